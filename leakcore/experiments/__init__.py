@@ -1,4 +1,4 @@
-"""One module per figure or table of the papers, with their stated numbers beside ours."""
+"""One module per figure or table of the papers, with the papers' numbers and ours."""
 
 from typing import TYPE_CHECKING
 

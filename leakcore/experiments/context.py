@@ -1,4 +1,4 @@
-"""What an experiment is given: how large, which seed, where the data are, and where finished pieces go."""
+"""What an experiment needs to run: its scale, its seed, where the data are, and where finished pieces go."""
 
 from __future__ import annotations
 
@@ -20,9 +20,17 @@ TRAINERS = ("ensemble", "opacus")
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Context:
-    """scale: one of `SCALES`. seed: of everything random. data: folder of data sets, None for `LEAKCORE_DATA` and the
-    cache. pieces: finished parts, kept until the result is written. progress: called as progress(task, done, total).
-    trainer: one of `TRAINERS`. executor: whose workers train and sample, None for this process."""
+    """What an experiment needs to run.
+
+    Attributes:
+        scale: one of `SCALES`.
+        seed: of everything random.
+        data: folder of data sets; None for LEAKCORE_DATA and the cache.
+        pieces: finished parts, stored until the result is written.
+        progress: called as `progress(task, done, total)`.
+        trainer: one of `TRAINERS`.
+        executor: whose workers train and sample; None for this process.
+    """
 
     scale: str
     seed: int
@@ -33,7 +41,7 @@ class Context:
     executor: Executor | None = None
 
     def pick(self, *, quick: T, paper: T, tiny: T | None = None) -> T:
-        """The value for this scale; `tiny` is `quick` where it is not given."""
+        """The value for this scale; without `tiny` that of `quick`."""
         if self.scale == "paper":
             return paper
         return tiny if self.scale == "tiny" and tiny is not None else quick

@@ -113,8 +113,8 @@ def _names(result: ExperimentResult) -> dict[str, str]:
 def _legend(part: Any, names: dict[str, str], columns: int) -> None:
     from matplotlib.lines import Line2D
 
-    kept = ("color", "ls", "lw", "marker", "ms")
-    handles = [Line2D([], [], label=n, **{k: v for k, v in _LINES[r].items() if k in kept}) for n, r in names.items()]
+    keys = ("color", "ls", "lw", "marker", "ms")
+    handles = [Line2D([], [], label=n, **{k: v for k, v in _LINES[r].items() if k in keys}) for n, r in names.items()]
     part.legend(handles=handles, loc="center", ncols=columns, fontsize=8.5, frameon=False)
 
 

@@ -10,7 +10,7 @@ from leakcore.experiments.result import Panel, Pictures, Stated
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Findings:
-    """The conclusion, whether it agrees with the paper's, and what shows it; fields as in `ExperimentResult`."""
+    """The conclusion, whether it agrees with the paper's, and the evidence; fields as in `ExperimentResult`."""
 
     conclusion: str
     stated: Iterable[Stated]

@@ -1,4 +1,4 @@
-"""What an experiment hands back: panels to draw, and the paper's stated numbers beside ours."""
+"""What an experiment returns: panels to draw, and the paper's numbers with ours."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def run(
     if folder is not None:
         require_writable(folder, name="out")
         require_ours(folder, f"{name}.json")
-    # Not the folder of the data: pieces made from data carry a digest of its content.
+    # Not the folder of the data: pieces computed from data carry a digest of its content.
     bound_to = identity("reproduce", {"name": name, "scale": size, "trainer": how}, start, kernels.arithmetic())
     with PartialResults(folder, name, bound_to) as pieces:
         context = Context(

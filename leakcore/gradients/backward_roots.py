@@ -1,4 +1,4 @@
-"""What a loop goes back from: the roots of its backward passes, and what their graphs reach."""
+"""The roots of a loop's backward passes, and what their graphs reach."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _original: Callable[..., Any] | None = None
 
 
 class Listening:
-    """Calls `listener`, a bound method, with the roots before every backward pass that this process begins, until
-    `remove`, or until its object is gone: nothing here keeps it.
+    """Calls a listener with the roots of every backward pass that this process begins.
 
-    torch offers no hook there, so `torch.autograd.backward`, which `Tensor.backward` calls, is replaced meanwhile.
+    The listener is a bound method. Listening ends with `remove`, or when the listener's object is deleted, because only
+    a weak reference to it is stored. torch offers no hook here, so `torch.autograd.backward`, which `Tensor.backward`
+    calls, is replaced in the meantime.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -58,9 +59,9 @@ def _backward(tensors: Any, *arguments: Any, **settings: Any) -> Any:
 
 
 class Reached:
-    """What the graphs of some tensors reach, not going on behind the nodes numbered in `stop`.
+    """What the graphs of some tensors reach, without going past the nodes numbered in `stop`.
 
-    Nodes are known by the numbers that autograd gives them, so that nothing here keeps a graph alive.
+    Nodes are identified by autograd's numbers, so that nothing here keeps a graph alive.
     """
 
     def __init__(self, nodes: Iterable[Any], stop: Iterable[int] = ()) -> None:
@@ -88,10 +89,13 @@ class Reached:
 
 
 def around(roots: Iterable[Any], outputs: Iterable[int], own: set[int]) -> tuple[str, bool]:
-    """How the graph of `roots` reaches leaves in `own` (their ids) other than through the nodes numbered in `outputs`.
+    """How the graph of `roots` reaches leaves in `own` (their ids) without passing through the nodes numbered in
+    `outputs`.
 
-    "": it does not. "layers": through nodes that lead to the outputs as well, as a penalty on activations does.
-    "parameters": from them alone, as weight decay that is added to a loss does. And whether it reaches the outputs.
+    Returns:
+        First "" if it does not; "layers" if it does through nodes that also lead to the outputs, as a penalty on
+        activations does; "parameters" if it does from the leaves alone, as weight decay added to a loss does. Second,
+        whether the graph reaches the outputs.
     """
     reached = Reached(roots, outputs)
     if own.isdisjoint(reached.leaves):

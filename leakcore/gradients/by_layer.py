@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from leakcore.gradients.layered_model import LayeredModel
 
 _BYTES = 2**28
-"""Gradients held in the model's precision at once, not counting the result."""
+"""Memory for gradients in the model's precision at a time, in addition to the result."""
 
 
 def layer_gradients(
@@ -29,18 +29,28 @@ def layer_gradients(
     layers: Sequence[str] | None = None,
     weights_only: bool = False,
 ) -> dict[str, np.ndarray]:
-    """{layer: (rows, parameters of the layer) float32}: what each sample, or each batch, releases of each layer.
+    """What each sample, or each batch, releases of each layer.
 
-    model: any module that `torch.func` can differentiate, in eval mode where it has batch norm or dropout. A layer is a
-        submodule with parameters of its own; its weight and bias are flattened and put side by side.
-    loss: loss(outputs, targets) of a batch of one, a scalar; None: cross-entropy (of a logit, where
-        there is one output).
-    inputs: (n, ...) in the model's dtype and on its device. targets: (n, ...).
-    batches: (batches, size) integers, rows of `inputs`: the gradients are means over each; None: one row per sample.
-    layers: only these of them. weights_only: the layer's first parameter alone, in its own shape (rows, out, ...).
+    Args:
+        model: any module that `torch.func` can differentiate; in eval mode if it has batch norm or dropout. A layer is
+            a submodule with parameters of its own; its weight and bias are flattened and concatenated.
+        inputs: (n, ...) in the model's dtype and on its device.
+        targets: (n, ...).
+        loss: `loss(outputs, targets)` of a batch of one, a scalar. None: cross-entropy (on a logit for one output).
+        batches: (batches, size) integers, row numbers of `inputs`: the gradients are means over each batch. None: one
+            row per sample.
+        layers: names of the layers to compute; None: all.
+        weights_only: return the first parameter of each layer alone, in its own shape (rows, out, ...).
 
-    Deterministic on a machine, torch build and number of torch threads. Raises ValueError or TypeError that names the
-    argument.
+    Returns:
+        {layer: (rows, parameters of the layer) float32}.
+
+    Raises:
+        ValueError: names the argument, its value and what is allowed.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        The result is deterministic for one machine, torch build and number of torch threads.
     """
     from leakcore.gradients.layered_model import LayeredModel
 
@@ -52,7 +62,7 @@ def layer_gradients(
 def gradients_of_layers(
     model: LayeredModel, *, batches: Any = None, layers: Sequence[str] | None = None, weights_only: bool = False
 ) -> dict[str, np.ndarray]:
-    """`layer_gradients` of a model that is checked already."""
+    """`layer_gradients` of a model that has been checked already."""
     import torch
 
     if isinstance(layers, str):

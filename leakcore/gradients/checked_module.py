@@ -1,4 +1,4 @@
-"""What a torch module must be so that gradients of its rows are what they say: trained, in memory, at rest."""
+"""Checks that the gradients of a torch module's rows are well defined: it is trained, in memory, and at rest."""
 
 from __future__ import annotations
 
@@ -12,27 +12,39 @@ from leakcore._base import array_memory
 
 
 def trained_parameters(model: Any) -> dict[str, nn.Parameter]:
-    """{name: parameter}: those that require grad, at least one; TypeError or ValueError says what is wrong with the
-    model, as `require_still` does."""
+    """{name: parameter} of the parameters that require grad, at least one.
+
+    Raises:
+        ValueError: if there are none, or as `require_still`.
+        TypeError: if the model is not a torch module.
+    """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not trained:
-        raise ValueError("model: has no parameters that require grad, hence no gradient")
+        raise ValueError("model: has no parameters that require grad, so there is no gradient")
     require_still(model)
     return trained
 
 
 def require_memory(model: nn.Module, argument: str = "model") -> None:
-    """TypeError or ValueError where a parameter or buffer has no values to compute with: freed, not made yet."""
+    """Require that every parameter and buffer has values to compute with.
+
+    Raises:
+        ValueError: if one was freed, or not created yet.
+        TypeError: if one has another type.
+    """
     for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
         for name, values in tensors:
             array_memory.plain_tensor(f"{argument}: its {kind} {name!r}", values)
 
 
 def require_still(model: nn.Module) -> None:
-    """ValueError where a layer, as its mode is, mixes samples, draws random numbers or changes buffers of its own; as
-    `require_memory`."""
+    """Require that no layer, in its present mode, mixes samples, draws random numbers or changes its own buffers.
+
+    Raises:
+        ValueError: names the layer and what to do; or as `require_memory`.
+    """
     require_memory(model)
     for name, module in model.named_modules():
         if (what := unrest(module)) is not None:
@@ -41,22 +53,22 @@ def require_still(model: nn.Module) -> None:
 
 
 def unrest(module: nn.Module) -> str | None:
-    """What a layer, as its mode is, does besides computing each row's output from that row; None: nothing."""
+    """What a layer does, in its present mode, apart from computing each row's output from that row; None: nothing."""
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         if not module.training and module.running_mean is None:
-            return "mixes samples in eval mode, too, for it keeps no running statistics"
+            return "mixes samples even in eval mode, because it has no running statistics"
         return "mixes samples" if module.training else None
     if not module.training:
         return None
     if isinstance(module, nn.modules.dropout._DropoutNd | nn.RReLU):
-        return "is random, which no seed here governs"
+        return "is random, and no seed here controls it"
     rate = 0.0
     if isinstance(module, nn.RNNBase) and module.num_layers > 1:  # it drops between its layers
         rate = module.dropout
     elif isinstance(module, nn.MultiheadAttention):
         rate = float(module.dropout)
     if rate > 0:
-        return f"is random (dropout={rate}), which no seed here governs"
+        return f"is random (dropout={rate}), and no seed here controls it"
     if isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats:
         return "changes its running statistics"
     hooks = module._forward_pre_hooks.values()

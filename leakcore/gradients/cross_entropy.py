@@ -1,4 +1,4 @@
-"""The loss where none is given, cross-entropy, and the targets that it takes."""
+"""Cross-entropy, the default loss, and the targets that it takes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from torch import nn
 
 
 def mean_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean over rows; targets: classes (int64), or probabilities like the outputs. One output: a logit of label 1.
+    """The mean cross-entropy over rows.
 
-    ValueError where the outputs have no axis of classes: cross-entropy would take the rows for it.
+    Args:
+        outputs: (rows, classes) logits, or (rows, 1), the logit of label 1.
+        targets: classes (int64), or probabilities shaped like the outputs.
+
+    Raises:
+        ValueError: if the outputs have no axis of classes, because cross-entropy would then take the rows for it.
     """
     if outputs.ndim < 2:
         raise ValueError(
@@ -26,9 +31,12 @@ def mean_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
 
 
 def require_classes(targets: torch.Tensor, outputs: Any, name: str) -> None:
-    """ValueError where one of the class numbers (n,) is none of the model, whose outputs for some rows are (..., K).
+    """Require that class numbers (n,) are classes of the model, whose outputs for some rows are (..., K).
 
-    Targets of another kind, which `mean_cross_entropy` takes too, or with outputs of another shape, pass.
+    Targets of another kind, which `mean_cross_entropy` accepts as well, and outputs of another shape pass.
+
+    Raises:
+        ValueError: for a class that the model does not have.
     """
     if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
         return
@@ -42,7 +50,7 @@ def require_classes(targets: torch.Tensor, outputs: Any, name: str) -> None:
 
 
 def criterion(loss: Any) -> Callable[[Any, Any], Any]:
-    """The loss, cross-entropy where it is None; TypeError where it is not a function."""
+    """The loss, or cross-entropy if it is None; TypeError if it is not callable."""
     if loss is None:
         return mean_cross_entropy
     if not callable(loss):
@@ -51,7 +59,7 @@ def criterion(loss: Any) -> Callable[[Any, Any], Any]:
 
 
 def as_classes(loss: Any, targets: torch.Tensor) -> torch.Tensor:
-    """Targets as cross-entropy wants them where the loss is None: class numbers in 64 bits, or probabilities."""
+    """Targets as cross-entropy needs them if the loss is None: class numbers in 64 bits, or probabilities."""
     if loss is not None:
         return targets
     if targets.ndim == 1 and (targets.is_floating_point() or targets.dtype == torch.bool):
@@ -60,7 +68,7 @@ def as_classes(loss: Any, targets: torch.Tensor) -> torch.Tensor:
 
 
 def targets_of(loss: Any, targets: torch.Tensor, outputs: Any) -> torch.Tensor:
-    """`as_classes`; ValueError where a class is none of the model, whose outputs for some input these are, or None."""
+    """`as_classes`, and ValueError for a class that the model, with these outputs (or None), does not have."""
     wanted = as_classes(loss, targets)
     if loss is None:
         require_classes(wanted, outputs, "targets")

@@ -24,8 +24,11 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def tensor(values: Any, name: str = "values") -> torch.Tensor:
-    """What the caller gave, detached; a copy of a NumPy array, which may be read-only. TypeError names what holds no
-    real numbers."""
+    """The caller's values as a detached tensor; a copy of a NumPy array, which may be read-only.
+
+    Raises:
+        TypeError: if they are not real numbers.
+    """
     if not isinstance(values, torch.Tensor):
         array = check.plain_array(**{name: values})
         wide = np.dtype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array.dtype
@@ -39,7 +42,7 @@ _INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint
 
 
 def numbers(name: str, values: torch.Tensor) -> torch.Tensor:
-    """A tensor that torch computes with, of torch's own class; TypeError or ValueError names it."""
+    """A tensor of torch's own class that torch can compute with; TypeError or ValueError names it."""
     values = array_memory.plain_tensor(name, values).resolve_neg()
     kind = str(values.dtype).removeprefix("torch.")
     if kind not in (*check.FLOATING, *_INTEGERS):
@@ -53,7 +56,7 @@ def numbers(name: str, values: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _fitting(x: torch.Tensor) -> Iterator[None]:
-    """ValueError where torch says that a shape is wrong."""
+    """Turn torch's error about a shape into a ValueError."""
     try:
         yield
     except RuntimeError as why:
@@ -63,7 +66,14 @@ def _fitting(x: torch.Tensor) -> Iterator[None]:
 
 
 class FlatModule:
-    """parameters: names in order, those that require grad (or `names` of them); sizes: D numbers in all."""
+    """A torch module as a function of one vector of parameters.
+
+    Attributes:
+        names: of the parameters, in order: the ones that require grad, or those chosen.
+        shapes: of the parameters.
+        sizes: of the parameters, D numbers in all.
+        theta: (D,), the present values.
+    """
 
     def __init__(self, model: Any, loss: Loss | None = None, names: Sequence[str] | None = None) -> None:
         if not isinstance(model, nn.Module):
@@ -89,13 +99,13 @@ class FlatModule:
         return sum(self.sizes)
 
     def split(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
-        """(..., D) → name → (..., *shape)."""
+        """Split (..., D) into {name: (..., *shape)}."""
         parts = torch.split(flat, self.sizes, dim=-1)
         shapes = zip(self.names, parts, self.shapes, strict=True)
         return {name: part.reshape((*flat.shape[:-1], *shape)) for name, part, shape in shapes}
 
     def join(self, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """A state dict (more names allowed) → (D,)."""
+        """Concatenate a state dict, which may hold more names, to (D,)."""
         missing = [name for name in self.names if name not in parts]
         if missing:
             raise ValueError(f"states: lack the parameter {missing[0]!r}")
@@ -108,15 +118,18 @@ class FlatModule:
         return out
 
     def _tried(self, x: torch.Tensor) -> Any:
-        """Outputs at the model's present parameters, which leave its buffers alone."""
+        """Outputs at the model's present parameters; its buffers stay unchanged."""
         with lock_of(self.model):
             buffers = {name: b.clone() for name, b in self.model.named_buffers()}
             return self._function({**buffers, **self.split(self.theta)}, x)
 
     def require_no_draws(self, x: torch.Tensor) -> None:
-        """ValueError where the model draws random numbers for a row, x (1, ...), in a function that is not a layer.
+        """Require that the model draws no random numbers for a row, x (1, ...), outside its layers.
 
         What `torch.func.vmap` cannot evaluate for another reason passes.
+
+        Raises:
+            ValueError: if it draws random numbers.
         """
         try:
             with quiet(), torch.no_grad():
@@ -124,12 +137,12 @@ class FlatModule:
         except Exception as why:
             if "random operation" in str(why):
                 raise ValueError(
-                    "model: draws random numbers as it runs, which no seed here governs: must not (call model.eval(); "
+                    "model: draws random numbers as it runs, which no seed controls: must not (call model.eval(); "
                     "functional.dropout takes training=self.training)"
                 ) from why
 
     def calls(self, x: torch.Tensor) -> list[tuple[nn.Module, Any]]:
-        """(module, what it is fed) of each call of a module with parameters of its own, as one pass of x makes them."""
+        """(module, its input) of each call of a module with parameters of its own, in one pass of x."""
         calls: list[tuple[nn.Module, Any]] = []
         here = threading.get_ident()
 
@@ -152,9 +165,9 @@ class FlatModule:
         return calls
 
     def gradient(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """(D,) of the loss of the whole batch; differentiable in x and y."""
-        result: torch.Tensor = torch.func.grad(lambda t: self._one_number(self.loss(self.outputs(t, x), y)))(theta)
-        return result
+        """(D,), the gradient of the loss of the whole batch; differentiable in x and y."""
+        flat: torch.Tensor = torch.func.grad(lambda t: self._one_number(self.loss(self.outputs(t, x), y)))(theta)
+        return flat
 
     @staticmethod
     def _one_number(loss: Any) -> torch.Tensor:
@@ -164,8 +177,8 @@ class FlatModule:
         return loss
 
     def per_sample(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """(B, D) of the loss of each row by itself; differentiable in x and y. What is random differs between rows."""
-        result: torch.Tensor = torch.func.vmap(
+        """(B, D), the gradient of each row's loss; differentiable in x and y. Random draws differ between rows."""
+        rows: torch.Tensor = torch.func.vmap(
             lambda a, b: self.gradient(theta, a[None], b[None]), randomness="different"
         )(x, y)
-        return result
+        return rows

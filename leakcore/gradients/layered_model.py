@@ -20,12 +20,16 @@ Loss = Callable[[Any, Any], Any]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayeredModel:
-    """A model, its layers and a batch; made by `LayeredModel.of`, which checks them.
+    """A model, its layers and a batch. `LayeredModel.of` checks and creates it.
 
-    layers: {layer: {parameter's full name: tensor}}, submodules with parameters of their own that require grad, in
-    order. inputs: (n, ...) floating, in the model's dtype and on its device. targets: (n, ...), as the loss takes them.
-    loss: as it was given, None for cross-entropy. misfit: what the model raised when it was run on one row, None where
-    it runs.
+    Attributes:
+        module: the torch module.
+        layers: {layer: {full name of the parameter: tensor}}, submodules with their own parameters that require grad,
+            in order.
+        inputs: (n, ...) floating, in the model's dtype and on its device.
+        targets: (n, ...), as the loss takes them.
+        loss: the caller's loss, None for cross-entropy.
+        misfit: what the model raised when it was run on one row; None if it runs.
     """
 
     module: torch.nn.Module
@@ -39,9 +43,22 @@ class LayeredModel:
     def of(
         cls, model: Any, inputs: Any, targets: Any, *, loss: Any = None, rows: str = "samples", least: int = 1
     ) -> LayeredModel:  # fmt: skip
-        """Everything checked: TypeError or ValueError names the argument. `rows` is what messages call the inputs.
+        """Check everything, and create the model.
 
-        A model that does not run on its inputs passes (`misfit`): what differentiates it says which layer fails.
+        A model that does not run on its inputs passes (`misfit`): the code that differentiates it says which layer
+        fails.
+
+        Args:
+            model: a torch module.
+            inputs: (n, ...).
+            targets: (n, ...).
+            loss: a function of outputs and targets, or None for cross-entropy.
+            rows: what messages call the inputs.
+            least: smallest number of inputs.
+
+        Raises:
+            ValueError: names the argument.
+            TypeError: for an argument of another type.
         """
         with lock_of(model):
             anchor = next(iter(trained_parameters(model).values()))
@@ -69,32 +86,32 @@ class LayeredModel:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the layers."""
+        """Names of the layers."""
         return tuple(self.layers)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of parameters, by layer."""
+        """Number of parameters of each layer."""
         return tuple(sum(p.numel() for p in group.values()) for group in self.layers.values())
 
     @property
     def criterion(self) -> Loss:
-        """The loss, cross-entropy where none was given."""
+        """The caller's loss, or else cross-entropy."""
         loss: Loss = criterion(self.loss)
         return loss
 
     @property
     def lock(self) -> contextlib.AbstractContextManager[Any]:
-        """Held by code that swaps the module's parameters or registers hooks."""
+        """Acquire it to swap the module's parameters or to register hooks."""
         lock: contextlib.AbstractContextManager[Any] = lock_of(self.module)
         return lock
 
     def parameters(self, layers: Sequence[str] | None = None) -> list[str]:
-        """Full names of the parameters of these layers, of all where it is None."""
+        """Full names of the parameters of these layers; None: of all layers."""
         return [key for name in (self.layers if layers is None else layers) for key in self.layers[name]]
 
     def first(self, count: int) -> LayeredModel:
-        """The same on the first rows alone."""
+        """The same model on the first rows alone."""
         return dataclasses.replace(self, inputs=self.inputs[:count], targets=self.targets[:count])
 
     def loss_of_row(
@@ -110,7 +127,7 @@ class LayeredModel:
         return value, function.own
 
     def require_outputs(self) -> None:
-        """ValueError where the model does not run on its inputs."""
+        """ValueError if the model does not run on its inputs."""
         if self.misfit is not None:
             shape = tuple(self.inputs.shape)
             raise ValueError(f"inputs of shape {shape}: do not fit the model ({self.misfit})") from self.misfit

@@ -1,7 +1,7 @@
 """One lock per torch module, for evaluating it: `functional_call` puts other parameters into the caller's own module.
 
-Two threads that do so at once each put back what they found, which may be the other's: the module would be damaged for
-good. Code that swaps parameters, registers hooks, or reads parameters that another may have swapped, holds the lock.
+Two threads that do so at once may each restore the other's parameters, which would damage the module for good. Code
+that swaps parameters, registers hooks, or reads parameters that another thread may have swapped holds the lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _guard = threading.Lock()
 
 
 def lock_of(model: Any) -> Any:
-    """The reentrant lock of this module, made on first use; what cannot be told apart gets one of its own."""
+    """The reentrant lock of this module, created on first use; an object without identity gets a lock of its own."""
     try:
         with _guard:
             lock = _locks.get(model)
@@ -44,7 +44,7 @@ def locked(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def _forked() -> None:
-    """A child has none of its parent's threads, hence nobody who would release what they held."""
+    """Reset the locks in a child process: it has none of its parent's threads, so nothing would ever release a lock."""
     global _locks, _guard
     _locks, _guard = weakref.WeakKeyDictionary(), threading.Lock()
 

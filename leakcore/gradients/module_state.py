@@ -1,4 +1,4 @@
-"""The state of a module, and of what it uses, to be put back after an evaluation."""
+"""The state of a module, and of what it uses, to be restored after an evaluation."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from leakcore import kernels
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, types.ModuleType)
 _DATA = (torch.optim.Optimizer, torch.utils.data.Dataset, torch.utils.data.DataLoader)
 _OTHERS = ("torch", "opacus", "leakcore", "numpy", "builtins", "logging", "threading")
-"""Packages whose functions and plain objects hold nothing of a model's."""
+"""Packages whose functions and plain objects hold no state of a model."""
 _OBJECTS_DEEP = 2
 _LARGEST = 1 << 28
 
 
 class State:
-    """What modules and functions hold now, to be put back.
+    """What modules and functions hold now, to be restored later.
 
-    That is parameters, buffers and attributes; lists, dictionaries, sets, generators of random numbers and plain
-    objects among these, two deep; the same of closures, classes and the variables of a user's module that functions
-    name; and `functools.lru_cache`, which is emptied where it was added to. Tensors and arrays, but for parameters, are
-    passed over above 256 MiB where they are not registered: so many numbers are data.
+    It covers parameters, buffers and attributes; among them lists, dictionaries, sets, random generators and plain
+    objects, two levels deep; the same in closures, in classes, and in the variables of a user's module that functions
+    name; and `functools.lru_cache`, which is cleared if entries were added. Tensors and arrays above 256 MiB that are
+    neither parameters nor registered buffers are skipped, because such large ones are data.
     """
 
     def __init__(self, holders: list[Any]) -> None:
@@ -45,7 +45,7 @@ class State:
             self._visit(holder, 0)
 
     def restore(self, parameters: bool = True) -> None:
-        """Put everything back. parameters: False leaves them out, which saves reading all of them."""
+        """Restore everything. `parameters=False` leaves the parameters out, which saves reading all of them."""
         for live, copy in self._containers:
             _restore_container(live, copy)
         for generator, before in self._generators:
@@ -62,8 +62,10 @@ class State:
 
     @staticmethod
     def seed(step: int, row: int = 0) -> None:
-        """Seed the global generators of torch, NumPy and Python as a function of these numbers: a user's model may draw
-        from any of them."""
+        """Seed the global generators of torch, NumPy and Python as a function of these numbers.
+
+        A user's model may draw from any of them.
+        """
         steps = kernels.Stream.CANDIDATE_DRAWS.steps
         number = kernels.subseed(0, kernels.Stream.CANDIDATE_DRAWS, step=step % steps, row=row, bits=63)
         for generator in global_generators():
@@ -121,8 +123,10 @@ def _is_code(value: Any) -> bool:
 
 
 def _used_by(code: Any) -> Iterator[Any]:
-    """What a function, or a class of the user's own, can change: closures, defaults, and the module's variables that
-    it names, where these are data."""
+    """What a function, or a class of the user's own, can change.
+
+    That is closures, defaults, and the module's variables that it names, if they are data.
+    """
     if getattr(code, "__module__", "").partition(".")[0] in _OTHERS:
         return
     if isinstance(code, type):
@@ -165,7 +169,11 @@ def _restore_container(live: Any, copy: Any) -> None:
 
 
 def _restore_array(tensor: Any, before: Any) -> bool:
-    """Whether it had been changed. Tensors are written through `.data`, so that autograd does not count a change."""
+    """Restore an array, and return whether it had changed.
+
+    Tensors are written through `.data`, so that autograd does not count a change.
+
+    """
     if isinstance(tensor, np.ndarray):
         if tensor.flags.writeable:
             tensor[...] = before
@@ -181,7 +189,7 @@ def _restore_array(tensor: Any, before: Any) -> bool:
 
 
 def _read_generator(value: Any) -> Any:
-    """The state of a generator of random numbers; None of anything else."""
+    """The state of a random generator; None for anything else."""
     if isinstance(value, torch.Generator):
         return value.get_state()
     if isinstance(value, np.random.Generator):
@@ -201,6 +209,6 @@ def _write_generator(generator: Any, state: Any) -> None:
 
 
 def global_generators() -> list[torch.Generator]:
-    """torch's own, of each device that is in use."""
+    """torch's default generators, one for each device in use."""
     devices = list(torch.cuda.default_generators) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     return [torch.default_generator, *devices]

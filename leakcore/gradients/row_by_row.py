@@ -16,7 +16,7 @@ Criterion = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 class RowError(Exception):
-    """What the model or the criterion raised for one row: `row` is its place in the call."""
+    """An exception that the model or the criterion raised for one row; `row` is its place in the call."""
 
     def __init__(self, row: int, error: Exception) -> None:
         super().__init__(f"{type(error).__name__}: {first_line(error)}")
@@ -24,15 +24,15 @@ class RowError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """What it says, as far as a sentence of a message holds it."""
+    """The first sentence of an exception's message, for use in another message."""
     return str(error).strip().partition("\n")[0].partition(". ")[0][:200] or type(error).__name__
 
 
 class RowByRow:
-    """∇ of the criterion for each row alone, as far as it goes back through the model's outputs.
+    """The gradient of the criterion for each row alone, as far as it passes through the model's outputs.
 
-    That is what Opacus makes per-sample gradients of: a term of the criterion in the parameters themselves is not in
-    them. What one row leaves behind in the module (a buffer, a cache, drawn numbers) does not reach the next.
+    These are Opacus's per-sample gradients: a term of the criterion in the parameters themselves is not part of them.
+    Nothing that one row changes in the module (a buffer, a cache, drawn numbers) reaches the next row.
     """
 
     def __init__(self, module: nn.Module, criterion: Criterion, parameters: Sequence[torch.Tensor], mean: bool) -> None:
@@ -42,7 +42,11 @@ class RowByRow:
     def gradients(
         self, x: torch.Tensor, y: torch.Tensor, seeds: Sequence[tuple[int, int]], state: State
     ) -> torch.Tensor:
-        """(len(x), D), parameters in order; row k draws its random numbers from seeds[k]. Raises RowError."""
+        """(len(x), D), parameters in order. Row k draws its random numbers from seeds[k].
+
+        Raises:
+            RowError: if the model or the criterion fails for a row.
+        """
         columns = sum(p.numel() for p in self._parameters)
         rows = torch.empty(len(x), columns, dtype=self._parameters[0].dtype, device=self._parameters[0].device)
         for k in range(len(x)):
@@ -60,7 +64,10 @@ class RowByRow:
     def _of_row(
         self, k: int, x: torch.Tensor, y: torch.Tensor, seed: tuple[int, int], state: State
     ) -> Sequence[torch.Tensor | None]:
-        """Of the row alone, or else of a batch that holds it twice, from then on: some models drop a batch of one."""
+        """The gradient of the row alone, or of a batch that holds it twice, because some models drop a batch of one.
+
+        Once the second way was needed, it is used for all further rows.
+        """
         first: Exception | None = None
         for twice in (True,) if self._twice else (False, True):
             try:
@@ -96,7 +103,9 @@ class RowByRow:
         return through_backward(tensors, gradients, every)[: len(self._parameters)]
 
     def _loss(self, outputs: Any, y: torch.Tensor, twice: bool) -> torch.Tensor:
-        """The criterion of one row. Of two equal rows a mean is the same, and a sum, or a value for each, double."""
+        """The criterion of one row. For two equal rows a mean is unchanged; a sum, or one value per row, is twice as
+        large.
+        """
         values = self._criterion(outputs, y)
         return values.sum() / 2 if twice and (values.numel() > 1 or not self._mean) else values.sum()
 
@@ -104,8 +113,10 @@ class RowByRow:
 def through_backward(
     tensors: Sequence[torch.Tensor], gradients: Sequence[Any], parameters: Sequence[torch.Tensor], again: bool = False
 ) -> list[torch.Tensor | None]:
-    """What arrives at the parameters, by `backward`, with every leaf's own gradient put aside: `torch.autograd.grad`
-    passes over what a checkpoint with use_reentrant=True computes. again: the graph is kept."""
+    """What arrives at the parameters by `backward`; every leaf's own gradient is set aside.
+
+    `torch.autograd.grad` ignores what a checkpoint with use_reentrant=True computes. `again` retains the graph.
+    """
     leaves = [*Reached(t.grad_fn for t in tensors).leaves.values(), *parameters]
     every = list({id(p): p for p in leaves}.values())
     before = [p.grad for p in every]

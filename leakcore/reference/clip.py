@@ -1,4 +1,4 @@
-"""What clipping means, in NumPy float64."""
+"""The definition of clipping, in NumPy float64."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def clip_and_noise(
     mask: np.ndarray | None = None,
 ) -> tuple[list[np.ndarray], np.ndarray]:
     """(Σ_i clip_C(g_i) + σC·noise, per parameter; joint norms before clipping)."""
-    in_batch = slice(None) if mask is None else np.asarray(mask)
-    sums = [c[in_batch].sum(axis=0) for c in clip(params, max_grad_norm)]
+    rows = slice(None) if mask is None else np.asarray(mask)
+    sums = [c[rows].sum(axis=0) for c in clip(params, max_grad_norm)]
     if noise is not None and noise_multiplier > 0:
         sums = [s + noise_multiplier * max_grad_norm * z for s, z in zip(sums, noise, strict=True)]
     return sums, norms(params)

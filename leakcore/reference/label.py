@@ -1,4 +1,4 @@
-"""Label-privacy lower bound by the literal algorithm, one inverse per row: what the closed form must equal."""
+"""The label-privacy lower bound by the literal algorithm, one inverse per row; the closed form must equal it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,19 @@ def label_lower_bounds(
 ) -> np.ndarray:
     """LB_r of every row r, by Algorithm 2 of Yuan, Xue, Wang and Shen (2022), step by step.
 
-    jacobian: (N, d), row r = dZ_r/dW, of rank N. probs: (N,). labels: (N,) of 0 and 1. noise_multiplier,
-    max_grad_norm > 0.
-    grad_norms: (2, N), joint gradient norms of each row under its own and under the flipped label, which replace the
-    norm of this weight vector's gradient in the clipping; None as printed. inverse_per_row: as printed; False computes
-    (CᵀC)⁻¹, which is the same for every row, once. Float64 throughout; −∞ where P_0 ≤ δ.
+    Args:
+        jacobian: (N, d), row r = dZ_r/dW, of rank N.
+        probs: (N,).
+        labels: (N,) of 0 and 1.
+        noise_multiplier: σ, above 0.
+        max_grad_norm: C, above 0.
+        delta: δ.
+        grad_norms: (2, N), joint gradient norms of each row under its own and under the flipped label, used for
+            clipping instead of the norm of this weight vector's gradient; None: as printed.
+        inverse_per_row: True as printed; False computes (CᵀC)⁻¹, which is the same for every row, once.
+
+    Returns:
+        (N,) float64; −∞ where P_0 ≤ δ.
     """
     c = np.asarray(jacobian, dtype=np.float64).T
     p = np.asarray(probs, dtype=np.float64)

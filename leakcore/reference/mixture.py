@@ -1,4 +1,4 @@
-"""What the mixture is: its samples, log ratio and tails in NumPy float64 (Hayes et al. 2023, Corollary 4)."""
+"""The definition of the mixture: its samples, log ratio and tails in NumPy float64 (Hayes et al. 2023, Corollary 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the random numbers are: Philox4x32-10 (Salmon et al. 2011) and the normals made from it, in NumPy."""
+"""The definition of the random numbers: Philox4x32-10 (Salmon et al. 2011) and the normals from it, in NumPy."""
 
 from __future__ import annotations
 

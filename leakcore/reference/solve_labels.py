@@ -1,4 +1,4 @@
-"""What label solving means: a pseudo-inverse by singular value decomposition, in NumPy float64."""
+"""The definition of label solving: a pseudo-inverse by singular value decomposition, in NumPy float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-    """residual: N·C⁺·G. leverage: diag((CᵀC)⁺). null: each sample's weight in the null space of C, √(1 − (C⁺C)_rr)."""
+    """The solution of one problem.
+
+    Attributes:
+        residual: N·C⁺·G.
+        leverage: diag((CᵀC)⁺).
+        null: each sample's weight in the null space of C, √(1 − (C⁺C)_rr).
+        rank: number of singular values above the cut.
+        singular_values: of C.
+    """
 
     residual: np.ndarray
     leverage: np.ndarray

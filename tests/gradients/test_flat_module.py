@@ -67,7 +67,7 @@ def _ending(*layers: nn.Module) -> nn.Module:
 
 
 CHANGES = "changes the vectors of its spectral norm: call model.eval"
-RANDOM = "is random (dropout=0.5), which no seed here governs: call model.eval"
+RANDOM = "is random (dropout=0.5), and no seed here controls it: call model.eval"
 RESTLESS = {
     "spectral norm": (lambda: _ending(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))), CHANGES),
     "spectral norm of old": (lambda: _ending(nn.utils.spectral_norm(nn.Linear(4, 4))), CHANGES),

@@ -1,4 +1,4 @@
-"""What an ensemble is asked to train on, checked before any work: names, shapes, ranges, and which runs."""
+"""The arguments of an ensemble, checked before any work: names, shapes, ranges, and which runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ class Samples:
 def samples(
     features: Any, labels: Any, *, name: str, layers: tuple[int, ...], dtype: str, leading: tuple[int, ...] = ()
 ) -> Samples:
-    """Checked samples; `leading` is the shape before (rows, dimensions), met by broadcasting. Errors name `name`."""
+    """Checked samples. `leading` is the shape before (rows, dimensions), to which arrays are broadcast; errors name
+    `name`.
+    """
     x_name, y_name = f"{name}features", f"{name}labels"
     array_memory.refuse_transforms(x_name)
     raw = _read(x_name, features)
@@ -36,7 +38,7 @@ def samples(
     y = _read(y_name, labels)
     if y.dtype.kind not in "iu":
         raise TypeError(f"{y_name}.dtype={y.dtype}: must be an integer type")
-    if y.dtype.kind == "u" or not y.dtype.isnative:  # which torch does not combine with others
+    if y.dtype.kind == "u" or not y.dtype.isnative:  # a type that torch does not combine with others
         y = y.astype(np.int64)
     shape = "(rows, " if not leading else f"{(*leading, 'rows')} or (rows, "
     if x.ndim not in {2, 2 + len(leading)} or x.shape[-1] != layers[0]:
@@ -44,7 +46,7 @@ def samples(
     if y.ndim not in {1, 1 + len(leading)} or y.shape[-1:] != x.shape[-2:-1]:
         raise ValueError(f"{y_name}.shape={y.shape}: must give one label to each row of {x_name}.shape={x.shape}")
     rows = x.shape[-2]
-    own, own_labels = x, y  # what runs share is looked at once
+    own, own_labels = x, y  # what runs share is checked once
     try:
         x = np.broadcast_to(x, (*leading, rows, layers[0]))
         y = np.broadcast_to(y, (*leading, rows))
@@ -55,8 +57,8 @@ def samples(
     classes = max(2, layers[-1])
     if not np.isfinite(own).all():
         where = (0,) * (x.ndim - own.ndim) + tuple(int(i) for i in np.argwhere(~np.isfinite(own))[0])
-        shown = np.broadcast_to(raw, x.shape)[where]
-        raise ValueError(f"{x_name}{list(where)}={shown}: must be finite in {dtype}")
+        value = np.broadcast_to(raw, x.shape)[where]
+        raise ValueError(f"{x_name}{list(where)}={value}: must be finite in {dtype}")
     if own_labels.size and not (own_labels.min() >= 0 and own_labels.max() < classes):
         bad = own_labels[(own_labels < 0) | (own_labels >= classes)].flat[0]
         raise ValueError(f"{y_name}={bad}: must be in [0, {classes - 1}] (last of layers={layers})")
@@ -90,13 +92,13 @@ def _read(name: str, value: Any) -> np.ndarray:
 
 
 def _cast(values: np.ndarray, dtype: str) -> np.ndarray:
-    """`values` in `dtype`; what overflows becomes infinite, which the caller reports as an error of its own."""
+    """`values` in `dtype`. What overflows becomes infinite, which the caller then reports."""
     with np.errstate(over="ignore"):
         return values.astype(dtype, copy=False)
 
 
 def run_range(runs: int | range, *, name: str = "runs", most: int = 2**62) -> tuple[int, int]:
-    """(first, stop) of the absolute run numbers, the first at most `most`. Errors name `name`."""
+    """(first, stop) of the absolute run numbers, with `first` at most `most`. Errors name `name`."""
     if isinstance(runs, range):
         if runs.step != 1 or len(runs) == 0:
             raise ValueError(f"{name}={runs!r}: must be a range of consecutive numbers, at least one")

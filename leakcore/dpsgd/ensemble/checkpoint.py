@@ -1,6 +1,6 @@
 """Finished runs on disk: one file per range of runs, each written atomically, none ever changed.
 
-A killed run loses the ranges under way and nothing else. Files lie in a folder of their own per identity (mechanism,
+A killed run loses only the ranges that were being trained. Files lie in a folder of their own per identity (mechanism,
 scorers, data, versions, arithmetic), so that those of another mechanism are never read, and each has the form and the
 checksum of a run folder's pieces. Several processes may work in one folder, each on its own runs: nothing is locked.
 """
@@ -41,7 +41,7 @@ class Checkpoint:
             raise ValueError(f"checkpoint={str(folder)!r}: cannot be written ({why.strerror})") from None
 
     def restore(self) -> Iterator[tuple[int, int, BlockOutput]]:
-        """Runs [low, high) of the request that are finished, in ascending order, none twice."""
+        """The finished runs [low, high) of the request, in ascending order, none twice."""
         at = self._first
         for low, high, path in sorted((*self._range(path), path) for path in self._folder.glob("runs-*.npz")):
             low, stop = max(low, at), min(high, self._stop)
@@ -50,19 +50,19 @@ class Checkpoint:
                 at = stop
 
     def save(self, low: int, high: int, piece: BlockOutput) -> None:
-        """Keep runs [low, high)."""
+        """Write runs [low, high)."""
         seal(self._folder, f"runs-{low}-{high}", piece)
 
     @staticmethod
     def _range(path: Path) -> tuple[int, int]:
         match = _NAME.fullmatch(path.name)
         if match is None:
-            raise ValueError(f"checkpoint: {str(path)!r} is no file of a checkpoint, remove it")
+            raise ValueError(f"checkpoint: {str(path)!r} is not a file of a checkpoint, remove it")
         return int(match[1]), int(match[2])
 
 
 def _read(path: Path, within: tuple[int, int], low: int, stop: int) -> BlockOutput:
-    """Runs [low, stop) of the file that holds those of `within`; ValueError where it is not as it was written."""
+    """Read runs [low, stop) from the file of the range `within`; ValueError if the file was changed."""
     try:
         piece: BlockOutput = unseal(path, BlockOutput)
         arrays = {name: array for name in ARRAYS if (array := getattr(piece, name)) is not None}
@@ -76,9 +76,10 @@ def _read(path: Path, within: tuple[int, int], low: int, stop: int) -> BlockOutp
 
 
 def _digest(plan: Plan, request: Request) -> str:
-    """Of everything that a run's bits depend on. Where rows or numbers are given run by run, the range of runs too.
+    """A digest of everything that the bits of a run depend on.
 
-    TypeError names a scorer, or a part of the module, that nothing tells from another of its type.
+    If rows or numbers differ by run, the range of runs is part of it. TypeError names a scorer, or a part of the
+    module, that cannot be distinguished from another of its type.
     """
     teller = Teller()
     parts: list[bytes] = []
@@ -108,7 +109,7 @@ def _digest(plan: Plan, request: Request) -> str:
     add("plan", dataclasses.replace(plan, module=None))
     for name, part in plan.module.named_modules() if plan.module is not None else ():
         where = f"module.{name}" if name else "module"
-        # Values of parameters are what `initial` says.
+        # The values of the parameters are in `initial`.
         add(where, name, [(n, tuple(p.shape)) for n, p in part.named_parameters(recurse=False)])
         add(where, *part.named_buffers(recurse=False))
         parts.append(teller.module_settings(part, where))
@@ -126,7 +127,7 @@ def _digest(plan: Plan, request: Request) -> str:
 
 
 def _device(device: str) -> tuple[object, ...]:
-    """What decides how a device rounds: for the CPU `kernels.arithmetic` says it."""
+    """What decides how a device rounds; for the CPU that is `kernels.arithmetic`."""
     if device == "cpu":
         return ()
     return torch.version.cuda, torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)

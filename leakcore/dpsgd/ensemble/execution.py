@@ -1,4 +1,4 @@
-"""How runs are carried out: where, by how many threads or workers, and what is written down on the way."""
+"""How runs are carried out: where, by how many threads or workers, and what is saved on the way."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Execution:
 
 
 def read_execution(execution: Execution | None) -> Execution:
-    """The defaults where it is None; TypeError where it is anything else."""
+    """The defaults for None; TypeError for anything but an `Execution`."""
     if execution is None:
         return Execution()
     check.instance(Execution, execution=execution)
@@ -63,7 +63,7 @@ def read_execution(execution: Execution | None) -> Execution:
 
 
 def _check_device(device: object) -> None:
-    """ValueError where it is neither the CPU nor a CUDA device that torch sees here."""
+    """ValueError unless it is the CPU or a CUDA device that torch sees here."""
     kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
     if device == "cpu":
         return

@@ -1,9 +1,9 @@
-"""What an object is, as a digest: equal in every process for equal values, other for anything that computes otherwise.
+"""A digest of an object: the same in every process for equal values, another for anything that computes otherwise.
 
-Functions and classes of the user's own are told by their code, with the constants, closures and globals that it uses;
-those of packages whose version is recorded anyway, by name. Everything else is told by its type and by what the pickle
-protocol says that it consists of (`__reduce_ex__`, `__getstate__`); nothing is pickled. What has no such value, as a
-lock, an open file or a generator, is refused by name.
+A user's functions and classes are identified by their code, with the constants, closures and globals that it uses.
+Functions and classes of packages whose version is recorded are identified by name. Everything else is identified by its
+type and by the parts that the pickle protocol lists (`__reduce_ex__`, `__getstate__`); nothing is pickled. An object
+without such a value, such as a lock, an open file or a generator, is refused by name.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _RECORDED = {"leakcore", "numpy", "torch", "scipy", "sklearn", "opacus", "builti
 _OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 _NO_CODE = {"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__", "_abc_impl"}
 _BOOKS = set(vars(torch.nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
-"""What torch keeps in every module: parameters, buffers and parts, which have names, and hooks, which have numbers."""
+"""Attributes of every torch module: parameters, buffers and parts, which have names, and hooks, which have numbers."""
 
 
 def fingerprint(value: object, name: str) -> str:
-    """A digest of `value`, in hexadecimal. TypeError says which part of it, from `name` on, cannot be told by value."""
+    """A hexadecimal digest of `value`. TypeError names the part, from `name` on, that has no value to digest."""
     return Teller().tell(value, name).hex()
 
 
@@ -43,7 +43,7 @@ class Teller:
     def __init__(self) -> None:
         self._told: dict[int, bytes] = {}
         self._above: dict[int, int] = {}
-        self._kept: list[object] = []  # an object that is gone would leave its number to another
+        self._kept: list[object] = []  # the id of a deleted object could go to another
 
     def tell(self, value: object, where: str) -> bytes:
         """The digest of one object."""
@@ -53,18 +53,18 @@ class Teller:
         key = id(value)
         if key in self._told:
             return self._told[key]
-        if key in self._above:  # a part that leads back to the whole
+        if key in self._above:  # a part that refers back to the whole
             return _digest("above", str(len(self._above) - self._above[key]))
         self._above[key] = len(self._above)
         try:
-            found = self._value(value, where)
+            digest = self._value(value, where)
         except RecursionError:
             raise _refused(where, value, "is nested too deeply") from None
         finally:
             del self._above[key]
-        self._told[key] = found
+        self._told[key] = digest
         self._kept.append(value)
-        return found
+        return digest
 
     def _value(self, value: Any, where: str) -> bytes:
         kind = _name(type(value))
@@ -107,7 +107,7 @@ class Teller:
             yield self.tell(inside, f"{where}[{key!r}]" if isinstance(key, (str, int)) else where)
 
     def _parts(self, value: Any, where: str) -> bytes:
-        """As the pickle protocol takes it apart."""
+        """The digest of the parts into which the pickle protocol takes the object apart."""
         if isinstance(value, weakref.ReferenceType | types.FrameType | types.TracebackType):
             raise _refused(where, value, "has no value that tells it from another")
         try:
@@ -153,13 +153,13 @@ class Teller:
         return _digest("module", self.module_settings(value, where), *values)
 
     def module_settings(self, value: torch.nn.Module, where: str) -> bytes:
-        """Of a module without its parameters, buffers and parts."""
+        """The digest of a module without its parameters, buffers and parts."""
         out = [self.tell(type(value), where), _digest(str(value.training))]
-        for name, held in sorted(vars(value).items()):
+        for name, member in sorted(vars(value).items()):
             if name not in _BOOKS:
-                out += [_digest(name), self.tell(held, f"{where}.{name}")]
-            elif name.endswith("_hooks") and held:
-                out += [_digest(name), *(self.tell(hook, f"{where}.{name}") for hook in held.values())]
+                out += [_digest(name), self.tell(member, f"{where}.{name}")]
+            elif name.endswith("_hooks") and member:
+                out += [_digest(name), *(self.tell(hook, f"{where}.{name}") for hook in member.values())]
         return _digest("settings", *out)
 
     def _class(self, value: type, where: str) -> bytes:
@@ -167,9 +167,9 @@ class Teller:
         if (version := _version(value.__module__)) is not None:
             return _digest(*head, version)
         out = [self.tell(base, where) for base in value.__bases__]
-        for name, held in sorted(vars(value).items()):
+        for name, member in sorted(vars(value).items()):
             if name not in _NO_CODE:
-                out += [_digest(name), self.tell(held, f"{where}.{name}")]
+                out += [_digest(name), self.tell(member, f"{where}.{name}")]
         return _digest(*head, *out)
 
     def _function(self, value: types.FunctionType, where: str) -> bytes:
@@ -197,7 +197,7 @@ class Teller:
 
 
 def _digest(*parts: str | bytes | memoryview) -> bytes:
-    """Of the parts, each with its length, so that no two sequences look alike."""
+    """The digest of the parts, each with its length, so that no two sequences look alike."""
     out = hashlib.sha256()
     for part in parts:
         data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
@@ -216,7 +216,7 @@ def _name(value: Any) -> str:
 
 
 def _version(module: str | None) -> str | None:
-    """What tells the code of an installed module, together with its name; None where that is the code alone."""
+    """What identifies the code of an installed module, together with its name; None if only the code itself does."""
     package = (module or "").partition(".")[0]
     if package == "__main__":
         return None
@@ -229,7 +229,7 @@ def _version(module: str | None) -> str | None:
 
 
 def _content(module: types.ModuleType) -> str | bytes:
-    """What tells an imported module from another of its name: its version, or else its file."""
+    """What distinguishes an imported module from another of its name: its version, or else its file."""
     if (version := _version(module.__name__)) is not None:
         return version
     try:

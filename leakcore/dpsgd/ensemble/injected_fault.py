@@ -1,4 +1,4 @@
-"""Implementations that depart from DP-SGD: wrong on purpose, so that an audit can be shown to catch them."""
+"""Implementations that depart from DP-SGD on purpose, to show that an audit detects them."""
 
 from __future__ import annotations
 

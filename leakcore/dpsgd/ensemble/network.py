@@ -136,17 +136,19 @@ class ModuleNetwork:
 
 
 def read_network(network: Any) -> Network | ModuleNetwork:
-    """Sizes of layers stand for a `Network` of them."""
+    """The network; a sequence of layer sizes stands for a `Network` of them."""
     if isinstance(network, torch.nn.Module):
-        raise TypeError(f"network={type(network).__name__}: give dpsgd.ModuleNetwork(module, input_shape)")
+        raise TypeError(f"network={type(network).__name__}: pass dpsgd.ModuleNetwork(module, input_shape)")
     return network if isinstance(network, Network | ModuleNetwork) else Network(network)
 
 
 def _outputs(module: torch.nn.Module, input_shape: tuple[int, ...]) -> int:
-    """How many logits it gives for a row; ValueError where it cannot be trained sample by sample."""
+    """The number of logits for a row; ValueError if the module cannot be trained sample by sample."""
     for part in module.modules():
         if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
-            raise ValueError(f"module: {part} mixes the rows of a batch, whose gradients then cannot be clipped apart")
+            raise ValueError(
+                f"module: {part} mixes the rows of a batch, whose gradients then cannot be clipped one by one"
+            )
         off = isinstance(part, torch.nn.modules.dropout._DropoutNd) and part.p == 0
         if not off and (what := unrest(part)) is not None:
             raise ValueError(f"module: {part} {what}: call module.eval()")
@@ -166,5 +168,5 @@ def _outputs(module: torch.nn.Module, input_shape: tuple[int, ...]) -> int:
         raise ValueError(f"module: does not take rows of input_shape={input_shape} ({why})") from None
     if not isinstance(out, torch.Tensor) or out.ndim != 2 or len(out) != 2:
         shape = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-        raise ValueError(f"module: gave {shape} for two rows: must be (2, outputs) logits")
+        raise ValueError(f"module: returned {shape} for two rows: must be (2, outputs) logits")
     return int(np.shape(out)[1])

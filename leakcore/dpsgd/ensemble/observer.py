@@ -1,4 +1,4 @@
-"""What an attacker sees of the runs while they train, and what an ensemble computes on the way for attacks."""
+"""What an attacker sees of the runs while they train, and what an ensemble computes for attacks meanwhile."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Observer:
         for name in ("subtract_known", "cosines", "keep_steps", "record"):
             object.__setattr__(self, name, check.boolean(**{name: getattr(self, name)}))
         if self.candidates is None and (self.cosines or self.scorers or not (self.subtract_known or self.record)):
-            raise ValueError("cosines, scorers, subtract_known: mean something only with candidates")
+            raise ValueError("cosines, scorers, subtract_known: need candidates, got candidates=None")
         if self.scorers is not None:
             check.instance(Mapping, scorers=self.scorers)
             for name, scorer in self.scorers.items():

@@ -1,4 +1,4 @@
-"""What each run has of its own: rows of its own, and draws that are ready instead of the generator's."""
+"""What differs between runs: extra rows, and ready-made draws instead of the generator's."""
 
 from __future__ import annotations
 
@@ -70,6 +70,6 @@ class PerRun:
         start = arguments.injected(initial, name="initial", shape=(runs, size), **real)
         ready = arguments.injected(self.noise, name="noise", shape=(runs, steps, size), **real)
         if ready is not None and not noisy:
-            raise ValueError("noise: given, but noise_multiplier=0 adds none")
+            raise ValueError("noise: must be None with noise_multiplier=0, which adds no noise")
         taken = arguments.injected(self.batches, name="batches", shape=shape, dtype="bool", kinds="b", allowed="bool")
         return {"initial": start, "noise": ready, "batches": taken}

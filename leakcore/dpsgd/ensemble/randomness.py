@@ -1,4 +1,4 @@
-"""What is random in a run: initial parameters, batches and noise, each a pure function of (seed, run, step)."""
+"""The random numbers of a run: initial parameters, batches and noise, each a pure function of (seed, run, step)."""
 
 from __future__ import annotations
 

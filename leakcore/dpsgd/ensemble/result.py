@@ -1,4 +1,4 @@
-"""What an ensemble hands back: final parameters of every run, and the attacker's scores where candidates were given."""
+"""The result of an ensemble: final parameters of every run, and the attacker's scores of the candidates."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class EnsembleRun:
 
         run = check.integer(self.first_run, self.first_run + len(self) - 1, run=run)
         if self.parameters.shape[1] == 0:
-            raise ValueError("keep_parameters=False: these runs' parameters were not kept")
+            raise ValueError("keep_parameters=False: these runs have no parameters")
         flat = torch.from_numpy(self.parameters[run - self.first_run].copy())
         if self.template is None:
             module: torch.nn.Module = models.mlp(self.layers, self.activation).to(flat.dtype)

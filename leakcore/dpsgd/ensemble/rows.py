@@ -1,4 +1,4 @@
-"""Rows that runs train on, score or read their final models at: given with the runs, or drawn from a pool."""
+"""Rows for training, scoring or evaluating runs: one array for each run, or row numbers of a common pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each step draws its batch: every row by a coin of its own, or an epoch's order of all rows, cut."""
+"""How each step draws its batch: each row by its own coin, or an epoch's order of all rows, cut into batches."""
 
 from __future__ import annotations
 

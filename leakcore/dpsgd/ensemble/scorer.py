@@ -1,4 +1,4 @@
-"""How an ensemble carries an attack along: one step's scores at a time, so that nothing grows with the steps."""
+"""The interface of an attack that an ensemble runs during training, step by step, in constant memory."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Collector:
         self._taken = np.zeros(self._count, bool)
 
     def put(self, low: int, high: int, piece: BlockOutput) -> BlockOutput:
-        """Take the arrays of runs [low, high); returns what is kept of them."""
+        """Take the arrays of runs [low, high); returns the arrays to store."""
         bad = ~np.isfinite(piece.parameters).all(axis=1)
         if bad.any():
             raise FloatingPointError(
@@ -74,7 +74,7 @@ class Collector:
             into[name][low - self._first : high - self._first] = array
 
     def arrays(self) -> dict[str, Any]:
-        """Everything found, by the names of `EnsembleRun`."""
+        """All arrays, by the names of `EnsembleRun`."""
         return {**self._found, "scores": self._scores}
 
 

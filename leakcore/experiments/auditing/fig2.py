@@ -31,7 +31,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     sets = [setting.fashion_mnist(context, count)]
     if context.scale != "tiny":
         sets += [setting.cifar10(context, count), setting.location30(context, context.pick(quick=120, paper=4800))]
-    panels, stated, found = [], [], {}
+    panels, stated, proven = [], [], {}
     ceiling = float(bounds.epsilon_opt(trials, confidence=setting.CONFIDENCE, delta=setting.DELTA).value)
     for rows in sets:
         for net, hidden in nets.items():
@@ -45,13 +45,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 poisoned = setting.audited(context, rows, mechanism, "clipbkd", ks, trials, f"ClipBKD, {where}")
                 lines["clipbkd"].append(float(poisoned["dp"].value))
                 lines["gaussian"].append(float(poisoned["gdp"].value) if loud else math.nan)
-                beside = (
+                limits = (
                     f"Gaussian bound {lines['gaussian'][-1]:.3g}; provable under replacement "
                     f"{setting.provable(noise, 'replace'):.3g}"
                 )
                 stated.append(
                     _row(where, rows.name, epsilon, "clipbkd", poisoned["dp"].chosen, lines["clipbkd"][-1],
-                         beside if loud else "shuffled minibatches")
+                         limits if loud else "shuffled minibatches")
                 )  # fmt: skip
                 if rows.shape is not None:
                     door = setting.audited(context, rows, mechanism, "backdoor", ks, trials, f"backdoor, {where}")
@@ -62,22 +62,22 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 full = setting.AuditedTraining(hidden, noise)
                 guessed = setting.guessed(context, rows, full, max(4, trials // 50), f"membership, {where}")
                 lines["membership"].append(guessed.bound)
-                told = f"accuracy {guessed.accuracy:.4f}; the text's estimate {guessed.estimate:.3g}"
-                stated.append(_row(where, rows.name, epsilon, "membership", "over coins", guessed.bound, told))
+                remark = f"accuracy {guessed.accuracy:.4f}; the text's estimate {guessed.estimate:.3g}"
+                stated.append(_row(where, rows.name, epsilon, "membership", "over coins", guessed.bound, remark))
                 for name in ("clipbkd", "backdoor", "membership"):
                     if lines[name]:
-                        found[rows.name, net, epsilon, name] = lines[name][-1]
+                        proven[rows.name, net, epsilon, name] = lines[name][-1]
             panels.append(_panel(f"{rows.name}, {net}", epsilons, lines, ceiling, rows.shape is not None))
-    settings = [(r, n, e) for r, n, e, name in found if name == "clipbkd"]
-    with_door = [key for key in settings if (*key, "backdoor") in found]
+    settings = [(r, n, e) for r, n, e, name in proven if name == "clipbkd"]
+    with_door = [key for key in settings if (*key, "backdoor") in proven]
 
     def proved(key: tuple[str, str, float], name: str) -> float:
         at = (*key, name)
-        return found[at]
+        return proven[at]
 
     beats_membership = sum(proved(key, "clipbkd") > 2.5 * proved(key, "membership") for key in settings)
     beats_doors = sum(proved(key, "clipbkd") > proved(key, "backdoor") for key in with_door)
-    perfect = [found[r, n, e, "clipbkd"] for r, n, e, name in found if name == "clipbkd" and math.isinf(e)]
+    perfect = [proven[r, n, e, "clipbkd"] for r, n, e, name in proven if name == "clipbkd" and math.isinf(e)]
     all_of_both = (beats_membership, beats_doors) == (len(settings), len(with_door))
     agreement = "yes" if all_of_both else ("partly" if beats_membership or beats_doors else "no")
     findings = Findings(

@@ -1,4 +1,4 @@
-"""The auditing paper's data, mechanism and attacks, and the scores of the models that they need, kept as pieces."""
+"""The auditing paper's data, mechanism and attacks, and the scores of the models that they need, stored as pieces."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HELD_OUT = 200
 @dataclasses.dataclass(frozen=True, eq=False)
 class AuditingRows:
     """Training and held-out rows. shape: of images that a backdoor can patch. images, test_images, embed: where the
-    features are those of a frozen network."""
+    features come from a frozen network."""
 
     name: str
     features: np.ndarray
@@ -141,7 +141,7 @@ def attack(rows: AuditingRows, name: str, k: int, seed: int) -> poisoning.Poison
         x, held_out = (rows.features, rows.test_features) if rows.embed is None else (rows.images, rows.test_images)
         assert rows.shape is not None
         assert held_out is not None
-        made = poisoning.Backdoor(rows.shape, label=1).poison(
+        poisoned = poisoning.Backdoor(rows.shape, label=1).poison(
             x,
             rows.labels,
             held_out[others],
@@ -150,7 +150,7 @@ def attack(rows: AuditingRows, name: str, k: int, seed: int) -> poisoning.Poison
             seed=seed,
             adjacency="replace",
         )
-        return made if rows.embed is None else poisoning.through(made, rows.embed, rows.shape)
+        return poisoned if rows.embed is None else poisoning.through(poisoned, rows.embed, rows.shape)
     if rows.embed is not None:
         assert rows.shape is not None
         frozen = poisoning.FrozenClipBKD(rows.embed, rows.shape)
@@ -170,9 +170,9 @@ def audited(
     """By family: the best k, threshold and k chosen on `trials` models per data set, as many others counted."""
 
     def run() -> dict[str, Any]:
-        made = attack(rows, name, max(ks), context.seed)
+        poisoned = attack(rows, name, max(ks), context.seed)
         swept = poisoning.poisoning_sweep(
-            mechanism.ensemble(rows, context.seed), made, ks, trials=2 * trials, execution=_execution(context, task)
+            mechanism.ensemble(rows, context.seed), poisoned, ks, trials=2 * trials, execution=_execution(context, task)
         )  # fmt: skip
         return {
             "in": {str(k): swept[k].scores_in.tolist() for k in ks}, "out": swept[ks[0]].scores_out.tolist()
@@ -212,13 +212,13 @@ def guessed(context: Context, rows: AuditingRows, mechanism: AuditedTraining, mo
     """Yeom's attack on `models` models trained by coins; its threshold is the mean training loss of as many others."""
 
     def run() -> dict[str, Any]:
-        seen = membership.play(
+        game = membership.play(
             mechanism.ensemble(rows, context.seed), rows.features, rows.labels, runs=2 * models,
             execution=_execution(context, task),
         )  # fmt: skip
-        threshold = float(seen.mean_training_loss[:models].mean())
-        scores = membership.loss_threshold(seen.losses[models:], threshold=threshold)
-        correct, number = membership.guess(scores).tally(seen.included[models:])
+        threshold = float(game.mean_training_loss[:models].mean())
+        scores = membership.loss_threshold(game.losses[models:], threshold=threshold)
+        correct, number = membership.guess(scores).tally(game.included[models:])
         return {"correct": correct, "guesses": number}
 
     piece = context.pieces.get_or_run(f"membership-{_digest(mechanism, rows, (), models)}", run)

@@ -27,7 +27,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     hidden: tuple[int, ...] = context.pick(tiny=(), quick=(), paper=(32,))
     rows = setting.fashion_mnist(context, count)
     ceiling = float(bounds.epsilon_opt(trials, confidence=setting.CONFIDENCE, delta=setting.DELTA).value)
-    found: dict[tuple[str, float, float], float] = {}
+    epsilon_of: dict[tuple[str, float, float], float] = {}
     stated = []
     for epsilon in epsilons:
         noise = setting.noise_for(epsilon)
@@ -39,12 +39,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 )  # fmt: skip
                 where = f"ε_th = {'∞' if math.isinf(epsilon) else f'{epsilon:g}'}, start {start}, C = {clip:g}"
                 best = setting.audited(context, rows, mechanism, "clipbkd", ks, trials, where)
-                found[start, clip, epsilon] = float(best["dp"].value)
+                epsilon_of[start, clip, epsilon] = float(best["dp"].value)
                 paper = "4.54" if start == "fixed" and math.isinf(epsilon) else "not in the text"
                 extra = f"; Gaussian bound {float(best['gdp'].value):.3g}" if noise else ""
                 extra += f"; {trials} trials can prove {ceiling:.2f}" if paper == "4.54" else ""
                 stated.append(
-                    Stated(what=where, paper=paper, ours=found[start, clip, epsilon], kind="lower",
+                    Stated(what=where, paper=paper, ours=epsilon_of[start, clip, epsilon], kind="lower",
                            confidence=setting.CONFIDENCE, comment=best["dp"].chosen + extra)
                 )  # fmt: skip
     panels = tuple(
@@ -54,7 +54,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             series=(
                 *(
                     Series(name=f"C = {clip:g}", role=role, x=np.array([0, 0.5, 1, 2]),
-                           y=np.array([found[s, clip, e] for s in _STARTS]))
+                           y=np.array([epsilon_of[s, clip, e] for s in _STARTS]))
                     for clip, role in zip(_CLIPS, _ROLES, strict=True)
                 ),
                 Series(name="ε_OPT", role="chance", x=np.array([0, 2]), y=np.full(2, ceiling)),
@@ -63,19 +63,19 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         for e in epsilons
     )  # fmt: skip
     falls = [
-        found["fixed", c, e] >= found["2σ", c, e] and found["0.5σ", c, e] >= found["2σ", c, e]
+        epsilon_of["fixed", c, e] >= epsilon_of["2σ", c, e] and epsilon_of["0.5σ", c, e] >= epsilon_of["2σ", c, e]
         for c in _CLIPS
         for e in epsilons
     ]
-    clipped = [found[s, 0.5, e] <= found[s, 2.0, e] for s in ("0.5σ", "σ", "2σ") for e in epsilons]
-    rises = [found[s, c, min(epsilons)] <= found[s, c, max(epsilons)] for s in _STARTS for c in _CLIPS]
-    perfect = [found["fixed", c, e] for c in _CLIPS for e in epsilons if math.isinf(e)]
-    kept = all(falls), all(clipped), all(rises), all(v > 0.95 * ceiling for v in perfect)
+    clipped = [epsilon_of[s, 0.5, e] <= epsilon_of[s, 2.0, e] for s in ("0.5σ", "σ", "2σ") for e in epsilons]
+    rises = [epsilon_of[s, c, min(epsilons)] <= epsilon_of[s, c, max(epsilons)] for s in _STARTS for c in _CLIPS]
+    perfect = [epsilon_of["fixed", c, e] for c in _CLIPS for e in epsilons if math.isinf(e)]
+    trends = all(falls), all(clipped), all(rises), all(v > 0.95 * ceiling for v in perfect)
     without = f" Without noise, from the fixed start: {', '.join(f'{v:.2f}' for v in perfect)} of {ceiling:.2f}."
     findings = Findings(
         panels=panels,
         stated=stated,
-        agreement="no" if not any(found.values()) else ("yes" if all(kept) else "partly"),
+        agreement="no" if not any(epsilon_of.values()) else ("yes" if all(trends) else "partly"),
         conclusion=f"The audited ε falls with random initialisation in {sum(falls)} of {len(falls)} settings, and with "
         f"the clipping norm (2 to 0.5) where the start is random in {sum(clipped)} of {len(clipped)}; from the least "
         f"ε_th (full batches) to the largest (shuffled minibatches where that is ∞) it rises in {sum(rises)} of "

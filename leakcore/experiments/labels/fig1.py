@@ -24,12 +24,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         tiny=(0.5, 2.0), quick=(0.3, 0.5, 1.0, 2.0, 4.0), paper=(0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
     )
     studies = _study.studies(context)
-    found = [_sweep.sweep(context, s, [(sigma, 1.0) for sigma in sigmas]) for s in studies]
-    panels = [_sweep.panel(f, lambda s: s[0], "noise multiplier σ", _upper) for f in found]
+    sweeps = [_sweep.sweep(context, s, [(sigma, 1.0) for sigma in sigmas]) for s in studies]
+    panels = [_sweep.panel(f, lambda s: s[0], "noise multiplier σ", _upper) for f in sweeps]
     tables = {s.name: _tests(context, s, sigmas) for s in studies}
     panels.append(_three_tests(tables["cancer"], sigmas))
     stated = []
-    for study, sweep in zip(studies, found, strict=True):
+    for study, sweep in zip(studies, sweeps, strict=True):
         title, table = notes.TITLES[study.name], tables[study.name]
         for sigma in sigmas:
             for test in _TESTS:
@@ -52,17 +52,17 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     falls = all(
         (np.diff([f.trained[s]["layer"].last.mean() for s in f.settings]) < 0).all()
         and (np.diff([f.trained[s]["layer"].second_median.mean() for s in f.settings]) < 0).all()
-        for f in found
+        for f in sweeps
     )
     ordered = all(
         np.all(np.diff([*(table[t, sigma] for t in _TESTS), _upper(sigma) * (1 + 1e-12)]) >= 0)
         for table in tables.values()
         for sigma in sigmas
     )
-    ratios = [leak.last.mean() / leak.second_median.mean() for f in found for leak in
+    ratios = [leak.last.mean() / leak.second_median.mean() for f in sweeps for leak in
               (f.trained[s]["layer"] for s in f.settings)]  # fmt: skip
-    gaps = {f.study.name: [_upper(s[0]) / f.trained[s]["layer"].last.mean() for s in f.settings] for f in found}
-    told = "; ".join(
+    gaps = {f.study.name: [_upper(s[0]) / f.trained[s]["layer"].last.mean() for s in f.settings] for f in sweeps}
+    summary = "; ".join(
         f"{notes.TITLES[n]} from {g[0]:.1f} at σ = {sigmas[0]:g} to {g[-1]:.1f} at σ = {sigmas[-1]:g}"
         for n, g in gaps.items()
     )
@@ -80,7 +80,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )
         + f". Trained, the last layer's mean bound is {min(ratios):.1f} to {max(ratios):.1f} times the second last's"
         + _grown(context, studies, sigmas[-1])
-        + f". The upper bound over the last layer's mean bound: {told}. Points: mean over batches and networks with "
+        + f". The upper bound over the last layer's mean bound: {summary}. Points: mean over batches and networks with "
         "the 5th to 95th percentile of single batches, each network trained at its σ; third panel: largest row of all "
         "batches, initial network, with the likelihood-ratio test on top of the upper bound where every gradient is "
         "clipped.",
@@ -105,9 +105,9 @@ def _grown(context: Context, studies: list[_study.LabelData], sigma: float) -> s
         growth.append(float(end / start))
     if min(growth) < 1.5:
         return ""
-    told = " and ".join(f"{g:.1f}" for g in growth)
+    times = " and ".join(f"{g:.1f}" for g in growth)
     return (
-        f", least where σ is largest: noise has enlarged the last layer's weights there (by factors of {told} at σ = "
+        f", least where σ is largest: noise has enlarged the last layer's weights there (by factors of {times} at σ = "
         f"{sigma:g}), which the second last layer's gradients carry as a factor"
     )
 
@@ -118,9 +118,9 @@ def _upper(sigma: float) -> float:
 
 def _tests(context: Context, study: _study.LabelData, sigmas: tuple[float, ...]) -> dict[tuple[str, float], float]:
     """Each test's largest bound of all batches on the first initial network, clipped by the last layer alone, C = 1."""
-    seen = observe(_study.trained(context, study, None)[0], study.features)
+    observed = observe(_study.trained(context, study, None)[0], study.features)
     return {
-        (test, sigma): _study.label_bound(study, seen, seen.last, sigma, 1.0, "layer", test).largest
+        (test, sigma): _study.label_bound(study, observed, observed.last, sigma, 1.0, "layer", test).largest
         for test in _TESTS
         for sigma in sigmas
     }

@@ -20,11 +20,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         tiny=(0.1, 3.0), quick=(0.1, 0.3, 1.0, 3.0, 10.0), paper=(0.03, 0.1, 0.3, 0.6, 1.0, 2.0, 3.0, 6.0, 10.0, 30.0)
     )
     studies = study.studies(context)
-    found = [sweep.sweep(context, s, [(_SIGMA, clip) for clip in clips]) for s in studies]
-    panels = [sweep.panel(f, lambda s: s[1], "clipping norm C", _upper) for f in found]
-    panels.append(sweep.ratios(found, lambda s: s[1], "clipping norm C"))
+    sweeps = [sweep.sweep(context, s, [(_SIGMA, clip) for clip in clips]) for s in studies]
+    panels = [sweep.panel(f, lambda s: s[1], "clipping norm C", _upper) for f in sweeps]
+    panels.append(sweep.ratios(sweeps, lambda s: s[1], "clipping norm C"))
     stated = []
-    for f in found:
+    for f in sweeps:
         title = notes.TITLES[f.study.name]
         for setting in f.settings:
             both = f.trained[setting]
@@ -48,11 +48,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 comment="does not depend on C; printed, not compared",
             )
         )
-    fixed = all(_falls(f, False) for f in found)
-    retrained = [notes.TITLES[f.study.name] for f in found if not _falls(f, True)]
-    above = all(r > 1 for f in found for scope in study.SCOPES for r in f.ratio(scope))
-    least, most = (g(r for f in found for r in f.ratio("layer")) for g in (min, max))
-    joint = [r for f in found for r in f.ratio("joint")]
+    fixed = all(_falls(f, False) for f in sweeps)
+    retrained = [notes.TITLES[f.study.name] for f in sweeps if not _falls(f, True)]
+    above = all(r > 1 for f in sweeps for scope in study.SCOPES for r in f.ratio(scope))
+    least, most = (g(r for f in sweeps for r in f.ratio("layer")) for g in (min, max))
+    joint = [r for f in sweeps for r in f.ratio("joint")]
     findings = Findings(
         panels=panels,
         stated=stated,
@@ -91,7 +91,7 @@ def _upper(sigma: float) -> float:
     return float(gaussian_pair_epsilon(2.0 / sigma, delta=study.DELTA))
 
 
-def _falls(found: sweep.LabelSweep, trained: bool) -> bool:
-    leaks = [found.trained[s]["layer"] if trained else found.initial[s] for s in found.settings]
+def _falls(sweep_of: sweep.LabelSweep, trained: bool) -> bool:
+    leaks = [sweep_of.trained[s]["layer"] if trained else sweep_of.initial[s] for s in sweep_of.settings]
     last = np.array([leak.last.mean() for leak in leaks])
     return bool((np.diff(last) <= 1e-9 * last[:-1]).all())

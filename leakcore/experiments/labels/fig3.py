@@ -50,13 +50,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Stated(what=f"{title}: share that the system does not determine", paper="not said", ours=undetermined),
         ]
     close = [0.8 <= cv <= 1.25 for cv in cvs]
-    told = " and ".join(f"{cv:.2f} ({notes.TITLES[s.name]})" for cv, s in zip(cvs, studies, strict=True))
+    summary = " and ".join(f"{cv:.2f} ({notes.TITLES[s.name]})" for cv, s in zip(cvs, studies, strict=True))
     findings = Findings(
         panels=panels,
         stated=stated,
         agreement="yes" if all(close) else ("partly" if any(close) else "no"),
         conclusion=f"Per-sample bounds of the last layer at σ = {_SIGMA:g}, C = 1, after training. An exponential "
-        f"variable's deviation is its mean; here deviation over mean is {told}. Few samples lie at 0, where an "
+        f"variable's deviation is its mean; here deviation over mean is {summary}. Few samples lie at 0, where an "
         "exponential density is largest. Rows that the linear system does not determine have no bound and are left "
         "out.",
     )
@@ -72,6 +72,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
 
 def _rows(study: _study.LabelData, parameters: np.ndarray) -> tuple[np.ndarray, float]:
     """Bounds of all determined rows, and the share of the others."""
-    seen = observe(parameters, study.features)
-    result = _study.label_bound(study, seen, seen.last, _SIGMA, 1.0, "layer")
+    observed = observe(parameters, study.features)
+    result = _study.label_bound(study, observed, observed.last, _SIGMA, 1.0, "layer")
     return np.maximum(result.per_row[result.identifiable], 0.0), float(1.0 - result.identifiable.mean())

@@ -74,9 +74,9 @@ def _magnitudes(
     context: Context, study: _study.LabelData, parameters: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float]:  # fmt: skip
     """|entries| that are not 0 of both layers' gradients, sample by sample, and the second's share of zeros."""
-    seen = observe(parameters, study.features[:15])
-    e = np.abs(seen.probs - study.labels[:15])[..., None]
-    last = np.abs(seen.last * e).reshape(-1)
+    observed = observe(parameters, study.features[:15])
+    e = np.abs(observed.probs - study.labels[:15])[..., None]
+    last = np.abs(observed.last * e).reshape(-1)
     some = _study.neurons(context)[:: max(1, len(_study.neurons(context)) // 20)]
-    second = np.abs(seen.second_last(some) * e).reshape(-1)
+    second = np.abs(observed.second_last(some) * e).reshape(-1)
     return last[last > 0], second[second > 0], float((second == 0).mean())

@@ -1,4 +1,4 @@
-"""Figure 5: the bound against the number of batches, beside the extrapolation from one batch."""
+"""Figure 5: the bound against the number of batches, compared with the extrapolation from one batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             for rule in ("harmonic", "log")
         }
         title = notes.TITLES[study.name]
-        shown = np.unique(np.geomspace(1, study.batches, 9).round().astype(int))
+        counts = np.unique(np.geomspace(1, study.batches, 9).round().astype(int))
         low, high = np.percentile(curves.reshape(-1, study.batches), (5, 95), axis=0)
         panels.append(
             Panel(
@@ -47,8 +47,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                     Series(name="extrapolated, logarithmic (paper)", role="rdp", x=count, y=rules["log"]),
                     Series(name="extrapolated, harmonic (exact if exponential)", role="bound", x=count,
                            y=rules["harmonic"]),
-                    Series(name="measured", role="attack", x=shown, y=mean[shown - 1], low=low[shown - 1],
-                           high=high[shown - 1]),
+                    Series(name="measured", role="attack", x=counts, y=mean[counts - 1], low=low[counts - 1],
+                           high=high[counts - 1]),
                 ),
                 log_x=True,
                 y_range=None,
@@ -71,7 +71,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                    comment="printed, not compared: another adjacency, and all steps"),
         ]  # fmt: skip
     over = [n for n in growths if growths[n] < promises[n]["harmonic"]]
-    told = "; ".join(
+    summary = "; ".join(
         f"{notes.TITLES[n]} ×{growths[n]:.2f} where the harmonic rule says ×{promises[n]['harmonic']:.2f} and the "
         f"logarithmic ×{promises[n]['log']:.2f}"
         for n in growths
@@ -81,7 +81,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         panels=panels,
         stated=stated,
         agreement=("partly" if over else "yes") if slow else "no",
-        conclusion=f"The bound grows slowly with the number of batches: {told}. "
+        conclusion=f"The bound grows slowly with the number of batches: {summary}. "
         + (
             "Both rules promise more than was measured, since the bounds are not exponential (labels-fig3). "
             if len(over) == len(growths)
@@ -101,8 +101,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
 
 
 def _batches(study: _study.LabelData, parameters: np.ndarray) -> np.ndarray:
-    seen = observe(parameters, study.features)
-    return np.asarray(_study.label_bound(study, seen, seen.last, _SIGMA, 1.0, "layer").value)
+    observed = observe(parameters, study.features)
+    return np.asarray(_study.label_bound(study, observed, observed.last, _SIGMA, 1.0, "layer").value)
 
 
 def _growth(values: np.ndarray, orders: int, seed: int) -> np.ndarray:

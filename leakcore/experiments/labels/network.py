@@ -44,7 +44,7 @@ class Observed:
 
 
 def observe(parameters: np.ndarray, features: np.ndarray) -> Observed:
-    """Run a network, given as the flat vector of `models.mlp((inputs, HIDDEN, HIDDEN, 1))`, on (batches, N, inputs)."""
+    """Run `models.mlp((inputs, HIDDEN, HIDDEN, 1))`, from its flat parameter vector, on (batches, N, inputs)."""
     sizes = (features.shape[-1], HIDDEN, HIDDEN, 1)
     (w1, b1), (w2, b2), (w3, b3) = _layers(np.asarray(parameters, dtype=np.float64), sizes)
     x = np.asarray(features, dtype=np.float64)

@@ -69,29 +69,29 @@ def play(
         steps=0,
         seed=start,
     )
-    seen = observe(ensemble.run(rows.features, rows.labels, runs=1).parameters[0], features)
+    observed = observe(ensemble.run(rows.features, rows.labels, runs=1).parameters[0], features)
     identifiable = determined = right = by_sign = 0
     for b in range(count):
-        gradients = seen.last[b] * (seen.probs[b] - labels[b])[:, None]
+        gradients = observed.last[b] * (observed.probs[b] - labels[b])[:, None]
         if sigma == 0:
             gradient = gradients.mean(axis=0)
         else:
             gradient = kernels.clip_and_noise(gradients, clip, sigma, seed=start, step=b).sum / BATCH
-        found = attacks.labels.last_layer(
-            seen.last[b], gradient, noise=attacks.labels.Noise(sigma * clip / BATCH, level if sigma else None)
+        recovery = attacks.labels.last_layer(
+            observed.last[b], gradient, noise=attacks.labels.Noise(sigma * clip / BATCH, level if sigma else None)
         )
-        identifiable += int(found.identifiable.sum())
-        determined += int(found.determined.sum())
-        right += int((found.labels == labels[b])[found.determined].sum())
-        by_sign += int(((found.residuals < 0) == (labels[b] == 1))[found.identifiable].sum())
+        identifiable += int(recovery.identifiable.sum())
+        determined += int(recovery.determined.sum())
+        right += int((recovery.labels == labels[b])[recovery.determined].sum())
+        by_sign += int(((recovery.residuals < 0) == (labels[b] == 1))[recovery.identifiable].sum())
     bound = bounds.label_epsilon(
-        seen.last, seen.probs, labels, noise_multiplier=sigma, max_grad_norm=clip, delta=DELTA
+        observed.last, observed.probs, labels, noise_multiplier=sigma, max_grad_norm=clip, delta=DELTA
     )  # fmt: skip
     noise = f"σ = {sigma:g}, C = {clip:g}" if sigma else "no noise, unclipped"
     return Released(
         described=f"{whole.name}: {count} batches of {BATCH}, {rows.labels.mean():.1%} positive; initial network "
         f"{features.shape[-1]}–{HIDDEN}–{HIDDEN}–1 ReLU; {noise}",
-        attacker=found.assumptions.attacker,
+        attacker=recovery.assumptions.attacker,
         batches=count,
         labels=count * BATCH,
         identifiable=identifiable,

@@ -56,7 +56,7 @@ class LabelData:
 
     @functools.cached_property
     def content(self) -> str:
-        """A digest of all rows: a kept piece serves the data that it was made from and no other."""
+        """A digest of all rows: a stored piece serves only the data that it was computed from."""
         return digest(self.features, self.labels)[:20]
 
     def epsilon(self, noise_multiplier: float) -> float:
@@ -121,12 +121,12 @@ def all_trained(
         else:
             jobs[name] = functools.partial(_by_ensemble, ensemble, *_rows(study), runs=runs(context))
     context.progress(task, 0, len(jobs))
-    found = {}
+    parameters = {}
     for name, piece in context.pieces.each(jobs, context.executor):
         flat = np.frombuffer(base64.b64decode(piece["parameters"]), "<f4")
-        found[names[name]] = flat.reshape(runs(context), -1)
-        context.progress(task, len(found), len(jobs))
-    return found
+        parameters[names[name]] = flat.reshape(runs(context), -1)
+        context.progress(task, len(parameters), len(jobs))
+    return parameters
 
 
 def _ensemble(context: Context, study: LabelData, sigma: float, clip: float, *, steps: int) -> dpsgd.Ensemble:
@@ -197,11 +197,11 @@ def all_leaks(
         name = f"leak-{sigma!r}-{clip!r}-{scope}-{digest(networks)[:20]}-{study.content}"
         names[key] = name
         jobs[name] = functools.partial(_leak, study, neurons(context), networks, sigma, clip, scope)
-    found = {}
+    leaks = {}
     for name, piece in context.pieces.each(jobs, context.executor):
-        found[name] = Leak(np.array(piece["last"]), np.array(piece["second"]))
-        context.progress(f"{study.name}: bounds", len(found), len(jobs))
-    return {key: found[name] for key, name in names.items()}
+        leaks[name] = Leak(np.array(piece["last"]), np.array(piece["second"]))
+        context.progress(f"{study.name}: bounds", len(leaks), len(jobs))
+    return {key: leaks[name] for key, name in names.items()}
 
 
 def _leak(
@@ -217,12 +217,12 @@ def _leak(
     parts = np.array_split(neurons, max(1, len(neurons) * study.batches // 800))
     for parameters in networks:
         with one_thread():
-            seen = observe(parameters, study.features)
-        last.append(label_bound(study, seen, seen.last, noise_multiplier, max_grad_norm, scope).value)
+            observed = observe(parameters, study.features)
+        last.append(label_bound(study, observed, observed.last, noise_multiplier, max_grad_norm, scope).value)
         second.append(
             np.concatenate(
                 [
-                    label_bound(study, seen, seen.second_last(p), noise_multiplier, max_grad_norm, scope).value
+                    label_bound(study, observed, observed.second_last(p), noise_multiplier, max_grad_norm, scope).value
                     for p in parts
                 ]
             )
@@ -232,7 +232,7 @@ def _leak(
 
 def label_bound(
     study: LabelData,
-    seen: Observed,
+    observed: Observed,
     jacobian: np.ndarray,
     noise_multiplier: float,
     max_grad_norm: float,
@@ -242,11 +242,11 @@ def label_bound(
     """`bounds.label_epsilon` of every batch (and neuron) at δ = 1e-5."""
     return bounds.label_epsilon(
         jacobian,
-        seen.probs,
+        observed.probs,
         study.labels,
         noise_multiplier=noise_multiplier,
         max_grad_norm=max_grad_norm,
         delta=DELTA,
-        grad_norms=seen.grad_norms(study.labels) if scope == "joint" else None,
+        grad_norms=observed.grad_norms(study.labels) if scope == "joint" else None,
         test=test,
     )

@@ -36,18 +36,21 @@ def sweep(context: Context, study: LabelData, settings: Sequence[tuple[float, fl
     start = _study.trained(context, study, None)
     networks = _study.all_trained(context, study, settings)
     asked = {(setting, scope): (networks[setting], *setting, scope) for setting in settings for scope in _study.SCOPES}
-    found = _study.all_leaks(context, study, asked)
-    trained = {setting: {scope: found[setting, scope] for scope in _study.SCOPES} for setting in settings}
+    leaks = _study.all_leaks(context, study, asked)
+    trained = {setting: {scope: leaks[setting, scope] for scope in _study.SCOPES} for setting in settings}
     initial = _study.all_leaks(context, study, {setting: (start, *setting, "layer") for setting in settings})
     return LabelSweep(study, tuple(settings), trained, initial)
 
 
 def panel(
-    found: LabelSweep, x: Callable[[tuple[float, float]], float], x_label: str, upper: Callable[[float], float]
+    one: LabelSweep, x: Callable[[tuple[float, float]], float], x_label: str, upper: Callable[[float], float]
 ) -> Panel:
     """One data set: both layers, trained (points) and initial (lines), under the upper bound of one step."""
-    at = [x(s) for s in found.settings]
-    layers, start = [found.trained[s]["layer"] for s in found.settings], [found.initial[s] for s in found.settings]
+    at = [x(s) for s in one.settings]
+    layers, start = (
+        [one.trained[s]["layer"] for s in one.settings],
+        [one.initial[s] for s in one.settings],
+    )
     lines = [
         Series(name=f"{name}, initial network", role=role, x=np.array(at), y=np.array([v.mean() for v in values]))
         for name, role, values in (
@@ -56,7 +59,7 @@ def panel(
         )
     ]
     return Panel(
-        title=notes.TITLES[found.study.name],
+        title=notes.TITLES[one.study.name],
         x_label=x_label,
         y_label="label-ε",
         series=(
@@ -64,7 +67,7 @@ def panel(
                 name="upper bound of one step",
                 role="bound",
                 x=np.array(at),
-                y=np.array([upper(s[0]) for s in found.settings]),
+                y=np.array([upper(s[0]) for s in one.settings]),
             ),
             notes.points("last layer, trained", "attack", at, [leak.last for leak in layers]),
             notes.points("second last layer, trained", "attack-2", at, [leak.second_median for leak in layers]),
@@ -76,7 +79,7 @@ def panel(
     )
 
 
-def ratios(found: list[LabelSweep], x: Callable[[tuple[float, float]], float], x_label: str) -> Panel:
+def ratios(sweeps: list[LabelSweep], x: Callable[[tuple[float, float]], float], x_label: str) -> Panel:
     """Last over second last layer on trained networks, by data set and clipping scope."""
     looks = {("cancer", "layer"): "attack-3", ("cancer", "joint"): "chance", ("bank", "layer"): "rdp",
              ("bank", "joint"): "baseline"}  # fmt: skip
@@ -91,7 +94,7 @@ def ratios(found: list[LabelSweep], x: Callable[[tuple[float, float]], float], x
                 x=np.array([x(s) for s in f.settings]),
                 y=np.array(f.ratio(scope)),
             )
-            for f in found
+            for f in sweeps
             for scope in _study.SCOPES
         ),
         log_x=True,

@@ -21,7 +21,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     study = _study.images(context)
     epochs = context.pick(tiny=(0, 1), quick=(0, 2, 5, 10, 20), paper=(0, 1, 2, 5, 10, 20, 50, 100))
     count, rows = context.pick(tiny=2, quick=5, paper=40), context.pick(tiny=15, quick=200, paper=600)
-    x, y = _study.shown(study, count, context.seed)
+    x, y = _study.sample(study, count, context.seed)
     moved, inverted, latent = [], [], []
     for k, model in enumerate(_study.trained(context, study, "lenet", epochs)):
         moved.append(
@@ -46,8 +46,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 seed=context.seed,
             )
         )
-        seen = _study.sets(model, study, "brightness", rows=rows, seed=context.seed, columns=1500)
-        latent.append(seen.latent(context, context.pick(tiny=1, quick=2, paper=20)))
+        layers = _study.sets(model, study, "brightness", rows=rows, seed=context.seed, columns=1500)
+        latent.append(layers.latent(context, context.pick(tiny=1, quick=2, paper=20)))
         context.progress("epochs", k + 1, len(epochs))
     at = np.array(epochs)
     names = {0: "first convolution", 2: "first fully connected layer", 4: "last layer"}

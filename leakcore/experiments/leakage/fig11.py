@@ -20,8 +20,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     sigmas = context.pick(tiny=(1e-4, 1.0), quick=(1e-4, 1e-3, 1e-2, 1e-1, 1.0), paper=tuple(np.logspace(-4, 0, 9)))
     count, rows = context.pick(tiny=2, quick=5, paper=40), context.pick(tiny=15, quick=200, paper=600)
     (model,) = _study.trained(context, study, "lenet", [context.pick(tiny=0, quick=1, paper=10)])
-    x, y = _study.shown(study, count, context.seed)
-    seen = _study.sets(model, study, "brightness", rows=rows, seed=context.seed, columns=1500)
+    x, y = _study.sample(study, count, context.seed)
+    sets = _study.sets(model, study, "brightness", rows=rows, seed=context.seed, columns=1500)
     original, latent = [], []
     for k, sigma in enumerate(sigmas):
         source = kernels.torch_generator(context.seed, kernels.Stream.FIGURE11_PAIRS, step=k)
@@ -44,9 +44,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         rng = kernels.generator(context.seed, kernels.Stream.FIGURE11_LAYERS, step=k)
         hidden = {
             name: g / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), 1.0) + sigma * rng.normal(size=g.shape)
-            for name, g in seen.gradients.items()
+            for name, g in sets.gradients.items()
         }
-        latent.append(seen.latent(context, context.pick(tiny=1, quick=2, paper=20), gradients=hidden))
+        latent.append(sets.latent(context, context.pick(tiny=1, quick=2, paper=20), gradients=hidden))
         context.progress("noise", k + 1, len(sigmas))
     at = np.array(sigmas)
     above = np.array([f.raw for f in original])

@@ -40,9 +40,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     for epoch, model in zip(epochs, _snapshots(study, epochs, context.seed), strict=True):
         gradients = attack.layer_gradients(model, x, y)
         for kind, other in (("inputs", x.numpy()), ("labels", y.numpy())):
-            found = []
+            estimates = []
             for g in gradients.values():
-                found.append(
+                estimates.append(
                     leakage.mutual_information(
                         g,
                         other,
@@ -54,8 +54,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 )
                 done += 1
                 context.progress("MINE", done, total)
-            low, high = (np.array([f.held_out_interval[i] for f in found]) for i in (0, 1))
-            values = np.array([float(f.value) for f in found])
+            low, high = (np.array([f.held_out_interval[i] for f in estimates]) for i in (0, 1))
+            values = np.array([float(f.value) for f in estimates])
             panels.append(
                 Panel(
                     title=f"with {kind}, {'initial network' if epoch == 0 else f'after {epoch} epochs'}",
@@ -63,14 +63,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                     y_label="nats",
                     series=(
                         notes.curve("MINE, held out", "attack", values, low, high),
-                        notes.curve("rows permuted", "baseline", [f.null_mean for f in found]),
+                        notes.curve("rows permuted", "baseline", [f.null_mean for f in estimates]),
                     ),
                     y_range=None,
                 )
             )
             firsts[kind, epoch] = int(np.argmax(values)) + 1
     ones = [v == 1 for v in firsts.values()]
-    told = ", ".join(
+    summary = ", ".join(
         f"{kind} {'at the start' if e == 0 else f'after {e} epochs'}: layer {v}" for (kind, e), v in firsts.items()
     )
     findings = Findings(
@@ -80,7 +80,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Stated(what=f"layer with the most, {kind}, epoch {e}", paper="1", ours=int(v))
             for (kind, e), v in firsts.items()
         ],
-        conclusion=f"Largest estimate by layer: {told}. Held out, on {rows} rows and 16 leading coordinates of each "
+        conclusion=f"Largest estimate by layer: {summary}. Held out, on {rows} rows and 16 leading coordinates of each "
         "gradient: such estimates miss much of what is there; a label cannot give more than log "
         "10 = 2.30.",
         notes=("estimates on training rows, as MINE is usually quoted, would be larger",),

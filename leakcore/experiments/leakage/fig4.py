@@ -20,9 +20,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     steps = context.pick(tiny=3, quick=80, paper=1000)
     panels, stated, falls, largest = [], [], {}, {}
     for kind, count in zip(("lenet", "alexnet", "vgg9"), counts, strict=True):
-        x, y = _study.shown(study, count, context.seed)
+        x, y = _study.sample(study, count, context.seed)
         model = _study.network(study, kind, context.seed)
-        found = leakage.v_information_original(
+        scores = leakage.v_information_original(
             model,
             x,
             y,
@@ -31,7 +31,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             executor=context.executor,
             progress=lambda done, total, kind=kind: context.progress(f"inversion, {kind}", done, total),  # type: ignore[misc]
         )
-        assert found.interval is not None
+        assert scores.interval is not None
         several = count > 1
         panels.append(
             Panel(
@@ -42,32 +42,32 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                     notes.curve(
                         "inversion",
                         "attack",
-                        found.raw,
-                        found.interval[0] if several else None,
-                        found.interval[1] if several else None,
+                        scores.raw,
+                        scores.interval[0] if several else None,
+                        scores.interval[1] if several else None,
                     ),
-                    *([notes.curve("beside other images", "baseline", found.null)] if several else []),
+                    *([notes.curve("beside other images", "baseline", scores.null)] if several else []),
                 ),
                 y_range=None,
             )
         )
-        falls[kind] = found.falls
-        largest[kind] = int(np.argmax(found.raw)) + 1
+        falls[kind] = scores.falls
+        largest[kind] = int(np.argmax(scores.raw)) + 1
         stated.append(
             Stated(
                 what=f"{kind}: share of images whose score falls from first to last pair",
                 paper="falls",
-                ours=found.falls,
-                comment=f"{notes.images(count)}; largest at pair {int(np.argmax(found.raw)) + 1}",
+                ours=scores.falls,
+                comment=f"{notes.images(count)}; largest at pair {int(np.argmax(scores.raw)) + 1}",
             )
         )
-    told = ", ".join(f"{k} {v:.0%}" for k, v in falls.items())
+    summary = ", ".join(f"{k} {v:.0%}" for k, v in falls.items())
     good = [v >= 0.8 for v in falls.values()]
     findings = Findings(
         panels=panels,
         stated=stated,
         agreement="yes" if all(good) else "partly" if any(good) else "no",
-        conclusion=f"The score falls from the first pair to the last on these shares of images: {told}. It is "
+        conclusion=f"The score falls from the first pair to the last on these shares of images: {summary}. It is "
         f"largest at {', '.join(f'pair {v} ({k})' for k, v in largest.items())}: no prior on images "
         "was used, so a pair scores what its gradients alone say.",
         notes=("a total-variation prior raises every pair's score and its score beside other images alike",),

@@ -1,4 +1,4 @@
-"""Figure 5: latent V-information of every layer, beside its label-permutation null."""
+"""Figure 5: latent V-information of every layer, compared with its label-permutation null."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     bank: dict[bool, list[float]] = {True: [], False: []}
     listed = latent.jobs(context)
     for number, (title, model, study, attribute, before) in enumerate(listed):
-        seen = _study.sets(model, study, attribute, rows=rows, seed=context.seed, columns=2000)
-        series, told, highest = [], [], -math.inf
+        layers = _study.sets(model, study, attribute, rows=rows, seed=context.seed, columns=2000)
+        series, peaks_before, highest = [], [], -math.inf
         for family in families:
             kind = leakage.RandomForest(40) if family == "random-forest" and context.scale != "paper" else family
-            found = seen.latent(context, shuffles, family=kind)
-            series.append(notes.curve(family, _FAMILIES[family], found.value, *found.held_out_interval))
+            information = layers.latent(context, shuffles, family=kind)
+            series.append(notes.curve(family, _FAMILIES[family], information.value, *information.held_out_interval))
             if family == families[0]:
-                series.append(notes.curve("magnitudes, labels permuted", "baseline", found.null_mean))
-            above = np.asarray(found.above_null)
+                series.append(notes.curve("magnitudes, labels permuted", "baseline", information.null_mean))
+            above = np.asarray(information.above_null)
             best = int(np.argmax(above))
             highest = max(highest, float(above[best]))
-            told.append(best == before and before > 0)
+            peaks_before.append(best == before and before > 0)
             stated.append(
                 Stated(
                     what=f"{title}, {attribute}, {family}: largest",
                     paper=f"layer {before + 1}" if before else "–",
                     ours=float(above[best]),
                     comment=f"above its null, at layer {best + 1}; "
-                    f"{found.set_sizes[0]} rows a side, log 2 = 0.693 at most",
+                    f"{information.set_sizes[0]} rows a side, log 2 = 0.693 at most",
                 )
             )
         if before:
-            peaks += told
+            peaks += peaks_before
         else:
             bank[study.described.endswith("kept")].append(highest)
         panels.append(

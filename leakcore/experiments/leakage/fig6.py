@@ -1,4 +1,4 @@
-"""Figure 6: sensitivity in the F-norm, raw and per root of the number of parameters, beside V-information."""
+"""Figure 6: sensitivity in the F-norm, raw and per root of the number of parameters, compared with V-information."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     count = context.pick(tiny=1, quick=4, paper=40)
     probes = context.pick(tiny=2, quick=12, paper=100)
     epochs = context.pick(tiny=0, quick=1, paper=10)
-    x, y = _study.shown(study, count, context.seed)
+    x, y = _study.sample(study, count, context.seed)
     raw, scaled, highest = [], [], {}
     roles = {"lenet": "attack", "alexnet": "attack-2", "vgg9": "attack-3"}
     lenet = None
     for number, (kind, role) in enumerate(roles.items()):
         (model,) = _study.trained(context, study, kind, [epochs])
-        found = leakage.sensitivity(
+        result = leakage.sensitivity(
             model,
             x,
             y,
@@ -35,27 +35,31 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             budget=leakage.JacobianBudget(probes=probes if kind != "lenet" or context.scale == "tiny" else None),
             seed=context.seed,
         )
-        lenet = found if kind == "lenet" else lenet
+        lenet = result if kind == "lenet" else lenet
         if kind == "lenet":
             network = model
-        error = 1.96 * np.nan_to_num(found.standard_errors["F"])
-        root = np.sqrt(found.parameters)
-        top, best = found.means["F"].max(), found.per_parameter().max()
+        error = 1.96 * np.nan_to_num(result.standard_errors["F"])
+        root = np.sqrt(result.parameters)
+        top, best = result.means["F"].max(), result.per_parameter().max()
         raw.append(
             notes.curve(
-                kind, role, found.means["F"] / top, (found.means["F"] - error) / top, (found.means["F"] + error) / top
+                kind,
+                role,
+                result.means["F"] / top,
+                (result.means["F"] - error) / top,
+                (result.means["F"] + error) / top,
             )
         )
         scaled.append(
             notes.curve(
                 kind,
                 role,
-                found.per_parameter() / best,
-                (found.means["F"] - error) / root / best,
-                (found.means["F"] + error) / root / best,
+                result.per_parameter() / best,
+                (result.means["F"] - error) / root / best,
+                (result.means["F"] + error) / root / best,
             )
         )
-        highest[kind] = int(np.argmax(found.means["F"])) + 1, int(np.argmax(found.per_parameter())) + 1
+        highest[kind] = int(np.argmax(result.means["F"])) + 1, int(np.argmax(result.per_parameter())) + 1
         context.progress("sensitivity", number + 1, len(roles))
     assert lenet is not None
     inverted = leakage.v_information_original(

@@ -1,4 +1,4 @@
-"""Figure 7: Grassmann distance of mean gradients with and without an attribute, beside its permutation null."""
+"""Figure 7: Grassmann distance of mean gradients with and without an attribute, compared with its permutation null."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             )
             for g in groups
         ]
-        found = leakage.subspace_distance(*means, permutations=shuffles, paired=True, seed=context.seed)
-        values = [float(f.value) for f in found.values()]
-        null = np.array([f.null for f in found.values()])
+        distances = leakage.subspace_distance(*means, permutations=shuffles, paired=True, seed=context.seed)
+        values = [float(f.value) for f in distances.values()]
+        null = np.array([f.null for f in distances.values()])
         panels.append(
             Panel(
                 title=f"{title}: {attribute}" if before else title,
@@ -56,10 +56,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 y_range=None,
             )
         )
-        above = np.array([f.above_null for f in found.values()])
-        beyond = sum(f.p_value <= 1 / (1 + shuffles) + 1e-9 for f in found.values())
+        above = np.array([f.above_null for f in distances.values()])
+        beyond = sum(f.p_value <= 1 / (1 + shuffles) + 1e-9 for f in distances.values())
         outside += beyond
-        chance += [float(f.null_mean / f.value) for f in found.values() if float(f.value) > 1e-6]
+        chance += [float(f.null_mean / f.value) for f in distances.values() if float(f.value) > 1e-6]
         stated.append(
             Stated(
                 what=f"{title}, {attribute}: layers beyond every permutation",
@@ -71,9 +71,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )
         if before:
             peaks.append(before <= int(np.argmax(values)) <= before + 1)
-        seen = _study.sets(model, study, attribute, rows=rows, seed=context.seed, columns=2000)
-        latent = seen.latent(context, 0)
-        apart += list(above / np.array([max(f.largest, 1e-9) for f in found.values()]))
+        layers = _study.sets(model, study, attribute, rows=rows, seed=context.seed, columns=2000)
+        latent = layers.latent(context, 0)
+        apart += list(above / np.array([max(f.largest, 1e-9) for f in distances.values()]))
         informed += list(np.asarray(latent.value))
         data.append(study.described)
         context.progress("subspace distance", number + 1, len(listed))

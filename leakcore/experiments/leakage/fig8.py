@@ -21,25 +21,25 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
     epochs = context.pick(tiny=0, quick=1, paper=10)
     roles = {"lenet": "attack", "alexnet": "attack-2", "vgg9": "attack-3"}
-    shown: dict[str, list[object]] = {"1": [], "inf": []}
+    curves: dict[str, list[object]] = {"1": [], "inf": []}
     stated, firsts = [], []
     for number, (kind, count) in enumerate(counts.items()):
-        x, y = _study.shown(study, count, context.seed)
+        x, y = _study.sample(study, count, context.seed)
         (model,) = _study.trained(context, study, kind, [epochs])
         if context.scale == "tiny":
             x, y = x[:1], y[:1]
-        found = leakage.sensitivity(model, x, y, norms=("1", "inf"))
+        sensitivities = leakage.sensitivity(model, x, y, norms=("1", "inf"))
         for norm, name in (("1", "1-norm"), ("inf", "∞-norm")):
-            values = found.means[norm]
-            error = 1.96 * np.nan_to_num(found.standard_errors[norm])
-            shown[norm].append(notes.curve(kind, roles[kind], values, values - error, values + error))
+            values = sensitivities.means[norm]
+            error = 1.96 * np.nan_to_num(sensitivities.standard_errors[norm])
+            curves[norm].append(notes.curve(kind, roles[kind], values, values - error, values + error))
             best = int(np.argmax(values)) + 1
             firsts.append(best == 1)
             stated.append(
                 Stated(what=f"{kind}, {name}: largest at layer", paper="1", ours=best, comment=notes.images(count))
             )
         context.progress("sensitivity", number + 1, len(counts))
-    told = "; ".join(f"{s.what.replace(': largest at layer', '')} layer {s.ours:.0f}" for s in stated)
+    summary = "; ".join(f"{s.what.replace(': largest at layer', '')} layer {s.ours:.0f}" for s in stated)
     findings = Findings(
         stated=stated,
         panels=[
@@ -47,14 +47,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 title=f"‖∂g/∂x‖ in the {name}",
                 x_label="layer",
                 y_label="mean over images",
-                series=tuple(shown[norm]),  # type: ignore[arg-type]
+                series=tuple(curves[norm]),  # type: ignore[arg-type]
                 log_y=True,
                 y_range=None,
             )
             for norm, name in (("1", "1-norm (largest column sum)"), ("inf", "∞-norm (largest row sum)"))
         ],
         agreement="yes" if all(firsts) else "partly" if any(firsts) else "no",
-        conclusion=f"Largest layers: {told}. A column sum runs over a layer's parameters, so the 1-norm grows "
+        conclusion=f"Largest layers: {summary}. A column sum runs over a layer's parameters, so the 1-norm grows "
         f"with their "
         "number; a row sum runs over pixels, and does not.",
     )

@@ -20,7 +20,7 @@ _SAID = {("original", 10): "very difficult", ("latent", 30): "hard", ("latent", 
 
 
 class AmongOthers(torch.nn.Module):
-    """The model on a batch of which only the first sample varies."""
+    """The model on a batch in which only the first sample varies."""
 
     others: torch.Tensor
 
@@ -42,7 +42,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     count = context.pick(tiny=2, quick=6, paper=40)
     rows = context.pick(tiny=15, quick=200, paper=600)
     (model,) = _study.trained(context, study, "lenet", [context.pick(tiny=0, quick=1, paper=10)])
-    x, y = _study.shown(study, count, context.seed)
+    x, y = _study.sample(study, count, context.seed)
     rng = kernels.generator(context.seed, kernels.Stream.FIGURE9_OTHERS)
     target = _Target(context, model, study, x, y)
     moved = np.array([target.sensitivity(n, rng) for n in numbers])
@@ -63,21 +63,21 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     intervals = [f.interval for f in inverted if f.interval is not None]
     null = np.array([f.null[0] for f in inverted])
 
-    def beside(n: int) -> int:
+    def nearest(n: int) -> int:
         return int(np.argmin(np.abs(np.array(numbers) - n)))
 
     stated = [
         Stated(
             what="sensitivity at 30×, of that alone",
             paper="near zero",
-            ours=float(share[beside(30)]),
-            comment=f"its share in the mean is exactly 1/{at[beside(30)]} = {1 / at[beside(30)]:.4f}",
+            ours=float(share[nearest(30)]),
+            comment=f"its share in the mean is exactly 1/{at[nearest(30)]} = {1 / at[nearest(30)]:.4f}",
         ),
         *(
             Stated(
                 what=f"{kind} V-information at {n}×, above its null",
                 paper=_SAID.get((kind, n), "–"),
-                ours=float(values[beside(n)]),
+                ours=float(values[nearest(n)]),
                 comment=f"{which}; alone: {values[0]:.3f}",
             )
             for kind, values, which in (
@@ -88,7 +88,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         ),
     ]
     exact = float(np.abs(share * at - 1).max())
-    gone = original[beside(10)] < 0.3 * max(original[0], 1e-9), best[beside(50)] < 0.3 * max(best[0], 1e-9)
+    gone = original[nearest(10)] < 0.3 * max(original[0], 1e-9), best[nearest(50)] < 0.3 * max(best[0], 1e-9)
     findings = Findings(
         stated=stated,
         panels=[
@@ -137,9 +137,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         agreement="yes" if all(gone) else "partly" if any(gone) else "no",
         conclusion=f"Sensitivity is exactly its share 1/(n + 1) in the mean (largest relative deviation "
         f"{exact:.1g}). Of the inversion's score "
-        f"(above its null) {original[beside(10)]:.2f} of {original[0]:.2f} are left at 10×, "
+        f"(above its null) {original[nearest(10)]:.2f} of {original[0]:.2f} are left at 10×, "
         "of latent V-information "
-        f"{best[beside(30)]:.3f} of {best[0]:.3f} nats at 30× and {best[beside(50)]:.3f} at 50×.",
+        f"{best[nearest(30)]:.3f} of {best[0]:.3f} nats at 30× and {best[nearest(50)]:.3f} at 50×.",
         notes=("others drawn at random from the same data; the inversion knows the target's label and not the others",),
     )
     return notes.report(
@@ -174,7 +174,7 @@ class _Target:
         def loss(outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.cross_entropy(outputs, torch.cat([target, labels]))
 
-        found = leakage.sensitivity(
+        sensitivities = leakage.sensitivity(
             AmongOthers(self.model, self.study.inputs[rows]),
             self.x[:2],
             self.y[:2],
@@ -183,7 +183,7 @@ class _Target:
             budget=leakage.JacobianBudget(probes=4),
             seed=self.context.seed,
         )
-        return [float(v) for v in found.per_sample["F"][:, 0]]
+        return [float(v) for v in sensitivities.per_sample["F"][:, 0]]
 
     def inversion(self, n: int, rng: np.random.Generator) -> leakage.OriginalInformation:
         """Of the pair of first layers, its gradient in a mean with n others."""

@@ -42,35 +42,35 @@ def measured(
     context: Context, model: torch.nn.Module, study: _study.LayerData, before: int, title: str
 ) -> tuple[Panel, Stated]:
     """What the first classifier layer's gradient says of each; too few images for a null, so an interval alone."""
-    found = []
+    estimates = []
     sizes = 0
     for inside in fine_classes(context, study)[: context.pick(tiny=2, quick=None, paper=None)]:
-        seen = _study.sets(model, inside, "fine", rows=10**6, seed=context.seed, columns=2000)
-        layer = list(seen.gradients)[before]
-        found.append(
+        layers = _study.sets(model, inside, "fine", rows=10**6, seed=context.seed, columns=2000)
+        layer = list(layers.gradients)[before]
+        estimates.append(
             leakage.v_information(
-                seen.gradients[layer],
-                seen.attribute,
+                layers.gradients[layer],
+                layers.attribute,
                 family="magnitudes",
                 permutations=0,
                 seed=context.seed,
                 executor=context.executor,
             )
         )
-        sizes = found[-1].set_sizes[0]
-    low, high = (np.array([f.held_out_interval[i] for f in found]) for i in (0, 1))
+        sizes = estimates[-1].set_sizes[0]
+    low, high = (np.array([f.held_out_interval[i] for f in estimates]) for i in (0, 1))
     above = int((low > 0).sum())
     panel = Panel(
         title=f"{title}: fine class in its superclass",
         x_label=f"superclass ({sizes} images a side)",
         y_label="V-information, nats",
-        series=(notes.curve("magnitudes", "attack", [float(f.value) for f in found], low, high),),
+        series=(notes.curve("magnitudes", "attack", [float(f.value) for f in estimates], low, high),),
         y_range=None,
     )
     stated = Stated(
         what=f"{title}, fine class in its superclass: superclasses whose 95% interval lies above 0",
         paper="–",
         ours=above,
-        comment=f"of {len(found)}, {sizes} images a side, first classifier layer; chance: one in 40",
+        comment=f"of {len(estimates)}, {sizes} images a side, first classifier layer; chance: one in 40",
     )
     return panel, stated

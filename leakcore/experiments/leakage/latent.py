@@ -1,4 +1,4 @@
-"""Which networks, data and attributes the latent measures are shown on."""
+"""The networks, data and attributes on which the latent measures are tried."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def jobs(context: Context) -> list[Job]:
     (model,) = study.trained(context, text, "textclf", [epochs])
     out.append(("TextClf, IMDB", model, text, "length", 2))
     for attribute in ("housing", "married"):
-        for kept in (True, False):
-            clients = study.bank(context, attribute, with_column=kept)
+        for with_column in (True, False):
+            clients = study.bank(context, attribute, with_column=with_column)
             (model,) = study.trained(context, clients, "mlp", [epochs])
             out.append(
-                (f"MLP, Bank, {attribute} {'in' if kept else 'not in'} the inputs", model, clients, attribute, 0)
+                (f"MLP, Bank, {attribute} {'in' if with_column else 'not in'} the inputs", model, clients, attribute, 0)
             )
     return out

@@ -58,5 +58,5 @@ def correlation(first: Any, second: Any) -> tuple[float, tuple[float, float]]:
 
 def relative(values: Any) -> np.ndarray:
     """Over the largest, as the paper's figures are."""
-    found = np.asarray(values, float)
-    return found / max(float(np.nanmax(found)), 1e-30)
+    numbers = np.asarray(values, float)
+    return numbers / max(float(np.nanmax(numbers)), 1e-30)

@@ -45,15 +45,15 @@ def images(context: Context) -> LayerData:
 
 
 def bank(context: Context, attribute: str, *, with_column: bool) -> LayerData:
-    """Bank Marketing, the subscription as task; "housing" loan or "married" as attribute, its columns kept or not."""
+    """Bank Marketing: task is the subscription, attribute "housing" loan or "married", with or without its columns."""
     data = datasets.bank_marketing(path=context.data, download=False)
     # After ten numeric columns: job 12, marital 4, education 8, default 3, housing 3 …, in the file's order.
     block, place = {"married": (slice(22, 26), 23), "housing": (slice(37, 40), 38)}[attribute]
     has = data.features[:, place] > 0.5
-    kept = np.ones(data.features.shape[1], bool)
+    columns_used = np.ones(data.features.shape[1], bool)
     if not with_column:
-        kept[block] = False
-    x = torch.from_numpy(data.features[:, kept]).float()
+        columns_used[block] = False
+    x = torch.from_numpy(data.features[:, columns_used]).float()
     described = f"{data.name}, {attribute} {'kept' if with_column else 'left out of the inputs'}"
     return LayerData("Bank", x, torch.from_numpy(data.labels.copy()), 2, {attribute: has}, described)
 
@@ -79,7 +79,7 @@ def network(study: LayerData, kind: str, seed: int) -> torch.nn.Module:
 def trained(
     context: Context, study: LayerData, kind: str, epochs: Sequence[int], *, rate: float = 0.05
 ) -> list[torch.nn.Module]:
-    """The network after each number of epochs of SGD, batches of 32 and momentum 0.5, on all rows; kept as a piece."""
+    """The network after each number of epochs of SGD, batches of 32 and momentum 0.5, on all rows; one stored piece."""
     named = digest(kind, list(epochs), rate, study.classes, study.inputs, study.targets)
     piece = context.pieces.get_or_run(
         f"{kind}-{named[:20]}",
@@ -109,7 +109,7 @@ def _train(study: LayerData, kind: str, epochs: Sequence[int], seed: int, rate: 
     return out
 
 
-def shown(study: LayerData, count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+def sample(study: LayerData, count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs to invert or differentiate at, drawn by seed."""
     rows = torch.from_numpy(
         kernels.generator(seed, kernels.Stream.STUDY_INPUTS).choice(len(study.inputs), count, replace=False)
@@ -166,9 +166,9 @@ def sets(
     layered = LayeredModel.of(model, study.inputs, study.targets)
     for start in range(0, len(batches.rows), 64):
         block = gradients_of_layers(layered, batches=batches.rows[start : start + 64])
-        for name, found in block.items():
+        for name, gradients in block.items():
             if name not in chosen:
-                wide = found.shape[1] > columns
-                chosen[name] = np.sort(rng.choice(found.shape[1], columns, replace=False)) if wide else slice(None)
-            parts.setdefault(name, []).append(found[:, chosen[name]])
+                wide = gradients.shape[1] > columns
+                chosen[name] = np.sort(rng.choice(gradients.shape[1], columns, replace=False)) if wide else slice(None)
+            parts.setdefault(name, []).append(gradients[:, chosen[name]])
     return Sets({n: np.concatenate(v) for n, v in parts.items()}, batches.attribute, batches.targets)

@@ -111,7 +111,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     ratios = np.array([p["ratio"] for p in points.values()])
     hopeful = np.array([p["hopeful"] for p in points.values()])
     largest = points[sweeps["m"][-1]]
-    held = all(p["measured"] <= p["bound"] for p in points.values())
+    is_bounded = all(p["measured"] <= p["bound"] for p in points.values())
     beaten = sum(not p["printed_holds"] for p in points.values())
     stated.append(
         Stated(
@@ -119,18 +119,18 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             paper="0",
             ours=beaten,
             comment="its right side is 0 there; the derived bound held in all"
-            if held
+            if is_bounded
             else "the derived bound was exceeded: an error",
         )
     )
     findings = Findings(
-        conclusion=("" if held else "The derived bound was exceeded: an error. ")
+        conclusion=("" if is_bounded else "The derived bound was exceeded: an error. ")
         + f"With a_j = 1/m, {BATCH} examples and ε = {EPSILON:g} the noise exceeds the gradient in every network: the "
         f"ratio lies between {ratios.min():.2g} and {ratios.max():.2g}; with no more noise than the measured "
         f"sensitivity asks for it is at most {hopeful.max():.2g}. At m = {sweeps['m'][-1][0]}, d = {_FIXED_INPUTS} a "
         f"ratio of 1 takes about {_needed(largest):,.0f} examples. Impractical, as the lecture says, though not by the "
         "order it prints.",
-        agreement="no" if not held or ratios.max() >= 1.0 else "partly",
+        agreement="no" if not is_bounded or ratios.max() >= 1.0 else "partly",
         stated=stated,
         panels=panels,
         notes=(
@@ -187,11 +187,11 @@ def _measure(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:
         x = rng.standard_normal((count, d))
         return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))
 
-    # Beside random inputs those that drive the network most: the mean weight, and the leading directions of W.
+    # Besides random inputs, the ones that drive the network most: the mean weight and the leading directions of W.
     driving = np.concatenate([w.mean(axis=0)[None], np.linalg.svd(w, full_matrices=False)[2][:2]])
     driving /= np.linalg.norm(driving, axis=1, keepdims=True)
     x = np.concatenate([unit(candidates), driving, -driving])
-    found = l1_sensitivity(
+    measured_sensitivity = l1_sensitivity(
         model, torch.from_numpy(np.concatenate([x, x])), torch.from_numpy(np.repeat([1.0, -1.0], len(x))), loss=_square
     )
     batch = l1_sensitivity(
@@ -203,10 +203,10 @@ def _measure(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:
     fitted = float(a @ np.maximum(w @ first, 0.0))
     return {
         "bound": float(bound.value),
-        "measured": float(found.value),
+        "measured": float(measured_sensitivity.value),
         "printed": bound.printed["(4.10)"],
         "ratio": bound.signal_to_noise(EPSILON, gradient_norm=batch.gradient_norm),
-        "hopeful": batch.gradient_norm * EPSILON / (float(found.value) * root),
+        "hopeful": batch.gradient_norm * EPSILON / (float(measured_sensitivity.value) * root),
         "ceiling": bound.signal_to_noise_ceiling(EPSILON, num_examples=BATCH),
         "printed_holds": float(laplace.printed_change(w, a, (first, fitted), (second, -1.0)).holds),
     }

@@ -1,4 +1,4 @@
-"""Table 1: the error of the tensor method, and of gradient inversion, under each defence, beside the printed bound."""
+"""Table 1: the error of the tensor method, and of gradient inversion, under each defence, and the printed bound."""
 
 from __future__ import annotations
 
@@ -102,10 +102,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     asked: dict[tuple[str, TableCell], tuple[TableCell, int]] = {("tensor", s): (s, networks) for s in wanted}
     for setting in wanted:
         if setting.defence != "none" or setting == base:
-            beside = dataclasses.replace(setting, inputs=small.inputs, neurons=small.neurons)
-            asked["inversion", setting] = (beside, min(networks, 3))
-    for (attack, setting), found in _measured(context, asked).items():
-        (errors if attack == "tensor" else inverted)[setting] = found
+            smaller = dataclasses.replace(setting, inputs=small.inputs, neurons=small.neurons)
+            asked["inversion", setting] = (smaller, min(networks, 3))
+    for (attack, setting), cell_errors in _measured(context, asked).items():
+        (errors if attack == "tensor" else inverted)[setting] = cell_errors
     plain = [s for s in errors if s.defence == "none"]
     constant = max(float(np.median(errors[s])) / s.factor for s in plain)
     panels = tuple(_panel(sweep, errors, inverted, constant) for sweep in sweeps)
@@ -197,11 +197,11 @@ def _measured(
         name = f"{attack}-{setting.defence}-{setting.strength:g}-{setting.batch}-{setting.inputs}-{setting.neurons}"
         seeds = [kernels.subseed(context.seed, kernels.Stream.TABLE1_NETWORKS, row=i) for i in range(networks)]
         names[key], jobs[name] = name, functools.partial(_errors, attack, setting, seeds, effort)
-    found = {}
+    errors_by_name = {}
     for name, piece in context.pieces.each(jobs, context.executor):
-        found[name] = np.array(piece["errors"])
-        context.progress("defences", len(found), len(jobs))
-    return {key: found[name] for key, name in names.items()}
+        errors_by_name[name] = np.array(piece["errors"])
+        context.progress("defences", len(errors_by_name), len(jobs))
+    return {key: errors_by_name[name] for key, name in names.items()}
 
 
 def _errors(attack: str, setting: TableCell, seeds: list[int], effort: tuple[int, int]) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def _attacked(attack: str, setting: TableCell, seed: int, effort: tuple[int, int
     norm = float(plain.gradient.norm())
     released = defenses.release(model, x, y, defense=_defence(setting, norm), loss=square, seed=seed)
     if attack == "inversion":
-        found = inversion.invert(
+        attempt = inversion.invert(
             model,
             inversion.ReleasedGradient(released, loss=square),
             (d,),
@@ -244,13 +244,13 @@ def _attacked(attack: str, setting: TableCell, seed: int, effort: tuple[int, int
             optimizer=inversion.LBFGS(iterations=effort[1], restarts=effort[0]),
             seed=seed,
         ).compared_with(x)
-        if found.quality is None or found.best < 0:
+        if attempt.quality is None or attempt.best < 0:
             return 1.0
-        return float(np.sqrt(d * found.quality[found.best].mse.mean()))
-    seen = released.parts["2.weight"][0].numpy()
-    on = np.flatnonzero(seen) if setting.defence == "dropout" else np.arange(m)
+        return float(np.sqrt(d * attempt.quality[attempt.best].mse.mean()))
+    observed = released.parts["2.weight"][0].numpy()
+    on = np.flatnonzero(observed) if setting.defence == "dropout" else np.arange(m)
     known = weights if len(on) == m else weights.rows(0, m)[on]
-    answer = tensor.reconstruct(seen[on], known, num_examples=len(x), activation="elu", certify=False, seed=seed)
+    answer = tensor.reconstruct(observed[on], known, num_examples=len(x), activation="elu", certify=False, seed=seed)
     if len(answer.inputs) == 0:
         return 1.0
     distances = tensor.match(answer.inputs, x, signs_known=answer.signs_known).errors
@@ -290,13 +290,13 @@ def _panel(
             Series(name="bound of the table, its constant fitted once without defence", role="bound", x=sweep.x,
                    y=np.array([constant * s.factor for s in sweep.settings]))
         )  # fmt: skip
-    for name, role, found in (("tensor method", "attack", errors), ("gradient inversion", "attack-2", inverted)):
-        shown = [i for i, s in enumerate(sweep.settings) if s in found]
+    for name, role, measured in (("tensor method", "attack", errors), ("gradient inversion", "attack-2", inverted)):
+        measured_at = [i for i, s in enumerate(sweep.settings) if s in measured]
         # One point of another network in a sweep over sizes says nothing.
-        if len(shown) < len(sweep.settings):
+        if len(measured_at) < len(sweep.settings):
             continue
         # Inversion can be exact to 1e-16; a floor (`_NOTES`) keeps the axes readable.
-        values = [np.maximum(found[s], 1e-4) for s in sweep.settings]
+        values = [np.maximum(measured[s], 1e-4) for s in sweep.settings]
         series.append(
             Series(name=name, role=role, x=sweep.x, y=np.array([np.median(v) for v in values]),
                    low=np.array([v.min() for v in values]), high=np.array([v.max() for v in values]))
@@ -327,16 +327,16 @@ def _stated(
     stated, above, backwards = [], [], []
     for sweep in sweeps:
         for setting, x in zip(sweep.settings, sweep.x, strict=True):
-            found, bound = errors[setting], constant * setting.factor
+            measured, bound = errors[setting], constant * setting.factor
             comment = f"bound {bound:.3g}" if math.isfinite(bound) else "no bound"
             if setting in inverted and sweep.settings[0].defence != "none":
                 comment += f"; gradient inversion {float(np.median(inverted[setting])):.2g}"
             what = f"{sweep.title}, {sweep.over} = {x:g}: median [range]"
             stated.append(
-                Stated(what=what, paper=sweep.formula, ours=float(np.median(found)),
-                       interval=(float(found.min()), float(found.max())), kind="estimate", comment=comment)
+                Stated(what=what, paper=sweep.formula, ours=float(np.median(measured)),
+                       interval=(float(measured.min()), float(measured.max())), kind="estimate", comment=comment)
             )  # fmt: skip
-            if setting in judged and np.median(found) > bound * (1 + 1e-9):
+            if setting in judged and np.median(measured) > bound * (1 + 1e-9):
                 above.append(f"{sweep.title} at {x:g}")
         factors = np.array([s.factor for s in sweep.settings])
         medians = np.array([np.median(errors[s]) for s in sweep.settings])

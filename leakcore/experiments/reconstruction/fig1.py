@@ -22,17 +22,17 @@ _GOOD_FROM = {"MNIST": "10² < ε < 10³", "CIFAR-10": "10³ < ε < 10⁴"}
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
-    """Mean squared error per pixel, beside the nearest neighbour's and a random guess's."""
+    """Mean squared error per pixel, compared with the nearest neighbour and with a random guess."""
     epsilons = both_image_sets.epsilons(context)
     targets = context.pick(tiny=2, quick=16, paper=1000)
     shadows = context.pick(tiny=32, quick=384, paper=40_000)
-    stated, panels, splits, told, verdicts = [], [], [], [], []
+    stated, panels, splits, summaries, verdicts = [], [], [], [], []
     for name, split, hidden, clip in both_image_sets.settings(context):
         splits.append(split)
-        found = both_image_sets.attacked(context, split, hidden, clip, epsilons, targets)
-        error = [float(f.error(split).mean()) for f in found]
+        attacked = both_image_sets.attacked(context, split, hidden, clip, epsilons, targets)
+        error = [float(f.error(split).mean()) for f in attacked]
         model = [
-            _model_based(context, split, both_image_sets.setting(e, hidden, clip), shadows, found[0].index, name)
+            _model_based(context, split, both_image_sets.setting(e, hidden, clip), shadows, attacked[0].index, name)
             for e in epsilons
         ]
         near = float(attacks.nearest_neighbour_mse(split.images[:2000]).mean())
@@ -67,7 +67,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                    comment="" if good else "none of those tried")
         )  # fmt: skip
         verdicts.append((error[-1] * 10 <= model[-1], bool(good), error[-1] < model[-1]))
-        told.append(
+        summaries.append(
             f"{name}: gradient-based " + ", ".join(f"{a:.4f}" for a in error)
             + ", model-based " + ", ".join(f"{b:.4f}" for b in model)
             + (f"; near-perfect from ε = {min(good):g}" if good else "; never near-perfect")
@@ -78,7 +78,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         conclusion="Mean squared error at ε = "
         + ", ".join(f"{e:g}" for e in epsilons)
         + ". "
-        + ". ".join(told)
+        + ". ".join(summaries)
         + ". The lower bound holds for unbiased attacks only; here its ε is the mechanism's own of order two."
         + ("" if verdicts[-1][1] else " " + oblivious.FEATURES + "."),
         stated=stated,
@@ -99,8 +99,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
 
 def _unbiased(context: Context, epsilon: float, pixels: int) -> float:
     noise = mechanism.noise_for(context, epsilon, 1.0, 100)
-    found = bounds.mse_lower_bound(noise, 1.0, 100, diameters=np.ones(pixels), adjacency="add-remove")
-    return float(found.value)
+    lower = bounds.mse_lower_bound(noise, 1.0, 100, diameters=np.ones(pixels), adjacency="add-remove")
+    return float(lower.value)
 
 
 def _model_based(

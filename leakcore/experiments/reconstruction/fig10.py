@@ -16,7 +16,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     known = context.pick(tiny=(4, 32), quick=(4, 128, 999), paper=(4, 128, 999))
     runs = context.pick(tiny=32, quick=256, paper=10_000)
     whole = data.mnist(context, 999)
-    stated, panels, attacked, seen, blind = [], [], [], {}, {}
+    stated, panels, attacked, informed, blind = [], [], [], {}, {}
     above: list[str] = []
     for rows in known:
         split, drawn = whole.cut(rows), []
@@ -34,7 +34,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 games.append(game)
                 attacked.append((game, _games.bound(context, setting, 10)))
                 if subtract:
-                    seen[rows, epsilon] = float(game.value)
+                    informed[rows, epsilon] = float(game.value)
                 if not subtract:
                     blind[rows, epsilon] = float(game.value)
                     low, _ = _games.interval(game) or (0.0, 1.0)
@@ -44,19 +44,19 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                         Stated(what=f"|D₋| = {rows}, ε = {epsilon:g}, not subtracted",
                                paper={4: "minor effect", 128: "chance, 0.1"}.get(rows, "chance, 0.1"),
                                **ours(game),
-                               comment=f"subtracted {seen[rows, epsilon]:.4f}, bound {attacked[-1][1]:.4f}")
+                               comment=f"subtracted {informed[rows, epsilon]:.4f}, bound {attacked[-1][1]:.4f}")
                     )  # fmt: skip
             drawn.append(_games.series(name, role, epsilons, games))
         panels.append(_games.panel(context, f"|D₋| = {rows}", epsilons, 10, tuple(drawn)))
     last = epsilons[-1]
     few, many = min(known), max(r for r in known if r <= 128)
-    lost = {r: seen[r, last] - blind[r, last] for r in known}
-    fails = not above and blind[many, last] - 0.1 < 0.1 * (seen[many, last] - 0.1)
-    minor = lost[few] < 0.25 * (seen[few, last] - 0.1)
+    lost = {r: informed[r, last] - blind[r, last] for r in known}
+    fails = not above and blind[many, last] - 0.1 < 0.1 * (informed[many, last] - 0.1)
+    minor = lost[few] < 0.25 * (informed[few, last] - 0.1)
     findings = Findings(
         agreement="yes" if fails and minor else ("partly" if fails or minor else "no"),
         conclusion=f"Without subtraction, success at ε = {last:g} is "
-        + ", ".join(f"{blind[r, last]:.3f} (|D₋| = {r}; with subtraction {seen[r, last]:.3f})" for r in known)
+        + ", ".join(f"{blind[r, last]:.3f} (|D₋| = {r}; with subtraction {informed[r, last]:.3f})" for r in known)
         + "; guessing gives 0.1."
         + (f" Still above guessing by its 95% interval: {', '.join(above)}." if above else ""),
         stated=stated,

@@ -31,7 +31,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     black: dict[str, float] = {}
     for name, split, hidden, clip in both_image_sets.settings(context):
         splits.append(split)
-        found = both_image_sets.attacked(context, split, hidden, clip, epsilons, targets)
+        attacked = both_image_sets.attacked(context, split, hidden, clip, epsilons, targets)
         pixels = int(np.prod(split.shape))
         x = np.geomspace(min(epsilons), max(epsilons), context.pick(tiny=1, quick=40, paper=25))
         noise = [mechanism.noise_for(context, float(e), 1.0, 100) for e in x]
@@ -47,7 +47,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 Stated(what=f"{name}, ρ = {share:g}: log10 κ", paper=printed, ours=power, comment=f"κ = {digits}")
             )
             curve = np.array([float(bounds.reconstruction(s, 1.0, 100, log_kappa=log_kappa).value) for s in noise])
-            rate = [attacks.pixel_success(f.points, split.images[f.index], fraction=share) for f in found]
+            rate = [attacks.pixel_success(f.points, split.images[f.index], fraction=share) for f in attacked]
             at = [
                 float(
                     bounds.reconstruction(
@@ -85,14 +85,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Panel(title=name, x_label=games.EPSILON, y_label="probability of success", series=(*lines, *points),
                   log_x=True)
         )  # fmt: skip
-        shown = [data.as_picture(split, split.images[found[0].index[:8]])]
-        shown += [data.as_picture(split, np.asarray(f.points[:8])) for f in found]
-        within = [attacks.pixels_within(f.points, split.images[f.index]) for f in found]
+        rows_of_pictures = [data.as_picture(split, split.images[attacked[0].index[:8]])]
+        rows_of_pictures += [data.as_picture(split, np.asarray(f.points[:8])) for f in attacked]
+        within = [attacks.pixels_within(f.points, split.images[f.index]) for f in attacked]
         pictures.append(
             Pictures(title=f"{name}: targets and reconstructions",
                      row_names=("target", *(f"ε = {e:g}\n{w.mean():.0%} within" for e, w in
                                             zip(epsilons, within, strict=True))),
-                     column_names=(), images=np.stack(shown))
+                     column_names=(), images=np.stack(rows_of_pictures))
         )  # fmt: skip
     holds = worst <= 0
     easiest = max(black, key=lambda setting: black[setting])

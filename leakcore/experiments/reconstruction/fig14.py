@@ -26,25 +26,25 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     fine = tuple(sorted({*rates, *between}))
     for epsilon in epsilons:
         for n in sizes:
-            found = _rates.sweep(context, split, epsilon, n, rates, runs)
-            attacked += found.attacked
+            curves = _rates.sweep(context, split, epsilon, n, rates, runs)
+            attacked += curves.attacked
             curve = _rates.limits(context, epsilon, n, fine)[1]
             x = np.array(fine)
             panels.append(
                 Panel(title=f"ε = {epsilon:g}, prior of {n}", x_label="sampling rate q", y_label=games.SUCCESS,
                       series=(Series(name="upper bound, exact", role="bound", x=x, y=np.array(curve)),
                               mechanism.chance(x, n),
-                              games.series("improved (Algorithm 3)", "attack-2", rates, found.top),
-                              games.series("likelihood (Appendix G)", "attack-3", rates, found.likelihood)),
+                              games.series("improved (Algorithm 3)", "attack-2", rates, curves.top),
+                              games.series("likelihood (Appendix G)", "attack-3", rates, curves.likelihood)),
                       y_range=None, log_x=True)
             )  # fmt: skip
-            bound_falls += found.bound[0] < found.bound[-1]
+            bound_falls += curves.bound[0] < curves.bound[-1]
             if epsilon == max(epsilons):
-                attack_falls += float(found.top[0].value) < float(found.top[-1].value)
-            spread[epsilon] = max(spread.get(epsilon, 0.0), found.bound[-1] - found.bound[0])
+                attack_falls += float(curves.top[0].value) < float(curves.top[-1].value)
+            spread[epsilon] = max(spread.get(epsilon, 0.0), curves.bound[-1] - curves.bound[0])
             for q, bound, top in (
-                (rates[0], found.bound[0], found.top[0]),
-                (rates[-1], found.bound[-1], found.top[-1]),
+                (rates[0], curves.bound[0], curves.top[0]),
+                (rates[-1], curves.bound[-1], curves.top[-1]),
             ):
                 stated.append(
                     Stated(what=f"ε = {epsilon:g}, prior {n}, q = {q:g}: improved attack", paper="smaller at smaller q",
@@ -68,6 +68,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         findings,
         attacked=attacked,
         splits=[split],
-        setting=found.setting,
+        setting=curves.setting,
         runs=runs,
     )

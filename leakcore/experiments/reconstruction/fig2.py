@@ -29,19 +29,19 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 "sum"
             ]
         )
-        beside = mechanism.BoundsAtNoise.at(
+        at_noise = mechanism.BoundsAtNoise.at(
             mechanism.noise_for(context, epsilon, 1.0, setting.steps), setting.steps, 10
         )
-        attacked += [(game, beside.bound), (slow[-1], beside.bound)]
+        attacked += [(game, at_noise.bound), (slow[-1], at_noise.bound)]
         for name, one in (("", game), ("short steps, ", slow[-1])):
             row = _games.gap(context, setting, one, "very close to the bound")
             stated.append(dataclasses.replace(row, what=name + row.what))
         stated.append(
             Stated(what=f"ε = {epsilon:g}: RDP bound", paper="trivial" if epsilon >= 10 else "above ours",
-                   ours=beside.rdp, kind="upper", comment=f"ours {beside.bound:.4f}")
+                   ours=at_noise.rdp, kind="upper", comment=f"ours {at_noise.bound:.4f}")
         )  # fmt: skip
-        found = oblivious.attack(context, split, setting, targets=tries)
-        guesses.append(found.named(split, 10))
+        guess = oblivious.attack(context, split, setting, targets=tries)
+        guesses.append(guess.named(split, 10))
         stated.append(
             Stated(what=f"ε = {epsilon:g}: prior-oblivious attack", paper="substantially below prior-aware",
                    **ours(guesses[-1]))

@@ -33,14 +33,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             gaps[epsilon, n] = attacked[-1][1] - float(game.value)
         falls = falls and float(games[-1].value) <= float(games[0].value)
         x = np.unique(np.geomspace(min(sizes), max(sizes), 40).round())
-        beside = [mechanism.BoundsAtNoise.at(noise, setting.steps, int(n)) for n in x]
+        at_noise = [mechanism.BoundsAtNoise.at(noise, setting.steps, int(n)) for n in x]
         panels.append(
             Panel(
                 title=f"ε = {epsilon:g}", x_label="candidates n", y_label=_games.SUCCESS, log_x=True,
                 series=(
-                    Series(name="upper bound, exact", role="bound", x=x, y=np.array([b.bound for b in beside])),
+                    Series(name="upper bound, exact", role="bound", x=x, y=np.array([b.bound for b in at_noise])),
                     Series(name="optimum, orthogonal candidates", role="orthogonal", x=x,
-                           y=np.array([b.orthogonal for b in beside])),
+                           y=np.array([b.orthogonal for b in at_noise])),
                     Series(name="guessing", role="chance", x=x, y=1 / x),
                     _games.series("prior-aware attack", "attack", tuple(map(float, sizes)), games),
                 ),

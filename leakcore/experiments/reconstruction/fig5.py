@@ -25,9 +25,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
     runs = context.pick(tiny=32, quick=512, paper=10_000)
     split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
-    found = _rates.sweep(context, split, 4.0, 10, rates, runs)
+    curves = _rates.sweep(context, split, 4.0, 10, rates, runs)
     stated = []
-    for q, bound, top, best in zip(rates, found.bound, found.top, found.likelihood, strict=True):
+    for q, bound, top, best in zip(rates, curves.bound, curves.top, curves.likelihood, strict=True):
         printed = _PRINTED.get(q, ("not stated", "not stated"))
         stated.append(Stated(what=f"q = {q:g}: upper bound", paper=printed[0], ours=bound, kind="upper"))
         stated.append(
@@ -37,10 +37,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         stated.append(
             Stated(what=f"q = {q:g}: likelihood attack", paper="not shown", **ours(best))
         )  # fmt: skip
-    x, y = np.array(rates), np.array(found.noise)
-    shown = (
-        ("upper bound", np.array(found.bound)),
-        ("improved prior-aware attack", np.array([float(g.value) for g in found.top])),
+    x, y = np.array(rates), np.array(curves.noise)
+    inside = (
+        ("upper bound", np.array(curves.bound)),
+        ("improved prior-aware attack", np.array([float(g.value) for g in curves.top])),
     )
     panels = [
         Panel(
@@ -51,21 +51,21 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             colour_label="success",
             series=(Series(name=title, role="bound", x=x, y=y, colour=colour),),
         )
-        for title, colour in shown
+        for title, colour in inside
     ]
-    rising = found.bound[0] < found.bound[-1]
-    best_rising = found.top[0].value < found.top[-1].value
+    rising = curves.bound[0] < curves.bound[-1]
+    best_rising = curves.top[0].value < curves.top[-1].value
     off = [
         f"q = {q:g} it is {float(top.value):.3f}, the paper says {_PRINTED[q][1]} ({100 * top.clipped_share:.0f}% of "
         "the gradients are clipped)"
-        for q, top in zip(rates, found.top, strict=True)
+        for q, top in zip(rates, curves.top, strict=True)
         if q in _ATTACK and not _holds(top, _ATTACK[q])
     ]
     findings = Findings(
         agreement="yes" if rising and best_rising and not off else ("partly" if rising else "no"),
-        conclusion=f"At the same ε = 4 the bound goes from {found.bound[0]:.3f} (q = {rates[0]:g}) to "
-        f"{found.bound[-1]:.3f} (q = {rates[-1]:g}), the attack from {found.top[0].value:.3f} to "
-        f"{found.top[-1].value:.3f}." + (f" At {'; at '.join(off)}." if off else ""),
+        conclusion=f"At the same ε = 4 the bound goes from {curves.bound[0]:.3f} (q = {rates[0]:g}) to "
+        f"{curves.bound[-1]:.3f} (q = {rates[-1]:g}), the attack from {curves.top[0].value:.3f} to "
+        f"{curves.top[-1].value:.3f}." + (f" At {'; at '.join(off)}." if off else ""),
         stated=stated,
         panels=panels,
     )
@@ -73,9 +73,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         experiment,
         context,
         findings,
-        attacked=found.attacked,
+        attacked=curves.attacked,
         splits=[split],
-        setting=found.setting,
+        setting=curves.setting,
         runs=runs,
     )
 

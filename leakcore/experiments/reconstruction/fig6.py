@@ -19,24 +19,24 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     for name, split, hidden, clip in both_image_sets.settings(context):
         splits.append(split)
         names.append(name)
-        found = both_image_sets.attacked(context, split, hidden, clip, epsilons, targets)
-        rows = [split.images[found[0].index], *(f.points for f in found)]
+        attacked = both_image_sets.attacked(context, split, hidden, clip, epsilons, targets)
+        rows = [split.images[attacked[0].index], *(f.points for f in attacked)]
         pictures.append(
             Pictures(title=name, row_names=("target", *(f"ε = {e:g}" for e in epsilons)), column_names=(),
                      images=np.stack([data.as_picture(split, np.asarray(r)) for r in rows]))
         )  # fmt: skip
-        for e, one in zip(epsilons, found, strict=True):
+        for e, one in zip(epsilons, attacked, strict=True):
             stated.append(Stated(what=f"{name}, ε = {e:g}: mean squared error", paper="shown only",
                                  ours=float(one.error(split).mean())))  # fmt: skip
     errors = {s.what: float(s.ours or 0.0) for s in stated}
     falls = [errors[f"{n}, ε = {epsilons[-1]:g}: mean squared error"]
              < 0.5 * errors[f"{n}, ε = {epsilons[0]:g}: mean squared error"] for n in names]  # fmt: skip
-    told = [f"{n} " + ", ".join(f"{errors[f'{n}, ε = {e:g}: mean squared error']:.3f} (ε = {e:g})" for e in epsilons)
+    texts = [f"{n} " + ", ".join(f"{errors[f'{n}, ε = {e:g}: mean squared error']:.3f} (ε = {e:g})" for e in epsilons)
             for n in names]  # fmt: skip
     findings = Findings(
         agreement="yes" if all(falls) else ("partly" if any(falls) else "no"),
         conclusion="Reconstructions by Equation 1 from uniform starts, labels known. Mean squared error: "
-        + "; ".join(told)
+        + "; ".join(texts)
         + ". A uniformly random image has 0.167 on average against another."
         + ("" if falls[-1] else " " + oblivious.FEATURES + "."),
         stated=stated,

@@ -24,10 +24,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     runs = context.pick(tiny=32, quick=192, paper=10_000)
     targets = context.pick(tiny=2, quick=32, paper=1000)
     split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
-    found = both_image_sets.attacked(context, split, (10,), 0.1, epsilons, targets)
-    stated, panels, told, attacked, ratios = [], [], [], [], []
+    results = both_image_sets.attacked(context, split, (10,), 0.1, epsilons, targets)
+    stated, panels, summaries, attacked, ratios = [], [], [], [], []
     for n in sizes:
-        games, guesses = [], [f.named(split, n) for f in found]
+        games, guesses = [], [f.named(split, n) for f in results]
         for epsilon, guess in zip(epsilons, guesses, strict=True):
             setting = _games.GameSetting(epsilon=epsilon)
             game = _games.play(
@@ -40,7 +40,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                                  **ours(guess),
                                  comment=f"prior-aware {game.value:.4f}, bound {attacked[-1][1]:.4f}, "
                                          f"guessing {1 / n:.4f}"))  # fmt: skip
-        told.append(
+        summaries.append(
             f"{n}: " + ", ".join(f"{a.value:.3f} of {b.value:.3f}" for a, b in zip(guesses, games, strict=True))
         )
         drawn = (_games.series("prior-aware attack", "attack", epsilons, games),
@@ -51,7 +51,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         conclusion="Gradient-based of prior-aware success by number of candidates (ε = "
         + ", ".join(f"{e:g}" for e in epsilons)
         + "): "
-        + "; ".join(told)
+        + "; ".join(summaries)
         + f". The prior-aware attack does at least {min(ratios):.1f} times as well. With a prior of 2 a "
         "guess already succeeds half of the time, so that an order of magnitude there means worse than guessing.",
         stated=stated,

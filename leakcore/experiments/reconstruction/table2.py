@@ -1,4 +1,4 @@
-"""Table 2: the bound on the advantage beside Guo et al. 2022b, with exact values."""
+"""Table 2: the bound on the advantage, compared with Guo et al. 2022b, with exact values."""
 
 from __future__ import annotations
 

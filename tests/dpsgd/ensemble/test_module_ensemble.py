@@ -137,7 +137,7 @@ def _frozen() -> nn.Module:
         (nn.Flatten(), (6,), ValueError, "module: has no parameters"),
         (_frozen(), (6,), ValueError, "module: parameter '0.weight' does not require grad"),
         (nn.Linear(6, 3), (5,), ValueError, r"module: does not take rows of input_shape=\(5,\)"),
-        (nn.Linear(6, 3), (2, 6), ValueError, r"module: gave \(2, 2, 3\) for two rows: must be \(2, outputs\)"),
+        (nn.Linear(6, 3), (2, 6), ValueError, r"module: returned \(2, 2, 3\) for two rows: must be \(2, outputs\)"),
     ],
 )
 def test_errors(module, shape, error, message) -> None:
@@ -146,5 +146,5 @@ def test_errors(module, shape, error, message) -> None:
 
 
 def test_a_module_alone_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"network=Linear: give dpsgd.ModuleNetwork\(module, input_shape\)"):
+    with pytest.raises(TypeError, match=r"network=Linear: pass dpsgd.ModuleNetwork\(module, input_shape\)"):
         dpsgd.Ensemble(nn.Linear(6, 3), **{k: v for k, v in MECHANISM.items() if k != "dtype"})

@@ -178,7 +178,7 @@ def test_the_known_rows_may_be_none_for_several_steps() -> None:
         ({"pool_features": X, "pool_labels": Y, "extra_index": [[0.5]]}, TypeError, "extra.index.dtype=float64"),
         ({"pool_features": X, "pool_labels": Y, "extra_index": [0]}, ValueError, r"extra.index.shape=\(1,\)"),
         ({"scorers": {"a": 3}, "candidate_features": X[:2], "candidate_labels": Y[:2]}, TypeError, r"scorers\['a'\]=3"),
-        ({"scorers": {"a": 3}}, ValueError, "scorers, subtract_known: mean something only with candidates"),
+        ({"scorers": {"a": 3}}, ValueError, "scorers, subtract_known: need candidates"),
     ],
 )
 def test_errors(change, error, message) -> None:

@@ -193,8 +193,8 @@ CANDIDATES = {"candidate_features": np.zeros((2, 5, 2)), "candidate_labels": np.
             "extra.features.*at least one row per run",
         ),
         (CANDIDATES | {"candidate_labels": np.zeros((2, 4), dtype=int)}, ValueError, "candidates.labels.shape"),
-        ({"candidate_cosines": True}, ValueError, "mean something only with candidates"),
-        ({"subtract_known": False}, ValueError, "mean something only with candidates"),
+        ({"candidate_cosines": True}, ValueError, "need candidates, got candidates=None"),
+        ({"subtract_known": False}, ValueError, "need candidates, got candidates=None"),
         (
             {"candidate_features": np.zeros((1, 2)), "candidate_labels": [0], "candidate_cosines": True},
             ValueError,
@@ -220,7 +220,7 @@ def test_errors_of_a_run(change, error, message) -> None:
 
 def test_noise_for_a_noiseless_mechanism_is_refused() -> None:
     ensemble = dpsgd.Ensemble((2, 3), **MECHANISM | {"noise_multiplier": 0})
-    with pytest.raises(ValueError, match="noise: given, but noise_multiplier=0 adds none"):
+    with pytest.raises(ValueError, match="noise: must be None with noise_multiplier=0"):
         flat.run(ensemble, **DATA, noise=np.zeros((2, 3, 9)))
 
 

@@ -80,7 +80,7 @@ def test_batches_that_together_are_all_rows_are_a_full_batch() -> None:
 
 def test_accumulated_batches_that_are_no_poisson_sample_are_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"accumulates 2 batches, each sampled at q = 0\.2: together they are no Poisson"
+        ValueError, match=r"accumulates 2 batches, each sampled at q = 0\.2: together they are not a Poisson"
     ):
         _accumulating(2)
     assert _accumulating(2, sample_rate=0.4).sample_rate == 0.4, "where the caller says so"

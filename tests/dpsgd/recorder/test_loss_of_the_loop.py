@@ -103,7 +103,7 @@ def test_what_stands_between_the_model_and_its_loss_must_be_named(made: Any, los
         found: torch.Tensor = loss(made(outputs), y)
         return found
 
-    with pytest.raises(ValueError, match=r"is given what the loop makes of the model's outputs .* pass criterion="):
+    with pytest.raises(ValueError, match=r"receives something derived from the model's outputs .* pass criterion="):
         recorded(whole)
 
     def in_one(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -194,7 +194,7 @@ def test_a_loss_that_mixes_rows_is_refused_in_the_first_step(loss: Any, named: b
 
 def test_a_loss_reduced_otherwise_than_opacus_was_told_is_refused() -> None:
     total = nn.CrossEntropyLoss(reduction="sum")
-    message = "criterion: the loop goes back from the sum of CrossEntropyLoss over rows.*loss_reduction='mean'"
+    message = r"criterion: the loop calls backward\(\) on the sum of CrossEntropyLoss over rows.*loss_reduction='mean'"
     with pytest.raises(ValueError, match=message):
         recorded(total)
     module, optimizer, loader = private(loss_reduction="sum")
@@ -255,6 +255,6 @@ def test_a_candidate_whose_target_the_loop_changes_is_refused(mode: str) -> None
                 optimizer.step()
         return recorder.trace()
 
-    with pytest.raises(ValueError, match=r"candidates: the target of row 0 is \[.*\], and the loop gives the loss \["):
+    with pytest.raises(ValueError, match=r"candidates: the target of row 0 is \[.*\], and the loop passes the loss \["):
         run(soft[4:12].float())
     np.testing.assert_array_equal(run((0.9 * soft[4:12] + 0.1 / 3).float()).times_seen, 1)

@@ -152,7 +152,9 @@ def test_a_term_around_the_outputs_is_refused(term: Any, how: str, criterion: An
     optimizer = DPOptimizer(
         torch.optim.SGD(module.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=8
     )
-    message = rf"goes back to the model's layers around its outputs \({how}\): let the model return what that needs"
+    message = (
+        rf"goes back to the model's layers around its outputs \({how}\): let the model also return what the term needs"
+    )
     with leakcore.record(optimizer, candidates=candidates(), criterion=criterion) as recorder:
         (_ENTROPY(module(x[:8]), y[:8]) + term(module, x[:8])).backward()
         with pytest.raises(ValueError, match=message):
@@ -163,9 +165,12 @@ def test_a_term_around_the_outputs_is_refused(term: Any, how: str, criterion: An
 @pytest.mark.parametrize(
     ("whole", "message"),
     [
-        (lambda loss, out, y: loss(out, y) + 0.1 * out.square().mean(), "goes back to the model's outputs as well"),
-        (lambda loss, out, y: loss(out, y) + loss(out, (y + 1) % 3), "goes into one backward pass 2 times"),
-        (lambda loss, out, y: (loss(out, y) + loss(out, (y + 1) % 3)) / 2, "goes into one backward pass 2 times"),
+        (
+            lambda loss, out, y: loss(out, y) + 0.1 * out.square().mean(),
+            "adds a term that also goes back to the model's outputs",
+        ),
+        (lambda loss, out, y: loss(out, y) + loss(out, (y + 1) % 3), "is called 2 times for one backward pass"),
+        (lambda loss, out, y: (loss(out, y) + loss(out, (y + 1) % 3)) / 2, "is called 2 times for one backward pass"),
         (lambda loss, out, y: loss(out, y) / 4, r"or multiplied \(by 0\.25\)"),
         (lambda loss, out, y: 3 * loss(out, y), r"or multiplied \(by 3\)"),
         (lambda loss, out, y: loss(out, y) + nn.MSELoss()(out, torch.zeros_like(out)), "and another MSELoss"),
@@ -180,7 +185,7 @@ def test_more_than_the_criterion_is_refused(whole: Any, message: str, mode: str)
 
     named = mode == "named"
     if named and "MSELoss" in message:
-        message = "goes back to the model's outputs as well"
+        message = "adds a term that also goes back to the model's outputs"
     with pytest.raises(ValueError, match=f"criterion: CrossEntropyLoss .*{message}"):
         _run(backward, "hooks" if named else mode, criterion=_ENTROPY if named else None)
 

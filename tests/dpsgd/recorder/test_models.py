@@ -273,10 +273,10 @@ def test_a_recording_that_fails_says_so_at_once_and_lets_the_loop_go_on(
             recorder.__exit__(None, None, None)
         states.append(_state(module))
     assert all(_same(a, b) for a, b in zip(*states, strict=True))
-    assert f"step {step}: model: candidate 0 by itself ends in" in said[0]
+    assert f"step {step}: model: candidate 0 alone fails with" in said[0]
     assert "it and what comes after it are not recorded" in said[1]
     if step == 1:
-        with pytest.raises(ValueError, match=r"no step was recorded: step \d: model: candidate 0 by itself ends in"):
+        with pytest.raises(ValueError, match=r"no step was recorded: step \d: model: candidate 0 alone fails with"):
             recorder.trace()
         assert "there is no trace in" in caplog.records[-1].getMessage()
         assert not (tmp_path / "trace.npz").exists()

@@ -97,7 +97,7 @@ def test_one_recorder_takes_no_steps_at_another_rate() -> None:
     run = Run()
     recorder = run.part()
     run.optimizer.attach_step_hook(run.engine.accountant.get_optimizer_hook_fn(sample_rate=0.1))
-    with pytest.raises(ValueError, match=r"optimizer: its hook says q = 0.1, and this recorder's steps have q = 0.2"):
+    with pytest.raises(ValueError, match=r"optimizer: its hook has q = 0.1, and this recorder's steps have q = 0.2"):
         recorder.__enter__()
     assert run.optimizer.step_hook is not None
     assert recorder.trace().steps == 5
@@ -257,7 +257,7 @@ def test_no_file_of_another_recording_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "trace.npz"
     recorder = run.part(out=path)
     first = path.read_bytes()
-    with pytest.raises(ValueError, match=r"out='.*trace.npz': is there already and not this recording's: each part"):
+    with pytest.raises(ValueError, match=r"out='.*trace.npz': exists already, not written by this recording"):
         run.record(out=path)
     with pytest.raises(ValueError, match="out="):
         run.record(out=tmp_path)
@@ -284,7 +284,7 @@ def test_two_recorders_of_one_name_both_keep_their_steps(tmp_path: Path) -> None
                 run.train(1)
             run.train(1)
 
-    with pytest.warns(UserWarning, match=r"another file has come there.* this recording is in .*trace\.2\.npz"):
+    with pytest.warns(UserWarning, match=r"another file has appeared there.* this recording is in .*trace\.2\.npz"):
         both()
     assert Trace.load(path).steps == 5
     assert Trace.load(path.with_name("trace.2.npz")).steps == 10

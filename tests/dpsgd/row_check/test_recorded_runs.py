@@ -129,4 +129,4 @@ def test_a_penalty_on_activations_is_no_fault_of_the_layers(caplog: pytest.LogCa
         outputs = module(torch.randn(ROWS, 6))
         (functional.cross_entropy(outputs, Y) + module._module.hidden.square().mean()).backward()
         optimizer.step()
-    assert "goes back to its layers around its outputs" in caplog.text
+    assert "also goes back to its layers around its outputs" in caplog.text

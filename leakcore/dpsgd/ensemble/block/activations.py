@@ -14,7 +14,7 @@ _aten = torch.ops.aten
 
 
 class InPlaceActivation(NamedTuple):
-    """forward(z, out) writes φ(z); backward(grad, z, value) multiplies grad by φ′(z) in place, value being φ(z)."""
+    """forward(z, out) writes φ(z); backward(grad, z, value) multiplies grad by φ′(z) in place, with value = φ(z)."""
 
     forward: Callable[[torch.Tensor, torch.Tensor], object]
     backward: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]

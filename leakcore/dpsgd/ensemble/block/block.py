@@ -62,8 +62,9 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class BlockInput:
-    """What one block reads. Arrays have one entry per slot; slots that belong to no requested run, all but `used`,
-    hold zeros."""
+    """What one block reads: arrays with one entry per slot. Slots that belong to no requested run (not in `used`) hold
+    zeros.
+    """
 
     first_run: int
     used: range = range(SLOTS)
@@ -77,8 +78,10 @@ class BlockInput:
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """What is wanted of the steps beside the final parameters. `keep_steps` keeps every step's dots and clipped "
-    "norms."""
+    """What the steps yield in addition to the final parameters.
+
+    `keep_steps` keeps the dots and clipped norms of every step.
+    """
 
     subtract_known: bool
     keep_steps: bool
@@ -89,7 +92,7 @@ class Watch:
 
 @dataclasses.dataclass
 class BlockOutput:
-    """What one block leaves: (slots, ...) arrays."""
+    """The arrays that one block yields, (slots, ...)."""
 
     parameters: np.ndarray
     dots: np.ndarray | None = None
@@ -107,7 +110,7 @@ ARRAYS = ("parameters", "dots", "clipped_norms", "cosine", "clipped", "thetas", 
 
 
 class Trainer:
-    """Buffers of one thread. `common` are row chunks that all runs and threads share, `probes` likewise."""
+    """Buffers of one thread. `common` and `probes` are chunks of rows that all runs and threads share."""
 
     def __init__(
         self, plan: Plan, common: list[RowGroup] | EnsembleRows, watch: Watch, *, extra: int, candidates: int,
@@ -154,70 +157,70 @@ class Trainer:
             SLOTS, rows, plan.layers, activation, self._clip_to, slack, self._dtype, self._device
         )  # fmt: skip
 
-    def train(self, given: BlockInput, stop: threading.Event) -> BlockOutput:
+    def train(self, block: BlockInput, stop: threading.Event) -> BlockOutput:
         """All steps of the block's runs; raises `Cancelled` between steps once `stop` is set."""
         plan, layout = self._plan, self._layout
         weights, known, private = (layout.empty(SLOTS, self._dtype, self._device) for _ in range(3))
-        layout.write(self._there(self._initial(given)), weights)
+        layout.write(self._there(self._initial(block)), weights)
         if self._native is not None:
-            self._native.begin(given.extra)
+            self._native.begin(block.extra)
         for work in (self._extra, self._candidates, *self._passes.values()):
             if isinstance(work, ModulePass):
-                work.used = given.used
+                work.used = block.used
         out = self._outputs()
         running = {name: scorer.start((SLOTS, self._scored)) for name, scorer in self._watch.scorers.items()}
         for step in range(plan.steps):
             if stop.is_set():
                 raise Cancelled
-            self._gradients(given, weights, step, known, private)
+            self._gradients(block, weights, step, known, private)
             released = [k.add_(p) for k, p in zip(known, private, strict=True)]
             observed = private if self._watch.subtract_known else released
             if out.thetas is not None:
                 assert out.observed is not None
                 out.thetas[:, step] = _here(layout.read(weights))
                 out.observed[:, step] = _here(layout.read(observed))
-            if given.candidates is not None:
-                self._score(given.candidates, weights, observed, step, out, running)
+            if block.candidates is not None:
+                self._score(block.candidates, weights, observed, step, out, running)
             for w, g in zip(weights, released, strict=True):
                 w.add_(g, alpha=-plan.learning_rate / plan.expected_batch_size)
         out.parameters = _here(layout.read(weights))
-        out.probe_logits = self._probed(given, weights)
+        out.probe_logits = self._probed(block, weights)
         out.scores = {name: scores.scores() for name, scores in running.items()}
         if out.cosine is not None:
             out.cosine /= max(plan.steps, 1)
         return out
 
-    def _initial(self, given: BlockInput) -> np.ndarray:
-        plan, layout, first = self._plan, self._layout, given.first_run
+    def _initial(self, block: BlockInput) -> np.ndarray:
+        plan, layout, first = self._plan, self._layout, block.first_run
         how = plan.initialisation
-        base = given.initial
+        base = block.initial
         if base is None:
             assert isinstance(layout, ParameterLayout), "a module brings its own parameters"
             base = how.base(plan.streams, layout, SLOTS, first_run=first)
         return how.around(plan.streams, layout, base, first_run=first).astype(plan.dtype)
 
     def _gradients(
-        self, given: BlockInput, weights: Matrices, step: int, known: Matrices, private: Matrices
+        self, block: BlockInput, weights: Matrices, step: int, known: Matrices, private: Matrices
     ) -> None:  # fmt: skip
         """known = Σ over the common rows of the batch; private = Σ over the extra rows of the batch + noise."""
         plan = self._plan
-        taken = self._batch(given, step)
+        taken = self._batch(block, step)
         if self._native is not None:
             self._native.add(weights, taken, known, private)
         else:
-            self._products(given, weights, taken, known, private)
+            self._products(block, weights, taken, known, private)
         if plan.fault.clip == "batch":
             self._clip_whole(known, private)
         scale = plan.noise_multiplier * plan.max_grad_norm * plan.fault.noise
         if scale > 0:
-            if given.noise is not None:
-                draws = np.ascontiguousarray(given.noise[:, step])
+            if block.noise is not None:
+                draws = np.ascontiguousarray(block.noise[:, step])
             else:
-                draws = plan.streams.noise(SLOTS, self._layout.size, step, first_run=given.first_run)
+                draws = plan.streams.noise(SLOTS, self._layout.size, step, first_run=block.first_run)
             self._layout.add(self._there(draws), scale, private, bias_scale=scale * plan.fault.bias_noise)
 
     def _products(
-        self, given: BlockInput, weights: Matrices, taken: np.ndarray | None, known: Matrices, private: Matrices
+        self, block: BlockInput, weights: Matrices, taken: np.ndarray | None, known: Matrices, private: Matrices
     ) -> None:  # fmt: skip
         """The sums by batched matrix products, on any device."""
         if not self._common:
@@ -227,39 +230,39 @@ class Trainer:
             work = self._passes[rows.count]
             work.run(rows, weights)
             work.add_clipped_sum(rows, known, mask=mask, fresh=i == 0)
-        if self._extra is not None and given.extra is not None:
-            self._extra.run(given.extra, weights)
+        if self._extra is not None and block.extra is not None:
+            self._extra.run(block.extra, weights)
             mask = None if taken is None else self._mask(taken[:, self._num_common :])
-            self._extra.add_clipped_sum(given.extra, private, mask=mask, fresh=True)
+            self._extra.add_clipped_sum(block.extra, private, mask=mask, fresh=True)
         else:
             for p in private:
                 p.zero_()
 
     def _clip_whole(self, known: Matrices, private: Matrices) -> None:
-        """The fault `clip="batch"`: the mean over the expected batch is clipped to C, no sample by itself."""
+        """The fault `clip="batch"`: the mean over the expected batch is clipped to C, and no single sample is."""
         squares = torch.stack([(k + p).square().sum((1, 2)) for k, p in zip(known, private, strict=True)]).sum(0)
         limit = self._plan.max_grad_norm * self._plan.expected_batch_size
         factors = (limit / squares.sqrt()).clamp_(max=1.0)[:, None, None]
         for part in (*known, *private):
             part.mul_(factors)
 
-    def _probed(self, given: BlockInput, weights: Matrices) -> np.ndarray | None:
+    def _probed(self, block: BlockInput, weights: Matrices) -> np.ndarray | None:
         """(slots, probes, outputs): logits of the final models, chunk by chunk."""
-        chunks = self._probes if given.probes is None else [given.probes]
+        chunks = self._probes if block.probes is None else [block.probes]
         if not chunks:
             return None
-        found = []
+        logits = []
         for rows in chunks:
             if rows.count not in self._passes:
                 self._passes[rows.count] = self._new_pass(rows.count)
             work = self._passes[rows.count]
             if isinstance(work, ModulePass):
-                work.used = given.used
-            found.append(_here(work.logits(rows, weights).transpose(1, 2)).copy())
-        return np.concatenate(found, axis=1)
+                work.used = block.used
+            logits.append(_here(work.logits(rows, weights).transpose(1, 2)).copy())
+        return np.concatenate(logits, axis=1)
 
     def _batch_rows(self, taken: np.ndarray | None) -> Iterator[tuple[RowGroup, torch.Tensor | None]]:
-        """The common rows, or what `taken` (slots, rows) says of them, with their weights in the sum."""
+        """The common rows, or the ones that `taken` (slots, rows) selects, with their weights in the sum."""
         start = 0
         for chunk, gather in zip(self._common, self._gathers, strict=True):
             end = start + chunk.count
@@ -277,15 +280,15 @@ class Trainer:
     def _there(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)
 
-    def _batch(self, given: BlockInput, step: int) -> np.ndarray | None:
+    def _batch(self, block: BlockInput, step: int) -> np.ndarray | None:
         plan = self._plan
-        if given.batches is not None:
-            return given.batches[:, step]
+        if block.batches is not None:
+            return block.batches[:, step]
         if self._shuffled is not None:
-            return self._shuffled.batch(step, given.first_run)
+            return self._shuffled.batch(step, block.first_run)
         if plan.full_batch:
             return None
-        return plan.streams.batch(SLOTS, self._num_rows, plan.sample_rate, step, first_run=given.first_run)
+        return plan.streams.batch(SLOTS, self._num_rows, plan.sample_rate, step, first_run=block.first_run)
 
     def _outputs(self) -> BlockOutput:
         plan, watch = self._plan, self._watch
@@ -329,7 +332,7 @@ def _here(tensor: torch.Tensor) -> np.ndarray:
 
 
 class Shuffled:
-    """Batches of `size` rows: an order of all rows per run and epoch, cut; what is left over sits the epoch out."""
+    """Batches of `size` rows, cut from an order of all rows per run and epoch; the remainder sits the epoch out."""
 
     def __init__(self, streams: Streams, rows: int, size: int) -> None:
         self._streams, self._rows, self._size = streams, rows, size

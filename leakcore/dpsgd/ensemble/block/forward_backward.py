@@ -3,8 +3,8 @@ gradient.
 
 Layout. Every buffer keeps the sample index last and contiguous: activations are (slots, units + 1, rows) with a last
 unit of ones, so a layer's bias is one more weight, its gradient one more column of the same product, and the sample's
-squared gradient norm in that layer is ‖(a, 1)‖²·‖δ‖² (Goodfellow 2015). RowGroup that all runs share have no slot axis:
-the first layer is then a single matrix product for all the block's runs.
+squared gradient norm in that layer is ‖(a, 1)‖²·‖δ‖² (Goodfellow 2015). A `RowGroup` that all runs share has no slot
+axis: the first layer is then a single matrix product for all the block's runs.
 
 Every product has a shape fixed by the number of slots and rows alone, because BLAS may round differently for another
 shape; that is what makes a run's result independent of its neighbours.
@@ -22,7 +22,7 @@ from leakcore.dpsgd.ensemble.block.activations import InPlaceActivation
 
 @dataclasses.dataclass(frozen=True)
 class RowGroup:
-    """A group of samples, shared by all slots (`inputs` is (rows, d + 1)) or given per slot ((slots, rows, d + 1))."""
+    """A group of samples: one for all slots, with `inputs` (rows, d + 1), or one per slot, (slots, rows, d + 1)."""
 
     inputs: torch.Tensor
     transposed: torch.Tensor
@@ -33,7 +33,9 @@ class RowGroup:
     def of(
         cls, features: np.ndarray, labels: np.ndarray, num_outputs: int, dtype: torch.dtype, device: torch.device
     ) -> RowGroup:  # fmt: skip
-        """From features (..., rows, d) and labels (..., rows): one-hot, or 0/1 where there is one output, the logit."""
+        """From features (..., rows, d) and labels (..., rows), which become one-hot, or 0/1 for a single output, the
+        logit.
+        """
         inputs = torch.ones((*features.shape[:-1], features.shape[-1] + 1), dtype=dtype)
         inputs[..., :-1] = torch.from_numpy(np.ascontiguousarray(features))
         inputs = inputs.to(device)
@@ -87,7 +89,7 @@ class Pass:
         # A zero gradient divides to infinity, which the clamp makes 1: nothing to clip.
         torch.add(self.norms, self._slack, out=self.factors)
         torch.reciprocal(self.factors, out=self.factors).mul_(self._max_grad_norm).clamp_(max=1.0)
-        # A norm that overflowed has factor 0 and would drop the sample unseen; 0·∞ makes that NaN, and then an error.
+        # A norm that overflowed has factor 0 and would drop the sample silently; 0·∞ makes it NaN, and then an error.
         self.factors.add_(self.norms, alpha=0.0)
 
     def _forward(self, rows: RowGroup, weights: list[torch.Tensor]) -> None:

@@ -12,7 +12,7 @@ from leakcore.dpsgd.ensemble.block.parameter_layout import ParameterLayout
 from leakcore.dpsgd.ensemble.randomness import Streams
 
 NAMES = ("per-run", "fixed", "glorot", "fixed-glorot")
-"""torch.nn.Linear's uniform or Glorot's normal; each run's own or, where "fixed", that of run 0 for all."""
+"""torch.nn.Linear's uniform or Glorot's normal; each run draws its own or, if "fixed", all have that of run 0."""
 
 
 @dataclasses.dataclass(frozen=True)

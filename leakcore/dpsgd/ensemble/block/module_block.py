@@ -1,6 +1,6 @@
-"""Any torch module in place of the MLP: per-sample gradients by torch.func, one run after the other.
+"""Any torch module instead of the MLP: per-sample gradients by torch.func, one run after the other.
 
-The same buffers and calls as `_parameters.Layout` and `_rows.Pass`, so that the training loop is one. Parameters are
+The buffers and calls are those of `ParameterLayout` and `Pass`, so that one training loop serves both. Parameters are
 one (slots, 1, parameters) matrix. Per-sample gradients exist for one run and `_GRADIENTS` numbers at a time.
 """
 
@@ -83,7 +83,7 @@ class ModulePass:
         return torch.nn.functional.cross_entropy(out, y.unsqueeze(0))
 
     def run(self, rows: RowGroup, weights: list[torch.Tensor]) -> None:
-        """Remember at which parameters; gradients are made when they are asked for."""
+        """Store the parameters. Gradients are computed on request."""
         self._weights = weights[0][:, 0]
 
     def logits(self, rows: RowGroup, weights: list[torch.Tensor]) -> torch.Tensor:
@@ -112,9 +112,9 @@ class ModulePass:
         """(slots, rows): ⟨clip_C(∇ℓ_b), gradients⟩ for one gradient per slot; fills `norms`."""
         dots = torch.zeros_like(self.norms)
         for slot in self.used:
-            for part, found in self._per_sample(rows, slot):
-                self.norms[slot, part] = torch.linalg.vector_norm(found, dim=1)
-                dots[slot, part] = found @ gradients[0][slot, 0]
+            for part, own_gradients in self._per_sample(rows, slot):
+                self.norms[slot, part] = torch.linalg.vector_norm(own_gradients, dim=1)
+                dots[slot, part] = own_gradients @ gradients[0][slot, 0]
         return dots.mul_(self._factors(self.norms))
 
     def clipped_norms(self) -> torch.Tensor:
@@ -153,5 +153,5 @@ class ModulePass:
         parameters = self._parameters(self._weights[slot])
         for start in range(0, rows.count, self._chunk):
             part = slice(start, min(start + self._chunk, rows.count))
-            found = self._gradients(parameters, *self._samples(rows, slot, part))
-            yield part, torch.cat([found[name].flatten(1) for name, _ in self._names], 1)
+            by_name = self._gradients(parameters, *self._samples(rows, slot, part))
+            yield part, torch.cat([by_name[name].flatten(1) for name, _ in self._names], 1)

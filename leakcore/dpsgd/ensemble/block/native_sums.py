@@ -1,7 +1,7 @@
-"""The clipped sums of a block of runs by the native loops: what the CPU uses, wherever they know the activation.
+"""The clipped sums of a block of runs by the native loops, which the CPU uses if they know the activation.
 
-They read each run's batch where it lies, run by run, with no copy, no padding and no per-step passes over buffers; the
-batched products of `_rows` do the same job on other devices, and for activations the loops do not know.
+They read each run's batch in place, run by run, with no copy, no padding and no per-step passes over buffers. The
+batched products of `forward_backward` do the same on other devices, and for activations that the loops do not know.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from leakcore.kernels import (
 
 
 def known(layers: tuple[int, ...], activation: str) -> bool:
-    """Whether the loops can do it."""
+    """Whether the native loops know the activation and the number of layers."""
     return activation in ACTIVATIONS and len(layers) - 1 <= MAX_LAYERS
 
 
@@ -46,7 +46,7 @@ class NativeSums:
         return self._common.count
 
     def begin(self, extra: RowGroup | None) -> None:
-        """A new block of runs, with these rows of their own."""
+        """Begin a new block of runs, with these rows of their own."""
         if extra is None:
             self._extra = None
             return

@@ -1,6 +1,6 @@
-"""Poisson batches as padded blocks: the sampled rows alone, copied side by side, instead of a masked pass over all.
+"""Poisson batches as padded blocks: only the sampled rows, copied, instead of a masked pass over all rows.
 
-The blocks' shape is a function of the number of rows and q alone, and whatever does not fit goes into a further block
+The blocks' shape is a function of the number of rows and q alone, and what does not fit goes into a further block
 of the same shape, so that a run's bits do not depend on how many rows its neighbours drew: padding has factor zero,
 and a further block that holds nothing of a run adds zeros to its sum.
 """
@@ -23,7 +23,8 @@ product per run, and the rows must be copied. Measured break-even for 1,000 rows
 
 
 def block_rows(num_rows: int, sample_rate: float) -> int | None:
-    """Rows per padded block: four standard deviations above the expected batch, in eights; None: not worth gathering.
+    """Rows per padded block: four standard deviations above the expected batch, a multiple of 8; None: not worth
+    gathering.
 
     A batch overflows into a second block with probability below 10⁻³ for the smallest rates and 10⁻⁴ for most.
     """
@@ -33,7 +34,7 @@ def block_rows(num_rows: int, sample_rate: float) -> int | None:
 
 
 def fixed_rows(num_rows: int, taken: int, share: float) -> int | None:
-    """The same for batches of a fixed size, of which at most `taken` rows come from these; share: batch / all rows."""
+    """The same for batches of a fixed size, with at most `taken` of these rows each; `share` is batch / all rows."""
     return _in_pieces(taken) if share < 1 and taken < _WORTH * num_rows else None
 
 
@@ -59,8 +60,11 @@ class Gather:
         )
 
     def blocks(self, taken: np.ndarray) -> Iterator[tuple[RowGroup, torch.Tensor]]:
-        """(rows, weight) per block, for taken (slots, common rows) bool: weight (slots, rows) is one, or zero where
-        the block is padding. At least one block; the buffers are reused from block to block."""
+        """Yield (rows, weight) of each block, for taken (slots, common rows) bool.
+
+        The weight (slots, rows) is one, or zero where the block is padded. There is at least one block. The buffers are
+        reused for the next block.
+        """
         slot, row = np.nonzero(taken)
         counts = np.bincount(slot, minlength=self._slots)
         place = np.arange(len(slot)) - np.repeat(np.cumsum(counts) - counts, counts)

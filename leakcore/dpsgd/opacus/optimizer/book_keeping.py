@@ -1,4 +1,4 @@
-"""Layers of an Opacus module that keep inputs and output gradients in place of per-sample gradients."""
+"""Layers of an Opacus module that store inputs and output gradients instead of per-sample gradients."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from leakcore.dpsgd.opacus.row_check.layer_kinds import KINDS, Kind
 
 
 class KeptRows:
-    """What stands in `p.grad_sample` for the rows of one backward pass. `factor`: by which a loss that is a mean makes
-    them too small."""
+    """What `p.grad_sample` holds for the rows of one backward pass.
+
+    Attributes:
+        factor: corrects the scale of the rows under a loss that is a mean.
+    """
 
     def __init__(self, use: Use, rows: int, factor: float) -> None:
         self._use: Use | None = use
@@ -37,7 +40,7 @@ class KeptRows:
         return use.weighted_sum(weights[: use.rows] * self._factor)
 
     def dense(self) -> torch.Tensor:
-        """The rows, made now: (rows, *shape)."""
+        """(rows, *shape), the rows, computed now."""
         return self._padded(self._made().dense(slice(None)) * self._factor)
 
     def row(self, index: int) -> torch.Tensor:
@@ -47,31 +50,36 @@ class KeptRows:
         return one[0] if len(one) else one.new_zeros(one.shape[1:])
 
     def forget(self) -> None:
-        """Lets go of what the rows are made of."""
+        """Drop the inputs and output gradients from which the rows are computed."""
         self._use = None
 
     def _made(self) -> Use:
         if self._use is None:
-            raise ValueError("grad_sample: these rows were used in a step, and are gone")
+            raise ValueError("grad_sample: these rows were used in a step, and no longer exist")
         return self._use
 
-    def _padded(self, found: torch.Tensor) -> torch.Tensor:
-        missing = self.rows - len(found)
-        return torch.cat([found, found.new_zeros(missing, *found.shape[1:])]) if missing else found
+    def _padded(self, rows: torch.Tensor) -> torch.Tensor:
+        missing = self.rows - len(rows)
+        return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])]) if missing else rows
 
 
 def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Parameter]) -> int:
-    """Take over from Opacus's hooks every layer that is known and whose trained parameters are all among `parameters`.
+    """Take over from Opacus's hooks every known layer whose trained parameters are all among `parameters`.
 
-    Other layers keep Opacus's hooks. Undone by Opacus's `remove_hooks`. Returns the number of layers that are kept.
-    Raises TypeError for a module without hooks of `GradSampleModule`, or with those of ghost clipping, and ValueError
-    for a layer left to Opacus whose rows are not autograd's there.
+    Other layers keep Opacus's hooks. Opacus's `remove_hooks` undoes it.
+
+    Returns:
+        The number of layers taken over.
+
+    Raises:
+        TypeError: for a module without hooks of `GradSampleModule`, or with the hooks of ghost clipping.
+        ValueError: for a layer left to Opacus whose rows are not autograd's there.
     """
     hooks = find_hooks(module)
     if hooks is None:
         raise TypeError(f"module is a {type(module).__name__} without the hooks of Opacus's GradSampleModule")
     if isinstance(hooks, GradSampleHooksFastGradientClipping):
-        raise TypeError('module was made for ghost clipping: must be made with grad_sample_mode="hooks"')
+        raise TypeError('module: created for ghost clipping, must be created with grad_sample_mode="hooks"')
     # Opacus hooks the linear layers inside its recurrent ones, which own the same parameters under other names.
     hooked = [m for m in hooks.iterate_submodules(hooks._module) if type(m) not in (DPRNN, DPLSTM, DPGRU)]
     ours = {id(p) for p in parameters}
@@ -88,7 +96,7 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
         if why := wrong_setting(layer):
             raise ValueError(
                 f"{layer} has {why}, for which Opacus's per-sample gradients are wrong, and is left to Opacus: its "
-                "parameters must be this optimizer's alone, and no other kind of layer's"
+                "parameters must belong to this optimizer and to this kind of layer alone"
             )
     ledger = Ledger(hooks)
     fresh = [m for m in known if "forward" not in m.__dict__]
@@ -115,12 +123,16 @@ def _rows_second(module: nn.Module) -> dict[nn.Module, bool]:
 
 
 def _tell_orders(module: nn.Module) -> list[Any]:
-    """Before each pass of Opacus's recurrent networks their layers learn the order of the rows they will see: a packed
-    sequence has them by length. Returns the hooks' handles."""
+    """Before each pass of Opacus's recurrent networks, inform their layers of the order of their rows, by length if
+    packed.
+
+    Returns:
+        The hooks' handles.
+    """
 
     def tell(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given = args[0] if args else kwargs.get("input")
-        order = given.unsorted_indices if isinstance(given, PackedSequence) else None
+        inputs = args[0] if args else kwargs.get("input")
+        order = inputs.unsorted_indices if isinstance(inputs, PackedSequence) else None
         for layer in network.modules():
             if isinstance(own := layer.__dict__.get("forward"), Watched):
                 own.order = order
@@ -130,7 +142,7 @@ def _tell_orders(module: nn.Module) -> list[Any]:
 
 
 def find_hooks(module: nn.Module | GradSampleHooks) -> GradSampleHooks | None:
-    """Opacus's hooks of a module: itself where it is wrapped, else the owner of a hook on one of its layers."""
+    """Opacus's hooks of a module: the module itself if it is the wrapper, else the owner of a hook on a layer."""
     if isinstance(module, GradSampleHooks) or not isinstance(module, nn.Module):
         return module if isinstance(module, GradSampleHooks) else None
     for layer in module.modules():
@@ -146,7 +158,7 @@ def find_hooks(module: nn.Module | GradSampleHooks) -> GradSampleHooks | None:
 
 
 class Ledger:
-    """Uses of parameters by forward passes, and which of them have had their backward pass."""
+    """Uses of parameters by forward passes, and which of these have had their backward pass."""
 
     def __init__(self, hooks: GradSampleHooks) -> None:
         self.hooks = hooks
@@ -161,7 +173,7 @@ class Ledger:
         self._waiting.setdefault(p, weakref.WeakSet()).add(entry)
 
     def arrived(self, p: nn.Parameter, entry: Entry, use: Use, rows: int) -> None:
-        """Its backward pass. With the last of a parameter's entries its rows are complete."""
+        """Note an entry's backward pass. With the last entry of a parameter its rows are complete."""
         waiting = self._waiting[p]
         waiting.discard(entry)
         this = _backward_pass()
@@ -170,17 +182,17 @@ class Ledger:
             torch.autograd.Variable._execution_engine.queue_callback(lambda: self._unfinished.discard(this))
         self._made.setdefault(p, []).append((this, use, rows))
         if len(waiting) == 0:
-            made = self._made.pop(p)
-            most = max(rows for _, _, rows in made)
-            if any(rows != most for _, _, rows in made):
-                counts = sorted({rows for _, _, rows in made})
+            uses = self._made.pop(p)
+            most = max(rows for _, _, rows in uses)
+            if any(rows != most for _, _, rows in uses):
+                counts = sorted({rows for _, _, rows in uses})
                 raise ValueError(
                     f"a parameter of {entry.layer} was used with batches of {counts} rows in one backward pass: must "
                     "be the same"
                 )
             factor = float(most) if self.hooks.loss_reduction == "mean" else 1.0
-            kept = KeptRows(together([use for _, use, _ in made], p.shape), most, factor)
-            every = [*(getattr(p, "grad_sample", None) or []), kept]
+            rows_of_pass = KeptRows(together([use for _, use, _ in uses], p.shape), most, factor)
+            every = [*(getattr(p, "grad_sample", None) or []), rows_of_pass]
             p.grad_sample = every  # type: ignore[attr-defined]  # where Opacus has it
             if not self.hooks.grad_accumulation_allowed and len(every) > 1:
                 raise ValueError(
@@ -189,22 +201,23 @@ class Ledger:
                 )
 
     def _forget_failed(self) -> None:
-        """Drops what arrived in backward passes that an exception ended, as a loop that goes on expects."""
-        for p, made in self._made.items():
-            self._made[p] = [use for use in made if use[0] not in self._unfinished]
+        """Drop what arrived in backward passes that an exception ended, as a loop that continues expects."""
+        for p, uses in self._made.items():
+            self._made[p] = [use for use in uses if use[0] not in self._unfinished]
         self._unfinished.clear()
 
 
 def _backward_pass() -> int:
-    """The number of the backward pass that is going on in this thread; -1: none."""
+    """The number of the present backward pass of this thread; -1: none."""
     return int(torch._C._current_graph_task_id())
 
 
 class Entry:
     """One forward pass of one layer, waiting for its output gradient.
 
-    second: whether rows are the second dimension where an input has one for them; order: of which of the layer's rows
-    each row of the batch is, None where they are the same.
+    Attributes:
+        second: whether rows are the second dimension of an input, if it has one for them.
+        order: for each row of the batch, its number among the layer's rows; None if the order is the same.
     """
 
     def __init__(
@@ -227,12 +240,12 @@ class Entry:
         if a is None:
             raise ValueError(
                 "a second backward pass through the same forward pass: the same samples would count twice; add the "
-                "losses up and go back once"
+                "losses and go back once"
             )
         if any(tensor._version != version for tensor, version in self._versions):
             raise RuntimeError(
                 f"the input of {self.layer} was changed in place after its forward pass: its per-sample gradients "
-                "cannot be known"
+                "cannot be computed"
             )
         self._a, self._versions = None, []
         self.layer.__dict__.pop("max_batch_len", None)
@@ -248,9 +261,11 @@ class Entry:
 
 
 class Watched:
-    """The forward pass of a layer in place of its own, while Opacus's hooks would have watched it.
+    """A forward pass that replaces a layer's own, where Opacus's hooks would have watched it.
 
-    second: whether rows are the second dimension; None: as the hooks were told. order: see `Entry`.
+    Attributes:
+        second: whether rows are the second dimension; None: as the hooks assume.
+        order: see `Entry`.
     """
 
     def __init__(self, layer: nn.Module, ledger: Ledger, second: bool | None) -> None:
@@ -269,21 +284,23 @@ class Watched:
         if not watching or not trained or not self._parameters.issuperset(trained.values()):
             return type(layer).forward(layer, *args, **kwargs)  # type: ignore[no-any-return]
         kind = KINDS[type(layer)]
-        given = kind.read(layer, *args, **kwargs)
+        fed = kind.read(layer, *args, **kwargs)
 
         def detached(name: str) -> torch.Tensor | None:
             p = getattr(layer, name)
             return None if p is None else p.detach()
 
-        output = kind.forward(layer, given, detached)
+        output = kind.forward(layer, fed, detached)
         second = not hooks.batch_first if self._second is None else self._second
-        entry = Entry(self._ledger, layer, kind, given, second, self.order)
+        entry = Entry(self._ledger, layer, kind, fed, second, self.order)
         return _Tap.apply(output, next(iter(trained.values())), entry)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Tap(torch.autograd.Function):
-    """Its output is its input, and needs a gradient: the layer's parameters are in the graph, but none is computed for
-    them. Marked as changed in place, so that what follows may change it in place (a view could not be)."""
+    """The identity, whose output needs a gradient: the layer's parameters are in the graph, but get no gradient.
+
+    The output is marked as changed in place, so that later layers may change it in place, which a view would not allow.
+    """
 
     @staticmethod
     def forward(ctx: Any, output: torch.Tensor, anchor: torch.Tensor, entry: Entry) -> torch.Tensor:
@@ -298,7 +315,7 @@ class _Tap(torch.autograd.Function):
 
 
 class _Restore:
-    """Stands among the handles that Opacus's `remove_hooks` goes through."""
+    """Stands among the handles that Opacus's `remove_hooks` removes."""
 
     id = -1
 

@@ -1,4 +1,4 @@
-"""Rows of `nn.EmbeddingBag`, one a bag: from the indices, what they are weighted with, and the bags' gradients."""
+"""Rows of `nn.EmbeddingBag`, one per bag, from the indices, their weights, and the gradients of the bags."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _MODES = {"sum": 0, "mean": 1, "max": 2}
 
 
 class Bags:
-    """One call of a bag layer: indices (W,), the bag of each (W,) and, for mode "sum", a weight of each (W,) or None.
+    """One call of a bag layer: indices (W,), the bag of each (W,), and, for mode "sum", a weight of each (W,) or None.
 
-    Every form in which the layer takes them is brought into this one: (B, N) indices, offsets with and without a last
-    one, nested tensors.
+    Every form that the layer accepts is converted to this one: (B, N) indices, offsets with or without a last one,
+    nested tensors.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Bags:
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
     ) -> Bags:
-        """From the arguments of the layer's forward pass, checked as there. ValueError for what it does not take."""
+        """From the arguments of the layer's forward pass, with the same checks. ValueError for what it refuses."""
         weights = per_sample_weights
         if weights is not None and layer.mode != "sum":
             raise ValueError(f"per_sample_weights with mode={layer.mode!r}: must have mode='sum'")
@@ -75,7 +75,7 @@ class Bags:
         return output
 
     def use(self, delta: torch.Tensor) -> Use:
-        """What rows of the table are made of, given the output's gradient (B, d)."""
+        """The use of the table that gives its rows, from the output's gradient (B, d)."""
         layer, rows = self._layer, len(self._offsets)
         entries = layer.num_embeddings
         if not rows:

@@ -25,7 +25,7 @@ except ImportError as error:
     raise ImportError("FusedDPOptimizer builds on Opacus: pip install 'leakcore[opacus]'") from error
 
 _ADDED = 1e-6
-"""What Opacus adds to a norm before it divides: factors are a trifle smaller, never larger, than Algorithm 1's."""
+"""What Opacus adds to a norm before it divides: factors are slightly smaller than Algorithm 1's, never larger."""
 
 
 class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no types
@@ -73,7 +73,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, module: Any = None, **settings: Any) -> None:
         if isinstance(settings.get("max_grad_norm"), (list, tuple)):
-            raise TypeError("max_grad_norm is a list: FusedDPOptimizer clips whole gradients, and takes one norm")
+            raise TypeError("max_grad_norm is a list: FusedDPOptimizer clips whole gradients, so it must be one norm")
         super().__init__(optimizer, **settings)
         _noise_std(self.noise_multiplier, self.max_grad_norm)
         self._names: dict[int, str] = {}
@@ -101,16 +101,18 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
                 clipping step differently.
         """
         require_type(optimizer, (DPOptimizer,), "Opacus's DPOptimizer with flat clipping")
-        made = cls(
+        fused = cls(
             optimizer.original_optimizer, module=module, noise_multiplier=optimizer.noise_multiplier,
             max_grad_norm=optimizer.max_grad_norm, expected_batch_size=optimizer.expected_batch_size,
             loss_reduction=optimizer.loss_reduction, generator=optimizer.generator, secure_mode=optimizer.secure_mode,
         )  # fmt: skip
-        made.attach_step_hook(optimizer.step_hook)
-        return made
+        fused.attach_step_hook(optimizer.step_hook)
+        return fused
 
     def _attach(self, module: Any, args: tuple[Any, ...] | None = None) -> None:
-        """Take this module's layers over from Opacus's hooks. args: of its call, where that is under way."""
+        """Take over this module's layers from Opacus's hooks. `args` are the arguments of the present call, if there is
+        one.
+        """
         book_keeping.attach(module, self.params)
         self._hooks = book_keeping.find_hooks(module)
         root = self._hooks._module
@@ -140,7 +142,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         if lacking := without_rows(parameters, self._names):
             raise ValueError(f"Per sample gradient is not initialized. Not updated in backward pass? {lacking}")
         batches = [_batches(p) for p in parameters]
-        if len({len(found) for found in batches}) > 1:
+        if len({len(rows_of_batch) for rows_of_batch in batches}) > 1:
             raise ValueError("Number of accumulated steps is inconsistent across parameters")
         if self._check is not None and batches[0]:
             last = [rows[-1] for rows in batches]
@@ -152,9 +154,9 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
                 total = rows.weighted_sum(weights) if rows.rows else torch.zeros_like(p)
                 total = total.detach().to(p.dtype).view(p.shape)
                 p.summed_grad = total if p.summed_grad is None else p.summed_grad.add_(total)
-        for p, found in zip(parameters, batches, strict=True):
+        for p, rows_of_batch in zip(parameters, batches, strict=True):
             _mark_as_processed(p.grad_sample)
-            for rows in found:
+            for rows in rows_of_batch:
                 if isinstance(rows, book_keeping.KeptRows):
                     rows.forget()
 
@@ -179,8 +181,8 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
             by_count = {rows.rows: p for rows, p in zip(batch, self.params, strict=True)}
             named = [f"{n} of {self._names.get(id(by_count[n]), 'a parameter')}" for n in counts]
             raise ValueError(
-                f"parameters have per-sample gradients of {counts} rows in one batch ({', '.join(named)}): must be as "
-                "many as the batch has rows, first in each layer's input"
+                f"parameters have per-sample gradients of {counts} rows in one batch ({', '.join(named)}): must be "
+                "the number of rows of the batch, the first dimension of each layer's input"
             )
         device = self.params[0].device
         squares = torch.zeros(counts[0], dtype=torch.float64, device=device)
@@ -193,7 +195,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         return (float(self.max_grad_norm) / (norms + _ADDED)).clamp(max=1.0)
 
     def _normals(self) -> Callable[[int, torch.Tensor], torch.Tensor]:
-        """Draws standard normals shaped and typed like a parameter, given its index: one array at a time."""
+        """A function that draws standard normals like a parameter, from its index, one array at a time."""
         if self.secure_mode:
             return lambda index, p: torch.from_numpy(secure_normal(p.numel())).to(p.detach()).view_as(p)
         device = "cpu" if self.generator is None else self.generator.device
@@ -209,14 +211,17 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         return draw
 
     def _get_flat_grad_sample(self, p: torch.Tensor) -> torch.Tensor:
-        """Opacus's, for `grad_samples`: rows that are not there are made."""
+        """Opacus's method, for `grad_samples`; rows that do not exist yet are computed."""
         parts = [rows.values if isinstance(rows, Dense) else rows.dense().view(-1, *p.shape) for rows in _read(p)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def require_type(optimizer: Any, kinds: tuple[type, ...], allowed: str) -> None:
-    """TypeError for any other type: heirs of `DPOptimizer` clip by layer, change C, or release a part of the sum, and
-    their attributes do not tell."""
+    """TypeError for any other type, subclasses included.
+
+    Subclasses of `DPOptimizer` clip by layer, change C, or release a part of the sum, which their attributes do not
+    show.
+    """
     if type(optimizer) not in kinds:
         raise TypeError(f"optimizer is a {type(optimizer).__name__}: must be {allowed}")
 
@@ -226,15 +231,15 @@ def _read(parameter: torch.Tensor) -> list[Any]:
     samples = getattr(parameter, "grad_sample", None)
     if samples is None:
         raise ValueError("Per sample gradient is not initialized. Not updated in backward pass?")
-    found = samples if isinstance(samples, list) else [samples]
-    return [Dense(rows.detach()) if isinstance(rows, torch.Tensor) else rows for rows in found]
+    batches = samples if isinstance(samples, list) else [samples]
+    return [Dense(rows.detach()) if isinstance(rows, torch.Tensor) else rows for rows in batches]
 
 
 def _batches(parameter: torch.Tensor) -> list[Any]:
-    """`_read`, of rows that no step has used."""
-    found = _read(parameter)
+    """`_read`, for rows that no step has used."""
+    rows = _read(parameter)
     _check_processed_flag(parameter.grad_sample)  # type: ignore[attr-defined]
-    return found
+    return rows
 
 
 def _attach_when_called(optimizer: FusedDPOptimizer) -> None:
@@ -256,7 +261,7 @@ def _attach_when_called(optimizer: FusedDPOptimizer) -> None:
 
 
 def _noise_std(sigma: Any, clip: Any) -> float:
-    """σC; ValueError where a schedule or a setting made either negative or NaN: no noise would be added, or no clip."""
+    """σC; ValueError if either is negative or NaN, because then no noise would be added, or nothing clipped."""
     for name, value in (("noise_multiplier", sigma), ("max_grad_norm", clip)):
         if not float(value) >= 0.0:
             raise ValueError(f"{name}={value}: must be at least 0")

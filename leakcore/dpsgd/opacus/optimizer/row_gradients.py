@@ -1,4 +1,4 @@
-"""Per-sample gradients of a parameter that are never made: norms and weighted sums from what the two passes leave.
+"""Norms and weighted sums of a parameter's per-sample gradients, which are never built.
 
 Book-keeping, Bu, Wang, Zha and Karypis (2022, "Differentially Private Optimization on Large Model at Small Cost",
 sections 3 and 4): with inputs a and output gradients δ of a layer, g_i = Σ_t δ_it ⊗ a_it, the norms follow from a and δ
@@ -23,7 +23,7 @@ Rows = slice | torch.Tensor
 
 
 class Use(Protocol):
-    """What one use of a parameter adds to its per-sample gradients g_i, i < rows, in the shape of the parameter."""
+    """What one use of a parameter adds to its per-sample gradients g_i, i < rows, shaped like the parameter."""
 
     @property
     def rows(self) -> int: ...
@@ -74,7 +74,7 @@ class Outer:
         return len(self.a)
 
     def squared_norms(self) -> torch.Tensor:
-        """⟨aaᵀ, δδᵀ⟩ (Bu et al. 2022, equation 3), T×T matrices; by the definition where that would lose digits."""
+        """⟨aaᵀ, δδᵀ⟩ (Bu et al. 2022, equation 3), from T×T matrices; by the definition if that loses digits."""
         if self.a.shape[1] == 1:
             return (_lengths(self.a[:, 0]).double() * _lengths(self.delta[:, 0]).double()).square()
         return _gram_norms(self.a, self.delta)
@@ -119,24 +119,24 @@ class Convolved:
         return total
 
     def dense(self, rows: Rows) -> torch.Tensor:
-        made = self._grouped(rows) @ self._patches(rows).transpose(2, 3)
-        return made.reshape(-1, *self.shape)
+        products = self._grouped(rows) @ self._patches(rows).transpose(2, 3)
+        return products.reshape(-1, *self.shape)
 
     def all_dense(self) -> torch.Tensor:
         """`dense` of all rows, in blocks."""
-        made = self.delta.new_empty((self.rows, *self.shape))
+        out = self.delta.new_empty((self.rows, *self.shape))
         for rows in _blocks(self.rows, self._groups * self.inputs * self.positions):
-            made[rows] = self.dense(rows)
-        return made
+            out[rows] = self.dense(rows)
+        return out
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         scaled = self.delta * weights.view(-1, *[1] * (self.delta.ndim - 1))
         none = [0] * len(self._stride)
-        made: torch.Tensor = torch.ops.aten.convolution_backward(
+        total: torch.Tensor = torch.ops.aten.convolution_backward(
             scaled, self.a.to(scaled.dtype), scaled.new_empty(self.shape), None, self._stride, none, self._dilation,
             False, none, self._groups, (False, True, False),
         )[1]  # fmt: skip
-        return made
+        return total
 
     def _grouped(self, rows: Rows) -> torch.Tensor:
         """(b, groups, p/groups, positions)"""
@@ -169,14 +169,14 @@ class Gathered:
         """Entries that a sample looked up more than once are added up first."""
         sample = torch.arange(self.rows, device=self.index.device)
         keys = (sample[:, None] * self._entries + self.index).flatten()
-        found, place = torch.unique(keys, return_inverse=True)
-        lengths = _lengths(_table(self.delta.flatten(0, 1), place, len(found))).double().square()
-        return lengths.new_zeros(self.rows).index_add_(0, found // self._entries, lengths)
+        places, place = torch.unique(keys, return_inverse=True)
+        lengths = _lengths(_table(self.delta.flatten(0, 1), place, len(places))).double().square()
+        return lengths.new_zeros(self.rows).index_add_(0, places // self._entries, lengths)
 
     def dense(self, rows: Rows) -> torch.Tensor:
         index, delta = self.index[rows, :, None], self.delta[rows]
-        made = delta.new_zeros((len(delta), self._entries, delta.shape[2]))
-        return made.scatter_add_(1, index.expand(-1, -1, delta.shape[2]), delta)
+        table = delta.new_zeros((len(delta), self._entries, delta.shape[2]))
+        return table.scatter_add_(1, index.expand(-1, -1, delta.shape[2]), delta)
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         scaled = (self.delta * weights[:, None, None]).flatten(0, 1)
@@ -186,7 +186,7 @@ class Gathered:
 class Pooled:
     """The table (V, d) of a bag layer: g_i = Σ_w weight_w·e(index_w) ⊗ δ_i over the words w of bag i.
 
-    index, bag, weight: (W,); δ: (B, d).
+    index, bag and weight are (W,), δ is (B, d).
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Pooled:
         return len(self._delta)
 
     def squared_norms(self) -> torch.Tensor:
-        """‖δ_i‖²·Σ_v c_iv², c_iv being the weights of entry v in bag i, added up."""
+        """‖δ_i‖²·Σ_v c_iv², where c_iv is the sum of the weights of entry v in bag i."""
         keys, place = torch.unique(self._bag * self._entries + self._index, return_inverse=True)
         weights = torch.zeros(len(keys), dtype=torch.float64, device=keys.device)
         weights.index_add_(0, place, self._weight.double())
@@ -212,9 +212,9 @@ class Pooled:
         position[chosen] = torch.arange(len(chosen), device=self._bag.device)
         here = position[self._bag] >= 0
         index, bag = self._index[here], self._bag[here]
-        made = self._delta.new_zeros((len(chosen) * self._entries, self._delta.shape[1]))
-        made.index_add_(0, position[bag] * self._entries + index, self._delta[bag] * self._weight[here, None])
-        return made.view(len(chosen), self._entries, -1)
+        table = self._delta.new_zeros((len(chosen) * self._entries, self._delta.shape[1]))
+        table.index_add_(0, position[bag] * self._entries + index, self._delta[bag] * self._weight[here, None])
+        return table.view(len(chosen), self._entries, -1)
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         scaled = (self._delta * weights[:, None])[self._bag]
@@ -222,7 +222,7 @@ class Pooled:
 
 
 class Picked:
-    """The table (V, d) of a bag layer that takes the largest: g_i[index_ik, k] = δ_ik. index, δ: (B, d)."""
+    """The table (V, d) of a bag layer that takes the maximum: g_i[index_ik, k] = δ_ik, with index and δ (B, d)."""
 
     def __init__(self, index: torch.Tensor, delta: torch.Tensor, entries: int) -> None:
         self._index, self._delta, self._entries = index, delta, entries
@@ -236,8 +236,8 @@ class Picked:
 
     def dense(self, rows: Rows) -> torch.Tensor:
         index, delta = self._index[rows], self._delta[rows]
-        made = delta.new_zeros((len(delta), self._entries, delta.shape[1]))
-        return made.scatter_(1, index[:, None], delta[:, None])
+        table = delta.new_zeros((len(delta), self._entries, delta.shape[1]))
+        return table.scatter_(1, index[:, None], delta[:, None])
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         scaled = self._delta * weights[:, None]
@@ -245,7 +245,7 @@ class Picked:
 
 
 class Several:
-    """Uses of different kinds by the same samples: rows are made a block at a time for their norms."""
+    """Uses of different kinds by the same samples. For the norms, rows are computed a block at a time."""
 
     def __init__(self, uses: Sequence[Use], shape: Sequence[int]) -> None:
         self.uses, self._shape = list(uses), tuple(shape)
@@ -262,24 +262,24 @@ class Several:
         return torch.cat(parts)
 
     def dense(self, rows: Rows) -> torch.Tensor:
-        made = None
+        total = None
         for use in self.uses:
             some = use.dense(rows)
-            made = some if made is None else made + some
-        assert made is not None
-        return made
+            total = some if total is None else total + some
+        assert total is not None
+        return total
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
-        made = self.uses[0].weighted_sum(weights)
+        total = self.uses[0].weighted_sum(weights)
         for use in self.uses[1:]:
-            made = made + use.weighted_sum(weights)
-        return made
+            total = total + use.weighted_sum(weights)
+        return total
 
 
 def shorter(use: Outer | Convolved) -> Use:
-    """The rows themselves where they are smaller than what they come from: then making them is faster as well.
+    """The rows themselves if they are smaller than what they are computed from; computing them is then also faster.
 
-    T(p + d) against p·d: the rule of Bu et al. (2022, section 4.2) with memory for time.
+    It compares T(p + d) with p·d: the rule of Bu et al. (2022, section 4.2), with memory for time.
     """
     if isinstance(use, Outer):
         t, d, p = use.a.shape[1], use.a.shape[2], use.delta.shape[2]
@@ -291,7 +291,7 @@ def shorter(use: Outer | Convolved) -> Use:
 
 
 def together(uses: Sequence[Use], shape: Sequence[int]) -> Use:
-    """One use that stands for several by the same samples; absent last rows are zero."""
+    """One use that stands for several by the same samples; rows missing at the end are zero."""
     if len(uses) == 1:
         return uses[0]
     rows = max(use.rows for use in uses)
@@ -310,10 +310,10 @@ def together(uses: Sequence[Use], shape: Sequence[int]) -> Use:
 
 
 def _gram_norms(a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
-    """Σ_st ⟨a_s, a_t⟩⟨δ_s, δ_t⟩ per row.
+    """Σ_st ⟨a_s, a_t⟩⟨δ_s, δ_t⟩ for each row.
 
-    Its rounding error is a share of S² = (Σ_t ‖a_t‖‖δ_t‖)², not of itself: a row whose terms cancel to less than
-    10⁴ ulp of S² is made and measured, so that no norm is wrong by more than about 1e-4 of itself.
+    The rounding error is a share of S² = (Σ_t ‖a_t‖‖δ_t‖)², and not of the result. A row whose terms cancel to less
+    than 10⁴ ulp of S² is therefore computed and measured, so that no norm is wrong by more than about 1e-4 of itself.
     """
     total = torch.empty(len(a), dtype=torch.float64, device=a.device)
     wide = torch.promote_types(delta.dtype, torch.float32)
@@ -330,24 +330,24 @@ def _gram_norms(a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
 
 
 def _lengths(rows: torch.Tensor) -> torch.Tensor:
-    """‖row‖, in float32 at least."""
+    """‖row‖, computed in float32 or wider."""
     wide = torch.promote_types(rows.dtype, torch.float32)
-    found: torch.Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=wide)
-    return found
+    lengths: torch.Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=wide)
+    return lengths
 
 
 def _table(rows: torch.Tensor, index: torch.Tensor, entries: int) -> torch.Tensor:
-    """(entries, d): rows added up by index. The backward of an embedding, many times faster than index_add on CPU."""
-    made: torch.Tensor = torch.ops.aten.embedding_dense_backward(rows.contiguous(), index, entries, -1, False)
-    return made
+    """(entries, d): rows added up by index, by an embedding's backward, many times faster than index_add on the CPU."""
+    table: torch.Tensor = torch.ops.aten.embedding_dense_backward(rows.contiguous(), index, entries, -1, False)
+    return table
 
 
 def padded(rows: torch.Tensor, count: int) -> torch.Tensor:
-    """With rows of zeros behind them, `count` in all."""
+    """Rows, followed by rows of zeros, `count` in all."""
     return functional.pad(rows, [0, 0] * (rows.ndim - 1) + [0, count - len(rows)]) if len(rows) < count else rows
 
 
 def _blocks(rows: int, each: int) -> list[slice]:
-    """Runs of rows whose scratch is at most `_BLOCK` elements, one row at least."""
+    """Ranges of rows whose scratch is at most `_BLOCK` elements, at least one row each."""
     some = max(1, _BLOCK // max(each, 1))
     return [slice(start, start + some) for start in range(0, rows, some)]

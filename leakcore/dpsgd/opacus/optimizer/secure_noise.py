@@ -1,4 +1,4 @@
-"""Gaussian noise for models that are released: the operating system's generator, robust to what rounding gives away."""
+"""Gaussian noise for models that are released, from the operating system, robust to what rounding reveals."""
 
 from __future__ import annotations
 

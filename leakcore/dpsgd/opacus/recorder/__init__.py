@@ -1,1 +1,1 @@
-"""A training loop, watched: its steps, its losses, and what they say of candidates."""
+"""Watching a training loop: its steps, its losses, and the scores of candidates."""

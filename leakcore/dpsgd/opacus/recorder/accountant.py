@@ -1,4 +1,4 @@
-"""What was done before a recording and between: Opacus's accountant, and the wrapped optimizer's own count of steps."""
+"""Steps before and between recordings: Opacus's accountant, and the wrapped optimizer's own count."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _COUNTING = tuple(
         "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SparseAdam"
     )
 )  # fmt: skip
-"""Optimizers of torch whose state counts their steps, also where it was loaded from a checkpoint."""
+"""Optimizers of torch whose state counts their steps, also after it was loaded from a checkpoint."""
 
 
 def accountants_of(hook: Any) -> list[Any]:
-    """The accountants that an optimizer's step hook can tell, also through hooks and objects around them."""
+    """The accountants that an optimizer's step hook can inform, also through hooks and objects around them."""
     from opacus.accountants.accountant import IAccountant
 
     accountants: dict[int, Any] = {}
@@ -40,7 +40,7 @@ def accountants_of(hook: Any) -> list[Any]:
 
 
 def _behind(value: Any) -> list[Any]:
-    """What a function closes over or reads of its module, what a method's object or any other one holds."""
+    """What a function closes over or reads from its module, or what a method's object or another object holds."""
     if inspect.isfunction(value):
         empty = types.CellType()  # of a name that is not bound yet
         cells = [cell.cell_contents for cell in value.__closure__ or () if cell != empty]
@@ -56,8 +56,9 @@ def _behind(value: Any) -> list[Any]:
 
 
 def read_history(accountant: Any) -> list[tuple[float, float | None, int]] | None:
-    """(σ, q, steps) in the order of the run; None where an accountant of another kind keeps something else. A rate that
-    is none (Opacus multiplies q by the batches that a step accumulates) is None.
+    """(σ, q, steps) in the order of the run; None for an accountant of another kind.
+
+    A rate above 1 (Opacus multiplies q by the number of batches that a step accumulates) is None.
     """
     out: list[tuple[float, float | None, int]] = []
     history = getattr(accountant, "history", None)
@@ -75,7 +76,7 @@ def read_history(accountant: Any) -> list[tuple[float, float | None, int]] | Non
 
 
 class StepCount:
-    """Steps of a torch optimizer: what its state says, and those made since the first recorder saw it."""
+    """The steps of a torch optimizer: the count in its state, and the steps since the first recorder was created."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.complete = type(optimizer) in _COUNTING
@@ -86,13 +87,13 @@ class StepCount:
         self._steps += 1
 
     def read(self, optimizer: torch.optim.Optimizer) -> int:
-        """Steps so far; where they are not `complete` there may have been more before the optimizer was seen."""
+        """Steps so far; if they are not `complete`, there may have been more before the first recorder was created."""
         self._steps = max([self._steps, *(_steps_of(state) for state in optimizer.state.values())])
         return self._steps
 
 
 def _steps_of(state: Any) -> int:
-    """Steps that left this state of a parameter: their number, or 1 for a momentum, which only a step leaves."""
+    """The steps behind this state of a parameter: their number, or 1 for a momentum, which only a step leaves."""
     if not isinstance(state, dict):
         return 0
     count = state.get("step", state.get("n_iter"))
@@ -105,7 +106,7 @@ _COUNTS: weakref.WeakKeyDictionary[torch.optim.Optimizer, StepCount] = weakref.W
 
 
 def step_count(optimizer: torch.optim.Optimizer) -> StepCount:
-    """The one count of this optimizer, which every recorder of it shares."""
+    """The count of this optimizer, shared by all its recorders."""
     if optimizer not in _COUNTS:
         _COUNTS[optimizer] = StepCount(optimizer)
     return _COUNTS[optimizer]

@@ -1,4 +1,4 @@
-"""What this thread evaluates next to a training loop, and no recording is of."""
+"""Evaluations of this thread that belong to no recorded training loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
-    """Modules that are called in this thread meanwhile are no part of any loop that is watched."""
+    """Within the block, modules that this thread calls belong to no recorded loop."""
     before, _thread.aside = is_aside(), True
     try:
         yield

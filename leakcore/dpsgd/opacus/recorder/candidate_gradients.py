@@ -21,12 +21,12 @@ from leakcore.gradients import Criterion, Functional, RowByRow, RowError, State,
 _log = logging.getLogger(__name__)
 _ROWS_TO_TRY = 64
 _DIFFERENCE = 1e-3
-"""Of the two ways to a row's gradient, relative to it, in float32: more is no rounding."""
+"""Largest relative difference in float32 between the two ways to a row's gradient that rounding explains."""
 
 
 @dataclasses.dataclass
 class Route:
-    """How candidates' gradients are computed, once chosen. checked: together gives what one by one gives."""
+    """How the candidates' gradients are computed. `checked`: computing them together agrees with one by one."""
 
     one_by_one: bool = False
     checked: bool = False
@@ -35,9 +35,9 @@ class Route:
 class CandidateGradients:
     """Per-sample gradients of the candidates at the optimizer's present parameters.
 
-    All together by torch's vmap; where that cannot be done, or differs from plain autograd, one by one, which is then
-    the route for good. The model is left as it was, and so are all generators of random numbers: what the model draws
-    for candidate i in a step depends on both numbers alone.
+    All are computed together by torch's vmap. If that fails, or differs from plain autograd, they are computed one by
+    one from then on. The model and all random generators are left unchanged: what the model draws for candidate i in a
+    step depends on these two numbers alone.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class CandidateGradients:
         self._alone = RowByRow(self._module, criterion, self._parameters, optimizer.loss_reduction == "mean")
 
     def require_of_rows(self) -> None:
-        """ValueError where the criterion, over candidates, is neither the mean nor the sum of what it is for each."""
+        """ValueError unless the criterion over candidates is the mean or the sum of its values for each."""
         x, y = self._rows(np.arange(min(len(self._x), _ROWS_TO_TRY)))
         with left_alone(self._module, self._criterion, evaluating=True) as state:
             state.seed(self._step)
@@ -76,8 +76,8 @@ class CandidateGradients:
                 self._criterion(outputs, y.clone())
             except Exception as error:  # of the model: its rows may still go one by one
                 _log.warning(
-                    "record: whether the criterion mixes rows is not known: several candidates at once are not taken "
-                    "(%s)", first_line(error),
+                    "record: whether the criterion mixes rows is unknown, because it does not accept several "
+                    "candidates at once (%s)", first_line(error),
                 )  # fmt: skip
                 return
             require_of_rows(self._criterion, outputs, y)
@@ -105,8 +105,10 @@ class CandidateGradients:
         return dots[0], norms, dots[1:]
 
     def misfit(self, error: Exception, passes: Sequence[ForwardPass]) -> str:
-        """What of the candidates the model, or the criterion, does not take, after that error; "" where the reason is
-        another: a row of the batch is not taken by itself either."""
+        """Which part of the candidates the model or the criterion refuses, after that error.
+
+        It is "" if the reason is another, because a row of the batch is refused as well.
+        """
         i = error.row if isinstance(error, RowError) else 0
         x, y = self._rows(np.array([i]))
         what, why = self._refused(x, y)
@@ -118,12 +120,12 @@ class CandidateGradients:
             theirs = batch.targets[:1] if known and batch.targets is not None else y
             if self._refused(batch.rows[:1], theirs)[0] == what and (known or what == "inputs"):
                 return ""
-        given, taker = (self._x, "model") if what == "inputs" else (self._y, "criterion")
-        kind = f"{what} of shape {tuple(given.shape)} and type {given.dtype}"
+        passed, taker = (self._x, "model") if what == "inputs" else (self._y, "criterion")
+        kind = f"{what} of shape {tuple(passed.shape)} and type {passed.dtype}"
         return f"candidates: {kind} do not fit the {taker} ({why})"
 
     def _refused(self, x: torch.Tensor, y: torch.Tensor) -> tuple[str, str]:
-        """Which of a row's "inputs" and "targets" is not taken, alone or twice, and why; ("", "") where both are."""
+        """Which of a row's "inputs" and "targets" is refused, alone and twice, and why; ("", "") if neither is."""
         first = ("", "")
         for rows, targets in ((x.clone(), y.clone()), (torch.cat([x, x]), torch.cat([y, y]))):
             what = "inputs"
@@ -148,7 +150,7 @@ class CandidateGradients:
                     due = (self._step + 1) & self._step == 0  # steps 1, 2, 4, 8, …
                     if (self._route.checked and not due) or self._is_autograd(rows, indices, x, y, state):
                         return rows
-                    why = "its gradients are not those of plain autograd"
+                    why = "its gradients differ from plain autograd's"
                 except Exception as error:
                     why = first_line(error)
                 self._route.one_by_one = True
@@ -157,7 +159,7 @@ class CandidateGradients:
             rows = self._one_by_one(indices, x, y, state)
             if why:
                 _log.warning(
-                    "record: torch's vmap does not take this model or criterion (%s). The candidates' gradients are "
+                    "record: torch's vmap does not accept this model or criterion (%s). The candidates' gradients are "
                     "computed one by one, which takes about %.2g s in each step for %d candidates",
                     why, (time.perf_counter() - start) / len(indices) * len(self._x), len(self._x),
                 )  # fmt: skip
@@ -182,7 +184,7 @@ class CandidateGradients:
     def _is_autograd(
         self, rows: torch.Tensor, indices: np.ndarray, x: torch.Tensor, y: torch.Tensor, state: State
     ) -> bool:
-        """Whether the first and the last of these rows are those of plain autograd, too."""
+        """Whether the first and the last of these rows agree with plain autograd."""
         some = sorted({0, len(indices) - 1}) if len(indices) else []
         state.restore()
         alone = self._one_by_one(indices[some], x[some], y[some], state).double()
@@ -192,7 +194,7 @@ class CandidateGradients:
         return self._route.checked
 
     def _rows(self, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets, where the model is and as it takes them."""
+        """Inputs and targets on the model's device, in the form that it takes."""
         like, chosen = self._parameters[0], torch.from_numpy(indices)
         x, y = (t[chosen].to(like.device) for t in (self._x, self._y))
         return (x.to(like.dtype) if x.is_floating_point() else x), y

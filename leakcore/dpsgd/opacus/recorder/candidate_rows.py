@@ -17,14 +17,14 @@ from leakcore.dpsgd.opacus.recorder.forward_passes import ForwardPass
 _log = logging.getLogger(__name__)
 _CHANCE = 1e-6
 _CONTRADICTED = 3
-"""So many candidates that come with other targets only, before any comes with its own, are taken for wrong targets."""
+"""If so many candidates come with other targets only, before any comes with its own, they count as wrong targets."""
 
 
 class CandidateRows:
-    """n rows, recognised in batches by their inputs, and by their targets where the loss shows these.
+    """n rows, recognised in batches by their inputs, and by their targets if the loss shows these.
 
-    A row with a candidate's inputs and another target is another row. members: (n,) bool, None where not given; a row
-    equal to a candidate that is given as no member is another row as well.
+    A row with a candidate's inputs and another target is another row. `members` is (n,) bool or None; a row equal to a
+    candidate that the caller called no member is another row as well.
     """
 
     def __init__(self, x: torch.Tensor, y: torch.Tensor, members: np.ndarray | None) -> None:
@@ -35,7 +35,7 @@ class CandidateRows:
         self._warned: set[str] = set()
 
     def of_batch(self, passes: Iterable[ForwardPass]) -> np.ndarray:
-        """Indices of the candidates in it, rising. ValueError where candidates cannot be told apart."""
+        """The indices of the candidates in the batch, ascending. ValueError if candidates cannot be distinguished."""
         inside: set[int] = set()
         for forward in passes:
             if forward.rows is not None:
@@ -44,16 +44,17 @@ class CandidateRows:
             for i in [i for i in inside if not self._members[i]]:
                 inside.discard(i)
                 self._warn(
-                    "members", f"candidate {i} is given as no member, and a row equal to it is in a batch: it is taken "
-                    "for another row. If the data holds no such row, members is in another order than the candidates",
+                    "members", f"candidate {i} is not among the members, but a batch has an equal row, which is "
+                    "taken for another row. If the data has no such row, members and candidates differ in their order",
                 )  # fmt: skip
         return np.array(sorted(inside), dtype=np.int64)
 
     def require_targets(self, steps: int, sample_rate: float | None) -> None:
-        """ValueError where candidates came with other targets than given so often that theirs must be wrong.
+        """ValueError if candidates came with other targets so often that the caller's targets must be wrong.
 
-        A member's own row stays away from `steps` steps with probability (1 − q)^steps; one that came with its own
-        target, or is given as no member, says nothing. Where q or the members are unknown, 1/2 stands for that.
+        A member's own row stays away from `steps` steps with probability (1 − q)^steps. A candidate that came with its
+        own target, or that is called no member, says nothing. Where q or the members are unknown, 1/2 stands for that
+        probability.
         """
         wrong = [i for i in self._contradicted if i not in self._confirmed and self._is_member(i)]
         if not wrong:
@@ -106,15 +107,14 @@ class CandidateRows:
         assert self._by_inputs is not None
         if twins := next((group for group in self._by_inputs.values() if len(group) > 1), None):
             raise ValueError(
-                f"candidates: rows {twins[0]} and {twins[1]} have equal inputs, and the targets, by which they differ, "
-                "are not seen in the loop: they are where its loss is a module of torch.nn that is given the model's "
-                "outputs"
+                f"candidates: rows {twins[0]} and {twins[1]} have equal inputs, and their targets, which differ, "
+                "cannot be seen in the loop: that needs a loss of torch.nn that receives the model's outputs"
             )
 
     def _mismatch(self, i: int, target: torch.Tensor, more: str = "") -> str:
         return (
-            f"candidates: the target of row {i} is {self.y[i].tolist()}, and the loop gives the loss "
-            f"{target.tolist()} for it{more}: pass the targets as the loss is given them"
+            f"candidates: the target of row {i} is {self.y[i].tolist()}, and the loop passes the loss "
+            f"{target.tolist()} for it{more}: pass the targets in the form that the loss receives"
         )
 
     def _warn(self, what: str, message: str) -> None:
@@ -124,13 +124,14 @@ class CandidateRows:
 
 
 def read_candidates(candidates: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets. TypeError or ValueError for anything but two arrays of equally many rows."""
+    """Inputs and targets. TypeError or ValueError unless they are two arrays with the same number of rows."""
     if not isinstance(candidates, (tuple, list)) or len(candidates) != 2:
         raise TypeError(f"candidates is a {type(candidates).__name__}: must be a pair (inputs, targets)")
     x, y = (_as_tensor(c, what) for c, what in zip(candidates, ("inputs", "targets"), strict=True))
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or len(x) == 0:
         raise ValueError(
-            f"candidates: {tuple(x.shape)} inputs and {tuple(y.shape)} targets: must be one or more rows, equally many"
+            f"candidates: {tuple(x.shape)} inputs and {tuple(y.shape)} targets: must be one or more rows, as many "
+            "inputs as targets"
         )
     return x, y
 

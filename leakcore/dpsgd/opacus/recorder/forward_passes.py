@@ -1,4 +1,4 @@
-"""Forward passes of the model between two steps: the rows that went in, what came out, and whether a loss used it."""
+"""Forward passes of the model between two steps: their rows, their outputs, and whether a loss used these."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from torch.utils._pytree import tree_leaves
 
 
 class Output:
-    """A tensor that a forward pass gave, as it was then. Its graph is not kept: a loop may drop it.
+    """A tensor that a forward pass returned, as it was then. Its graph is not kept alive, so that a loop may drop it.
 
-    leaf: which of several tensors it is, in the order of torch's trees; None for a model that returns one tensor.
+    Attributes:
+        leaf: which of several tensors it is, in the order of torch's trees; None if the model returned one tensor.
     """
 
     def __init__(self, tensor: torch.Tensor, leaf: int | None, of: ForwardPass) -> None:
@@ -20,14 +21,14 @@ class Output:
         self.number = number_of(tensor)
 
     def is_given(self, value: torch.Tensor) -> bool:
-        """Whether these are its numbers, in its order."""
+        """Whether a tensor holds the same numbers in the same order."""
         own = self._values
         if own._version != self._version or value.numel() != own.numel():
             return False
         return torch.equal(value.detach().reshape(-1).to(own.dtype), own.reshape(-1))
 
     def led_to(self, value: torch.Tensor) -> bool:
-        """Whether the graph leads back from there: its nodes are numbered as they are made."""
+        """Whether the graph leads from that tensor back to this output. Nodes are numbered as they are created."""
         todo, known = [value.grad_fn], set()
         while todo and self.number >= 0:
             node = todo.pop()
@@ -43,9 +44,10 @@ class Output:
 class ForwardPass:
     """One call of the model in training.
 
-    rows: what went in, before the model could change it; None where that is no tensor. went_back: whether a loss went
-    back through it, so that its rows are of the step's batch. targets: what the loss was given for these rows; None
-    where that is unknown.
+    Attributes:
+        rows: the input, before the model could change it; None if it was not a tensor.
+        went_back: whether a loss went back through this pass, so that its rows belong to the batch of the step.
+        targets: what the loss received for these rows; None if unknown.
     """
 
     def __init__(self, rows: torch.Tensor | None, output: Any) -> None:
@@ -64,5 +66,5 @@ class ForwardPass:
 
 
 def number_of(tensor: torch.Tensor) -> int:
-    """Of the node that made it, in autograd's order; -1: none did."""
+    """The number, in autograd's order, of the node that created the tensor; -1 if none did."""
     return -1 if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()

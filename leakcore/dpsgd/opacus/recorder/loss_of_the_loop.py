@@ -1,4 +1,4 @@
-"""The loss of a training loop, found by watching the modules that it calls, and what it makes of the rows' values."""
+"""The loss of a training loop, recognised by the modules that the loop calls, and how it reduces the rows' values."""
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ _MIXED = (
 def how_reduced(
     values: torch.Tensor, function: Callable[..., torch.Tensor], rows: tuple[Any, ...], owner: Any = None
 ) -> str:
-    """Whether `values`, function(*rows), is "mean" or "sum" of what it is for each row; "mixed" if neither.
+    """Whether `values` = function(*rows) is the "mean" or the "sum" of the function's values for each row, or "mixed".
 
-    "" where that does not show: a single row, arguments that are no rows, values that are not finite, or all zero.
-    owner: the module of which the function is a method, left as it is.
+    It is "" if that cannot be seen: a single row, arguments that are not rows, values that are not finite or all zero.
+    `owner` is the module whose method the function is; it stays unchanged.
     """
     if not all(isinstance(r, torch.Tensor) and r.ndim > 0 and len(r) == len(rows[0]) for r in rows):
         return ""
     if not rows or len(rows[0]) < 2 or not values.isfinite().all():
         return ""
-    given = tuple(r.detach() for r in rows)
+    detached = tuple(r.detach() for r in rows)
     with left_alone(None, owner) as state:
         try:
-            alone = torch.func.vmap(lambda *row: function(*(r[None] for r in row)).sum())(*given)
+            alone = torch.func.vmap(lambda *row: function(*(r[None] for r in row)).sum())(*detached)
         except Exception:  # what vmap cannot do
             try:
                 state.restore()
-                alone = torch.stack([function(*(r[k : k + 1] for r in given)).sum() for k in range(len(given[0]))])
-            except Exception:  # not row by row: the candidates, of which it will be asked too, say why
+                alone = torch.stack(
+                    [function(*(r[k : k + 1] for r in detached)).sum() for k in range(len(detached[0]))]
+                )
+            except Exception:  # not row by row; the candidates, which are tried as well, say why
                 return ""
     total, whole_value = float(alone.double().sum()), float(values.double().sum())
     error = (4 * torch.finfo(values.dtype).eps + 1e-5) * float(alone.double().abs().sum())
@@ -58,7 +60,7 @@ def how_reduced(
 
 
 def require_of_rows(criterion: Callable[..., torch.Tensor], outputs: Any, targets: torch.Tensor) -> None:
-    """ValueError where the criterion mixes rows."""
+    """ValueError if the criterion mixes rows."""
     leaves, form = tree_flatten(outputs)
 
     def function(*rows: Any) -> torch.Tensor:
@@ -70,17 +72,25 @@ def require_of_rows(criterion: Callable[..., torch.Tensor], outputs: Any, target
 
 @dataclasses.dataclass
 class _LossCall:
-    """One call of a loss. inside: the module that is no model and called it. output: the model's that it was given;
-    None where it was given what is made of the model's outputs, in place of being them, or where these are unknown.
-    made: whether it was the former. reduced: what `how_reduced` says of it. targets: what stood next to the outputs.
-    number: of its value's node. together: the calls that one backward pass goes through. part: whether that pass
-    reaches the model's outputs around the loss, too. weights: of its values in what the loop went back from, at the
-    first backward pass; None before it."""
+    """One call of a loss.
+
+    Attributes:
+        inside: the module, other than the model, that called it.
+        output: the model's output that it received; None if it received something derived from outputs, or if these are
+            unknown.
+        derived: whether it received something derived from the model's outputs.
+        reduced: what `how_reduced` says of it.
+        targets: the argument next to the outputs.
+        number: of the node of its value.
+        together: the calls that one backward pass goes through.
+        part: whether that pass also reaches the model's outputs around the loss.
+        weights: of its values in what the loop went back from, at the first backward pass; None before it.
+    """
 
     loss: nn.Module
     inside: nn.Module | None
     output: Output | None
-    made: bool
+    derived: bool
     reduced: str
     targets: torch.Tensor | None
     number: int
@@ -96,7 +106,7 @@ class _LossCall:
 
     @property
     def rows(self) -> int:
-        """As many values as rows are one for each row."""
+        """The number of values that are one value for each row."""
         assert self.weights is not None
         known = self.output is not None and self.output.of.rows is not None
         if known and self.weights.numel() % max(1, len(self.output.of.rows)) == 0:  # type: ignore[union-attr, arg-type]
@@ -106,9 +116,12 @@ class _LossCall:
 
 class CalledLoss:
     """Hooks `before` and `after` every module's forward pass, and `go_back` every backward pass; `take` at every step.
-    A loss counts only if the loop went back through it, so metrics do not.
 
-    named: the one module that is the loss. None: every loss of `torch.nn` may be it."""
+    A loss counts only if the loop went back through it, so metrics do not count.
+
+    Args:
+        named: the module that is the loss. None: any loss of `torch.nn` may be it.
+    """
 
     def __init__(self, is_model: Callable[[nn.Module], bool], named: nn.Module | None = None) -> None:
         self._is_model, self._named = is_model, named
@@ -120,7 +133,10 @@ class CalledLoss:
         self._running.append(module)
 
     def gave(self, outputs: list[Output]) -> None:
-        """The model's. A loss that neither they nor what is made of them goes into is another's."""
+        """Note outputs of the model.
+
+        A loss that receives neither these nor something derived from them belongs to another model.
+        """
         self._outputs += outputs
 
     def after(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -133,9 +149,9 @@ class CalledLoss:
         if any(self._is_loss(m) for m in self._running):  # part of that one
             return
         tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
-        given = next((o for o in self._outputs if tensors and o.is_given(tensors[0])), None)
-        made = bool(self._outputs and tensors) and given is None
-        if made and not any(o.led_to(t) for o in self._outputs for t in tensors):
+        output_used = next((o for o in self._outputs if tensors and o.is_given(tensors[0])), None)
+        derived = bool(self._outputs and tensors) and output_used is None
+        if derived and not any(o.led_to(t) for o in self._outputs for t in tensors):
             return
         inside = next((m for m in self._running if not self._is_model(m)), None)
         reduced = ""
@@ -143,7 +159,7 @@ class CalledLoss:
             with aside(), torch.no_grad():
                 reduced = how_reduced(output.detach(), module.forward, inputs, module)
         targets = tensors[1].detach().clone() if len(tensors) == 2 and tensors[1].ndim > 0 else None
-        call = _LossCall(module, inside, given, made, reduced, targets, number_of(output))
+        call = _LossCall(module, inside, output_used, derived, reduced, targets, number_of(output))
         output.register_hook(functools.partial(_LossCall.went_back, call))  # type: ignore[no-untyped-call]
         self._calls.append(call)
 
@@ -160,10 +176,14 @@ class CalledLoss:
         self._calls, self._running, self._outputs = [], [], []
 
     def take(self, loss_reduction: str) -> Callable[..., torch.Tensor] | None:
-        """The loss of the step that ends here, as a function of what the model gives; None if none was in it.
+        """The loss of the step that ends here, as a function of the model's output; None if the step had no loss.
 
-        loss_reduction: "mean" or "sum", Opacus's. Raises ValueError where what was called need not be what the loop
-        minimises, mixes rows, or is reduced otherwise than Opacus was told.
+        Args:
+            loss_reduction: "mean" or "sum", Opacus's.
+
+        Raises:
+            ValueError: if the call may not be what the loop minimises, if it mixes rows, or if it is reduced in another
+                way than Opacus assumes.
         """
         calls = [c for c in self._calls if c.weights is not None]
         self.clear()
@@ -179,8 +199,8 @@ class CalledLoss:
         leaves = {c.output.leaf for c in calls if c.output is not None}
         if len(leaves) > 1 or any(not math.isclose(u, units[0], rel_tol=1e-2) for u in units):
             raise ValueError(
-                f"criterion: {type(calls[0].loss).__name__} is of several outputs of the model, or of rows of several "
-                f"lengths: {_NAME_IT}"
+                f"criterion: {type(calls[0].loss).__name__} depends on several outputs of the model, or on rows of "
+                f"several lengths: {_NAME_IT}"
             )
         leaf = leaves.pop() if leaves else None
         loss = calls[0].loss
@@ -191,38 +211,42 @@ class CalledLoss:
 
 
 def _of_leaf(loss: nn.Module, leaf: int | None, factor: float, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
-    """A loss of one of the tensors that the model gives, times a factor."""
+    """A loss of one of the tensors that the model returns, times a factor."""
     values: torch.Tensor = loss(outputs if leaf is None else tree_leaves(outputs)[leaf], targets)
     return values * factor
 
 
 def _require_whole(call: _LossCall) -> None:
-    """ValueError where the loop goes back from more than this call, or gives it other than the model's outputs."""
+    """ValueError if the loop goes back from more than this call, or passes it other things than the model's outputs."""
     name = type(call.loss).__name__
     if call.inside is not None:
         raise ValueError(
             f"criterion: {name} is called inside {type(call.inside).__name__}, whose loss may be another: {_NAME_IT}"
         )
-    if call.made:
+    if call.derived:
         raise ValueError(
-            f"criterion: {name} is given what the loop makes of the model's outputs (a temperature, a log_softmax): "
+            f"criterion: {name} receives something derived from the model's outputs (a temperature, a log_softmax): "
             f"{_NAME_IT}, that begins with the outputs themselves"
         )
     if call.together > 1:
         raise ValueError(
-            f"criterion: {name} goes into one backward pass {call.together} times, and is only a part of the loss each "
-            f"time: {_NAME_IT}, that adds them up; go back from every forward pass of other rows by itself"
+            f"criterion: {name} is called {call.together} times for one backward pass, and is only a part of the loss "
+            f"each time: {_NAME_IT}, that adds them; call backward() for each forward pass separately"
         )
     if call.part:
         raise ValueError(
-            f"criterion: {name} is only a part of the loss: the loop adds to it what goes back to the model's outputs "
-            f"as well (a penalty on them, a second loss): {_NAME_IT}"
+            f"criterion: {name} is only a part of the loss: the loop adds a term that also goes back to the model's "
+            f"outputs (a penalty on them, a second loss): {_NAME_IT}"
         )
 
 
 def _unit(call: _LossCall, loss_reduction: str) -> float:
-    """What the sum of a row's values is multiplied by to be the row's loss, of which Opacus takes the mean or the sum.
-    ValueError where the loop multiplies the loss, mixes rows, or reduces it otherwise than Opacus was told."""
+    """The factor that turns the sum of a row's values into the row's loss; Opacus takes the mean or the sum of these
+    losses.
+
+    Raises:
+        ValueError: if the loop multiplies the loss, mixes rows, or reduces it in another way than Opacus assumes.
+    """
     assert call.weights is not None
     name, weights = type(call.loss).__name__, call.weights.reshape(-1)
     count = len(weights)
@@ -236,8 +260,8 @@ def _unit(call: _LossCall, loss_reduction: str) -> float:
     if not units:
         times = first * (count if loss_reduction == "mean" else 1)
         raise ValueError(
-            f"criterion: {name} is only a part of the loss, or multiplied (by {times:.4g}): the loop goes back neither "
-            f"from its mean nor from its sum: {_NAME_IT}, that multiplies it likewise"
+            f"criterion: {name} is only a part of the loss, or multiplied (by {times:.4g}): the loop calls backward() "
+            f"neither on its mean nor on its sum: {_NAME_IT}, with the same factor"
         )
     if call.reduced == "mixed":
         raise ValueError(_MIXED.format(name=name))
@@ -247,15 +271,15 @@ def _unit(call: _LossCall, loss_reduction: str) -> float:
         units = {call.reduced: 1.0}
     if loss_reduction not in units:
         raise ValueError(
-            f"criterion: the loop goes back from the {next(iter(units))} of {name} over rows, and Opacus was "
-            f"told loss_reduction={loss_reduction!r}, by which it scales the gradients before it clips them: "
+            f"criterion: the loop calls backward() on the {next(iter(units))} of {name} over rows, but Opacus has "
+            f"loss_reduction={loss_reduction!r}, by which it scales the gradients before it clips them: "
             "make them the same"
         )
     return units[loss_reduction]
 
 
 def _alike(a: nn.Module, b: nn.Module) -> bool:
-    """The same function: one module, or two of one class with equal settings and buffers."""
+    """Whether they are the same function: one module, or two of one class with equal settings and buffers."""
     if a is b:
         return True
     if type(a) is not type(b) or next(a.children(), None) is not None or next(b.children(), None) is not None:

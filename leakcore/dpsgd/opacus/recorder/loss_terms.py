@@ -1,4 +1,4 @@
-"""Terms of a loop's loss that reach the parameters other than through the model's outputs."""
+"""Terms of a loop's loss that reach the parameters around the model's outputs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LossTerms:
         self._warned = False
 
     def called(self, layer: nn.Module, within: bool) -> None:
-        """A layer that holds some of the parameters runs in training. within: as a part of the model's forward pass."""
+        """A layer with some of the parameters runs in training; `within`: as a part of the model's forward pass."""
         if not within:
             self._outside = type(layer).__name__
 
@@ -40,15 +40,15 @@ class LossTerms:
             self._around[kind] = self._around.get(kind, False) or through
 
     def require_known(self, optimizer: Any) -> None:
-        """ValueError where the step's release is not of the criterion's gradients alone, or not clipped."""
+        """ValueError if the step releases more than the criterion's gradients, or releases them unclipped."""
         terms, outside = self._around, self._outside
         self._around, self._outside = {}, ""
         if "layers" in terms:
             how = f"{outside} called by itself" if outside else "a penalty on activations"
             raise ValueError(
-                f"criterion: the loop adds to the loss what goes back to the model's layers around its outputs "
-                f"({how}): let the model return what that needs, too, and pass criterion=, a function (all that it "
-                "returns, targets)"
+                f"criterion: the loop adds a term to the loss that goes back to the model's layers around its outputs "
+                f"({how}): let the model also return what the term needs, and pass criterion=, a function (all that "
+                "the model returns, targets)"
             )
         if "parameters" not in terms:
             return
@@ -56,12 +56,12 @@ class LossTerms:
             raise ValueError(
                 "criterion: the loop adds to the loss a penalty on the parameters themselves. Ghost clipping adds its "
                 "gradient once for each row, unclipped, so that a row can move the release by more than max_grad_norm, "
-                "and no ε is proved for that: give the wrapped optimizer weight_decay= instead"
+                "and no ε is proved for that: pass weight_decay= to the wrapped optimizer instead"
             )
         if not self._warned and not hasattr(optimizer, "accumulate"):
             self._warned = True
             _log.warning(
                 "record: criterion: the loop adds to the loss a penalty on the parameters themselves (a regulariser), "
-                "which no layer's per-sample gradients hold: Opacus releases nothing of it, and neither the model nor "
-                "the candidates' gradients feel it. Give the wrapped optimizer weight_decay= instead"
+                "which is not part of any layer's per-sample gradients: Opacus does not release it, and it changes "
+                "neither the model nor the candidates' gradients. Pass weight_decay= to the wrapped optimizer instead"
             )

@@ -1,4 +1,4 @@
-"""Whether the rows that a recorded optimizer clips are the batch's: by what is known of layers, and by `RowCheck`."""
+"""Whether a recorded optimizer clips the rows of the batch: by known errors of layers, and by `RowCheck`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ class RecordedRows:
         self._wrong = ""
 
     def before(self, module: nn.Module, inputs: tuple[Any, ...], model: nn.Module | None) -> None:
-        """A module is called while gradients are recorded. model: what holds the optimizer's parameters, once known."""
+        """A module is called while gradients are recorded. `model` is the module with the optimizer's parameters, once
+        known.
+        """
         from leakcore.dpsgd.opacus.optimizer.book_keeping import find_hooks
         from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer
         from leakcore.dpsgd.opacus.row_check.known_opacus_errors import may_be_wrong
@@ -38,7 +40,7 @@ class RecordedRows:
             self._wrong = self._what_is_wrong(module, inputs)
 
     def require(self) -> None:
-        """ValueError that names the layer, where what the step clipped are not the rows."""
+        """ValueError, with the layer's name, if the step did not clip the rows of the batch."""
         if self._wrong:
             raise ValueError(self._wrong)
         if self._check is None:
@@ -59,7 +61,7 @@ class RecordedRows:
             self._check.stop()
 
     def unused(self, error: BaseException | None) -> str:
-        """Which parameters have no rows, where that is what an error of Opacus is about; else ""."""
+        """Which parameters have no rows, if an error of Opacus is about that; else ""."""
         attribute = "_norm_sample" if "'_norm_sample'" in str(error) else "grad_sample"
         if attribute == "grad_sample" and not str(error).startswith("Per sample gradient is not initialized"):
             return ""

@@ -1,4 +1,4 @@
-"""Record an Opacus training run as the adversary sees it, reduced to scores of candidates on the fly."""
+"""Record an Opacus training run as the adversary sees it, reduced to scores of candidates during the run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 _MEMORY = 1 << 28
 _AUTOSAVE = 100
 _FAILURES = 3
-"""So many steps in a row that cannot be recorded end the recording."""
+"""After so many steps in a row that cannot be recorded, the recording ends."""
 
 
 def record(
@@ -215,7 +215,7 @@ class Recorder:
         self._run.leave()
         if self._failure and kind is None and (self._is_lost or not self._schedule):
             where = "" if self._out is None else f" in {self._out.path}"
-            _log.error("record: there is no trace%s: %s", where, self._failure)
+            _log.error("record: no trace was written%s: %s", where, self._failure)
         if self._out is not None and self._schedule and not self._is_lost:
             try:
                 self._out.save(self.trace())
@@ -268,14 +268,14 @@ class Recorder:
 
     @contextlib.contextmanager
     def _unharmed(self) -> Iterator[None]:
-        """An error of the recording ends the recording, not the loop that is recorded."""
+        """An error of the recording ends the recording, but not the loop that is recorded."""
         try:
             yield
         except Exception as error:
             self._leave_out(error)
 
     def _leave_out(self, error: Exception, warn: bool = True) -> None:
-        """The step that is under way, or that ends, is not recorded; after some in a row, none is any more."""
+        """Leave out the present step; after several in a row, leave out all further steps."""
         message = str(error) or type(error).__name__
         is_known, self._failure = message in self._failure, f"step {self._number}: {message}"
         self._failures += 1
@@ -283,7 +283,7 @@ class Recorder:
         self._is_broken = True
         if warn and (self._is_over or not is_known):
             what = "it and what comes after it are" if self._is_over else "it is"
-            _log.warning("record: %s. The training goes on, and %s not recorded", self._failure, what)
+            _log.warning("record: %s. The training continues, and %s not recorded", self._failure, what)
 
     def _watching(self) -> bool:
         return not self._is_over and not is_aside()
@@ -344,7 +344,7 @@ class Recorder:
         except Exception as error:
             refused = not self._schedule and isinstance(error, (TypeError, ValueError))
             self._leave_out(error, warn=not refused)
-            if refused:  # what must be told otherwise, before any work is lost
+            if refused:  # wrong arguments are reported before any work is lost
                 raise
         finally:
             is_broken, self._is_broken = self._is_broken, False
@@ -363,15 +363,17 @@ class Recorder:
                 _log.warning("record: %s was not written: %s", self._out.path, error)
 
     def _score(self, optimizer: Any) -> None:
-        if hasattr(optimizer, "_adjusted_noise_multiplier"):  # Opacus's adaptive ghost clipping sets it going back
-            raise TypeError("optimizer clips adaptively: record knows clipping by a norm that is given")
+        if hasattr(
+            optimizer, "_adjusted_noise_multiplier"
+        ):  # Opacus's adaptive ghost clipping sets it in the backward pass
+            raise TypeError("optimizer clips adaptively: must clip by a fixed max_grad_norm")
         self._terms.require_known(optimizer)
         self._require_rows()
         if any(p._version != version for p, version in self._versions):
             raise ValueError(
                 "model: its parameters were changed between its forward pass and this step (by another optimizer's "
-                "step?), so the candidates' gradients where the batch's were taken can no longer be known: step this "
-                "one first"
+                "step?), so the candidates' gradients at the batch's parameters can no longer be computed: call this "
+                "optimizer's step first"
             )
         if self._loss is not None:
             self._criterion = self._loss.take(optimizer.loss_reduction) or self._criterion
@@ -425,8 +427,12 @@ class Recorder:
         self, gradients: CandidateGradients, noise: torch.Tensor, inside: np.ndarray, norm: float,
         batch: list[ForwardPass],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
-        """`CandidateGradients.products`. ValueError where the candidates do not fit; RuntimeError where the model, or
-        the criterion, cannot be evaluated for a row by itself."""
+        """`CandidateGradients.products`.
+
+        Raises:
+            ValueError: if the candidates do not fit.
+            RuntimeError: if the model or the criterion cannot be evaluated for a single row.
+        """
         try:
             return gradients.products(noise, inside, norm)
         except Exception as error:
@@ -434,14 +440,14 @@ class Recorder:
                 raise ValueError(misfit) from error
             if isinstance(error, RowError):
                 raise RuntimeError(
-                    f"model: candidate {error.row} by itself ends in {first_line(error)}. Recording evaluates the "
-                    "model in evaluation mode for one row, or for one row twice, and the criterion for what comes out"
+                    f"model: candidate {error.row} alone fails with {first_line(error)}. Recording evaluates the model "
+                    "in evaluation mode for one row, or for one row twice, and the criterion on its output"
                 ) from error
             raise RuntimeError(f"candidates: their gradients cannot be computed ({first_line(error)})") from error
 
 
 def _require_known(optimizer: Any) -> None:
-    """TypeError for an optimizer whose release the scores would not be of."""
+    """TypeError for an optimizer with another release than the scores assume."""
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
     from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer, require_type

@@ -1,4 +1,4 @@
-"""Where the steps that a recorder watches stand in their run, and which steps of it were not watched."""
+"""The place of the recorded steps in their run, and the steps of the run that were not recorded."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ Place = tuple[int, int]
 
 
 class RunSteps:
-    """Told of every step of a recorder, it knows the run's other steps: from the history of the accountant that the
-    optimizer's hook tells, where that counts each recorded step once; else from the wrapped optimizer's own count.
+    """The recorded steps and their place among all steps of the run.
+
+    The run's other steps come from the history of the accountant that the optimizer's hook informs, if that counts each
+    recorded step once; otherwise from the wrapped optimizer's own count.
     """
 
     def __init__(self, optimizer: Any, candidates: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -39,12 +41,12 @@ class RunSteps:
         self._accountants = accountants_of(hook)
 
     def leave(self) -> None:
-        """A recording ends: the parameters after its last step, if that was finished, are those of now."""
+        """A recording ends. If its last step was finished, the present parameters are the ones after that step."""
         if self._places and self._count.read(self._wrapped) == self._places[-1][1] + 1:
             self._after = len(self._places), digest(self._optimizer.params)
 
     def account(self) -> Place:
-        """Call the optimizer's own hook; where this step stands."""
+        """Call the optimizer's own hook, and return the place of this step."""
         before = [_total(a) for a in self._accountants]
         if self._hook is not None:
             self._hook(self._optimizer)
@@ -60,20 +62,20 @@ class RunSteps:
         return mine[0] if mine else max([b for b in before if b is not None], default=own), own
 
     def take(self, place: Place) -> None:
-        """The step at this place was recorded. Its parameters are those before it."""
+        """The step at this place was recorded; the present parameters are the ones before it."""
         if not self._places:
             self._before = digest(self._optimizer.params)
         self._places.append(place)
 
     def origin(self) -> Origin:
-        """By what the trace of these steps is known."""
+        """By what the trace of these steps is recognised."""
         self._known_candidates = self._known_candidates or digest(self._candidates)
         after = self._after[1] if self._after is not None and self._after[0] == len(self._places) else None
         shapes = tuple(tuple(p.shape) for p in self._optimizer.params)
         return Origin(candidates=self._known_candidates, shapes=shapes, before=self._before, after=after)
 
     def unrecorded(self, noise_multiplier: np.ndarray, sample_rate: float | None) -> tuple[tuple[Stretch, ...], bool]:
-        """The run's steps up to now that were not recorded, and whether these are all that there can be."""
+        """The run's steps up to now that were not recorded, and whether there can be no others."""
         if len(self._places) != len(noise_multiplier):  # interrupted in the middle of a step
             return (), False
         places, own = np.array(self._places, dtype=np.int64).T
@@ -85,7 +87,7 @@ class RunSteps:
             if sample_rate is not None and not _sampled(history, places, sample_rate):
                 stretches = tuple(s._replace(sample_rate=None) for s in stretches)
             missing = max(int((own - places).max()), own_total - total)
-            if missing > 0:  # the optimizer made steps that the accountant was not told
+            if missing > 0:  # the optimizer made steps that the accountant does not know
                 return (Stretch(0, None, None, missing), *stretches), False
             return stretches, True
         if not (np.diff(own) > 0).all():
@@ -107,7 +109,7 @@ def _entries(history: list[tuple[float, float | None, int]], places: np.ndarray)
 
 
 def _fits(history: list[tuple[float, float | None, int]], places: np.ndarray, noise_multiplier: np.ndarray) -> bool:
-    """Whether the history still has every recorded step where it was."""
+    """Whether the history still has every recorded step in its place."""
     if not (np.diff(places) > 0).all() or places[-1] >= sum(steps for *_, steps in history):
         return False
     sigma = np.array([s for s, *_ in history])[_entries(history, places)]
@@ -115,6 +117,6 @@ def _fits(history: list[tuple[float, float | None, int]], places: np.ndarray, no
 
 
 def _sampled(history: list[tuple[float, float | None, int]], places: np.ndarray, sample_rate: float) -> bool:
-    """Whether the accountant has the recorded steps sampled as the recorder has."""
+    """Whether the accountant and the recorder agree on how the recorded steps were sampled."""
     rates = np.array([np.nan if q is None else q for _, q, _ in history])[_entries(history, places)]
     return bool(np.allclose(rates, sample_rate, rtol=1e-9, atol=0))

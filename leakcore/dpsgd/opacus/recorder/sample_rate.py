@@ -1,4 +1,4 @@
-"""At what rate the steps of an Opacus run sample: what its accounting hook says."""
+"""The sampling rate of an Opacus run, from its accounting hook."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ def rate_of_hook(hook: Any) -> float | None:
 
 
 def rate_of_block(hook: Any, before: float, *, begun: bool) -> float:
-    """q of a recorder's next block, whose optimizer has this hook. ValueError where the steps it has have another."""
+    """q of a recorder's next block, whose optimizer has this hook. ValueError if the steps so far have another q."""
     rate = rate_of_hook(hook)
     if rate is not None and rate != before and begun:
         raise ValueError(
-            f"optimizer: its hook says q = {rate:.4g}, and this recorder's steps have q = {before:.4g}: record the "
-            "steps at another q with another recorder"
+            f"optimizer: its hook has q = {rate:.4g}, and this recorder's steps have q = {before:.4g}: use another "
+            "recorder for steps at another q"
         )
     return before if rate is None else rate
 
 
 def rate_of_step(of_batch: float, batches: int, before: float | None) -> float:
-    """q of a step that accumulates so many batches, each sampled at `of_batch`; `before`: of the steps before it.
+    """q of a step that accumulates several batches, each sampled at `of_batch`; `before` is the q of the earlier steps.
 
-    Batches that together hold every row once are a full batch, as in Opacus's accounting. Others, of which a row can be
-    in several, are no Poisson sample: ValueError.
+    Batches that together contain every row once are a full batch, as in Opacus's accounting.
+
+    Raises:
+        ValueError: for other batches: a row can be in several of them, so they are not a Poisson sample.
     """
     together = of_batch * batches
     rate = of_batch if batches == 1 else 1.0 if math.isclose(together, 1, rel_tol=1e-9) else None
     if rate is None or rate != (rate if before is None else before):
         raise ValueError(
             f"optimizer: a step accumulates {batches} batches, each sampled at q = {of_batch:.4g}: together they are "
-            "no Poisson sample. Sample once a step (Opacus's BatchMemoryManager computes such a batch in parts), or "
-            "pass sample_rate= if your loop does that"
+            "not a Poisson sample. Sample once per step (Opacus's BatchMemoryManager computes such a batch in parts), "
+            "or pass sample_rate= if your loop does that"
         )
     return rate

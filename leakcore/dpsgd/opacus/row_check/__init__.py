@@ -1,1 +1,1 @@
-"""The guard: whether the rows that are clipped are the batch's rows."""
+"""Check that the clipped rows are the rows of the batch."""

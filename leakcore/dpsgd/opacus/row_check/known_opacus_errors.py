@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 
 def no_rows(layer: Any) -> str:
-    """The setting of a layer by which no row has a gradient of its own, and why; or ""."""
+    """The setting of a layer that leaves no row a gradient of its own, and why; or ""."""
     if type(layer) not in (nn.Embedding, nn.EmbeddingBag):
         return ""
     if layer.max_norm is not None:
@@ -24,7 +24,7 @@ def no_rows(layer: Any) -> str:
 
 
 def wrong_setting(layer: Any) -> str:
-    """The setting of a layer that Opacus's sampler passes over, or ""."""
+    """The setting of a layer that Opacus's sampler ignores, or ""."""
     if type(layer) in (nn.Conv1d, nn.Conv2d, nn.Conv3d) and layer.padding_mode != "zeros":
         return f"padding_mode={layer.padding_mode!r}"
     if type(layer) is nn.Embedding and layer.padding_idx is not None:
@@ -37,17 +37,17 @@ def wrong_setting(layer: Any) -> str:
 
 
 def may_be_wrong(layer: nn.Module) -> bool:
-    """Whether `wrong_rows` knows anything of this type of layer."""
+    """Whether `wrong_rows` knows this type of layer."""
     known = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Embedding, nn.EmbeddingBag)
     return type(layer) in known or isinstance(layer, DPRNNBase)
 
 
 def wrong_rows(layer: nn.Module, inputs: tuple[Any, ...], others: bool = True) -> str:
-    """Why the per-sample gradients that Opacus's hooks make of this call of a layer are not autograd's; "" if they are.
+    """Why the per-sample gradients of Opacus's hooks, for this call of a layer, are not autograd's; "" if they are.
 
-    Its sampler of Conv2d takes the activations for contiguous, which those in channels_last order are not; its
-    recurrent layers see packed rows by length, which is another order than that of the layers outside. others: whether
-    there are such, trained too.
+    Opacus's sampler of Conv2d takes the activations for contiguous, which channels_last activations are not. Its
+    recurrent layers see packed rows by length, another order than that of the layers outside. `others`: whether there
+    are such layers, trained too.
     """
     hooked = layer.modules() if isinstance(layer, DPRNNBase) else [layer] if may_be_wrong(layer) else []
     owners = [getattr(hook, "__self__", None) for m in hooked for hook in m._forward_hooks.values()]

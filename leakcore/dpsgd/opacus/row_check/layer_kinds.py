@@ -1,4 +1,4 @@
-"""What is known of each type of layer: its forward pass without gradients of parameters, and what rows are made of."""
+"""For each type of layer, its forward pass without gradients of parameters, and the sources of its rows."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ Uses = list[tuple[str, Use]]
 class Kind:
     """A type of layer.
 
-    forward: the layer's output from parameters that get no gradient. uses: what its parameters' per-sample gradients
-    are made of, given input and output gradient, rows first. read: the layer's input from the arguments of a call.
-    second: the fewest dimensions of an input whose second one can be the rows (`batch_first=False`); None: the first
-    is always, as the layer itself has it.
+    Attributes:
+        forward: the layer's output from parameters that get no gradient.
+        uses: what the per-sample gradients of its parameters are computed from, given input and output gradient, rows
+            first.
+        read: the layer's input from the arguments of a call.
+        second: the fewest dimensions of an input whose second one can be the rows (`batch_first=False`); None: rows are
+            always first, as the layer itself requires.
     """
 
     forward: Callable[[Any, Any, Detached], torch.Tensor]
@@ -57,8 +60,8 @@ def _convolution_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Uses:
     padding = layer._reversed_padding_repeated_twice
     if any(padding):
         a = functional.pad(a, padding, "constant" if layer.padding_mode == "zeros" else layer.padding_mode)
-    made = Convolved(a, delta, layer.weight, layer.stride, layer.dilation, layer.groups)
-    return [("weight", shorter(made)), ("bias", Dense(delta.flatten(2).sum(2)))]
+    convolved = Convolved(a, delta, layer.weight, layer.stride, layer.dilation, layer.groups)
+    return [("weight", shorter(convolved)), ("bias", Dense(delta.flatten(2).sum(2)))]
 
 
 def _embedding_uses(layer: nn.Embedding, a: torch.Tensor, delta: torch.Tensor) -> Uses:

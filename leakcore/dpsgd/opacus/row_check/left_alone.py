@@ -1,4 +1,4 @@
-"""Call a module of a training loop once more, and leave it, and every random stream, as they were."""
+"""Call a module of a training loop once more, and leave it and every random stream unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Randomness:
         return cls([*(g.get_state() for g in global_generators()), arrays, random.getstate()])
 
     def set(self) -> None:
-        """Go on from here."""
+        """Continue from this state."""
         *devices, arrays, numbers = self._states
         for generator, state in zip(global_generators(), devices, strict=False):
             generator.set_state(state)
@@ -52,10 +52,11 @@ class Randomness:
 
 @contextlib.contextmanager
 def left_alone(root: nn.Module | None, *others: Any, evaluating: bool = False) -> Iterator[State]:
-    """Afterwards all is as before that the module and others (modules, functions) hold, by `State`, and the global
-    generators. Meanwhile it has copies of its buffers, and is without the hooks, and the forward passes put in place of
-    a layer's own, that are Opacus's or ours; other hooks stay, because they may be a part of what it computes.
-    evaluating: in evaluation mode.
+    """Afterwards the module, the others (modules, functions) and the global generators are as before, by `State`.
+
+    Within the block the module has copies of its buffers, and is without the hooks, and without the replaced forward
+    passes, of Opacus and of this package. Other hooks stay, because they may be a part of what it computes.
+    `evaluating`: in evaluation mode.
     """
     with contextlib.ExitStack() as stack:
         before = Randomness.now()
@@ -97,7 +98,7 @@ def _bare(root: nn.Module, evaluating: bool) -> Iterator[None]:
 
 
 def _is_ours(hook: Any) -> bool:
-    """Whether a hook, or what stands for a forward pass, is of Opacus or of this package."""
+    """Whether a hook, or a replaced forward pass, belongs to Opacus or to this package."""
     function = getattr(hook, "func", hook)
     owner = getattr(function, "__self__", function)
     return any(kind.__module__.partition(".")[0] in ("opacus", "leakcore") for kind in type(owner).__mro__)

@@ -1,4 +1,4 @@
-"""The guard: whether the rows that are clipped are the batch's rows, by plain autograd on a few of them."""
+"""Check that the clipped rows are the rows of the batch, by plain autograd on a few of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leakcore.gradients import State
 _log = logging.getLogger(__name__)
 
 ROWS = 4
-"""Rows that a check compares, others each time."""
+"""Number of rows that a check compares, other ones each time."""
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2, torch.float16: 0.2, torch.bfloat16: 0.2}
 """Largest error of a row's gradient in one parameter, as a share of the norm of its whole gradient."""
 
@@ -32,13 +32,13 @@ class RowsOfParameter(Protocol):
     def rows(self) -> int: ...
 
     def row(self, index: int) -> torch.Tensor | None:
-        """One of them, None where only norms are known."""
+        """One of the rows; None if only norms are known."""
 
     def squared_norms(self) -> torch.Tensor: ...
 
 
 class Norms:
-    """Rows of which only the norms are known, (B,), as ghost clipping makes them."""
+    """Rows of which ghost clipping computes only the norms, (B,)."""
 
     def __init__(self, norms: torch.Tensor) -> None:
         self._norms = norms
@@ -60,15 +60,17 @@ def _stop(watched: weakref.ref[WatchedCalls]) -> None:
 
 
 class RowCheck:
-    """Compares per-sample gradients with autograd's at steps 1, 2, 4, 8, …; `start` before the first forward pass.
+    """Compares per-sample gradients with autograd's at steps 1, 2, 4, 8, ...
 
-    Of up to four rows of a step's last batch the model is called on these alone, and the gradient that the loss sent
-    back to its outputs is taken through them by plain autograd, row by row: each parameter's part must agree to
-    `TOLERANCES`. A model that draws random numbers is called on the whole batch from the same ones. Where it cannot be
-    called again, or gives other outputs then, the check stands aside, and says so in the log. Rows that are all in one
-    other order pass. What the model holds, and every random stream, is as before.
+    Call `start` before the first forward pass. The model is called again on up to four rows of the step's last batch.
+    The gradient that the loss sent back to its outputs is then taken through them by plain autograd, row by row: each
+    parameter's part must agree to `TOLERANCES`. A model that draws random numbers is called on the whole batch, from
+    the same numbers. If the model cannot be called again, or gives other outputs then, the check is skipped, and the
+    log says so. Rows that are all in one other order pass. The state of the model and every random stream stay
+    unchanged.
 
-    hooks: Opacus's, which were told whether rows are the first dimension (`batch_first`).
+    Args:
+        hooks: Opacus's, which know whether rows are the first dimension (`batch_first`).
     """
 
     def __init__(self, root: nn.Module, parameters: Sequence[torch.Tensor], hooks: Any = None) -> None:
@@ -82,13 +84,13 @@ class RowCheck:
             if p is not None and id(p) in own
         }
         self._watched = WatchedCalls(root, own)
-        # An optimizer that is gone, often after its last step, leaves no hooks on a model that stays.
+        # An optimizer that is deleted, often after its last step, leaves no hooks on a model that remains.
         weakref.finalize(self, _stop, weakref.ref(self._watched)).atexit = False
         self._steps, self._due = 0, 1
         self._said = ""
 
     def start(self, called: nn.Module | None = None, args: tuple[Any, ...] = ()) -> None:
-        """called: a module whose call is under way, and its arguments."""
+        """Begin to watch. `called` is a module whose call is under way, with its arguments."""
         self._watched.start(called, args)
 
     def stop(self) -> None:
@@ -97,10 +99,16 @@ class RowCheck:
     def step(
         self, parameters: Sequence[torch.Tensor], rows: Sequence[RowsOfParameter], mean: bool, ghost: bool = False
     ) -> None:
-        """A step ends. rows: of its last batch, of each parameter. mean: whether Opacus was told that the loss is one.
-        ghost: whether each batch goes back twice, first with its own loss.
+        """A step ends.
 
-        Raises ValueError, naming layers, where what would be clipped are not the batch's rows.
+        Args:
+            parameters: of the optimizer.
+            rows: of the step's last batch, of each parameter.
+            mean: whether Opacus takes the loss for a mean.
+            ghost: whether each batch goes back twice, first with its own loss.
+
+        Raises:
+            ValueError: names the layers, if the step would clip something other than the rows of the batch.
         """
         self._steps += 1
         due = self._steps >= self._due
@@ -132,12 +140,12 @@ class RowCheck:
         self, parameters: Sequence[torch.Tensor], rows: Sequence[RowsOfParameter], count: int, mean: bool, ghost: bool,
         state: State,
     ) -> str:  # fmt: skip
-        """Of the per-sample gradients; "" where nothing is."""
+        """What is wrong with the per-sample gradients; "" if nothing is."""
         calls = self._watched.last
         if not calls:
-            raise CannotTellError("no call of it was seen that the loss goes back through")
+            raise CannotTellError("no observed call of it is one that the loss goes back through")
         if self._watched.is_around:
-            raise CannotTellError("the loss goes back to its layers around its outputs, too (a penalty on activations)")
+            raise CannotTellError("the loss also goes back to its layers around its outputs (a penalty on activations)")
         tolerance = max(_tolerance(call, parameters) for call in calls)
         chosen = sorted({(self._steps - 1 + k * count // ROWS) % count for k in range(ROWS)})
         alone = []
@@ -164,7 +172,7 @@ class RowCheck:
         self, parameters: Sequence[torch.Tensor], clipped: _Clipped, alone: Sequence[RowsAlone], chosen: Sequence[int],
         tolerance: float,
     ) -> str:  # fmt: skip
-        """Which parameters' rows are not autograd's, in no order; "" where all are."""
+        """The parameters whose rows are not autograd's in any order; "" if there are none."""
         taken: set[int] = set()
         for row in chosen:
             if not all(row in one.rows for one in alone):
@@ -213,13 +221,13 @@ class _Clipped:
         self.norms = torch.stack([r.squared_norms().double().cpu() for r in rows]).sqrt()
 
     def near(self, row: int, lengths: torch.Tensor, error: float) -> list[int]:
-        """Rows whose norms these are to within an error, in every parameter; first of all this one."""
+        """Rows whose norms agree with these to within an error, in every parameter; this row first."""
         far = (self.norms - lengths[:, None]).abs().amax(0)
-        found = (far <= error).nonzero()[:, 0].tolist()
-        return sorted(found, key=lambda j: (j != row, float(far[j])))
+        matches = (far <= error).nonzero()[:, 0].tolist()
+        return sorted(matches, key=lambda j: (j != row, float(far[j])))
 
     def errors(self, row: int, wanted: Sequence[torch.Tensor], lengths: torch.Tensor) -> torch.Tensor:
-        """Of each parameter: how far this row is from what is wanted, or its norm from that one's."""
+        """For each parameter, the distance of this row, or of its norm, from the expected one."""
         errors = (self.norms[:, row] - lengths).abs()
         for k, (g, r) in enumerate(zip(wanted, self._rows, strict=True)):
             own = r.row(row)

@@ -21,11 +21,11 @@ from leakcore.dpsgd.opacus.row_check.watched_calls import Call, is_rows, leaves_
 from leakcore.gradients import State, through_backward
 
 _FORMS = 16
-"""Ways at most to take rows from arguments of which several dimensions are as long as the batch."""
+"""Most ways to take rows from arguments that have several dimensions as long as the batch."""
 
 
 class CannotTellError(Exception):
-    """Rows cannot be computed alone: why, in words."""
+    """The rows cannot be computed alone; the text says why."""
 
 
 class MixedError(Exception):
@@ -33,13 +33,24 @@ class MixedError(Exception):
 
 
 class RowsAlone:
-    """One call again, for the gradients of some rows of its batch.
+    """One call, repeated for the gradients of some rows of its batch.
 
-    rows: which; count: of how many the batch has gradients; mean: whether the loss is taken for a mean over these;
-    second: whether rows are said to be an input's second dimension; error: what share of an output is rounding; state:
-    of the model, from which it is called each time. `size` is the number of rows that went in, None where that does not
-    show; `gives_loss`, whether a row is the whole batch of a call of its own, because the model gives a loss. Raises
-    CannotTellError, and MixedError.
+    Args:
+        call: to repeat.
+        rows: which rows.
+        count: how many rows of the batch have gradients.
+        mean: whether the loss is taken for a mean over these.
+        second: whether rows are said to be an input's second dimension.
+        error: share of an output that is rounding.
+        state: of the model, from which it is called each time.
+
+    Attributes:
+        size: the number of rows that went in, None if unknown.
+        gives_loss: whether a row is the whole batch of a call of its own, because the model returns a loss.
+
+    Raises:
+        CannotTellError: if rows cannot be computed alone.
+        MixedError: if an output for a row depends on other rows.
     """
 
     def __init__(
@@ -52,7 +63,7 @@ class RowsAlone:
         self._given = {place: _padded(_like(call.outputs[place], g)) for place, g in call.gradients[backward].items()}
         self._before = {place: _padded(call.outputs[place]) for place in self._given}
         self._forms = list(itertools.islice(_forms(call, second), _FORMS))
-        if second:  # told so of layers; a model may still have rows first
+        if second:  # layers have rows second; the model may still have them first
             self._forms.sort(key=lambda form: form.size != count)
         self._form: _Form | None = None
         self._axes: dict[int, int] = {}
@@ -70,7 +81,7 @@ class RowsAlone:
         self._outputs, self._count = outputs, self._whole(count)
 
     def gradient(self, row: int) -> list[torch.Tensor]:
-        """Of one of the rows, of each parameter; where the loss is a mean, that of the row's own loss."""
+        """The gradient of one of the rows, for each parameter; if the loss is a mean, that of the row's own loss."""
         outputs, here = self._outputs, self._here
         if self.gives_loss:
             assert self._form is not None
@@ -90,7 +101,7 @@ class RowsAlone:
                 arriving[place] = torch.zeros_like(like)
                 own = gradient[_block(axis, row, each)].to(like.dtype) * self._factor
                 arriving[place][_block(axis, here[row], each)] = own
-            else:  # the loss of this row is what the batch's loss is the mean, or the sum, of
+            else:  # the batch's loss is the mean, or the sum, of the losses of rows
                 arriving[place] = gradient.reshape(like.shape)
         return self._back_to_parameters(outputs, arriving)
 
@@ -98,24 +109,26 @@ class RowsAlone:
         pairs = _from_outside(outputs, arriving)
         every = [*self._parameters, *self._call.module.parameters()]
         try:
-            found = through_backward([t for t, _ in pairs], [g for _, g in pairs], every, again=True)
+            gradients = through_backward([t for t, _ in pairs], [g for _, g in pairs], every, again=True)
         except Exception as why:
-            raise CannotTellError(f"its backward pass fails aside from the loop's ({_first_line(why)})") from why
-        dense = (g if g is None or g.layout is torch.strided else g.to_dense() for g in found)
+            raise CannotTellError(
+                f"its backward pass fails when it is repeated outside the loop ({_first_line(why)})"
+            ) from why
+        dense = (g if g is None or g.layout is torch.strided else g.to_dense() for g in gradients)
         return [torch.zeros_like(p) if g is None else g for p, g in zip(self._parameters, dense, strict=False)]
 
     def _whole(self, count: int) -> int:
         return count if self.size is None else self.size
 
     def _of_few(self) -> dict[int, Any] | None:
-        """Outputs of a call with these rows alone; None where that cannot be, or draws random numbers."""
+        """Outputs of a call with these rows alone; None if that is impossible, or draws random numbers."""
         mixed: tuple[dict[int, Any], dict[int, int], int, Sequence[int]] | None = None
         for form in self._forms:
             size = form.size
             few = [row for row in self.rows if row < size][: max(1, size - 1)]
             try:
                 outputs, drew = self._again(form.take(few))
-            except Exception:  # no model of so few rows, or these are not its rows
+            except Exception:  # the model refuses so few rows, or these are not its rows
                 continue
             axes = self._axes_of(outputs, size, len(few))
             if axes is None or (not axes and not form.is_plain):
@@ -147,17 +160,17 @@ class RowsAlone:
         of_rows = {place: leaf for place, leaf in outputs.items() if place in self._axes}
         if len(of_rows) < len(outputs) and not self._cover(of_rows, outputs):
             shapes = [tuple(_padded(leaf).shape) for leaf in outputs.values()]
-            raise CannotTellError(f"of its outputs, of shapes {shapes}, not all show which part is a row's")
+            raise CannotTellError(f"some of its outputs, of shapes {shapes}, do not show which part belongs to a row")
         return of_rows
 
     def _cover(self, of_rows: dict[int, Any], outputs: dict[int, Any]) -> bool:
-        """Whether other outputs, such as a loss, are made of these alone: what came back to these is then all."""
+        """Whether all other outputs, such as a loss, derive from these, so that what came back to these is complete."""
         others = [outputs[place] for place in outputs if place not in of_rows]
         if not of_rows or not all(isinstance(leaf, torch.Tensor) for leaf in others):
             return False
-        given = [self._given[place].reshape(outputs[place].shape) for place in outputs if place not in of_rows]
-        whole = _back(others, self._parameters, given)
-        through = _back(others, [values_of(leaf) for leaf in of_rows.values()], given)
+        loss_gradients = [self._given[place].reshape(outputs[place].shape) for place in outputs if place not in of_rows]
+        whole = _back(others, self._parameters, loss_gradients)
+        through = _back(others, [values_of(leaf) for leaf in of_rows.values()], loss_gradients)
         arriving = {
             place: torch.zeros_like(_padded(leaf)) if g is None else _padded(_like(leaf, g))
             for (place, leaf), g in zip(of_rows.items(), through, strict=True)
@@ -179,9 +192,9 @@ class RowsAlone:
                 return None
         return outputs
 
-    def _again(self, given: tuple[Any, Any]) -> tuple[dict[int, Any], bool]:
+    def _again(self, arguments: tuple[Any, Any]) -> tuple[dict[int, Any], bool]:
         """The outputs that a gradient came back to, and whether random numbers were drawn."""
-        args, kwargs = tree_map(_cut, given)
+        args, kwargs = tree_map(_cut, arguments)
         self._state.restore(parameters=False)
         self._call.randomness.set()
         kind, on, dtype = self._call.autocast
@@ -194,7 +207,7 @@ class RowsAlone:
         return dict(zip(self._given, back, strict=True)), drew
 
     def _axes_of(self, outputs: dict[int, Any], size: int, few: int) -> dict[int, int] | None:
-        """The dimension of rows of each output but of those that are one number; None: rows do not show."""
+        """The dimension of rows of each output that is not a single number; None if the rows cannot be seen."""
         axes = {}
         for place, leaf in outputs.items():
             output, whole = _padded(leaf), self._before[place]
@@ -233,13 +246,16 @@ class _Form:
 
     def take(self, rows: Sequence[int]) -> tuple[Any, Any]:
         leaves, tree = tree_flatten((self._call.args, self._call.kwargs), is_leaf=_is_packed)
-        made = [_some(leaf, axis, rows) for leaf, axis in zip(leaves, self._axes, strict=True)]
-        args, kwargs = tree_unflatten(made, tree)
+        pieces = [_some(leaf, axis, rows) for leaf, axis in zip(leaves, self._axes, strict=True)]
+        args, kwargs = tree_unflatten(pieces, tree)
         return args, kwargs
 
 
 def _forms(call: Call, second: bool) -> Iterator[_Form]:
-    """The likeliest first: rows are the first dimension of the first tensor, else its second. second: it goes first."""
+    """The possible forms, the likeliest first: rows are the first dimension of the first tensor, else its second.
+
+    With `second` the second dimension comes first.
+    """
     leaves = tree_flatten((call.args, call.kwargs), is_leaf=_is_packed)[0]
     first = next((leaf for leaf in leaves if _is_packed(leaf) or (isinstance(leaf, torch.Tensor) and leaf.ndim)), None)
     if first is None:
@@ -266,7 +282,7 @@ def _forms(call: Call, second: bool) -> Iterator[_Form]:
 
 
 def _are_offsets(leaf: torch.Tensor) -> bool:
-    """Whether a leaf may be the starts of bags: a row of it says nothing without its neighbours."""
+    """Whether a leaf may hold the starts of bags: one row of it means nothing without its neighbours."""
     if leaf.ndim != 1 or leaf.is_floating_point() or leaf.dtype == torch.bool or len(leaf) < 2:
         return False
     return int(leaf[0]) == 0 and bool((leaf[1:] >= leaf[:-1]).all())
@@ -295,7 +311,7 @@ def _some(leaf: Any, axis: int | None, rows: Sequence[int]) -> Any:
 
 
 def _padded(leaf: Any) -> torch.Tensor:
-    """Rows first, where a packed sequence has them by step."""
+    """Rows first; a packed sequence has them by step."""
     values: torch.Tensor = rnn.pad_packed_sequence(leaf, batch_first=True)[0] if _is_packed(leaf) else leaf
     return values
 
@@ -307,7 +323,7 @@ def _like(leaf: Any, gradient: torch.Tensor) -> Any:
 
 
 def _axis(output: torch.Tensor, count: int) -> int | None:
-    """The dimension of the rows where nothing but their number tells it."""
+    """The dimension of the rows, if only their number shows it."""
     fits = [d for d in range(min(output.ndim, 2)) if output.shape[d] == count]
     if fits:
         return fits[0]
@@ -319,7 +335,7 @@ def _block(axis: int, row: int, each: int) -> tuple[slice, ...]:
 
 
 def _differ(a: torch.Tensor, b: torch.Tensor, error: float) -> bool:
-    """By more than this share of the larger; what is not finite must be so in both."""
+    """Whether they differ by more than this share of the larger one; what is not finite must be so in both."""
     a, b = a.detach().double().nan_to_num(0, 0, 0), b.detach().double().nan_to_num(0, 0, 0)
     if not a.numel():
         return False
@@ -328,7 +344,7 @@ def _differ(a: torch.Tensor, b: torch.Tensor, error: float) -> bool:
 
 
 def _cut(leaf: Any) -> Any:
-    """Without the graph that leads to it."""
+    """The tensor without the graph that leads to it."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     return leaf.detach().requires_grad_() if leaf.requires_grad else leaf
@@ -337,7 +353,7 @@ def _cut(leaf: Any) -> Any:
 def _from_outside(
     outputs: dict[int, Any], arriving: dict[int, torch.Tensor]
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Outputs, with what the loss sends back to each by itself: less what comes to one through another, made of it."""
+    """Outputs, and what the loss sends back to each directly, not through another output that derives from it."""
     last_first = sorted(outputs, key=lambda place: -values_of(outputs[place]).grad_fn._sequence_nr())  # type: ignore[union-attr]
     pairs: list[tuple[torch.Tensor, torch.Tensor]] = []
     for place in last_first:
@@ -356,7 +372,9 @@ def _back(
     try:
         return list(torch.autograd.grad(outputs, parameters, gradients, retain_graph=True, allow_unused=True))
     except Exception as why:
-        raise CannotTellError(f"its backward pass fails aside from the loop's ({_first_line(why)})") from why
+        raise CannotTellError(
+            f"its backward pass fails when it is repeated outside the loop ({_first_line(why)})"
+        ) from why
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""The outermost calls of a module in a training loop: what went in, what came out, and what gradient came back."""
+"""The outermost calls of a module in a training loop: input, output, and the gradient that came back."""
 
 from __future__ import annotations
 
@@ -21,8 +21,14 @@ _thread = threading.local()
 
 @dataclasses.dataclass
 class Call:
-    """One call. randomness: the state of all global generators before it. tensors: what went in, with versions.
-    outputs: the leaves of what came out, as they were; gradients: by backward pass, of some of them."""
+    """One call.
+
+    Attributes:
+        randomness: the state of all global generators before it.
+        tensors: what went in, with versions.
+        outputs: the leaves of what came out, as they were.
+        gradients: by backward pass, of some of the outputs.
+    """
 
     module: nn.Module
     args: tuple[Any, ...]
@@ -35,7 +41,7 @@ class Call:
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether nothing was written into what went in or came out since."""
+        """Whether nothing has been written since into what went in or came out."""
         return all(tensor._version == version for tensor, version in self.versions)
 
     def precision(self) -> torch.dtype:
@@ -47,7 +53,7 @@ class Call:
 
 
 def leaves_of(tree: Any) -> list[Any]:
-    """Its leaves; a packed sequence is one. Of a dictionary, or a data class, of any type, too."""
+    """The leaves of a tree, also of dictionaries and data classes of any type; a packed sequence is one leaf."""
     if isinstance(tree, (torch.Tensor, PackedSequence)):
         return [tree]
     if isinstance(tree, Mapping):
@@ -70,8 +76,12 @@ def values_of(leaf: Any) -> torch.Tensor:
 
 
 class WatchedCalls:
-    """Hooks on every module under `root`, from `start` to `stop`. `last` are the calls of the last backward pass.
-    `is_around`: a loss goes back to parameters (own: their ids) around the outputs of these calls, too, through layers.
+    """Hooks on every module under `root`, from `start` to `stop`.
+
+    Attributes:
+        last: the calls of the last backward pass.
+        is_around: whether a loss also goes back to parameters (own: their ids) around the outputs of these calls,
+            through layers.
     """
 
     def __init__(self, root: nn.Module, own: set[int]) -> None:
@@ -89,7 +99,7 @@ class WatchedCalls:
         return bool(self._handles)
 
     def start(self, called: nn.Module | None = None, args: tuple[Any, ...] = ()) -> None:
-        """called: a module under `root` whose call is under way, and its arguments."""
+        """Begin to watch. `called` is a module under `root` whose call is under way, with its arguments."""
         if self._handles:
             return
         for module in self._root.modules():
@@ -156,7 +166,7 @@ class WatchedCalls:
 
     @staticmethod
     def _counts() -> bool:
-        """Not in a pass that no gradient needs, or that a checkpoint repeats in a backward pass."""
+        """Whether the pass counts: it needs a gradient, and no checkpoint repeats it in a backward pass."""
         return torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
 
     def arrived(self, call: Call, place: int, gradient: torch.Tensor) -> None:
@@ -169,7 +179,7 @@ class WatchedCalls:
 
 
 class _Arrival:
-    """The hook of one output: it and the graph that it hangs on keep the call, which goes with them."""
+    """The hook of one output. It and its graph keep the call alive, which is deleted with them."""
 
     def __init__(self, watched: WatchedCalls, call: Call, place: int) -> None:
         self._watched, self._call, self._place = watched, call, place

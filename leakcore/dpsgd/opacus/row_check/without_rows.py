@@ -15,7 +15,7 @@ def names_of(module: nn.Module) -> dict[int, str]:
 
 
 def without_rows(parameters: Iterable[torch.Tensor], names: Mapping[int, str], attribute: str = "grad_sample") -> str:
-    """What to say of parameters that have no rows where others do; "" where all have them, or none."""
+    """A message about parameters that have no rows where others do; "" if all have them, or none."""
     every: list[Any] = list(parameters)
     lack = [k for k, p in enumerate(every) if getattr(p, attribute, None) is None]
     if not lack or len(lack) == len(every):

@@ -1,4 +1,4 @@
-"""What a trace must hold to be one: files come from anywhere."""
+"""Checks of a trace that was read from a file, which may come from anywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file of one recording: it is written again and again, and replaces no file but its own."""
+"""The file of one recording: it is written repeatedly, and replaces no file but its own."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ _Mark = tuple[int, int, int, int]
 
 
 class TraceFile:
-    """Where `record(out=)` writes. ValueError where a file is there already: it may be another part of the run.
+    """Where `record(out=)` writes. ValueError for an existing file, which may be another part of the run.
 
-    Another file that comes there while the run is recorded is not replaced either: the trace then goes to the next
-    free name, with a warning that says so.
+    A file that appears there during the recording is not replaced either: the trace then goes to the next free name,
+    with a warning that says so.
     """
 
     def __init__(self, out: str | Path) -> None:
         self.path = Path(out)
         self._mine: _Mark | None = None
         if not is_stream(self.path) and self.path.is_file() and not self.path.stat().st_size:
-            self._mine = _mark(self.path)  # an empty file that was made to hold the name
+            self._mine = _mark(self.path)  # an empty file that was created to reserve the name
         self.require_free()
 
     def require_free(self) -> None:
-        """ValueError where there is a file that this recording did not write."""
+        """ValueError if there is a file that this recording did not write."""
         if self._is_taken(self.path):
             raise ValueError(
-                f"out={str(self.path)!r}: is there already and not this recording's: each part of a run goes to a file "
-                "of its own (audit.join puts them together): choose another name, or move that file away"
+                f"out={str(self.path)!r}: exists already, not written by this recording: each part of a run needs "
+                "a file of its own (audit.join joins them): choose another name, or move that file away"
             )
 
     def save(self, trace: Trace) -> None:
-        """Write the trace in the place of what this recording wrote before."""
+        """Write the trace over what this recording wrote before."""
         if not is_stream(self.path) and not self._claim(self.path):
             asked = self.path
             names = (asked.with_name(f"{asked.stem}.{n}{asked.suffix}") for n in itertools.count(2))
             self.path = next(path for path in names if self._claim(path))
             warnings.warn(
-                f"out={str(asked)!r}: another file has come there, and is left alone; this recording is in {self.path}",
+                f"out={str(asked)!r}: another file has appeared there and stays; this recording is in {self.path}",
                 stacklevel=4,
             )
         trace.save(self.path)
@@ -53,7 +53,7 @@ class TraceFile:
         return not is_stream(path) and path.exists() and _mark(path) != self._mine
 
     def _claim(self, path: Path) -> bool:
-        """Whether the name is this recording's: it is so already, or nobody had it."""
+        """Whether the name belongs to this recording: it did already, or it was free."""
         if self._is_taken(path):
             return False
         target = Path(os.path.realpath(path))
@@ -65,12 +65,12 @@ class TraceFile:
         except FileExistsError:
             return False
         except OSError:
-            return True  # whoever writes the trace says why it cannot be written
+            return True  # writing the trace says why it cannot be written
         self._mine = _mark(target)
         return True
 
 
 def _mark(path: Path) -> _Mark:
-    """What tells a file from another that is put in its place."""
+    """What distinguishes a file from another that replaces it."""
     facts = path.stat()
     return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns

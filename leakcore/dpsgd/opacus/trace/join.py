@@ -1,4 +1,4 @@
-"""Two parts of one run as one trace, after it was checked that they are."""
+"""Join two parts of one run to one trace, after checking that they belong together."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ _ALIKE = ("sample_rate", "expected_batch_size", "members_given", "candidates")
 
 
 def joined(first: Trace, later: Trace) -> Trace:
-    """The parts' steps in a row. ValueError says why they are not neighbouring parts of one run.
+    """The steps of two neighbouring parts of a run as one trace.
 
-    Sums of scores and log-likelihood ratios add up, for each is a sum over steps; shares are counted anew.
+    Sums of scores and log-likelihood ratios are added, because each is a sum over steps; shares are computed anew.
+
+    Raises:
+        ValueError: says why these are not neighbouring parts of one run.
     """
     _require_alike(first, later)
     ahead = _steps_before(later)
     _require_neighbours(first, later, ahead)
     steps = first.steps + later.steps
     inside = [s for s in first.unrecorded if s.after < first.steps]
-    # What an incomplete later part counted before itself may be more than the first part knows of.
+    # An incomplete later part may have counted more steps before it than the first part knows.
     more = ahead - (first.steps + sum(s.steps for s in inside))
     known = [Stretch(0, None, None, more)] if more > 0 else []
     rest = [s._replace(after=s.after + first.steps) for s in later.unrecorded if s.after]
@@ -52,52 +55,52 @@ def joined(first: Trace, later: Trace) -> Trace:
 
 def _require_alike(first: Trace, later: Trace) -> None:
     if first.origin is None or later.origin is None:
-        raise ValueError("does not say which candidates and parameters it is of (an older version's file): not joined")
-    if first.origin.candidates != later.origin.candidates:
-        raise ValueError("its candidates are not those of the part before: not of one run, or not recorded alike")
-    if first.origin.shapes != later.origin.shapes:
         raise ValueError(
-            f"its parameters have shapes {later.origin.shapes}, those of the part before {first.origin.shapes}"
+            "does not record its candidates and parameters (the file of an older version): cannot be joined"
         )
+    if first.origin.candidates != later.origin.candidates:
+        raise ValueError("its candidates differ from the part before: another run, or another way of recording")
+    if first.origin.shapes != later.origin.shapes:
+        raise ValueError(f"its parameters have shapes {later.origin.shapes}, in the part before {first.origin.shapes}")
     for name in _ALIKE:
         ours, theirs = getattr(first, name), getattr(later, name)
         if ours != theirs and (None in (ours, theirs) or not math.isclose(ours, theirs, rel_tol=1e-9)):
             raise ValueError(
-                f"{name} is {theirs}, of the part before {ours}: one trace has one; a report on either part speaks of "
-                "the whole run"
+                f"{name} is {theirs}, in the part before {ours}: one trace has one value; a report on either part "
+                "covers the whole run"
             )
     if first.members_given and not (first.members == later.members).all():
-        raise ValueError("its members are not those of the part before: not of one run")
+        raise ValueError("its members differ from the part before: another run")
 
 
 def _require_neighbours(first: Trace, later: Trace, ahead: int) -> None:
-    """ValueError unless the later part's first step is the next after the first part's last."""
+    """ValueError unless the later part's first step follows the first part's last step."""
     assert first.origin is not None
     assert later.origin is not None
     end = first.steps + sum(s.steps for s in first.unrecorded if s.after < first.steps)
     if later.complete and ahead < end:
         raise ValueError(
             f"its first step is number {ahead + 1} of the run, and the part before ends with number {end}: they "
-            "overlap, are not in the order of the run, or not of one run"
+            "overlap, are not in the order of the run, or belong to different runs"
         )
     if first.complete and ahead > end:
         raise ValueError(
             f"its first step is number {ahead + 1} of the run, and the part before ends with number {end}: steps "
-            "between them are missing; a report on either part speaks of the whole run"
+            "between them are missing; a report on either part covers the whole run"
         )
     if first.complete and later.complete:
         _require_same_steps(first, later, end)
     if None not in (first.origin.after, later.origin.before) and first.origin.after != later.origin.before:
         raise ValueError(
-            "its parameters before its first step are not those after the last step of the part before: not of one "
-            "run, not in its order, or begun from another checkpoint"
+            "its parameters before its first step differ from the ones after the last step of the part before: "
+            "another run, another order, or another checkpoint"
         )
     if first.origin.before == later.origin.before and np.array_equal(first.pair_sum, later.pair_sum):
-        raise ValueError("is the part before once more")
+        raise ValueError("repeats the part before")
 
 
 def _require_same_steps(first: Trace, later: Trace, end: int) -> None:
-    """ValueError where the later part's accountant has the first part's steps with other settings."""
+    """ValueError if the later part's accountant has other settings for the first part's steps."""
     place = 0
     ours, theirs = _schedule(first), _schedule(later)
     a, b = next(ours), next(theirs)
@@ -106,7 +109,7 @@ def _require_same_steps(first: Trace, later: Trace, end: int) -> None:
             if None not in (x, y) and not math.isclose(x, y, rel_tol=1e-9):  # type: ignore[arg-type]
                 raise ValueError(
                     f"its accountant has step {place + 1} of the run at {what} = {y:.6g}, the part before at {x:.6g}: "
-                    "not of one run"
+                    "different runs"
                 )
         taken = min(a[2], b[2])
         place += taken
@@ -126,5 +129,5 @@ def _schedule(trace: Trace) -> Iterator[tuple[float | None, float | None, int]]:
 
 
 def _steps_before(trace: Trace) -> int:
-    """Steps of the run before the first that the trace holds; at least so many where it is not complete."""
+    """Steps of the run before the first step of the trace; if the trace is not complete, at least so many."""
     return sum(s.steps for s in trace.unrecorded if s.after == 0)

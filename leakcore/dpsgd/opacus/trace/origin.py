@@ -1,4 +1,4 @@
-"""By what traces of one run are known: digests of its candidates and parameters."""
+"""Digests of candidates and parameters, by which traces of one run are recognised."""
 
 from __future__ import annotations
 

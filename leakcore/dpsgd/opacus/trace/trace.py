@@ -1,4 +1,4 @@
-"""What a recorded training run left for the adversary: its schedule, and the scores of the candidates."""
+"""A recorded training run: its schedule, and the adversary's scores of the candidates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from leakcore.dpsgd.opacus.trace.origin import Origin
 from leakcore.dpsgd.opacus.trace.unrecorded_steps import Stretch
 
 _CHANCE = 1e-6
-"""Batch sizes that Poisson sampling gives with less probability are taken for another sampling's."""
+"""Batch sizes that Poisson sampling gives with less probability count as another sampling."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -169,7 +169,7 @@ class Trace(Record):
         except ValueError as error:
             raise ValueError(f"{where}: cannot be read as a trace of leakcore ({printable(error)})") from error
         if missing := sorted(ARRAYS.keys() - arrays.keys()):
-            raise ValueError(f"{where}: is no trace of leakcore: {', '.join(missing)} missing")
+            raise ValueError(f"{where}: not a trace of leakcore: {', '.join(missing)} missing")
         if not isinstance(facts, dict) or facts.get("schema") != cls.schema:
             schema = facts.get("schema") if isinstance(facts, dict) else facts
             raise ValueError(f"{where}: schema {printable(repr(schema), 100)}: must be {cls.schema!r}")

@@ -1,4 +1,4 @@
-"""Steps of a run that a trace does not hold: where they lie, and their settings."""
+"""Steps of a run that a trace does not hold: their places and settings."""
 
 from __future__ import annotations
 

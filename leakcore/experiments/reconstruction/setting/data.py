@@ -33,7 +33,7 @@ class Split:
 
     @functools.cached_property
     def content(self) -> str:
-        """A digest of all rows, so that a kept piece serves the data that it was made from and no other."""
+        """A digest of all rows, so that a stored piece serves only the data that it was computed from."""
         return digest(
             self.known_features, self.known_labels, self.pool_features, self.pool_labels, self.images
         )  # fmt: skip
@@ -95,7 +95,7 @@ def cifar10(context: Context, known: int) -> Split:
 
 
 def _extractor(context: Context) -> tuple[torch.nn.Module, str]:
-    """The frozen network, trained once and kept as a piece; its outputs standardised by the public images'."""
+    """The frozen network, trained once and stored as a piece; its outputs are standardised on the public images."""
 
     public = datasets.cifar100("train", part="subset", path=context.data, download=False)
     images = public.features.reshape(len(public), *(public.shape or (3, 32, 32)))

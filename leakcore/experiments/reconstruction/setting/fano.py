@@ -17,7 +17,7 @@ def ours(noise_multiplier: float, num_candidates: int) -> float:
 
 
 def fano(context: Context, noise: Sequence[float], num_candidates: int, *, samples: int) -> np.ndarray:
-    """Guo et al. 2022b: (analytic, Monte-Carlo) by noise multiplier, for one-hot means; each kept as a piece."""
+    """Guo et al. 2022b: (analytic, Monte-Carlo) by noise multiplier, for one-hot means; each stored as a piece."""
 
     def find(sigma: float) -> dict[str, float]:
         analytic = bounds.fano_advantage(sigma, num_candidates=num_candidates, information="analytic")
@@ -28,9 +28,9 @@ def fano(context: Context, noise: Sequence[float], num_candidates: int, *, sampl
         )
         return {"analytic": float(analytic.value), "monte-carlo": float(drawn.value)}
 
-    found = []
+    pairs = []
     for sigma in map(float, noise):
         piece = context.pieces.get_or_run(f"fano-{num_candidates}-{sigma!r}", lambda sigma=sigma: find(sigma))  # type: ignore[misc]
-        found.append((piece["analytic"], piece["monte-carlo"]))
-        context.progress(f"Guo et al., prior of {num_candidates}", len(found), len(noise))
-    return np.array(found)
+        pairs.append((piece["analytic"], piece["monte-carlo"]))
+        context.progress(f"Guo et al., prior of {num_candidates}", len(pairs), len(noise))
+    return np.array(pairs)

@@ -63,7 +63,7 @@ def play(
     subtract_known: bool = True,
     task: str,
 ) -> dict[str, attacks.ReconstructionGame]:
-    """All methods on the same runs, `_PIECE` at a time, each portion kept."""
+    """All methods on the same runs, `_PIECE` at a time, each portion stored as a piece."""
     described = [dataclasses.asdict(setting), num_candidates, methods, subtract_known, task, split.content]
     key = digest(described)[:20]
     model = ensemble(context, split, setting)
@@ -83,23 +83,23 @@ def play(
             _portion, model, known, pool, rules, methods=methods, runs=range(first, first + counts[first]),
             execution=how,
         )  # fmt: skip
-    found = {}
+    pieces = {}
     for name, piece in context.pieces.each(jobs, context.executor, dict[str, attacks.ReconstructionGame]):
-        found[firsts[name]] = piece
+        pieces[firsts[name]] = piece
         done += counts[firsts[name]]
         context.progress(task, done, runs)
 
     def merged(method: str) -> attacks.ReconstructionGame:
-        # In the order of runs, whoever finished first.
-        parts: Iterator[attacks.ReconstructionGame] = (found[first][method] for first in counts)
+        # In the order of runs, not in the order in which workers finished.
+        parts: Iterator[attacks.ReconstructionGame] = (pieces[first][method] for first in counts)
         return functools.reduce(lambda total, part: total.merge(part), parts)
 
     return {method: merged(method) for method in methods}
 
 
-def _portion(*given: Any, **how: Any) -> dict[str, attacks.ReconstructionGame]:
+def _portion(*args: Any, **how: Any) -> dict[str, attacks.ReconstructionGame]:
     """`attacks.reconstruction_games`, by a name that workers can import."""
-    return attacks.reconstruction_games(*given, **how)
+    return attacks.reconstruction_games(*args, **how)
 
 
 def series(name: str, role: str, x: tuple[float, ...], games: list[attacks.ReconstructionGame]) -> Series:
@@ -127,18 +127,18 @@ def bound(context: Context, setting: GameSetting, num_candidates: int) -> float:
 
 
 def gap(context: Context, setting: GameSetting, game: attacks.ReconstructionGame, paper: str) -> Stated:
-    """Attack beside bound, and the gap split in two: bound − orthogonal optimum, and that optimum − attack."""
+    """Attack and bound, and the gap between them in two parts: bound − orthogonal optimum, and optimum − attack."""
     noise = mechanism.noise_for(context, setting.epsilon, 1.0, setting.steps)
-    beside = mechanism.BoundsAtNoise.at(noise, setting.steps, game.num_candidates)
+    limits = mechanism.BoundsAtNoise.at(noise, setting.steps, game.num_candidates)
     rate = float(game.value)
     return Stated(
         what=f"ε = {setting.epsilon:g}, C = {setting.max_grad_norm:g}, prior {game.num_candidates}: attack",
         paper=paper,
         **ours(game),
-        comment=f"bound {beside.bound:.4f}; gap {beside.bound - rate:+.4f} = "
-        f"{beside.bound - beside.orthogonal:+.4f} (bound − "
-        f"optimum of orthogonal candidates, {beside.orthogonal:.4f}; simplex {beside.simplex:.4f}) "
-        f"{beside.orthogonal - rate:+.4f} (that optimum − attack); {100 * game.clipped_share:.1f}% of gradients "
+        comment=f"bound {limits.bound:.4f}; gap {limits.bound - rate:+.4f} = "
+        f"{limits.bound - limits.orthogonal:+.4f} (bound − "
+        f"optimum of orthogonal candidates, {limits.orthogonal:.4f}; simplex {limits.simplex:.4f}) "
+        f"{limits.orthogonal - rate:+.4f} (that optimum − attack); {100 * game.clipped_share:.1f}% of gradients "
         f"clipped, "
         f"cosine to the nearest candidate {game.nearest_cosine:.3f}",
     )

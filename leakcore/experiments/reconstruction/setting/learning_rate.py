@@ -44,7 +44,7 @@ def at(setting: games.GameSetting, rate: float) -> games.GameSetting:
 
 
 def sweep(context: Context, split: Split, setting: games.GameSetting, rates: tuple[float, ...]) -> list[Tried]:
-    """`_RUNS` models at each rate, trained on the known rows and one of the pool; each rate is a kept piece."""
+    """`_RUNS` models at each rate, trained on the known rows and one of the pool; each rate is stored as a piece."""
     jobs, names = {}, []
     for rate in rates:
         tried = at(setting, rate)
@@ -53,12 +53,14 @@ def sweep(context: Context, split: Split, setting: games.GameSetting, rates: tup
             _tried, games.ensemble(context, split, tried), split.known_features, split.known_labels,
             split.pool_features, split.pool_labels,
         )  # fmt: skip
-    found = {}
+    pieces = {}
     for name, piece in context.pieces.each(jobs, context.executor):
-        found[name] = piece
-        context.progress(f"learning rates, ε = {setting.epsilon:g}, q = {setting.sample_rate:g}", len(found), len(jobs))
+        pieces[name] = piece
+        context.progress(
+            f"learning rates, ε = {setting.epsilon:g}, q = {setting.sample_rate:g}", len(pieces), len(jobs)
+        )
     return [
-        Tried(rate, float(found[name]["accuracy"]), float(found[name]["clipped"]))
+        Tried(rate, float(pieces[name]["accuracy"]), float(pieces[name]["clipped"]))
         for rate, name in zip(rates, names, strict=True)
     ]
 
@@ -85,6 +87,6 @@ def _tried(
         return {"accuracy": -1.0, "clipped": 0.0}
     assert trained.clipped is not None
     with one_thread():
-        found = trained.accuracy(pool[:_TEST], pool_labels[:_TEST])
+        accuracies = trained.accuracy(pool[:_TEST], pool_labels[:_TEST])
     share = trained.clipped.sum() / (_RUNS * _CANDIDATES * ensemble.steps)
-    return {"accuracy": float(np.mean(found)), "clipped": float(share)}
+    return {"accuracy": float(np.mean(accuracies)), "clipped": float(share)}

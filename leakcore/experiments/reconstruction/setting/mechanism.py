@@ -1,4 +1,4 @@
-"""Noise for a wanted ε, and the curves that every attack is drawn beside."""
+"""Noise for a target ε, and the curves that every attack is compared with."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ CALIBRATED = "σ is calibrated to ε at δ = 1e-5, add/remove, by the exact acco
 
 
 def noise_for(context: Context, epsilon: float, sample_rate: float, steps: int) -> float:
-    """The σ of (ε, 1e-5)-DP; kept as a piece, since small q takes seconds."""
+    """The σ of (ε, 1e-5)-DP; stored as a piece, since small q takes seconds."""
 
     def find() -> dict[str, float]:
-        found = accounting.noise_multiplier(epsilon=epsilon, delta=DELTA, sample_rate=sample_rate, steps=steps)
-        return {"noise_multiplier": float(found.value)}
+        answer = accounting.noise_multiplier(epsilon=epsilon, delta=DELTA, sample_rate=sample_rate, steps=steps)
+        return {"noise_multiplier": float(answer.value)}
 
     piece = context.pieces.get_or_run(f"noise-{epsilon!r}-{sample_rate!r}-{steps}", find)
     return float(piece["noise_multiplier"])
@@ -33,8 +33,8 @@ def upper(noise_multiplier: float, sample_rate: float, steps: int, num_candidate
 
 @dataclasses.dataclass(frozen=True)
 class BoundsAtNoise:
-    """What stands beside an attack at one noise level, full batches: bound, RDP bound, the optimum among n orthogonal
-    candidates, and the same for a simplex."""
+    """What an attack is compared with at one noise level and full batches: bound, RDP bound, the optimum among n
+    orthogonal candidates, and the same for a simplex."""
 
     bound: float
     rdp: float
@@ -57,24 +57,24 @@ def curves(context: Context, epsilons: tuple[float, ...], steps: int, num_candid
     noise = [noise_for(context, e, 1.0, steps) for e in (min(epsilons), max(epsilons))]
     grid = np.geomspace(noise[0] * 1.15, noise[1] / 1.15, 30)
     at = [float(accounting.epsilon(s, 1.0, steps, delta=DELTA).value) for s in grid]
-    beside = [BoundsAtNoise.at(float(s), steps, num_candidates) for s in grid]
+    at_noise = [BoundsAtNoise.at(float(s), steps, num_candidates) for s in grid]
     drawn = (
         ("upper bound, exact", "bound", "bound"),
         ("upper bound from RDP", "rdp", "rdp"),
         ("optimum, orthogonal candidates", "orthogonal", "orthogonal"),
         ("optimum, simplex", "simplex", "simplex"),
     )
-    found = tuple(
-        Series(name=name, role=role, x=np.array(at), y=np.array([getattr(b, field) for b in beside]))
+    curves_drawn = tuple(
+        Series(name=name, role=role, x=np.array(at), y=np.array([getattr(b, field) for b in at_noise]))
         for name, role, field in drawn
     )
-    return (*found, chance(np.array(at), num_candidates))
+    return (*curves_drawn, chance(np.array(at), num_candidates))
 
 
 def sampled_curve(
     context: Context, epsilons: tuple[float, ...], sample_rate: float, steps: int, num_candidates: int
 ) -> Series:
-    """The exact bound over a range of ε with mini-batches; kept as a piece, since each ε takes a moment."""
+    """The exact bound over a range of ε with mini-batches; stored as a piece, since each ε takes a moment."""
 
     def find() -> dict[str, list[float]]:
         noise = [noise_for(context, e, sample_rate, steps) for e in (max(epsilons), min(epsilons))]

@@ -1,4 +1,4 @@
-"""The prior-oblivious gradient attack (Equation 1) on a number of targets, kept target by target."""
+"""The prior-oblivious gradient attack (Equation 1) on a number of targets, stored target by target."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FEATURES = (
 _TRAINED = 32
 """Runs trained at once: an ensemble's block, which a part of one costs too."""
 _PIECE = 4
-"""Targets kept at once."""
+"""Targets stored in one piece."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -78,17 +78,17 @@ def attack(context: Context, split: Split, setting: games.GameSetting, *, target
                 _reconstructed, _part(train(), part), split.pool_labels[rows[part]], seed=context.seed,
                 descent=attacks.Descent(**how), embedding=embedding, execution=dpsgd.Execution(num_threads=threads),
             )  # fmt: skip
-        found: dict[str, list[list[float]]] = {}
+        by_name: dict[str, list[list[float]]] = {}
         for name, piece in context.pieces.each(jobs, context.executor):
-            found[name] = piece["points"]
-            context.progress(task, len(points) + sum(map(len, found.values())), len(index))
-        points += [point for name in jobs for point in found[name]]
+            by_name[name] = piece["points"]
+            context.progress(task, len(points) + sum(map(len, by_name.values())), len(index))
+        points += [point for name in jobs for point in by_name[name]]
     return Reconstructions(np.array(points, dtype=np.float32), index)
 
 
 def _reconstructed(run: dpsgd.EnsembleRun, labels: np.ndarray, **how: Any) -> dict[str, Any]:
-    found = attacks.gradient(run, labels, **how)
-    return {"points": found.points.astype(np.float64).reshape(len(found.labels), -1).tolist()}
+    recovered = attacks.gradient(run, labels, **how)
+    return {"points": recovered.points.astype(np.float64).reshape(len(recovered.labels), -1).tolist()}
 
 
 def _trained(model: dpsgd.Ensemble, split: Split, rows: np.ndarray, start: int) -> dpsgd.EnsembleRun:
@@ -116,7 +116,7 @@ def _part(run: dpsgd.EnsembleRun, rows: slice) -> dpsgd.EnsembleRun:
 
 
 def exact_ends(rate: Any) -> tuple[float, float]:
-    """95% Clopper–Pearson limits of a rate of which every outcome is 0 or 1."""
+    """95% Clopper–Pearson limits of a rate whose outcomes are all 0 or 1."""
     low, high = clopper_pearson(round(float(rate.each.sum())), len(rate.each), confidence=0.95)
     return float(low), float(high)
 

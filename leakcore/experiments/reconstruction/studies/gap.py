@@ -36,7 +36,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
     tried = {e: learning_rate.sweep(context, split, _games.GameSetting(epsilon=e), rates) for e in epsilons}
     stated: list[Stated] = []
-    found: dict[str, list[_Point]] = {"clipped": [], "accurate": []}
+    by_choice: dict[str, list[_Point]] = {"clipped": [], "accurate": []}
     for name, least in (("clipped", learning_rate.CLIPPED), ("accurate", 0.0)):
         for epsilon in epsilons:
             chosen = learning_rate.best(tried[epsilon], clipped=least)
@@ -46,8 +46,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 task=f"{name}, ε = {epsilon:g}",
             )  # fmt: skip
             noise = mechanism.noise_for(context, epsilon, 1.0, setting.steps)
-            beside = mechanism.BoundsAtNoise.at(noise, setting.steps, _CANDIDATES)
-            found[name].append(_Point(epsilon, noise, beside, games["sum"], games["likelihood"], chosen, setting.steps))
+            limits = mechanism.BoundsAtNoise.at(noise, setting.steps, _CANDIDATES)
+            by_choice[name].append(
+                _Point(epsilon, noise, limits, games["sum"], games["likelihood"], chosen, setting.steps)
+            )
             row = _games.gap(context, setting, games["sum"], "nearly identical to the bound")
             stated += [
                 dataclasses.replace(row, what=f"{name}, {row.what}"),
@@ -57,7 +59,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                        paper="over 0.90" if epsilon >= 10 else "not stated", ours=chosen.accuracy,
                        comment=f"learning rate {chosen.learning_rate:g}"),
             ]  # fmt: skip
-    clipped, accurate = found["clipped"], found["accurate"]
+    clipped, accurate = by_choice["clipped"], by_choice["accurate"]
     drawn = (
         _games.series("prior-aware attack, all gradients clipped", "attack", epsilons, [p.plain for p in clipped]),
         _games.series("prior-aware attack, most accurate models", "attack-3", epsilons, [p.plain for p in accurate]),
@@ -67,20 +69,20 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
     panels = [
         _games.panel(context, "C = 0.1, T = 100, prior of 10", epsilons, _CANDIDATES, drawn),
-        _split(context, found),
+        _split(context, by_choice),
     ]
     near = [p for p in clipped if p.gap[1] <= _NEAR]
     shares = ", ".join(f"{100 * p.plain.clipped_share:.0f}%" for p in accurate)
     conclusion = (
         f"Bound minus attack ({runs:,} reconstructions each), learning rates that leave all gradients clipped: "
-        + "; ".join(p.told for p in clipped)
+        + "; ".join(p.parts for p in clipped)
         + ". Nearly identical (gap at most 0.02 with its 95% interval) at "
         + (", ".join(f"ε = {p.epsilon:g}" for p in near) if near else "none of them")
         + ". At the learning rates of the most accurate models gradients shrink below C "
         f"({shares} clipped) and the gap is "
-        + ", ".join(f"{p.beside.bound - float(p.plain.value):+.3f}" for p in accurate)
+        + ", ".join(f"{p.limits.bound - float(p.plain.value):+.3f}" for p in accurate)
         + "; the likelihood attack, which knows how long each gradient is, leaves "
-        + ", ".join(f"{p.beside.bound - float(p.likelihood.value):+.3f}" for p in accurate) + "."
+        + ", ".join(f"{p.limits.bound - float(p.likelihood.value):+.3f}" for p in accurate) + "."
     )  # fmt: skip
     findings = Findings(
         conclusion=conclusion,
@@ -96,7 +98,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         splits=[split],
         setting=_games.GameSetting(epsilon=epsilons[-1]),
         runs=runs,
-        attacked=[(g, p.beside.bound) for p in (*clipped, *accurate) for g in (p.plain, p.likelihood)],
+        attacked=[(g, p.limits.bound) for p in (*clipped, *accurate) for g in (p.plain, p.likelihood)],
         learning_rate_note=learning_rate.NOTE,
         num_candidates=_CANDIDATES,
         learning_rates={f"{e:g}": [dataclasses.asdict(t) for t in tried[e]] for e in epsilons},
@@ -113,7 +115,7 @@ _EFFECTIVE = (
 class _Point:
     epsilon: float
     noise: float
-    beside: mechanism.BoundsAtNoise
+    limits: mechanism.BoundsAtNoise
     plain: ReconstructionGame
     likelihood: ReconstructionGame
     chosen: learning_rate.Tried
@@ -123,22 +125,22 @@ class _Point:
     def gap(self) -> tuple[float, float]:
         """Bound − attack at the ends of the attack's interval."""
         low, high = _games.interval(self.plain) or (float(self.plain.value),) * 2
-        return self.beside.bound - high, self.beside.bound - low
+        return self.limits.bound - high, self.limits.bound - low
 
     @property
     def cosine(self) -> float:
-        """ρ such that ten clipped candidates with pairwise cosine ρ are told apart as often; by bisection."""
+        """ρ such that ten clipped candidates with pairwise cosine ρ are distinguished as often; by bisection."""
         low, high = -1.0 / (_CANDIDATES - 1), 1.0
         for _ in range(40):
             middle = 0.5 * (low + high)
             scale = max(1.0 - middle, 1e-300) ** 0.5
-            found = orthogonal_success(self.noise / scale, self.steps, _CANDIDATES).value
-            low, high = (middle, high) if float(found) > float(self.plain.value) else (low, middle)
+            optimum = orthogonal_success(self.noise / scale, self.steps, _CANDIDATES).value
+            low, high = (middle, high) if float(optimum) > float(self.plain.value) else (low, middle)
         return 0.5 * (low + high)
 
     @property
-    def told(self) -> str:
-        rate, bound, optimum = float(self.plain.value), self.beside.bound, self.beside.orthogonal
+    def parts(self) -> str:
+        rate, bound, optimum = float(self.plain.value), self.limits.bound, self.limits.orthogonal
         as_if = f", as if all cosines were {self.cosine:.2f}" if optimum - rate > 1e-3 else ""
         low, high = self.gap
         return (
@@ -147,9 +149,9 @@ class _Point:
         )
 
 
-def _split(context: Context, found: dict[str, list[_Point]]) -> Panel:
+def _split(context: Context, by_choice: dict[str, list[_Point]]) -> Panel:
     """The two parts of the gap over ε."""
-    first = found["clipped"]
+    first = by_choice["clipped"]
     epsilons = tuple(p.epsilon for p in first)
     curves = mechanism.curves(context, epsilons, first[0].steps, _CANDIDATES)
     bound, orthogonal, simplex = (next(c for c in curves if c.role == r) for r in ("bound", "orthogonal", "simplex"))
@@ -159,10 +161,10 @@ def _split(context: Context, found: dict[str, list[_Point]]) -> Panel:
     ]
     for name, role, points in (
         ("optimum, orthogonal − attack, all clipped", "attack", first),
-        ("optimum, orthogonal − attack, most accurate", "attack-3", found["accurate"]),
+        ("optimum, orthogonal − attack, most accurate", "attack-3", by_choice["accurate"]),
     ):
-        ends = np.array([[p.beside.orthogonal - p.beside.bound + g for g in p.gap] for p in points])
-        lost = np.array([p.beside.orthogonal - float(p.plain.value) for p in points])
+        ends = np.array([[p.limits.orthogonal - p.limits.bound + g for g in p.gap] for p in points])
+        lost = np.array([p.limits.orthogonal - float(p.plain.value) for p in points])
         series.append(Series(name=name, role=role, x=np.array(epsilons), y=lost, low=ends[:, 0], high=ends[:, 1]))
     return Panel(
         title="the gap in two parts", x_label=_games.EPSILON, y_label="difference of success", log_x=True, y_range=None,

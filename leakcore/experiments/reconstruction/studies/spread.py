@@ -37,7 +37,7 @@ _MECHANISMS = (_Mechanism("q = 1, T = 100", 1.0, 100), _Mechanism("q = 0.02, T =
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Standard deviations over calls with seeds of their own of Algorithm 1, and of the estimate from μ."""
-    stated, panels, found = [], [], {}
+    stated, panels, deviations = [], [], {}
     for mechanism in _MECHANISMS:
         noise = _mechanism.noise_for(context, _EPSILON, mechanism.sample_rate, mechanism.steps)
         exact = np.array([_mechanism.upper(noise, mechanism.sample_rate, mechanism.steps, n) for n in _PRIORS])
@@ -46,7 +46,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             for under, name in (("null", "Algorithm 1"), ("alternative", "from μ")):
                 values = _values(context, mechanism, noise, samples, under)
                 deviation = values.std(axis=0, ddof=1)
-                found[mechanism.name, samples, under] = deviation
+                deviations[mechanism.name, samples, under] = deviation
                 below = (values < exact).mean(axis=0)
                 low, high = _limits(deviation, len(values))
                 if under == "null":
@@ -73,7 +73,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Panel(title=mechanism.name, x_label="number of candidates", y_label="standard deviation over calls",
                   series=tuple(series), log_x=True, log_y=True, y_range=None)
         )  # fmt: skip
-    ten = {k: float(v[_PRIORS.index(10)]) for k, v in found.items()}
+    ten = {k: float(v[_PRIORS.index(10)]) for k, v in deviations.items()}
     ours = [[ten[m.name, samples, "null"] for m in _MECHANISMS] for samples in _PRINTED]
     gain = min(ten[m, n, "null"] / ten[m, n, "alternative"] for m, n, _ in ten)
     within = [o <= p for row, p in zip(ours, _PRINTED.values(), strict=True) for o in row]
@@ -113,12 +113,12 @@ def _calls(context: Context) -> dict[int, int]:
 
 
 def _values(context: Context, mechanism: _Mechanism, noise: float, samples: int, under: str) -> np.ndarray:
-    """(calls, priors): the estimates, kept in pieces."""
+    """(calls, priors): the estimates, stored in pieces."""
     calls, size = _calls(context)[samples], _PIECE[samples]
     kappa = 1 / np.array(_PRIORS, dtype=np.float64)
     task = f"{mechanism.name}, {samples:,} samples, {under}"
     series = list(_PRINTED).index(samples) * 2 + (under == "null")
-    given = (noise, mechanism.sample_rate, mechanism.steps)
+    settings = (noise, mechanism.sample_rate, mechanism.steps)
     method = bounds.methods.MonteCarlo(samples, under=under)
     parts = {
         f"spread-{mechanism.steps}-{samples}-{under}-{first}-{min(first + size, calls)}":
@@ -126,21 +126,21 @@ def _values(context: Context, mechanism: _Mechanism, noise: float, samples: int,
     }  # fmt: skip
     seed = functools.partial(kernels.subseed, context.seed, kernels.Stream.SPREAD_CALLS, step=series)
     jobs = {
-        name: functools.partial(_estimates, given, kappa, method, [seed(row=i) for i in many])
+        name: functools.partial(_estimates, settings, kappa, method, [seed(row=i) for i in many])
         for name, many in parts.items()
     }
-    found: dict[str, list[list[float]]] = {}
+    by_name: dict[str, list[list[float]]] = {}
     for name, piece in context.pieces.each(jobs, context.executor):
-        found[name] = piece["values"]
-        context.progress(task, sum(map(len, found.values())), calls)
-    return np.array([row for name in parts for row in found[name]])
+        by_name[name] = piece["values"]
+        context.progress(task, sum(map(len, by_name.values())), calls)
+    return np.array([row for name in parts for row in by_name[name]])
 
 
 def _estimates(
-    given: tuple[float, float, int], kappa: np.ndarray, method: bounds.methods.MonteCarlo, seeds: list[int]
+    settings: tuple[float, float, int], kappa: np.ndarray, method: bounds.methods.MonteCarlo, seeds: list[int]
 ) -> dict[str, list[list[float]]]:
     drawn = [
-        bounds.reconstruction(*given, kappa=kappa, method=dataclasses.replace(method, seed=seed)).value
+        bounds.reconstruction(*settings, kappa=kappa, method=dataclasses.replace(method, seed=seed)).value
         for seed in seeds
     ]
     return {"values": [[float(v) for v in np.asarray(one)] for one in drawn]}

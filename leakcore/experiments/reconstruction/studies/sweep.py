@@ -29,16 +29,16 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     rates = context.pick(tiny=(0.1, 10.0), quick=(0.01, 0.1, 1.0, 3.0), paper=learning_rate.PAPER)
     runs = context.pick(tiny=32, quick=512, paper=10_000)
     split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
-    stated, panels, told, attacked, agree = [], [], [], [], []
+    stated, panels, summaries, attacked, agree = [], [], [], [], []
     setting = _games.GameSetting(epsilon=4.0, max_grad_norm=1.0)
     for q, (printed_bound, printed) in _PRINTED.items():
         setting = _games.GameSetting(epsilon=4.0, max_grad_norm=1.0, sample_rate=q)
         bound = _games.bound(context, setting, 10)
         tried = learning_rate.sweep(context, split, setting, rates)
-        kept = {t.learning_rate: t.accuracy for t in tried if t.accuracy >= 0}
+        accuracies = {t.learning_rate: t.accuracy for t in tried if t.accuracy >= 0}
         chosen = learning_rate.best(tried)
         games, overflowed = [], []
-        for rate in list(kept):
+        for rate in list(accuracies):
             try:
                 game = _games.play(
                     context, split, learning_rate.at(setting, rate), num_candidates=10, runs=runs,
@@ -46,14 +46,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 )  # fmt: skip
             except FloatingPointError:
                 overflowed.append(rate)
-                del kept[rate]
+                del accuracies[rate]
                 continue
             games.append(game["top"])
             attacked += [(game["top"], bound), (game["likelihood"], bound)]
             stated.append(
                 Stated(what=f"q = {q:g}, learning rate {rate:g}: improved attack", paper=f"about {printed:g}",
                        **ours(game["top"]),
-                       comment=f"accuracy {kept[rate]:.3f}; {100 * game['top'].clipped_share:.0f}% of "
+                       comment=f"accuracy {accuracies[rate]:.3f}; {100 * game['top'].clipped_share:.0f}% of "
                                f"gradients clipped, cosine to the nearest candidate "
                                f"{game['top'].nearest_cosine:.2f}; likelihood attack "
                                f"{float(game['likelihood'].value):.3f}")
@@ -66,12 +66,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         stated.append(
             Stated(what=f"q = {q:g}: upper bound", paper=f"about {printed_bound:g}", ours=bound, kind="upper")
         )
-        x = np.array(list(kept))
+        x = np.array(list(accuracies))
         series = [
             Series(name="upper bound, exact", role="bound", x=x, y=np.full(len(x), bound)),
             mechanism.chance(x, 10),
-            _games.series("improved (Algorithm 3)", "attack-2", tuple(kept), games),
-            Series(name="accuracy", role="baseline", x=x, y=np.array(list(kept.values()))),
+            _games.series("improved (Algorithm 3)", "attack-2", tuple(accuracies), games),
+            Series(name="accuracy", role="baseline", x=x, y=np.array(list(accuracies.values()))),
         ]
         optimum = ""
         if q > 0.9:
@@ -84,18 +84,18 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Panel(title=f"q = {q:g}, σ = {noise:.3g}", x_label="learning rate", y_label=_games.SUCCESS, log_x=True,
                   series=tuple(series))
         )  # fmt: skip
-        holds = [r for r, g in zip(kept, games, strict=True) if _covers(_games.interval(g), printed)]
+        holds = [r for r, g in zip(accuracies, games, strict=True) if _covers(_games.interval(g), printed)]
         agree.append(bool(holds))
-        told.append(
+        summaries.append(
             f"q = {q:g}: bound {bound:.3f}, attack "
-            + ", ".join(f"{float(g.value):.3f} (η = {r:g})" for r, g in zip(kept, games, strict=True))
+            + ", ".join(f"{float(g.value):.3f} (η = {r:g})" for r, g in zip(accuracies, games, strict=True))
             + f"; most accurate at η = {chosen.learning_rate:g} ({chosen.accuracy:.2f}){optimum}; "
             f"the stated {printed:g} is "
             + (f"within the interval at η = {', '.join(f'{r:g}' for r in holds)}" if holds else "in no interval")
         )
     findings = Findings(
         agreement="yes" if all(agree) else ("partly" if any(agree) else "no"),
-        conclusion=". ".join(told) + ". " + _by_clipping([g for g, _ in attacked[::2]]),
+        conclusion=". ".join(summaries) + ". " + _by_clipping([g for g, _ in attacked[::2]]),
         stated=stated,
         panels=panels,
     )
