@@ -54,7 +54,7 @@ def number(value: float, kind: str = "") -> str:
 
 
 def shown(ours: float, interval: Sequence[float] | None = None, kind: str = "", confidence: float | None = None) -> str:
-    """Our number with its interval, rounded outwards, and the interval's level; or of which kind a bound is."""
+    """Our number with its interval, rounded outwards, and the interval's level; or the kind of a bound."""
     sure = "" if confidence is None else f"{100 * confidence:g}%"
     if interval is not None:
         return f"{number(ours, kind)} [{number(interval[0], 'lower')}, {number(interval[1], 'upper')}] {sure}".rstrip()

@@ -84,7 +84,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 y_label="score",
                 series=(
                     *(notes.curve(n, r, above[:, i], x=at) for i, n, r in pairs),
-                    notes.curve("beside other images", "chance", [float(np.mean(f.null)) for f in original], x=at),
+                    notes.curve("against other images", "chance", [float(np.mean(f.null)) for f in original], x=at),
                 ),
                 log_x=True,
                 y_range=None,

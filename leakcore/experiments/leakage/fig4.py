@@ -46,7 +46,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                         scores.interval[0] if several else None,
                         scores.interval[1] if several else None,
                     ),
-                    *([notes.curve("beside other images", "baseline", scores.null)] if several else []),
+                    *([notes.curve("against other images", "baseline", scores.null)] if several else []),
                 ),
                 y_range=None,
             )
@@ -70,7 +70,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         conclusion=f"The score falls from the first pair to the last on these shares of images: {summary}. It is "
         f"largest at {', '.join(f'pair {v} ({k})' for k, v in largest.items())}: no prior on images "
         "was used, so a pair scores what its gradients alone say.",
-        notes=("a total-variation prior raises every pair's score and its score beside other images alike",),
+        notes=("a total-variation prior raises every pair's score and its score against other images alike",),
     )
     return notes.report(
         experiment,

@@ -26,13 +26,13 @@ FIGURES = (
     (
         "fig4",
         "Gradient magnitudes of the last and the second last layer",
-        "gradients of the second last layer are much smaller than those of the last",
+        "gradients of the second last layer are much smaller than gradients of the last layer",
     ),
     (
         "fig5",
         "Label-ε against the number of batches, with both extrapolations",
         (
-            "all batches give 11% more than one (cancer), 0.091 instead of 0.033 (bank, beside an upper bound of "
+            "all batches give 11% more than one (cancer), 0.091 instead of 0.033 (bank, with an upper bound of "
             "282.24), roughly as the extrapolation says: growth by factors of 1.69 and 2.12"
         ),
     ),

@@ -12,7 +12,7 @@ FIGURES = (
      ("gradients of the first layers are the most sensitive; sensitivity correlates with V-information, "
       "R = 0.686–0.707")),
     ("fig7", "Latent information by subspace distance", ("cifar100", "imdb", "bank"),
-     ("classifier layers, mostly the first or second, lie farther apart than those of the feature extractor; "
+     ("classifier layers, mostly the first or second, lie farther apart than layers of the feature extractor; "
      "R = 0.686–0.707 with V-information")),
     ("fig8", "Original information by sensitivity, 1-norm and ∞-norm", ("cifar100",),
      "as with the F-norm, first layers have higher risks"),

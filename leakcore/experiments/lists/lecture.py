@@ -12,7 +12,7 @@ FIGURES = (
     ),
     (
         "table1",
-        "Table 1, measured: tensor method and gradient inversion under each defence, beside the bounds",
+        "Table 1, measured: tensor method and gradient inversion under each defence, compared with the bounds",
         (),
         (
             "B√(d/m) without defence and under clipping, kB√(d/m) under k-local aggregation, (B + σ)√(d/m) under "

@@ -56,7 +56,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     last = epsilons[-1]
     findings = Findings(
         agreement="yes" if widest < 0.05 else "partly",
-        conclusion="Prior-aware attack beside the bound: "
+        conclusion="Prior-aware attack compared with the bound: "
         + ", ".join(f"{g.value:.3f} of {b:.3f} (ε = {e:g})" for e, g, b in zip(epsilons, games, limit, strict=True))
         + f". The gap comes from gradients that are not clipped ({100 * games[-1].clipped_share:.0f}% are, at ε = "
         f"{last:g}) and alike (cosine to the nearest candidate {games[-1].nearest_cosine:.2f}): with steps so short "

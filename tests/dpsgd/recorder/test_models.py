@@ -278,7 +278,7 @@ def test_a_recording_that_fails_says_so_at_once_and_lets_the_loop_go_on(
     if step == 1:
         with pytest.raises(ValueError, match=r"no step was recorded: step \d: model: candidate 0 alone fails with"):
             recorder.trace()
-        assert "there is no trace in" in caplog.records[-1].getMessage()
+        assert "no trace was written to" in caplog.records[-1].getMessage()
         assert not (tmp_path / "trace.npz").exists()
     else:
         trace = Trace.load(tmp_path / "trace.npz")

@@ -267,7 +267,7 @@ def test_no_file_of_another_recording_is_replaced(tmp_path: Path) -> None:
     assert Trace.load(path).steps == 10
     path.rename(tmp_path / "kept.npz")
     other = run.part(out=path)
-    with pytest.raises(ValueError, match="not this recording's"), recorder:
+    with pytest.raises(ValueError, match="not written by this recording"), recorder:
         pass
     assert Trace.load(path).steps == other.steps == 5
     assert run.optimizer.step_hook is not None

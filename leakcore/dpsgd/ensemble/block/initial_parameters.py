@@ -19,8 +19,7 @@ NAMES = ("per-run", "fixed", "glorot", "fixed-glorot")
 class Initialisation:
     """Initial parameters θ₀ = scale·base + noise·(Glorot normal).
 
-    The names "fixed-glorot", and "glorot" with scale 0.5, 1 and 2, are those of Jagielski, Ullman and Oprea (2020),
-    Table 2.
+    Jagielski, Ullman and Oprea (2020), Table 2, use "fixed-glorot", and "glorot" with scale 0.5, 1 and 2.
 
     Args:
         name: distribution of the base. "per-run" and "fixed" are torch.nn.Linear's default, uniform in ±1/√fan_in for

@@ -1,6 +1,6 @@
 """Any torch module instead of the MLP: per-sample gradients by torch.func, one run after the other.
 
-The buffers and calls are those of `ParameterLayout` and `Pass`, so that one training loop serves both. Parameters are
+It has the same buffers and calls as `ParameterLayout` and `Pass`, so that one training loop serves both. Parameters are
 one (slots, 1, parameters) matrix. Per-sample gradients exist for one run and `_GRADIENTS` numbers at a time.
 """
 

@@ -214,7 +214,7 @@ class Recorder:
         self._recorded.stop()
         self._run.leave()
         if self._failure and kind is None and (self._is_lost or not self._schedule):
-            where = "" if self._out is None else f" in {self._out.path}"
+            where = "" if self._out is None else f" to {self._out.path}"
             _log.error("record: no trace was written%s: %s", where, self._failure)
         if self._out is not None and self._schedule and not self._is_lost:
             try:

@@ -38,7 +38,7 @@ class RowsOfParameter(Protocol):
 
 
 class Norms:
-    """Rows of which ghost clipping computes only the norms, (B,)."""
+    """Norms of rows, (B,), all that ghost clipping computes."""
 
     def __init__(self, norms: torch.Tensor) -> None:
         self._norms = norms
