@@ -13,7 +13,25 @@ Progress = Callable[[str, int, int], object]
 
 
 def progress_bars(stream: Any = None) -> Progress:
-    """A progress callback that draws one tqdm bar per task on `stream` (None: standard error) while somebody reads."""
+    """A progress callback that draws one tqdm bar for each task.
+
+    It stops drawing, without an error, when the stream is closed.
+
+    Args:
+        stream: a text stream; None: standard error.
+
+    Returns:
+        A function `progress(task, done, total)`, for every `progress=` of leakcore.
+
+    Example:
+        >>> import io
+        >>> from leakcore import audit
+        >>> stream = io.StringIO()
+        >>> show = audit.progress_bars(stream)
+        >>> show("train", 3, 3)
+        >>> "train: 100%" in stream.getvalue()
+        True
+    """
     from tqdm import tqdm
 
     bars: dict[str, Any] = {}

@@ -110,16 +110,28 @@ def _facts(*, imported: bool) -> dict[str, Any]:
 
 
 def diagnose() -> dict[str, Any]:
-    """Facts by name: leakcore, Python, machine, the native build and its devices, peers (each is imported), what is
-    missing, and what is wrong: environment variables that the native core refuses, peers that cannot be imported.
+    """Facts about this installation, for `leakcore doctor` and bug reports.
+
+    Returns:
+        A dict: leakcore, Python, the machine, the native build and its devices, the peer packages (each is imported);
+        `missing`, what is not installed and what needs it; `wrong`, environment variables that the native core refuses
+        and packages that cannot be imported.
+
+    Example:
+        >>> from leakcore import audit
+        >>> facts = audit.diagnose()
+        >>> facts["wrong"]
+        'nothing'
     """
     return _facts(imported=True)
 
 
 def environment() -> dict[str, Any]:
-    """The part of `diagnose` that belongs in a report: no paths of the user's machine, nothing imported.
+    """The part of `diagnose` that belongs in a report: without paths of the user's machine, and without importing
+    anything.
 
-    ValueError where the native core refuses an environment variable.
+    Raises:
+        ValueError: if the native core refuses an environment variable.
     """
     facts = _facts(imported=False)
     facts["python"] = sys.version.split()[0]

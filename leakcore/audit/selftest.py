@@ -38,9 +38,19 @@ _EVENTS = ((0.5, 0.5), (0.05, 0.05), (0.9, 0.9))
 class Promise:
     """One method on one mechanism.
 
-    mechanism, epsilon: what was audited, and its ε at δ. method, trials: how. audits: how often. above: how many bounds
-    exceeded ε. rate, interval: above/audits with its two-sided 95% interval. allowed: 1 − confidence. mean: of the
-    bounds. kept: False where the rate is above `allowed` beyond doubt (`GATE`, over all rows).
+    Attributes:
+        mechanism: what was audited.
+        epsilon: its ε at δ.
+        delta: δ.
+        method: of the audit.
+        trials: of each audit.
+        audits: how many audits.
+        above: how many bounds exceeded ε.
+        rate: above/audits.
+        interval: of the rate, two-sided, 95%.
+        allowed: 1 − confidence.
+        mean: of the bounds.
+        kept: False if the rate is above `allowed` beyond doubt (`GATE`, over all rows together).
     """
 
     mechanism: str
@@ -59,7 +69,14 @@ class Promise:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class SelfTest(Record):
-    """What the self-test found; `passed` is False where any promise is broken."""
+    """The result of the self-test; `passed` is False if any promise is broken.
+
+    Attributes:
+        promises: one for each method and mechanism.
+        confidence: of the bounds.
+        audits: per method and mechanism.
+        seed: of everything random.
+    """
 
     schema: ClassVar[str] = "leakcore.selftest/1"
 
@@ -152,18 +169,37 @@ def selftest(
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> SelfTest:
-    """Audit mechanisms of known ε with every method that the package offers, and count broken promises.
+    """Test whether leakcore's lower bounds on ε hold as often as they promise, on mechanisms whose ε is known.
 
     Mechanisms: one that leaks nothing (ε = 0), randomised response (ε of 0.5, 1, 2 and 4), the Laplace mechanism and
-    the Gaussian one. Methods: event counts (direction fixed and open), scores (thresholds by a split and by
+    the Gaussian mechanism. Methods: event counts (direction fixed and open), scores (thresholds by a split and by
     simultaneous limits; (ε, δ) and Gaussian family), the best of four audits (both ways), one run with canaries, and
     membership guesses over coins.
 
-    audits: per method and mechanism; five times as many where nothing leaks. confidence: of the bounds. seed: of
-    everything random. executor: its workers take the methods' audits of one mechanism each.
+    Args:
+        audits: per method and mechanism, at least 10; five times as many where nothing leaks.
+        confidence: of the bounds.
+        seed: of everything random.
+        executor: any `concurrent.futures.Executor`; a worker takes the audits of one method and mechanism.
+        progress: called as `progress(task, done, total)`.
 
-    Returns a `SelfTest`. Deterministic on one machine, for any number of workers and none. Raises ValueError or
-    TypeError that names the argument.
+    Returns:
+        A `SelfTest`.
+
+    Raises:
+        ValueError: names the argument, its value and what is allowed.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic on one machine, for any number of workers.
+
+    Example:
+        >>> from leakcore import audit
+        >>> audit.selftest(audits=1000).passed  # minutes  # doctest: +SKIP
+        True
+        >>> audit.selftest(audits=1)
+        Traceback (most recent call last):
+        ValueError: ...
     """
     count = check.integer(10, None, audits=audits)
     level, key = check.confidence(confidence=confidence), check.seed(seed=seed)

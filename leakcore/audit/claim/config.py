@@ -83,20 +83,32 @@ KEYS: dict[str, Keys] = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClaimConfig:
-    """One audit of one claim; every key with its default filled in, by section.
+    """One audit of one claim, by section, with the default of every key filled in.
 
-    data: name, rows (None: all), path of a folder of data sets, features ("frozen", of cifar10 only: what a small
-    network makes of the images that was trained on the subset of CIFAR-100). model: hidden sizes ([] for logistic
-    regression), activation, initialisation, initialisation_scale. mechanism: noise_multiplier σ (None: computed from
-    the claim), max_grad_norm C, learning_rate, steps, and sample_rate (Poisson; 1 for full batches) or batch_size
-    (shuffled).
-    fault: a mis-implementation on purpose, `dpsgd.Fault`. claim: epsilon (None: what the accountant says of σ), delta,
-    adjacency. audit: attack, trials (to choose threshold and k, and as many to count, per data set), k, adjacency of
-    the audit (None: the claim's own; replace with shuffled batches or contrast), contrast (as in
-    `attacks.poisoning.ClipBKD`), canaries (rows with a coin each, of one-run), select ("split", as
-    `bounds.SplitThreshold` does; "correction", as `bounds.SimultaneousThreshold`, counts all trials), confidence, seed.
+    Create it by `from_dict` or `from_toml`. docs/how-to/config.md lists all keys.
 
-    Raises ValueError or TypeError that names section.key, its value and what is allowed.
+    Args:
+        data: `name`; `num_rows` (None: all); `path` of a folder of data sets; `features`, "pixels" or "frozen"
+            (CIFAR-10 only: features of a small network that was trained on the subset of CIFAR-100).
+        model: `hidden` sizes ([] for logistic regression), `activation`, `initialisation`, `initialisation_scale`.
+        mechanism: `noise_multiplier` σ (None: computed from the claim), `max_grad_norm` C, `learning_rate`, `steps`,
+            and `sample_rate` (Poisson; 1 for full batches) or `batch_size` (shuffled).
+        fault: an implementation error on purpose, as `dpsgd.Fault`.
+        claim: `epsilon` (None: the accountant's for σ), `delta`, `adjacency`.
+        audit: `attack`; `trials` per data set, to choose threshold and k, and as many to count; `k`; `adjacency` (None:
+            the claim's, or "replace" with shuffled batches or `contrast`); `contrast`, as in
+            `attacks.poisoning.ClipBKD`; `canaries` of the attack "one-run"; `select`, "split" (`bounds.SplitThreshold`)
+            or "correction" (`bounds.SimultaneousThreshold`, which counts all trials); `confidence`; `seed`.
+
+    Raises:
+        ValueError: names section.key, its value and what is allowed.
+        TypeError: for a value of another type.
+
+    Example:
+        >>> from leakcore import audit
+        >>> config = audit.ClaimConfig.from_dict({"mechanism": {"noise_multiplier": 1.0}, "audit": {"trials": 100}})
+        >>> config.audit["attack"], config.adjacency
+        ('clipbkd', 'add-remove')
     """
 
     data: Mapping[str, Any]
@@ -108,7 +120,18 @@ class ClaimConfig:
 
     @classmethod
     def from_dict(cls, sections: Mapping[str, Any]) -> ClaimConfig:
-        """Checked, with defaults for what is not given."""
+        """The checked configuration, with defaults for missing keys.
+
+        Args:
+            sections: mappings of keys, by section.
+
+        Returns:
+            A `ClaimConfig`.
+
+        Raises:
+            ValueError: names section.key, its value and what is allowed.
+            TypeError: for a value of another type.
+        """
         for name, section in sections.items():
             if name not in KEYS:
                 raise ValueError(
@@ -124,7 +147,19 @@ class ClaimConfig:
 
     @classmethod
     def from_toml(cls, path: str | Path, *, override: Mapping[str, Mapping[str, Any]] | None = None) -> ClaimConfig:
-        """Read a TOML file; keys of `override`, by section, go before the file's."""
+        """The configuration of a TOML file.
+
+        Args:
+            path: of the file.
+            override: keys by section that take precedence over the file's.
+
+        Returns:
+            A `ClaimConfig`.
+
+        Raises:
+            ValueError: names the file, or section.key, its value and what is allowed.
+            TypeError: for a value of another type.
+        """
         sections = read_toml(path)
         for name, keys in (override or {}).items():
             section = sections.get(name, {})
@@ -164,7 +199,7 @@ class ClaimConfig:
 
     @property
     def adjacency(self) -> str:
-        """Of the audit."""
+        """The adjacency of the audit."""
         if self.audit["adjacency"] is not None:
             return str(self.audit["adjacency"])
         if self.audit["attack"] in COINS:

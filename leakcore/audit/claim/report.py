@@ -31,7 +31,14 @@ _NAMES = {
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Proof:
-    """One lower bound: how and on what it was found, and the most that an audit of this size could prove."""
+    """One lower bound.
+
+    Attributes:
+        method: how it was obtained.
+        what: on what it was obtained.
+        found: the bound.
+        ceiling: the most that an audit of this size could prove.
+    """
 
     method: str
     what: str
@@ -45,11 +52,25 @@ class Proof:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ClaimReport(AuditReport):
-    """What `audit.claim` found.
+    """The report of `audit.claim`.
 
-    claim: under the audit's adjacency. data, parameters: what was trained. scores: statistic of every model with and
-    without the attacker's rows, and k, by name (membership: of every row of the counted models). proofs: the lower
-    bounds, together valid at the audit's confidence.
+    Attributes:
+        config: of the audit.
+        claim: the claimed ε, under the audit's adjacency.
+        data: what the models were trained on, in words.
+        parameters: number of parameters of a model.
+        scores: for each k by name, the statistic of every model with and without the attacker's rows, and k. For
+            membership: the statistic of every row of the counted models.
+        proofs: the lower bounds, valid together at the audit's confidence.
+
+    Example:
+        >>> from leakcore import audit
+        >>> report = audit.claim({
+        ...     "data": {"name": "breast-cancer", "num_rows": 40}, "mechanism": {"noise_multiplier": 1.0, "steps": 2},
+        ...     "claim": {"epsilon": 5.0}, "audit": {"trials": 20, "k": [1]},
+        ... })
+        >>> report.claim.epsilon, report.epsilon <= 5.0
+        (5.0, True)
     """
 
     schema: ClassVar[str] = "leakcore.claim-audit/1"
@@ -68,7 +89,7 @@ class ClaimReport(AuditReport):
 
     @property
     def best(self) -> Proof:
-        """The proof that attains it."""
+        """The proof with the largest lower bound."""
         return max(self.proofs, key=lambda p: p.epsilon)
 
     @property

@@ -39,23 +39,42 @@ def claim(
 ) -> ClaimReport:
     """Try to disprove a claimed ε by attacking thousands of trained models (Jagielski, Ullman and Oprea 2020).
 
-    2·trials models are trained on D₀ and as many on D₁ for each k (`dpsgd.Ensemble`); one half chooses threshold and k,
-    the other is counted. The attack "one-run" trains one model with many canaries (Steinke, Nasr and Jagielski 2023).
-    Every bound of the report is valid at the stated confidence, together; the claim is converted to the audit's
-    adjacency first, so a correct mechanism is called broken with probability at most 1 − confidence.
+    For each k, 2·trials models are trained on D₀ and as many on D₁ (`dpsgd.Ensemble`). One half chooses the threshold
+    and k, the other half is counted. The attack "one-run" trains one model with many canaries (Steinke, Nasr and
+    Jagielski 2023).
 
     Args:
-        config: a `ClaimConfig` or its sections as a mapping; `ClaimConfig.from_toml` reads a file.
-        folder: where report.html and report.json are written, atomically. Finished models are kept in
-            folder/partial/audit-attack until then, bound to configuration, seed and versions: a later call goes on from
-            them, after any kind of end, and writes the same JSON. None: keep nothing.
-        executor, num_threads: as in `dpsgd.Ensemble.run`. progress: called as progress(task, done, total).
+        config: a `ClaimConfig`, or its sections as a mapping.
+        folder: where report.html and report.json are written, atomically. Until then finished models are stored in
+            folder/partial/audit-attack, bound to configuration, seed and versions: a later call continues from them and
+            writes the same JSON. None: write nothing.
+        executor: any `concurrent.futures.Executor`, whose workers train models.
+        num_threads: threads, here or in each worker.
+        progress: called as `progress(task, done, total)`.
 
-    Returns a `ClaimReport`; `.passed` is False where the audited ε exceeds the claimed one. Deterministic on one
-    machine, for any number of threads and workers; with data.features = "frozen", for a number of torch threads. Raises
-    ValueError or TypeError that names section.key before any work, FileNotFoundError where the data are not there,
-    ValueError where the folder holds damaged models, another run's, or files that are not leakcore's, CannotWrite (an
-    OSError) where the disk is full: finished models are kept.
+    Returns:
+        A `ClaimReport`; `.passed` is False if the audited ε exceeds the claimed one.
+
+    Raises:
+        ValueError: names section.key, before any work; or the folder holds damaged models, models of another run, or
+            files that are not leakcore's.
+        TypeError: for an argument of another type.
+        FileNotFoundError: if the data are missing.
+        OSError: if the disk is full; finished models remain.
+
+    Guarantees:
+        All bounds hold together at the stated confidence. The claim is first converted to the audit's adjacency, so a
+        correct mechanism is called broken with probability at most 1 − confidence. The result is deterministic on one
+        machine, for any number of threads and workers; with "frozen" features, for one number of torch threads.
+
+    Example:
+        >>> from leakcore import audit
+        >>> report = audit.claim({
+        ...     "data": {"name": "breast-cancer", "num_rows": 40}, "mechanism": {"noise_multiplier": 1.0, "steps": 2},
+        ...     "claim": {"epsilon": 5.0}, "audit": {"trials": 20, "k": [1]},
+        ... })
+        >>> report.passed
+        True
     """
     if isinstance(config, Mapping):
         config = ClaimConfig.from_dict(config)

@@ -29,29 +29,46 @@ def _claimable(**given: Any) -> float:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditConfig:
-    """One audit. The defaults are the full-batch setting of Hayes et al. (2023, Section 4), on digits.
+    """One audit of DP-SGD hyperparameters; the defaults are the full-batch setting of Hayes et al. (2023, Section 4).
 
-    The mechanism, in Opacus's terms:
-        epsilon: the claimed ε at `delta`, add/remove adjacency; its noise multiplier is computed. None: give
+    The reconstruction game trains an MLP 64–hidden–10 on scikit-learn's digits; the label game uses its breast cancer
+    data and an MLP 30–label_hidden–1 with ReLU.
+
+    Args:
+        epsilon: claimed ε at `delta`, add-remove adjacency; its noise multiplier is computed. None: pass
             `noise_multiplier`.
-        noise_multiplier: σ ≥ 0; None: computed from `epsilon`. Exactly one of the two.
-        sweep: further values of ε to audit beside it, for the curve; may be empty.
-        delta, steps, sample_rate, max_grad_norm, learning_rate: δ, T, q, C and the step size. The default
-            step size was chosen by training accuracy at ε = 1 (83%), not by the attack: clipped gradients are short.
-    The reconstruction game (scikit-learn's digits, MLP 64–hidden–10):
-        num_rows: training rows, the target included. hidden: sizes of the hidden layers. activation: theirs.
-        num_candidates: n equally likely candidates, one of which is the target. runs: independent trainings per noise
-            level.
-    The label game (scikit-learn's breast cancer, MLP 30–label_hidden–1 ReLU):
-        label_batch_size: rows per observed gradient. label_steps: DP-SGD steps of the companion training.
-        label_trials: repetitions of the label attack per batch, each with noise of its own.
-    defense: a `leakcore.defenses.Defense`, or its spelling ("prune:0.1", see `defenses.parse`): the reconstruction game
-        is also played with each release of the claimed configuration put through it, in a section of its own. Full
-        batches only; None: no such section. Kept as spelt.
-    confidence: of every interval (two-sided). gate_confidence: with which the gate fails a run only rightly, over all
-    noise levels together. seed: of everything random.
+        noise_multiplier: σ, at least 0. None: from `epsilon`. Exactly one of the two.
+        sweep: further values of ε to audit, for the curve; may be empty.
+        delta: δ in (0, 1).
+        steps: T.
+        sample_rate: q in (0, 1].
+        max_grad_norm: C.
+        learning_rate: step size; the default was chosen by accuracy at ε = 1 (83%), not by the attack.
+        num_rows: training rows with the target.
+        hidden: sizes of the hidden layers.
+        activation: of the hidden layers.
+        num_candidates: equally likely candidates, one of which is the target.
+        runs: independent trainings for each noise level.
+        label_batch_size: rows of a gradient.
+        label_hidden: size of the hidden layer.
+        label_steps: DP-SGD steps of the companion training.
+        label_trials: repetitions of the label attack per batch, each with its own noise.
+        defense: a `defenses.Defense` or its spelling ("prune:0.1"): play the game also with each release of the claimed
+            configuration put through it. Full batches only.
+        confidence: of every interval, two-sided.
+        gate_confidence: a correct run fails the gate with probability at most 1 − gate_confidence, over all noise
+            levels.
+        seed: of everything random.
 
-    Raises ValueError or TypeError that names the field, its value and what is allowed.
+    Raises:
+        ValueError: names the field, its value and what is allowed.
+        TypeError: for another type.
+
+    Example:
+        >>> from leakcore import audit
+        >>> config = audit.AuditConfig(epsilon=4.0, sweep=(1.0, 10.0), runs=500)
+        >>> config.sweep, config.steps
+        ((1.0, 10.0), 100)
     """
 
     epsilon: float | None = 10.0
@@ -119,7 +136,17 @@ class AuditConfig:
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> AuditConfig:
-        """The configuration with these fields, defaults for the rest; ValueError names a field that does not exist."""
+        """The configuration with these fields, and defaults for the rest.
+
+        Args:
+            fields: by name.
+
+        Returns:
+            An `AuditConfig`.
+
+        Raises:
+            ValueError: names a field that does not exist.
+        """
         known = {f.name for f in dataclasses.fields(cls)}
         if unknown := sorted(set(fields) - known):
             shown = printable(repr(fields[unknown[0]]), 60)

@@ -19,9 +19,13 @@ from leakcore.audit.report.report import TOO_WEAK, AuditReport
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class RunReport(AuditReport):
-    """What `audit.run` found.
+    """The report of `audit.run`.
 
-    points: one entry per noise level, the claimed one marked. curve: the bounds between them. labels: the label study.
+    Attributes:
+        config: of the audit.
+        points: one entry for each noise level; the claimed one is marked.
+        curve: the bounds between the noise levels.
+        labels: the label study.
     """
 
     schema: ClassVar[str] = "leakcore.audit/1"

@@ -32,28 +32,37 @@ def run(
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> RunReport:
-    """Audit one DP-SGD configuration: accountants, bounds, attacks, label study, leakage by layer.
+    """Audit one DP-SGD configuration: accountants, bounds, attacks, a label study, and leakage by layer.
 
     Args:
         config: an `AuditConfig`, or its fields as a mapping; None is the default configuration.
-        folder: where report.html and report.json are written, each atomically, when everything is done. Until then
-            finished pieces are kept in folder/partial/audit, bound to this very configuration, seed and versions, and
-            a later call goes on from them. None: write nothing.
-        executor: any `concurrent.futures.Executor`. Ranges of 256 runs of all noise levels, then the label study's
-            levels, the layers' fits and the defence's ranges of 32 go to its workers, one thread each; None: all of it
-            here, the attack on all cores. Every worker makes its task from the configuration; what it trained comes
-            back as counts, and is in the folder from then on.
-        progress: called as progress(task, done, total), here, of what all workers have done; `progress_bars()` makes
-            one for a terminal.
+        folder: where report.html and report.json are written, atomically, at the end. Until then finished pieces are
+            stored in folder/partial/audit, bound to this configuration, seed and versions, and a later call continues
+            from them. None: write nothing.
+        executor: any `concurrent.futures.Executor`, whose workers do ranges of 256 runs of all noise levels, the levels
+            of the label study, the fits of the layers and the defence's ranges of 32 runs, with one thread each. None:
+            all of it here, the attack on all cores.
+        progress: called here as `progress(task, done, total)`; `progress_bars()` makes one for a terminal.
 
-    Returns a `RunReport` (an `AuditReport`); `.passed` is False when an attack proved more leakage than the
-    configuration claims.
+    Returns:
+        A `RunReport`; `.passed` is False if an attack proved more leakage than the configuration claims.
 
-    Deterministic: the same configuration gives the same numbers on one kind of machine, interrupted or not, by any
-    number of threads and workers, none included: a folder may be begun with workers and finished without. Raises
-    ValueError or TypeError that names the field before any work is done, ValueError where the folder holds damaged
-    pieces, another run's, or files that are not leakcore's, CannotWrite (an OSError) where the disk is full: what was
-    finished is kept.
+    Raises:
+        ValueError: names the field, before any work; or the folder holds damaged pieces, pieces of another run, or
+            files that are not leakcore's.
+        TypeError: for an argument of another type.
+        OSError: if the disk is full; finished pieces remain.
+
+    Guarantees:
+        The same configuration gives the same numbers on one kind of machine, interrupted or not, for any number of
+        threads and workers. A folder may be begun with workers and finished without.
+
+    Example:
+        >>> from leakcore import audit
+        >>> report = audit.run({"epsilon": 4.0, "runs": 500}, folder="audit-of-4")  # doctest: +SKIP
+        >>> audit.run({"epsilon": 4.0, "noise_multiplier": 1.0})
+        Traceback (most recent call last):
+        ValueError: epsilon=4.0, noise_multiplier=1.0: ...
     """
     if config is None or isinstance(config, Mapping):
         config = AuditConfig.from_dict(config or {})
@@ -97,7 +106,7 @@ def _run(
 
 
 def require_report_folder(folder: Path) -> None:
-    """Fail before the work, not after it: a folder that takes files, and no report in it that is not leakcore's."""
+    """Refuse a folder before the work: it must accept files, and hold no report that is not leakcore's."""
     require_writable(folder)
     require_ours(folder, "report.json")
     if (folder / "report.html").exists() and not (folder / "report.json").exists():

@@ -17,11 +17,28 @@ if TYPE_CHECKING:
 
 
 def where_it_sits(measures: LeakageByLayer) -> Part:
-    """What `leakage.by_layer` found, as a part of a report: `report.with_parts(where_it_sits(measures))`.
+    """The result of `leakage.by_layer` as a part of a report.
 
-    A finding with what follows from it, a heat map and a table, layer by layer, each latent measure beside its
-    permutation null; all of it estimates on plain gradients of single rows, without clipping or noise. In the report's
-    JSON it stands under "layers". Raises TypeError for anything else than a `leakage.LeakageByLayer`.
+    The part has a finding with its consequence, a heat map and a table, layer by layer; each latent measure stands next
+    to its permutation null. All of it is an estimate on plain gradients of single rows, without clipping or noise. In
+    the report's JSON it stands under "layers".
+
+    Args:
+        measures: what `leakage.by_layer` returned.
+
+    Returns:
+        A part, for `report.with_parts(...)`.
+
+    Raises:
+        TypeError: for anything else.
+
+    Example:
+        >>> from leakcore import audit
+        >>> part = audit.where_it_sits(leakage.by_layer(model, inputs, targets))  # doctest: +SKIP
+        >>> report.with_parts(part).to_html("report.html")  # doctest: +SKIP
+        >>> audit.where_it_sits("the first layer")
+        Traceback (most recent call last):
+        TypeError: measures=str: must be what leakage.by_layer returns
     """
     from leakcore.leakage import LeakageByLayer
 

@@ -35,9 +35,13 @@ TOO_WEAK = "Not tested: this audit could not have contradicted the claim."
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class AuditReport(Record, abc.ABC):
-    """Everything one audit found. environment: versions and machine facts. seconds: wall time. parts: what other
-    studies add (where the leak sits, what a defence does): `report.with_parts(part, …)`. fail_above: a limit on ε of
-    the caller's, beside what is claimed; `judged` says what it is held against.
+    """What every report of an audit has: a verdict, findings and tables, as text, JSON and one self-contained page.
+
+    Attributes:
+        environment: versions and facts of the machine.
+        seconds: wall time of the audit.
+        parts: results of other studies, added by `with_parts`.
+        fail_above: the caller's limit on ε, in addition to the claim; `judged` lists what it is compared with.
     """
 
     schema: ClassVar[str]
@@ -48,7 +52,17 @@ class AuditReport(Record, abc.ABC):
     fail_above: float | None = None
 
     def with_parts(self, *parts: page.Part) -> Self:
-        """This report with further parts at its end. ValueError where a key is taken."""
+        """This report with further parts at its end.
+
+        Args:
+            *parts: such as `audit.where_it_sits(...)`.
+
+        Returns:
+            A new report.
+
+        Raises:
+            ValueError: if the report already has a part or field of that name.
+        """
         kept = (*self.parts, *parts)
         taken = [*self.to_dict(), *(p.key for p in parts)]
         for part in parts:
@@ -57,9 +71,16 @@ class AuditReport(Record, abc.ABC):
         return dataclasses.replace(self, parts=kept)
 
     def with_limit(self, fail_above: float) -> Self:
-        """This report held against a limit on ε, too: it fails where anything `judged` is above it.
+        """This report with a limit on ε: it fails if anything `judged` is above the limit.
 
-        ValueError where the limit is negative, or where the report proves no ε that could be judged.
+        Args:
+            fail_above: the limit, at least 0.
+
+        Returns:
+            A new report.
+
+        Raises:
+            ValueError: for a negative limit, or a report that proves no ε.
         """
         limit = check.non_negative(fail_above=fail_above)
         if not self.judged():
@@ -77,22 +98,23 @@ class AuditReport(Record, abc.ABC):
     @property
     @abc.abstractmethod
     def contradictions(self) -> list[str]:
-        """Sentences naming each claim that an attack disproved; empty when the gate passes."""
+        """A sentence for each claim that an attack disproved; empty if the gate passes."""
 
     @property
     def undecided(self) -> str:
-        """Why nothing that was found could pass a claim or a limit; empty where it can."""
+        """Why no result could pass a claim or a limit; empty if one could."""
         return ""
 
     @property
     def gated(self) -> bool:
-        """Whether something is to be judged: a limit, or what a form of audit holds its run against."""
+        """Whether there is something to judge: a limit, or a claim of the audit itself."""
         return self.fail_above is not None
 
     @property
     def passed(self) -> bool | None:
-        """Whether no attack proved more leakage than was claimed, and nothing judged is above the limit; None where
-        neither is so and the report says why it cannot judge (`undecided`).
+        """Whether no attack proved more leakage than claimed, and nothing judged is above the limit.
+
+        None if neither was exceeded and the report cannot judge (`undecided` says why).
         """
         if self.all_contradictions or self.exceeded:
             return False
@@ -109,12 +131,12 @@ class AuditReport(Record, abc.ABC):
         return [*self.findings(), *(text for part in self.parts for text in part.findings)]
 
     def judged(self) -> tuple[page.Judged, ...]:
-        """Every ε that `fail_above` is held against."""
+        """Every ε that `fail_above` is compared with."""
         return ()
 
     @property
     def exceeded(self) -> list[str]:
-        """Sentences naming each ε above `fail_above`; empty where there is no such limit."""
+        """A sentence for each ε above `fail_above`; empty without a limit."""
         limit = self.fail_above
         if limit is None:
             return []
@@ -129,13 +151,13 @@ class AuditReport(Record, abc.ABC):
 
     @property
     def tone(self) -> str:
-        """How the page colours `word`: "good" where a claim was tested and held, "bad" where the gate fails."""
+        """How the page colours `word`: "good" if a tested claim held, "bad" if the gate fails, else "neutral"."""
         if self.passed is False:
             return "bad"
         return "good" if self.word == HELD else "neutral"
 
     def limit_kept(self) -> str:
-        """What the limit was held against, in one sentence; empty without one."""
+        """What the limit was compared with, in one sentence; empty without a limit."""
         if self.fail_above is None:
             return ""
         judged = "; ".join(j.beside(self.fail_above)[0] for j in self.judged())

@@ -23,8 +23,14 @@ _MOST = 2**27
 
 @dataclasses.dataclass(frozen=True)
 class ScoreColumns:
-    """Two names and what stands under them. labelled: scores and who is a member; else members and non-members.
-    higher: who scores higher.
+    """The names of two arrays or columns, and their meaning.
+
+    Attributes:
+        first: name of the first.
+        second: name of the second.
+        labelled: True for scores and memberships; False for members and non-members.
+        tool: that writes such files.
+        higher: who scores higher.
     """
 
     first: str
@@ -64,9 +70,14 @@ _FALSE = {"0", "0.0", "false", "non-member", "nonmember", "non_member", "out", "
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScoreFile:
-    """Scores of members and of non-members as the file has them, and what it was taken for.
+    """Scores of members and non-members, as they stand in a file.
 
-    higher: who scores higher, "members" or "non-members".
+    Attributes:
+        members: (n,) float64.
+        non_members: (m,) float64.
+        layout: the layout that was recognised.
+        name: of the file.
+        higher: who scores higher, "members" or "non-members".
     """
 
     members: np.ndarray
@@ -85,23 +96,40 @@ def read_scores(
     labels: str | None = None,
     higher: str | None = None,
 ) -> ScoreFile:
-    """Scores of members and non-members from a file of another tool.
+    r"""Scores of members and non-members from a file of another tool.
 
-    An .npz file of plain arrays, or a .csv file with a header line (comma, semicolon or tab). What stands where is told
-    by the names: Privacy Meter's attack_result_*.npz (`scores`, `memberships`), TensorFlow Privacy's
-    `membership_scores_train` and `membership_scores_test` (or `loss_train`, `loss_test`: smaller means member), LiRA's
-    `prediction` and `answers` (smaller means member) or `scores` and `keep` of one model, `members` and `non_members`,
-    `score` and `member`, and variants. Of any other file give the names:
+    An .npz file of plain arrays, or a .csv file with a header line (comma, semicolon or tab). These names are
+    recognised: Privacy Meter's `scores` and `memberships` (attack_result_*.npz); TensorFlow Privacy's
+    `membership_scores_train` and `membership_scores_test`, or `loss_train` and `loss_test`; LiRA's `prediction` and
+    `answers`, or `scores` and `keep` of one model; `members` and `non_members`; `score` and `member`; and variants. For
+    any other file pass the names.
 
-    members, non_members: of the two arrays (columns; they may differ in length).
-    values, labels: of the array of all scores and that of memberships (0 and 1, false and true).
-    higher: who scores higher, "members" or "non-members" (losses); None: what the layout says, members where it is
-        not known.
+    Args:
+        path: of the file.
+        members: name of the members' array or column.
+        non_members: name of the non-members'; the two may differ in length.
+        values: name of the array of all scores.
+        labels: name of the array of memberships (0 and 1, false and true).
+        higher: who scores higher, "members" or "non-members" (losses). None: as the layout says, members if it is
+            unknown.
 
-    Returns a `ScoreFile`. ValueError names file, array and what is wrong with it: unknown or ambiguous names, a shape
-    other than (n,), text where numbers should be, two arrays or columns of one name, more than 2²⁷ scores, or more than
-    64 MiB of them (as float64) from a file a hundredth of that, a damaged file. Pickled objects are refused, never
-    loaded.
+    Returns:
+        A `ScoreFile`.
+
+    Raises:
+        ValueError: names the file, the array and its fault: unknown or ambiguous names, a shape other than (n,), text
+            instead of numbers, a name twice, more than 2²⁷ scores, more than 64 MiB of them from a file a hundredth of
+            that, a damaged file. Pickled objects are refused and never loaded.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from leakcore import audit
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "scores.csv"
+        ...     _ = path.write_text("score,member\n0.9,1\n0.8,1\n0.1,0\n0.3,0\n")
+        ...     audit.read_scores(path).non_members.tolist()
+        [0.1, 0.3]
     """
     where = Path(path)
     if higher is not None:

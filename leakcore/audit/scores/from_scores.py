@@ -28,14 +28,20 @@ _FPRS = (0.001, 0.01, 0.05, 0.1)
 
 @dataclasses.dataclass(frozen=True)
 class Retrained:
-    """Every score is from a model trained on its own, with the rows in question or without.
+    """Every score comes from its own model, which was trained with the rows in question or without them.
 
     Args:
-        k: rows by which the training data of the two sides differ. What is proved is of one row, by group privacy.
+        k: number of rows by which the two sides' training data differ. The proof is about one row, by group privacy.
         seed: of the random halves: one chooses the threshold, the other is counted.
 
     Raises:
-        ValueError, TypeError: naming the argument.
+        ValueError: for a number out of range.
+        TypeError: for a number that is not an integer.
+
+    Example:
+        >>> from leakcore import audit
+        >>> audit.Retrained(k=4)
+        Retrained(k=4, seed=0)
     """
 
     k: int = 1
@@ -57,35 +63,43 @@ def from_scores(
     adjacency: str | None = None,
     confidence: float = 0.95,
 ) -> ScoresReport:
-    """The report on membership scores that some other tool made.
+    """The report on membership scores of another tool.
 
-    True-positive rates at fixed false-positive rates and the area under the ROC curve come with finite-sample intervals
-    for independent scores: the threshold's own uncertainty is paid for by order statistics of the non-members (Beta
-    laws) beside Clopper–Pearson limits for the members; the area's is Chernoff's bound for a two-sample U-statistic
-    (Hoeffding 1963, Section 5b, with min(members, non-members) independent pairs).
+    It gives true-positive rates at fixed false-positive rates and the area under the ROC curve, with finite-sample
+    intervals, and what the scores prove about ε. That depends on how the members were chosen; with neither `coins` nor
+    `retrained` ε is an estimate (docs/explanation/reports.md).
 
-    What the scores prove about ε depends on how members were chosen, which no file says:
+    Args:
+        members: (n,) scores of rows that were trained on, larger for likelier members (pass losses negated), at least
+            two. Or the path of a file for `audit.read_scores`, or its result.
+        non_members: (m,) scores of other rows, at least two.
+        coins: True if they are all candidates of one training run, in which a fair coin decided for each row whether it
+            was trained on (Steinke, Nasr and Jagielski 2023, Theorem 5.2). Kind "lower".
+        retrained: True, or a `Retrained`, if each score comes from its own model (Jagielski, Ullman and Oprea 2020,
+            Section 4.2). Kind "lower".
+        delta: δ in [0, 1).
+        claimed_epsilon: ε that the model claims at δ; a proof at 99.9% above it contradicts it.
+        adjacency: "add-remove" if a non-member was left out, "replace" if another row took its place. Required without
+            coins.
+        confidence: of every interval and of the quoted lower bound.
 
-    - coins=True: one training run in which a fair coin of its own decided for each row whether it was trained on, and
-      every row with a coin is among the scores. The highest scores are guessed in, the lowest out (Steinke, Nasr and
-      Jagielski 2023, Theorem 5.2), for four numbers of guesses, each at a quarter of the error. kind "lower".
-    - retrained=True, or a `Retrained` that says more: every score is from a model trained on its own, with the row in
-      question (or the k rows) or without. A random half of the scores chooses a threshold, the others are counted with
-      Clopper–Pearson limits (Jagielski, Ullman and Oprea 2020, Section 4.2). kind "lower".
-    - neither: scores of one model, split as its training data happened to be. What the second way would give is
-      reported as an estimate, without confidence.
+    Returns:
+        A `ScoresReport`.
 
-    members, non_members: (n,) scores of rows that were trained on and of rows that were not, larger for likelier
-        members (losses: pass them negated), NaN not allowed, at least two each. Or members is the path of a file for
-        `audit.read_scores`, or what that returned.
-    delta: δ in [0, 1). claimed_epsilon: ε ≥ 0 that the model claims at δ; a proof at 99.9% above it contradicts it.
-    adjacency: of claim and proof: "add-remove" where a non-member was left out, "replace" where another row took its
-        place. coins=True decides it (a coin says whether a row is there: "add-remove", unless you say otherwise);
-        without coins it must be given.
-    confidence: of every interval and of the quoted lower bound.
+    Raises:
+        ValueError: names the argument, before any work; or the coins fell as fair ones do less than once in a million.
+        TypeError: for an argument of another type.
 
-    Returns a `ScoresReport`, an `AuditReport`. Deterministic. Raises ValueError or TypeError that names the argument,
-    before any work; ValueError where coins=True and the coins fell as fair ones fall less than once in a million.
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import audit
+        >>> rng = np.random.default_rng(0)
+        >>> report = audit.from_scores(rng.normal(1.0, size=500), rng.normal(size=500), coins=True)
+        >>> report.epsilon.kind, f"{float(report.epsilon.value):.1f}"
+        ('lower', '1.5')
     """
     start = time.monotonic()
     slack = check.below_one(delta=delta)

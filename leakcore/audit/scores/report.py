@@ -25,7 +25,11 @@ _RESULTS = ("area", "at_fpr", "epsilon", "gate", "ceiling", "roc")
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class MeasuredRate(Result):
-    """A true-positive rate with its interval. fpr: the false-positive rate it belongs to."""
+    """A true-positive rate with its interval.
+
+    Attributes:
+        fpr: the false-positive rate at which it was measured.
+    """
 
     compared_at: ClassVar[tuple[str, ...]] = ("fpr",)
 
@@ -35,11 +39,35 @@ class MeasuredRate(Result):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ScoresReport(AuditReport):
-    """What `audit.from_scores` found; fields are its settings and results.
+    """The report of `audit.from_scores`.
 
-    area, at_fpr: with intervals; a rate is None where there are too few non-members. epsilon: kind "lower" where coins
-    or retrainings make it a proof, else "estimate". gate: the proof at 99.9%, ceiling: the gate's of scores that tell
-    every member; None without claim or proof.
+    Attributes:
+        source: where the scores come from.
+        higher: who scores higher.
+        coins: whether fair coins decided the members.
+        retrained: whether each score comes from its own model.
+        k: rows by which the training data differ.
+        delta: δ.
+        claimed_epsilon: the claimed ε, or None.
+        adjacency: of claim and proof.
+        confidence: of the intervals and of `epsilon`.
+        seed: of the random halves.
+        members: number of members.
+        non_members: number of non-members.
+        area: area under the ROC curve.
+        at_fpr: true-positive rates; None where there are too few non-members.
+        epsilon: kind "lower" if coins or retraining make it a proof, else "estimate".
+        gate: the proof at 99.9%; None without a claim or a proof.
+        ceiling: what `gate` would be for scores that tell every member; None without `gate`.
+        roc: false-positive and true-positive rates of the curve.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import audit
+        >>> rng = np.random.default_rng(0)
+        >>> report = audit.from_scores(rng.normal(1.0, size=500), rng.normal(size=500), adjacency="add-remove")
+        >>> report.epsilon.kind, report.proved
+        ('estimate', False)
     """
 
     schema: ClassVar[str] = "leakcore.scores-audit/1"

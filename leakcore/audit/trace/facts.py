@@ -18,8 +18,14 @@ from leakcore.audit.trace.whole_run import Extent
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Exposure:
-    """A member among the candidates that was in a batch. beaten: share of non-members that it outscores. lead: own
-    score less the best rival's, in the statistic's units.
+    """A member among the candidates that was in a batch.
+
+    Attributes:
+        candidate: its number.
+        times_seen: batches with it.
+        clipped_share: share of steps in which its gradient was clipped.
+        beaten: share of non-members that it outscores.
+        lead: its score less the best rival's, in units of the statistic.
     """
 
     candidate: int
@@ -31,7 +37,40 @@ class Exposure:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TraceFacts(AuditReport):
-    """The fields of a `TraceReport`, and what they are held against."""
+    """The fields of a `TraceReport`, and what they are compared with.
+
+    Attributes:
+        delta: δ of every ε.
+        claimed_epsilon: ε that the run claims, add-remove; None: the accountant's.
+        confidence: of the intervals and of `audited`.
+        coins: whether fair coins decided the members.
+        steps: recorded steps.
+        noise_multiplier: smallest and largest σ of the recorded steps.
+        max_grad_norm: smallest and largest C of the recorded steps.
+        sample_rate: q.
+        run: how much of the run was recorded.
+        batch_rows: mean rows of a recorded batch.
+        members: number of candidates that are members.
+        non_members: number of the other candidates.
+        members_given: whether the caller named the members.
+        recognised: whether candidates were recognised in batches.
+        statistic: "likelihood", or "sum" without q or noise.
+        epsilon: the accountant's ε, add-remove.
+        epsilon_replace: the accountant's ε under replacement.
+        candidate_counts: sizes of the priors.
+        reconstruction: upper bounds for these priors.
+        named: what the attack reached for these priors, an estimate; None where there are too few candidates.
+        membership: upper bound on the true-positive rate.
+        at_fpr: that bound at fixed false-positive rates.
+        found_at_fpr: what the membership test reached there, an estimate; None where there are too few candidates.
+        roc: the test's ROC curve, or None.
+        area: area under that curve, with the p-value of scores that say nothing; None where there are too few
+            candidates.
+        audited: the proved lower bound on ε; None without coins.
+        gate: the same at 99.9%.
+        ceiling: what `gate` would be for scores that tell every coin.
+        exposed: the members that were in a batch, most exposed first.
+    """
 
     delta: float
     claimed_epsilon: float | None
@@ -65,7 +104,7 @@ class TraceFacts(AuditReport):
 
     @property
     def claim(self) -> float:
-        """The ε that the run is held to, add/remove adjacency; ∞ where none is claimed and the run's is not known."""
+        """The ε that the run is compared with, add-remove; ∞ if none is claimed and the run's is unknown."""
         if self.claimed_epsilon is not None:
             return self.claimed_epsilon
         return math.inf if self.undecided else float(self.epsilon.value)
@@ -80,12 +119,12 @@ class TraceFacts(AuditReport):
 
     @property
     def above_claim(self) -> bool:
-        """Whether the accountant's ε is above what is claimed."""
+        """Whether the accountant's ε is above the claim."""
         return self.claimed_epsilon is not None and float(self.epsilon.value) > self.claimed_epsilon * (1 + 1e-9)
 
     @property
     def incomparable(self) -> str:
-        """Why measured rates are not held against the bounds; empty where they are."""
+        """Why measured rates are not compared with the bounds; empty if they are."""
         if self.run.unknown:
             return (
                 "they are of the recorded steps alone, and what was trained before them shows in the models at which "
@@ -100,13 +139,15 @@ class TraceFacts(AuditReport):
 
     @property
     def told(self) -> bool:
-        """Whether the test rejects, at 1 − confidence, that scores say nothing of who is a member."""
+        """Whether the test rejects, at 1 − confidence, that scores say nothing of membership."""
         return self.area is not None and self.area.p_value <= 1 - self.confidence
 
     @property
     def picked(self) -> float:
-        """P(sampling picks a row at least once): members that were recognised in a batch are those rows alone, and a
-        rate among them is at most its bound divided by this. 1 where the caller said who the members are.
+        """P(sampling picks a row at least once); 1 if the caller named the members.
+
+        Members that were recognised in batches are the picked rows alone, so a rate among them is at most its bound
+        divided by this probability.
         """
         if self.members_given or self.sample_rate == 1:
             return 1.0
@@ -114,18 +155,19 @@ class TraceFacts(AuditReport):
 
     @property
     def lift(self) -> float:
-        """What bounds are divided by before a measured rate is held against them: `picked`; 1 where nothing was
-        measured, or where it differs from 1 by less than a printed digit.
+        """The divisor of bounds before a measured rate is compared with them: `picked`.
+
+        It is 1 if nothing was measured, or if `picked` differs from 1 by less than a printed digit.
         """
         return self.picked if self.area is not None and self.picked < 0.9999 and not self.incomparable else 1.0
 
     def held(self, bound: float) -> float:
-        """The bound that a rate of this run's candidates is held against."""
+        """The bound with which a rate of this run's candidates is compared."""
         return lifted(bound, self.lift)
 
     @property
     def num_candidates(self) -> int:
-        """Candidates of the prior that was asked about."""
+        """The size of the prior that was asked about."""
         return self.candidate_counts[-1]
 
     def _beside(self, what: str, found: Measured, bound: Any) -> Compared:
@@ -135,14 +177,14 @@ class TraceFacts(AuditReport):
         )  # fmt: skip
 
     def names(self) -> list[Compared]:
-        """What naming a row reached, beside its bounds; empty where it cannot be held against them."""
+        """What naming a row reached, with its bounds; empty if they cannot be compared."""
         if self.incomparable:
             return []
         triples = zip(self.candidate_counts, self.named, self.reconstruction, strict=True)
         return [self._beside(f"Naming a row among {p}", m, b.value) for p, m, b in triples if m is not None]
 
     def tells(self) -> list[Compared]:
-        """What telling members reached, beside its bounds; empty where it cannot be held against them."""
+        """What telling members reached, with its bounds; empty if they cannot be compared."""
         if self.incomparable:
             return []
         triples = zip(levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
@@ -153,12 +195,12 @@ class TraceFacts(AuditReport):
 
     @property
     def between(self) -> bool:
-        """Whether the claim is contradicted at `confidence`, but not at the gate's."""
+        """Whether the claim is contradicted at `confidence`, but not at the gate's confidence."""
         return self.audited is not None and not self.contradictions and float(self.audited.value) > self.claim
 
     @property
     def untested(self) -> bool:
-        """Whether so few coins could not have contradicted the claim."""
+        """Whether there are too few coins to contradict the claim."""
         return self.ceiling is not None and self.ceiling <= self.claim
 
     @property
@@ -185,7 +227,7 @@ class TraceFacts(AuditReport):
 
     @property
     def broken(self) -> str:
-        """What a proof above the claim says."""
+        """What a proof above the claim means."""
         return f"the run is not what its {'claim' if self.run.unknown else 'schedule'} says"
 
     def judged(self) -> tuple[page.Judged, ...]:

@@ -28,37 +28,47 @@ def from_trace(
 ) -> TraceReport:
     """The report on a training run that `leakcore.record` watched.
 
-    ε, bounds and gate are of the whole run up to the end of the recording, with the steps that the accountant counts
-    beside the recorded ones. Where these are not known, they are of the recorded steps alone and say so, and `passed`
-    is None: such a part can contradict a claim, and never pass one. What attacks reached is of the recorded steps.
+    ε, bounds and gate are about the whole run up to the end of the recording; what attacks reached is about the
+    recorded steps, and is an estimate. If the other steps are unknown, `passed` is None unless a claim is contradicted.
+    Methods and intervals: docs/explanation/reports.md.
 
-    Upper bounds follow from the schedule alone: ε by the exact accountant (add/remove and replacement), success of
-    reconstruction for priors of 2 and `num_candidates` candidates (Hayes et al. 2023, Theorem 2), true-positive rate of
-    membership. Beside them what the white-box attacks reached on this run's candidates: the prior-aware attack for each
-    member against non-members drawn at random (its expectation over the draw is computed, not sampled), and the
-    membership test; both by likelihood where q and the noise are known, else by summed products. These are estimates
-    with finite-sample intervals for rows drawn independently: few candidates make them wide, and what all of them
-    share, the run's noise, is not counted. A rate above a bound, be it with its whole interval, is therefore a reason
-    to check, and fails no gate. Members are said to be told from others where the one-sided Mann-Whitney
-    test rejects, at 1 − `confidence`, that scores say nothing of membership.
+    Args:
+        trace: a `Trace`, a recorder, or the file that it wrote.
+        delta: δ in (0, 1).
+        claimed_epsilon: ε that the run claims at δ, add-remove. None: the accountant's.
+        sample_rate: q, for a trace without it.
+        steps: of the whole run, for a trace that does not know them all: the others are taken at the recorded σ and q.
+        num_candidates: of the prior, 2 to 2⁵³. The attack is measured if there are num_candidates − 1 non-members.
+        coins: True only if each candidate was put into the training data by its own fair coin, and the recorder was
+            told the `members`, or every batch held all rows. Guesses at the coins then prove a lower bound on ε
+            (Steinke, Nasr and Jagielski 2023, Theorem 5.2).
+        confidence: of the quoted lower bound, of every interval and of the membership test. Coins contradict a claim at
+            99.9%.
 
-    trace: a `Trace`, the recorder of a `with leakcore.record(…)` block, or the file it wrote.
-    delta: δ in (0, 1). claimed_epsilon: ε that the run claims at δ, add/remove; None: what the accountant gives.
-    sample_rate: q of a trace that does not say; None: the trace's own. steps: of the whole run, for a trace that does
-        not know them all: the others are then taken at the recorded σ and q. None: as the trace says.
-    num_candidates: 2 to 2⁵³. Its bound needs no candidates; the attack is measured where there are num_candidates − 1
-        non-members.
-    coins: True only if every candidate was put into the training data, or left out, by its own fair coin, and the
-        recorder was told which (members=…), unless every batch held all rows. Then guesses at the coins prove a lower
-        bound on ε (Steinke, Nasr and Jagielski 2023, Theorem 5.2): the highest-scoring rows are guessed in, the lowest
-        out, for four numbers of guesses, each at a quarter of the error.
-    confidence: of the quoted lower bound, of every interval and of the membership test. What coins prove contradicts
-        a claim at 99.9%, so for a correct run with probability at most 0.1%; a limit (`with_limit`) is held against
-        the lower bound that is quoted.
+    Returns:
+        A `TraceReport`.
 
-    Returns a `TraceReport`, an `AuditReport`. Deterministic. Raises ValueError or TypeError that names argument, value
-    and what is allowed, before any work; ValueError where there is no member, or no non-member, among the candidates
-    and `coins` says there should be, or where the batches recorded are not those of Poisson sampling.
+    Raises:
+        ValueError: names the argument, before any work; or there is no member or no non-member for `coins`; or the
+            batches are not Poisson samples.
+        TypeError: for another type.
+
+    Guarantees:
+        Deterministic. Upper bounds follow from the schedule alone (Hayes et al. 2023, Theorem 2).
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import audit, dpsgd
+        >>> n, scores = 40, np.linspace(-1, 1, 40)
+        >>> trace = dpsgd.Trace(
+        ...     noise_multiplier=np.ones(50), max_grad_norm=np.ones(50), batch_rows=np.full(50, 100), sample_rate=1.0,
+        ...     expected_batch_size=100.0, members=scores > 0, members_given=True, times_seen=np.full(n, 50),
+        ...     clipped_share=np.zeros(n), membership_sum=scores, membership_likelihood=scores,
+        ...     pair_sum=np.zeros((n, n)), pair_likelihood=np.zeros((n, n)),
+        ... )
+        >>> report = audit.from_trace(trace)
+        >>> report.members, report.epsilon.kind
+        (20, 'upper')
     """
     start = time.monotonic()
     question = ask(

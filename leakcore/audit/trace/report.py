@@ -30,15 +30,13 @@ _RESULTS = (
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class TraceReport(TraceFacts):
-    """What `audit.from_trace` found; fields are its results, in the order of the report.
+    """The report of `audit.from_trace`.
 
-    steps, noise_multiplier, max_grad_norm, sample_rate, batch_rows: of the recorded steps. run: how much of the run
-    that is. epsilon, epsilon_replace, reconstruction, membership, at_fpr: of the whole run; where that is not known
-    (`undecided`) of the recorded steps alone, and their notes say so.
-    named, found_at_fpr, area: estimates on this run's candidates with finite-sample intervals for rows drawn
-    independently, None where there were too few to measure; area has the p-value of scores that say nothing.
-    audited: the proved lower bound on ε, gate: the same at 99.9%, ceiling: the gate's of scores that tell
-    every coin; None unless coins decided the members.
+    `noise_multiplier`, `max_grad_norm`, `sample_rate` and `batch_rows` are about the recorded steps. `epsilon`,
+    `epsilon_replace`, `reconstruction`, `membership` and `at_fpr` are about the whole run; if that is not known
+    (`undecided`), they are about the recorded steps alone, and their notes say so. `named`, `found_at_fpr` and `area`
+    are estimates on this run's candidates, with finite-sample intervals for rows drawn independently. `audited`, `gate`
+    and `ceiling` exist only if coins decided the members.
     """
 
     schema: ClassVar[str] = "leakcore.trace-audit/1"
