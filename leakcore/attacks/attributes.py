@@ -127,13 +127,13 @@ def matched_batches(
     """
     has = check.plain_array(attribute=attribute)
     if has.ndim != 1 or not np.isin(has, (0, 1)).all():
-        raise ValueError(f"attribute.shape={has.shape}: must be (n,) of 0 and 1")
+        raise ValueError(f"`attribute` must have shape (n,) and hold 0 and 1, got shape {has.shape}")
     has = has.astype(bool)
     task = np.zeros(len(has), np.int64) if targets is None else check.plain_array(targets=targets)
     if task.dtype.kind == "f":
-        raise TypeError(f"targets: of {task.dtype}, must be integers")
+        raise TypeError(f"`targets` must be integers, got {task.dtype}")
     if task.shape != has.shape:
-        raise ValueError(f"targets.shape={task.shape}: must be {has.shape}, one for each row")
+        raise ValueError(f"`targets` must have shape {has.shape}, one for each row, got {task.shape}")
     number = check.integer(1, None, size=size)
     most = None if limit is None else check.integer(1, None, limit=limit)
     rng = kernels.generator(seed, kernels.Stream.ATTRIBUTE_PAIRS)
@@ -199,7 +199,7 @@ def gradient_sets(
     check.instance(MatchedBatches, batches=batches)
     models = list(snapshots) if isinstance(snapshots, Sequence) else [snapshots]
     if not models:
-        raise ValueError("snapshots: must hold at least one model")
+        raise ValueError("`snapshots` must hold at least one model")
     parts = [layer_gradients(m, inputs, targets, loss=loss, batches=batches.rows, layers=layers) for m in models]
     count = len(batches.rows)
     return GradientSets(
@@ -265,15 +265,15 @@ def infer(
     check.instance(GradientSets, observed=observed)
     names = tuple(known.gradients) if layers is None else tuple(layers)
     if not names:
-        raise ValueError("layers: must name at least one")
+        raise ValueError("`layers` must name at least one layer")
     for name in names:
         if name not in known.gradients or name not in observed.gradients:
             raise ValueError(f"layers: {name!r} is not in both sets (known has {', '.join(known.gradients)})")
         if known.gradients[name].shape[1:] != observed.gradients[name].shape[1:]:
-            raise ValueError(f"observed: layer {name!r} has another size than in known")
+            raise ValueError(f"`observed`: layer {name!r} must have the same size as in `known`")
         for what, sets in (("known", known), ("observed", observed)):
             if not np.isfinite(sets.gradients[name]).all():
-                raise ValueError(f"{what}: its gradients of layer {name!r} must be finite")
+                raise ValueError(f"`{what}`: the gradients of layer {name!r} must be finite")
     _require_sides(known=known)
     truth, batch = _require_sides(observed=observed)
     level = check.confidence(confidence=confidence)
@@ -318,12 +318,14 @@ def _require_sides(**kwargs: GradientSets) -> tuple[np.ndarray, np.ndarray]:
     ((name, sets),) = kwargs.items()
     count = len(sets.attribute)
     if not np.isin(sets.attribute, (0, 1)).all() or len(np.unique(sets.attribute)) < 2:
-        raise ValueError(f"{name}: must hold gradients with and without the attribute, 1 and 0")
+        raise ValueError(f"`{name}` must hold gradients with the attribute (1) and without it (0)")
     for what, rows in (("batch", sets.batch), *sets.gradients.items()):
         if len(rows) != count:
-            raise ValueError(f"{name}: {what!r} has {len(rows)} rows, must have {count}, as attribute has")
+            raise ValueError(f"`{name}`: {what!r} must have {count} rows, as attribute has, got {len(rows)}")
     _, first, place = np.unique(sets.batch, return_index=True, return_inverse=True)
     truth = np.asarray(sets.attribute)[first].astype(np.int64)
     if (truth[place] != sets.attribute).any():
-        raise ValueError(f"{name}: a batch has gradients with and without the attribute, must have one of the two")
+        raise ValueError(
+            f"`{name}`: a batch has gradients with and without the attribute, but must have one of the two"
+        )
     return truth, place

@@ -23,10 +23,10 @@ def read_box(box: Any) -> tuple[float, float]:
         # The text of an array may need memory that it lacks.
         plain = isinstance(box, str | bytes | int | float | type(None))
         text = repr(box) if plain else f"a {type(box).__name__}"
-        raise ValueError(f"box={text}: must be a pair, (low, high)")
+        raise ValueError(f"`box` must be a pair, (low, high), got {text}")
     low, high = check.real(box=pair[0]), check.real(box=pair[1])
     if high <= low:
-        raise ValueError(f"box=({low}, {high}): low must be below high")
+        raise ValueError(f"`box` must have low below high, got ({low}, {high})")
     return low, high
 
 
@@ -34,5 +34,5 @@ def read_finite_box(box: Any) -> tuple[float, float]:
     """As `read_box`, for numbers whose squares fit float32 with room to spare."""
     low, high = read_box(box)
     if not (abs(low) < 1e30 and abs(high) < 1e30):
-        raise ValueError(f"box=({low}, {high}): must be below 1e30 in size")
+        raise ValueError(f"`box` must hold numbers below 1e30 in magnitude, got ({low}, {high})")
     return low, high

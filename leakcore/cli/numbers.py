@@ -41,7 +41,9 @@ def count(low: int, high: int) -> click.IntRange:
 
 
 def as_typed(error: BaseException, names: Mapping[str, str]) -> str:
-    """The message with options in place of the arguments that it names: `steps=0: …` is `--steps=0: …`.
+    """The message with options in place of the arguments that it names, such as --steps=0 for steps=0.
+
+    An argument stands before "=", "[" or ": ", or between backticks.
 
     names: further names of the library's, and the options that stand for them. Where a computation failed and the
     message names none of the options, those that were given numbers far out are added.
@@ -52,7 +54,7 @@ def as_typed(error: BaseException, names: Mapping[str, str]) -> str:
         return message
     named = {str(p.name): p.opts[0] for p in _options(context)}
     for name, option in {**named, **names}.items():
-        message = re.sub(rf"(?<![\w.\[-]){re.escape(name)}(?=[=\[]|: )", option, message)
+        message = re.sub(rf"(?<![\w.\[-]){re.escape(name)}(?=[=\[`]|: )", option, message)
     failed = isinstance(error, (ArithmeticError, MemoryError))
     if failed and not any(option in message for option in named.values()) and (far := far_out()):
         message = f"{far}: cannot be computed with that ({message})"

@@ -46,13 +46,13 @@ def read_rows(name: str, gradients: Any, least: int = 1) -> Any:
     gradients = check.floating(f"{name}: gradients", gradients)
     shape = tuple(gradients.shape)
     if len(shape) < least or 0 in shape:
-        raise ValueError(f"{name}: gradients.shape={shape}: must be (..., D), nothing empty")
+        raise ValueError(f"{name}: `gradients` must have shape (..., D), none of them 0, got {shape}")
     if isinstance(gradients, np.ndarray):
         finite = bool(np.isfinite(gradients).all())
-    else:  # not asked of a device, which would have to be waited for
+    else:  # on a device, the check would have to wait for it
         finite = gradients.device.type != "cpu" or bool(gradients.isfinite().all())
     if not finite:
-        raise ValueError(f"{name}: gradients: must be finite")
+        raise ValueError(f"{name}: `gradients` must be finite")
     return gradients
 
 
@@ -67,5 +67,5 @@ def like(values: np.ndarray, gradients: Any) -> Any:
 
 def need_seed(name: str, seed: int | None) -> int:
     if seed is None:
-        raise ValueError(f"{name}: seed: required, two calls must not share their noise unawares")
+        raise ValueError(f"{name}: `seed` is required: two calls must not share their noise by accident")
     return check.seed(seed=seed)

@@ -74,25 +74,26 @@ def release(
         [-0.5, -1.0, 0.0, 1.0, 0.0, 0.0]
     """
     if defense is not None and not isinstance(defense, Defense):
-        raise TypeError(f"defense={type(defense).__name__}: must be a leakcore.defenses.Defense")
+        raise TypeError(f"`defense` must be a leakcore.defenses.Defense, got {type(defense).__name__}")
     flat = FlatModule(model, loss)
     x, y = tensor(inputs, "inputs").to(flat.theta.device), tensor(targets, "targets").to(flat.theta.device)
     if x.is_floating_point() or not any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in model.modules()):
         x = x.to(flat.theta.dtype)
     if x.ndim < 2 or len(x) == 0 or y.ndim == 0 or len(y) != len(x):
         raise ValueError(
-            f"inputs.shape={tuple(x.shape)}, targets.shape={tuple(y.shape)}: must be (B, ...) and (B,), B at least 1"
+            f"`inputs` and `targets` must have shapes (B, ...) and (B,), B at least 1, got {tuple(x.shape)} "
+            f"and {tuple(y.shape)}"
         )
     for name, values in (("inputs", x), ("targets", y)):
         if not bool(torch.isfinite(values).all()):
-            raise ValueError(f"{name}: must be finite")
+            raise ValueError(f"`{name}` must be finite")
     y = y.to(flat.theta.dtype) if y.is_floating_point() else y.long()
     flat.require_no_draws(x[:1])
     if loss is None:
         with torch.no_grad():
             outputs = flat.outputs(flat.theta, x[:1])
         if y.ndim == 1 and y.is_floating_point() and outputs.shape[-1] > 1:
-            raise TypeError(f"targets: of {y.dtype}, cross-entropy needs class numbers, integers")
+            raise TypeError(f"`targets` must be integer class numbers for cross-entropy, got {y.dtype}")
         require_classes(y, outputs, "targets")
     parts = () if defense is None else defense.parts
     local = next((p for p in parts if isinstance(p, LocalSteps)), LocalSteps(1, 1.0))
@@ -104,7 +105,8 @@ def release(
         size, rest = divmod(len(x), local.steps)
         if rest or size == 0:
             raise ValueError(
-                f"inputs: {len(x)} rows: must be a multiple of LocalSteps(steps={local.steps}), minibatches"
+                f"`inputs` must have a number of rows that LocalSteps(steps={local.steps}, minibatches=True) "
+                f"divides, got {len(x)}"
             )
     batches = [(x[i : i + size], y[i : i + size]) for i in range(0, len(x), size)]
     theta, total = flat.theta, torch.zeros_like(flat.theta)
@@ -157,8 +159,8 @@ class _Mask:
             fed = self._batch if self.row is None else 1
             if self.dropout.per_sample and len(hidden) != fed:
                 raise ValueError(
-                    f"Dropout: hidden layer {number} is fed {len(hidden)} rows for a batch of {fed}, so no row has a "
-                    "mask of its own; per_sample=False draws one for all"
+                    f"Dropout: hidden layer {number} receives {len(hidden)} rows for a batch of {fed}, so no row has "
+                    "a mask of its own; per_sample=False draws one for all"
                 )
             if number not in self._drawn:
                 rows = self._batch if self.dropout.per_sample else 1

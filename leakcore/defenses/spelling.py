@@ -83,7 +83,7 @@ def _one(text: str, learning_rate: float | None) -> Defense:
             options[word[1]] = word[2]
             continue
         if not waiting:
-            raise ValueError(f"defense={text!r}: {entry!r} is too much: {_usage(name)}")
+            raise ValueError(f"defense={text!r}: {entry!r} is superfluous: {_usage(name)}")
         field, read = waiting.pop(0)
         try:
             options[field] = read(entry)
@@ -128,7 +128,7 @@ def spell(defense: Defense) -> str:
         'local-steps:4,0.1 + prune:0.1'
     """
     if not isinstance(defense, Defense):
-        raise TypeError(f"defense={type(defense).__name__}: must be a leakcore.defenses.Defense")
+        raise TypeError(f"`defense` must be a leakcore.defenses.Defense, got {type(defense).__name__}")
     return " + ".join(_spelt(part) for part in defense.parts)
 
 

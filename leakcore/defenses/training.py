@@ -33,7 +33,7 @@ class Attached:
         self._opacus = hasattr(optimizer, "attach_step_hook")
         self._handle: Any = None
         self._before: Any = None
-        self._removed = False  # who came later still calls what was there before it
+        self._removed = False  # a hook that was attached later still calls this one
         if self._opacus:
             # Before anything that watches the release (leakcore.record): what is watched must be what is released.
             self._before = optimizer.step_hook
@@ -72,8 +72,8 @@ class Attached:
         sparse = next((p for p in trained if p.grad.layout != torch.strided), None)
         if sparse is not None:
             raise ValueError(
-                f"attach: the gradient of a parameter of shape {tuple(sparse.shape)} is {sparse.grad.layout}: which "
-                "rows it holds leaks by itself; make it dense (nn.Embedding's sparse=False)"
+                f"attach: the gradient of a parameter of shape {tuple(sparse.shape)} is {sparse.grad.layout}, "
+                "and the rows that it holds leak by themselves; make it dense (nn.Embedding's sparse=False)"
             )
         with torch.no_grad():
             if self._reduces:
@@ -85,7 +85,7 @@ class Attached:
                         "wrap the model in opacus.GradSampleModule"
                     )
                 gradient = torch.cat([h.flatten(1) for h in rows], 1)
-                # They are used up: Opacus would add the next batch's to them, and zero_grad knows nothing of them.
+                # They are cleared: Opacus would add the next batch's to them, and zero_grad does not clear them.
                 for p in trained:
                     p.grad_sample = None
             else:
@@ -136,18 +136,18 @@ def attach(optimizer: Any, defense: Defense, *, seed: int | None = None) -> Atta
         (['0.6', '0.8'], 1)
     """
     if not isinstance(defense, Defense):
-        raise TypeError(f"defense={type(defense).__name__}: must be a leakcore.defenses.Defense")
+        raise TypeError(f"`defense` must be a leakcore.defenses.Defense, got {type(defense).__name__}")
     if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "step"):
-        raise TypeError(f"optimizer={type(optimizer).__name__}: must be a torch.optim.Optimizer, or Opacus's")
+        raise TypeError(f"`optimizer` must be a torch.optim.Optimizer, or Opacus's, got {type(optimizer).__name__}")
     for part in defense.parts:
         if part.stage == "training":
-            raise ValueError(f"defense: {type(part).__name__} acts on training, which is the loop's own affair")
+            raise ValueError(f"defense: {type(part).__name__} acts on training, which the loop itself does")
         if part.stage != "release" and hasattr(optimizer, "attach_step_hook"):
             raise ValueError(
                 f"defense: {type(part).__name__} acts on {part.stage}, which Opacus's optimizer does itself; only what "
                 "acts on the release may follow it"
             )
-    # What would fail in the first step fails here: a missing seed.
+    # A missing seed fails here instead of in the first step.
     trial = torch.zeros((2, 1)) if any(p.stage in ("samples", "sum") for p in defense.parts) else torch.zeros(1)
     through(defense.parts, trial, seed, 0, trial.ndim == 2)
     return Attached(optimizer, defense, seed)
@@ -189,7 +189,8 @@ def defended(run: EnsembleRun, defense: Defense, *, seed: int) -> EnsembleRun:
     check.instance(Defense, defense=defense)
     if run.observed is None:
         raise ValueError(
-            "run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., observer=dpsgd.Observer(record=True))"
+            "`run` must hold recorded steps; train it with dpsgd.Ensemble.run(..., "
+            "observer=dpsgd.Observer(record=True))"
         )
     for part in defense.parts:
         if not isinstance(part, (GaussianNoise, Laplace)):

@@ -88,12 +88,13 @@ class Prune(Defense):
 
     def __post_init__(self) -> None:
         if not 0 < check.real(keep_fraction=self.keep_fraction) <= 1:
-            raise ValueError(f"keep_fraction={self.keep_fraction!r}: must be in (0, 1]")
+            raise ValueError(f"`keep_fraction` must be in (0, 1], got {self.keep_fraction!r}")
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """As `Defense.apply`, without randomness. Of equal entries the earlier one stays."""
         g = read_rows("Prune", gradients)
-        count = math.ceil(Fraction(repr(float(self.keep_fraction))) * g.shape[-1])  # .55 of 100 are 55, in floats 56
+        # 0.55 of 100 is 55, but 56 in floating point.
+        count = math.ceil(Fraction(repr(float(self.keep_fraction))) * g.shape[-1])
         if isinstance(g, np.ndarray):
             order = np.argsort(-np.abs(g), axis=-1, kind="stable")[..., :count]
             out = np.zeros_like(g)
@@ -171,7 +172,7 @@ class DPSGD(Defense):
         """As `Defense.apply`: (B, D) → (D,)."""
         g = read_rows("DPSGD", gradients, least=2)
         if len(g.shape) != 2:
-            raise ValueError(f"DPSGD: gradients.shape={tuple(g.shape)}: must be (B, D), one row per sample")
+            raise ValueError(f"DPSGD: `gradients` must have shape (B, D), one row per sample, got {tuple(g.shape)}")
         key = need_seed("DPSGD", seed) if self.noise_multiplier > 0 else None
         done = kernels.clip_and_noise(g, self.max_grad_norm, self.noise_multiplier, seed=key, step=step)
         mean = done.sum / (len(g) if self.expected_batch_size is None else self.expected_batch_size)
@@ -215,7 +216,7 @@ class LocalSteps(Defense):
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """Refused, because it needs the model."""
-        raise ValueError("LocalSteps: acts on training, not on a gradient at hand: use defenses.release(model, ...)")
+        raise ValueError("LocalSteps: acts on training, not on a finished gradient: use defenses.release(model, ...)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,11 +251,11 @@ class Dropout(Defense):
 
     def __post_init__(self) -> None:
         if not 0 < check.real(keep_probability=self.keep_probability) <= 1:
-            raise ValueError(f"keep_probability={self.keep_probability!r}: must be in (0, 1]")
+            raise ValueError(f"`keep_probability` must be in (0, 1], got {self.keep_probability!r}")
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """Refused, because it needs the model."""
-        raise ValueError("Dropout: acts on training, not on a gradient at hand: use defenses.release(model, ...)")
+        raise ValueError("Dropout: acts on training, not on a finished gradient: use defenses.release(model, ...)")
 
 
 class Compose(Defense):
@@ -279,20 +280,20 @@ class Compose(Defense):
         parts = tuple(part for d in defenses for part in (d.parts if isinstance(d, Defense) else (d,)))
         for part in parts:
             if not isinstance(part, Defense):
-                raise TypeError(f"defenses: {type(part).__name__} is not a leakcore.defenses.Defense")
+                raise TypeError(f"`defenses` must be of leakcore.defenses.Defense, got {type(part).__name__}")
         order = [STAGES.index(part.stage) for part in parts]
         for i in range(1, len(order)):
             if order[i] < order[i - 1]:
                 late, early = parts[i - 1], parts[i]
                 raise ValueError(
-                    f"defenses: {type(early).__name__} acts on {early.stage}, before {type(late).__name__}, which acts "
-                    f"on {late.stage}: put it in front"
+                    f"defenses: {type(early).__name__} acts on {early.stage}, before {type(late).__name__}, which "
+                    f"acts on {late.stage}: put it first"
                 )
         if sum(part.stage == "sum" for part in parts) > 1:
-            raise ValueError("defenses: only one may make the sum")
+            raise ValueError("defenses: only one may compute the sum")
         for kind in (LocalSteps, Dropout):
             if sum(isinstance(part, kind) for part in parts) > 1:
-                raise ValueError(f"defenses: {kind.__name__} more than once")
+                raise ValueError(f"defenses: {kind.__name__} is allowed only once")
         self._parts = parts
 
     @property
@@ -309,7 +310,7 @@ class Compose(Defense):
         stages = {part.stage for part in self._parts}
         reduces = bool(stages & {"samples", "sum"})
         if reduces and len(out.shape) != 2:
-            raise ValueError(f"Compose: gradients.shape={tuple(out.shape)}: must be (B, D), one row per sample")
+            raise ValueError(f"Compose: `gradients` must have shape (B, D), one row per sample, got {tuple(out.shape)}")
         return through(self._parts, out, seed, step, reduces)
 
 

@@ -287,7 +287,7 @@ def measure_layers(
             count = min(_MEANS, len(sides[0]))
             groups = [s[: len(s) // count * count].reshape(count, -1) for s in sides]
             means = [gradients_of_layers(model, batches=g, weights_only=True) for g in groups]
-            # A parameter that is a vector is a matrix of one row, and a number one of one entry.
+            # A vector counts as a matrix of one row, and a number as a matrix of one entry.
             flat = [{k: v if v.ndim > 2 else v.reshape(len(v), 1, -1) for k, v in side.items()} for side in means]
             return dict(subspace_distance(*flat, permutations=how.permutations, paired=True, seed=start))
 
@@ -324,8 +324,8 @@ def _matched(data: LayeredModel, how: LayerMeasures, seed: int) -> dict[str, Any
             raise ValueError(f"attribute={name!r}: {str(error).removeprefix('attribute: ')}") from error
         if (pairs := len(matched[name].attribute) // 2) < _PAIRS:
             raise ValueError(
-                f"attribute={name!r}: the data have {pairs} pairs of rows with and without it that share a target; "
-                f"must be at least {_PAIRS}"
+                f"`attribute={name!r}` must have at least {_PAIRS} pairs of rows with and without it that share "
+                f"a target, got {pairs}"
             )
     return matched
 
@@ -333,7 +333,7 @@ def _matched(data: LayeredModel, how: LayerMeasures, seed: int) -> dict[str, Any
 def _one_for_each(attribute: Any, number: int) -> np.ndarray:
     has = check.plain_array(attribute=attribute)
     if has.shape != (number,):
-        raise ValueError(f"attribute.shape={has.shape}: must be {(number,)}, one for each row")
+        raise ValueError(f"`attribute` must have shape {(number,)}, one for each row, got {has.shape}")
     return np.asarray(has)
 
 

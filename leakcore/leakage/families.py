@@ -91,7 +91,7 @@ class Logistic:
         if gradients.shape[1] >= len(gradients) - 1:
             return None
         model = LogisticRegression(C=1e6 * self._strength, max_iter=10_000, tol=1e-8, solver="newton-cholesky")
-        with quiet(category=ConvergenceWarning):  # near separation: the likelihood is then at its largest but for 1e-3
+        with quiet(category=ConvergenceWarning):  # near separation the likelihood is within 1e-3 of its largest
             model.fit(gradients, labels)
         return _log_prob_of_logits(model, gradients)
 
@@ -143,7 +143,7 @@ class RandomForest:
 
         key = kernels.subseed(self._seed, kernels.Stream.FAMILY_FOREST, bits=32)
         self._model = RandomForestClassifier(self._trees, random_state=key, oob_score=True)
-        with quiet("Some inputs do not have OOB scores"):  # few trees: a row that none left out has none
+        with quiet("Some inputs do not have OOB scores"):  # with few trees a row may be in all of them
             self._ready = Columns(gradients)
             self._model.fit(self._ready(gradients), labels)
         return self
@@ -155,10 +155,10 @@ class RandomForest:
 
     def held_out_log_prob(self) -> np.ndarray:
         """Predictions of the trees that did not use the row; a row that all trees used gets equal probabilities."""
-        found = self._model.oob_decision_function_
-        found = np.where(np.isfinite(found), found, 1 / found.shape[1])
+        shares = self._model.oob_decision_function_
+        shares = np.where(np.isfinite(shares), shares, 1 / shares.shape[1])
         with np.errstate(divide="ignore"):
-            return np.asarray(np.log(found))
+            return np.asarray(np.log(shares))
 
 
 class MLP:
@@ -208,10 +208,10 @@ class MLP:
         """See `Family`."""
         import torch
 
-        kept = gradients[:, : self._components]
-        self._centre = kept.mean(axis=0)
-        # One scale for all: the coordinates come in order of their spread, which says which of them are noise.
-        self._scale = float(np.sqrt(((kept - self._centre) ** 2).sum(axis=1).mean() / kept.shape[1])) or 1.0
+        leading = gradients[:, : self._components]
+        self._centre = leading.mean(axis=0)
+        # One scale for all: the coordinates come in order of their spread, which shows which of them are noise.
+        self._scale = float(np.sqrt(((leading - self._centre) ** 2).sum(axis=1).mean() / leading.shape[1])) or 1.0
         x, y = self._ready(gradients), torch.from_numpy(labels)
         rng = kernels.generator(self._seed, kernels.Stream.FAMILY_MLP)
         sizes = (x.shape[1], self._hidden, int(labels.max()) + 1)
@@ -237,8 +237,8 @@ class MLP:
     def _ready(self, gradients: np.ndarray) -> Any:
         import torch
 
-        kept = (gradients[:, : self._components] - self._centre) / self._scale
-        return torch.from_numpy(np.ascontiguousarray(kept)).float()
+        scaled = (gradients[:, : self._components] - self._centre) / self._scale
+        return torch.from_numpy(np.ascontiguousarray(scaled)).float()
 
     def _logits(self, x: Any) -> Any:
         hidden = (x @ self._weights[0] + self._biases[0]).relu()
@@ -259,7 +259,7 @@ def family_of(family: Any, seed: int) -> tuple[str, Any]:
         return name, RandomForest(seed=seed) if name == "random-forest" else MLP(seed=seed)
     if not callable(getattr(family, "fit", None)) or not callable(getattr(family, "log_prob", None)):
         raise TypeError(
-            f"family={type(family).__name__}: must be one of {', '.join(map(repr, FAMILIES))}, or an object with fit "
-            "and log_prob"
+            f"`family` must be one of {', '.join(map(repr, FAMILIES))}, or an object with fit and log_prob, "
+            f"got {type(family).__name__}"
         )
     return str(getattr(family, "name", type(family).__name__)), family

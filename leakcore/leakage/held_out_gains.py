@@ -60,7 +60,7 @@ class Problem:
             raw_gains, calibrated_gains = (tempered(predicted, prior, b, share) - prior for b in (1.0, beta))
             raw[test], calibrated[test] = raw_gains[at], calibrated_gains[at]
             worst, worst_raw = min(worst, float(calibrated_gains.min())), min(worst_raw, float(raw_gains.min()))
-        # Where no fold reads its input, only the raw predictions say what one could have lost.
+        # Where every fold ignores its input, only the raw predictions show what one could have lost.
         return Gains(raw, calibrated, worst or worst_raw)
 
     def best(self, units: Units) -> np.ndarray | None:
@@ -98,7 +98,7 @@ class Problem:
         def gains(power: float) -> np.ndarray:
             return np.asarray(tempered(predicted, prior, power, share)[at] - prior[labels[train]])
 
-        # In log β the search is as fine where families are far too sure as where they are too timid.
+        # In log β the search is equally fine for overconfident and for timid families.
         best = minimize_scalar(
             lambda t: -float(gains(math.exp(t)).mean()),
             bounds=(math.log(1e-3), math.log(_SHARPEST)),
@@ -132,7 +132,7 @@ def tempered(log_prob: np.ndarray, prior: np.ndarray, power: float, share: float
 def _checked(values: Any, shape: tuple[int, int]) -> np.ndarray:
     log_prob = np.asarray(values, dtype=np.float64)
     if log_prob.shape != shape:
-        raise ValueError(f"family: log_prob returned shape {log_prob.shape}, must be {shape}, (rows, classes)")
+        raise ValueError(f"`family.log_prob` must return shape {shape}, (rows, classes), got {log_prob.shape}")
     if np.isnan(log_prob).any() or (log_prob > 1e-6).any():
-        raise ValueError("family: log_prob must return logarithms of probabilities, none NaN or above 0")
+        raise ValueError("`family.log_prob` must return logarithms of probabilities, none of them NaN or above 0")
     return log_prob

@@ -41,7 +41,9 @@ def input_attributes(inputs: Any) -> dict[str, np.ndarray]:
         inputs = array_memory.plain_tensor("inputs", inputs).detach().cpu()
     x, _ = check.host_array(inputs=inputs)
     if x.ndim < 2 or len(x) < 2 or 0 in x.shape:
-        raise ValueError(f"inputs.shape={x.shape}: must be (n, ...), at least two of at least one number")
+        raise ValueError(
+            f"`inputs` must have shape (n, ...), at least two inputs of at least one number, got {x.shape}"
+        )
     features = {"mean": x.reshape(len(x), -1).mean(axis=1)}
     if x.ndim == 4:
         features = {"brightness": features["mean"]}

@@ -153,10 +153,10 @@ class _Gradients:
 
     def __call__(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
         try:
-            made: dict[str, torch.Tensor] = self._gradient(self._parameters, x, y)
+            gradients: dict[str, torch.Tensor] = self._gradient(self._parameters, x, y)
         except (RuntimeError, NotImplementedError) as error:
             raise ValueError(f"model: torch.func cannot differentiate it or its loss: {error}") from error
-        return {name: g.detach().reshape(len(g), -1) for name, g in made.items()}
+        return {name: g.detach().reshape(len(g), -1) for name, g in gradients.items()}
 
 
 def _worst_pairs(
@@ -173,23 +173,23 @@ def _worst_pairs(
     best, worst = -1.0, (0, 0)
     layers = dict.fromkeys(measure.names, 0.0)
     for i, rows in enumerate(pieces):
-        held: dict[str, torch.Tensor] | None = None
+        own: dict[str, torch.Tensor] | None = None
         for j, columns in enumerate(pieces[: i + 1]):
             hopeless = all(
                 alone[name][rows].max() + alone[name][columns].max() <= layers[name] for name in measure.names
             )
             if hopeless and norms[rows].max() + norms[columns].max() <= best:
                 continue
-            if held is None:
+            if own is None:
                 at = torch.from_numpy(rows).to(x.device)
-                held = measure(x[at], y[at])
-            other = held
+                own = measure(x[at], y[at])
+            other = own
             if j != i:
                 at = torch.from_numpy(columns).to(x.device)
                 other = measure(x[at], y[at])
             distance = torch.zeros((len(rows), len(columns)), dtype=torch.float64, device=x.device)
             for name in measure.names:
-                part = torch.cdist(held[name].double(), other[name].double(), p=1)
+                part = torch.cdist(own[name].double(), other[name].double(), p=1)
                 layers[name] = max(layers[name], float(part.max()))
                 distance += part
             if float(distance.max()) > best:

@@ -144,7 +144,9 @@ def mutual_information(
     u, v = _side("first", first, mine.components), _side("second", second, mine.components)
     number = len(u.leading)
     if number != len(v.leading) or number < 50:
-        raise ValueError(f"first, second: {number} and {len(v.leading)} rows; must be as many, at least 50")
+        raise ValueError(
+            f"`first` and `second` must have equally many rows, at least 50, got {number} and {len(v.leading)}"
+        )
     memory_limit.require(32 * mine.hidden * (u.leading.shape[1] + v.leading.shape[1] + 2), hidden=mine.hidden)
     shuffles = check.integer(0, None, permutations=permutations)
     level = check.confidence(confidence=confidence)
@@ -233,14 +235,14 @@ def _estimate(
     def bound(x: torch.Tensor, y: torch.Tensor, pairings: int) -> tuple[float, float]:
         joint = network(x, y).double()
         n = len(x)
-        # Every pair but the true ones, or an even choice of them; pairing by pairing keeps the memory small.
+        # All pairs except the true ones, or an even choice of them, one pairing at a time to save memory.
         shifts = np.unique(np.linspace(1, n - 1, min(n - 1, pairings)).astype(int))
         crossed = torch.stack([network(x, y.roll(-int(k), 0)) for k in shifts]).double()
         top = crossed.max()
         grown = (crossed - top).exp()
         mean = grown.mean()
         value = joint.mean() - (top + mean.log())
-        # What row i moves: its own pair, the pairs of its u, and those of its v.
+        # What row i moves: its own pair, the pairs of its u, and the pairs of its v.
         of_v = torch.stack([row.roll(int(k), 0) for row, k in zip(grown, shifts, strict=True)]).mean(0)
         spread = (joint - (grown.mean(0) + of_v) / mean).std() / math.sqrt(n)
         return float(value), float(spread)
@@ -249,7 +251,7 @@ def _estimate(
     running = 1.0
     with torch.no_grad():
         weights[-1].zero_()
-    best, kept = 0.0, [p.detach().clone() for p in own]  # T = 0, whose bound is 0, is a member of the family
+    best, chosen = 0.0, [p.detach().clone() for p in own]  # T = 0, whose bound is 0, is a member of the family
     x, y = parts[0]
     for step in range(1, mine.steps + 1):
         joint = network(x, y).mean()
@@ -264,12 +266,12 @@ def _estimate(
         if step % _EVERY == 0 or step == mine.steps:
             now, _ = bound(*parts[1], 40)
             if now > best:
-                best, kept = now, [p.detach().clone() for p in own]
+                best, chosen = now, [p.detach().clone() for p in own]
     with torch.no_grad():
-        for p, value in zip(own, kept, strict=True):
+        for p, value in zip(own, chosen, strict=True):
             p.copy_(value)
-    found, error = bound(*parts[2], len(u))
-    return found, error, bound(*parts[0], 100)[0], len(parts[2][0])
+    held_out, error = bound(*parts[2], len(u))
+    return held_out, error, bound(*parts[0], 100)[0], len(parts[2][0])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -305,11 +307,11 @@ class _Side:
 
 def _side(name: str, values: Any, components: int) -> _Side:
     array_memory.refuse_transforms(name)
-    given: dict[str, Any] = {name: check.even_array(**{name: values})}
-    classes = given[name].ndim == 1 and given[name].dtype.kind in "iub"
-    array, _ = check.host_array(**given)
+    argument: dict[str, Any] = {name: check.even_array(**{name: values})}
+    classes = argument[name].ndim == 1 and argument[name].dtype.kind in "iub"
+    array, _ = check.host_array(**argument)
     if array.ndim < 1 or 0 in array.shape:
-        raise ValueError(f"{name}.shape={array.shape}: must be (n, ...), none of them 0")
+        raise ValueError(f"`{name}` must have shape (n, ...), none of them 0, got {array.shape}")
     if classes:
         _, codes = np.unique(array, return_inverse=True)
         return _Side(np.eye(int(codes.max()) + 1)[codes], None, 0, math.log(int(codes.max()) + 1))
@@ -317,7 +319,7 @@ def _side(name: str, values: Any, components: int) -> _Side:
     flat = flat / (float(np.abs(flat).max()) or 1.0)
     if flat.shape[1] <= components:
         return _Side(flat, None, 0, math.inf)
-    # Directions and logarithms of norms: a few rows far out would own the leading coordinates.
+    # Directions and logarithms of norms: a few outlying rows would dominate the leading coordinates.
     norms = np.linalg.norm(flat, axis=1, keepdims=True)
     floor = (float(norms.max()) or 1.0) * 1e-12
     sizes = np.log(np.maximum(norms, floor))

@@ -57,7 +57,7 @@ class Sensitivity(Result):
         ValueError where "F" was not among the norms.
         """
         if "F" not in self.means:
-            raise ValueError(f"norms={tuple(self.means)}: per_parameter needs 'F' among them")
+            raise ValueError(f"`norms` must include 'F' for per_parameter, got {tuple(self.means)}")
         return np.asarray(self.means["F"] / np.sqrt(self.parameters))
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -156,7 +156,7 @@ def sensitivity(
     how = budget or JacobianBudget()
     wanted = _wanted(norms, how.probes)
     if how.probes and seed is None:
-        raise ValueError("seed: required with probes")
+        raise ValueError("`seed` is required with probes")
     key = None if seed is None else check.seed(seed=seed)
     check.callback(progress=progress)
     return measure_sensitivity(LayeredModel.of(model, inputs, targets, loss=loss), wanted, how, key, progress)
@@ -186,7 +186,7 @@ def measure_sensitivity(
         if progress is not None:
             progress(i + 1, len(x))
     means = {norm: values.mean(axis=0) for norm, values in norms.items()}
-    # The spread between samples already holds the probes' own; alone, one sample has only the latter.
+    # The spread between samples includes the probes' own; a single sample has only the latter.
     spread = {
         norm: values.std(axis=0, ddof=1) / math.sqrt(len(x)) if len(x) > 1 else np.full(len(names), math.nan)
         for norm, values in norms.items()
@@ -219,15 +219,15 @@ def measure_sensitivity(
 
 def _wanted(norms: Sequence[str], probes: int | None) -> tuple[str, ...]:
     if not isinstance(norms, Sequence):
-        raise TypeError(f"norms={norms!r}: must be a sequence of names")
+        raise TypeError(f"`norms` must be a sequence of names, got {norms!r}")
     wanted = (norms,) if isinstance(norms, str) else tuple(norms)
     if not wanted or len(set(wanted)) != len(wanted):
-        raise ValueError(f"norms={norms!r}: must name at least one norm, each once")
+        raise ValueError(f"`norms` must name at least one norm, each once, got {norms!r}")
     for norm in wanted:
         check.one_of(*NORMS, norms=norm)
     if probes is not None and wanted != ("F",):
         if wanted != NORMS:
-            raise ValueError(f"norms={norms!r}: probes estimate only 'F'")
+            raise ValueError(f"`norms` must be 'F' alone with probes, got {norms!r}")
         return ("F",)
     return wanted
 

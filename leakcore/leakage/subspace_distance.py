@@ -112,7 +112,7 @@ def subspace_distance(
         keys = [list(g) if isinstance(g, Mapping) else None for g in (grads_without, grads_with)]
         if keys[0] is None or keys[1] is None or set(keys[0]) != set(keys[1]) or not keys[0]:
             raise ValueError(
-                f"grads_without, grads_with: have keys {keys[0]} and {keys[1]}; must be the same, at least one"
+                f"`grads_without` and `grads_with` must have the same keys, at least one, got {keys[0]} and {keys[1]}"
             )
         return {
             key: subspace_distance(
@@ -131,20 +131,22 @@ def subspace_distance(
     )  # fmt: skip
     for name, sets in (("grads_without", without), ("grads_with", with_)):
         if sets.ndim < 3 or 0 in sets.shape:
-            raise ValueError(f"{name}.shape={sets.shape}: must be (n, out, ...), none of them 0")
+            raise ValueError(f"`{name}` must have shape (n, out, ...), none of them 0, got {sets.shape}")
     if without.shape[1:] != with_.shape[1:]:
         raise ValueError(
-            f"grads_with.shape={with_.shape}: must be gradients of one layer, as grads_without{without.shape}"
+            f"`grads_with` must be gradients of the same layer as `grads_without`, got shapes {with_.shape} "
+            f"and {without.shape}"
         )
     if len(without) != len(with_):
         if paired:
             raise ValueError(
-                f"grads_without, grads_with: {len(without)} and {len(with_)} gradients; paired=True needs equally many"
+                "`grads_without` and `grads_with` must hold equally many gradients with paired=True, got "
+                f"{len(without)} and {len(with_)}"
             )
         if seed is None:
             raise ValueError(
-                f"grads_without, grads_with: {len(without)} and {len(with_)} gradients; unequal sets inflate the "
-                "distance: pass sets of one size, or seed= to draw from the larger"
+                f"`grads_without` and `grads_with` must hold equally many gradients, got {len(without)} and "
+                f"{len(with_)}; unequal sets inflate the distance: pass seed= to draw from the larger"
             )
         rng, size = kernels.generator(seed, kernels.Stream.SUBSPACE_SUBSET), min(len(without), len(with_))
         without, with_ = (s if len(s) == size else s[rng.choice(len(s), size, replace=False)] for s in (without, with_))
@@ -152,7 +154,7 @@ def subspace_distance(
     shuffles = check.integer(0, None, permutations=permutations)
     memory_limit.require(8 * shuffles, permutations=shuffles)
     if shuffles and seed is None:
-        raise ValueError("seed: required with permutations")
+        raise ValueError("`seed` is required with permutations")
     out, rest = without.shape[1], math.prod(without.shape[2:])
     tolerance = (
         2 * max(eps0, eps1) * max(out, rest) if rtol is None else check.below_one(rtol=check.non_negative(rtol=rtol))
@@ -160,7 +162,7 @@ def subspace_distance(
     limit = None if rank is None else check.integer(1, min(out, rest), rank=rank)
     space, ambient = ("columns", out) if out >= rest else ("rows", rest)
     ranks, angles = _compared(without, with_, tolerance, limit)
-    distances = {name: _distance(found, ranks) for name, found in angles.items()}
+    distances = {name: _distance(between, ranks) for name, between in angles.items()}
     null = np.empty(shuffles)
     pool = np.concatenate([without, with_]).reshape(2 * len(without), -1) if shuffles else np.empty((0, 0))
     for k in range(shuffles):
@@ -171,8 +173,8 @@ def subspace_distance(
         else:
             dealt = rng.permutation(len(pool))
         first, second = (pool[d].reshape(len(d), out, rest) for d in np.split(dealt, [len(without)]))
-        found_ranks, found = _compared(first, second, tolerance, limit)
-        null[k] = _distance(found[space], found_ranks)
+        null_ranks, null_angles = _compared(first, second, tolerance, limit)
+        null[k] = _distance(null_angles[space], null_ranks)
     return SubspaceDistance(
         value=distances[space],
         kind="estimate",

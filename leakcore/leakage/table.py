@@ -60,11 +60,11 @@ def _measures(report: Measured) -> list[tuple[str, list[tuple[float | None, bool
         columns.append(("original", [(r["original"], False) for r in rows]))
     for kind in ("latent", "subspace"):
         for name in report.latent:
-            found = [r[kind][name] for r in rows]
+            cells = [r[kind][name] for r in rows]
             count = len(report.latent[name].null)
             least = 1 / (1 + count)
             above = [
-                (v if math.isnan(n) else v - n, count > 0 and p <= least * (1 + 1e-9)) for v, n, p in found
+                (v if math.isnan(n) else v - n, count > 0 and p <= least * (1 + 1e-9)) for v, n, p in cells
             ]  # fmt: skip
             columns.append((f"{kind}: {name}", above))
     return columns
@@ -88,15 +88,15 @@ def render(report: Measured) -> str:
     for chosen in _blocks(widths):
         rule = "  ".join("─" * widths[k] for k in (0, *chosen))
         out += [joined(head, chosen), rule, *(joined(line, chosen) for line in lines), ""]
-    kept = [n for n in _NOTES if report.original is not None or not n.startswith("original")]
-    out += kept if report.latent else kept[:2] + [n for n in kept[2:] if n.startswith("original")]
+    notes = [n for n in _NOTES if report.original is not None or not n.startswith("original")]
+    out += notes if report.latent else notes[:2] + [n for n in notes[2:] if n.startswith("original")]
     exact = "exact" if not report.sensitivity.probes else f"Hutchinson, {report.sensitivity.probes} directions"
     out.append(f"{'samples':<14}{report.samples[0]} for sensitivity ({exact})"
                + (f", {report.samples[1]} inverted" if report.samples[1] else ""))  # fmt: skip
-    for name, found in report.latent.items():
-        sizes = " and ".join(map(str, found.set_sizes))
-        out.append(f"{'attribute':<14}{name}: {sizes} rows without and with it, {found.family}, at most "
-                   f"{found.largest:.3f} nats")  # fmt: skip
+    for name, measured in report.latent.items():
+        sizes = " and ".join(map(str, measured.set_sizes))
+        out.append(f"{'attribute':<14}{name}: {sizes} rows without and with it, {measured.family}, at most "
+                   f"{measured.largest:.3f} nats")  # fmt: skip
     out.append(f"{'kind':<14}estimates of this model on these data; no bound on any attack")
     return "\n".join(out)
 

@@ -37,19 +37,19 @@ class Units:
     def balanced(self, rng: np.random.Generator) -> np.ndarray:
         """Units, sorted, with as many of each class in every stratum: drawn at random from the larger ones."""
         classes = self.labels.max() + 1
-        kept = []
+        chosen = []
         for stratum in range(self.strata.max() + 1):
             sets = [np.flatnonzero((self.strata == stratum) & (self.labels == c)) for c in range(classes)]
             size = min(len(s) for s in sets)
-            kept += [rng.choice(s, size, replace=False) for s in sets]
-        return np.sort(np.concatenate(kept))
+            chosen += [rng.choice(s, size, replace=False) for s in sets]
+        return np.sort(np.concatenate(chosen))
 
-    def only(self, kept: np.ndarray) -> tuple[Units, np.ndarray]:
+    def only(self, chosen: np.ndarray) -> tuple[Units, np.ndarray]:
         """These units alone, and their rows."""
         new = np.full(len(self.labels), -1)
-        new[kept] = np.arange(len(kept))
+        new[chosen] = np.arange(len(chosen))
         inside = np.flatnonzero(new[self.rows] >= 0)
-        return Units(new[self.rows[inside]], self.labels[kept], self.strata[kept]), inside
+        return Units(new[self.rows[inside]], self.labels[chosen], self.strata[chosen]), inside
 
     def permuted(self, rng: np.random.Generator) -> Units:
         """The same units with their labels permuted within each stratum: the sets keep their sizes."""
@@ -75,8 +75,8 @@ def _codes(values: Any, number: int, name: str) -> np.ndarray:
         return np.zeros(number, np.int64)
     array = check.even_array(**{name: values})
     if array.shape != (number,):
-        raise ValueError(f"{name}.shape={array.shape}: must be ({number},), one for each row")
+        raise ValueError(f"`{name}` must have shape ({number},), one for each row, got {array.shape}")
     try:
         return np.unique(array, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    except TypeError as why:  # objects that have no order
-        raise TypeError(f"{name}: must be values that can be told apart by sorting ({why})") from why
+    except TypeError as why:  # objects that cannot be ordered
+        raise TypeError(f"`{name}` must hold values that can be sorted ({why})") from why

@@ -139,7 +139,7 @@ class CrossValidation:
         sizes = np.bincount(units.labels)
         if (sizes < 2 * self.folds).any():
             raise ValueError(
-                f"folds={self.folds}: needs at least {2 * self.folds} units of each class, has {sizes.tolist()}"
+                f"folds={self.folds} needs at least {2 * self.folds} units of each class, got {sizes.tolist()}"
             )
         return units, rows
 
@@ -234,7 +234,7 @@ def v_information(
     raw, raw_low, raw_high, value, low, held_out_high, high = np.array(layers).T
     each = np.stack([gains[j, 0].calibrated for j in range(len(arrays))])
     higher = (null >= value).sum(axis=0)
-    beside = null.mean(axis=0) if shuffles else np.full(len(arrays), math.nan)
+    null_mean = null.mean(axis=0) if shuffles else np.full(len(arrays), math.nan)
     p_value = (1 + higher) / (1 + shuffles) if shuffles else np.full(len(arrays), math.nan)
 
     def out(values: np.ndarray) -> Any:
@@ -265,7 +265,7 @@ def v_information(
         raw=out(raw),
         raw_interval=(out(raw_low), out(raw_high)),
         null=null if names else null[:, 0],
-        null_mean=out(beside),
+        null_mean=out(null_mean),
         p_value=out(p_value),
         largest=float(-(prior_used * np.log(prior_used)).sum()),
         layers=names,
@@ -287,7 +287,7 @@ def prepared(array: np.ndarray, invariant: bool) -> np.ndarray:
     flat = array.reshape(len(array), -1)
     if not invariant:
         return np.ascontiguousarray(flat)
-    flat = flat / (float(np.abs(flat).max()) or 1.0)  # squares of 1e-170 vanish, and of 1e160 overflow
+    flat = flat / (float(np.abs(flat).max()) or 1.0)  # squares of 1e-170 vanish, and squares of 1e160 overflow
     spread = flat.std(axis=0)
     varies = spread > 1e-12 * max(float(spread.max()), np.finfo(float).tiny)
     if not varies.any():
@@ -295,8 +295,8 @@ def prepared(array: np.ndarray, invariant: bool) -> np.ndarray:
     ready = (flat[:, varies] - flat[:, varies].mean(axis=0)) / (spread[varies] * math.sqrt(varies.sum()))
     if ready.shape[1] > len(ready):
         values, vectors = np.linalg.eigh(ready @ ready.T)
-        kept = values > 1e-10 * values[-1]
-        return np.ascontiguousarray((vectors[:, kept] * np.sqrt(values[kept]))[:, ::-1])
+        spanning = values > 1e-10 * values[-1]
+        return np.ascontiguousarray((vectors[:, spanning] * np.sqrt(values[spanning]))[:, ::-1])
     _, _, axes = np.linalg.svd(ready, full_matrices=False)
     return np.asarray(ready @ axes.T)
 
@@ -306,16 +306,18 @@ def _arrays(gradients: Any) -> tuple[tuple[str, ...], list[np.ndarray]]:
     if isinstance(gradients, Mapping):
         names = tuple(str(name) for name in gradients)
         if len(set(names)) < len(names):
-            raise ValueError(f"gradients: layers {list(gradients)} must differ as text")
+            raise ValueError(f"`gradients` must name layers that differ as text, got {list(gradients)}")
         arrays = [check.host_array(**{f"gradients[{n!r}]": a})[0] for n, a in gradients.items()]
     else:
         names, arrays = (), [check.host_array(gradients=gradients)[0]]
     if not arrays:
-        raise ValueError("gradients: must hold at least one layer")
+        raise ValueError("`gradients` must hold at least one layer")
     for name, array in zip(names or ("gradients",), arrays, strict=True):
         if array.ndim < 2 or 0 in array.shape or array.shape[:1] != arrays[0].shape[:1]:
             where = f"gradients[{name!r}]" if names else name
-            raise ValueError(f"{where}: has shape {array.shape}, must be (n, ...), none 0, with one n")
+            raise ValueError(
+                f"`{where}` must have shape (n, ...), none of them 0, with one n for all layers, got {array.shape}"
+            )
     return names, arrays
 
 
@@ -324,11 +326,11 @@ def _labels(labels: Any, rows: int) -> np.ndarray:
     if classes.dtype.kind == "b":
         classes = classes.astype(np.int64)
     if classes.dtype.kind not in "iu":
-        raise TypeError(f"labels.dtype={classes.dtype}: must be integers or booleans")
+        raise TypeError(f"`labels` must be integers or booleans, got {classes.dtype}")
     if classes.shape != (rows,):
-        raise ValueError(f"labels.shape={classes.shape}: must be ({rows},), one for each gradient")
+        raise ValueError(f"`labels` must have shape ({rows},), one for each gradient, got {classes.shape}")
     if classes.min() != 0 or len(np.unique(classes)) != classes.max() + 1 or classes.max() < 1:
         raise ValueError(
-            f"labels: hold {np.unique(classes).tolist()[:8]}, must be 0 … classes − 1, each present, at least 2"
+            f"`labels` must be 0 … classes − 1, each present, at least 2, got {np.unique(classes).tolist()[:8]}"
         )
     return classes.astype(np.int64)

@@ -116,7 +116,7 @@ class PairInversion:
         low = float(inputs.min()) if self.low is None else self.low
         high = float(inputs.max()) if self.high is None else self.high
         if high <= low:
-            raise ValueError(f"low={low}, high={high}: low must be below high")
+            raise ValueError(f"`low` must be below `high`, got {low} and {high}")
         return low, high
 
 
@@ -193,7 +193,10 @@ def invert_pairs(
 
     chosen = _pairs(how.pairs, data.names)
     if how.total_variation and data.inputs.ndim != 4:
-        raise ValueError(f"total_variation={how.total_variation}: inputs {tuple(data.inputs.shape)} are no images")
+        raise ValueError(
+            f"`total_variation` must be 0 for inputs that are not images, got {how.total_variation} and "
+            f"shape {tuple(data.inputs.shape)}"
+        )
     bottom, top = how.box(data.inputs)
     check.executor(executor=executor)
     check.callback(progress=progress)
@@ -204,7 +207,7 @@ def invert_pairs(
     jobs = {
         number: functools.partial(
             _invert, bare, search, start=start, names=data.parameters(pair),
-            released=None if how.released is None else functools.partial(_seen, how.released, number),
+            released=None if how.released is None else functools.partial(_observed, how.released, number),
         )
         for number, pair in enumerate(chosen)
     }  # fmt: skip
@@ -215,7 +218,7 @@ def invert_pairs(
             if progress is not None:
                 progress(len(inverted), len(chosen))
     points, ends = zip(*(inverted[number] for number in range(len(chosen))), strict=True)
-    # Every reconstruction beside every input: the diagonal is the attack, the rest its null.
+    # Every reconstruction compared with every input: the diagonal is the attack, the rest its null.
     count = len(data.inputs)
     similar = np.stack(
         [
@@ -256,7 +259,7 @@ def invert_pairs(
     )
 
 
-def _seen(
+def _observed(
     released: Callable[[torch.Tensor, int], torch.Tensor], number: int, gradient: torch.Tensor
 ) -> torch.Tensor:  # fmt: skip
     return released(gradient, number)
@@ -280,7 +283,7 @@ def _invert(
     """Reconstructions of all inputs at once, each from its own gradient, and the cosine loss they end at."""
     import torch
 
-    if torch.get_num_threads() != search.threads:  # a worker's may be another number
+    if torch.get_num_threads() != search.threads:  # a worker may have another number of threads
         torch.set_num_threads(search.threads)
     value, own = data.loss_of_row(names)
 
@@ -302,7 +305,7 @@ def _invert(
         if released is not None:
             gradient = released(wanted)
             if not isinstance(gradient, torch.Tensor) or gradient.shape != wanted.shape:
-                raise ValueError(f"released: must return a tensor of shape {tuple(wanted.shape)}")
+                raise ValueError(f"`released` must return a tensor of shape {tuple(wanted.shape)}")
             wanted = gradient.to(wanted).detach()
         derivative = torch.func.vmap(torch.func.grad(away, has_aux=True))
         # A copy: the search moves it in place, and every pair starts from the same.
@@ -325,7 +328,7 @@ def _pairs(pairs: Sequence[Sequence[str]] | None, layers: tuple[str, ...]) -> tu
         return tuple(itertools.pairwise(layers)) or (layers,)
     chosen = tuple((pair,) if isinstance(pair, str) else tuple(pair) for pair in pairs)
     if not chosen or not all(chosen):
-        raise ValueError(f"pairs={pairs!r}: must name at least one layer each")
+        raise ValueError(f"`pairs` must name at least one layer each, got {pairs!r}")
     for pair in chosen:
         for name in pair:
             check.one_of(*layers, pairs=name)

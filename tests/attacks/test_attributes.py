@@ -115,12 +115,12 @@ def test_bad_input_is_named():
         attributes.matched_batches([0, 1, 0, 1], None, size=3, seed=0)
     with pytest.raises(ValueError, match="must be"):
         attributes.matched_batches([0, 2, 0, 1], None, seed=0)
-    with pytest.raises(ValueError, match="snapshots: must hold"):
+    with pytest.raises(ValueError, match="`snapshots` must hold"):
         attributes.gradient_sets([], x, y, attributes.matched_batches([0, 1, 0, 1], None, seed=0))
     known, observed = _sets(1.0, snapshots=1, limit=5)
     with pytest.raises(ValueError, match="'9' is not in both sets"):
         attributes.infer(known, observed, layers=["9"])
-    with pytest.raises(ValueError, match="layers: must name at least one"):
+    with pytest.raises(ValueError, match="`layers` must name at least one layer"):
         attributes.infer(known, observed, layers=[])
     mixed = dataclasses.replace(observed, batch=np.zeros_like(observed.batch))
     with pytest.raises(ValueError, match="observed: a batch has gradients with and without"):

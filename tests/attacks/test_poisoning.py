@@ -181,7 +181,7 @@ def test_bad_input_is_named():
         poisoning.ClipBKD().poison(X, Y[:3], adjacency="replace")
     with pytest.raises(TypeError, match="probabilities=3"):
         poisoning.ClipBKD(3)
-    with pytest.raises(ValueError, match="probabilities: gave shape"):
+    with pytest.raises(ValueError, match="`probabilities` must return finite numbers of shape .*got"):
         poisoning.ClipBKD(lambda rows: [0.1]).poison(X, Y, adjacency="replace")
     with pytest.raises(TypeError, match="poisoning=None"):
         poisoning.poisoning_scores(_ensemble(), None, trials=2)
@@ -204,7 +204,7 @@ def test_under_add_remove_the_rows_stay_and_the_poison_comes_on_top():
     ):
         assert (made.adjacency, made.k, len(made.clean_labels)) == ("add-remove", 3, 0)
         np.testing.assert_array_equal(made.common_features, X)
-    with pytest.raises(ValueError, match="expected_batch_size must be given"):
+    with pytest.raises(ValueError, match="`ensemble` must have an expected_batch_size"):
         poisoning.poisoning_scores(_ensemble(), made, trials=2)
     found = poisoning.poisoning_scores(_ensemble(expected_batch_size=200, steps=2), made, trials=3)
     assert found.adjacency == "add-remove"

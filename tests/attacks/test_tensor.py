@@ -238,9 +238,9 @@ def test_one_example() -> None:
         ({"num_examples": 0}, "num_examples=0"),
         ({"gradient": np.zeros(99)}, r"gradient.shape=\(99,\)"),
         ({"gradient": np.full(100, np.nan)}, r"gradient\[0\]=nan"),
-        ({"weights": np.zeros(100)}, "weights.shape"),
+        ({"weights": np.zeros(100)}, "`weights` must have shape"),
         ({"activation": "cube"}, "activation='cube'"),
-        ({"activation": lambda u: u.sum()}, "shape it was given"),
+        ({"activation": lambda u: u.sum()}, "tensor of its input's shape"),
         ({"activation": Activation("mine", lipschitz=1.0)}, "'mine': has no function"),
         ({"activation": torch.log}, "must give finite values"),
         ({"activation": "tanh", "decomposition": tensor.Decomposition(method="power")}, "needs order 2"),
@@ -267,9 +267,9 @@ def test_bad_decompositions_are_named() -> None:
 def test_bad_batches_are_named() -> None:
     weights = tensor.GaussianWeights(100, 6, 0)
     for x, r, message in (
-        (np.zeros((0, 6)), np.zeros(0), "inputs.shape"),
-        (np.zeros((2, 5)), np.zeros(2), "inputs.shape"),
-        (np.zeros((2, 6)), np.zeros(3), "residuals.shape"),
+        (np.zeros((0, 6)), np.zeros(0), "`inputs` must have shape"),
+        (np.zeros((2, 5)), np.zeros(2), "`inputs` must have shape"),
+        (np.zeros((2, 6)), np.zeros(3), "`residuals` must have shape"),
     ):
         with pytest.raises(ValueError, match=message):
             tensor.output_gradient(x, r, weights, "elu")
@@ -277,7 +277,7 @@ def test_bad_batches_are_named() -> None:
         tensor.output_gradient(np.zeros((2, 6)), np.zeros(2), weights, 3)
     with pytest.raises(ValueError, match="num_neurons"):
         tensor.GaussianWeights(0, 6, 0)
-    with pytest.raises(ValueError, match=r"recovered\.shape"):
+    with pytest.raises(ValueError, match="`recovered` and `inputs` must have shapes"):
         tensor.match(np.zeros((3, 6)), np.zeros((2, 6)))
 
 

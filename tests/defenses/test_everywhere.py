@@ -159,7 +159,7 @@ def test_in_opacus_training(name: str) -> None:
         )  # fmt: skip
         forward = private
     if defense.stage == "training":
-        with pytest.raises(ValueError, match="loop's own affair"):
+        with pytest.raises(ValueError, match="which the loop itself does"):
             defenses.attach(optimizer, defense, seed=5)
         return
     seen = []

@@ -152,9 +152,9 @@ def test_bad_input_is_named():
     model, x, y = _small(), torch.rand(2, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 1])
     with pytest.raises(ValueError, match="norms='2'"):
         leakage.sensitivity(model, x, y, norms=("2",))
-    with pytest.raises(ValueError, match="probes estimate only 'F'"):
+    with pytest.raises(ValueError, match="`norms` must be 'F' alone with probes"):
         leakage.sensitivity(model, x, y, norms=("1",), budget=leakage.JacobianBudget(probes=4), seed=0)
-    with pytest.raises(ValueError, match="seed: required"):
+    with pytest.raises(ValueError, match="`seed` is required"):
         leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(probes=4))
     with pytest.raises(ValueError, match=r"inputs: torch.float32 on cpu, the model has torch.float64"):
         leakage.sensitivity(model, x.float(), y)

@@ -105,7 +105,7 @@ def test_the_null_deals_the_same_gradients_to_sets_of_the_same_size():
     assert alike.p_value > 0.05
     assert alike.null.shape == (19,)
     assert math.isnan(leakage.subspace_distance(noise[0], noise[1]).null_mean)
-    with pytest.raises(ValueError, match="seed: required with permutations"):
+    with pytest.raises(ValueError, match="`seed` is required with permutations"):
         leakage.subspace_distance(noise[0], noise[1], permutations=2)
 
 

@@ -207,5 +207,5 @@ def test_strata_and_groups_without_an_order_are_named() -> None:
     x, y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
     for name in ("strata", "groups"):
         validation = leakage.CrossValidation(folds=2, **{name: np.full(20, None)})
-        with pytest.raises(TypeError, match=f"{name}: must be values that can be told apart"):
+        with pytest.raises(TypeError, match=f"`{name}` must hold values that can be sorted"):
             leakage.v_information(x, y, validation=validation, permutations=0)

@@ -129,9 +129,9 @@ def test_bad_input_is_named():
         ({"pairs": [("a",)]}, "pairs='a'"),
         ({"pairs": []}, "must name at least one layer"),
         ({"iterations": 0}, "iterations=0"),
-        ({"total_variation": 1.0}, "are no images"),
-        ({"low": 1.0, "high": 0.0}, "low must be below high"),
-        ({"released": lambda g, k: g[:1]}, "released: must return a tensor"),
+        ({"total_variation": 1.0}, "`total_variation` must be 0 for inputs that are not images"),
+        ({"low": 1.0, "high": 0.0}, "`low` must be below `high`"),
+        ({"released": lambda g, k: g[:1]}, "`released` must return a tensor"),
     ):
         with pytest.raises(ValueError, match=message):
             leakage.v_information_original(model, x, y, inversion=leakage.PairInversion(**keywords))

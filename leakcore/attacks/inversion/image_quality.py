@@ -70,7 +70,8 @@ def compare(reconstructions: torch.Tensor, originals: torch.Tensor, value_range:
     reconstructions = _images("reconstructions", reconstructions).detach()
     if originals.shape != reconstructions.shape:
         raise ValueError(
-            f"reconstructions.shape={tuple(reconstructions.shape)}: must be that of originals, {tuple(originals.shape)}"
+            f"`reconstructions` must have the shape of `originals`, {tuple(originals.shape)}, got "
+            f"{tuple(reconstructions.shape)}"
         )
     a, b = originals.double().flatten(1), reconstructions.double().flatten(1)
     apart = (a[:, None] - b[None]).square().mean(-1).cpu().numpy()
@@ -88,10 +89,12 @@ def compare(reconstructions: torch.Tensor, originals: torch.Tensor, value_range:
 
 def _images(name: str, images: Any) -> torch.Tensor:
     if not isinstance(images, torch.Tensor):
-        raise TypeError(f"{name} is a {type(images).__name__}: must be a tensor")
+        raise TypeError(f"`{name}` must be a tensor, got a {type(images).__name__}")
     tensor = numbers(name, images)
     if tensor.ndim < 2 or tensor.numel() == 0:
-        raise ValueError(f"{name}.shape={tuple(tensor.shape)}, {tensor.dtype}: must be (n, ...) real numbers, n ≥ 1")
+        raise ValueError(
+            f"`{name}` must hold real numbers in shape (n, ...), n ≥ 1, got {tuple(tensor.shape)}, {tensor.dtype}"
+        )
     return tensor
 
 
@@ -127,7 +130,7 @@ def ssim(first: torch.Tensor, second: torch.Tensor, value_range: float) -> torch
     span = check.positive(value_range=value_range)
     first, second = _images("first", first), _images("second", second)
     if first.shape != second.shape:
-        raise ValueError(f"second.shape={tuple(second.shape)}: must be that of first, {tuple(first.shape)}")
+        raise ValueError(f"`second` must have the shape of `first`, {tuple(first.shape)}, got {tuple(second.shape)}")
     a, b = first.double(), second.double()
     if a.ndim == 4 and min(a.shape[-2:]) >= 3:
         size = min(_WINDOW, (min(a.shape[-2:]) - 1) // 2 * 2 + 1)

@@ -73,7 +73,7 @@ def gradient(
                 require_classes(y, flat.outputs(flat.theta, x[:1]), "targets")
             return flat.gradient(flat.theta, x, y)
     except RuntimeError as why:
-        raise ValueError(f"targets of shape {tuple(y.shape)}, {y.dtype}: do not fit the model's loss ({why})") from why
+        raise ValueError(f"`targets` must fit the model's loss, got shape {tuple(y.shape)}, {y.dtype} ({why})") from why
 
 
 def _pair(inputs: Any, targets: Any, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -81,12 +81,14 @@ def _pair(inputs: Any, targets: Any, like: torch.Tensor) -> tuple[torch.Tensor, 
 
     x, y = tensor(inputs, "inputs").to(like), tensor(targets, "targets").to(like.device)
     if x.ndim < 2 or len(x) == 0:
-        raise ValueError(f"inputs.shape={tuple(x.shape)}: must be (B, ...), B ≥ 1: an empty batch has no gradient")
+        raise ValueError(
+            f"`inputs` must have shape (B, ...), B ≥ 1, got {tuple(x.shape)}: an empty batch has no gradient"
+        )
     if y.ndim == 0 or len(y) != len(x):
-        raise ValueError(f"targets.shape={tuple(y.shape)}: must hold one target for each of {len(x)} inputs")
+        raise ValueError(f"`targets` must hold one target for each of {len(x)} inputs, got shape {tuple(y.shape)}")
     for name, values in (("inputs", x), ("targets", y)):
         if not bool(values.isfinite().all()):
-            raise ValueError(f"{name}: hold a number that is not finite")
+            raise ValueError(f"`{name}` must hold finite numbers")
     return x, y.to(like.dtype) if y.is_floating_point() else y.long()
 
 
@@ -242,7 +244,7 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
 
     release = read_release(gradient)
     if release.states is not None:
-        raise ValueError("states: must be None, a closed form reads one gradient at the model's present parameters")
+        raise ValueError("`states` must be None: a closed form reads one gradient at the model's present parameters")
     flat = FlatModule(model, release.loss, release.parameters)
     sizes = check.sizes(shape=shape)
     memory_limit.require(16 * math.prod(sizes), shape=sizes)
@@ -250,7 +252,7 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
     weight, bias = (parts[name].double() for name in _first_linear(flat, sizes))
     square = float(bias.square().sum())
     if square == 0.0:
-        raise ValueError("gradient: the first layer's bias has gradient 0, so its input cannot be told")
+        raise ValueError("gradient: the first layer's bias has gradient 0, so the layer's input cannot be computed")
     return np.asarray((weight.T @ bias / square).reshape(sizes).cpu().numpy())
 
 
@@ -265,18 +267,18 @@ def _first_linear(flat: FlatModule, shape: tuple[int, ...]) -> tuple[str, str]:
     try:
         calls = flat.calls(x)
     except (RuntimeError, ValueError) as why:
-        raise ValueError(f"shape={shape}: does not fit the model ({why})") from why
+        raise ValueError(f"`shape` must fit the model, got {shape} ({why})") from why
     if not calls:
-        raise ValueError("model: calls no module with parameters: its first layer must be nn.Linear with bias")
+        raise ValueError("`model` must begin with an nn.Linear with bias, but it calls no module with parameters")
     first, fed = calls[0]
     name = next(name for name, module in flat.model.named_modules() if module is first)
     names = (f"{name}.weight", f"{name}.bias") if name else ("weight", "bias")
     if not isinstance(first, torch.nn.Linear) or not set(names) <= set(flat.names):
-        raise ValueError(f"model: its first layer is {type(first).__name__}: must be nn.Linear with bias")
+        raise ValueError(f"`model` must begin with an nn.Linear with bias, got {type(first).__name__}")
     if not torch.equal(fed.flatten(), x.flatten()) or first.in_features != x.numel():
-        raise ValueError(f"model: its first layer, {name or 'Linear'}, must be fed the flattened input as it is")
+        raise ValueError(f"`model`: the first layer, {name or 'Linear'}, must receive the flattened input unchanged")
     own = {id(p) for p in first.parameters(recurse=False)}
     uses = sum(any(id(p) in own for p in module.parameters(recurse=False)) for module, _ in calls)
     if uses > 1:
-        raise ValueError(f"model: its first layer, {name or 'Linear'}, is used {uses} times: must be once")
+        raise ValueError(f"`model`: the first layer, {name or 'Linear'}, must be used once, but is used {uses} times")
     return names

@@ -44,7 +44,7 @@ class _Objective:
         several = self.total_variation if isinstance(self.total_variation, list | tuple) else (self.total_variation,)
         weights = tuple(check.non_negative(total_variation=weight) for weight in several)
         if not weights:
-            raise ValueError("total_variation=(): must hold at least one weight")
+            raise ValueError("`total_variation` must hold at least one weight, got ()")
         object.__setattr__(self, "total_variation", weights)
         if self.box is not None:
             object.__setattr__(self, "box", _box(self.box))
@@ -68,9 +68,11 @@ def _box(box: Any) -> tuple[float, float] | None:
     low, high = read_box(box)
     if low == -math.inf and high == math.inf:
         return None
-    # A search maps the whole box to the line, which half a line or an infinite width is not fit for.
+    # A search maps the whole box to the line, which works neither for half a line nor for an infinite width.
     if math.isinf(high - low):
-        raise ValueError(f"box=({low}, {high}): must be both finite, high − low too, or both infinite")
+        raise ValueError(
+            f"`box` must have two finite ends, with high − low finite, or two infinite ones, got ({low}, {high})"
+        )
     return low, high
 
 
@@ -182,7 +184,7 @@ class DPSGDSteps(_Objective):
         if self.l1_weight is not None:
             object.__setattr__(self, "l1_weight", check.non_negative(l1_weight=self.l1_weight))
         if self.known is not None and (not isinstance(self.known, list | tuple) or len(self.known) != 2):
-            raise ValueError("known: must be a pair, (inputs, labels)")
+            raise ValueError("`known` must be a pair, (inputs, labels)")
 
     def distance(self, problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The distance in the class's first line; `problem.released` already lacks the known rows."""

@@ -96,11 +96,14 @@ def read(model: Any, release: ReleasedGradient, shape: Sequence[int], *, labels:
     sizes = check.sizes(shape=shape)
     memory_limit.require(16 * math.prod(sizes), shape=sizes)
     if any(objective.weights) and (len(sizes) < 2 or min(sizes[-2:]) < 2):
-        raise ValueError(f"total_variation={objective.total_variation}: inputs of shape {sizes} are not images")
+        raise ValueError(
+            f"`total_variation` must be 0 for inputs that are not images, got {objective.total_variation} "
+            f"and shape {sizes}"
+        )
     states = _states(flat, release.states)
     released = released_rows(flat, release.gradient, len(states))
     if not isinstance(objective, DPSGDSteps) and not bool((released != 0).any()):
-        raise ValueError("gradient: is zero throughout: it says nothing about the batch")
+        raise ValueError("`gradient` must not be zero throughout: it would say nothing about the batch")
     own_loss = release.loss is not None
     targets = _targets(flat, sizes)
     fixed, rows = _labels(flat, released, labels, release.batch_size, sizes, targets, own_loss)
@@ -130,11 +133,13 @@ def _states(flat: FlatModule, states: Any) -> torch.Tensor:
             for i, s in enumerate(states)]  # fmt: skip
     for i, row in enumerate(rows):
         if tuple(row.shape) != (len(flat),):
-            raise ValueError(f"states[{i}].shape={tuple(row.shape)}: must be ({len(flat)},) or a state dict")
+            raise ValueError(
+                f"`states[{i}]` must be a state dict or have shape ({len(flat)},), got shape {tuple(row.shape)}"
+            )
         if not bool(row.isfinite().all()):
-            raise ValueError(f"states[{i}]: holds a number that is not finite")
+            raise ValueError(f"`states[{i}]` must hold finite numbers")
     if not rows:
-        raise ValueError("states: must hold at least one vector of parameters")
+        raise ValueError("`states` must hold at least one vector of parameters")
     return torch.stack(rows)
 
 
@@ -142,10 +147,10 @@ def _joined(flat: FlatModule, parts: Mapping[str, Any], what: str) -> torch.Tens
     """(D,) from tensors by name, each of its parameter's shape: the numbers of a transposed one would fit as well."""
     for name, shape in zip(flat.names, flat.shapes, strict=True):
         if name not in parts:
-            raise ValueError(f"{what}: lacks the parameter {name!r}")
+            raise ValueError(f"`{what}` must hold the parameter {name!r}")
         actual = tuple(tensor(parts[name], f"{what}[{name!r}]").shape)
         if actual != shape:
-            raise ValueError(f"{what}[{name!r}].shape={actual}: must be the parameter's, {shape}")
+            raise ValueError(f"`{what}[{name!r}]` must have the parameter's shape, {shape}, got {actual}")
     return flat.join(parts)
 
 
@@ -158,7 +163,7 @@ def released_rows(flat: FlatModule, gradient: Any, steps: int) -> torch.Tensor:
         gradient = [tensor(part, f"gradient[{i}]") for i, part in enumerate(gradient)]
         shapes = [tuple(part.shape) for part in gradient]
         if shapes != flat.shapes:
-            raise ValueError(f"gradient: parts of shapes {shapes}: must be those of the parameters, {flat.shapes}")
+            raise ValueError(f"`gradient` must have parts of the parameters' shapes, {flat.shapes}, got {shapes}")
         flat_gradient = flat.join(dict(zip(flat.names, gradient, strict=True)))
     else:
         flat_gradient = tensor(gradient, "gradient")
@@ -166,11 +171,11 @@ def released_rows(flat: FlatModule, gradient: Any, steps: int) -> torch.Tensor:
     out = out[None] if out.ndim == 1 else out
     if tuple(out.shape) != (steps, len(flat)):
         raise ValueError(
-            f"gradient.shape={tuple(flat_gradient.shape)}: must be ({len(flat)},) numbers, one for each of the model's "
-            f"parameters in their order, or ({steps}, {len(flat)}) for {steps} states"
+            f"`gradient` must have shape ({len(flat)},), one number for each of the model's parameters in "
+            f"their order, or ({steps}, {len(flat)}) for {steps} states, got {tuple(flat_gradient.shape)}"
         )
     if not bool(torch.isfinite(out).all()):
-        raise ValueError("gradient: holds a number that is not finite")
+        raise ValueError("`gradient` must hold finite numbers")
     return out
 
 
@@ -179,9 +184,9 @@ def _targets(flat: FlatModule, shape: tuple[int, ...]) -> tuple[int, ...]:
         with torch.no_grad():
             out = flat.outputs(flat.theta, flat.theta.new_zeros((2, *shape)))
     except RuntimeError as why:
-        raise ValueError(f"shape={shape}: does not fit the model ({why})") from why
+        raise ValueError(f"`shape` must fit the model, got {shape} ({why})") from why
     if not isinstance(out, torch.Tensor) or out.ndim < 1 or len(out) != 2:
-        raise ValueError(f"model: must return one tensor of outputs, row by row, for inputs (B, {shape})")
+        raise ValueError(f"`model` must return one tensor of outputs, row by row, for inputs (B, {shape})")
     return tuple(out.shape[1:])
 
 
@@ -190,13 +195,13 @@ def _labels(
     targets: tuple[int, ...], own_loss: bool,
 ) -> tuple[torch.Tensor | None, int]:  # fmt: skip
     if not own_loss and len(targets) != 1:
-        raise ValueError(f"loss: required for outputs of shape {targets}")
+        raise ValueError(f"`loss` is required for outputs of shape {targets}")
     if isinstance(labels, str):
         check.one_of("recover", labels=labels)
         if (batch_size or 1) != 1 or len(released) > 1 or own_loss:
             raise ValueError(
-                "labels='recover': only for one row, one state and cross-entropy; for a batch pass the labels that "
-                "attacks.labels finds"
+                "labels='recover' is allowed only with one row, one state and cross-entropy; for a batch pass a "
+                "result of attacks.labels"
             )
         labels = _recovered(flat, released[0], shape, targets[0])
     if labels is None:
@@ -204,19 +209,21 @@ def _labels(
     values = tensor(getattr(labels, "labels", labels), "labels")
     if values.ndim == 0 or len(values) == 0:
         raise ValueError(
-            f"labels.shape={tuple(values.shape)}: must be (B,), B at least 1: an empty batch has no gradient"
+            f"`labels` must have shape (B,), B at least 1, got {tuple(values.shape)}: an empty batch has no gradient"
         )
     if batch_size is not None and len(values) != batch_size:
-        raise ValueError(f"labels.shape={tuple(values.shape)}: must hold batch_size={batch_size} rows")
+        raise ValueError(f"`labels` must have batch_size={batch_size} rows, got shape {tuple(values.shape)}")
     if own_loss:
         return values.to(flat.theta) if values.is_floating_point() else values.to(flat.theta.device), len(values)
     if values.ndim != 1 or values.is_floating_point() or values.dtype == torch.bool:
         raise ValueError(
-            f"labels: shape {tuple(values.shape)}, {values.dtype}: must be (B,) integers, −1 where unknown"
+            f"`labels` must be (B,) integers, −1 where unknown, got shape {tuple(values.shape)}, {values.dtype}"
         )
     classes = max(2, targets[0])
     if int(values.min()) < -1 or int(values.max()) >= classes:
-        raise ValueError(f"labels span [{int(values.min())}, {int(values.max())}]: must lie in [-1, {classes - 1}]")
+        raise ValueError(
+            f"`labels` must lie in [-1, {classes - 1}], got values in [{int(values.min())}, {int(values.max())}]"
+        )
     return values.long().to(flat.theta.device), len(values)
 
 
@@ -227,12 +234,12 @@ def _recovered(flat: FlatModule, gradient: torch.Tensor, shape: tuple[int, ...],
     key = f"{name}." if name else ""
     if name is None or f"{key}weight" not in parts or len(parts[f"{key}weight"]) != classes:
         raise ValueError(
-            "labels='recover': the model must end in an nn.Linear whose outputs are the logits, used once, and its "
-            "gradient be among the parameters"
+            "labels='recover': the model must end in an nn.Linear that is used once and whose outputs are "
+            "the logits, and the gradient must include that layer's"
         )
     bias = parts.get(f"{key}bias")
     if bias is None and classes <= 2:
-        return np.array([-1])  # the signs of two rows tell only where the layer's inputs are known not to be negative
+        return np.array([-1])  # the signs of two rows decide only where no input of the layer is negative
     signs = label_attacks.idlg(
         parts[f"{key}weight"][None].cpu().double().numpy(),
         bias_gradients=None if bias is None else bias[None].cpu().double().numpy(),
@@ -268,15 +275,17 @@ def _of_known(flat: FlatModule, states: torch.Tensor, known: Any, limit: float) 
     x, y = (tensor(part, f"known[{i}]") for i, part in enumerate(known))
     x = x.to(flat.theta)
     if x.ndim < 2 or y.ndim < 1 or len(x) != len(y):
-        raise ValueError(f"known: inputs of shape {tuple(x.shape)}, labels {tuple(y.shape)}: must be (n, ...) and (n,)")
+        raise ValueError(
+            f"`known` must hold inputs (n, ...) and labels (n,), got shapes {tuple(x.shape)} and {tuple(y.shape)}"
+        )
     if not bool(x.isfinite().all() and y.isfinite().all()):
-        raise ValueError("known: holds a number that is not finite")
+        raise ValueError("`known` must hold finite numbers")
     if flat.loss is mean_cross_entropy:
         with torch.no_grad():
             outputs = flat.outputs(flat.theta, x[:1])
         require_classes(y, outputs, "known labels")
         if y.is_floating_point() and y[:1].numel() != outputs.numel():
-            raise ValueError(f"known: labels of {y.dtype} and shape {tuple(y.shape)}: must be integers (n,)")
+            raise ValueError(f"`known` must hold integer labels (n,), got {y.dtype} and shape {tuple(y.shape)}")
     if len(x) == 0:
         return torch.zeros_like(states)
     out = []

@@ -68,7 +68,7 @@ class Inversion(Result):
         points = torch.from_numpy(self.every)
         truth = tensor(originals, "originals").to(points)
         if truth.shape != points.shape[1:]:
-            raise ValueError(f"originals.shape={tuple(truth.shape)}: must be {tuple(points.shape[1:])}")
+            raise ValueError(f"`originals` must have shape {tuple(points.shape[1:])}, got {tuple(truth.shape)}")
         low, high = _span(truth) if self.box is None else self.box
         quality = tuple(compare(each, truth, high - low) for each in points)
         every = np.stack([each[q.order] for each, q in zip(self.every, quality, strict=True)])

@@ -102,7 +102,7 @@ def _lbfgs(problem: Problem, optimizer: LBFGS, x: torch.Tensor, y: torch.Tensor,
     inner = box.enter(x[0]).requires_grad_()
     free = y[0].clone().requires_grad_()
     moved = [inner, free] if problem.free_labels else [inner]
-    # Tolerances of its own are off: `tolerance` and `patience` decide here.
+    # torch's own tolerances are off: `tolerance` and `patience` decide.
     steps = torch.optim.LBFGS(
         moved, lr=optimizer.learning_rate, max_iter=_ROUND, history_size=100, line_search_fn="strong_wolfe",
         tolerance_grad=0.0, tolerance_change=0.0,

@@ -60,14 +60,14 @@ def idlg(gradients: Any, *, bias_gradients: Any = None) -> SingleExampleLabels:
     """
     array, _ = validate.host_array(gradients=gradients)
     if array.ndim not in {2, 3} or 0 in array.shape:
-        raise ValueError(f"gradients of shape {array.shape}: must be (N, d) or (N, K, d), one per example")
+        raise ValueError(f"`gradients` must have shape (N, d) or (N, K, d), one per example, got {array.shape}")
     array = array.reshape(len(array), -1, array.shape[-1])
     n, classes, _ = array.shape
     notes = ["one gradient per example, without noise"]
     if bias_gradients is not None:
         e, _ = validate.host_array(bias_gradients=bias_gradients)
         if e.shape not in {(n, classes), (n,)} or e.size != n * classes:
-            raise ValueError(f"bias_gradients of shape {e.shape}: must be ({n}, {classes}) to match gradients")
+            raise ValueError(f"`bias_gradients` must have shape ({n}, {classes}) to match gradients, got {e.shape}")
         e = e.reshape(n, classes)
     elif classes <= 2:
         e = array.sum(axis=2)
@@ -126,7 +126,7 @@ def gradient_norm(gradients: Any, *, positive_ratio: float) -> SingleExampleLabe
     """
     array, _ = validate.host_array(gradients=gradients)
     if array.ndim < 2 or 0 in array.shape:
-        raise ValueError(f"gradients of shape {array.shape}: must be (N, ...), one per example")
+        raise ValueError(f"`gradients` must have shape (N, ...), one per example, got {array.shape}")
     ratio = validate.open_probability(positive_ratio=positive_ratio)
     norms = np.linalg.norm(array.reshape(len(array), -1), axis=1)
     rare = ratio <= 0.5

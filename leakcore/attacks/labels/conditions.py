@@ -38,10 +38,10 @@ class Noise:
         object.__setattr__(self, "std", validate.non_negative(std=self.std))
         if self.std > 0:
             if self.confidence is None:
-                raise ValueError("confidence: must be given with std > 0, for example 0.99")
+                raise ValueError("`confidence` must be given with std > 0, for example 0.99")
             object.__setattr__(self, "confidence", validate.confidence(confidence=self.confidence))
         elif self.confidence is not None:
-            raise ValueError("confidence: only with std > 0")
+            raise ValueError("`confidence` is allowed only with std > 0")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

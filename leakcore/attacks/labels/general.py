@@ -75,7 +75,7 @@ def general(
         observation = dataclasses.replace(observation, **joined)
     else:
         if parameters is not None:
-            raise ValueError("parameters: only with labels.KnownModel")
+            raise ValueError("`parameters` is allowed only with labels.KnownModel")
         known = known_of_arrays(known_probs, jacobian=knowledge)
     observed = observe(
         observation,

@@ -52,10 +52,10 @@ class KnownModel:
         from leakcore.gradients import tensor
 
         if isinstance(self.model, list | tuple) and not self.model:
-            raise ValueError("model: must hold at least one module")
+            raise ValueError("`model` must hold at least one module")
         for module in self.models:
             if not isinstance(module, torch.nn.Module):
-                raise TypeError(f"model={type(module).__name__}: must be a torch.nn.Module")
+                raise TypeError(f"`model` must be a torch.nn.Module, got {type(module).__name__}")
         object.__setattr__(self, "inputs", tensor(self.inputs, "inputs"))
 
     @property
@@ -104,9 +104,11 @@ class KnownHiddenLayer:
 
 def _check_layer(rows: np.ndarray, slope: np.ndarray) -> None:
     if rows.ndim != 2 or 0 in rows.shape:
-        raise ValueError(f"activations of shape {rows.shape}: must be (N, d) with at least one row and one column")
+        raise ValueError(f"`activations` must have shape (N, d) with at least one row and one column, got {rows.shape}")
     if slope.ndim != 2 or len(slope) != len(rows) or 0 in slope.shape:
-        raise ValueError(f"derivatives of shape {slope.shape}: must be ({len(rows)}, p), a row per row of activations")
+        raise ValueError(
+            f"`derivatives` must have shape ({len(rows)}, p), one row for each row of activations, got {slope.shape}"
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,7 +142,7 @@ def known_of_hidden_layer(knowledge: Any) -> KnownNeurons:
         )
     if not isinstance(knowledge, KnownModel):
         raise TypeError(
-            f"knowledge: is a {type(knowledge).__name__}, must be a labels.KnownModel or labels.KnownHiddenLayer"
+            f"`knowledge` must be a labels.KnownModel or labels.KnownHiddenLayer, got a {type(knowledge).__name__}"
         )
     layer = hidden_linear(knowledge.the_one(), knowledge.inputs)
     _check_layer(layer.activations, layer.slope)
@@ -195,9 +197,7 @@ def known_of_last_layer(knowledge: Any, known_probs: Any) -> KnownSystem:
     if several and known_probs is not None and not isinstance(known_probs, (bool, np.bool_)):
         of_each = list(known_probs) if np.iterable(known_probs) else []
         if len(of_each) != len(layers):
-            raise ValueError(
-                f"known_probs: holds {len(of_each)} arrays, must hold one for each of {len(layers)} models"
-            )
+            raise ValueError(f"`known_probs` must hold one array for each of {len(layers)} models, got {len(of_each)}")
     pairs = [
         _probs_of(probs, lay.logits, lay.logit_error, lay.roundoff) for probs, lay in zip(of_each, layers, strict=True)
     ]
@@ -220,23 +220,26 @@ def known_of_arrays(known_probs: Any, **kwargs: Any) -> KnownSystem:
     ((name, value),) = kwargs.items()
     if value is None or hasattr(value, "named_parameters"):
         raise TypeError(
-            f"knowledge: is a {type(value).__name__}, must be {name}, an array, or labels.KnownModel(model, inputs)"
+            f"`knowledge` must be {name}, an array, or labels.KnownModel(model, inputs), got a {type(value).__name__}"
         )
     rows, roundoff = validate.host_array(**kwargs)
     if rows.ndim not in {2, 3} or 0 in rows.shape:
         raise ValueError(
-            f"{name} of shape {rows.shape}: must be (N, d), or (S, N, d) for S steps, with at least one row and column"
+            f"`{name}` must have shape (N, d), or (S, N, d) for S steps, with at least one row and column, "
+            f"got {rows.shape}"
         )
     steps = rows.shape[0] if rows.ndim == 3 else None
     rows = rows.reshape(-1, *rows.shape[-2:])
     if known_probs is True:
-        raise ValueError("known_probs=True: only with labels.KnownModel; pass the probabilities")
+        raise ValueError("`known_probs=True` is allowed only with labels.KnownModel; pass the probabilities")
     probs = doubt = None
     if known_probs is not None:
         probs, fine = _probabilities(known_probs)
         lead = rows.shape[: 2 if steps else 1] if steps else rows.shape[1:2]
         if probs.shape[: len(lead)] != lead or probs.ndim > len(lead) + 1:
-            raise ValueError(f"known_probs of shape {probs.shape}: must be {lead} or {(*lead, 'K')} to match {name}")
+            raise ValueError(
+                f"`known_probs` must have shape {lead} or {(*lead, 'K')} to match {name}, got {probs.shape}"
+            )
         probs = probs.reshape(*rows.shape[:2], -1)
         doubt = np.full(probs.shape, 4.0 * fine)
         roundoff = max(roundoff, fine)
@@ -276,7 +279,7 @@ def known_of_jacobian(derivatives: LogitJacobian, known_probs: Any) -> KnownSyst
 
 def _checked(rows: np.ndarray, name: str) -> np.ndarray:
     if 0 in rows.shape:
-        raise ValueError(f"{name} of shape {rows.shape[1:]}: must be (N, d) with at least one row and one column")
+        raise ValueError(f"`{name}` must have shape (N, d) with at least one row and one column, got {rows.shape[1:]}")
     if not np.isfinite(rows).all():
         raise ValueError("model: its activations are not finite on these inputs")
     return rows
@@ -297,7 +300,9 @@ def _probs_of(
     if known_probs is not True:
         probs, fine = _probabilities(known_probs)
         if probs.shape not in {logits.shape, logits.shape[:1]} or probs.size != logits.size:
-            raise ValueError(f"known_probs of shape {probs.shape}: must be {logits.shape} to match the model's logits")
+            raise ValueError(
+                f"`known_probs` must have shape {logits.shape} to match the model's logits, got {probs.shape}"
+            )
         return probs.reshape(logits.shape), np.full(logits.shape, 4.0 * max(fine, roundoff))
     probs = special.expit(logits) if logits.shape[1] == 1 else special.softmax(logits, axis=1)
     # dp/dz ≤ p(1 − p) ≤ 1/4 for a sigmoid; a softmax moves by at most half the largest change of a logit.

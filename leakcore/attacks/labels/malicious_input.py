@@ -96,7 +96,7 @@ class MaliciousInput:
         )
         count = len(self.weights)
         if observed.values.shape[1] != count:
-            raise ValueError(f"gradient: of {observed.values.shape[1]} neurons, but the first layer has {count}")
+            raise ValueError(f"`gradient` must be of the first layer's {count} neurons, got {observed.values.shape[1]}")
         rows, _ = validate.host_array(features=self.features)
         exact = np.zeros(len(rows))
         return recover_up_to_sign(
@@ -181,7 +181,7 @@ def malicious_input(
     key = validate.seed(seed=seed)
     if model is not None:
         if bias is not None or activation is not None:
-            raise ValueError("bias, activation: only with weights=")
+            raise ValueError("`bias` and `activation` are allowed only with weights=")
         forward_rounding.check_model(model)
         first = next((m for m in model.modules() if isinstance(m, torch.nn.Linear)), None)
         if first is None:
@@ -192,21 +192,21 @@ def malicious_input(
         roundoff = forward_rounding.roundoff_of(dtype)
     else:
         if activation is None or not callable(activation):
-            raise ValueError("activation: must be given with weights=, as a function of a tensor")
+            raise ValueError("`activation` must be given with weights=, as a function of a tensor")
         matrix, roundoff = validate.host_array(weights=weights)
         if matrix.ndim != 2 or 0 in matrix.shape:
-            raise ValueError(f"weights of shape {matrix.shape}: must be (p2, p1)")
+            raise ValueError(f"`weights` must have shape (p2, p1), got {matrix.shape}")
         shift = np.zeros(len(matrix))
         if bias is not None:
             shift, _ = validate.host_array(bias=bias)
             if shift.shape != (len(matrix),):
-                raise ValueError(f"bias of shape {shift.shape}: must be ({len(matrix)},)")
+                raise ValueError(f"`bias` must have shape ({len(matrix)},), got {shift.shape}")
         _check_activation(activation)
     units, width = matrix.shape
     if n > width - units:
         raise ValueError(
-            f"batch_size={n}: must be at most p1 - p2 = {width} - {units} = {width - units}, the features less the "
-            "first hidden layer's neurons"
+            f"`batch_size` must be at most p1 - p2 = {width} - {units} = {width - units}, got {n}: the "
+            "number of features minus the first hidden layer's neurons"
         )
     exact = _features(matrix, n, key)
     features: Any = torch.as_tensor(exact, dtype=dtype, device=place) if model is not None else exact
@@ -238,7 +238,7 @@ def _features(matrix: np.ndarray, n: int, seed: int) -> np.ndarray:
     if rank == 0:
         raise ValueError("model: its first layer's weights are all zero")
     draw = standard_normal((n + 1, max(width, units)), seed=seed, purpose=Stream.MALICIOUS_FEATURES)
-    # V within the range of W, of standard deviation 1/2: where no activation is near saturation.
+    # V lies in the range of W and has standard deviation 1/2, so that no activation is near saturation.
     wanted = left[:, :rank] @ (left[:, :rank].T @ (0.5 * draw[n, :units]))
     common = right[:rank].T @ ((left[:, :rank].T @ wanted) / singular[:rank])
     free = right[rank:].T
@@ -257,7 +257,7 @@ def _check_activation(activation: Callable[[torch.Tensor], torch.Tensor]) -> Non
         except (RuntimeError, TypeError) as error:
             raise ValueError(f"activation: must be a function of a torch tensor, with a derivative ({error})") from None
         if not isinstance(after, torch.Tensor) or after.shape != at.shape:
-            raise ValueError("activation: must map a tensor to one of its shape")
+            raise ValueError("`activation` must map a tensor to a tensor of the same shape")
         slope = torch.autograd.grad(after.sum(), at, allow_unused=True)[0] if after.requires_grad else None
     if slope is None or bool((slope == 0).any()):
         raise ValueError(
@@ -275,7 +275,7 @@ def _verify(model: torch.nn.Module, features: torch.Tensor) -> tuple[float, np.n
     with torch.no_grad():
         _, calls = forward_rounding.forward(model, state, features)
     if calls[0].entering.shape != features.shape or not torch.equal(calls[0].entering, features):
-        raise ValueError("model: its first linear layer does not see the features as they are")
+        raise ValueError("`model`: the first linear layer must receive the features unchanged")
     if len(calls) > 1:
         _check_elementwise(model, state, features, calls)
     at = calls[0].output.detach().requires_grad_()
@@ -283,23 +283,23 @@ def _verify(model: torch.nn.Module, features: torch.Tensor) -> tuple[float, np.n
         prediction, calls = forward_rounding.forward(model, state, features, replace=(0, at))
         logits = calls[-1].output if forward_rounding.same_as_logits(prediction, calls[-1].output) else prediction
         if logits.numel() != len(features):
-            raise ValueError(f"model: its output is {tuple(logits.shape)}, must be one logit per row")
+            raise ValueError(f"`model` must return one logit per row, got shape {tuple(logits.shape)}")
         (factor,) = torch.autograd.grad(logits.sum(), at)
     values = logits.detach().double().reshape(-1)
     spread = float((values.max() - values.min()).abs())
     rough = 1e3 * forward_rounding.roundoff_of(dtype) ** 0.75
     if spread > rough * (1.0 + float(values.abs().max())):
         raise ValueError(
-            f"model: its logits differ by {spread:.3g} between rows whose first layers agree, so something else tells "
-            "the rows apart; it must depend on the features through its first linear layer alone"
+            "`model` must depend on the features through its first linear layer alone, but its logits "
+            f"differ by {spread:.3g} between rows whose first layers agree"
         )
     factors = factor.double().cpu().numpy()
     middle = np.abs(factors.mean(axis=0))
     usable = (np.ptp(factors, axis=0) < 0.1 * middle) & (middle > 0)
     if not usable.any():
         raise ValueError(
-            f"model: none of the {len(usable)} neurons of its first layer moves the logit in one direction over the "
-            "rows made; with other weights, or another seed, one may"
+            f"model: none of the {len(usable)} neurons of its first layer moves the logit in one direction "
+            "over all rows; other weights or another seed may help"
         )
     return spread, usable
 

@@ -27,7 +27,9 @@ class _Aggregate:
         rule = validate.one_of("mean", "sum", reduction=self.reduction)
         if self.batch_size is not None:
             if rule == "sum":
-                raise ValueError(f"batch_size={self.batch_size!r}: only with reduction='mean'; a sum is not divided")
+                raise ValueError(
+                    f"`batch_size={self.batch_size!r}` is allowed only with reduction='mean'; a sum is not divided"
+                )
             object.__setattr__(self, "batch_size", validate.positive(batch_size=self.batch_size))
 
     def divisor(self, rows: int) -> float:
@@ -117,7 +119,7 @@ def read_observation(observation: Any, *, without: tuple[str, ...] = (), why: st
     if not isinstance(observation, GradientObservation | WeightDifference):
         if observation is None:
             raise TypeError(
-                "observation=None: must be a gradient, labels.GradientObservation or labels.WeightDifference"
+                "`observation` must be a gradient, labels.GradientObservation or labels.WeightDifference, got None"
             )
         observation = GradientObservation(observation)
     for name in without:
@@ -164,7 +166,7 @@ def observe(
     difference, roundoff = _joined(
         steps, width, ("weight_difference", observation.weight_difference), ("bias_difference", bias)
     )
-    # A difference of float32 weights that was taken in float64 still holds their rounding.
+    # A difference of float32 weights that was computed in float64 still carries their rounding.
     roundoff = max(roundoff, stored_roundoff)
     weights = known_weights
     if observation.weights is not None:
@@ -196,7 +198,7 @@ def _undo(
     gradient = (update - past) / share
     if rule.weight_decay > 0:
         if weights is None:
-            raise ValueError("weights: must be given with weight_decay > 0: the step adds weight_decay·weights")
+            raise ValueError("`weights` must be given with weight_decay > 0: the step adds weight_decay·weights")
         gradient = gradient - rule.weight_decay * weights
     if weights is None:
         return gradient, None
@@ -217,7 +219,7 @@ def _joined(steps: int | None, width: int, main: tuple[str, Any], bias: tuple[st
         leading = "".join(f"{s}, " for s in lead)
         one = f"({leading}{width})" if lead else f"({width},)"
         raise ValueError(
-            f"{name} of shape {array.shape}: must be {one} or ({leading}K, {width}) to match the activations"
+            f"`{name}` must have shape {one} or ({leading}K, {width}) to match the activations, got {array.shape}"
         )
     array = array.reshape(1 if steps is None else steps, -1, width)
     if bias[1] is None:
@@ -225,8 +227,8 @@ def _joined(steps: int | None, width: int, main: tuple[str, Any], bias: tuple[st
     constant, coarse = validate.host_array(**{bias[0]: bias[1]})
     if constant.size != array.shape[0] * array.shape[1]:
         raise ValueError(
-            f"{bias[0]} of shape {constant.shape}: must hold {array.shape[0] * array.shape[1]} values, one per weight "
-            f"vector{'' if steps is None else ' and step'}"
+            f"`{bias[0]}` must hold {array.shape[0] * array.shape[1]} values, one per weight "
+            f"vector{'' if steps is None else ' and step'}, got shape {constant.shape}"
         )
     return np.concatenate([array, constant.reshape(*array.shape[:2], 1)], axis=2), max(roundoff, coarse)
 
@@ -243,6 +245,6 @@ def _wide(shape: tuple[int, ...], steps: int | None, **kwargs: Any) -> tuple[np.
         if array.shape in {(*lead, width), (*lead, shape[1], width)} and (array.size == shape[0] * shape[1] * width):
             return array.reshape(shape[0], shape[1], width)[..., : shape[2]], roundoff
     raise ValueError(
-        f"{name} of shape {array.shape}: must have the difference's shape {shape[1:] if steps is None else shape}, "
-        "bias last where it is seen"
+        f"`{name}` must have the difference's shape {shape[1:] if steps is None else shape}, with the "
+        f"bias last where it is observed, got {array.shape}"
     )

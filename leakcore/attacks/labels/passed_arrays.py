@@ -18,7 +18,7 @@ def parts_of_layers(name: str, value: Any) -> Any:
     if not isinstance(value, list | tuple) or all(type(part) is float or type(part) is int for part in value):
         return _one(name, value)
     parts = tuple(parts_of_layers(name, part) for part in value)
-    if all(getattr(part, "shape", None) == () for part in parts):  # numbers, that make one array
+    if all(getattr(part, "shape", None) == () for part in parts):  # numbers that form one array
         joined = _one(name, parts)
         return joined if validate.roundoff(parts) <= validate.roundoff(joined) else parts
     return parts

@@ -50,15 +50,23 @@ def recover(
     )
     vectors = observed.values.shape[1]
     if vectors == 0:
-        raise ValueError("gradient: of no weight vector, must have at least one row")
+        raise ValueError("`gradient` must have at least one row, got none")
     if known.weights is not None and known.weights.shape[1] != vectors:
-        raise ValueError(f"gradient: of {vectors} weight vectors, but the model has {known.weights.shape[1]} logits")
+        raise ValueError(
+            f"`gradient` must have one weight vector for each of the model's {known.weights.shape[1]} "
+            f"logits, got {vectors}"
+        )
     classes = known.wide or vectors
     clipped = read_clipping(clipping, known_probs=known.probs is not None, steps=known.steps, n=n)
     if clipped is not None and classes > 1:
-        raise ValueError(f"clipping: only with one logit; with {classes} a clipped residual takes {classes} values")
+        raise ValueError(
+            f"`clipping` is allowed only with one logit; with {classes} a clipped residual takes {classes} values"
+        )
     if known.probs is not None and known.probs.shape[2] != classes:
-        raise ValueError(f"known_probs: of {known.probs.shape[2]} classes, the gradient of {classes} weight vectors")
+        raise ValueError(
+            f"`known_probs` must have as many classes as the gradient has weight vectors, {classes}, got "
+            f"{known.probs.shape[2]}"
+        )
     blind = observed.stored is None
     exact = how.noise is not None and not blind
     notes = ["binary labels, logistic loss, one logit"] if classes == 1 else [f"{classes} classes, softmax loss"]

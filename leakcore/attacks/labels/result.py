@@ -96,17 +96,17 @@ def combine(recoveries: Sequence[LabelRecovery]) -> LabelRecovery:
         ([1, 0, -1], [1, 0, 1])
     """
     if not isinstance(recoveries, Sequence):
-        raise TypeError(f"recoveries={recoveries!r}: must be a sequence of LabelRecovery")
+        raise TypeError(f"`recoveries` must be a sequence of LabelRecovery, got {recoveries!r}")
     parts = list(recoveries)
     if not parts:
-        raise ValueError("recoveries: must hold at least one LabelRecovery")
+        raise ValueError("`recoveries` must hold at least one LabelRecovery")
     for i, part in enumerate(parts):
         if not isinstance(part, LabelRecovery):
-            raise TypeError(f"recoveries[{i}]={type(part).__name__}: must be a LabelRecovery")
+            raise TypeError(f"`recoveries[{i}]` must be a LabelRecovery, got {type(part).__name__}")
         if part.residuals.shape != parts[0].residuals.shape:
             raise ValueError(
-                f"recoveries[{i}] is of residuals {part.residuals.shape}, recoveries[0] of {parts[0].residuals.shape}: "
-                "must be of the same batch"
+                f"`recoveries[{i}]` must be of the same batch as recoveries[0], with residuals "
+                f"{parts[0].residuals.shape}, got {part.residuals.shape}"
             )
     if len(parts) == 1:
         return parts[0]

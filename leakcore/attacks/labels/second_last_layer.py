@@ -74,7 +74,7 @@ def second_last_layer(
         stored_roundoff=arithmetic.stored(known.roundoff),
     )
     if observed.values.shape[1] != count:
-        raise ValueError(f"gradient: of {observed.values.shape[1]} neurons, but the layer has {count}")
+        raise ValueError(f"`gradient` must be of the layer's {count} neurons, got {observed.values.shape[1]}")
     if observed.with_bias:
         rows = np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
     lengths = np.linalg.norm(rows, axis=1)

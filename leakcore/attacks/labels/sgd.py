@@ -57,13 +57,13 @@ class SGD:
             raise ValueError("nesterov=True: needs momentum > 0 and dampening=0")
         if self.momentum > 0 and self.momentum_buffer is None:
             raise ValueError(
-                "momentum_buffer: must be given with momentum > 0: the buffer before the step, or 'first' for the very "
-                "first step"
+                "`momentum_buffer` must be given with momentum > 0: the buffer before the step, or 'first' for "
+                "the very first step"
             )
         if self.momentum == 0 and self.momentum_buffer is not None:
-            raise ValueError("momentum_buffer: only with momentum > 0")
+            raise ValueError("`momentum_buffer` is allowed only with momentum > 0")
         if isinstance(self.momentum_buffer, str) and self.momentum_buffer != FIRST_STEP:
-            raise ValueError(f"momentum_buffer={self.momentum_buffer!r}: must be an array or 'first'")
+            raise ValueError(f"`momentum_buffer` must be an array or 'first', got {self.momentum_buffer!r}")
         if self.momentum > 0 and not isinstance(self.momentum_buffer, str):
             object.__setattr__(self, "momentum_buffer", parts_of_layers("momentum_buffer", self.momentum_buffer))
 
@@ -78,8 +78,8 @@ class SGD:
 
         if not isinstance(optimizer, torch.optim.SGD):
             raise TypeError(
-                f"optimizer={type(optimizer).__name__}: must be torch.optim.SGD or labels.SGD; the difference that an "
-                "adaptive optimiser makes does not give the gradient back"
+                f"`optimizer` must be torch.optim.SGD or labels.SGD, got {type(optimizer).__name__}; the "
+                "difference that an adaptive optimiser makes does not give the gradient back"
             )
         names = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
         settings = [{name: group[name] for name in names} for group in optimizer.param_groups]

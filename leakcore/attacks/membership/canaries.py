@@ -63,10 +63,10 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
     """
     x = check.real_array("finite", np.isfinite, features=features)
     if x.ndim != 2 or 0 in x.shape:
-        raise ValueError(f"features.shape={x.shape}: must be (rows, inputs), neither of them 0")
+        raise ValueError(f"`features` must have shape (rows, inputs), at least 1 each, got {x.shape}")
     kind = check.plain_array(features=features).dtype
     if kind.kind != "f":
-        raise TypeError(f"features.dtype={kind}: must be floating, integers cannot hold a random direction")
+        raise TypeError(f"`features` must be floating, got {kind}: integers cannot hold a random direction")
     n, key = check.integer(1, None, count=count), check.seed(seed=seed)
     memory_limit.require(24 * n * x.shape[1], count=n)
     drawn = special.ndtri(kernels.uniform((n, x.shape[1]), seed=key, purpose=kernels.Stream.CANARY_DIRECTIONS))
@@ -172,10 +172,10 @@ def play_canaries(
     x, y = read_labelled(ensemble, features, labels, by_coins="canaries")
     planted = check.plain_array(canary_labels=canary_labels)
     if planted.ndim != 1 or len(planted) == 0:
-        raise ValueError(f"canary_labels.shape={planted.shape}: must be (rows,), at least one")
+        raise ValueError(f"`canary_labels` must have shape (rows,), at least one row, got {planted.shape}")
     if ensemble.expected_batch_size is None:
         raise ValueError(
-            "ensemble: expected_batch_size must be given, or the step's size tells how many canaries are in"
+            "`ensemble` must have an expected_batch_size, or the size of a step shows how many canaries are in"
         )
     rows, m = len(y), len(planted)
     included = canary_coins(runs, m, seed=ensemble.seed)
@@ -201,11 +201,11 @@ def read_labelled(ensemble: Any, features: Any, labels: Any, *, by_coins: str) -
     check.instance(Ensemble, ensemble=ensemble)
     x, y = check.plain_array(features=features), check.plain_array(labels=labels)
     if y.ndim != 1 or len(y) == 0:
-        raise ValueError(f"labels.shape={y.shape}: must be (rows,), at least one")
+        raise ValueError(f"`labels` must have shape (rows,), at least one row, got {y.shape}")
     if ensemble.batch_size is not None:
         raise ValueError(
-            f"ensemble: batch_size={ensemble.batch_size}: {by_coins} are in or out by coins, use Poisson or full "
-            "batches"
+            f"`ensemble` must have Poisson or full batches, because {by_coins} are in or out by coins, got "
+            f"batch_size={ensemble.batch_size}"
         )
     return x, y
 

@@ -62,7 +62,9 @@ class Guesses:
         """
         there = check.even_array(included=included)
         if there.shape != self.guess.shape or there.dtype != bool:
-            raise ValueError(f"included.shape={there.shape}, dtype={there.dtype}: must be bool {self.guess.shape}")
+            raise ValueError(
+                f"`included` must be bool of shape {self.guess.shape}, got {there.dtype} of shape {there.shape}"
+            )
         right = int(((self.guess == 1) & there).sum() + ((self.guess == -1) & ~there).sum())
         return right, int((self.guess != 0).sum())
 
@@ -176,7 +178,7 @@ def loss_threshold(losses: Any, *, threshold: Any) -> np.ndarray:
     values = _matrix(losses=losses)
     limit = check.real_array("finite", np.isfinite, threshold=threshold)
     if limit.ndim > 1 or (limit.ndim == 1 and limit.shape != values.shape[:1]):
-        raise ValueError(f"threshold.shape={limit.shape}: must be a number or ({values.shape[0]},)")
+        raise ValueError(f"`threshold` must be a number or have shape ({values.shape[0]},), got shape {limit.shape}")
     return np.asarray(limit.reshape(-1, 1) - values)
 
 
@@ -221,10 +223,11 @@ def likelihood_ratio(
     kind = check.one_of("shared", "row", spread=spread)
     if there.shape != known.shape or there.dtype != bool:
         raise ValueError(
-            f"reference_included.shape={there.shape}, dtype={there.dtype}: must be bool {known.shape}, as the losses"
+            f"`reference_included` must be bool of shape {known.shape}, as the losses, got {there.dtype} of "
+            f"shape {there.shape}"
         )
     if attacked.shape[1] != known.shape[1]:
-        raise ValueError(f"reference_losses.shape={known.shape}: must have {attacked.shape[1]} rows, as losses")
+        raise ValueError(f"`reference_losses` must have {attacked.shape[1]} rows, as `losses`, got shape {known.shape}")
     least = 1 if kind == "shared" else 2
     scores = np.zeros_like(attacked)
     for sign, who in ((1.0, there), (-1.0, ~there)):
@@ -232,13 +235,13 @@ def likelihood_ratio(
         if number.min() < least:
             at = int(number.argmin())
             raise ValueError(
-                f"reference_included: row {at} is {'in' if sign > 0 else 'out of'} {number[at]} reference models, "
-                f"spread={kind!r} needs at least {least}: give more of them"
+                f"reference_included: row {at} is {'in' if sign > 0 else 'out of'} {number[at]} reference "
+                f"models, but spread={kind!r} needs at least {least}: pass more models"
             )
         if kind == "shared" and number.sum() == len(number):
             raise ValueError(
-                f"reference_included: every row is {'in' if sign > 0 else 'out of'} one reference model, which shows "
-                "no spread; some row must be so in two: give more of them"
+                f"reference_included: every row is {'in' if sign > 0 else 'out of'} only one reference model, "
+                "which shows no spread; pass more models"
             )
         mean = (known * who).sum(axis=0) / number
         squares = ((known - mean) ** 2 * who).sum(axis=0)
@@ -274,9 +277,9 @@ def guess(scores: Any, *, share: float = 1.0) -> Guesses:
     values = _matrix(scores=scores)
     part = check.probability(share=share)
     if part == 0:
-        raise ValueError("share=0: must be in (0, 1]")
+        raise ValueError("`share` must be in (0, 1], got 0")
     wanted = part * values.shape[1]
-    # 0.29·100 rounds to just below 29, which was meant.
+    # 0.29·100 rounds to just below 29, although 29 is meant.
     near = round(wanted)
     taken = max(1, near if abs(wanted - near) <= 4 * math.ulp(wanted) else math.floor(wanted))
     out = np.zeros(values.shape, np.int8)
@@ -297,9 +300,9 @@ def _confidence(losses: np.ndarray) -> np.ndarray:
 
 def _matrix(**kwargs: Any) -> np.ndarray:
     ((name, values),) = kwargs.items()
-    if hasattr(values, "requires_grad"):  # a tensor: which NumPy takes or not, for reasons it does not name
+    if hasattr(values, "requires_grad"):  # a tensor, which NumPy may refuse without naming the argument
         values = check.host_array(**kwargs)[0]
     out = check.real_array("finite", np.isfinite, **{name: values})
     if out.ndim != 2 or 0 in out.shape:
-        raise ValueError(f"{name}.shape={out.shape}: must be (runs, rows), neither of them 0")
+        raise ValueError(f"`{name}` must have shape (runs, rows), at least 1 each, got {out.shape}")
     return out

@@ -83,7 +83,7 @@ class FrozenClipBKD:
         self.extractor = extractor
         self.shape = tuple(check.integer(1, None, shape=size) for size in shape)
         if len(self.shape) != 3:
-            raise ValueError(f"shape={self.shape}: must be (channels, height, width)")
+            raise ValueError(f"`shape` must be (channels, height, width), got {self.shape}")
         self.least = check.integer(1, None, least=least)
         self.most = None if most is None else check.integer(0, None, most=most)
         self.steps = check.integer(1, None, steps=steps)
@@ -119,11 +119,15 @@ class FrozenClipBKD:
 
         x = np.asarray(check.plain_array(images=images), dtype=np.float32)
         if math.prod(x.shape[1:]) != math.prod(self.shape):
-            raise ValueError(f"images.shape={x.shape}: must be (rows, {math.prod(self.shape)}), images of {self.shape}")
+            raise ValueError(
+                f"`images` must have shape (rows, {math.prod(self.shape)}), images of {self.shape}, got {x.shape}"
+            )
         x = x.reshape(-1, *self.shape)
         y = check.plain_array(labels=labels)
         if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
-            raise ValueError(f"labels.shape={y.shape}, dtype={y.dtype}: must be one integer for each of {len(x)} rows")
+            raise ValueError(
+                f"`labels` must hold one integer for each of {len(x)} rows, got {y.dtype} of shape {y.shape}"
+            )
         features = models.extract_features(self.extractor, x)
         wide = features.astype(np.float64)
         with one_thread():
@@ -131,7 +135,9 @@ class FrozenClipBKD:
         dims = vectors.shape[1]
         most = dims // 2 if self.most is None else self.most
         if self.least + most > dims:
-            raise ValueError(f"least={self.least}, most={most}: must not exceed the {dims} features together")
+            raise ValueError(
+                f"`least` and `most` must add up to at most the {dims} features, got {self.least} and {most}"
+            )
         image, gain = self._descend(x.mean(axis=0), vectors[:, : self.least], vectors[:, dims - most :])
         point = models.extract_features(self.extractor, image[None])[0]
         poisoning = copies(
@@ -203,7 +209,7 @@ def through(poisoning: Poisoning, extractor: torch.nn.Module, shape: Sequence[in
     size = tuple(check.integer(1, None, shape=side) for side in shape)
 
     def features(rows: np.ndarray) -> np.ndarray:
-        # Under add/remove no clean row is replaced: none has features, but they have a width.
+        # Under add/remove no clean row is replaced, but the empty array needs the features' width.
         images = rows if len(rows) else np.zeros((1, rows.shape[1]))
         return models.extract_features(extractor, images.reshape(-1, *size))[: len(rows)]
 

@@ -22,7 +22,7 @@ def least_direction(x: np.ndarray) -> np.ndarray:
         values = np.append(values, np.zeros(x.shape[1] - len(values)))
         same = values <= values[-1] + 8.0 * max(x.shape) * np.finfo(np.float64).eps * values[0]
         space = vectors[same]
-        share = np.sqrt((space * space).sum(axis=0))  # of each axis, its part that lies in the space
+        share = np.sqrt((space * space).sum(axis=0))  # of each axis, the length of its projection onto the space
         axis = int(np.argmax(share >= share.max() * (1.0 - 1e-6)))
         direction = space[:, axis] @ space
     return np.asarray(direction * (np.sign(direction[np.abs(direction).argmax()]) / np.linalg.norm(direction)))

@@ -49,7 +49,7 @@ def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
     x, y = read_rows(features, labels, "")
     # A copy: data sets are read-only, and torch warns of memory that it must not write.
     if not np.isfinite(x).all() or x.shape[1] != run.layers[0]:
-        raise ValueError(f"features.shape={x.shape}: must be (rows, {run.layers[0]}) finite numbers")
+        raise ValueError(f"`features` must hold finite numbers in shape (rows, {run.layers[0]}), got {x.shape}")
     rows = torch.from_numpy(np.array(x, dtype=run.parameters.dtype))
     targets = torch.from_numpy(y)
     out = np.empty((len(run), len(y)))
@@ -73,11 +73,13 @@ def read_rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.n
     x = check.plain_array(**{f"{prefix}features": features})
     y = check.plain_array(**{f"{prefix}labels": labels})
     if x.ndim != 2 or x.dtype.kind != "f":
-        raise ValueError(f"{prefix}features.shape={x.shape}, dtype={x.dtype}: must be (rows, dimensions), floating")
+        raise ValueError(
+            f"`{prefix}features` must be floating of shape (rows, dimensions), got {x.dtype} of shape {x.shape}"
+        )
     if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
         raise ValueError(
-            f"{prefix}labels.shape={y.shape}, dtype={y.dtype}: must be one integer for each of {len(x)} rows"
+            f"`{prefix}labels` must hold one integer for each of {len(x)} rows, got {y.dtype} of shape {y.shape}"
         )
     if (y < 0).any():
-        raise ValueError(f"{prefix}labels: the smallest is {y.min()}, must be classes from 0 on")
+        raise ValueError(f"`{prefix}labels` must be classes from 0 on, got {y.min()}")
     return x, y.astype(np.int64)

@@ -92,7 +92,7 @@ class Backdoor:
     def __init__(self, shape: Sequence[int], *, label: int, patch: int = 5, value: float = 1.0) -> None:
         self.shape = check.sizes(shape=shape)
         if len(self.shape) != 3:
-            raise ValueError(f"shape={self.shape}: must be (channels, height, width)")
+            raise ValueError(f"`shape` must be (channels, height, width), got {self.shape}")
         self.label = check.integer(0, None, label=label)
         self.patch = check.integer(1, min(self.shape[1:]), patch=patch)
         self.value = check.real(value=value)
@@ -101,10 +101,10 @@ class Backdoor:
         """Pert of each row of `features`, (rows, pixels), floating; a copy."""
         rows = np.array(check.plain_array(features=features))
         if rows.dtype.kind != "f":
-            raise ValueError(f"features of {rows.dtype}: must be floating; `value` is in their units")
+            raise ValueError(f"`features` must be floating, got {rows.dtype}; `value` is in their units")
         if rows.ndim != 2 or rows.shape[1] != math.prod(self.shape):
             raise ValueError(
-                f"features.shape={rows.shape}: must be (rows, {math.prod(self.shape)}), images of {self.shape}"
+                f"`features` must have shape (rows, {math.prod(self.shape)}), images of {self.shape}, got {rows.shape}"
             )
         rows.reshape(len(rows), *self.shape)[:, :, : self.patch, : self.patch] = self.value
         return rows
@@ -150,7 +150,7 @@ class Backdoor:
         count = check.integer(1, len(others), k=k)
         held_out = tx[ty != self.label]
         if len(held_out) == 0:
-            raise ValueError(f"test_labels: every row has label {self.label}, none is left to be tested")
+            raise ValueError(f"test_labels: every row has label {self.label}, so none is left to test")
         chosen = others[order(len(others), seed)[:count]]
         return place(
             "backdoor", x, y, chosen, adjacency, self.perturb(x[chosen]), self.label, self.perturb(held_out)
@@ -189,7 +189,9 @@ class ClipBKD:
         self, probabilities: Callable[[np.ndarray], Any] | None = None, *, contrast: bool = False
     ) -> None:  # fmt: skip
         if probabilities is not None and not callable(probabilities):
-            raise TypeError(f"probabilities={probabilities!r}: must be a function from features to class probabilities")
+            raise TypeError(
+                f"`probabilities` must be a function from features to class probabilities, got {probabilities!r}"
+            )
         self.probabilities = probabilities
         self.contrast = contrast
 
@@ -197,7 +199,7 @@ class ClipBKD:
         """The poisoned row's features x_p, (d,)."""
         x = check.real_array("finite", np.isfinite, features=features)
         if x.ndim != 2 or 0 in x.shape:
-            raise ValueError(f"features.shape={x.shape}: must be (rows, dimensions), neither of them 0")
+            raise ValueError(f"`features` must have shape (rows, dimensions), at least 1 each, got {x.shape}")
         return np.asarray(least_direction(x) * np.linalg.norm(x, axis=1).mean())
 
     @asks_adjacency
@@ -258,7 +260,9 @@ class ZeroInput:
     ) -> None:
         self.label = None if label is None else check.integer(0, None, label=label)
         if probabilities is not None and not callable(probabilities):
-            raise TypeError(f"probabilities={probabilities!r}: must be a function from features to class probabilities")
+            raise TypeError(
+                f"`probabilities` must be a function from features to class probabilities, got {probabilities!r}"
+            )
         self.probabilities = probabilities
         self.contrast = contrast
 
@@ -333,5 +337,7 @@ def _probabilities(
         return np.where(np.isnan(out), np.nanmean(out), out)
     chances = np.asarray(probabilities(point), dtype=np.float64)
     if chances.ndim != 2 or chances.shape[0] != 1 or chances.shape[1] < 2 or not np.isfinite(chances).all():
-        raise ValueError(f"probabilities: gave shape {chances.shape} for one row: must be (1, classes), finite")
+        raise ValueError(
+            f"`probabilities` must return finite numbers of shape (1, classes) for one row, got {chances.shape}"
+        )
     return np.asarray(chances[0])

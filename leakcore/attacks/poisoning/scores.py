@@ -132,10 +132,12 @@ def poisoning_sweep(
     count = stop - first
     numbers = tuple(check.integer(1, poisoning.k, ks=k) for k in check.sizes(ks=ks))
     if not numbers or len(set(numbers)) != len(numbers):
-        raise ValueError(f"ks={tuple(ks)}: must be distinct, at least one")
-    # Under add/remove the default batch size would give away how many rows there are.
+        raise ValueError(f"`ks` must hold at least one number, each once, got {tuple(ks)}")
+    # Under add/remove the default batch size would reveal how many rows there are.
     if poisoning.adjacency == "add-remove" and ensemble.expected_batch_size is None:
-        raise ValueError("ensemble: expected_batch_size must be given where rows are added, or the step's size tells")
+        raise ValueError(
+            "`ensemble` must have an expected_batch_size where rows are added, or the size of a step gives them away"
+        )
     total = (1 + len(numbers)) * count
     memory_limit.require(16 * total, trials=count)
     how = read_execution(execution)
@@ -176,5 +178,5 @@ def poisoning_sweep(
 
 def _require_poisoning(poisoning: Any) -> None:
     if not isinstance(poisoning, Poisoning):
-        raise TypeError(f"poisoning={poisoning!r}: must be what Backdoor.poison or ClipBKD.poison return")
-    array_memory.refuse_transforms("poisoning")  # whose rows the models are trained on
+        raise TypeError(f"`poisoning` must be a result of Backdoor.poison or ClipBKD.poison, got {poisoning!r}")
+    array_memory.refuse_transforms("poisoning")  # the models are trained on its rows

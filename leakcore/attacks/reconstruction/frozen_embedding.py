@@ -52,7 +52,7 @@ class FrozenEmbedding:
         try:
             out = tuple(module(torch.zeros((1, *self.shape), dtype=getattr(torch, dtype))).shape)
         except RuntimeError as why:
-            raise ValueError(f"embedding: does not take inputs of shape={self.shape}: {why}") from why
+            raise ValueError(f"`embedding` must take inputs of shape {self.shape}: {why}") from why
         if out != (1, inputs):
-            raise ValueError(f"embedding: makes {out} of shape={self.shape}, must make (1, {inputs})")
+            raise ValueError(f"`embedding` must map one point of shape {self.shape} to shape (1, {inputs}), got {out}")
         return module

@@ -69,7 +69,7 @@ class GameRules:
             prior = check.plain_array(prior=self.prior)
             prior_aware.log_prior(prior, n)
             if prior.ndim != 1:
-                raise ValueError(f"prior.shape={prior.shape}: must be ({n},), one prior for all runs")
+                raise ValueError(f"`prior` must have shape ({n},), one prior for all runs, got {prior.shape}")
             object.__setattr__(self, "prior", tuple(float(p) for p in prior))
 
 
@@ -186,8 +186,8 @@ def reconstruction_games(
     how = read_execution(execution)
     if how.checkpoint is not None:
         raise ValueError(
-            f"execution.checkpoint={str(how.checkpoint)!r}: must be None, a game keeps no runs; results over ranges of "
-            "runs merge"
+            f"`execution.checkpoint` must be None, got {str(how.checkpoint)!r}: a game stores no runs; "
+            "results over ranges of runs merge"
         )
     totals = {name: dict.fromkeys(COUNTS, 0) for name in game.methods}
     for part, done in _played(game, first, stop - first, how):
@@ -235,31 +235,34 @@ def _checked(ensemble: Ensemble, known: Any, pool: Any, rules: GameRules, method
     from leakcore.dpsgd import Ensemble
 
     if not isinstance(methods, Sequence) or isinstance(methods, str) or not methods:
-        raise ValueError(f"methods={methods!r}: must be a sequence of at least one method")
+        raise ValueError(f"`methods` must be a sequence of at least one method, got {methods!r}")
     named = [check.one_of("auto", *running_scores.METHODS, method=name) for name in methods]
     check.instance(Ensemble, ensemble=ensemble)
     if ensemble.batch_size is not None:
         raise ValueError(
-            f"ensemble: batch_size={ensemble.batch_size}: the target is there or not, use Poisson or full batches"
+            "`ensemble` must have Poisson or full batches, because the target is there or not, got "
+            f"batch_size={ensemble.batch_size}"
         )
     rows = {}
     for name, side in (("known", known), ("pool", pool)):
         if not hasattr(side, "features") or not hasattr(side, "labels"):
-            raise TypeError(f"{name}={type(side).__name__}: must have features and labels, as dpsgd.Rows")
+            raise TypeError(f"`{name}` must have features and labels, as dpsgd.Rows has, got {type(side).__name__}")
         if getattr(side, "index", None) is not None:
-            raise ValueError(f"{name}.index: must be None, all its rows take part")
+            raise ValueError(f"`{name}.index` must be None: all its rows take part")
         rows[name] = arguments.samples(
             side.features, side.labels, name=f"{name}.", layers=ensemble.layers, dtype=ensemble.dtype
         )
     if rows["pool"].rows < rules.num_candidates:
         raise ValueError(
-            f"num_candidates={rules.num_candidates}: must be at most the {rows['pool'].rows} rows of the pool"
+            f"`num_candidates` must be at most the {rows['pool'].rows} rows of the pool, got {rules.num_candidates}"
         )
     resolved = {name: prior_aware.resolve(name, ensemble.sample_rate, rules.prior) for name in named}
     for which in resolved.values():
         _rule(ensemble, which)
         if rules.prior is not None and which != "likelihood":
-            raise ValueError(f"prior: given, but method={which!r} takes all candidates as equally likely")
+            raise ValueError(
+                f"`prior` must be None with method={which!r}, which takes all candidates as equally likely"
+            )
     return _Game(ensemble, rows["known"], rows["pool"], rules, resolved)
 
 

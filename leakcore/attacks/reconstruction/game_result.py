@@ -78,7 +78,7 @@ class ReconstructionGame(Result):
         ValueError where the settings differ or a run would count twice.
         """
         if not isinstance(other, ReconstructionGame):
-            raise TypeError(f"other={type(other).__name__}: must be a ReconstructionGame")
+            raise TypeError(f"`other` must be a ReconstructionGame, got {type(other).__name__}")
         for key in sorted(self.settings.keys() | other.settings.keys()):
             ours, theirs = self.settings.get(key), other.settings.get(key)
             if ours != theirs:
@@ -104,7 +104,7 @@ class ReconstructionGame(Result):
         if self.value != self.hits / trials:
             raise ValueError(f"value={self.value}: must be hits/trials, {self.hits}/{trials}")
         if not 0 <= self.clipped <= self.gradients:
-            raise ValueError(f"clipped={self.clipped}: must be among the gradients ({self.gradients})")
+            raise ValueError(f"`clipped` must be among the gradients ({self.gradients}), got {self.clipped}")
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the success rate with its interval, and blind guessing.
@@ -127,7 +127,7 @@ def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     out: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if not 0 <= low <= high:
-            raise ValueError(f"run_ranges: ({low}, {high}) is not a range of runs")
+            raise ValueError(f"`run_ranges` must hold ranges of runs, got ({low}, {high})")
         if out and low < out[-1][1]:
             raise ValueError(f"other: run {low} is in both games and would count twice")
         if out and low == out[-1][1]:

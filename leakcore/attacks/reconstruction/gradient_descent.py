@@ -56,18 +56,21 @@ def _require_recorded(run: Any) -> None:
     check.instance(EnsembleRun, run=run)
     if run.thetas is None or run.observed is None:
         raise ValueError(
-            "run: holds no recorded steps; train it with dpsgd.Ensemble.run(..., observer=dpsgd.Observer(record=True))"
+            "`run` must hold recorded steps; train it with dpsgd.Ensemble.run(..., "
+            "observer=dpsgd.Observer(record=True))"
         )
     if run.template is not None:
         raise ValueError(
-            f"run: of dpsgd.ModuleNetwork, module {type(run.template).__name__}: must be of a dpsgd.Network; take "
-            "attacks.inversion.invert(module, ReleasedGradient(run.observed[i], states=run.thetas[i]), shape, "
-            "objective=DPSGDSteps(run.max_grad_norm))"
+            f"`run` must be of a dpsgd.Network, got a dpsgd.ModuleNetwork of {type(run.template).__name__}; "
+            "use attacks.inversion.invert(module, ReleasedGradient(run.observed[i], states=run.thetas[i]), "
+            "shape, objective=DPSGDSteps(run.max_grad_norm))"
         )
     size = models.num_parameters(run.layers)
     for name, values in (("thetas", run.thetas), ("observed", run.observed)):
         if values.shape[-1] != size:
-            raise ValueError(f"run.{name}.shape={values.shape}: must end in the {size} parameters of {run.layers}")
+            raise ValueError(
+                f"`run.{name}` must end in the {size} parameters of {run.layers}, got shape {values.shape}"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -196,7 +199,7 @@ def gradient(
     where = read_execution(execution)
     for name, only in (("device", "cpu"), ("checkpoint", None)):
         if getattr(where, name) != only:
-            raise ValueError(f"execution.{name}={getattr(where, name)!r}: must be {only!r} for attacks.gradient")
+            raise ValueError(f"`execution.{name}` must be {only!r} for attacks.gradient, got {getattr(where, name)!r}")
 
     def jobs() -> Iterator[tuple[Any, ...]]:
         for i in range(len(run)):
@@ -278,11 +281,11 @@ def _weight(l1_weight: float | None, max_grad_norm: float) -> float:
 def _labels(labels: Any, runs: int, outputs: int) -> np.ndarray:
     out = check.plain_array(labels=labels)
     if out.dtype.kind not in "iu":
-        raise TypeError(f"labels.dtype={out.dtype}: must be an integer type")
+        raise TypeError(f"`labels` must be of an integer type, got {out.dtype}")
     if out.shape != (runs,):
-        raise ValueError(f"labels.shape={out.shape}: must be (runs={runs},)")
+        raise ValueError(f"`labels` must have shape (runs={runs},), got {out.shape}")
     if ((out < 0) | (out >= max(2, outputs))).any():
-        raise ValueError(f"labels span [{out.min()}, {out.max()}]: must lie in [0, {max(2, outputs) - 1}]")
+        raise ValueError(f"`labels` must lie in [0, {max(2, outputs) - 1}], got values in [{out.min()}, {out.max()}]")
     return out
 
 
@@ -319,7 +322,7 @@ def _reconstruct(
 
         points = _descend(evaluate, starts, task)
         reached = evaluate(points.detach().requires_grad_()).detach()
-        # A restart that diverged must not win, nor hide the others.
+        # A restart that diverged must neither win nor hide the others.
         reached = torch.where(reached.isfinite(), reached, torch.inf)
         which = int(reached.argmin())
         if best is None or float(reached[which]) < best[2]:

@@ -67,7 +67,7 @@ def losses(
         observed = trace.observed[layer]
         u = d * factor[..., None]
         if layer == 0:
-            # All steps see the same point: their units side by side make one matrix.
+            # All steps have the same point as input: their units side by side form one matrix.
             u, observed = u.flatten(1).unsqueeze(1), observed.flatten(0, 1).unsqueeze(0)
         total = total + _LayerLoss.apply(u, h, observed, weight).sum(1)  # type: ignore[no-untyped-call]
     return total
@@ -88,7 +88,7 @@ def _passes(
     deltas = [last - targets.unsqueeze(1)]
     for layer in range(len(trace.weights) - 1, 0, -1):
         below = torch.einsum("toi,kto->kti", trace.weights[layer][:, :, :-1], deltas[0])
-        # φ′ by autograd itself, kept differentiable, so that every activation has its own.
+        # Autograd computes φ′ for any activation, and it stays differentiable.
         (slope,) = torch.autograd.grad(apply(pre[layer - 1]).sum(), pre[layer - 1], create_graph=True)
         deltas.insert(0, below * slope)
     return inputs, deltas

@@ -85,26 +85,29 @@ def prior_aware(
     norm = check.positive(max_grad_norm=max_grad_norm)
     rate = check.probability(sample_rate=sample_rate)
     if rate == 0:
-        raise ValueError("sample_rate=0: must be in (0, 1]")
+        raise ValueError("`sample_rate` must be in (0, 1], got 0")
     sigma = None if noise_multiplier is None else check.non_negative(noise_multiplier=noise_multiplier)
     which = check.one_of("auto", *running_scores.METHODS, method=method)
     if which == "auto":
         which = resolve("auto", rate, prior)
     if prior is not None and which != "likelihood":
-        raise ValueError(f"prior: given, but method={which!r} takes all candidates as equally likely; use 'likelihood'")
+        raise ValueError(
+            f"`prior` must be None with method={which!r}, which takes all candidates as equally likely; use "
+            "'likelihood'"
+        )
     values, _ = _steps("dots", dots)
     lengths = values
     if which == "likelihood":
         if clipped_norms is None:
-            raise ValueError("clipped_norms=None: method='likelihood' needs them as well as the dots")
+            raise ValueError("`clipped_norms` is required with method='likelihood'")
         lengths, roundoff = _steps("clipped_norms", clipped_norms)
         if lengths.shape != values.shape:
-            raise ValueError(f"clipped_norms.shape={lengths.shape}: must be that of dots, {values.shape}")
+            raise ValueError(f"`clipped_norms` must have the shape of `dots`, {values.shape}, got {lengths.shape}")
         most = norm * (1 + max(_CLIPPED, 4 * roundoff))
         if lengths.size and not (lengths.min() >= 0 and lengths.max() <= most):
             raise ValueError(
-                f"clipped_norms span [{lengths.min()}, {lengths.max()}]: must lie in [0, max_grad_norm={norm}], of "
-                "clipped gradients"
+                f"`clipped_norms` must lie in [0, max_grad_norm={norm}], as gradients are clipped, got values in "
+                f"[{lengths.min()}, {lengths.max()}]"
             )
     steps = values.shape[-2]
     shape = (*values.shape[:-2], values.shape[-1])
@@ -112,7 +115,9 @@ def prior_aware(
     if weights.ndim > len(shape) or any(
         mine not in (1, whole) for mine, whole in zip(weights.shape[::-1], shape[::-1], strict=False)
     ):
-        raise ValueError(f"prior.shape={weights.shape}: must be ({shape[-1]},), or broadcast to {shape}")
+        raise ValueError(
+            f"`prior` must have shape ({shape[-1]},), or one that broadcasts to {shape}, got {weights.shape}"
+        )
     rule = running_scores.rule(which, max_grad_norm=norm, sample_rate=rate, steps=steps, noise_multiplier=sigma)
     running = rule.start(shape)
     for step in range(steps):
@@ -138,10 +143,12 @@ def log_prior(prior: Any, candidates: int) -> np.ndarray:
     """log of the checked prior (..., candidates); −inf where it is zero."""
     weights = check.real_array("in [0, 1]", lambda p: (p >= 0) & (p <= 1), prior=prior)
     if weights.ndim == 0 or weights.shape[-1] != candidates:
-        raise ValueError(f"prior.shape={weights.shape}: must give one probability to each of {candidates} candidates")
+        raise ValueError(
+            f"`prior` must give one probability to each of {candidates} candidates, got shape {weights.shape}"
+        )
     total = weights.sum(axis=-1)
     if (abs(total - 1) > _SUMS_TO_ONE).any():
-        raise ValueError(f"prior: sums to {float(np.ravel(total)[np.argmax(abs(np.ravel(total) - 1))])}, must be 1")
+        raise ValueError(f"`prior` must sum to 1, got {float(np.ravel(total)[np.argmax(abs(np.ravel(total) - 1))])}")
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(weights))
 
@@ -151,10 +158,12 @@ def _steps(name: str, array: Any) -> tuple[np.ndarray, float]:
     values = check.even_array(**{name: array})
     roundoff = check.roundoff(array) if values.dtype.kind == "f" else 0.0
     if values.dtype.kind not in "fiu":
-        raise TypeError(f"{name}.dtype={values.dtype}: must be a real floating or integer type")
+        raise TypeError(f"`{name}` must be of a real floating or integer type, got {values.dtype}")
     if values.ndim < 2 or values.shape[-1] == 0:
-        raise ValueError(f"{name}.shape={values.shape}: must be (..., steps, candidates) with at least one candidate")
+        raise ValueError(
+            f"`{name}` must have shape (..., steps, candidates) with at least one candidate, got {values.shape}"
+        )
     if not np.isfinite(values).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
-        raise ValueError(f"{name}{list(where)}={values[where]}: must be finite")
+        raise ValueError(f"`{name}{list(where)}` must be finite, got {values[where]}")
     return values, roundoff

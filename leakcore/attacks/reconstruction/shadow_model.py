@@ -75,10 +75,14 @@ def shadow_models(
     check.instance(Ensemble, ensemble=ensemble)
     how = read_execution(execution)
     if how.checkpoint is not None:
-        raise ValueError(f"execution.checkpoint={str(how.checkpoint)!r}: must be None, shadow models keep no runs")
+        raise ValueError(
+            f"`execution.checkpoint` must be None, got {str(how.checkpoint)!r}: shadow models store no runs"
+        )
     x, y = check.plain_array(points=points), check.plain_array(labels=labels)
     if x.ndim != 2 or y.shape != x.shape[:1] or len(y) == 0:
-        raise ValueError(f"points.shape={x.shape}, labels.shape={y.shape}: must be (points, inputs) and (points,)")
+        raise ValueError(
+            f"`points` and `labels` must have shapes (points, inputs) and (points,), got {x.shape} and {y.shape}"
+        )
     first = check.integer(0, 2**62, first_run=first_run)
     out = np.empty((len(x), ensemble.num_parameters), ensemble.dtype)
     for start in range(0, len(x), _PORTION):
@@ -141,7 +145,7 @@ class Reconstructor(Record):
         sizes = {"mean": self.layers[0], "scale": self.layers[0], "weights": number}
         for name, size in sizes.items():
             if getattr(self, name).shape != (size,):
-                raise ValueError(f"{name}.shape={getattr(self, name).shape}: must be ({size},)")
+                raise ValueError(f"`{name}` must have shape ({size},), got {getattr(self, name).shape}")
 
     def save(self, path: str | Path) -> None:
         """Write an npz file, atomically; nothing is pickled. `CannotWrite`, an OSError, where the system refuses."""
@@ -246,7 +250,8 @@ def reconstructor(
     targets = _parameters(points, None, name="points")
     if len(values) != len(targets) or len(values) < 2:
         raise ValueError(
-            f"parameters.shape={values.shape}, points.shape={targets.shape}: must have the same rows, at least 2"
+            f"`parameters` and `points` must have equally many rows, at least 2, got shapes {values.shape} "
+            f"and {targets.shape}"
         )
     check.callback(progress=progress)
     if training is not None:
@@ -305,11 +310,11 @@ def _parameters(parameters: Any, columns: int | None, *, name: str = "parameters
     array_memory.refuse_transforms(name)
     out = check.plain_array(**{name: parameters})
     if out.dtype.kind not in "fiu":
-        raise TypeError(f"{name}.dtype={out.dtype}: must be a real floating or integer type")
+        raise TypeError(f"`{name}` must be of a real floating or integer type, got {out.dtype}")
     if out.ndim != 2 or 0 in out.shape or columns not in (None, out.shape[1]):
-        raise ValueError(f"{name}.shape={out.shape}: must be (rows, {columns or 'columns'})")
+        raise ValueError(f"`{name}` must have shape (rows, {columns or 'columns'}), got {out.shape}")
     if not np.isfinite(out).all():
-        raise ValueError(f"{name}: must be finite")
+        raise ValueError(f"`{name}` must be finite")
     return out.astype(np.float32, copy=False)
 
 

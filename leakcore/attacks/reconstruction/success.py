@@ -70,13 +70,15 @@ def nearest_prior(
     index = check.plain_array(target_index=target_index)
     n = check.integer(2, None, num_candidates=num_candidates)
     if n > len(others):
-        raise ValueError(f"num_candidates={n}: must be at most the {len(others)} rows of pool")
+        raise ValueError(f"`num_candidates` must be at most the {len(others)} rows of pool, got {n}")
     if points.shape[1] != others.shape[1]:
-        raise ValueError(f"pool.shape={others.shape}: must have the {points.shape[1]} columns of reconstructions")
+        raise ValueError(f"`pool` must have the {points.shape[1]} columns of reconstructions, got shape {others.shape}")
     if index.dtype.kind not in "iu" or index.shape != (len(points),):
-        raise ValueError(f"target_index.shape={index.shape}: must be one integer for each of {len(points)} rows")
+        raise ValueError(f"`target_index` must be one integer for each of {len(points)} rows, got shape {index.shape}")
     if ((index < 0) | (index >= len(others))).any():
-        raise ValueError(f"target_index spans [{index.min()}, {index.max()}]: must lie in [0, {len(others) - 1}]")
+        raise ValueError(
+            f"`target_index` must lie in [0, {len(others) - 1}], got values in [{index.min()}, {index.max()}]"
+        )
     nearer = np.empty(len(points), np.int64)
     rows = max(1, _BLOCK // others.shape[0])
     for start in range(0, len(points), rows):
@@ -217,14 +219,14 @@ def nearest_neighbour_mse(points: Any) -> np.ndarray:
     """
     values = _points(points=points)
     if len(values) < 2:
-        raise ValueError(f"points.shape={values.shape}: must have at least two rows")
+        raise ValueError(f"`points` must have at least two rows, got shape {values.shape}")
     out = np.empty(len(values))
     rows = max(1, _BLOCK // len(values))
     for start in range(0, len(values), rows):
         distance = _squared_distances(values[start : start + rows], values)
         distance[np.arange(len(distance)), np.arange(start, start + len(distance))] = np.inf
         nearest = distance.argmin(axis=1)
-        # Once more without the cancellation of the expanded square.
+        # Recomputed without the cancellation of the expanded square.
         out[start : start + len(distance)] = np.square(values[start : start + rows] - values[nearest]).mean(axis=1)
     return out
 
@@ -233,7 +235,7 @@ def _as_near(points: np.ndarray, pool: np.ndarray, index: np.ndarray) -> np.ndar
     """How many other rows of the pool are at most as far from each point as row `index` is."""
     distance = _squared_distances(points, pool)
     own = np.take_along_axis(distance, index[:, None], axis=1)
-    # What the expanded square rounds away decides nothing: within reach of it, distances are taken once more.
+    # Rounding in the expanded square must not decide: distances that differ by less are recomputed.
     reach = (points * points).sum(axis=1)[:, None] + (pool * pool).sum(axis=1)
     close = abs(distance - own) <= 4 * (points.shape[1] + 4) * np.finfo(np.float64).eps * reach
     nearer = ((distance < own) & ~close).sum(axis=1)
@@ -282,7 +284,7 @@ def _bernstein(values: np.ndarray, alpha: float) -> tuple[float, float]:
 def _pair(reconstructions: Any, originals: Any) -> tuple[np.ndarray, np.ndarray]:
     points, true = _points(reconstructions=reconstructions), _points(originals=originals)
     if points.shape != true.shape:
-        raise ValueError(f"originals.shape={true.shape}: must be that of reconstructions, {points.shape}")
+        raise ValueError(f"`originals` must have the shape of `reconstructions`, {points.shape}, got {true.shape}")
     return points, true
 
 
@@ -290,5 +292,5 @@ def _points(**kwargs: Any) -> np.ndarray:
     ((name, _),) = kwargs.items()
     out, _ = check.host_array(**kwargs)
     if out.ndim != 2 or 0 in out.shape:
-        raise ValueError(f"{name}.shape={out.shape}: must be (rows, features), at least one of each")
+        raise ValueError(f"`{name}` must have shape (rows, features), at least one of each, got {out.shape}")
     return out

@@ -83,7 +83,7 @@ def _pencils(moments: Moments, last: int, rng: np.random.Generator) -> list[np.n
             values, vectors = np.linalg.eig(left @ np.linalg.inv(right))
         except np.linalg.LinAlgError:
             continue
-        # A pair of complex eigenvectors, which noise makes of two close real ones: their real and imaginary part.
+        # Noise turns two close real eigenvectors into a complex pair: take its real and imaginary part.
         real = np.where(values.imag < 0, vectors.imag, vectors.real).T
         lengths = np.linalg.norm(real, axis=1, keepdims=True)
         if (lengths > 0).all():

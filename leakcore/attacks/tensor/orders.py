@@ -46,10 +46,10 @@ def read_activation(activation: Any) -> tuple[str, Callable[[np.ndarray], np.nda
         activation = ACTIVATIONS[check.one_of(*ACTIVATIONS, activation=activation)]
     if isinstance(activation, Activation):
         if activation.function is None:
-            raise ValueError(f"activation {activation.name!r}: has no function to evaluate")
+            raise ValueError(f"`activation` must have a function to evaluate, and {activation.name!r} has none")
         return activation.name, activation
     if not callable(activation):
-        raise TypeError(f"activation={activation!r}: must be a name, an Activation or callable on torch tensors")
+        raise TypeError(f"`activation` must be a name, an Activation or callable on torch tensors, got {activation!r}")
     import torch
 
     name = getattr(activation, "__name__", type(activation).__name__)
@@ -62,7 +62,7 @@ def read_activation(activation: Any) -> tuple[str, Callable[[np.ndarray], np.nda
         with torch.no_grad():
             values = activation(torch.from_numpy(np.ascontiguousarray(u, dtype=np.float64)))
         if not isinstance(values, torch.Tensor) or tuple(values.shape) != u.shape:
-            raise ValueError(f"activation {name!r}: must return a tensor of the shape it was given")
+            raise ValueError(f"`activation` must return a tensor of its input's shape, which {name!r} does not")
         return np.asarray(values.double().numpy())
 
     return name, evaluate
@@ -112,7 +112,7 @@ def _coefficients(function: Callable[[np.ndarray], np.ndarray], highest: int) ->
     z, weights = _quadrature()
     values = np.asarray(function(z), dtype=np.float64)
     if values.shape != z.shape or not np.isfinite(values).all():
-        raise ValueError("activation: must give finite values for |u| ≤ 14, elementwise")
+        raise ValueError("`activation` must give finite values for |u| ≤ 14, elementwise")
     polynomial, before = np.ones_like(z), np.zeros_like(z)
     out = []
     for p in range(highest + 1):
@@ -125,7 +125,7 @@ def read_orders(orders: Any) -> tuple[int, ...]:
     """Orders that a caller forces; ValueError or TypeError that names `orders`."""
     used = tuple(check.integer(1, MAX_ORDER, **{f"orders[{i}]": p}) for i, p in enumerate(check.sizes(orders=orders)))
     if used not in ((2, 3), (2, 4), (3,)):
-        raise ValueError(f"orders={used}: must be (2, 3), (2, 4) or (3,)")
+        raise ValueError(f"`orders` must be (2, 3), (2, 4) or (3,), got {used}")
     return used
 
 

@@ -157,11 +157,12 @@ def reconstruct(
     source = Weights.read(weights)
     g, _ = check.host_array(gradient=gradient)
     if g.shape != (source.num_neurons,):
-        raise ValueError(f"gradient.shape={g.shape}: must be ({source.num_neurons},), one entry per neuron")
+        raise ValueError(f"`gradient` must have shape ({source.num_neurons},), one entry per neuron, got {g.shape}")
     count = check.integer(1, num_examples=num_examples)
     if count > source.num_inputs:
         raise ValueError(
-            f"num_examples={count}: must be at most d={source.num_inputs}: more than that have no span to find"
+            f"`num_examples` must be at most d={source.num_inputs}, got {count}: more inputs than that have "
+            "no subspace to recover"
         )
     if decomposition is not None:
         check.instance(Decomposition, decomposition=decomposition)
@@ -233,7 +234,7 @@ class _Attempt:
         )  # fmt: skip
         moved = np.linalg.norm(better.inputs - inputs, axis=1)
         allowed = 1.1 * moments.remainder**2 + 0.5 * (count - rank) * (margin * moments.edge) ** 2
-        # Samples that were not above the noise leave structure behind; with all of them there, none may be left.
+        # Samples below the noise leave structure behind; if all samples were recovered, none may remain.
         shaped = rank == count and better.structure > _STRUCTURE * moments.remainder
         if self.certify and (better.remainder**2 > allowed or shaped):
             reason = "the decomposition failed: what it found leaves a part of the gradient that depends on the weights"
@@ -243,7 +244,7 @@ class _Attempt:
             reason += "; " if reason else ""
             reason += f"{int((~near).sum())} moved more than {LARGEST_ERROR} under least squares"
         x, r = (better.inputs, better.residuals) if self.refined else (inputs, parts.weights)
-        # Besides the way to the least squares: its own noise, and what samples below the noise bend the span by.
+        # The distance to the least-squares answer, its own noise, and how far samples below the noise bend the span.
         bent = 0.5 * math.sqrt(count - rank) * hidden / (np.abs(r) * np.linalg.svd(x, compute_uv=False)[-1])
         way = 0.0 if self.refined and self.certify else moved**2
         errors = np.minimum(2.0, np.sqrt(way + better.errors**2 + bent**2))
@@ -340,7 +341,9 @@ def match(recovered: Any, inputs: Any, *, signs_known: bool = True) -> Matched:
     here, _ = check.host_array(recovered=recovered)
     truth, _ = check.host_array(inputs=inputs)
     if truth.ndim != 2 or here.ndim != 2 or here.shape[1] != truth.shape[1] or len(here) > len(truth):
-        raise ValueError(f"recovered.shape={here.shape}, inputs.shape={truth.shape}: must be (k, d) and (B, d), k ≤ B")
+        raise ValueError(
+            f"`recovered` and `inputs` must have shapes (k, d) and (B, d), k ≤ B, got {here.shape} and {truth.shape}"
+        )
     distance = np.linalg.norm(here[:, None] - truth[None], axis=2)
     if not signs_known:
         distance = np.minimum(distance, np.linalg.norm(here[:, None] + truth[None], axis=2))

@@ -81,7 +81,7 @@ def refine(
             design = np.hstack(columns)
             gram += design.T @ design
             slope += design.T @ rest
-        # Lengths are fixed: a step along x_i, which for ReLU is the same as one in r_i, is priced out.
+        # Lengths are fixed, so a step along x_i is penalised; for ReLU it would equal a step in r_i.
         scale = float(np.trace(gram)) / unknowns
         for i in range(k):
             at = slice(k + i * d, k + (i + 1) * d)

@@ -68,7 +68,9 @@ class Weights:
             return cls(weights.num_neurons, weights.num_inputs, weights.rows)
         array, _ = check.host_array(weights=weights)
         if array.ndim != 2 or 0 in array.shape:
-            raise ValueError(f"weights.shape={array.shape}: must be (m, d), both at least 1, or GaussianWeights")
+            raise ValueError(
+                f"`weights` must have shape (m, d), both at least 1, or GaussianWeights, got {array.shape}"
+            )
         return cls(array.shape[0], array.shape[1], lambda start, stop: array[start:stop])
 
     def blocks(self, width: int, limit: int | None = None) -> Iterator[tuple[slice, np.ndarray]]:
@@ -112,9 +114,9 @@ def output_gradient(inputs: Any, residuals: Any, weights: Any, activation: Any) 
     r, _ = check.host_array(residuals=residuals)
     source = Weights.read(weights)
     if x.ndim != 2 or len(x) == 0 or x.shape[1] != source.num_inputs:
-        raise ValueError(f"inputs.shape={x.shape}: must be (B, {source.num_inputs}), B at least 1")
+        raise ValueError(f"`inputs` must have shape (B, {source.num_inputs}), B at least 1, got {x.shape}")
     if r.shape != (len(x),):
-        raise ValueError(f"residuals.shape={r.shape}: must be ({len(x)},), one per input")
+        raise ValueError(f"`residuals` must have shape ({len(x)},), one per input, got {r.shape}")
     _, sigma = read_activation(activation)
     out = np.empty(source.num_neurons)
     for part, w in source.blocks(len(x)):

@@ -82,18 +82,18 @@ def test_bad_input():
         inversion.invert(model, g, (12,), labels=[0], objective="l3")
     with pytest.raises(TypeError, match="optimizer is a str: must be a LBFGS or Adam"):
         inversion.invert(model, g, (12,), labels=[0], optimizer="lbfgs")
-    with pytest.raises(ValueError, match=r"gradient\.shape"):
+    with pytest.raises(ValueError, match="`gradient` must have shape"):
         inversion.invert(model, g[:-1], (12,), labels=[0])
     with pytest.raises(ValueError, match="zero throughout"):
         inversion.invert(model, torch.zeros_like(g), (12,), labels=[0])
-    with pytest.raises(ValueError, match="not finite"):
+    with pytest.raises(ValueError, match="`gradient` must hold finite numbers"):
         inversion.invert(model, g * math.nan, (12,), labels=[0])
-    with pytest.raises(ValueError, match="labels span"):
+    with pytest.raises(ValueError, match="`labels` must lie in"):
         inversion.invert(model, g, (12,), labels=[4])
-    with pytest.raises(ValueError, match="low must be below high"):
+    with pytest.raises(ValueError, match="`box` must have low below high"):
         inversion.invert(model, g, (12,), labels=[0], objective=inversion.L2(box=(1, 0)))
     for pair in (1, (1,), "01", (0, 1, 2)):
-        with pytest.raises(ValueError, match=r"box=.*must be a pair, \(low, high\)"):
+        with pytest.raises(ValueError, match=r"`box` must be a pair, \(low, high\), got"):
             inversion.L2(box=pair)
     with pytest.raises(TypeError, match="box='a': must be a real number"):
         inversion.L2(box=("a", 1))
@@ -107,7 +107,7 @@ def test_bad_input():
 def test_a_box_of_infinite_width_is_refused_unless_it_is_everything(box):
     model = nn.Linear(3, 2)
     seen = inversion.gradient(model, torch.ones(1, 3), [1])
-    with pytest.raises(ValueError, match=r"box=\(.*, .*\): must be both finite"):
+    with pytest.raises(ValueError, match=r"`box` must have two finite ends.*got \(.*, .*\)"):
         inversion.invert(
             model,
             seen,
@@ -167,19 +167,19 @@ def test_bad_input_is_named_before_any_work():
     ):
         with pytest.raises(TypeError, match="loss='ce'"):
             call()
-    with pytest.raises(ValueError, match="inputs: hold a number that is not finite"):
+    with pytest.raises(ValueError, match="`inputs` must hold finite numbers"):
         inversion.gradient(model, x * math.nan, [0, 1])
-    with pytest.raises(ValueError, match="gradient: holds a number that is not finite"):
+    with pytest.raises(ValueError, match="`gradient` must hold finite numbers"):
         inversion.closed_form(model, g * math.nan, (12,))
-    with pytest.raises(ValueError, match=r"states\[0\]: holds a number that is not finite"):
+    with pytest.raises(ValueError, match=r"`states\[0\]` must hold finite numbers"):
         inversion.invert(
             model, inversion.ReleasedGradient(g, states=torch.full((1, len(g)), math.nan)), (12,), labels=[0]
         )
     with pytest.raises(TypeError, match="together='no'"):
         inversion.invert(model, g, (12,), labels=[0], optimizer=inversion.SignedAdam(together="no"))
     for known, message in (
-        ((x,), "a pair"), (5, "a pair"), ((x, torch.zeros(2)), "must be integers"), ((x, [0]), "must be"),
-        ((x * math.nan, [0, 1]), "not finite"),
+        ((x,), "a pair"), (5, "a pair"), ((x, torch.zeros(2)), "must hold integer labels"), ((x, [0]), "must be"),
+        ((x * math.nan, [0, 1]), "must hold finite numbers"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=f"known.*{message}"):
             inversion.invert(model, g, (12,), labels=[0], objective=inversion.DPSGDSteps(1.0, known=known))

@@ -158,7 +158,7 @@ def test_neurons_and_activations_of_another_kind_are_named() -> None:
 def test_layers_must_be_names() -> None:
     model, x = _net()
     targets = torch.zeros(4, dtype=torch.int64)
-    with pytest.raises(ValueError, match="layers: must name"):
+    with pytest.raises(ValueError, match="`layers` must name"):
         attributes.layer_gradients(model, x, targets, layers=[])
     with pytest.raises(TypeError, match="layers='02'"):
         attributes.layer_gradients(model, x, targets, layers="02")

@@ -166,7 +166,7 @@ def test_bad_probabilities_are_named() -> None:
         (probs + 1, r"known_probs\[0\]=.*must be in \[0, 1\]"),
         (probs[:3], r"known_probs of shape \(3,\): must be \(4,\)"),
         (np.full((4, 2), 0.5), "known_probs: of 2 classes, the gradient of 1"),
-        (True, "known_probs=True: only with labels.KnownModel"),
+        (True, "`known_probs=True` is allowed only with labels.KnownModel"),
         (probs * np.nan, r"known_probs\[0\]=nan"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -254,7 +254,7 @@ def test_clipped_gradients_with_noise_leave_no_wrong_label_at_their_confidence()
 
 def test_bad_clipping_is_named() -> None:
     rows, probs, _, gradient = _gaussian(4, 6, 9)
-    with pytest.raises(ValueError, match="clipping: only with known_probs="):
+    with pytest.raises(ValueError, match="`clipping` is allowed only with known_probs="):
         labels.last_layer(rows, gradient, clipping=labels.Clipping(1.0))
     with pytest.raises(TypeError, match="max_grad_norm"):
         labels.Clipping(grad_norms=np.ones((2, 4)))  # type: ignore[call-arg]
@@ -272,7 +272,7 @@ def test_bad_clipping_is_named() -> None:
         with pytest.raises(ValueError, match=message):
             labels.last_layer(rows, gradient, known_probs=probs, clipping=labels.Clipping(**arguments))
     classes = np.full((4, 3), 1 / 3)
-    with pytest.raises(ValueError, match="clipping: only with one logit"):
+    with pytest.raises(ValueError, match="`clipping` is allowed only with one logit"):
         labels.last_layer(rows, np.ones((3, 6)), known_probs=classes, clipping=labels.Clipping(1.0))
 
 

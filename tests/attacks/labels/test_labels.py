@@ -409,7 +409,7 @@ def test_bad_input_is_named() -> None:
         (lambda: labels.last_layer(a * np.nan, g), r"activations\[0, 0\]=nan: must be finite"),
         (lambda: labels.last_layer(a, g * np.inf), r"gradient\[0\]=inf"),
         (lambda: labels.last_layer(torch.ones(3, 4, requires_grad=True), g), r"activations.*detach"),
-        (lambda: labels.last_layer(labels.KnownModel([], a), g), "model: must hold at least one module"),
+        (lambda: labels.last_layer(labels.KnownModel([], a), g), "`model` must hold at least one module"),
         (lambda: labels.last_layer(a, labels.WeightDifference(g, labels.SGD(0))), "lr=0"),
         (lambda: labels.last_layer(a, step(weights=g[:2])), r"weights of shape \(2,\)"),
         (lambda: labels.last_layer(a, seen(g, reduction="none")), "reduction='none'"),  # type: ignore[arg-type]
@@ -417,8 +417,8 @@ def test_bad_input_is_named() -> None:
         (lambda: labels.last_layer(a, seen(g, batch_size=0)), "batch_size=0"),
         (lambda: step(batch_size=0), "batch_size=0"),
         (lambda: labels.Noise(-1), "std=-1"),
-        (lambda: labels.Noise(1), "confidence: must be given"),
-        (lambda: labels.Noise(0, confidence=0.9), "confidence: only with std > 0"),
+        (lambda: labels.Noise(1), "`confidence` must be given"),
+        (lambda: labels.Noise(0, confidence=0.9), "`confidence` is allowed only with std > 0"),
         (lambda: labels.Noise(1, confidence=1), "confidence=1"),
         (lambda: labels.Precision(unit_roundoff=0), "unit_roundoff=0"),
         (lambda: labels.Precision(rcond=1), "rcond=1"),
@@ -434,7 +434,7 @@ def test_bad_input_is_named() -> None:
         (lambda: labels.last_layer(torch.nn.Linear(4, 1), g), "knowledge: is a Linear, must be activations"),
         (lambda: labels.general(torch.nn.Linear(4, 1), g), "knowledge: is a Linear, must be jacobian"),
         (lambda: labels.KnownModel(torch.nn.Linear(4, 1)), "inputs"),  # type: ignore[call-arg]
-        (lambda: labels.last_layer(a, None), "observation=None: must be a gradient"),
+        (lambda: labels.last_layer(a, None), "`observation` must be a gradient.*got None"),
         (lambda: labels.WeightDifference(g), "optimizer"),  # type: ignore[call-arg]
         (lambda: labels.WeightDifference(g, 0.1), "optimizer=float: must be torch.optim.SGD or labels.SGD"),
         (lambda: seen(g, weights=g), "weights"),  # type: ignore[call-arg]

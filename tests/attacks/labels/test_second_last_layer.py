@@ -172,11 +172,11 @@ def test_bad_input_of_the_hidden_layer_is_named() -> None:
     layer = labels.KnownHiddenLayer(a, u)
     ok = {"knowledge": layer, "observation": g, "positive_ratio": 0.2}
     for change, message in [
-        ({"positive_ratio": 0.5}, "positive_ratio=0.5: must differ"),
+        ({"positive_ratio": 0.5}, "`positive_ratio` must differ from 0.5"),
         ({"positive_ratio": 1.5}, "positive_ratio=1.5"),
         ({"observation": np.ones((3, 4))}, "gradient: of 3 neurons, but the layer has 2"),
         ({"neurons": 2}, "neurons=2"),
-        ({"neurons": []}, "neurons: must name"),
+        ({"neurons": []}, "`neurons` must name"),
         ({"knowledge": labels.KnownModel([torch.nn.Linear(4, 2)], a)}, "model: is a list; several steps are for last_"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -184,7 +184,7 @@ def test_bad_input_of_the_hidden_layer_is_named() -> None:
     with pytest.raises(ValueError, match=r"derivatives of shape \(4, 2\)"):
         labels.KnownHiddenLayer(a, np.ones((4, 2)))
     for change, message in [
-        ({"observation": None}, "observation=None: must be a gradient"),
+        ({"observation": None}, "`observation` must be a gradient.*got None"),
         ({"knowledge": None}, "knowledge: is a NoneType, must be a labels.KnownModel or labels.KnownHiddenLayer"),
         ({"knowledge": a}, "knowledge: is a ndarray, must be a labels.KnownModel or labels.KnownHiddenLayer"),
     ]:
@@ -285,12 +285,18 @@ def test_what_malicious_input_refuses() -> None:
         ({"model": tanh, "batch_size": 23}, r"batch_size=23: must be at most p1 - p2 = 30 - 8 = 22"),
         ({"model": _net(30, 8, torch.nn.ReLU, torch.float32), "batch_size": 5}, "derivative .* is 0 on an interval"),
         ({"weights": np.ones((2, 9)), "activation": torch.relu, "batch_size": 5}, "derivative is 0 on an interval"),
-        ({"weights": np.ones((2, 9)), "batch_size": 5}, "activation: must be given"),
+        ({"weights": np.ones((2, 9)), "batch_size": 5}, "`activation` must be given"),
         ({"batch_size": 5}, "model, weights: give exactly one"),
         ({"model": tanh, "batch_size": 0}, "batch_size=0"),
-        ({"model": tanh, "batch_size": 5, "bias": np.ones(8)}, "bias, activation: only with weights="),
+        (
+            {"model": tanh, "batch_size": 5, "bias": np.ones(8)},
+            "`bias` and `activation` are allowed only with weights=",
+        ),
         ({"model": torch.nn.Identity(), "batch_size": 5}, r"no torch\.nn\.Linear"),
-        ({"model": torch.nn.Sequential(torch.nn.Tanh(), linear(9, 2)), "batch_size": 5}, "as they are"),
+        (
+            {"model": torch.nn.Sequential(torch.nn.Tanh(), linear(9, 2)), "batch_size": 5},
+            "must receive the features unchanged",
+        ),
         ({"model": still, "batch_size": 5}, "none of the 4 neurons of its first layer moves the logit"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -298,7 +304,7 @@ def test_what_malicious_input_refuses() -> None:
     made = labels.malicious_input(tanh, batch_size=22, seed=0)
     with pytest.raises(ValueError, match="gradient: of 7 neurons, but the first layer has 8"):
         made.recover(np.ones((7, 30)), positive_ratio=0.2)
-    with pytest.raises(ValueError, match=r"positive_ratio=0\.5"):
+    with pytest.raises(ValueError, match=r"`positive_ratio` must differ from 0\.5"):
         made.recover(np.ones((8, 30)), positive_ratio=0.5)
 
 

@@ -78,7 +78,7 @@ def test_other_optimisers_are_refused() -> None:
         with pytest.raises(TypeError, match=r"must be torch\.optim\.SGD or labels\.SGD"):
             labels.last_layer(known, labels.WeightDifference(np.ones(40), optimizer))
     for optimizer, message in [
-        (torch.optim.SGD(parameters, lr=0.1, momentum=0.9), "momentum_buffer: must be given"),
+        (torch.optim.SGD(parameters, lr=0.1, momentum=0.9), "`momentum_buffer` must be given"),
         (torch.optim.SGD(parameters, lr=0.1, maximize=True), "maximize=True"),
         (torch.optim.SGD([{"params": parameters[:1], "lr": 1.0}, {"params": parameters[1:]}], lr=0.1), "groups differ"),
     ]:
@@ -90,13 +90,13 @@ def test_other_optimisers_are_refused() -> None:
         ({"lr": 1, "dampening": 1}, "dampening=1"),
         ({"lr": 1, "weight_decay": -0.1}, r"weight_decay=-0\.1"),
         ({"lr": 1, "nesterov": True}, "nesterov=True: needs"),
-        ({"lr": 1, "momentum_buffer": np.ones(4)}, "momentum_buffer: only with momentum"),
+        ({"lr": 1, "momentum_buffer": np.ones(4)}, "`momentum_buffer` is allowed only with momentum"),
         ({"lr": 1, "momentum": 0.9, "momentum_buffer": "zero"}, "must be an array or 'first'"),
     ]:
         with pytest.raises(ValueError, match=message):
             labels.SGD(**settings)
     rows = np.ones((3, 4))
-    with pytest.raises(ValueError, match=r"weights: must be given with weight_decay > 0"):
+    with pytest.raises(ValueError, match=r"`weights` must be given with weight_decay > 0"):
         labels.last_layer(rows, labels.WeightDifference(np.ones(4), labels.SGD(lr=1, weight_decay=0.1)))
     rule = labels.SGD(lr=1, momentum=0.9, momentum_buffer=np.ones(3))
     with pytest.raises(ValueError, match=r"momentum_buffer of shape \(3,\)"):
@@ -199,8 +199,14 @@ def test_general_names_bad_input() -> None:
     known, rows = labels.KnownModel(model, x), np.ones((3, 4))
     cases: list[tuple[Callable[[], object], str]] = [
         (lambda: labels.general(rows, np.ones(5)), r"gradient of shape \(5,\)"),
-        (lambda: labels.general(rows, np.ones((2, 4)), known_probs=np.ones(3)), "of 1 classes, the gr"),
-        (lambda: labels.general(rows, np.ones(4), parameters="w"), "parameters: only with labels.KnownModel"),
+        (
+            lambda: labels.general(rows, np.ones((2, 4)), known_probs=np.ones(3)),
+            "`known_probs` must have as many classes as the gradient.*got 1",
+        ),
+        (
+            lambda: labels.general(rows, np.ones(4), parameters="w"),
+            "`parameters` is allowed only with labels.KnownModel",
+        ),
         (lambda: labels.general(known, np.ones(4), parameters="w"), "'w' is not a parameter"),
         (lambda: labels.general(known, np.ones(4), parameters="0.weight"), "of shape .40, 10."),
         (lambda: labels.general(known, {"0.weight": np.ones(4)}), "parameter '0.bias' is missing"),

@@ -108,7 +108,7 @@ def test_a_mechanism_without_noise_gives_canaries_away_and_loud_noise_does_not()
     ("change", "message"),
     [
         ({"batch_size": 10, "expected_batch_size": None}, "batch_size=10: canaries are in or out by coins"),
-        ({"expected_batch_size": None}, "expected_batch_size must be given"),
+        ({"expected_batch_size": None}, "`ensemble` must have an expected_batch_size"),
     ],
 )
 def test_bad_ensembles_are_named(change: dict, message: str) -> None:

@@ -113,7 +113,7 @@ def test_bad_input_is_named():
         membership.likelihood_ratio(np.ones((1, 2)), np.ones((3, 2)), np.zeros((3, 2), bool))
     with pytest.raises(ValueError, match=r"reference_included.shape=\(2,\)"):
         membership.likelihood_ratio(np.ones((1, 2)), np.ones((3, 2)), np.zeros(2, bool))
-    with pytest.raises(ValueError, match="share=0"):
+    with pytest.raises(ValueError, match=r"`share` must be in \(0, 1\], got 0"):
         membership.guess(np.ones((1, 2)), share=0)
     with pytest.raises(ValueError, match=r"included.shape=\(3,\)"):
         membership.guess(np.ones((1, 2))).tally(np.ones(3, bool))

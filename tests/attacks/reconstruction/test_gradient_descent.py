@@ -249,7 +249,7 @@ def test_parameters_of_another_size_are_named() -> None:
 def test_an_unrecorded_run_is_refused() -> None:
     ensemble = dpsgd.Ensemble((2, 2), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0)
     run = ensemble.run(np.zeros((3, 2)), [0, 1, 0], runs=1)
-    with pytest.raises(ValueError, match="run: holds no recorded steps"):
+    with pytest.raises(ValueError, match="`run` must hold recorded steps"):
         attacks.gradient(run, [0])
 
 

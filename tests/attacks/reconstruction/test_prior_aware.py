@@ -152,7 +152,7 @@ def test_leading_axes_are_kept() -> None:
     ("arguments", "error", "message"),
     [
         ({"max_grad_norm": 0}, ValueError, r"max_grad_norm=0: must be in \(0, inf\)"),
-        ({"sample_rate": 0}, ValueError, r"sample_rate=0: must be in \(0, 1\]"),
+        ({"sample_rate": 0}, ValueError, r"`sample_rate` must be in \(0, 1\], got 0"),
         ({"sample_rate": 1.5}, ValueError, r"sample_rate=1.5: must be in \[0, 1\]"),
         ({"method": "best"}, ValueError, "method='best': must be one of 'auto', 'sum', 'top'"),
         ({"dots": np.zeros(3)}, ValueError, r"dots.shape=\(3,\): must be \(..., steps, candidates\)"),

@@ -114,7 +114,7 @@ def test_the_likelihood_attack_is_the_best_and_its_posterior_is_calibrated() -> 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"clipped_norms": None}, ValueError, "clipped_norms=None: method='likelihood' needs"),
+        ({"clipped_norms": None}, ValueError, "`clipped_norms` is required with method='likelihood'"),
         ({"clipped_norms": NORMS[:2]}, ValueError, r"clipped_norms.shape=\(2, 30, 5\): must be that of dots"),
         ({"noise_multiplier": None}, ValueError, r"noise_multiplier=None: must be in \(0, inf\)"),
         ({"noise_multiplier": 0}, ValueError, r"noise_multiplier=0"),

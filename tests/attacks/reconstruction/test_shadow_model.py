@@ -79,7 +79,11 @@ def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_surv
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: attacks.reconstructor(np.zeros((3, 2)), np.zeros((4, 2))), ValueError, "must have the same rows"),
+        (
+            lambda: attacks.reconstructor(np.zeros((3, 2)), np.zeros((4, 2))),
+            ValueError,
+            "must have equally many rows, at least 2",
+        ),
         (lambda: attacks.reconstructor(np.zeros(3), np.zeros((3, 2))), ValueError, r"parameters.shape=\(3,\)"),
         (
             lambda: attacks.reconstructor([["a"]], [[1.0]]),
@@ -101,11 +105,15 @@ def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_surv
             ValueError,
             "hidden=",
         ),
-        (lambda: attacks.reconstructor(np.ones((3, 2)), np.ones((3, 2)), box=(1, 0)), ValueError, "low must be below"),
+        (
+            lambda: attacks.reconstructor(np.ones((3, 2)), np.ones((3, 2)), box=(1, 0)),
+            ValueError,
+            "`box` must have low below high",
+        ),
         (
             lambda: attacks.reconstructor(np.ones((3, 2)), np.ones((3, 2)), box=(0, 1e30)),
             ValueError,
-            "box=.*below 1e30",
+            "`box` must hold numbers below 1e30",
         ),
         (lambda: attacks.reconstructor(np.ones((3, 2)), np.ones((3, 2)), training=4), TypeError, "training is a int"),
         (

@@ -38,7 +38,7 @@ def test_a_defence_is_kept_as_it_is_spelt() -> None:
         ("shrink:1", {}, "no such defence; there are local-steps"),
         ("prune", {}, "keep_fraction is missing"),
         ("prune:x", {}, "is not a number"),
-        ("prune:1,2", {}, "is too much"),
+        ("prune:1,2", {}, "is superfluous"),
         ("", {}, "no such defence"),
         (Compose(), {}, "holds no defence"),
     ],

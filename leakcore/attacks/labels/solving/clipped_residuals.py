@@ -29,14 +29,16 @@ def read_clipping(clipping: Clipping | None, *, known_probs: bool, steps: int | 
         return None
     validate.instance(Clipping, clipping=clipping)
     if not known_probs:
-        raise ValueError("clipping: only with known_probs=; clipping keeps every sign, and nothing else is read")
+        raise ValueError(
+            "`clipping` is allowed only with known_probs=; clipping keeps every sign, and nothing else is read"
+        )
     clip, slack = clipping.max_grad_norm, clipping.clip_slack
     if clipping.grad_norms is None:
         return ClippedSamples(clip, slack, None, 0.0)
     norms, roundoff = validate.host_array(grad_norms=clipping.grad_norms)
     wanted = (2, n) if steps is None else (steps, 2, n)
     if norms.shape != wanted:
-        raise ValueError(f"grad_norms of shape {norms.shape}: must be {wanted}, joint norms under both labels")
+        raise ValueError(f"`grad_norms` must have shape {wanted}, joint norms under both labels, got {norms.shape}")
     validate.real_array("in [0, inf)", lambda v: v >= 0, grad_norms=norms)
     return ClippedSamples(clip, slack, norms.sum(axis=-2).reshape(-1, n), roundoff)
 
@@ -58,8 +60,8 @@ def two_values(
     if short.any():
         r = int(short.argmax())
         raise ValueError(
-            f"grad_norms: joint norm {float(reach[r])!r} of sample {r} (sum over both labels), must be at least "
-            f"‖dZ/dW‖ = {float(own[r])!r}, which is part of it"
+            f"`grad_norms` must be at least ‖dZ/dW‖ = {float(own[r])!r} for sample {r} (sum over both "
+            f"labels), which is part of it, got {float(reach[r])!r}"
         )
     high, low = (_clipped(e, reach, how) for e in (probs, 1.0 - probs))
     drift = np.divide(forward, reach, out=np.zeros_like(reach), where=reach > 0)

@@ -109,8 +109,8 @@ def hidden_linear(model: torch.nn.Module, inputs: Any) -> HiddenLayer:
     roundoff = roundoff_of(dtype)
     magnitude = np.abs(entering) @ np.abs(weight).T + (0.0 if bias is None else np.abs(bias))
     band = SAFETY * ratio * np.abs(z - _host(second.output)) + (entering.shape[1] + 8) * roundoff * magnitude
-    # The victim's derivative lies between those at the ends of what rounding may have made of z. If they have one
-    # sign, it is c times the largest with c in [0, 1], and the solved residual c·e keeps the sign of e.
+    # Rounding may have moved z within a band, and the victim's derivative lies between the ones at the band's ends. If
+    # these have one sign, it is c times the largest with c in [0, 1], and the solved residual c·e keeps the sign of e.
     slopes = np.stack([_slope(model, inputs, dtype, len(calls), call.output, shift) for shift in (0.0, band, -band)])
     largest = np.take_along_axis(slopes, np.abs(slopes).argmax(axis=0)[None], axis=0)[0]
     crossing = (slopes.min(axis=0) < 0) & (slopes.max(axis=0) > 0)
@@ -132,7 +132,7 @@ def check_model(model: Any) -> None:
     from leakcore.gradients import require_memory
 
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
+        raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
     require_memory(model)
     random_layers = (torch.nn.modules.dropout._DropoutNd, torch.nn.RReLU)
     for name, module in model.named_modules():
@@ -173,7 +173,7 @@ def cast_inputs(inputs: Any, dtype: torch.dtype) -> torch.Tensor:
 
     tensor = read(inputs, "inputs")
     if tensor.ndim == 0 or len(tensor) == 0:
-        raise ValueError(f"inputs.shape={tuple(tensor.shape)}: must hold at least one row")
+        raise ValueError(f"`inputs` must hold at least one row, got shape {tuple(tensor.shape)}")
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
@@ -205,7 +205,7 @@ def forward(
     def record(module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         assert isinstance(module, torch.nn.Linear)
         calls.append(_LayerCall(module, args[0], output))
-        # A copy goes on: what is recorded must not change where the next layer works in place.
+        # The next layer receives a copy: it may work in place, and the record must not change.
         return (replace[1] if replace is not None and len(calls) - 1 == replace[0] else output).clone()
 
     hooks = [m.register_forward_hook(record) for m in model.modules() if isinstance(m, torch.nn.Linear)]
@@ -277,7 +277,7 @@ def _require_single_use(model: torch.nn.Module, inputs: Any, calls: list[_LayerC
     parameters = {id(p): n for n, p in model.named_parameters()}
     names = [parameters[id(p)] for p in (layer.weight, layer.bias) if p is not None and id(p) in parameters]
     if not names:
-        # The layer makes its weight from other parameters, for itself alone unless it is called twice.
+        # The layer computes its weight from other parameters, for itself alone unless it is called twice.
         if sum(call.layer is layer for call in calls) > 1:
             raise _used_twice("weight")
         return
@@ -287,7 +287,7 @@ def _require_single_use(model: torch.nn.Module, inputs: Any, calls: list[_LayerC
         _, traced = forward(model, state, cast_inputs(inputs, torch.float64).clone())
         z, last = traced[at].output, traced[-1].output
         if not (z.requires_grad and last.requires_grad):
-            return  # a forward pass that keeps no graph, and trains nothing
+            return  # a forward pass without a graph trains nothing
         weights = _probe(last.shape)
         loss = (last * weights.to(last.device)).sum()
         *whole, above = torch.autograd.grad(loss, [*leaves, z], materialize_grads=True)

@@ -118,7 +118,7 @@ def _reach(design: np.ndarray, vertex: np.ndarray, settled: np.ndarray, slack: f
 
 def _bound(signed: np.ndarray, w: np.ndarray, settled: np.ndarray, slack: float) -> np.ndarray:
     margins = w @ signed
-    # What float64 may have done to a margin counts against it.
+    # The rounding error of float64 is subtracted from each margin.
     doubt = (len(w) + 4) * 2.0**-53 * (np.abs(w) @ np.abs(signed))
     against = float(np.where(settled, np.maximum(doubt - margins, 0.0), np.abs(margins) + doubt).sum())
     total = float(np.linalg.norm(w)) * slack + against

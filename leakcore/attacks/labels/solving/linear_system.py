@@ -131,7 +131,7 @@ def solve(
     if unit_scale and how.noise is not None:
         fits = fits and possible(residuals[identifiable], _widened(tolerance, spread, how, _FALSE_ALARM)[identifiable])
     if not fits and how.roundoff < _FLOAT32:
-        # Computed in float32 and handed over in float64, as many do: then it is float32's rounding that counts.
+        # Many compute in float32 and pass float64: float32's rounding then counts.
         coarser = solve(
             rows, total, dataclasses.replace(how, roundoff=_FLOAT32), stored=stored, forward=forward,
             unit_scale=unit_scale,
@@ -179,7 +179,7 @@ def _consistent(
     misfit = np.linalg.norm(total - basis @ (basis.T @ total), axis=0)
     lengths = np.linalg.norm(e, axis=0)
     allowed = error + dropped * lengths
-    # The float64 arithmetic here, and what the victim's lost to underflow: N products, their sum and its mean.
+    # The float64 arithmetic here, and underflow in the victim's: N products, their sum and its mean.
     allowed = allowed + (n + width) * 2.0**-53 * (float(np.linalg.norm(rows)) * lengths + np.linalg.norm(total, axis=0))
     allowed = _MISFIT_SAFETY * (allowed + n * (n + 2) * np.sqrt(width) * _vanishing(how.roundoff))
     if how.noise:

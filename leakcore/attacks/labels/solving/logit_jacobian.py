@@ -73,7 +73,7 @@ def logit_jacobian(model: torch.nn.Module, inputs: Any, parameters: str | Sequen
     own = dict(model.named_parameters())
     names = tuple(own) if parameters is None else (parameters,) if isinstance(parameters, str) else tuple(parameters)
     if not names:
-        raise ValueError("parameters: must name at least one parameter")
+        raise ValueError("`parameters` must name at least one parameter")
     for name in names:
         if name not in own:
             raise ValueError(f"parameters: {name!r} is not a parameter of the model; it has {', '.join(own)}")
@@ -119,7 +119,7 @@ def _evaluate(
         if not isinstance(prediction, torch.Tensor) or (
             prediction.numel() != len(batch) and (prediction.ndim != 2 or len(prediction) != len(batch) or 0 in shape)
         ):
-            raise ValueError(f"model: its output is {shape} for {len(batch)} rows, must be one or K logits per row")
+            raise ValueError(f"`model` must return one or K logits per row, got shape {shape} for {len(batch)} rows")
         logits = prediction.reshape(-1)
         each = torch.eye(len(logits), dtype=logits.dtype, device=logits.device)
         rows = torch.autograd.grad(logits, leaves, each, is_grads_batched=True, allow_unused=True)

@@ -38,7 +38,7 @@ def prior_below_half(positive_ratio: float) -> bool:
     """Whether positives are the rarer class; a ratio of one half says nothing and is refused."""
     ratio = validate.open_probability(positive_ratio=positive_ratio)
     if ratio == 0.5:
-        raise ValueError("positive_ratio=0.5: must differ from 0.5, or it cannot resolve the sign")
+        raise ValueError("`positive_ratio` must differ from 0.5, or it cannot resolve the sign")
     return ratio < 0.5
 
 
@@ -186,8 +186,8 @@ def chosen(neurons: Any, count: int) -> list[int]:
     if neurons is None:
         return list(range(count))
     if not isinstance(neurons, (int, np.integer)) and not np.iterable(neurons):
-        raise TypeError(f"neurons={neurons!r}: must be an integer, several of them, or None")
+        raise TypeError(f"`neurons` must be an integer, several of them, or None, got {neurons!r}")
     listed = [neurons] if isinstance(neurons, (int, np.integer)) else list(neurons)
     if not listed:
-        raise ValueError("neurons: must name at least one neuron")
+        raise ValueError("`neurons` must name at least one neuron")
     return [validate.integer(0, count - 1, neurons=j) for j in listed]
