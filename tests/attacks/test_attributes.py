@@ -113,7 +113,7 @@ def test_bad_input_is_named():
         attributes.layer_gradients(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), torch.rand(2, 4), y[:2])
     with pytest.raises(ValueError, match="attribute: no target has 3 rows on both sides"):
         attributes.matched_batches([0, 1, 0, 1], None, size=3, seed=0)
-    with pytest.raises(ValueError, match="must be"):
+    with pytest.raises(ValueError, match="`attribute` must have shape"):
         attributes.matched_batches([0, 2, 0, 1], None, seed=0)
     with pytest.raises(ValueError, match="`snapshots` must hold"):
         attributes.gradient_sets([], x, y, attributes.matched_batches([0, 1, 0, 1], None, seed=0))
@@ -123,15 +123,15 @@ def test_bad_input_is_named():
     with pytest.raises(ValueError, match="`layers` must name at least one layer"):
         attributes.infer(known, observed, layers=[])
     mixed = dataclasses.replace(observed, batch=np.zeros_like(observed.batch))
-    with pytest.raises(ValueError, match="observed: a batch has gradients with and without"):
+    with pytest.raises(ValueError, match=r"`observed`: a batch has gradients with and without the attribute,"):
         attributes.infer(known, mixed)
     short = dataclasses.replace(known, batch=known.batch[1:])
-    with pytest.raises(ValueError, match="known: 'batch' has 9 rows, must have 10"):
+    with pytest.raises(ValueError, match=r"`known`: 'batch' must have 10 rows, as attribute has, got 9"):
         attributes.infer(short, observed)
 
 
 def test_gradients_must_be_finite():
     known, seen = _sets(0.2, limit=4)
     next(iter(seen.gradients.values()))[1, 0] = np.nan
-    with pytest.raises(ValueError, match="observed: its gradients of layer '0' must be finite"):
+    with pytest.raises(ValueError, match=r"`observed`: the gradients of layer '0' must be finite"):
         attributes.infer(known, seen)

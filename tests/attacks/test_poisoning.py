@@ -161,15 +161,17 @@ def test_progress_counts_models():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match=r"shape=\(8, 8\): must be \(channels, height, width\)"):
+    with pytest.raises(ValueError, match=r"`shape` must be \(channels, height, width\), got \(8, 8\)"):
         poisoning.Backdoor((8, 8), label=1)
     with pytest.raises(ValueError, match="patch=9"):
         poisoning.Backdoor((1, 8, 8), label=1, patch=9)
-    with pytest.raises(ValueError, match=r"features.shape=\(2, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"`features` must have shape \(rows, 64\), images of \(1, 8, 8\), got \(2, 5\)"
+    ):
         poisoning.Backdoor((1, 8, 8), label=1).perturb(np.zeros((2, 5)))
-    with pytest.raises(ValueError, match="features of uint8: must be floating"):
+    with pytest.raises(ValueError, match=r"`features` must be floating, got uint8; `value` is in their units"):
         poisoning.Backdoor((1, 8, 8), label=1).perturb(np.zeros((2, 64), np.uint8))
-    with pytest.raises(ValueError, match="labels: the smallest is -1"):
+    with pytest.raises(ValueError, match=r"`labels` must be classes from 0 on, got -1"):
         poisoning.ClipBKD().poison(X, np.where(Y == 0, -1, Y), adjacency="replace")
     with pytest.raises(ValueError, match="test_labels: every row"):
         poisoning.Backdoor((1, 8, 8), label=1).poison(X, Y, TX[TY == 1], TY[TY == 1], adjacency="replace")
@@ -177,13 +179,19 @@ def test_bad_input_is_named():
         poisoning.ClipBKD().poison(X, Y, k=0, adjacency="replace")
     with pytest.raises(TypeError, match="`adjacency` must be given to poison: was a row left out"):
         poisoning.ClipBKD().poison(X, Y)
-    with pytest.raises(ValueError, match=r"labels.shape=\(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"`labels` must hold one integer for each of 200 rows, got int64 of shape \(3,\)"
+    ):
         poisoning.ClipBKD().poison(X, Y[:3], adjacency="replace")
-    with pytest.raises(TypeError, match="probabilities=3"):
+    with pytest.raises(
+        TypeError, match=r"`probabilities` must be a function from features to class probabilities, got 3"
+    ):
         poisoning.ClipBKD(3)
-    with pytest.raises(ValueError, match="`probabilities` must return finite numbers of shape .*got"):
+    with pytest.raises(ValueError, match=r"`probabilities` must return finite numbers of shape .*got"):
         poisoning.ClipBKD(lambda rows: [0.1]).poison(X, Y, adjacency="replace")
-    with pytest.raises(TypeError, match="poisoning=None"):
+    with pytest.raises(
+        TypeError, match=r"`poisoning` must be a result of Backdoor\.poison or ClipBKD\.poison, got None"
+    ):
         poisoning.poisoning_scores(_ensemble(), None, trials=2)
     made = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
     for trials, message in (
@@ -250,9 +258,11 @@ def test_an_image_is_moved_to_the_direction_in_which_frozen_features_vary_least(
     np.testing.assert_allclose(
         np.sort(np.concatenate([made.common_features, made.clean_features]), 0), np.sort(clean, 0)
     )
-    with pytest.raises(ValueError, match=r"images.shape=\(200, 63\)"):
+    with pytest.raises(
+        ValueError, match=r"`images` must have shape \(rows, 64\), images of \(1, 8, 8\), got \(200, 63\)"
+    ):
         attack.poison(images[:, :63], Y, adjacency="replace")
-    with pytest.raises(ValueError, match="least=12"):
+    with pytest.raises(ValueError, match=r"`least` and `most` must add up to at most the 12 features, got 12 and 6"):
         poisoning.FrozenClipBKD(frozen, (1, 8, 8), least=12).poison(images, Y, adjacency="replace")
 
 
@@ -292,7 +302,7 @@ def test_a_sweep_over_k_shares_the_clean_models_and_poisons_the_first_k_rows():
     assert not np.array_equal(swept[1].scores_in, swept[3].scores_in)
     with pytest.raises(ValueError, match="ks=4"):
         poisoning.poisoning_sweep(ensemble, made, (4,), trials=4)
-    with pytest.raises(ValueError, match=r"ks=\(1, 1\)"):
+    with pytest.raises(ValueError, match=r"`ks` must hold at least one number, each once, got \(1, 1\)"):
         poisoning.poisoning_sweep(ensemble, made, (1, 1), trials=4)
 
 

@@ -234,14 +234,17 @@ def test_one_example() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_examples": 7}, "num_examples=7: must be at most d=6"),
+        ({"num_examples": 7}, r"`num_examples` must be at most d=6, got 7"),
         ({"num_examples": 0}, "num_examples=0"),
-        ({"gradient": np.zeros(99)}, r"gradient.shape=\(99,\)"),
+        ({"gradient": np.zeros(99)}, r"`gradient` must have shape \(100,\), one entry per neuron, got \(99,\)"),
         ({"gradient": np.full(100, np.nan)}, r"gradient\[0\]=nan"),
         ({"weights": np.zeros(100)}, "`weights` must have shape"),
         ({"activation": "cube"}, "activation='cube'"),
         ({"activation": lambda u: u.sum()}, "tensor of its input's shape"),
-        ({"activation": Activation("mine", lipschitz=1.0)}, "'mine': has no function"),
+        (
+            {"activation": Activation("mine", lipschitz=1.0)},
+            r"`activation` must have a function to evaluate, and 'mine' has none",
+        ),
         ({"activation": torch.log}, "must give finite values"),
         ({"activation": "tanh", "decomposition": tensor.Decomposition(method="power")}, "needs order 2"),
     ],
@@ -273,7 +276,9 @@ def test_bad_batches_are_named() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             tensor.output_gradient(x, r, weights, "elu")
-    with pytest.raises(TypeError, match="activation=3"):
+    with pytest.raises(
+        TypeError, match=r"`activation` must be a name, an Activation or callable on torch tensors, got 3"
+    ):
         tensor.output_gradient(np.zeros((2, 6)), np.zeros(2), weights, 3)
     with pytest.raises(ValueError, match="num_neurons"):
         tensor.GaussianWeights(0, 6, 0)

@@ -106,7 +106,7 @@ def test_dropout_of_rows_that_are_not_the_batch_says_so() -> None:
     torch.manual_seed(0)
     model = _Joins().eval()
     x, y = torch.randn(4, 3, 4), torch.tensor([0, 1, 0, 1])
-    with pytest.raises(ValueError, match=r"hidden layer 0 is fed 12 rows for a batch of 4.*per_sample=False"):
+    with pytest.raises(ValueError, match=r"hidden layer 0 receives 12 rows for a batch of 4.*per_sample=False"):
         defenses.release(model, x, y, defense=Dropout(0.5), seed=0)
     defenses.release(model, x, y, defense=Dropout(0.5, per_sample=False), seed=0)
 

@@ -219,7 +219,7 @@ def test_attached_to_parameters_of_two_precisions_and_to_sparse_gradients() -> N
     optimizer = torch.optim.SGD(rows.parameters(), lr=0.1)
     defenses.attach(optimizer, Clip(1.0))
     rows(torch.tensor([1])).sum().backward()
-    with pytest.raises(ValueError, match=r"shape \(5, 3\) is torch.sparse_coo: which rows it holds leaks"):
+    with pytest.raises(ValueError, match=r"shape \(5, 3\) is torch\.sparse_coo, and the rows that it holds leak"):
         optimizer.step()
 
 

@@ -56,7 +56,9 @@ def test_classes_and_many_columns():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match="49 and 49 rows; must be as many, at least 50"):
+    with pytest.raises(
+        ValueError, match=r"`first` and `second` must have equally many rows, at least 50, got 49 and 49"
+    ):
         leakage.mutual_information(np.zeros((49, 2)), np.zeros((49, 2)))
     with pytest.raises(ValueError, match=r"first.*must be finite"):
         leakage.mutual_information(np.full((60, 2), np.nan), np.zeros((60, 2)))

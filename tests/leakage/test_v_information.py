@@ -175,21 +175,23 @@ def test_bad_input_is_named():
     x, y = _independent(0, n=40)
     with pytest.raises(ValueError, match="family='svm'"):
         leakage.v_information(x, y, family="svm")
-    with pytest.raises(TypeError, match="family=int: must be one of"):
+    with pytest.raises(TypeError, match=r"`family` must be one of .*got int"):
         leakage.v_information(x, y, family=3)
-    with pytest.raises(ValueError, match=r"labels.shape=\(39,\)"):
+    with pytest.raises(ValueError, match=r"`labels` must have shape \(40,\), one for each gradient, got \(39,\)"):
         leakage.v_information(x, y[:39])
-    with pytest.raises(ValueError, match=r"labels: hold \[1\]"):
+    with pytest.raises(ValueError, match=r"`labels` must be 0 … classes − 1, each present, at least 2, got \[1\]"):
         leakage.v_information(x, np.ones(40, int))
-    with pytest.raises(TypeError, match=r"labels.dtype=float64"):
+    with pytest.raises(TypeError, match=r"`labels` must be integers or booleans, got float64"):
         leakage.v_information(x, y * 1.0)
-    with pytest.raises(ValueError, match="folds=30: needs at least 60"):
+    with pytest.raises(ValueError, match=r"folds=30 needs at least 60 units of each class, got \[20, 20\]"):
         leakage.v_information(x, y, validation=leakage.CrossValidation(folds=30))
-    with pytest.raises(ValueError, match=r"gradients\['b'\]: has shape"):
+    with pytest.raises(ValueError, match=r"`gradients\['b'\]` must have shape .*got \(3, 60\)"):
         leakage.v_information({"a": x, "b": x[:3]}, y)
     with pytest.raises(ValueError, match="no stratum holds every class"):
         leakage.v_information(x, y, validation=leakage.CrossValidation(strata=y))
-    with pytest.raises(ValueError, match=r"log_prob returned shape \(\d+, 1\)"):
+    with pytest.raises(
+        ValueError, match=r"`family\.log_prob` must return shape \(11, 2\), \(rows, classes\), got \(11, 1\)"
+    ):
         leakage.v_information(x, y, family=_Bad())
     with pytest.raises(ValueError, match="must be finite"):
         leakage.v_information(x * np.nan, y)

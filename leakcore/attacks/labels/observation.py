@@ -227,8 +227,8 @@ def _joined(steps: int | None, width: int, main: tuple[str, Any], bias: tuple[st
     constant, coarse = validate.host_array(**{bias[0]: bias[1]})
     if constant.size != array.shape[0] * array.shape[1]:
         raise ValueError(
-            f"`{bias[0]}` must hold {array.shape[0] * array.shape[1]} values, one per weight "
-            f"vector{'' if steps is None else ' and step'}, got shape {constant.shape}"
+            f"`{bias[0]}` must hold one value per weight vector{'' if steps is None else ' and step'}, "
+            f"{array.shape[0] * array.shape[1]} in all, got shape {constant.shape}"
         )
     return np.concatenate([array, constant.reshape(*array.shape[:2], 1)], axis=2), max(roundoff, coarse)
 

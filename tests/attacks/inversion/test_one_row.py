@@ -80,15 +80,18 @@ def test_the_closed_form_is_of_the_layer_that_the_input_enters():
     )
     assert torch.equal(rng, torch.get_rng_state())
     assert not any(part._forward_pre_hooks for part in model.modules())
-    fed = "its first layer, body, must be fed the flattened input as it is"
+    fed = r"`model`: the first layer, body, must receive the flattened input unchanged"
     for other, message in (
         (_Ordered(nn.LayerNorm(3, elementwise_affine=False)), fed),
         (_Ordered(nn.Softplus()), fed),
-        (_Ordered(nn.AvgPool1d(1), times=2), "its first layer, body, is used 2 times: must be once"),
-        (_Ordered(nn.LayerNorm(3)), r"its first layer is LayerNorm: must be nn\.Linear"),
-        (nn.Sequential(nn.Flatten(), nn.Linear(6, 4, bias=False), nn.Linear(4, 2)), r"must be nn\.Linear with bias"),
+        (_Ordered(nn.AvgPool1d(1), times=2), r"`model`: the first layer, body, must be used once, but is used 2 times"),
+        (_Ordered(nn.LayerNorm(3)), r"`model` must begin with an nn\.Linear with bias, got LayerNorm"),
+        (
+            nn.Sequential(nn.Flatten(), nn.Linear(6, 4, bias=False), nn.Linear(4, 2)),
+            r"`model` must begin with an nn\.Linear with bias, got Linear",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             inversion.closed_form(other, inversion.gradient(other, x, y), (2, 3))
-    with pytest.raises(ValueError, match=r"shape=\(5,\): does not fit the model"):
+    with pytest.raises(ValueError, match=r"`shape` must fit the model, got \(5,\) \(.*do not fit the model"):
         inversion.closed_form(model, inversion.gradient(model, x, y), (5,))

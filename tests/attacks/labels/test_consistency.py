@@ -143,13 +143,13 @@ def test_general_names_inputs_and_gradients_that_do_not_fit() -> None:
 @pytest.mark.parametrize("probs", [np.full((1, 4), 0.5), np.full((5, 4), 0.5), 0.5])
 def test_probabilities_are_one_array_for_each_model(probs: object) -> None:
     model, x = _net()
-    with pytest.raises(ValueError, match=r"known_probs: holds .* one for each of 2 models"):
+    with pytest.raises(ValueError, match=r"`known_probs` must hold one array for each of 2 models, got"):
         labels.last_layer(labels.KnownModel([model, model], x), np.zeros((2, 8)), known_probs=probs)
 
 
 def test_neurons_and_activations_of_another_kind_are_named() -> None:
     model, x = _net()
-    with pytest.raises(TypeError, match=r"neurons=1\.5"):
+    with pytest.raises(TypeError, match=r"`neurons` must be an integer, several of them, or None, got 1\.5"):
         labels.second_last_layer(labels.KnownModel(model, x), torch.zeros(8, 6), positive_ratio=0.2, neurons=1.5)
     with pytest.raises(ValueError, match="activation: must be a function of a torch tensor"):
         labels.malicious_input(weights=np.eye(3, 20), batch_size=4, seed=0, activation=np.tanh)
@@ -158,7 +158,7 @@ def test_neurons_and_activations_of_another_kind_are_named() -> None:
 def test_layers_must_be_names() -> None:
     model, x = _net()
     targets = torch.zeros(4, dtype=torch.int64)
-    with pytest.raises(ValueError, match="`layers` must name"):
+    with pytest.raises(ValueError, match="layers: must name"):
         attributes.layer_gradients(model, x, targets, layers=[])
     with pytest.raises(TypeError, match="layers='02'"):
         attributes.layer_gradients(model, x, targets, layers="02")

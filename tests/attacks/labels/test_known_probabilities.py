@@ -164,8 +164,8 @@ def test_bad_probabilities_are_named() -> None:
     rows, probs, _, gradient = _gaussian(4, 6, 9)
     for value, message in [
         (probs + 1, r"known_probs\[0\]=.*must be in \[0, 1\]"),
-        (probs[:3], r"known_probs of shape \(3,\): must be \(4,\)"),
-        (np.full((4, 2), 0.5), "known_probs: of 2 classes, the gradient of 1"),
+        (probs[:3], r"`known_probs` must have shape \(4,\) or \(4, 'K'\) to match activations, got \(3,\)"),
+        (np.full((4, 2), 0.5), r"`known_probs` must have as many classes as the gradient has weight vectors, 1, got 2"),
         (True, "`known_probs=True` is allowed only with labels.KnownModel"),
         (probs * np.nan, r"known_probs\[0\]=nan"),
     ]:
@@ -265,9 +265,12 @@ def test_bad_clipping_is_named() -> None:
     for arguments, message in [
         ({"max_grad_norm": 0.0}, "max_grad_norm=0"),
         ({"max_grad_norm": 1.0, "clip_slack": -1.0}, "clip_slack=-1"),
-        ({"max_grad_norm": 1.0, "grad_norms": np.ones(4)}, r"grad_norms of shape \(4,\)"),
+        (
+            {"max_grad_norm": 1.0, "grad_norms": np.ones(4)},
+            r"`grad_norms` must have shape \(2, 4\), joint norms under both labels, got \(4,\)",
+        ),
         ({"max_grad_norm": 1.0, "grad_norms": -np.ones((2, 4))}, "grad_norms"),
-        ({"max_grad_norm": 1.0, "grad_norms": np.zeros((2, 4))}, "joint norm 0.0 of sample 0"),
+        ({"max_grad_norm": 1.0, "grad_norms": np.zeros((2, 4))}, r"`grad_norms` must be at least ‖dZ/dW‖ .*got 0\.0"),
     ]:
         with pytest.raises(ValueError, match=message):
             labels.last_layer(rows, gradient, known_probs=probs, clipping=labels.Clipping(**arguments))

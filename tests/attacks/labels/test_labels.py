@@ -377,7 +377,9 @@ def test_models_whose_last_layer_cannot_be_read_are_refused() -> None:
     gradient = np.zeros(6)
     with pytest.raises(ValueError, match=r"no torch\.nn\.Linear"):
         labels.last_layer(labels.KnownModel(torch.nn.Identity(), x), gradient)
-    with pytest.raises(ValueError, match="of 1 weight vectors, but the model has 2 logits"):
+    with pytest.raises(
+        ValueError, match=r"`gradient` must have one weight vector for each of the model's 2 logits, got 1"
+    ):
         labels.last_layer(labels.KnownModel(torch.nn.Linear(6, 2), x), gradient)
     with pytest.raises(ValueError, match="random in training mode"):
         labels.last_layer(
@@ -385,7 +387,7 @@ def test_models_whose_last_layer_cannot_be_read_are_refused() -> None:
         )
     with pytest.raises(ValueError, match="neither the output of its last linear layer nor the sigmoid or softmax"):
         labels.last_layer(labels.KnownModel(torch.nn.Sequential(torch.nn.Linear(6, 1), torch.nn.Tanh()), x), gradient)
-    with pytest.raises(TypeError, match=r"model=str: must be a torch.nn.Module"):
+    with pytest.raises(TypeError, match=r"`model` must be a torch\.nn\.Module, got str"):
         labels.last_layer(labels.KnownModel("model", x), gradient)  # type: ignore[arg-type]
     # In evaluation mode dropout does nothing.
     model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(6, 1)).eval()
@@ -393,7 +395,7 @@ def test_models_whose_last_layer_cannot_be_read_are_refused() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match=r"inputs.shape=\(0, 4\): must hold at least one row"):
+    with pytest.raises(ValueError, match=r"`inputs` must hold at least one row, got shape \(0, 4\)"):
         labels.general(labels.KnownModel(torch.nn.Linear(4, 3), torch.zeros(0, 4)), np.zeros(15))
     a, g = np.ones((3, 4)), np.ones(4)
 
@@ -402,18 +404,27 @@ def test_bad_input_is_named() -> None:
 
     seen = labels.GradientObservation
     cases: list[tuple[Callable[[], object], str]] = [
-        (lambda: labels.last_layer(a, np.ones(5)), r"gradient of shape \(5,\): must be \(4,\) or \(K, 4\)"),
-        (lambda: labels.last_layer(a, np.ones((4, 2))), r"gradient of shape \(4, 2\)"),
-        (lambda: labels.last_layer(a[0], g), r"activations of shape \(4,\): must be \(N, d\)"),
-        (lambda: labels.last_layer(a[:0], g), r"activations of shape \(0, 4\)"),
+        (
+            lambda: labels.last_layer(a, np.ones(5)),
+            r"`gradient` must have shape \(4,\) or \(K, 4\) to match the activations, got \(5,\)",
+        ),
+        (
+            lambda: labels.last_layer(a, np.ones((4, 2))),
+            r"`gradient` must have shape \(4,\) or \(K, 4\) to match the activations, got \(4, 2\)",
+        ),
+        (lambda: labels.last_layer(a[0], g), r"`activations` must have shape \(N, .*got \(4,\)"),
+        (lambda: labels.last_layer(a[:0], g), r"`activations` must have shape \(N, .*got \(0, 4\)"),
         (lambda: labels.last_layer(a * np.nan, g), r"activations\[0, 0\]=nan: must be finite"),
         (lambda: labels.last_layer(a, g * np.inf), r"gradient\[0\]=inf"),
         (lambda: labels.last_layer(torch.ones(3, 4, requires_grad=True), g), r"activations.*detach"),
         (lambda: labels.last_layer(labels.KnownModel([], a), g), "`model` must hold at least one module"),
         (lambda: labels.last_layer(a, labels.WeightDifference(g, labels.SGD(0))), "lr=0"),
-        (lambda: labels.last_layer(a, step(weights=g[:2])), r"weights of shape \(2,\)"),
+        (lambda: labels.last_layer(a, step(weights=g[:2])), r"`weights` must have the difference's .*got \(2,\)"),
         (lambda: labels.last_layer(a, seen(g, reduction="none")), "reduction='none'"),  # type: ignore[arg-type]
-        (lambda: labels.last_layer(a, seen(g, reduction="sum", batch_size=3)), "batch_size=3: only with"),
+        (
+            lambda: labels.last_layer(a, seen(g, reduction="sum", batch_size=3)),
+            r"`batch_size=3` is allowed only with reduction='mean'; a sum is not divided",
+        ),
         (lambda: labels.last_layer(a, seen(g, batch_size=0)), "batch_size=0"),
         (lambda: step(batch_size=0), "batch_size=0"),
         (lambda: labels.Noise(-1), "std=-1"),
@@ -422,7 +433,10 @@ def test_bad_input_is_named() -> None:
         (lambda: labels.Noise(1, confidence=1), "confidence=1"),
         (lambda: labels.Precision(unit_roundoff=0), "unit_roundoff=0"),
         (lambda: labels.Precision(rcond=1), "rcond=1"),
-        (lambda: labels.last_layer(a, seen(g, bias_gradient=np.ones(2))), r"bias_gradient of shape \(2,\)"),
+        (
+            lambda: labels.last_layer(a, seen(g, bias_gradient=np.ones(2))),
+            r"`bias_gradient` must hold one value per weight vector, 1 in all, got shape \(2,\)",
+        ),
         (lambda: labels.general(a, seen(g, bias_gradient=1.0)), "bias_gradient: only for one layer"),
         (lambda: labels.general(a, step(bias_difference=1.0)), "bias_difference: only for one layer"),
     ]
@@ -430,13 +444,13 @@ def test_bad_input_is_named() -> None:
         with pytest.raises(ValueError, match=message):
             call()
     wrong: list[tuple[Callable[[], object], str]] = [
-        (lambda: labels.last_layer(None, g), "knowledge: is a NoneType, must be activations, an array, or labels.Kno"),
-        (lambda: labels.last_layer(torch.nn.Linear(4, 1), g), "knowledge: is a Linear, must be activations"),
-        (lambda: labels.general(torch.nn.Linear(4, 1), g), "knowledge: is a Linear, must be jacobian"),
+        (lambda: labels.last_layer(None, g), r"`knowledge` must be activations, .*got a NoneType"),
+        (lambda: labels.last_layer(torch.nn.Linear(4, 1), g), r"`knowledge` must be activations, .*got a Linear"),
+        (lambda: labels.general(torch.nn.Linear(4, 1), g), r"`knowledge` must be jacobian, an .*got a Linear"),
         (lambda: labels.KnownModel(torch.nn.Linear(4, 1)), "inputs"),  # type: ignore[call-arg]
         (lambda: labels.last_layer(a, None), "`observation` must be a gradient.*got None"),
         (lambda: labels.WeightDifference(g), "optimizer"),  # type: ignore[call-arg]
-        (lambda: labels.WeightDifference(g, 0.1), "optimizer=float: must be torch.optim.SGD or labels.SGD"),
+        (lambda: labels.WeightDifference(g, 0.1), r"`optimizer` must be torch\.optim\.SGD .*got float"),
         (lambda: seen(g, weights=g), "weights"),  # type: ignore[call-arg]
         (lambda: seen(g, bias_difference=0.1), "bias_difference"),  # type: ignore[call-arg]
         (lambda: step(bias_gradient=1.0), "bias_gradient"),

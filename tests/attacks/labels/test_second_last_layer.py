@@ -174,19 +174,21 @@ def test_bad_input_of_the_hidden_layer_is_named() -> None:
     for change, message in [
         ({"positive_ratio": 0.5}, "`positive_ratio` must differ from 0.5"),
         ({"positive_ratio": 1.5}, "positive_ratio=1.5"),
-        ({"observation": np.ones((3, 4))}, "gradient: of 3 neurons, but the layer has 2"),
+        ({"observation": np.ones((3, 4))}, r"`gradient` must be of the layer's 2 neurons, got 3"),
         ({"neurons": 2}, "neurons=2"),
         ({"neurons": []}, "`neurons` must name"),
         ({"knowledge": labels.KnownModel([torch.nn.Linear(4, 2)], a)}, "model: is a list; several steps are for last_"),
     ]:
         with pytest.raises(ValueError, match=message):
             labels.second_last_layer(**{**ok, **change})
-    with pytest.raises(ValueError, match=r"derivatives of shape \(4, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"`derivatives` must have shape \(3, p\), one row for each row of activations, got \(4, 2\)"
+    ):
         labels.KnownHiddenLayer(a, np.ones((4, 2)))
     for change, message in [
         ({"observation": None}, "`observation` must be a gradient.*got None"),
-        ({"knowledge": None}, "knowledge: is a NoneType, must be a labels.KnownModel or labels.KnownHiddenLayer"),
-        ({"knowledge": a}, "knowledge: is a ndarray, must be a labels.KnownModel or labels.KnownHiddenLayer"),
+        ({"knowledge": None}, r"`knowledge` must be a labels\.KnownModel or labels\.KnownHiddenLayer, got a NoneType"),
+        ({"knowledge": a}, r"`knowledge` must be a labels\.KnownModel or labels\.KnownHiddenLayer, got a ndarray"),
     ]:
         with pytest.raises(TypeError, match=message):
             labels.second_last_layer(**{**ok, **change})
@@ -282,7 +284,7 @@ def test_what_malicious_input_refuses() -> None:
     still = torch.nn.Sequential(linear(20, 4), torch.nn.Tanh(), linear(4, 1))
     torch.nn.init.zeros_(still[2].weight)
     for arguments, message in [
-        ({"model": tanh, "batch_size": 23}, r"batch_size=23: must be at most p1 - p2 = 30 - 8 = 22"),
+        ({"model": tanh, "batch_size": 23}, r"`batch_size` must be at most p1 - p2 = 30 - 8 = 22, got 23"),
         ({"model": _net(30, 8, torch.nn.ReLU, torch.float32), "batch_size": 5}, "derivative .* is 0 on an interval"),
         ({"weights": np.ones((2, 9)), "activation": torch.relu, "batch_size": 5}, "derivative is 0 on an interval"),
         ({"weights": np.ones((2, 9)), "batch_size": 5}, "`activation` must be given"),
@@ -302,7 +304,7 @@ def test_what_malicious_input_refuses() -> None:
         with pytest.raises(ValueError, match=message):
             labels.malicious_input(**{"seed": 0, **arguments})
     made = labels.malicious_input(tanh, batch_size=22, seed=0)
-    with pytest.raises(ValueError, match="gradient: of 7 neurons, but the first layer has 8"):
+    with pytest.raises(ValueError, match=r"`gradient` must be of the first layer's 8 neurons, got 7"):
         made.recover(np.ones((7, 30)), positive_ratio=0.2)
     with pytest.raises(ValueError, match=r"`positive_ratio` must differ from 0\.5"):
         made.recover(np.ones((8, 30)), positive_ratio=0.5)

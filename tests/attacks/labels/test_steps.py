@@ -99,7 +99,7 @@ def test_other_optimisers_are_refused() -> None:
     with pytest.raises(ValueError, match=r"`weights` must be given with weight_decay > 0"):
         labels.last_layer(rows, labels.WeightDifference(np.ones(4), labels.SGD(lr=1, weight_decay=0.1)))
     rule = labels.SGD(lr=1, momentum=0.9, momentum_buffer=np.ones(3))
-    with pytest.raises(ValueError, match=r"momentum_buffer of shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"`momentum_buffer` must have the difference's shape .*got \(3,\)"):
         labels.last_layer(rows, labels.WeightDifference(np.ones(4), rule))
 
 
@@ -126,7 +126,7 @@ def test_several_steps_without_probabilities_are_joined() -> None:
         labels.combine([])
     with pytest.raises(ValueError, match="same batch"):
         labels.combine([each[0], labels.last_layer(rows[0, :5], gradient[0])])
-    with pytest.raises(TypeError, match=r"recoveries\[0\]=int"):
+    with pytest.raises(TypeError, match=r"`recoveries\[0\]` must be a LabelRecovery, got int"):
         labels.combine([3])  # type: ignore[list-item]
 
 
@@ -198,7 +198,10 @@ def test_general_names_bad_input() -> None:
     deep = torch.nn.Sequential(model[0], torch.nn.Unflatten(1, (8, 5)), torch.nn.Tanh())
     known, rows = labels.KnownModel(model, x), np.ones((3, 4))
     cases: list[tuple[Callable[[], object], str]] = [
-        (lambda: labels.general(rows, np.ones(5)), r"gradient of shape \(5,\)"),
+        (
+            lambda: labels.general(rows, np.ones(5)),
+            r"`gradient` must have shape \(4,\) or \(K, 4\) to match the activations, got \(5,\)",
+        ),
         (
             lambda: labels.general(rows, np.ones((2, 4)), known_probs=np.ones(3)),
             "`known_probs` must have as many classes as the gradient.*got 1",
@@ -211,12 +214,15 @@ def test_general_names_bad_input() -> None:
         (lambda: labels.general(known, np.ones(4), parameters="0.weight"), "of shape .40, 10."),
         (lambda: labels.general(known, {"0.weight": np.ones(4)}), "parameter '0.bias' is missing"),
         (lambda: labels.general(labels.KnownModel([model], x), np.ones(4)), "model: is a list"),
-        (lambda: labels.general(labels.KnownModel(deep, x), np.ones(4)), r"\(20, 8, 5\) for 20 rows, must be one or K"),
+        (
+            lambda: labels.general(labels.KnownModel(deep, x), np.ones(4)),
+            r"`model` must return one or K logits per row, got shape \(20, 8, 5\) for 20 rows",
+        ),
     ]
     for call, message in cases:
         with pytest.raises(ValueError, match=message):
             call()
-    with pytest.raises(TypeError, match="knowledge: is a NoneType, must be jacobian"):
+    with pytest.raises(TypeError, match=r"`knowledge` must be jacobian, an .*got a NoneType"):
         labels.general(None, np.ones(4))
     with pytest.raises(TypeError, match="inputs"):
         labels.KnownModel(model)  # type: ignore[call-arg]
@@ -281,9 +287,12 @@ def test_idlg_and_gradient_norm() -> None:
     )
     assert by_norm.kind == "estimate"
     for call, message in [
-        (lambda: labels.idlg(np.ones(3)), r"gradients of shape \(3,\)"),
-        (lambda: labels.idlg(gradients, bias_gradients=np.ones(3)), r"bias_gradients of shape \(3,\)"),
-        (lambda: labels.gradient_norm(np.ones(3), positive_ratio=0.1), r"gradients of shape \(3,\)"),
+        (lambda: labels.idlg(np.ones(3)), r"`gradients` must have shape \(N, d\) or \(N, K, d\).*got \(3,\)"),
+        (
+            lambda: labels.idlg(gradients, bias_gradients=np.ones(3)),
+            r"`bias_gradients` must have shape \(40, 4\) to match gradients, got \(3,\)",
+        ),
+        (lambda: labels.gradient_norm(np.ones(3), positive_ratio=0.1), r"`gradients` must have shape \(N, \.\.\.\)"),
         (lambda: labels.gradient_norm(flat, positive_ratio=0), "positive_ratio=0"),
         (lambda: labels.idlg(gradients * np.nan), "must be finite"),
     ]:

@@ -107,7 +107,7 @@ def test_a_mechanism_without_noise_gives_canaries_away_and_loud_noise_does_not()
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_size": 10, "expected_batch_size": None}, "batch_size=10: canaries are in or out by coins"),
+        ({"batch_size": 10, "expected_batch_size": None}, r"`ensemble` must have Poisson or .*got batch_size=10"),
         ({"expected_batch_size": None}, "`ensemble` must have an expected_batch_size"),
     ],
 )
@@ -122,10 +122,12 @@ def test_bad_canaries_are_named() -> None:
         membership.canaries(_ROWS, 3, count=0, seed=0)
     with pytest.raises(ValueError, match="classes=1"):
         membership.canaries(_ROWS, 1, count=1, seed=0)
-    with pytest.raises(ValueError, match=r"features.shape=\(12,\)"):
+    with pytest.raises(ValueError, match=r"`features` must have shape \(rows, inputs\), at least 1 each, got \(12,\)"):
         membership.canaries(_ROWS[0], 3, count=1, seed=0)
 
 
 def test_integers_hold_no_direction() -> None:
-    with pytest.raises(TypeError, match=r"features.dtype=uint8: must be floating"):
+    with pytest.raises(
+        TypeError, match=r"`features` must be floating, got uint8: integers cannot hold a random direction"
+    ):
         membership.canaries(np.ones((5, 4), np.uint8), 3, count=2, seed=0)

@@ -105,17 +105,20 @@ def test_no_model_no_proof():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match=r"losses.shape=\(3,\)"):
+    with pytest.raises(ValueError, match=r"`losses` must have shape \(runs, rows\), at least 1 each, got \(3,\)"):
         membership.loss_threshold(np.ones(3), threshold=1.0)
-    with pytest.raises(ValueError, match=r"threshold.shape=\(2,\)"):
+    with pytest.raises(ValueError, match=r"`threshold` must be a number or have shape \(3,\), got shape \(2,\)"):
         membership.loss_threshold(np.ones((3, 2)), threshold=np.ones(2))
     with pytest.raises(ValueError, match="row 0 is in 0 reference models"):
         membership.likelihood_ratio(np.ones((1, 2)), np.ones((3, 2)), np.zeros((3, 2), bool))
-    with pytest.raises(ValueError, match=r"reference_included.shape=\(2,\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"`reference_included` must be bool of shape \(3, 2\), as the losses, got bool of shape \(2,\)",
+    ):
         membership.likelihood_ratio(np.ones((1, 2)), np.ones((3, 2)), np.zeros(2, bool))
     with pytest.raises(ValueError, match=r"`share` must be in \(0, 1\], got 0"):
         membership.guess(np.ones((1, 2)), share=0)
-    with pytest.raises(ValueError, match=r"included.shape=\(3,\)"):
+    with pytest.raises(ValueError, match=r"`included` must be bool of shape \(1, 2\), got bool of shape \(3,\)"):
         membership.guess(np.ones((1, 2))).tally(np.ones(3, bool))
     with pytest.raises(ValueError, match="runs=0"):
         membership.play(_ensemble(), X, Y, runs=0)
@@ -125,9 +128,9 @@ def test_bad_input_is_named():
 def test_one_reference_of_each_kind_tells_no_spread():
     """Its deviation came out as 0, and the score as ±10¹² by chance."""
     losses, coins = np.random.default_rng(0).random((3, 4)), np.arange(4) % 2 == 0
-    with pytest.raises(ValueError, match="every row is in one reference model"):
+    with pytest.raises(ValueError, match=r"every row is in only one reference model, which shows no spread"):
         membership.likelihood_ratio(losses, losses[:2], np.array([coins, ~coins]))
-    with pytest.raises(ValueError, match="every row is out of one reference model"):
+    with pytest.raises(ValueError, match=r"reference_included: every row is out of only one reference model,"):
         membership.likelihood_ratio(losses, losses, np.array([coins, ~coins, np.ones(4, bool)]))
     there = np.array([coins, ~coins, coins])
     assert np.isfinite(membership.likelihood_ratio(losses, losses, there)).all()

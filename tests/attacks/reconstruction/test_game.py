@@ -164,7 +164,7 @@ def test_merging_what_does_not_belong_together() -> None:
     )
     with pytest.raises(ValueError, match="data='"):
         game.merge(elsewhere)
-    with pytest.raises(TypeError, match="other=int: must be a ReconstructionGame"):
+    with pytest.raises(TypeError, match=r"`other` must be a ReconstructionGame, got int"):
         game.merge(3)
 
 
@@ -208,15 +208,27 @@ def test_priors_are_distinct_rows_with_the_target_anywhere() -> None:
     ("change", "error", "message"),
     [
         ({"num_candidates": 1}, ValueError, r"num_candidates=1: must be an integer in \[2, inf\]"),
-        ({"num_candidates": 7}, ValueError, "num_candidates=7: must be at most the 6 rows of the pool"),
+        ({"num_candidates": 7}, ValueError, r"`num_candidates` must be at most the 6 rows of the pool, got 7"),
         ({"runs": 0}, ValueError, r"runs=0: must be an integer in \[1, inf\]"),
         ({"first_run": -1}, ValueError, r"runs=range\(-1, 1\): must start in"),
         ({"method": "best"}, ValueError, "method='best': must be one of 'auto', 'sum', 'top', 'likelihood'"),
-        ({"prior": [0.5, 0.5]}, ValueError, r"prior.shape=\(2,\): must give one probability to each of 3"),
-        ({"prior": [[0.5, 0.25, 0.25]] * 2}, ValueError, r"prior.shape=\(2, 3\): must be \(3,\), one prior"),
+        (
+            {"prior": [0.5, 0.5]},
+            ValueError,
+            r"`prior` must give one probability to each of 3 candidates, got shape \(2,\)",
+        ),
+        (
+            {"prior": [[0.5, 0.25, 0.25]] * 2},
+            ValueError,
+            r"`prior` must have shape \(3,\), one prior for all runs, got \(2, 3\)",
+        ),
         ({"progress": 1}, TypeError, "progress=1: must be a callable"),
-        ({"prior": [0.5, 0.2, 0.2]}, ValueError, r"prior: sums to 0.8\d*, must be 1"),
-        ({"prior": [0.5, 0.25, 0.25], "method": "sum"}, ValueError, "prior: given, but method='sum'"),
+        ({"prior": [0.5, 0.2, 0.2]}, ValueError, r"`prior` must sum to 1, got 0\.8\d*"),
+        (
+            {"prior": [0.5, 0.25, 0.25], "method": "sum"},
+            ValueError,
+            r"`prior` must be None with method='sum', which takes all candidates as equally likely",
+        ),
         ({"confidence": 1.0}, ValueError, r"confidence=1.0: must be in \(0, 1"),
         ({"pool_features": np.zeros((6, 3))}, ValueError, r"pool.features.shape=\(6, 3\): must be \(rows, 2\)"),
         ({"pool_labels": np.zeros(6)}, TypeError, "pool.labels.dtype=float64: must be an integer type"),
@@ -235,5 +247,5 @@ def test_errors(change, error, message) -> None:
 
 
 def test_shuffled_batches_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"ensemble: batch_size=20: .*use Poisson or full batches"):
+    with pytest.raises(ValueError, match=r"`ensemble` must have Poisson or full batches,.*, got batch_size=20"):
         _play(1.0, known=60, runs=1, steps=3, batch_size=20)

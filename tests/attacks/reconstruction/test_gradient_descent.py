@@ -143,7 +143,9 @@ def test_an_image_is_recovered_through_a_frozen_extractor() -> None:
     start = np.square(features[:6].mean(axis=0) - features[6:]).mean()
     assert np.square(again - features[6:]).mean() < start / 100
     assert all(p.requires_grad and p.grad is None for p in extractor.parameters())
-    with pytest.raises(ValueError, match=r"embedding: makes \(1, 24\) of shape=\(1, 6, 6\), must make \(1, 7\)"):
+    with pytest.raises(
+        ValueError, match=r"`embedding` must map one point of shape \(1, 6, 6\) to shape \(1, 7\), got \(1, 24\)"
+    ):
         attacks.gradient(_run()[0], embedding=through)
     with pytest.raises(TypeError, match="shape"):
         attacks.FrozenEmbedding(extractor)
@@ -175,14 +177,18 @@ def test_results_do_not_depend_on_company_threads_or_workers() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"labels": [0]}, ValueError, r"labels.shape=\(1,\): must be \(runs=2,\)"),
-        ({"labels": [0, 4]}, ValueError, r"labels span \[0, 4\]: must lie in \[0, 3\]"),
-        ({"labels": [0.0, 1.0]}, TypeError, "labels.dtype=float64"),
+        ({"labels": [0]}, ValueError, r"`labels` must have shape \(runs=2,\), got \(1,\)"),
+        ({"labels": [0, 4]}, ValueError, r"`labels` must lie in \[0, 3\], got values in \[0, 4\]"),
+        ({"labels": [0.0, 1.0]}, TypeError, "`labels` must be of an integer type, got float64"),
         ({"l1_weight": -1}, ValueError, "l1_weight=-1"),
-        ({"box": (1.0, 1.0)}, ValueError, r"box=\(1.0, 1.0\): low must be below high"),
-        ({"box": (0.0, np.inf)}, ValueError, r"box=\(0.0, inf\): must be below 1e30 in size"),
+        ({"box": (1.0, 1.0)}, ValueError, r"`box` must have low below high, got \(1\.0, 1\.0\)"),
+        ({"box": (0.0, np.inf)}, ValueError, r"`box` must hold numbers below 1e30 in magnitude, got \(0\.0, inf\)"),
         ({"descent": 5}, TypeError, "descent is a int: must be a Descent"),
-        ({"execution": dpsgd.Execution(checkpoint="x")}, ValueError, "execution.checkpoint='x': must be None"),
+        (
+            {"execution": dpsgd.Execution(checkpoint="x")},
+            ValueError,
+            r"`execution\.checkpoint` must be None for attacks\.gradient, got 'x'",
+        ),
         ({"execution": 2}, TypeError, "execution is a int"),
     ],
 )
@@ -218,7 +224,8 @@ def test_the_run_of_another_module_is_refused_and_inversion_takes_it() -> None:
         x, y, runs=2, per_run=dpsgd.PerRun(dpsgd.Rows(x[:1], y[:1])), observer=dpsgd.Observer(record=True)
     )
     advice = (
-        r"run: of dpsgd.ModuleNetwork, module Sequential: must be .*attacks\.inversion\.invert\(module, .*states=run"
+        r"`run` must be of a dpsgd\.Network, got a dpsgd\.ModuleNetwork of Sequential; "
+        r".*attacks\.inversion\.invert\(module, .*states=run"
     )
     with pytest.raises(ValueError, match=advice):
         attacks.gradient(run, [0, 0])
@@ -242,7 +249,7 @@ def test_parameters_of_another_size_are_named() -> None:
     assert run.thetas is not None
     for name in ("thetas", "observed"):
         short = dataclasses.replace(run, **{name: getattr(run, name)[..., :-1]})
-        with pytest.raises(ValueError, match=rf"run\.{name}\.shape=\(2, 4, 63\): must end in the 64 parameters"):
+        with pytest.raises(ValueError, match=rf"`run\.{name}` must end in the 64 parameters.*got shape \(2, 4, 63\)"):
             attacks.gradient_loss(short, points, labels)
 
 
@@ -272,5 +279,5 @@ def test_what_is_no_network_or_shape_is_named() -> None:
         attacks.FrozenEmbedding(lambda x: x, (7,))
     with pytest.raises(TypeError, match="shape=7"):
         attacks.FrozenEmbedding(torch.nn.Identity(), 7)
-    with pytest.raises(ValueError, match=r"embedding: does not take inputs of shape=\(7,\): "):
+    with pytest.raises(ValueError, match=r"`embedding` must take inputs of shape \(7,\): "):
         attacks.gradient(run, labels, embedding=attacks.FrozenEmbedding(torch.nn.Linear(5, 36), (7,)))

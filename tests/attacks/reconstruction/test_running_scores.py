@@ -115,13 +115,29 @@ def test_the_likelihood_attack_is_the_best_and_its_posterior_is_calibrated() -> 
     ("change", "error", "message"),
     [
         ({"clipped_norms": None}, ValueError, "`clipped_norms` is required with method='likelihood'"),
-        ({"clipped_norms": NORMS[:2]}, ValueError, r"clipped_norms.shape=\(2, 30, 5\): must be that of dots"),
-        ({"noise_multiplier": None}, ValueError, r"noise_multiplier=None: must be in \(0, inf\)"),
-        ({"noise_multiplier": 0}, ValueError, r"noise_multiplier=0"),
-        ({"prior": [1.0]}, ValueError, r"prior.shape=\(1,\)"),
+        (
+            {"clipped_norms": NORMS[:2]},
+            ValueError,
+            r"`clipped_norms` must have the shape of `dots`, \(6, 30, 5\), got \(2, 30, 5\)",
+        ),
+        (
+            {"noise_multiplier": None},
+            ValueError,
+            r"`noise_multiplier` must be in \(0, inf\) for method='likelihood', got None",
+        ),
+        (
+            {"noise_multiplier": 0},
+            ValueError,
+            r"`noise_multiplier` must be in \(0, inf\) for method='likelihood', got 0\.0",
+        ),
+        ({"prior": [1.0]}, ValueError, r"`prior` must give one probability to each of 5 candidates, got shape \(1,\)"),
         ({"prior": [0.5, 0.5, 0.5, -0.5, 0]}, ValueError, r"prior\[3\]=-0.5: must be in \[0, 1\]"),
-        ({"prior": [0.2, 0.2, 0.2, 0.2, 0.1]}, ValueError, "prior: sums to 0.9"),
-        ({"prior": [0.2] * 5, "method": "top"}, ValueError, "prior: given, but method='top'"),
+        ({"prior": [0.2, 0.2, 0.2, 0.2, 0.1]}, ValueError, r"`prior` must sum to 1, got 0\.9"),
+        (
+            {"prior": [0.2] * 5, "method": "top"},
+            ValueError,
+            r"`prior` must be None with method='top', which takes all candidates as equally likely; use 'likelihood'",
+        ),
     ],
 )
 def test_errors(change, error, message) -> None:

@@ -84,7 +84,11 @@ def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_surv
             ValueError,
             "must have equally many rows, at least 2",
         ),
-        (lambda: attacks.reconstructor(np.zeros(3), np.zeros((3, 2))), ValueError, r"parameters.shape=\(3,\)"),
+        (
+            lambda: attacks.reconstructor(np.zeros(3), np.zeros((3, 2))),
+            ValueError,
+            r"`parameters` must have shape \(rows, columns\), got \(3,\)",
+        ),
         (
             lambda: attacks.reconstructor([["a"]], [[1.0]]),
             TypeError,
@@ -93,7 +97,7 @@ def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_surv
         (
             lambda: attacks.reconstructor(np.full((3, 2), np.nan), np.zeros((3, 2))),
             ValueError,
-            "parameters: must be fi",
+            r"`parameters` must be finite",
         ),
         (lambda: attacks.ReconstructorTraining(epochs=0), ValueError, "epochs=0"),
         (lambda: attacks.ReconstructorTraining(held_out=1), ValueError, "held_out=1"),
@@ -119,7 +123,7 @@ def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_surv
         (
             lambda: attacks.shadow_models(_ensemble(1), KNOWN.features, KNOWN.labels, np.zeros((2, 64)), [0]),
             ValueError,
-            r"points.shape=\(2, 64\), labels.shape=\(1,\)",
+            r"`points` and `labels` must have shapes .*got \(2, 64\) and \(1,\)",
         ),
     ],
 )

@@ -88,12 +88,21 @@ def test_the_interval_covers() -> None:
     [
         (
             lambda: attacks.nearest_prior([[1.0]], [0], [[1.0]], num_candidates=2),
-            "num_candidates=2: must be at most the 1 rows",
+            r"`num_candidates` must be at most the 1 rows of pool, got 2",
         ),
-        (lambda: attacks.nearest_prior([[1.0]], [2], [[1.0], [2]], num_candidates=2), r"target_index spans \[2, 2\]"),
+        (
+            lambda: attacks.nearest_prior([[1.0]], [2], [[1.0], [2]], num_candidates=2),
+            r"`target_index` must lie in \[0, 1\], got values in \[2, 2\]",
+        ),
         (lambda: attacks.nearest_prior([[1.0]], [0.5], [[1.0], [2]], num_candidates=2), "target_index"),
-        (lambda: attacks.nearest_prior([[1.0, 2]], [0], [[1.0], [2]], num_candidates=2), r"pool.shape=\(2, 1\)"),
-        (lambda: attacks.pixels_within([[1.0]], [[1.0, 2]]), r"originals.shape=\(1, 2\)"),
+        (
+            lambda: attacks.nearest_prior([[1.0, 2]], [0], [[1.0], [2]], num_candidates=2),
+            r"`pool` must have the 2 columns of reconstructions, got shape \(2, 1\)",
+        ),
+        (
+            lambda: attacks.pixels_within([[1.0]], [[1.0, 2]]),
+            r"`originals` must have the shape of `reconstructions`, \(1, 1\), got \(1, 2\)",
+        ),
         (lambda: attacks.pixels_within([[1.0]], [[1.0]], tolerance=0), "tolerance=0"),
         (lambda: attacks.pixel_success([[1.0]], [[1.0]], fraction=2), "fraction=2"),
         (lambda: attacks.nearest_neighbour_mse([[1.0]]), "at least two rows"),
