@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -19,6 +20,7 @@ from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.audit.hyperparameters import reconstruction_section
 from leakcore.cli import main
 from leakcore.cli.exit_codes import checked
+from leakcore.cli.numbers import as_typed
 
 BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10")
 
@@ -347,3 +349,20 @@ def test_memory_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) 
         done = CliRunner().invoke(main, [*BOUND[:-2], "--num-candidates", "1000000"])
         assert done.exit_code == 2
         assert "--num-candidates=1000000: cannot be computed with that (not enough memory" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("message", "printed"),
+    [
+        ("steps=0: must be at least 1", "--steps=0: must be at least 1"),
+        ("`steps` must be at least 1, got 0", "`--steps` must be at least 1, got 0"),
+        ("`local_steps` must be at least 1", "`local_steps` must be at least 1"),
+    ],
+)
+def test_an_error_names_the_option_in_place_of_the_argument(message: str, printed: str) -> None:
+    @click.command()
+    @click.option("--steps", type=int)
+    def command(steps: int) -> None:
+        click.echo(as_typed(ValueError(message), {}))
+
+    assert CliRunner().invoke(command, ["--steps", "0"]).output == f"{printed}\n"

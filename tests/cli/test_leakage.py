@@ -62,12 +62,18 @@ MINE = ("nets_to_measure:build", "--data", "rows.npz")
         ((*MINE, "--samples", "0"), "'--samples': 0 is not in the range 1<=x<=100000"),
         (
             (*MINE, "--attribute", "few"),
-            "attribute='few': the data have 9 pairs of rows with and without it that share",
+            "`attribute='few'` must have at least 10 pairs of rows with and without it that share a target, got 9",
         ),
         ((*MINE, "--attribute", "same"), "attribute='same': no target has 1 rows on both sides"),
-        ((*MINE, "--attribute", "odd"), "attribute='odd': attribute.shape=(40,): must be (n,) of 0 and 1"),
-        ((*MINE, "--attribute", "short"), "attribute='short': attribute.shape=(7,): must be (40,)"),
-        (("nets_to_measure:build", "--data", "few.npz"), "attribute='mean': the data have "),
+        (
+            (*MINE, "--attribute", "odd"),
+            "attribute='odd': `attribute` must have shape (n,) and hold 0 and 1, got shape (40,)",
+        ),
+        (
+            (*MINE, "--attribute", "short"),
+            "attribute='short': `attribute` must have shape (40,), one for each row, got (7,)",
+        ),
+        (("nets_to_measure:build", "--data", "few.npz"), "`attribute='mean'` must have at least 10 pairs of rows"),
         (
             ("no_such_nets:build", "--data", "rows.npz"),
             "model='no_such_nets:build': cannot import no_such_nets (Module",

@@ -295,7 +295,7 @@ def test_lbfgs_does_not_iterate_more_than_asked():
     of_conv = inversion.gradient(conv, torch.rand(1, 1, 8, 8), [0])
     with pytest.raises(ValueError, match=r"nn\.Linear"):
         inversion.closed_form(conv, of_conv, (1, 8, 8))
-    with pytest.raises(ValueError, match=r"inputs of shape .* are no images"):
+    with pytest.raises(ValueError, match=r"inputs of shape .* are not images"):
         inversion.invert(model, g, (12,), labels=[0], optimizer=inversion.LBFGS(iterations=20, restarts=1)).figure()
 
 

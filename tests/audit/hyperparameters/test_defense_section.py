@@ -49,7 +49,7 @@ def test_what_it_cannot_take_is_refused_before_any_work(defense: Any, more: dict
 
 
 def test_wrong_types_are_named() -> None:
-    with pytest.raises(TypeError, match="defense=float"):
+    with pytest.raises(TypeError, match=r"`defense` must be a leakcore\.defenses\.Defense, got float"):
         audit.AuditConfig(**SMALL, defense=0.1)
     with pytest.raises(TypeError, match="defense=3"):
         defenses.parse(3)  # type: ignore[arg-type]
