@@ -38,11 +38,11 @@ class Accountant:
         name = validate.one_of(*METHODS, method=method)
         sigmas, rates, count = parse_schedule(noise_multiplier, sample_rate, steps)
         if orders is not None and name != "rdp":
-            raise ValueError(f"orders={orders!r}: only method='rdp' takes it, not {name!r}")
+            raise ValueError(f"`orders` must be None with method={name!r}, got {orders!r}: only method='rdp' takes it")
         loss = PrivacyLoss.of_steps(sigmas, rates, count)
         if relation == "replace" and name == "rdp" and loss.groups:
             raise ValueError(
-                "method='rdp' does not cover adjacency='replace' with sample_rate < 1: use 'exact' or 'pld'"
+                "`method` must be 'exact' or 'pld' for adjacency='replace' with sample_rate < 1, got 'rdp'"
             )
         return cls(loss, relation, name, _orders(orders))
 

@@ -102,7 +102,7 @@ def noise_multiplier(
         value = 0.0
     elif at_one.method == "pld" and slack <= (least := STEPS[at_one.relation] * fft_rounding(count)):
         raise ValueError(
-            f"delta={slack!r}: must be above {least:.2g} with method='pld', whose convolutions round as much over "
+            f"`delta` must be above {least:.2g} with method='pld', got {slack!r}: its convolutions round as much over "
             f"{count} steps; use method='exact'"
         )
     else:

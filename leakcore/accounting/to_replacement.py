@@ -38,9 +38,9 @@ def to_replacement(claim: Epsilon) -> Epsilon:
         '10.00'
     """
     if not isinstance(claim, Epsilon):
-        raise TypeError(f"claim={claim!r}: must be an Epsilon, as accounting.epsilon returns it")
+        raise TypeError(f"`claim` must be an Epsilon, as accounting.epsilon returns it, got {claim!r}")
     if claim.adjacency != "add-remove":
-        raise ValueError(f"claim is under {claim.adjacency} adjacency: must be under add-remove")
+        raise ValueError(f"`claim` must be under add-remove adjacency, got one under {claim.adjacency} adjacency")
     value = float(claim.value)
     log_delta = -math.inf
     if claim.delta:  # e^ε may overflow

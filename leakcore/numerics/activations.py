@@ -44,11 +44,11 @@ class Activation:
         validate.non_negative(lipschitz=self.lipschitz)
         validate.non_negative(at_zero=self.at_zero)
         if not validate.real(bound=self.bound) >= self.at_zero:
-            raise ValueError(f"bound={self.bound!r}: must be at least at_zero={self.at_zero!r}")
+            raise ValueError(f"`bound` must be at least at_zero={self.at_zero!r}, got {self.bound!r}")
 
     def __call__(self, u: Any) -> np.ndarray:
         if self.function is None:
-            raise ValueError(f"activation {self.name!r}: has no function to evaluate")
+            raise ValueError(f"`activation` must have a function to evaluate, but {self.name!r} has none")
         return np.asarray(self.function(np.asarray(u, dtype=np.float64)))
 
 
@@ -85,5 +85,5 @@ def activation(value: Activation | str) -> Activation:
     if isinstance(value, Activation):
         return value
     if not isinstance(value, str):
-        raise TypeError(f"activation={value!r}: must be a name or an Activation")
+        raise TypeError(f"`activation` must be a name or an Activation, got {value!r}")
     return ACTIVATIONS[validate.one_of(*ACTIVATIONS, activation=value)]

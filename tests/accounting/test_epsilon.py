@@ -68,7 +68,7 @@ def test_convolutions_do_not_round_a_small_delta_away(steps: int) -> None:
     far = accounting.epsilon(1.0, 0.01, steps, delta=1e-14)
     assert accounting.delta(1.0, 0.01, steps, epsilon=far.interval[0], method="pld").value >= 1e-14
     assert accounting.epsilon(1.0, 0.01, steps, delta=1e-14, method="pld").value == math.inf
-    with pytest.raises(ValueError, match="delta=1e-13: must be above 2e-13 with method='pld'"):
+    with pytest.raises(ValueError, match="`delta` must be above 2e-13 with method='pld', got 1e-13"):
         accounting.noise_multiplier(epsilon=4.0, delta=1e-13, sample_rate=0.1, steps=100, method="pld")
 
 
@@ -194,11 +194,14 @@ def test_little_noise(sigma: float, rate: float, steps: int) -> None:
         ({"delta": -0.1}, "delta=-0.1"),
         ({"adjacency": "zero-out"}, "adjacency='zero-out'"),
         ({"method": "prv"}, "method='prv'"),
-        ({"orders": [2.0]}, "orders=.*only method='rdp'"),
+        ({"orders": [2.0]}, "`orders` must be None with method='exact'.*only method='rdp'"),
         ({"method": "rdp", "orders": "default"}, "orders='default'"),
         ({"method": "rdp", "orders": [0.5]}, r"orders\[0\]=0\.5"),
-        ({"method": "rdp", "adjacency": "replace", "sample_rate": 0.5}, "does not cover adjacency='replace'"),
-        ({"noise_multiplier": [1.0, 2.0, 3.0]}, r"noise_multiplier of shape \(3,\)"),
+        (
+            {"method": "rdp", "adjacency": "replace", "sample_rate": 0.5},
+            "`method` must be 'exact' or 'pld' for adjacency='replace'",
+        ),
+        ({"noise_multiplier": [1.0, 2.0, 3.0]}, r"`noise_multiplier` must be .* of length steps=2, got shape \(3,\)"),
     ],
 )
 def test_bad_input(changes: dict[str, Any], message: str) -> None:

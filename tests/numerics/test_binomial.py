@@ -60,19 +60,19 @@ def test_shapes() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="successes=6: must be at most trials=5"):
+    with pytest.raises(ValueError, match="`successes` must be at most trials=5, got 6"):
         clopper_pearson(6, 5, confidence=0.9)
-    with pytest.raises(ValueError, match="successes=-1: must be at least 0"):
+    with pytest.raises(ValueError, match="`successes` must be at least 0, got -1"):
         clopper_pearson(-1, 5, confidence=0.9)
-    with pytest.raises(ValueError, match="trials=0: must be at least 1"):
+    with pytest.raises(ValueError, match="`trials` must be at least 1, got 0"):
         clopper_pearson(0, 0, confidence=0.9)
-    with pytest.raises(TypeError, match=r"successes=0\.5"):
+    with pytest.raises(TypeError, match=r"`successes` must be an integer or an array of integers, got 0\.5"):
         clopper_pearson(0.5, 5, confidence=0.9)
-    with pytest.raises(TypeError, match="trials=True"):
+    with pytest.raises(TypeError, match="`trials` must be an integer or an array of integers, got True"):
         clopper_pearson(1, True, confidence=0.9)
     with pytest.raises(ValueError, match="confidence=1"):
         clopper_pearson(1, 5, confidence=1)
     with pytest.raises(ValueError, match="side='both'"):
         clopper_pearson(1, 5, confidence=0.9, side="both")
-    with pytest.raises(ValueError, match="must broadcast"):
+    with pytest.raises(ValueError, match="`successes` and `trials` must broadcast"):
         clopper_pearson([1, 2], [3, 4, 5], confidence=0.9)

@@ -72,7 +72,7 @@ def epsilon_lower_bound_best(
         ('k=1', ('k=1', 'k=2', 'k=4'))
     """
     if not isinstance(audits, Mapping) or not audits:
-        raise ValueError("audits: must be a mapping of at least one name to (scores_in, scores_out, k)")
+        raise ValueError("`audits` must be a mapping of at least one name to (scores_in, scores_out, k)")
     validate.instance(Threshold, threshold=threshold)
     scored = []
     for name, (inside, outside, k) in audits.items():

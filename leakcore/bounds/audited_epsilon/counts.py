@@ -219,7 +219,7 @@ def epsilon_opt(
 def _trials(trials: Any) -> tuple[int, int]:
     if isinstance(trials, (tuple, list)):
         if len(trials) != 2:
-            raise ValueError(f"trials={trials!r}: must be an integer or a pair (with the k rows, without them)")
+            raise ValueError(f"`trials` must be an integer or a pair (with the k rows, without them), got {trials!r}")
         return validate.integer(1, trials=trials[0]), validate.integer(1, trials=trials[1])
     both = validate.integer(1, trials=trials)
     return both, both

@@ -84,7 +84,9 @@ class RefutableClaim:
             direction=hypothesis.direction,
         )
         if out.family == "gdp" and out.delta == 0:
-            raise ValueError("delta=0.0: family='gdp' needs delta in (0, 1), a Gaussian mechanism has no finite ε at 0")
+            raise ValueError(
+                "`delta` must be in (0, 1) with family='gdp', got 0.0: no Gaussian mechanism has a finite ε there"
+            )
         return out
 
     @property

@@ -91,7 +91,7 @@ def epsilon_from_membership(
     level, slack = validate.confidence(confidence=confidence), validate.below_one(delta=delta)
     relation = parse_adjacency(adjacency)
     if rows is not None and design != "rows":
-        raise ValueError(f"rows={rows!r}: goes with coins='rows' only, not with {design!r}")
+        raise ValueError(f"`rows` must be None with coins={design!r}, got {rows!r}: it goes with coins='rows' only")
     if design == "rows":
         proof = epsilon_lower_bound_one_run(
             hits, n, n if rows is None else rows, confidence=level, delta=slack, adjacency=relation

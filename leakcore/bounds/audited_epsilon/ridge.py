@@ -91,13 +91,13 @@ def ridge_output_perturbation(
     """
     x = validate.squarable(features=features)
     if x.ndim != 2 or 0 in x.shape:
-        raise ValueError(f"features.shape={x.shape}: must be (rows, dimensions), neither of them 0")
+        raise ValueError(f"`features` must have shape (rows, dimensions), at least 1 each, got {x.shape}")
     y = np.zeros(len(x)) if targets is None else validate.squarable(targets=targets)
     if y.shape != x.shape[:1]:
-        raise ValueError(f"targets.shape={y.shape}: must be ({len(x)},), one for each row of features")
+        raise ValueError(f"`targets` must have shape ({len(x)},), one for each row of features, got {y.shape}")
     weight = validate.positive(regularisation=regularisation)
     if not 1.0 / validate.LARGE < weight < validate.LARGE:
-        raise ValueError(f"regularisation={weight!r}: must be in (1e-150, 1e150)")
+        raise ValueError(f"`regularisation` must be in (1e-150, 1e150), got {weight!r}")
     claimed, slack = validate.positive(epsilon=epsilon), validate.open_probability(delta=delta)
 
     # Not from XᵀX, whose rounding may exceed σ_d²; and σ_d rounded up, by what the product below may err.

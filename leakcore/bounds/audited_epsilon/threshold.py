@@ -48,7 +48,7 @@ class ScoredAudit(NamedTuple):
 def _checked(name: str, values: object) -> np.ndarray:
     out = validate.real_array("a number", lambda v: ~np.isnan(v), **{name: values})
     if out.ndim != 1 or out.size == 0:
-        raise ValueError(f"{name}.shape={out.shape}: must be one score per trial, at least one")
+        raise ValueError(f"`{name}` must hold one score per trial, at least one, got shape {out.shape}")
     return out
 
 
@@ -123,8 +123,8 @@ class SplitThreshold(Threshold):
         number = round(self.share * len(scores))
         if not 0 < number < len(scores):
             raise ValueError(
-                f"{name}: {len(scores)} trials at share={self.share} leave none to choose or none to count: give more, "
-                "or threshold=SimultaneousThreshold()"
+                f"`{name}` must hold more trials, got {len(scores)}: share={self.share} leaves none to choose or none "
+                "to count; or use threshold=SimultaneousThreshold()"
             )
         order = kernels.generator(self.seed, kernels.Stream.SCORE_SPLIT).permutation(len(scores))
         return scores[order[:number]], scores[order[number:]]

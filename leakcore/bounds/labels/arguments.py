@@ -15,9 +15,11 @@ def rows_and_residuals(jacobian: Any, probs: Any, labels: Any) -> tuple[np.ndarr
     """Rows (..., N, d), their norms and |p − y|, both (..., N); errors name the argument and the entry."""
     rows, _ = validate.host_array(jacobian=jacobian, finite=False)
     if rows.ndim < 2:
-        raise ValueError(f"jacobian of shape {rows.shape}: must be (..., N, d)")
+        raise ValueError(f"`jacobian` must have shape (..., N, d), got {rows.shape}")
     if rows.shape[-2] == 0:
-        raise ValueError(f"jacobian of shape {rows.shape}: an empty batch has no label to bound")
+        raise ValueError(
+            f"`jacobian` must have at least one row, got shape {rows.shape}: an empty batch has no label to bound"
+        )
     p, _ = validate.host_array(probs=probs)
     y, _ = validate.host_array(labels=labels)
     for name, array in (("probs", p), ("labels", y)):
@@ -32,7 +34,7 @@ def _broadcast(name: str, array: np.ndarray, shape: tuple[int, ...], of: str, ow
     """`array` must have `shape`, or lack leading dimensions of it; its last `own` dimensions must always be there."""
     if array.ndim < own or array.ndim > len(shape) or shape[len(shape) - array.ndim :] != array.shape:
         raise ValueError(
-            f"{name} of shape {array.shape} and {of}: {name} must be {shape}, or that without leading dimensions"
+            f"`{name}` must have shape {shape}, or that without leading dimensions, to match {of}, got {array.shape}"
         )
 
 
@@ -68,15 +70,15 @@ def joint_norms(grad_norms: Any, norms: np.ndarray, e: np.ndarray) -> np.ndarray
     if (off > 1e-3).any():
         at = tuple(int(i) for i in np.argwhere(off > 1e-3)[0])
         raise ValueError(
-            f"grad_norms: {float(first[at])!r} and {float(second[at])!r} for sample {at}, must be |p − y|·J and "
-            f"(1 − |p − y|)·J with |p − y| = {float(e[at])!r}: norms under the own and the flipped label"
+            "`grad_norms` must be |p − y|·J and (1 − |p − y|)·J, norms under the own and the flipped label, with "
+            f"|p − y| = {float(e[at])!r}, got {float(first[at])!r} and {float(second[at])!r} for sample {at}"
         )
     short = joint < norms * (1.0 - 1e-3)
     if short.any():
         at = tuple(int(i) for i in np.argwhere(short)[0])
         raise ValueError(
-            f"grad_norms: joint norm {float(joint[at])!r} of sample {at} (sum over both labels), must be at least "
-            f"‖dZ/dW‖ = {float(norms[at])!r}, which is part of it"
+            f"`grad_norms` must have a sum over both labels of at least ‖dZ/dW‖ = {float(norms[at])!r}, which is part "
+            f"of it, got {float(joint[at])!r} for sample {at}"
         )
     return np.asarray(np.maximum(joint, norms))
 

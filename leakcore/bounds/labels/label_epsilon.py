@@ -110,13 +110,13 @@ def label_epsilon(
     sigma = validate.non_negative(noise_multiplier=noise_multiplier)
     clip = validate.positive(max_grad_norm=max_grad_norm)
     if not 1e-290 < clip < 1e290:
-        raise ValueError(f"max_grad_norm={clip!r}: must be in (1e-290, 1e290)")
+        raise ValueError(f"`max_grad_norm` must be in (1e-290, 1e290), got {clip!r}")
     slack = validate.below_one(delta=delta)
     chosen = label_test(test)
     which, compose = chosen.name, chosen.composes
     rows, norms, e = given.rows_and_residuals(jacobian, probs, labels)
     if compose and (rows.ndim < 3 or not rows.shape[0]):
-        raise ValueError(f"jacobian of shape {rows.shape}: must be (steps, ..., N, d) to compose, steps ≥ 1")
+        raise ValueError(f"`jacobian` must have shape (steps, ..., N, d), steps ≥ 1, to compose, got {rows.shape}")
     reach = given.joint_norms(grad_norms, norms, e)
 
     own, flipped = given.clipped(e, reach, clip), given.clipped(1.0 - e, reach, clip)

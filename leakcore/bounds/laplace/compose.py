@@ -83,25 +83,28 @@ def compose(
     """
     levels = np.atleast_1d(validate.real_array("in (0, inf)", lambda v: (v > 0) & np.isfinite(v), epsilons=epsilons))
     if levels.ndim != 1 or not 0 < levels.size <= _MAX_DISTINCT:
-        raise ValueError(f"epsilons.shape={levels.shape}: must be a number or (n,), n from 1 to {_MAX_DISTINCT}")
+        raise ValueError(
+            f"`epsilons` must be a number or have shape (n,), n from 1 to {_MAX_DISTINCT}, got {levels.shape}"
+        )
     times = validate.integer(1, 2**63 - 1, count=count)
     slack = validate.below_one(delta=delta)
     name = validate.one_of("auto", "basic", "pld", "rdp", method=method)
     relation = parse_adjacency(adjacency)
     if name in ("pld", "rdp") and slack == 0.0:
-        raise ValueError(f"delta=0.0: method={name!r} needs delta in (0, 1), use 'basic'")
+        raise ValueError(f"`delta` must be in (0, 1) with method={name!r}, got 0.0; use 'basic'")
     basic = times * float(levels.sum())
     value, used = basic, "basic"
     small, large = float(levels.min()), float(levels.max())
     if name == "pld" and (small < _LEAST or large > _MOST):
         raise ValueError(
-            f"epsilons span [{small:g}, {large:g}]: method='pld' needs [{_LEAST:g}, {_MOST:g}]; use 'basic'"
+            f"`epsilons` must lie in [{_LEAST:g}, {_MOST:g}] with method='pld', got values in [{small:g}, {large:g}]; "
+            "use 'basic'"
         )
     points = _grid_points(levels, times)
     if name == "pld" and points > _MAX_POINTS:
         raise ValueError(
-            f"count={times}: method='pld' needs about {points:.2g} points for {times * levels.size} mechanisms, must "
-            f"be at most {_MAX_POINTS}; use 'rdp'"
+            f"`count` must be smaller with method='pld', got {times}: {times * levels.size} mechanisms need about "
+            f"{points:.2g} points, more than {_MAX_POINTS}; use 'rdp'"
         )
     if slack > 0.0 and name in ("auto", "pld") and small >= _LEAST and large <= _MOST and points <= _MAX_POINTS:
         epsilon = _pld(levels, times, slack)

@@ -173,15 +173,15 @@ def mechanism(
     """
     b = _read_scale(sensitivity, epsilon, scale)
     if secure and seed is not None:
-        raise ValueError(f"seed={seed!r}, secure=True: give one of them")
+        raise ValueError(f"`seed` must be None with secure=True, got {seed!r}")
     if not secure and seed is None:
-        raise ValueError("seed: required, or secure=True for the operating system's entropy")
+        raise ValueError("`seed` must be given, or secure=True for the operating system's entropy")
     number = isinstance(values, (int, float, np.integer, np.floating)) and not isinstance(values, bool)
     array = _floating(np.asarray(values, dtype=np.float64) if number else values)
     if not is_torch(array):
         validate.real_array("finite", np.isfinite, values=array)
     elif array.device.type == "cpu" and not bool(array.isfinite().all()):
-        raise ValueError("values: must be finite")
+        raise ValueError("`values` must be finite")
     noise = _noise(array, seed, step, secure)
     if is_torch(array):
         return (array.double() + b * noise).to(array.dtype)
@@ -220,8 +220,8 @@ def _floating(values: Any) -> Any:
 def _read_scale(sensitivity: Any, epsilon: float | None, scale: float | None) -> float:
     if (scale is None) == (epsilon is None) or (sensitivity is None) != (epsilon is None):
         raise ValueError(
-            f"sensitivity={_shown(sensitivity)}, epsilon={epsilon!r}, scale={scale!r}: give sensitivity and epsilon, "
-            "or scale"
+            f"give `sensitivity` and `epsilon`, or `scale`, got sensitivity={_shown(sensitivity)}, "
+            f"epsilon={epsilon!r}, scale={scale!r}"
         )
     if scale is not None:
         return validate.non_negative(scale=scale)
@@ -239,10 +239,10 @@ def read_sensitivity(sensitivity: Any, adjacency: str) -> tuple[float, str]:
         return validate.non_negative(sensitivity=sensitivity), parse_adjacency(adjacency)
     if sensitivity.kind != "upper":
         raise ValueError(
-            f"sensitivity: a result of kind {sensitivity.kind!r} ({sensitivity.method}): noise needs an upper bound"
+            f"`sensitivity` must be an upper bound, got a result of kind {sensitivity.kind!r} ({sensitivity.method})"
         )
     if sensitivity.adjacency is None:
-        raise ValueError("sensitivity: a result without adjacency: must be an ℓ1-sensitivity")
+        raise ValueError("`sensitivity` must be an ℓ1-sensitivity, got a result without adjacency")
     return validate.non_negative(sensitivity=float(sensitivity.value)), sensitivity.adjacency
 
 

@@ -61,7 +61,9 @@ def sum_sensitivity(
     relation = parse_adjacency(adjacency)
     if l1_norm is not None:
         if lower is not None or upper is not None:
-            raise ValueError(f"lower={lower!r}, upper={upper!r}, l1_norm={l1_norm!r}: give lower and upper, or l1_norm")
+            raise ValueError(
+                f"give `lower` and `upper`, or `l1_norm`, got lower={lower!r}, upper={upper!r}, l1_norm={l1_norm!r}"
+            )
         radius = validate.non_negative(l1_norm=l1_norm)
         return _result("sum", (2.0 if relation == "replace" else 1.0) * radius, 1, relation, "every row has ‖x‖₁ ≤ R")
     low, high = _box(lower, upper)
@@ -170,18 +172,22 @@ def histogram_sensitivity(num_bins: int, *, bins_per_row: int = 1, adjacency: st
 
 def _box(lower: Any, upper: Any) -> tuple[np.ndarray, np.ndarray]:
     if lower is None or upper is None:
-        raise ValueError(f"lower={lower!r}, upper={upper!r}: must both be given")
+        raise ValueError(f"`lower` and `upper` must both be given, got lower={lower!r} and upper={upper!r}")
     low = validate.real_array("finite", np.isfinite, lower=lower)
     high = validate.real_array("finite", np.isfinite, upper=upper)
     if low.ndim > 1 or high.ndim > 1 or low.size == 0 or high.size == 0:
-        raise ValueError(f"lower.shape={low.shape}, upper.shape={high.shape}: must be numbers or (k,), k ≥ 1")
+        raise ValueError(
+            f"`lower` and `upper` must be numbers or have shape (k,), k ≥ 1, got {low.shape} and {high.shape}"
+        )
     try:
         low, high = np.broadcast_arrays(low, high)
     except ValueError:
-        raise ValueError(f"upper.shape={high.shape}: must be that of lower, {low.shape}") from None
+        raise ValueError(f"`upper` must have the shape of `lower`, {low.shape}, got {high.shape}") from None
     if (low > high).any():
         at = int(np.argmax(np.ravel(low > high)))
-        raise ValueError(f"lower={float(np.ravel(low)[at])!r}: must be at most upper={float(np.ravel(high)[at])!r}")
+        raise ValueError(
+            f"`lower` must be at most upper={float(np.ravel(high)[at])!r}, got {float(np.ravel(low)[at])!r}"
+        )
     return low, high
 
 

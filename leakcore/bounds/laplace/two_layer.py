@@ -153,9 +153,9 @@ def two_layer(
     weights = validate.squarable(hidden_weights=validate.host_array(hidden_weights=hidden_weights)[0])
     output = validate.squarable(output_weights=validate.host_array(output_weights=output_weights)[0])
     if weights.ndim != 2 or 0 in weights.shape:
-        raise ValueError(f"hidden_weights.shape={weights.shape}: must be (m, d), both at least 1")
+        raise ValueError(f"`hidden_weights` must have shape (m, d), both at least 1, got {weights.shape}")
     if output.shape != weights.shape[:1]:
-        raise ValueError(f"output_weights.shape={output.shape}: must be ({weights.shape[0]},), one per neuron")
+        raise ValueError(f"`output_weights` must have shape ({weights.shape[0]},), one per neuron, got {output.shape}")
     sigma = read_activation(activation)
     lengths = np.linalg.norm(weights, axis=1)
     spectral = float(np.linalg.norm(weights, 2))
@@ -340,17 +340,18 @@ def printed_change(
     output = validate.squarable(output_weights=validate.host_array(output_weights=output_weights)[0])
     if weights.ndim != 2 or 0 in weights.shape or output.shape != weights.shape[:1]:
         raise ValueError(
-            f"hidden_weights.shape={weights.shape}, output_weights.shape={output.shape}: must be (m, d) and (m,)"
+            "`hidden_weights` and `output_weights` must have shapes (m, d) and (m,), got "
+            f"{weights.shape} and {output.shape}"
         )
     sigma = read_activation(activation)
     values, gradients, residuals = [], [], []
     for name, example in (("first", first), ("second", second)):
         if not isinstance(example, (tuple, list)) or len(example) != 2:
-            raise TypeError(f"{name}={example!r}: must be a pair (x, y)")
+            raise TypeError(f"`{name}` must be a pair (x, y), got {example!r}")
         x, _ = validate.host_array(**{f"{name}[0]": example[0]})
         y = validate.real(**{f"{name}[1]": example[1]})
         if x.shape != weights.shape[1:]:
-            raise ValueError(f"{name}[0].shape={x.shape}: must be ({weights.shape[1]},)")
+            raise ValueError(f"`{name}[0]` must have shape ({weights.shape[1]},), got {x.shape}")
         before = weights @ x
         act = sigma(before)
         residual = float(output @ act) - y

@@ -56,13 +56,17 @@ def method_of(method: str | Method, /, **keywords: Any) -> Method:
         for key, value in checked.items():
             if value != _DEFAULTS[key]:
                 kind = type(method).__name__
-                raise ValueError(f"{key}={value!r}: goes into the method object, {kind}(...), which holds its options")
+                raise ValueError(
+                    f"`{key}` must go into the method object, {kind}(...), which holds its options, got {value!r}"
+                )
         return method
     name = validate.one_of(*TABLE, method=method)
     options = TABLE[name].options()
     for key in ("device", "executor"):
         if checked.get(key) not in (None, "cpu") and key not in options:
-            raise ValueError(f"{key}={checked[key]!r}: only methods {taking(key)} take it, not {name!r}")
+            raise ValueError(
+                f"`{key}` must be None with method={name!r}, got {checked[key]!r}: only methods {taking(key)} take it"
+            )
     return TABLE[name](**{key: value for key, value in checked.items() if key in options})
 
 

@@ -56,8 +56,8 @@ class Certified(SampledLimits):
         needed = samples_needed(self.confidence)
         if self.num_samples < needed:
             raise ValueError(
-                f"num_samples={self.num_samples}: too few for confidence={self.confidence:g}, {needed} are needed for "
-                "any limit at all"
+                f"`num_samples` must be at least {needed} for any limit at confidence={self.confidence:g}, got "
+                f"{self.num_samples}"
             )
         if self.width is not None:
             object.__setattr__(self, "width", validate.positive(width=self.width))
@@ -66,7 +66,7 @@ class Certified(SampledLimits):
                 object.__setattr__(self, "resume", CertificateState.from_dict(self.resume))
             except ValueError as why:
                 raise ValueError(
-                    f"resume: must be the `state` of an earlier result, this one is damaged ({why})"
+                    f"`resume` must be the `state` of an earlier result, but this one is damaged ({why})"
                 ) from why
 
     def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:
@@ -84,7 +84,9 @@ class Certified(SampledLimits):
     def bound_of(self, stated: StatedPair, prior: Kappa) -> ReconstructionBound:
         """B_κ of a pair from outside."""
         if self.device is not None:
-            raise ValueError(f"device={self.device!r}: must be None, a pair from outside draws its own samples")
+            raise ValueError(
+                f"`device` must be None, since a pair from outside draws its own samples, got {self.device!r}"
+            )
         relation = None if stated.adjacency is None else parse_adjacency(stated.adjacency)
         limits = self._limits(stated.pair, prior)
         proof = (
@@ -130,11 +132,11 @@ class Certified(SampledLimits):
         """ValueError unless the state is of this very question, and of samples with these bits."""
         if not callable(getattr(pair, "fingerprint", None)):
             raise ValueError(
-                "resume: the pair has no fingerprint(), a text that equal pairs alone have in common, so that another "
-                "pair's state would be taken for its own"
+                "`resume` must be None, since the pair has no fingerprint(), a text that only equal pairs have in "
+                "common: another pair's state could be taken for its own"
             )
         same = state.log_kappa.shape == prior.log.shape and bool((state.log_kappa == prior.log).all())
         if not same or (state.seed, state.confidence, state.pair) != (self.seed, self.confidence, fingerprint(pair)):
-            raise ValueError("resume: belongs to another mechanism, kappa, seed or confidence")
+            raise ValueError("`resume` must be of this mechanism, kappa, seed and confidence, but belongs to another")
         if apart := difference(dict(state.computed_with), computed_with(pair)):
-            raise ValueError(f"resume: was begun elsewhere ({apart}), where the last bits are others: begin anew")
+            raise ValueError(f"`resume` was begun elsewhere ({apart}), where the last bits differ: begin anew")

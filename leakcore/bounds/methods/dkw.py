@@ -54,7 +54,9 @@ class DKW(SampledLimits):
         """See `Method`."""
         loss, count = mechanism.loss(), self.num_samples
         if loss.log_no_escape != 0.0:
-            raise ValueError("noise_multiplier=0: must be positive, the ratio has no variance; use method='exact'")
+            raise ValueError(
+                "`noise_multiplier` must be positive, got 0: the ratio has no variance; use method='exact'"
+            )
         descending = np.sort(draw_all(mixture_pair(mechanism), count, "null", self.seed, self.executor))[::-1]
         with np.errstate(over="ignore"):
             mass = np.exp(np.logaddexp.accumulate(descending) - math.log(count))

@@ -49,8 +49,8 @@ class Importance(SampledLimits):
         needed = samples_needed(self.confidence)
         if self.num_samples < needed:
             raise ValueError(
-                f"num_samples={self.num_samples}: too few for confidence={self.confidence:g} by 'importance', {needed} "
-                "are needed"
+                f"`num_samples` must be at least {needed} for confidence={self.confidence:g} by 'importance', got "
+                f"{self.num_samples}"
             )
 
     def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:

@@ -103,8 +103,9 @@ class Kappa:
     def parse(cls, kappa: Any, log_kappa: Any) -> Kappa:
         """From exactly one of κ in (0, 1] and log κ in (−∞, 0]."""
         if (kappa is None) == (log_kappa is None):
-            which = "neither" if kappa is None else "both"
-            raise ValueError(f"kappa={kappa!r}, log_kappa={log_kappa!r}: exactly one must be given, not {which}")
+            raise ValueError(
+                f"exactly one of `kappa` and `log_kappa` must be given, got kappa={kappa!r} and log_kappa={log_kappa!r}"
+            )
         if kappa is not None:
             value = validate.real_array("in (0, 1]", lambda v: (v > 0.0) & (v <= 1.0), kappa=kappa)
             return cls(np.log(value).ravel(), value.shape, value.ravel())

@@ -97,11 +97,11 @@ def calibrate_noise(
     goal = validate.probability(target_success=target_success)
     if prior is not None:
         if kappa is not None or log_kappa is not None:
-            raise ValueError("prior: give exactly one of kappa, log_kappa and prior")
+            raise ValueError("exactly one of `kappa`, `log_kappa` and `prior` must be given")
         kappa = float(parse_prior(prior).max())
     level = Kappa.parse(kappa, log_kappa)
     if level.shape != ():
-        raise ValueError(f"kappa of shape {level.shape}: must be a scalar")
+        raise ValueError(f"`kappa` must be a number, got shape {level.shape}")
     log_k = float(level.log[0])
     rate = validate.probability(sample_rate=sample_rate)
     count = validate.integer(0, steps=steps)
@@ -110,7 +110,8 @@ def calibrate_noise(
     log_goal = math.log(goal) if goal > 0.0 else -math.inf
     if log_goal < log_k or (log_goal == log_k and not silent and log_k < 0.0):
         raise ValueError(
-            f"target_success={target_success!r}: must be above kappa={math.exp(log_k):.6g}, a blind guess's success"
+            f"`target_success` must be above kappa={math.exp(log_k):.6g}, the success of a blind guess, got "
+            f"{target_success!r}"
         )
     shape = np.asarray(rate)
 

@@ -124,7 +124,10 @@ def label_success(
         '0.841'
     """
     if num_classes is not None and prior is not None:
-        raise ValueError(f"num_classes={num_classes!r}, prior={prior!r}: at most one may be given")
+        raise ValueError(
+            f"at most one of `num_classes` and `prior` may be given, got num_classes={num_classes!r} and "
+            f"prior={prior!r}"
+        )
     if prior is not None:
         weights = parse_prior(prior)
     else:

@@ -80,7 +80,10 @@ def fano_advantage(
         ('0.092', '0.057')
     """
     if (num_candidates is None) == (prior is None):
-        raise ValueError(f"num_candidates={num_candidates!r}, prior={prior!r}: exactly one must be given")
+        raise ValueError(
+            f"exactly one of `num_candidates` and `prior` must be given, got num_candidates={num_candidates!r} and "
+            f"prior={prior!r}"
+        )
     if prior is None:
         n = validate.integer(1, 2**63 - 1, num_candidates=num_candidates)
         candidates = Candidates(np.array([1.0 / n]), n)

@@ -122,9 +122,11 @@ def fixed_batch_pair(noise_multiplier: Any, sample_rate: Any, steps: int) -> Fix
     """
     sigma, rate, count = parse_schedule(noise_multiplier, sample_rate, steps)
     if count > _MAX_STEPS:
-        raise ValueError(f"steps={count}: must be at most {_MAX_STEPS}, since a sample is drawn from all its steps")
+        raise ValueError(
+            f"`steps` must be at most {_MAX_STEPS}, since a sample is drawn from all its steps, got {count}"
+        )
     if (sigma <= 0.0).any() or np.isinf(sigma).any():
-        raise ValueError(f"noise_multiplier={noise_multiplier!r}: must be in (0, inf)")
+        raise ValueError(f"`noise_multiplier` must be in (0, inf), got {noise_multiplier!r}")
     if (rate <= 0.0).any():
-        raise ValueError(f"sample_rate={sample_rate!r}: must be in (0, 1]")
+        raise ValueError(f"`sample_rate` must be in (0, 1], got {sample_rate!r}")
     return FixedBatchPair(np.full(count, sigma, dtype=np.float64), np.full(count, rate, dtype=np.float64))

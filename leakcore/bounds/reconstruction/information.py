@@ -99,14 +99,14 @@ class _FullBatches(Information):
         apart = validate.positive(separation=self.separation)
         if apart > 2.0:
             raise ValueError(
-                f"separation={self.separation!r}: must be in (0, 2], clipped gradients are at most 2 apart"
+                f"`separation` must be in (0, 2], got {self.separation!r}: clipped gradients are at most 2 norms apart"
             )
         object.__setattr__(self, "separation", apart)
 
     def check(self, loss: PrivacyLoss) -> None:
         """ValueError where batches are sampled."""
         if loss.groups or (math.isfinite(loss.log_no_escape) and loss.log_no_escape != 0.0):
-            raise ValueError(f"information={self.name!r}: covers sample_rate=1 only, use 'rdp'")
+            raise ValueError(f"`information` must be 'rdp' for sample_rate < 1, got {self.name!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,8 +184,8 @@ class SampledInformation(_FullBatches):
         n, count = candidates.number, self.num_samples
         if n > _MAX_CANDIDATES or count * n > _MAX_DRAWS:
             raise ValueError(
-                f"num_candidates={n}, num_samples={count}: information='monte-carlo' draws num_candidates numbers for "
-                f"each sample: must be at most {_MAX_CANDIDATES} candidates and {_MAX_DRAWS} numbers; use 'analytic'"
+                f"`num_candidates` must be at most {_MAX_CANDIDATES}, and times num_samples at most {_MAX_DRAWS}, with "
+                f"information='monte-carlo', got {n} and num_samples={count}; use 'analytic'"
             )
         scale = self.separation * math.sqrt(0.5 * loss.gaussian_variance)
         mean, error = self._gain(np.repeat(candidates.weights, candidates.times), scale)

@@ -85,7 +85,7 @@ def kappa_from_samples(
     """
     rows, _ = validate.host_array(samples=samples)
     if rows.ndim == 0 or rows.size == 0:
-        raise ValueError(f"samples of shape {rows.shape}: must have at least one row and one column")
+        raise ValueError(f"`samples` must have at least one row and one column, got shape {rows.shape}")
     rows = validate.squarable(samples=rows.reshape(len(rows), -1))
     eta = validate.non_negative(radius=radius)
     level = validate.confidence(confidence=confidence)
@@ -153,7 +153,7 @@ def kappa_pixels(num_pixels: int, *, fraction: float = 1.0, pixel_probability: f
     share = validate.probability(fraction=fraction)
     chance = validate.probability(pixel_probability=pixel_probability)
     if chance == 0.0:
-        raise ValueError(f"pixel_probability={pixel_probability!r}: must be in (0, 1]")
+        raise ValueError(f"`pixel_probability` must be in (0, 1], got {pixel_probability!r}")
     # ρd that is whole but for rounding must not be rounded up: that would make κ too small.
     least = math.ceil(share * count * (1.0 - 1e-12))
     if least == 0 or chance == 1.0:
@@ -186,10 +186,10 @@ def parse_prior(prior: Any) -> np.ndarray:
     """Probabilities of a discrete prior, zeros dropped; ValueError unless they are in [0, 1] and sum to 1."""
     out = validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), prior=prior)
     if out.ndim != 1 or len(out) == 0:
-        raise ValueError(f"prior of shape {out.shape}: must be a one-dimensional array of probabilities")
+        raise ValueError(f"`prior` must be a one-dimensional array of probabilities, got shape {out.shape}")
     total = math.fsum(out)
     if abs(total - 1.0) > _PRIOR_SUM_SLACK:
-        raise ValueError(f"prior sums to {total:.12g}: must sum to 1")
+        raise ValueError(f"`prior` must sum to 1, got {total:.12g}")
     return np.asarray(out[out > 0.0])
 
 
@@ -263,10 +263,10 @@ def _checked(
         distance = np.asarray(metric(a, b), dtype=np.float64)
         if distance.shape != (len(a), len(b)):
             raise ValueError(
-                f"metric returned shape {distance.shape}: must be ({len(a)}, {len(b)}), one per pair of rows"
+                f"`metric` must return shape ({len(a)}, {len(b)}), one per pair of rows, got {distance.shape}"
             )
         if np.isnan(distance).any() or (distance < 0.0).any():
-            raise ValueError("metric returned NaN or a negative distance: must be a metric")
+            raise ValueError("`metric` must be a metric, but it returned NaN or a negative distance")
         return distance
 
     return distances

@@ -73,7 +73,7 @@ def mse_lower_bound(
     relation = parse_adjacency(adjacency)
     widths = validate.real_array("in (0, 1e150)", lambda v: (v > 0.0) & (v < validate.LARGE), diameters=diameters)
     if widths.ndim != 1 or len(widths) == 0:
-        raise ValueError(f"diameters of shape {widths.shape}: must be one-dimensional and not empty")
+        raise ValueError(f"`diameters` must be one-dimensional and not empty, got shape {widths.shape}")
     loss = SampledGaussian.parse(noise_multiplier, sample_rate, steps).loss()
     epsilon = _renyi_of_order_two(loss, relation == "replace")
     guess = dot(widths, widths) / (4.0 * len(widths))

@@ -88,9 +88,9 @@ def draw(pair: Pair, num_samples: int, under: str, seed: int, first_sample: int)
     """`pair.sample_log_ratio`, checked: ValueError for a wrong shape or for NaN."""
     out = np.asarray(pair.sample_log_ratio(num_samples, under, seed, first_sample), dtype=np.float64)
     if out.shape != (num_samples,):
-        raise ValueError(f"pair.sample_log_ratio returned shape {out.shape}: must be ({num_samples},)")
+        raise ValueError(f"`pair.sample_log_ratio` must return shape ({num_samples},), got {out.shape}")
     if np.isnan(out).any():
-        raise ValueError("pair.sample_log_ratio returned NaN: must be log mu/nu, which may be infinite but not NaN")
+        raise ValueError("`pair.sample_log_ratio` must return log mu/nu, which may be infinite but not NaN, got NaN")
     return out
 
 
@@ -153,7 +153,7 @@ def measured_pair(noise_multiplier: Any, sample_rate: Any, clipped_norms: Any) -
     """
     lengths = validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), clipped_norms=clipped_norms)
     if lengths.ndim != 1:
-        raise ValueError(f"clipped_norms of shape {lengths.shape}: must be one-dimensional, one per step")
+        raise ValueError(f"`clipped_norms` must be one-dimensional, one per step, got shape {lengths.shape}")
     mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, len(lengths))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         sigma = np.where(lengths > 0.0, mechanism.sigma / lengths, np.inf)
@@ -191,12 +191,12 @@ class StatedPair:
     def __post_init__(self) -> None:
         if not callable(getattr(self.pair, "sample_log_ratio", None)):
             raise TypeError(
-                f"pair={self.pair!r}: must have a method sample_log_ratio(num_samples, under, seed, first_sample)"
+                f"`pair` must have a method sample_log_ratio(num_samples, under, seed, first_sample), got {self.pair!r}"
             )
         own = getattr(self.pair, "adjacency", None)
         relation = own if self.adjacency is None else parse_adjacency(self.adjacency)
         if own is not None and relation != own:
-            raise ValueError(f"adjacency={self.adjacency!r}: this pair stands for {own!r}")
+            raise ValueError(f"`adjacency` must be None or {own!r}, which this pair stands for, got {self.adjacency!r}")
         proved = validate.optional_boolean(dominates=self.dominates)
         object.__setattr__(self, "adjacency", relation)
         object.__setattr__(self, "dominates", bool(getattr(self.pair, "dominates", True)) if proved is None else proved)

@@ -116,5 +116,5 @@ def reconstruction_of(
     stated = pair if isinstance(pair, StatedPair) else StatedPair(pair)
     chosen = method_of(method, num_samples=num_samples, confidence=confidence, seed=seed, executor=executor)
     if not isinstance(chosen, Certified):
-        raise ValueError(f"method={method!r}: must be 'certified' or a bounds.methods.Certified, for any pair")
+        raise ValueError(f"`method` must be 'certified' or a bounds.methods.Certified, got {method!r}")
     return chosen.bound_of(stated, Kappa.parse(kappa, log_kappa))

@@ -51,10 +51,10 @@ def clopper_pearson(
     try:
         k, n = np.broadcast_arrays(k, n)
     except ValueError:
-        raise ValueError(f"successes of shape {k.shape} and trials of shape {n.shape}: must broadcast") from None
+        raise ValueError(f"`successes` and `trials` must broadcast, got shapes {k.shape} and {n.shape}") from None
     if (k > n).any():
         at = tuple(np.argwhere(k > n)[0])
-        raise ValueError(f"successes={int(k[at])}: must be at most trials={int(n[at])}")
+        raise ValueError(f"`successes` must be at most trials={int(n[at])}, got {int(k[at])}")
     tail = (1.0 - level) / (2.0 if which == "two-sided" else 1.0)
     low = np.zeros(k.shape)
     high = np.ones(k.shape)
@@ -72,7 +72,7 @@ def clopper_pearson(
 def _counts(name: str, value: Any, least: int) -> np.ndarray:
     out = validate.even_array(**{name: value})
     if out.dtype.kind not in "iu":
-        raise TypeError(f"{name}={value!r}: must be an integer or an array of integers")
+        raise TypeError(f"`{name}` must be an integer or an array of integers, got {value!r}")
     if (out < least).any():
-        raise ValueError(f"{name}={int(out[out < least][0])}: must be at least {least}")
+        raise ValueError(f"`{name}` must be at least {least}, got {int(out[out < least][0])}")
     return out.astype(np.int64)

@@ -45,7 +45,7 @@ def parse_schedule(noise_multiplier: Any, sample_rate: Any, steps: Any) -> tuple
     rate = validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), sample_rate=sample_rate)
     for name, array in (("noise_multiplier", sigma), ("sample_rate", rate)):
         if array.ndim > 1 or (array.ndim == 1 and len(array) != count):
-            raise ValueError(f"{name} of shape {array.shape}: must be a scalar or an array of length steps={count}")
+            raise ValueError(f"`{name}` must be a number or an array of length steps={count}, got shape {array.shape}")
     return sigma, rate, count
 
 

@@ -44,7 +44,7 @@ class DiscreteLoss:
 
     def __init__(self, loss: PrivacyLoss, *, pessimistic: bool, interval: float | None = None) -> None:
         if loss.log_no_escape != 0.0:
-            raise ValueError("method='pld' does not cover noise_multiplier=0: use method='exact'")
+            raise ValueError("`noise_multiplier` must be positive with method='pld', got 0; use method='exact'")
         import_dp_accounting("pld")
         from dp_accounting.pld import privacy_loss_distribution as pld
 

@@ -102,7 +102,7 @@ def test_trials_of_one_number_may_share_their_randomness() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="audits: must be a mapping"):
+    with pytest.raises(ValueError, match="`audits` must be a mapping"):
         bounds.epsilon_lower_bound_best({}, adjacency="replace")
     with pytest.raises(ValueError, match=r"audits\['a'\] scores_in"):
         bounds.epsilon_lower_bound_best({"a": (np.ones((2, 2)), np.ones(4), 1)}, adjacency="replace")

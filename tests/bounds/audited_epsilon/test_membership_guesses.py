@@ -56,7 +56,7 @@ def test_bad_input_is_named() -> None:
         bounds.epsilon_from_membership(1, 2, coins="some")
     with pytest.raises(ValueError, match="correct=3"):
         bounds.epsilon_from_membership(3, 2)
-    with pytest.raises(ValueError, match="rows=5"):
+    with pytest.raises(ValueError, match="`rows` must be None with coins='none', got 5"):
         bounds.epsilon_from_membership(1, 2, rows=5)
     with pytest.raises(ValueError, match="guesses=0"):
         bounds.epsilon_from_membership(0, 0)

@@ -88,9 +88,9 @@ def test_what_is_not_promised_is_said() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"features": np.zeros(3)}, r"features.shape=\(3,\)"),
+        ({"features": np.zeros(3)}, r"`features` must have shape \(rows, dimensions\), at least 1 each, got \(3,\)"),
         ({"features": [[np.inf]]}, "features"),
-        ({"targets": [1.0]}, r"targets.shape=\(1,\): must be \(60,\)"),
+        ({"targets": [1.0]}, r"`targets` must have shape \(60,\), one for each row of features, got \(1,\)"),
         ({"regularisation": 0.0}, "regularisation=0.0"),
         ({"epsilon": -1.0}, "epsilon=-1.0"),
         ({"delta": 0.0}, "delta=0.0"),

@@ -29,7 +29,7 @@ def test_probabilities_serve_every_weight_vector() -> None:
         np.testing.assert_array_equal(short.per_row, full.per_row)
         assert short.value.shape == (4, 2)
         assert short.largest == short.value.max()
-    with pytest.raises(ValueError, match=r"probs of shape \(4, 5\) and jacobian of shape \(4, 2, 5, 12\)"):
+    with pytest.raises(ValueError, match=r"`probs` must .* to match jacobian of shape \(4, 2, 5, 12\), got \(4, 5\)"):
         bound(jacobian, rng.random((4, 5)), labels)
 
 
@@ -84,11 +84,11 @@ def test_bad_input_is_named() -> None:
         bound(jacobian, probs, [0, 2, 1, 0])
     with pytest.raises(ValueError, match=r"labels\[0\]=-1.0"):
         bound(jacobian, probs, [-1, 1, 1, -1])
-    with pytest.raises(ValueError, match=r"probs of shape \(3,\) and jacobian of shape \(4, 10\)"):
+    with pytest.raises(ValueError, match=r"`probs` must .* to match jacobian of shape \(4, 10\), got \(3,\)"):
         bound(jacobian, probs[:3], labels)
-    with pytest.raises(ValueError, match=r"labels of shape \(4, 1\) and jacobian of shape \(4, 10\)"):
+    with pytest.raises(ValueError, match=r"`labels` must .* to match jacobian of shape \(4, 10\), got \(4, 1\)"):
         bound(jacobian, probs, labels[:, None])
-    with pytest.raises(ValueError, match=r"jacobian of shape \(10,\)"):
+    with pytest.raises(ValueError, match=r"`jacobian` must have shape \(\.\.\., N, d\), got \(10,\)"):
         bound(jacobian[0], probs, labels)
     with pytest.raises(ValueError, match="empty batch"):
         bound(jacobian[:0], probs[:0], labels[:0])

@@ -184,11 +184,13 @@ def test_joint_norms_that_no_logistic_model_has_are_refused() -> None:
     jacobian, probs, labels = batch(4, 10)
     e = np.abs(probs - labels)
     pair = np.stack([e, 1 - e]) * np.linalg.norm(jacobian, axis=1)
-    with pytest.raises(ValueError, match=r"grad_norms: joint norm .* of sample .0,.*must be at least"):
+    with pytest.raises(ValueError, match=r"`grad_norms` must have a sum over both labels of at least .* for sample .0"):
         bound(jacobian, probs, labels, grad_norms=0.5 * pair)
-    with pytest.raises(ValueError, match=r"grad_norms: .* own and the flipped label"):
+    with pytest.raises(ValueError, match=r"`grad_norms` must be .* own and the flipped label"):
         bound(jacobian, probs, labels, grad_norms=np.stack([pair[0], 20 * pair[1]]))
-    with pytest.raises(ValueError, match=r"grad_norms of shape \(4,\) and probs of shape \(4,\).*\(2, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"`grad_norms` must have shape \(2, 4\).* match probs of shape \(4,\), got \(4,\)"
+    ):
         bound(jacobian, probs, labels, grad_norms=pair[0])
 
 

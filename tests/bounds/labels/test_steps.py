@@ -74,7 +74,9 @@ def test_steps_are_refused_where_they_mean_nothing() -> None:
     jacobian, probs, labels = batch(5, 30)
     with pytest.raises(TypeError, match="compose=1: must be True or False"):
         bounds.ThresholdTest(compose=1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"jacobian of shape \(5, 30\): must be \(steps, ..., N, d\)"):
+    with pytest.raises(
+        ValueError, match=r"`jacobian` must have shape \(steps, ..., N, d\).* to compose, got \(5, 30\)"
+    ):
         bound(jacobian, probs, labels, test=COMPOSED["optimal"])
 
 

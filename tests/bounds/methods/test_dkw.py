@@ -44,7 +44,7 @@ def test_dkw_limits_and_errors() -> None:
     # Draws of ν that never meet the mass of μ: the interval says nothing, rather than something false.
     wild = bounds.reconstruction(0.9466991403, 1.0, 100, kappa=0.1, method=DKW(10_000))
     assert wild.interval[1] == 1.0
-    with pytest.raises(ValueError, match="noise_multiplier=0"):
+    with pytest.raises(ValueError, match="`noise_multiplier` must be positive, got 0"):
         bounds.reconstruction(0.0, 0.1, 3, kappa=0.1, method=DKW())
     with pytest.raises(ValueError, match=r"num_samples=67108865: must be an integer in \[2, 67108864\]"):
         DKW((1 << 26) + 1)

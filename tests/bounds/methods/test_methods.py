@@ -46,7 +46,7 @@ def test_the_keywords_of_reconstruction_default_to_what_the_objects_do() -> None
 def test_a_keyword_next_to_an_object_is_not_swallowed(key: str) -> None:
     option, pair = {key: OPTIONS[key]}, bounds.fixed_batch_pair(1.0, 0.2, 5)
     for call, first in ((bounds.reconstruction, (1.0, 0.2, 5)), (bounds.reconstruction_of, (pair,))):
-        with pytest.raises(ValueError, match=rf"{key}=.*: goes into the method object, Certified\(\.\.\.\)"):
+        with pytest.raises(ValueError, match=rf"`{key}` must go into the method object, Certified\(\.\.\.\)"):
             call(*first, kappa=0.1, method=methods.Certified(), **option)
 
 
@@ -58,7 +58,10 @@ def test_an_executor_serves_or_is_refused(name: str) -> None:
             shared, alone = (bounds.reconstruction(1.0, 0.2, 5, **call, executor=e) for e in (pool, None))
             np.testing.assert_array_equal(shared.log_value, alone.log_value)
         else:
-            with pytest.raises(ValueError, match=rf"executor=.*: only methods \('monte-carlo', .*not '{name}'"):
+            with pytest.raises(
+                ValueError,
+                match=rf"`executor` .*method='{name}', got .*: only methods \('monte-carlo', ",
+            ):
                 bounds.reconstruction(1.0, 0.2, 5, **call, executor=pool)
 
 
@@ -74,9 +77,9 @@ def test_every_keyword_is_checked_whichever_method_takes_it(name: str) -> None:
     [
         (lambda: methods.MonteCarlo(under="both"), "under='both': must be one of 'alternative', 'null'"),
         (lambda: methods.MonteCarlo(num_samples=0), "num_samples=0"),
-        (lambda: methods.Certified(num_samples=5), "num_samples=5: too few for confidence"),
+        (lambda: methods.Certified(num_samples=5), r"`num_samples` must be at least \d+ for .*confidence=.*, got 5"),
         (lambda: methods.Certified(width=-1.0), r"width=-1\.0"),
-        (lambda: methods.Importance(num_samples=5), "num_samples=5: too few for confidence"),
+        (lambda: methods.Importance(num_samples=5), r"`num_samples` must be at least \d+ for confidence=.*, got 5"),
         (lambda: methods.DKW(num_samples=1), "num_samples=1"),
         (lambda: methods.Auto(seed=2**64), "seed="),
     ],
@@ -89,12 +92,14 @@ def test_options_are_checked_when_the_object_is_made(make: Any, message: str) ->
 def test_a_pair_from_outside_is_certified_and_nothing_else() -> None:
     pair = bounds.fixed_batch_pair(1.0, 0.2, 5)
     for method in ("exact", methods.Importance()):
-        with pytest.raises(ValueError, match=r"method=.*: must be 'certified' or a bounds\.methods\.Certified"):
+        with pytest.raises(ValueError, match=r"`method` must be 'certified' or a bounds\.methods\.Certified, got "):
             bounds.reconstruction_of(pair, kappa=0.1, method=method)  # type: ignore[arg-type]
     by_name = bounds.reconstruction_of(pair, kappa=0.1, **OPTIONS)
     with_options = methods.Certified(**_options("certified"))
     assert by_name.to_dict() == bounds.reconstruction_of(pair, kappa=0.1, method=with_options).to_dict()
-    with pytest.raises(ValueError, match="device='cpu': must be None, a pair from outside draws its own samples"):
+    with pytest.raises(
+        ValueError, match="`device` must be None, since a pair from outside draws its own samples, got 'cpu'"
+    ):
         bounds.reconstruction_of(pair, kappa=0.1, method=methods.Certified(device="cpu"))
 
 

@@ -55,7 +55,7 @@ def test_a_state_belongs_to_its_run() -> None:
         (1.0, KAPPA, dataclasses.replace(again, seed=1)),
         (1.0, KAPPA, dataclasses.replace(again, confidence=0.9)),
     ):
-        with pytest.raises(ValueError, match="resume: belongs to another mechanism, kappa, seed or confidence"):
+        with pytest.raises(ValueError, match="`resume` must be of this mechanism, kappa, seed and confidence"):
             bounds.reconstruction(sigma, 0.1, 10, kappa=kappa, method=method)
     with pytest.raises(ValueError, match="state"):
         Certified(resume={"schema": "other"})
@@ -98,10 +98,10 @@ def test_a_pair_without_a_fingerprint_is_not_continued() -> None:
 
     first = Certified(20_000, width=1e-6)
     state = of(_Shift(0.1), first).state
-    with pytest.raises(ValueError, match=r"resume: the pair has no fingerprint\(\)"):
+    with pytest.raises(ValueError, match=r"`resume` must be None, since the pair has no fingerprint\(\)"):
         of(_Shift(3.0), Certified(20_001, width=1e-6, resume=state))
     state = of(_Named(0.1), first).state
-    with pytest.raises(ValueError, match="resume: belongs to another mechanism"):
+    with pytest.raises(ValueError, match="`resume` must be of this mechanism"):
         of(_Named(3.0), Certified(20_001, width=1e-6, resume=state))
     assert of(_Named(0.1), Certified(40_000, width=1e-6, resume=state)).value < 0.2
 
@@ -144,7 +144,7 @@ def test_limits_hold_at_every_look_over_many_repetitions(setting: tuple[float, f
 @pytest.mark.parametrize("confidence", [0.9, 0.999, 1.0 - 1e-9])
 def test_too_few_samples_says_how_many_are_needed(confidence: float) -> None:
     needed = samples_needed(confidence)
-    with pytest.raises(ValueError, match=rf"num_samples={needed - 1}: too few for confidence=.*, {needed} are needed"):
+    with pytest.raises(ValueError, match=rf"`num_samples` must be at least {needed} for .*, got {needed - 1}"):
         bounds.reconstruction(
             1.0, 0.1, 10, kappa=0.1, method="certified", num_samples=needed - 1, confidence=confidence
         )
@@ -159,7 +159,7 @@ def test_measured_norms_are_an_estimate() -> None:
     norms = np.array([1.0, 0.5, 0.0, 0.8])
     pair = bounds.measured_pair(1.0, 0.3, norms)
     assert bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000).adjacency == "add-remove"
-    with pytest.raises(ValueError, match="adjacency='replace': this pair stands for 'add-remove'"):
+    with pytest.raises(ValueError, match=r"`adjacency` must be None or 'add-remove'.*, got 'replace'"):
         bounds.StatedPair(pair, adjacency="replace")
     found = bounds.reconstruction_of(pair, kappa=0.1, num_samples=100_000)
     assert found.kind == "estimate"

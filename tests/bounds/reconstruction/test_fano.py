@@ -69,9 +69,12 @@ def test_fano_limits() -> None:
     [
         (lambda: bounds.fano_advantage(1.0), "exactly one"),
         (lambda: bounds.fano_advantage(1.0, num_candidates=0), "num_candidates=0"),
-        (lambda: bounds.fano_advantage(1.0, 0.5, 2, num_candidates=3, information="analytic"), "sample_rate=1 only"),
+        (
+            lambda: bounds.fano_advantage(1.0, 0.5, 2, num_candidates=3, information="analytic"),
+            "must be 'rdp' for sample_rate < 1",
+        ),
         (lambda: bounds.fano_advantage(1.0, num_candidates=3, information="guess"), "information='guess'"),
-        (lambda: bounds.AnalyticInformation(separation=3.0), r"separation=3\.0"),
+        (lambda: bounds.AnalyticInformation(separation=3.0), r"`separation` must be in \(0, 2\], got 3\.0"),
         (lambda: bounds.SampledInformation(num_samples=1), "num_samples=1"),
         (lambda: bounds.SampledInformation(seed=-1), "seed=-1"),
     ],
@@ -93,5 +96,5 @@ def test_a_name_stands_for_its_object_and_options_belong_to_the_object() -> None
         )
     near = bounds.fano_advantage(2.0, num_candidates=5, information=bounds.AnalyticInformation(separation=0.5))
     assert near.value < bounds.fano_advantage(2.0, num_candidates=5, information="analytic").value
-    with pytest.raises(ValueError, match="information='analytic': covers sample_rate=1 only"):
+    with pytest.raises(ValueError, match="`information` must be 'rdp' for sample_rate < 1, got 'analytic'"):
         bounds.fano_advantage(2.0, 0.5, 3, num_candidates=5, information=bounds.AnalyticInformation())

@@ -84,7 +84,7 @@ def test_result_carries_replacement_and_its_kind() -> None:
     assert (found.kind, found.adjacency) == ("upper", "replace")
     unproved = bounds.StatedPair(pair, dominates=False)
     assert bounds.reconstruction_of(unproved, kappa=0.1, num_samples=20_000).kind == "estimate"
-    with pytest.raises(ValueError, match="adjacency='add-remove'"):
+    with pytest.raises(ValueError, match=r"`adjacency` must be None or 'replace'.*, got 'add-remove'"):
         bounds.StatedPair(pair, adjacency="add-remove")
 
 
@@ -99,10 +99,10 @@ def test_samples_depend_on_their_number_alone_and_none_without_steps() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0.0, 0.1, 3), "noise_multiplier=0.0"),
-        ((math.inf, 0.1, 3), "noise_multiplier=inf"),
-        ((1.0, 0.0, 3), "sample_rate=0.0"),
-        ((1.0, [0.1, 0.2], 3), "sample_rate of shape"),
+        ((0.0, 0.1, 3), r"`noise_multiplier` must be in \(0, inf\), got 0\.0"),
+        ((math.inf, 0.1, 3), r"`noise_multiplier` must be in \(0, inf\), got inf"),
+        ((1.0, 0.0, 3), r"`sample_rate` must be in \(0, 1\], got 0\.0"),
+        ((1.0, [0.1, 0.2], 3), r"`sample_rate` must be a number or an array of length steps=3, got shape \(2,\)"),
     ],
 )
 def test_bad_input_is_named(arguments: tuple[float, float, int], message: str) -> None:

@@ -201,6 +201,6 @@ def test_little_noise_and_schedules() -> None:
 
 def test_too_few_samples_says_how_many() -> None:
     with pytest.raises(
-        ValueError, match=r"num_samples=10: too few for confidence=0\.999 by 'importance', \d+ are needed"
+        ValueError, match=r"`num_samples` must be at least \d+ for confidence=0\.999 by 'importance', got 10"
     ):
         bounds.reconstruction(1.0, 0.1, 5, kappa=1e-9, method="importance", num_samples=10)

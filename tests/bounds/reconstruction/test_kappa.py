@@ -103,16 +103,22 @@ def test_a_tail_of_many_pixels_is_summed_piece_by_piece(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: bounds.kappa_from_samples(np.zeros((0, 3)), 1.0), "samples of shape"),
+        (
+            lambda: bounds.kappa_from_samples(np.zeros((0, 3)), 1.0),
+            r"`samples` must have at least one row and one column, got shape \(0, 3\)",
+        ),
         (lambda: bounds.kappa_from_samples([[math.nan]], 1.0), "samples"),
         (lambda: bounds.kappa_from_samples([[1.0]], -1.0), "radius=-1"),
         (lambda: bounds.kappa_from_samples([[1.0]], 1.0, metric="cosine"), "metric='cosine'"),
-        (lambda: bounds.kappa_from_samples([[1.0]], 1.0, metric=lambda a, b: np.zeros(3)), "metric returned shape"),
+        (
+            lambda: bounds.kappa_from_samples([[1.0]], 1.0, metric=lambda a, b: np.zeros(3)),
+            r"`metric` must return shape \(1, 1\).*, got \(3,\)",
+        ),
         (lambda: bounds.kappa_from_samples([[1.0]], 1.0, metric=lambda a, b: np.full((1, 1), -1.0)), "negative"),
         (lambda: bounds.kappa_from_samples([[1.0]], 1.0, confidence=1.0), "confidence=1"),
         (lambda: bounds.kappa_pixels(0), "num_pixels=0"),
         (lambda: bounds.kappa_pixels(4, fraction=1.1), "fraction=1.1"),
-        (lambda: bounds.kappa_pixels(4, pixel_probability=0.0), "pixel_probability=0"),
+        (lambda: bounds.kappa_pixels(4, pixel_probability=0.0), r"`pixel_probability` must be in \(0, 1\], got 0\.0"),
     ],
 )
 def test_bad_input(call: Any, message: str) -> None:

@@ -68,7 +68,10 @@ def test_mean_squared_error_at_tiny_sampling_rates(adjacency: str) -> None:
     ("call", "message"),
     [
         (lambda: bounds.mse_lower_bound(1.0, 0.5, 2, diameters=[0.0]), r"diameters\[0\]=0\.0"),
-        (lambda: bounds.mse_lower_bound(1.0, 0.5, 2, diameters=1.0), "diameters of shape"),
+        (
+            lambda: bounds.mse_lower_bound(1.0, 0.5, 2, diameters=1.0),
+            r"`diameters` must be one-dimensional and not empty, got shape \(\)",
+        ),
         (lambda: bounds.mse_lower_bound(1.0, 0.5, 2, diameters=[1.0], adjacency="swap"), "adjacency='swap'"),
     ],
 )

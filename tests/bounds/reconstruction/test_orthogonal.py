@@ -52,7 +52,7 @@ def test_orthogonal_limits_and_errors() -> None:
     assert bounds.orthogonal_success(1.0, 3, 1).value == 1.0
     assert bounds.orthogonal_success(math.inf, 3, 4).value == 0.25
     for changes, message in [
-        ({"noise_multiplier": -1.0}, "noise_multiplier=-1"),
+        ({"noise_multiplier": -1.0}, r"`noise_multiplier` must be in \[0, inf\], got -1\.0"),
         ({"num_candidates": 0}, "num_candidates=0"),
         ({"geometry": "cube"}, "geometry='cube'"),
         ({"steps": -2}, "steps=-2"),

@@ -294,20 +294,23 @@ def test_shapes_and_fields() -> None:
         ({"noise_multiplier": [1.0, -1.0]}, r"noise_multiplier\[1\]=-1\.0"),
         (
             {"noise_multiplier": [1.0, 1.0, 1.0]},
-            r"noise_multiplier of shape \(3,\): must be a scalar or .* length steps=2",
+            r"`noise_multiplier` must be a number or an array of length steps=2, got shape \(3,\)",
         ),
         ({"sample_rate": 1.5}, r"sample_rate=1\.5: must be in \[0, 1\]"),
-        ({"sample_rate": [0.1]}, r"sample_rate of shape \(1,\)"),
+        ({"sample_rate": [0.1]}, r"`sample_rate` must be .*, got shape \(1,\)"),
         ({"steps": -1}, "steps=-1"),
         ({"method": "fourier"}, "method=.fourier.: must be one of"),
         ({"method": "closed-form"}, "closed-form.*covers.*use method='exact'"),
         ({"num_samples": 0}, "num_samples=0"),
-        ({"num_samples": 1, "method": "certified"}, "num_samples=1"),
+        ({"num_samples": 1, "method": "certified"}, "`num_samples` must be at least .*, got 1"),
         ({"confidence": 1.0}, r"confidence=1\.0"),
         ({"seed": -1}, "seed=-1"),
         ({"device": "tpu"}, "device='tpu'"),
-        ({"executor": ThreadPoolExecutor(1)}, r"executor=.*: only methods \(.*'certified'.*\) take it, not 'auto'"),
-        ({"noise_multiplier": 0.0, "method": "pld"}, "does not cover noise_multiplier=0"),
+        (
+            {"executor": ThreadPoolExecutor(1)},
+            r"`executor` must be None with method='auto', .*only methods \(.*'certified'.*\)",
+        ),
+        ({"noise_multiplier": 0.0, "method": "pld"}, "`noise_multiplier` must be positive with method='pld', got 0"),
     ],
 )
 def test_bad_input(changes: dict[str, Any], message: str) -> None:
