@@ -153,7 +153,7 @@ def test_a_certificate_begun_elsewhere_is_not_continued() -> None:
     again = bounds.methods.Certified(4000, 0.99, seed=3, resume=state)
     assert bounds.reconstruction(1.0, 0.5, 3, kappa=0.1, method=again).num_samples == 4000
     moved = {**state, "computed_with": {**state["computed_with"], "simd": "another"}}
-    with pytest.raises(ValueError, match=r'resume: was begun elsewhere \(simd is "another" there, ".*" here\)'):
+    with pytest.raises(ValueError, match=r'`resume` was begun elsewhere \(simd is "another" there, ".*" here\)'):
         bounds.reconstruction(1.0, 0.5, 3, kappa=0.1, method=dataclasses.replace(again, resume=moved))
     with pytest.raises(ValueError, match=r"this one is damaged \(it: lacks computed_with\)"):
         dataclasses.replace(again, resume={k: v for k, v in state.items() if k != "computed_with"})
