@@ -59,20 +59,23 @@ def test_a_state_belongs_to_its_run() -> None:
             bounds.reconstruction(sigma, 0.1, 10, kappa=kappa, method=method)
     with pytest.raises(ValueError, match="state"):
         Certified(resume={"schema": "other"})
-    damaged = dict(state or {})
+    assert state is not None
+    counts = state["counts"]
+    damaged = dict(state)
     del damaged["counts"]
     with pytest.raises(ValueError, match="damaged"):
         Certified(resume=damaged)
     for change in (
-        {"counts": [[[0, -5]] for _ in state["counts"]]},
-        {"counts": [[[-1, 5]] for _ in state["counts"]]},
-        {"counts": state["counts"][:-1]},
+        {"counts": {**counts, "cells": [[0, -5]]}},
+        {"counts": {**counts, "cells": [[-1, 5]]}},
+        {"counts": {**counts, "cells": counts["cells"][:-1]}},
+        {"counts": {**counts, "shape": [counts["shape"][0] - 1, counts["shape"][1]]}},
         {"num_pilot": -1},
         {"next_sample": 10},
         {"pilot_counts": []},
         {"thresholds": [math.nan for _ in state["thresholds"]]},
     ):
-        with pytest.raises(ValueError, match="state: damaged"):
+        with pytest.raises(ValueError, match=r"`resume` must be the `state` of an earlier result, but .* is damaged"):
             Certified(resume={**state, **change})
     with pytest.raises(ValueError, match="width=0"):
         Certified(width=0.0)
