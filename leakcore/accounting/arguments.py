@@ -15,14 +15,14 @@ from leakcore.numerics import AccuracyError, PrivacyLoss, parse_schedule
 
 METHODS = ("exact", "pld", "rdp")
 STEPS = {"add-remove": 1.0, "replace": 2.0}
-"""Add/remove steps of one change; of replacing where batches are sampled."""
+"""Number of add/remove steps that one change takes (for a replacement: where batches are sampled)."""
 FAINT = 1e-6
-"""Separation of the full batches' Gaussian pair below which the profile is left to that pair's."""
+"""Separation of the full batches' Gaussian pair below which the profile of that pair is used."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Accountant:
-    """Whose loss is accounted for, under which relation and by which route; orders: of "rdp", None for its own."""
+    """A privacy loss with the relation and the method to account for it; orders: for "rdp", None: its own."""
 
     loss: PrivacyLoss
     relation: Adjacency
@@ -57,7 +57,7 @@ class Accountant:
         return dataclasses.replace(self, loss=doubled, relation="add-remove")
 
     def full_batch_separation(self) -> float:
-        """Of the Gaussian pair that full batches would be: they leak at least as much as subsampled ones."""
+        """Separation of the Gaussian pair of full batches, which leak at least as much as subsampled ones."""
         return STEPS[self.relation] * self.loss.full_batch_separation()
 
 
@@ -74,7 +74,7 @@ def _orders(orders: Any) -> Any:
 
 @contextlib.contextmanager
 def naming(sigma: Any, rate: Any, steps: Any) -> Iterator[None]:
-    """Says which configuration could not be computed: where σ and q were swapped one sees it."""
+    """Adds the configuration to an AccuracyError, so that swapped σ and q are seen."""
     try:
         yield
     except AccuracyError as error:

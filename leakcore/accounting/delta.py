@@ -15,7 +15,7 @@ from leakcore.accounting.provenance import PROVENANCE, assumptions, label
 from leakcore.numerics import Curve, DiscreteCurve, ExactCurve, gaussian_pair, replacement
 
 _HOPELESS = -41.0
-"""log δ below which an upper bound of it is as good as the exact value."""
+"""log δ below which an upper bound of δ is as good as its exact value."""
 _TINY = sys.float_info.min
 
 

@@ -99,8 +99,8 @@ def epsilon_limits(
     directions: tuple[str, ...] = ("remove", "add"),
     split: float = math.nan,
 ) -> tuple[float, float]:
-    """(low, high) of the smallest ε ≥ 0. directions: of the profile under "add-remove"; split: the logit of the part of
-    δ that the removal takes where a replacement is composed."""
+    """(low, high) of the smallest ε ≥ 0. directions: which profiles count under "add-remove"; split: the logit of the
+    part of δ that goes to the removal where a replacement is composed."""
     accountant = accountant.as_added()
     loss, method = accountant.loss, accountant.method
     if loss.silent:

@@ -1,4 +1,4 @@
-"""What an answer says of itself: its route and source, and what it assumes."""
+"""What a result says about itself: its method and source, and what it assumes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ATTACKER = "sees every noisy gradient sum and all model states, knows every oth
 
 
 def label(name: str, limits: tuple[float, float], size: float) -> str:
-    """The method's name, which says where "exact" has limits further apart than it promises; `size` of the answer."""
+    """The method's name, which says where the limits of "exact" are wider than promised; `size` is the result's."""
     low, high = limits
     wide = name == "exact" and low < high and not high - low <= NEGLIGIBLE * (1.0 + abs(size))
     return "exact, bounded" if wide else name

@@ -118,7 +118,7 @@ class RefutableClaim:
         return parameter if self.family == "dp" else float(gaussian_pair_epsilon(parameter, delta=self.delta))
 
     def notes(self) -> tuple[str, ...]:
-        """What must hold of the trials."""
+        """What must be true about the trials."""
         return (
             "trials are independent, and identically distributed within each dataset",
             f"the two datasets differ in {self.k} "

@@ -12,7 +12,7 @@ from leakcore._base import validate
 from leakcore._base.results import Assumptions, Result, parse_adjacency
 
 _LARGEST = 700.0
-"""No ε above it is proved: e^ε would overflow."""
+"""Largest ε that can be proved: e^ε overflows above it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

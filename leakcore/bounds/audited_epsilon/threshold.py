@@ -219,7 +219,7 @@ def _between(thresholds: np.ndarray, at: int) -> float:
 
 
 def _proved(low: np.ndarray, high: np.ndarray, claim: RefutableClaim) -> np.ndarray:
-    """By the event or by its complement, for limits of the likelier and the less likely side."""
+    """What the event or its complement proves, for limits of the likelier and the less likely side."""
     return np.asarray(np.maximum(claim.proved_each(low, high), claim.proved_each(1 - high, 1 - low)))
 
 

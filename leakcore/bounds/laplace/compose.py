@@ -33,11 +33,11 @@ class LaplaceComposition(Result):
 
 
 _LEAST, _MOST = 1e-6, 500.0
-"""What the distribution's grid of steps ε/200 holds in memory; beyond it the sum is as good."""
+"""Range of ε_i for which a grid of steps ε/200 fits in memory; outside it the sum is as good."""
 _MAX_POINTS = 1 << 24
-"""Points of the composed distribution's grid, of 8 bytes each, several times over while it is transformed."""
+"""Most points of the composed distribution's grid, 8 bytes each, several times that while it is transformed."""
 _ROUNDING = 1e-9
-"""Relative, on top of a Rényi bound: far more than its formulas round."""
+"""Relative allowance on top of a Rényi bound, far more than the rounding of its formulas."""
 
 
 def compose(
@@ -138,7 +138,7 @@ _PROVENANCE = {
 
 
 def _interval(levels: np.ndarray) -> float:
-    """Of the grid that all distributions that are composed share."""
+    """Interval of the grid that all composed distributions share."""
     return min(1e-4, float(levels.min()) / 200.0)
 
 

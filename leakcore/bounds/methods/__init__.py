@@ -35,9 +35,9 @@ from leakcore.bounds.methods.pld import PLD
 TABLE: dict[str, type[Method]] = {
     kind.name: kind for kind in (Auto, ClosedForm, Exact, PLD, MonteCarlo, Certified, Importance, DKW)
 }
-"""By name, as `reconstruction(method=)` takes it."""
+"""Methods by the name that `reconstruction(method=)` takes."""
 _DEFAULTS = {"num_samples": 1_000_000, "confidence": 0.999, "seed": 0, "device": None, "executor": None}
-"""Of the keywords of `reconstruction`."""
+"""Defaults of the keywords of `reconstruction`."""
 
 
 def taking(option: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from leakcore.bounds.reconstruction.pair import draw_all, mixture_pair
 from leakcore.numerics import AccuracyError
 
 _MAX_SAMPLES = 1 << 26
-"""All of them are held and sorted, half a gigabyte twice; `Certified` holds none."""
+"""All samples are in memory and sorted, half a gigabyte twice; `Certified` keeps none."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from leakcore.bounds.reconstruction.importance_limits import importance_limits, 
 from leakcore.numerics import AccuracyError, with_escape
 
 _MAX_STEPS = 1 << 24
-"""Of a sample by importance; the kernels' samples have as many."""
+"""Most steps of a sample by importance, the same as for the kernels' samples."""
 
 
 @dataclasses.dataclass(frozen=True)

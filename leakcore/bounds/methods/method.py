@@ -81,5 +81,5 @@ class SampledLimits(Method):
 
 
 def assumptions(*notes: str) -> Assumptions:
-    """Of DP-SGD with Poisson sampling."""
+    """Assumptions of DP-SGD with Poisson sampling, with these notes."""
     return Assumptions(adjacency="add-remove", attacker=ATTACKER, notes=notes)

@@ -12,7 +12,7 @@ from leakcore.bounds.reconstruction.arguments import Kappa, ReconstructionBound,
 from leakcore.numerics import DiscreteLoss
 
 _LEAST_ROUNDING = 1e-10
-"""Of the sums that make a blow-up of a discretised loss: one that its masses and suffix sums never reach."""
+"""Least allowance for rounding of the sums in a blow-up of a discretised loss; they never reach it."""
 
 
 @dataclasses.dataclass(frozen=True)

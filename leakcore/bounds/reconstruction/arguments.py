@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _ROUNDING = 2.0**-52
-"""Of a logarithm, relative."""
+"""Relative rounding of a logarithm."""
 ATTACKER = (
     "sees every noisy gradient sum and all model states, knows every other record, the hyperparameters and the prior; "
     "Poisson sampling, independent steps"
@@ -101,7 +101,7 @@ class Kappa:
 
     @classmethod
     def parse(cls, kappa: Any, log_kappa: Any) -> Kappa:
-        """From exactly one of κ in (0, 1] and log κ in (−∞, 0]."""
+        """Reads exactly one of κ in (0, 1] and log κ in (−∞, 0]."""
         if (kappa is None) == (log_kappa is None):
             raise ValueError(
                 f"exactly one of `kappa` and `log_kappa` must be given, got kappa={kappa!r} and log_kappa={log_kappa!r}"

@@ -22,7 +22,7 @@ from leakcore.bounds.reconstruction.pair import CHUNK, SHARD, Pair, computed_wit
 from leakcore.numerics import betting_upper_limit, choose_bet, clopper_pearson
 
 _MOST_SHARDS = 1 << 13
-"""Of one count: a cluster's scheduler takes milliseconds for each."""
+"""Most shards of one count: a cluster's scheduler takes milliseconds for each."""
 _SIZES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 """Sample sizes for which an anytime-valid limit places its bets."""
 _BINS = 1 << 14

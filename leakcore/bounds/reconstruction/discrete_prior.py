@@ -27,7 +27,7 @@ from leakcore.numerics import (
 _NEGLIGIBLE = -41.5
 """log of 1e-18: less than the rounding of any success probability."""
 _PROMISE = 1e-9
-"""Relative error of B that numerical inversion may have: no answer need be narrower than that."""
+"""Relative error of B that numerical inversion may have; results need not be narrower."""
 _NODES = 65
 """Distinct weights for which the profile is computed; between them it is convex and a chord lies above."""
 

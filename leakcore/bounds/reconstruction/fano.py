@@ -15,7 +15,7 @@ from leakcore.bounds.reconstruction.information import INFORMATION, Candidates, 
 from leakcore.bounds.reconstruction.kappa import parse_prior
 
 _ROUNDING = 2.0**-48
-"""Of sums and exponentials, relative."""
+"""Relative rounding of sums and exponentials."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

@@ -23,9 +23,9 @@ from leakcore._base.digest import digest
 from leakcore.numerics import parse_schedule
 
 _CELLS = 1 << 21
-"""Uniforms held at a time. A sample is a function of its number alone, so this changes no result."""
+"""Uniforms in memory at a time. A sample is a function of its number alone, so this changes no result."""
 _MAX_STEPS = 1 << 22
-"""A sample's own uniforms are held together: half a gigabyte of arrays."""
+"""Most steps: the uniforms of one sample are in memory together, half a gigabyte of arrays."""
 _SIDES = ("null", "alternative")
 
 

@@ -44,7 +44,7 @@ _CELLS = 3 << 13
 """Cells of a step's table; fewer where a schedule needs many tables."""
 _ALL_CELLS = 1 << 20
 _TABLE_ERROR = 4e-14
-"""Per step, in total variation: thresholds of 48 bits and the rounding of the probabilities."""
+"""Error of a step's table in total variation: thresholds of 48 bits and the rounding of the probabilities."""
 _LOG_ROUNDING = 1e-11
 _SIDES = ("dots", "cells")
 _REPEATS = 8
@@ -84,7 +84,7 @@ class TiltedSampler:
 
     @property
     def slack(self) -> float:
-        """By how much a mean of [0, 1] variables may be off: mass left out, and the tables' resolution."""
+        """Largest error of a mean of [0, 1] variables: mass left out, and the tables' resolution."""
         return math.fsum(count * (1.001 * table.left_out + _TABLE_ERROR) for table, count in self.tables) + 1e-13
 
     @property

@@ -19,7 +19,7 @@ from leakcore.numerics import PrivacyLoss, dot
 
 _CHUNK = 1 << 14
 _MAX_CANDIDATES = 1 << 22
-"""Of a sampled estimate, which draws a number for each in every sample."""
+"""Most candidates of a sampled estimate, which draws one number for each in every sample."""
 _MAX_DRAWS = 1 << 42
 """Numbers of a sampled estimate: about a day of one core."""
 
@@ -223,4 +223,4 @@ def _gain_sums(weights: np.ndarray, scale: float, size: int, seed: int, first: i
 
 
 INFORMATION = {kind.name: kind for kind in (RenyiInformation, AnalyticInformation, SampledInformation)}
-"""By name, as `fano_advantage(information=)` takes it."""
+"""Sources of information by the name that `fano_advantage(information=)` takes."""

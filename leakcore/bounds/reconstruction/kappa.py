@@ -194,7 +194,7 @@ def parse_prior(prior: Any) -> np.ndarray:
 
 
 def _log_binomial_tail(count: int, least: int, chance: float) -> float:
-    """From above, by several times what rounding was seen to take."""
+    """Log of a binomial tail, rounded up by several times the rounding error that was observed."""
     tail = float(special.betainc(least, count - least + 1.0, chance))
     if tail > 1e-280:
         return min(math.log(tail) + 2e-12, 0.0)

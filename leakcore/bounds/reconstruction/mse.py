@@ -12,7 +12,7 @@ from leakcore.bounds.reconstruction.arguments import ATTACKER, SampledGaussian
 from leakcore.numerics import PrivacyLoss, dot
 
 _ROUNDING = 2.0**-48
-"""Of sums and exponentials, relative; of the moments of one step, absolute."""
+"""Rounding: relative of sums and exponentials, absolute of the moments of one step."""
 _TINY = 1e-9
 """A divergence below it is lost in the rounding of an integral over densities; K(1 − α) ≤ K(α) (Mironov, Talwar and
 Zhang 2019, Theorem 5) then leaves sums over the binomial."""

@@ -19,7 +19,7 @@ from leakcore.bounds.reconstruction.arguments import SampledGaussian
 CHUNK = 1 << 16
 """Samples per draw. Fixed, so that no result depends on who draws what."""
 SHARD = 16 * CHUNK
-"""Samples that are counted together, at least: tens of milliseconds."""
+"""Least number of samples that are counted together: tens of milliseconds of work."""
 
 
 class Pair(Protocol):

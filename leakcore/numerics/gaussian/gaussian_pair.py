@@ -10,7 +10,7 @@ from scipy import special
 
 _CLOSE = -0.2
 _OWN_ERROR = 1e-12
-"""Of `log_profile`, besides the rounding of its arguments and of its result."""
+"""Error of `log_profile` besides the rounding of its arguments and its result."""
 _FAR = 1e10
 """Separation beyond which ε of a Gaussian pair is its first two terms, to less than their rounding."""
 

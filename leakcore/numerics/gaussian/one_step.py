@@ -11,11 +11,11 @@ from leakcore.numerics.gaussian.gaussian_pair import log1mexp
 from leakcore.numerics.privacy_loss.loss import PrivacyLoss, StepGroup
 
 _FLOOR = 4e-15
-"""Of what is a logarithm alone."""
+"""Rounding of a value that is only a logarithm."""
 
 
 def is_one_step(loss: PrivacyLoss) -> bool:
-    """Whether one sampled step is all there is, but for steps that reveal."""
+    """Whether the loss is that of one sampled step, steps without noise aside."""
     return loss.num_mixture_steps == 1 and loss.gaussian_variance == 0.0
 
 
@@ -51,7 +51,7 @@ def log_delta(group: StepGroup, epsilon: float, direction: str) -> tuple[float, 
 
 
 def epsilon(group: StepGroup, log_target: float, direction: str) -> tuple[float, float]:
-    """By bisection; the profile falls with ε, and beyond its closed form it is 0 ("add") or 1 − e^ε ("remove")."""
+    """ε by bisection. The profile falls with ε; beyond its closed form it is 0 ("add") or 1 − e^ε ("remove")."""
 
     def at(epsilon: float) -> tuple[float, float]:
         if (epsilon if direction == "remove" else -epsilon) <= group.minimum:

@@ -25,10 +25,10 @@ _WEAKER = (0.75, 0.56, 0.42, 0.32, 0.24, 0.18, 0.13, 0.1)
 _SHARE = 9.0
 """−log of the part of the tilted law's mass that δ may be under a weaker tilt."""
 _LEFT_OUT = 1e-9
-"""More than what lies beyond the reach of single steps moves log δ by, or ε."""
+"""More than the mass beyond the reach of single steps can move log δ or ε."""
 _MOST_CELLS = 1 << 20
 _ENOUGH = 2e-7
-"""Width of the limits, relative above 1, at which no finer lattice is made."""
+"""Width of the limits (relative, above 1) at which refining the lattice stops."""
 
 
 @dataclasses.dataclass(frozen=True)

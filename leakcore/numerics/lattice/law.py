@@ -19,14 +19,14 @@ from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss, Step
 _OUTSIDE = 34.0
 """−log of the tilted mass that may lie on either side of the window."""
 _COARSE = 1500
-"""Cells of a step's law where only a tilt and a window are wanted."""
+"""Cells of a step's law where only a tilt and a window are needed."""
 _UNIT = 2.0**-53
 _LEFT_OUT = 24.0
 """−log of the part of δ that may lie beyond the reach of single steps."""
 _FINE = 42.0
 """−log of the tilted mass of all steps beyond which a step's lattice ends."""
 _PAD = 0.01
-"""Of the window's width, added on either side: losses may end sharply there."""
+"""Fraction of the window's width that is added on either side, since losses may end sharply there."""
 
 
 def groups_of(loss: PrivacyLoss) -> list[StepGroup]:

@@ -21,7 +21,7 @@ from leakcore.numerics.gaussian.step_tables import log_masses
 from leakcore.numerics.privacy_loss.loss import AccuracyError, StepGroup
 
 _ROUNDING = 2.0**-50
-"""Of a cell's masses, relative, times one and the size of their logarithms."""
+"""Relative rounding of a cell's masses, times 1 plus the size of their logarithms."""
 
 _WIDE = 600.0
 """Spacing h up to which e^h is a float."""
@@ -135,7 +135,7 @@ class StepCells:
             return float(np.logaddexp(np.log1p(-self._rate) + self._nu[part], math.log(self._rate) + self._hit[part]))
 
     def _log_share(self) -> float:
-        """Of the part between the last point and the end of reach: what of ν's mass goes to that end."""
+        """How much of ν's mass between the last point and the end of reach goes to that end."""
         if self._nu[-2] == -np.inf:
             return -math.inf
         rise = float(self._log_mu(-2) - self._nu[-2]) - (self._origin + self._last * self._spacing)

@@ -13,10 +13,10 @@ from leakcore._base import validate
 from leakcore.numerics.dot import dot
 
 _NEGLIGIBLE = 1e-22
-"""Probability dropped per step: it only lowers the coverage computed, hence the limits."""
+"""Probability dropped per step. It can only lower the computed coverage, and so the limits."""
 
 _MAX_TRIALS = 1 << 20
-"""Minutes of work."""
+"""More trials would take more than minutes."""
 
 
 def simultaneous_lower_limits(trials: int, *, confidence: float) -> np.ndarray:
@@ -65,7 +65,7 @@ def _limits(n: int, gamma: float) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def _local_level(n: int, level: float) -> float:
-    """The largest γ, to three digits from below, whose band covers."""
+    """The largest γ whose band has the wanted coverage, to three digits from below."""
     # One limit alone needs γ ≤ 1 − level; the union bound over all limits makes (1 − level)/n enough.
     low, high = math.log((1 - level) / n), math.log(1 - level)
     if n == 1:
@@ -99,6 +99,6 @@ def _coverage(limits: np.ndarray) -> float:
 
 
 def _poisson(mean: float) -> np.ndarray:
-    """Its probabilities, up to where they are negligible."""
+    """Probabilities of a Poisson distribution, up to where they are negligible."""
     k = np.arange(math.ceil(mean + 12 * math.sqrt(mean) + 24) + 1.0)
     return np.asarray(np.exp(special.xlogy(k, mean) - mean - special.gammaln(k + 1.0)))

@@ -22,7 +22,7 @@ _LOG_HALF = math.log(0.5)
 _FLOOR = 4e-15
 """Relative rounding that two grids may share: special functions, powers of the characteristic function."""
 _PROMISE = 1e-9
-"""Relative error of B (or of 1 − B) that Fourier inversion must reach, or the recursion is asked."""
+"""Relative error of B (or of 1 − B) above which the recursion replaces Fourier inversion."""
 _LAST_PROMISE = 1e-6
 """Relative error beyond which AccuracyError is raised."""
 

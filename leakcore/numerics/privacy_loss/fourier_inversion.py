@@ -87,7 +87,7 @@ class TiltedLaw:
 
 
 _EXCESS = 1e-6
-"""Of the logarithm of |φ| over 0, that no law has: what rounding adds up to."""
+"""How far log |φ| may exceed 0 by rounding; for a probability law it is at most 0."""
 
 
 def _characteristic_function(

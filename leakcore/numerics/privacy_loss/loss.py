@@ -87,7 +87,7 @@ class StepGroup:
         return math.log1p(-self.rate)
 
     def out_of_reach(self, theta: float) -> AccuracyError:
-        """To be raised where a float cannot hold the loss, or θ times it."""
+        """The error to raise where a float cannot hold the loss, or θ times it."""
         return AccuracyError(
             f"noise_multiplier={self.sigma:g}, sample_rate={self.rate:g}: one step's loss tilted by {theta:.3g} is out "
             "of reach"

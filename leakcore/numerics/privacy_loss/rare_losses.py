@@ -23,14 +23,14 @@ from leakcore.numerics.dot import dot
 from leakcore.numerics.privacy_loss.loss import PrivacyLoss, StepGroup
 
 _EDGES = np.geomspace(1e-3, 1.0, 200)
-"""Of the bins of ℓ, as parts of ε."""
+"""Edges of the bins of ℓ, as fractions of ε."""
 _CAPS = range(10, len(_EDGES), 5)
 _SLACK = 1e-11
-"""More than what normal distribution functions that are subtracted round, relative to them."""
+"""More than the rounding of a difference of normal distribution functions, relative to them."""
 _ROUNDING = 1e-9
-"""More than what everything else rounds, relative to the probability."""
+"""More than all other rounding, relative to the probability."""
 _LARGEST = 600.0
-"""Of sℓ, an exponent."""
+"""Largest exponent sℓ."""
 
 
 def log_tail_bound(loss: PrivacyLoss, epsilon: float) -> float:

@@ -20,9 +20,9 @@ AUTHORS_ORDERS = tuple([1.0 + x / 10.0 for x in range(1, 100)] + [float(a) for a
 """1.1, 1.2, …, 10.9 and 11, 12, …, 63: the orders of the reconstruction paper's released code."""
 
 _ROUNDING = 2.0**-48
-"""Of one logarithm in a moment, relative to its size and 1."""
+"""Rounding of one logarithm in a moment, relative to the larger of its size and 1."""
 _LEAST_ORDER = 1.01
-"""Below it the conversion is not stable, and of no use."""
+"""The conversion is unstable, and useless, at smaller orders."""
 
 
 def composed_accountant(loss: PrivacyLoss, orders: Any = None) -> Any:

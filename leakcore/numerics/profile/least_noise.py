@@ -12,7 +12,7 @@ from leakcore.numerics.privacy_loss.loss import AccuracyError
 from leakcore.numerics.profile.profile import BEST, Effort
 
 _ROUGH, _FINER, _FINEST, _SHARP = Effort(bits=14), Effort(bits=17), Effort(bits=19), Effort(sharp=True)
-"""0.05 s, 0.2 s, 0.5 s, and what answers to 1e-6 or not at all."""
+"""Efforts of 0.05 s, 0.2 s and 0.5 s, and the one that gives ε to 1e-6 or not at all."""
 NEGLIGIBLE = 1e-6
 """ε below which its relative error does not matter."""
 _TINY = 1e-9

@@ -24,17 +24,17 @@ from leakcore.numerics.recursion import recursion_profile
 
 _FLOOR = 4e-15
 _MOST_GROUPS = 64
-"""Different steps at most that Fourier inversion takes."""
+"""Largest number of different steps for Fourier inversion."""
 _HOPELESS = -41.0
 """log δ below which an upper bound is the answer: 1.6e-18."""
 _PROMISE = 1e-6
 """Largest relative error of δ that is accepted: about 1e-7 in ε."""
 
 _EPSILON_PROMISE = 2e-7
-"""Largest error of ε that is accepted though δ's is above its promise, which must then be below `_COARSE`."""
+"""Largest accepted error of ε where the error of δ exceeds its promise, but not `_COARSE`."""
 _COARSE = 1e-3
 _EFFORT = 10.0
-"""Of Fourier inversion where the recursion does not serve."""
+"""Work of Fourier inversion, relative to the usual, where the recursion does not apply."""
 _NARROW = 0.5
 """Relative width of limits of ε between which δ is computed anew."""
 

@@ -19,7 +19,7 @@ from leakcore.numerics.profile.profile import BEST, Effort
 _LOGITS = np.linspace(-12.0, 12.0, 97)
 _ROUGH = Effort(bits=14)
 _OUTSIDE = 5.0
-"""How far beyond 0 and ε a replacement's first step is looked for, in nats."""
+"""How far beyond 0 and ε the search for a replacement's first step goes, in nats."""
 
 
 def epsilon(curve: Curve, log_target: float, *, effort: Effort = BEST, split: float = math.nan) -> tuple[float, float]:

@@ -18,10 +18,10 @@ from scipy import special
 from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss, StepGroup
 
 _LEAST = 1e-15
-"""h is Lipschitz with constant 1, so values of Y below this are 0 for every purpose."""
+"""h is Lipschitz with constant 1, so values of Y below this count as 0."""
 _GROUP_LIMIT = 32
 _PANELS = 160
-"""At most."""
+"""Largest number of panels."""
 _WORK_LIMIT = 3e9
 """Steps times entries of a step's matrix: a second or two."""
 _CELL_LIMIT = 3e6

@@ -15,7 +15,7 @@ _LEAST_ADD = math.log(1e-8)
 
 
 def log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float, float]:
-    """Of two discretisations; AccuracyError where there are none, before any long work."""
+    """log δ by two discretisations; AccuracyError where there are none, before any long work."""
     threshold = epsilon if direction == "remove" else -epsilon
     power, sign = (1.0, 1.0) if direction == "remove" else (0.0, -1.0)
     theta = loss.tilt_with_mean(threshold, power, sign)
