@@ -112,6 +112,11 @@ class Kappa:
         value = validate.real_array("in (-inf, 0]", lambda v: (v <= 0.0) & (v > -math.inf), log_kappa=log_kappa)
         return cls(value.ravel().copy(), value.shape, None)
 
+    def __str__(self) -> str:
+        """The argument that κ came by, and its first value: for messages."""
+        name, values = ("log_kappa", self.log) if self.given is None else ("kappa", self.given)
+        return f"{name}={values[0]:.6g}"
+
     @property
     def plain(self) -> np.ndarray:
         """κ itself; 0 where it underflows."""

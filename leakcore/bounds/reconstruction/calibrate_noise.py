@@ -110,8 +110,7 @@ def calibrate_noise(
     log_goal = math.log(goal) if goal > 0.0 else -math.inf
     if log_goal < log_k or (log_goal == log_k and not silent and log_k < 0.0):
         raise ValueError(
-            f"`target_success` must be above kappa={math.exp(log_k):.6g}, the success of a blind guess, got "
-            f"{target_success!r}"
+            f"`target_success` must be above {level}, the success of a blind guess, got {target_success!r}"
         )
     shape = np.asarray(rate)
 

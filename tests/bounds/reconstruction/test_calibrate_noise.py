@@ -47,6 +47,8 @@ def test_calibration_in_closed_form_and_limits() -> None:
     assert tiny.success == pytest.approx(1e-100, rel=1e-6)
     with pytest.raises(ValueError, match=r"`target_success` must be above kappa=0\.1, .*, got 0\.05"):
         bounds.calibrate_noise(0.05, kappa=0.1, sample_rate=0.5, steps=3)
+    with pytest.raises(ValueError, match=r"`target_success` must be above log_kappa=0, .*, got 0\.5"):
+        bounds.calibrate_noise(0.5, log_kappa=0.0, sample_rate=0.5, steps=3)
     with pytest.raises(ValueError, match="`kappa` must be a number"):
         bounds.calibrate_noise(0.5, kappa=[0.1, 0.2], sample_rate=0.5, steps=3)
 
