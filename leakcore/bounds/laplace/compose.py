@@ -45,7 +45,7 @@ def compose(
 ) -> LaplaceComposition:
     """ε at δ of Laplace mechanisms run one after another, each chosen with sight of the earlier answers.
 
-    Methods:
+    The methods:
 
     - "basic": Σ_i ε_i, exact at δ = 0.
     - "pld": dp-accounting's privacy loss distribution of Lap(0, 1/ε_i) against Lap(1, 1/ε_i), for up to about 30,000
@@ -70,7 +70,7 @@ def compose(
         ValueError: for a value that is not allowed, and where "pld" would need more than 2²⁴ points; the text names the
             argument.
         TypeError: for an argument of another type.
-        ImportError: where dp-accounting is needed ("pld", and "auto" at δ > 0) and missing.
+        ImportError: where dp-accounting is missing and "pld" is asked for, or within reach of "auto" at δ > 0.
 
     Guarantees:
         Deterministic. Rounding is on the safe side.

@@ -22,7 +22,8 @@ def reconstruction_dkw(
 ) -> ReconstructionBound:
     """The confidence interval that Hayes et al. (2023, Section 3.3) put around their Algorithm 1.
 
-    It is `reconstruction` by `methods.DKW`, which has the formulas. To bound attacks use `reconstruction` itself.
+    It is `reconstruction` by `methods.DKW`; docs/explanation/bounds.md has the formulas. To bound attacks use
+    `reconstruction` itself.
 
     Args:
         noise_multiplier: σ > 0, as in `reconstruction`.
