@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from leakcore.audit.report.format import power as power
     from leakcore.audit.report.leakage_section import where_it_sits as where_it_sits
     from leakcore.audit.report.report import AuditReport as AuditReport
+    from leakcore.audit.report_schema import report_schema as report_schema
     from leakcore.audit.scores.file import ScoreFile as ScoreFile
     from leakcore.audit.scores.file import read_scores as read_scores
     from leakcore.audit.scores.from_scores import Retrained as Retrained
@@ -71,6 +72,7 @@ _SHARED = {
     "read_config": ".config.file",
     "read_form": ".config.file",
     "read_report": ".config.file",
+    "report_schema": ".report_schema",
     "require_report_folder": ".hyperparameters.run",
     "run_config": ".config.file",
 }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
-from leakcore._base.results import Result, jsonable
+from leakcore._base.results import Result
 from leakcore.audit.claim.config import ClaimConfig
 from leakcore.audit.report import page
 from leakcore.audit.report.area import area, area_limits
@@ -50,6 +51,10 @@ class Proof:
         return float(self.found.value)
 
 
+Statistics = TypedDict("Statistics", {"with": np.ndarray, "without": np.ndarray, "k": int})
+"""Scores with and without the attacker's rows, and the number of these rows."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ClaimReport(AuditReport):
     """The report of `audit.claim`.
@@ -74,6 +79,11 @@ class ClaimReport(AuditReport):
     """
 
     schema: ClassVar[str] = "leakcore.claim-audit/1"
+    result_names: ClassVar[Mapping[str, str]] = {
+        "claim": "claim", "audited_epsilon": "epsilon", "proofs": "proofs", "data": "data", "statistics": "statistics",
+    }  # fmt: skip
+    timed: ClassVar[bool] = False
+    """A resumed audit writes the same JSON."""
 
     config: ClaimConfig
     claim: ClaimedEpsilon
@@ -332,24 +342,14 @@ class ClaimReport(AuditReport):
     def settings(self) -> dict[str, Any]:
         return self.config.to_dict()
 
-    def content(self) -> dict[str, Any]:
+    @property
+    def statistics(self) -> dict[str, Statistics]:
+        """The scores of every k in ascending order, where there are at most 100,000."""
         return {
-            "claim": jsonable(self.claim),
-            "audited_epsilon": jsonable(self.epsilon),
-            "proofs": jsonable(self.proofs),
-            "data": self.data,
-            "statistics": {
-                name: {"with": jsonable(_sorted(a)), "without": jsonable(_sorted(b)), "k": k}
-                for name, (a, b, k) in self.scores.items()
-                if len(a) + len(b) <= 100_000
-            },
+            name: {"with": _sorted(a), "without": _sorted(b), "k": k}
+            for name, (a, b, k) in self.scores.items()
+            if len(a) + len(b) <= 100_000
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """As every report, but without the time it took: a resumed audit writes the same JSON."""
-        out = super().to_dict()
-        del out["seconds"]
-        return out
 
 
 def _assumed(proof: Proof) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from leakcore._base.results import jsonable
 from leakcore.audit.hyperparameters import findings as _findings
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.hyperparameters.label_section import LabelStudy
@@ -29,6 +29,7 @@ class RunReport(AuditReport):
     """
 
     schema: ClassVar[str] = "leakcore.audit/1"
+    result_names: ClassVar[Mapping[str, str]] = {"reconstruction": "points", "curve": "curve", "labels": "labels"}
 
     config: AuditConfig
     points: list[ReconstructionPoint]
@@ -96,10 +97,3 @@ class RunReport(AuditReport):
 
     def settings(self) -> dict[str, Any]:
         return self.config.to_dict()
-
-    def content(self) -> dict[str, Any]:
-        return {
-            "reconstruction": jsonable(self.points),
-            "curve": jsonable(self.curve),
-            "labels": jsonable(self.labels),
-        }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from leakcore._base.codec import from_plain, to_plain
 from leakcore.audit.report.format import above, guarantee, number
@@ -101,6 +101,18 @@ def judged(what: str, found: Result) -> Judged:
     return Judged(what=what, value=float(found.value), guarantee=guarantee(found))
 
 
+@dataclasses.dataclass(frozen=True)
+class PartFields:
+    """A part as its JSON holds it."""
+
+    key: str
+    findings: tuple[tuple[str, str, str], ...]
+    sections: tuple[Section, ...]
+    assumptions: tuple[str, ...]
+    contradictions: tuple[str, ...]
+    content: Any
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
     """What another study adds to a report: shown after the report's own findings, sections and assumptions.
@@ -108,6 +120,8 @@ class Part:
     key: its name in the JSON, `content` what stands there (JSON-ready). contradictions: claims that it disproved; any
     fails the gate.
     """
+
+    json_form: ClassVar[type] = PartFields
 
     key: str
     findings: tuple[str, ...] = ()
@@ -134,24 +148,12 @@ class Part:
     @classmethod
     def from_dict(cls, data: Any) -> Part:
         """The inverse of `to_dict`. ValueError for anything else."""
-        read = from_plain(data, _PartFields)
+        read = from_plain(data, PartFields)
         texts = tuple(Finding(text, verdict=verdict, assumes=assumes) for text, verdict, assumes in read.findings)
         return cls(
             key=read.key, findings=texts, sections=read.sections, assumptions=read.assumptions,
             contradictions=read.contradictions, content=read.content,
         )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
-class _PartFields:
-    """A part as its JSON holds it."""
-
-    key: str
-    findings: tuple[tuple[str, str, str], ...]
-    sections: tuple[Section, ...]
-    assumptions: tuple[str, ...]
-    contradictions: tuple[str, ...]
-    content: Any
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

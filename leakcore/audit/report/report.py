@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
@@ -18,6 +19,7 @@ from leakcore._base.version import __version__
 from leakcore.audit.report import page
 from leakcore.audit.report.cards import Card
 from leakcore.audit.report.html import to_html
+from leakcore.audit.report.json_form import Foot, Head
 from leakcore.audit.report.page import about
 from leakcore.audit.report.tables import Table
 from leakcore.audit.report.terminal import to_text
@@ -25,6 +27,8 @@ from leakcore.audit.report.terminal import to_text
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+OUTSIDE = ("environment", "seconds")
+"""Fields that the JSON has outside "report"."""
 GATE = 0.999
 """Confidence with which one run, or one file of scores, contradicts a claim."""
 HELD = "Consistent with its claim."
@@ -45,6 +49,12 @@ class AuditReport(Record, abc.ABC):
     """
 
     schema: ClassVar[str]
+    result_names: ClassVar[Mapping[str, str]]
+    """The results in the JSON: the name there, and the field or property. The JSON Schema is made from their types."""
+    setting_names: ClassVar[tuple[str, ...]] = ()
+    """Fields and properties that are the settings; none where the field `config` holds the settings."""
+    timed: ClassVar[bool] = True
+    """Whether the JSON says how long the audit took."""
 
     environment: dict[str, Any]
     seconds: float = dataclasses.field(compare=False)
@@ -192,18 +202,17 @@ class AuditReport(Record, abc.ABC):
     def assumptions(self) -> list[str]:
         """What must hold for the report to mean what it says."""
 
-    @abc.abstractmethod
     def settings(self) -> dict[str, Any]:
         """What it takes to run the audit again, JSON-ready."""
+        return {name: jsonable(getattr(self, name)) for name in self.setting_names}
 
-    @abc.abstractmethod
     def content(self) -> dict[str, Any]:
         """The results, JSON-ready; every number with kind, confidence, interval, method, assumptions, provenance."""
+        return {name: jsonable(getattr(self, attribute)) for name, attribute in self.result_names.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready: verdict, findings, settings, results; in "report" all fields, from which `from_dict` makes it."""
-        fields = fields_to_plain(self, AuditReport)
-        return {
+        head: Head = {
             "schema": self.schema,
             "version": __version__,
             "passed": self.passed,
@@ -219,13 +228,16 @@ class AuditReport(Record, abc.ABC):
                 {"about": about(text), "verdict": getattr(text, "verdict", ""), "assumes": getattr(text, "assumes", "")}
                 for text in self.all_findings
             ],
+        }
+        foot: Foot = {"assumptions": self._assumed(), "environment": self.environment}
+        return {
+            **head,
             "config": self.settings(),
             **self.content(),
             **{part.key: jsonable(part.content) for part in self.parts},
-            "assumptions": self._assumed(),
-            "environment": self.environment,
-            "seconds": round(self.seconds, 1),
-            "report": without(fields, "environment", "seconds"),
+            **foot,
+            **({"seconds": round(self.seconds, 1)} if self.timed else {}),
+            "report": without(fields_to_plain(self, AuditReport), *OUTSIDE),
         }
 
     @classmethod

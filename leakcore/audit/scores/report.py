@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
-from leakcore._base.results import Result, jsonable, require_same_adjacency
+from leakcore._base.results import Result, require_same_adjacency
 from leakcore.audit.report import page
 from leakcore.audit.report.cards import BEATS, EPSILON, PROVED, REACHED, Card, adjacency_words, card, proof_card
 from leakcore.audit.report.format import ADJACENCY, above, ends, guarantee, interval, number, percent, power
@@ -71,6 +72,8 @@ class ScoresReport(AuditReport):
     """
 
     schema: ClassVar[str] = "leakcore.scores-audit/1"
+    setting_names: ClassVar[tuple[str, ...]] = _SETTINGS
+    result_names: ClassVar[Mapping[str, str]] = {name: name for name in _RESULTS}
 
     source: str
     higher: str
@@ -358,12 +361,6 @@ class ScoresReport(AuditReport):
             f"proved at {100 * self.confidence:g}%: chance lifts that above the model's own with probability at most "
             f"{1 - self.confidence:.2g}."
         )
-
-    def settings(self) -> dict[str, Any]:
-        return {name: jsonable(getattr(self, name)) for name in _SETTINGS}
-
-    def content(self) -> dict[str, Any]:
-        return {name: jsonable(getattr(self, name)) for name in _RESULTS}
 
 
 def _span(result: Result) -> str:

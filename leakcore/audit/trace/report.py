@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
-from leakcore._base.results import jsonable
 from leakcore.audit.report import page
 from leakcore.audit.report.cards import Card
 from leakcore.audit.report.format import counted, guarantee, interval, number, percent, power
@@ -40,6 +40,8 @@ class TraceReport(TraceFacts):
     """
 
     schema: ClassVar[str] = "leakcore.trace-audit/1"
+    setting_names: ClassVar[tuple[str, ...]] = _SETTINGS
+    result_names: ClassVar[Mapping[str, str]] = {name: name for name in _RESULTS}
 
     @property
     def word(self) -> str:
@@ -172,12 +174,6 @@ class TraceReport(TraceFacts):
             "Candidates' gradients were taken without dropout.",
             f"{gate} {rates}",
         ]
-
-    def settings(self) -> dict[str, Any]:
-        return {name: jsonable(getattr(self, name)) for name in _SETTINGS}
-
-    def content(self) -> dict[str, Any]:
-        return {name: jsonable(getattr(self, name)) for name in _RESULTS}
 
 
 def _span(ends: tuple[float, float]) -> str:

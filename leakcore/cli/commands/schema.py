@@ -8,14 +8,17 @@ from leakcore.cli.output import as_json_text
 
 
 @click.command()
-@click.argument("what", type=click.Choice(["config"]))
+@click.argument("what", type=click.Choice(["config", "report"]))
 def schema(what: str) -> None:
-    """Print the JSON Schema of an audit's configuration, by which editors complete and check the TOML file.
+    """Print a JSON Schema: of an audit's configuration, by which editors complete and check the TOML file, or of
+    report.json, by which programs check what they read.
 
     \b
     leakcore schema config > leakcore.schema.json
     then, in the first line of audit.toml (Taplo, Even Better TOML):  #:schema ./leakcore.schema.json
+    leakcore schema report > report.schema.json
+    then, with any validator of draft 2020-12:  check-jsonschema --schemafile report.schema.json report.json
     """
-    from leakcore.audit import config_schema
+    from leakcore import audit
 
-    click.echo(as_json_text(config_schema()))
+    click.echo(as_json_text(audit.config_schema() if what == "config" else audit.report_schema()))
