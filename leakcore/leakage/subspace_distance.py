@@ -146,7 +146,8 @@ def subspace_distance(
         if seed is None:
             raise ValueError(
                 f"`grads_without` and `grads_with` must hold equally many gradients, got {len(without)} and "
-                f"{len(with_)}; unequal sets inflate the distance: pass seed= to draw from the larger"
+                f"{len(with_)}; unequal sets inflate the distance: pass sets of one size, or seed= to draw "
+                "from the larger"
             )
         rng, size = kernels.generator(seed, kernels.Stream.SUBSPACE_SUBSET), min(len(without), len(with_))
         without, with_ = (s if len(s) == size else s[rng.choice(len(s), size, replace=False)] for s in (without, with_))
