@@ -1,4 +1,4 @@
-"""Do our lower bounds keep their promise? Each method on mechanisms whose ε is known, audited thousands of times."""
+"""Test the lower bounds on ε: each method on mechanisms whose ε is known, audited thousands of times."""
 
 from __future__ import annotations
 
@@ -211,12 +211,12 @@ def selftest(
         (i, functools.partial(_audited, level, key, i, count if epsilon > 0 else 5 * count))
         for i, (_, epsilon, *_) in enumerate(cases)
     )
-    found: dict[int, np.ndarray] = {}
+    bounds_of: dict[int, np.ndarray] = {}
     with contextlib.closing(answers(jobs, executor)) as finished:
         for i, proved in finished:
-            found[i] = proved
-            show("self-test", len(found), len(cases))
-    promises = tuple(_promise(case, found[i], level, len(cases)) for i, case in enumerate(cases))
+            bounds_of[i] = proved
+            show("self-test", len(bounds_of), len(cases))
+    promises = tuple(_promise(case, bounds_of[i], level, len(cases)) for i, case in enumerate(cases))
     return SelfTest(promises=promises, confidence=level, audits=count, seed=key)
 
 
@@ -228,11 +228,11 @@ def _audited(level: float, seed: int, i: int, repeats: int) -> np.ndarray:
     return np.array([audit(rng, key) for key in keys])
 
 
-def _promise(case: _Case, found: np.ndarray, level: float, cases: int) -> Promise:
+def _promise(case: _Case, values: np.ndarray, level: float, cases: int) -> Promise:
     mechanism, epsilon, delta, method, trials, _ = case
-    repeats = len(found)
-    # A bound that meets ε but for rounding is no lie.
-    above = int((found > epsilon * (1 + 1e-9)).sum())
+    repeats = len(values)
+    # A bound that exceeds ε by rounding alone is not a false one.
+    above = int((values > epsilon * (1 + 1e-9)).sum())
     low, high = (float(v) for v in clopper_pearson(above, repeats, confidence=0.95))
     # One-sided: is the rate above what is allowed?
     doubt = float(special.bdtrc(above - 1, repeats, 1 - level)) if above else 1.0
@@ -247,7 +247,7 @@ def _promise(case: _Case, found: np.ndarray, level: float, cases: int) -> Promis
         rate=above / repeats,
         interval=(low, high),
         allowed=1 - level,
-        mean=float(found.mean()),
+        mean=float(values.mean()),
         kept=doubt >= (1 - GATE) / cases,
     )
 
@@ -345,12 +345,12 @@ def _scoring(
     level: float, select: str, tested: bounds.Hypothesis, delta: float,
 ) -> Audit:  # fmt: skip
     def audit(rng: np.random.Generator, key: int) -> float:
-        found = bounds.epsilon_lower_bound_from_scores(
+        result = bounds.epsilon_lower_bound_from_scores(
             inside(rng), outside(rng), threshold=_threshold(select, key), confidence=level, delta=delta,
             hypothesis=tested,
             adjacency="replace",
         )  # fmt: skip
-        return float(found.value)
+        return float(result.value)
 
     return audit
 

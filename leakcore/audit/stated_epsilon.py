@@ -25,13 +25,13 @@ def proved_epsilon(
     """
     for method in methods:
         try:
-            found = accounting.epsilon(
+            result = accounting.epsilon(
                 noise_multiplier, sample_rate, steps, delta=delta, adjacency=adjacency, method=method
             )
         except (ArithmeticError, ImportError):  # AccuracyError is one, and squares that overflow
             continue
-        if method == "exact" or math.isfinite(float(found.value)):  # else its grid, not the mechanism, has no end
-            return found
+        if method == "exact" or math.isfinite(float(result.value)):  # else its grid, not the mechanism, has no end
+            return result
     full = np.ceil(sample_rate) if np.ndim(sample_rate) else float(np.ceil(sample_rate))
     whole = accounting.epsilon(noise_multiplier, full, steps, delta=delta, adjacency=adjacency, method="exact")
     note = "with every row in every batch: no accountant reaches this schedule as it is sampled"

@@ -59,22 +59,23 @@ class Dataset:
         labels = check.even_array(labels=self.labels).copy()
         if features.ndim != 2 or labels.shape != features.shape[:1]:
             raise ValueError(
-                f"features.shape={features.shape}, labels.shape={labels.shape}: must be (rows, dimensions) and (rows,)"
+                "`features` and `labels` must be (rows, dimensions) and (rows,), "
+                f"got {features.shape} and {labels.shape}"
             )
         if self.shape is not None:
             object.__setattr__(self, "shape", check.sizes(shape=self.shape))
         if self.shape is not None and math.prod(self.shape) != features.shape[1]:
-            raise ValueError(f"shape={self.shape}: must hold the {features.shape[1]} columns of features")
+            raise ValueError(f"`shape` must hold the {features.shape[1]} columns of features, got {self.shape}")
         if not np.isfinite(features).all():
-            raise ValueError("features: must be finite")
+            raise ValueError("`features` must be finite")
         if not np.issubdtype(labels.dtype, np.integer):
-            raise TypeError(f"labels.dtype={labels.dtype}: must be an integer type")
+            raise TypeError(f"`labels` must be integers, got {labels.dtype}")
         if labels.size and labels.max() > np.iinfo(np.int64).max:
-            raise ValueError(f"labels span [{labels.min()}, {labels.max()}]: must fit int64")
+            raise ValueError(f"`labels` must fit int64, got [{labels.min()}, {labels.max()}]")
         labels = labels.astype(np.int64)
         object.__setattr__(self, "num_classes", check.integer(1, None, num_classes=self.num_classes))
         if labels.size and not (labels.min() >= 0 and labels.max() < self.num_classes):
-            raise ValueError(f"labels span [{labels.min()}, {labels.max()}]: must lie in [0, {self.num_classes - 1}]")
+            raise ValueError(f"`labels` must lie in [0, {self.num_classes - 1}], got [{labels.min()}, {labels.max()}]")
         features.flags.writeable = False
         labels.flags.writeable = False
         object.__setattr__(self, "features", features)

@@ -52,9 +52,9 @@ class Reviews(Dataset):
         super().__post_init__()
         lengths = check.even_array(lengths=self.lengths)
         if not np.issubdtype(lengths.dtype, np.integer):
-            raise TypeError(f"lengths.dtype={lengths.dtype}: must be an integer type")
+            raise TypeError(f"`lengths` must be integers, got {lengths.dtype}")
         if lengths.shape != self.labels.shape:
-            raise ValueError(f"lengths.shape={lengths.shape}: must equal the shape of labels, {self.labels.shape}")
+            raise ValueError(f"`lengths` must have the shape of labels, {self.labels.shape}, got {lengths.shape}")
         lengths = lengths.astype(np.int64)
         lengths.flags.writeable = False
         object.__setattr__(self, "lengths", lengths)

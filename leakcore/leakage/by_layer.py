@@ -136,7 +136,7 @@ class LeakageByLayer(Record):
 class LayerMeasures:
     """What `by_layer` measures, and how much work goes into it.
 
-    Args:
+    Attributes:
         attributes: {name: (n,) 0 and 1}; None: `input_attributes(inputs)`; {}: none. The sets with and without an
             attribute are matched by targets (where these are integers), equal in size, at least 10 pairs of single
             samples. Of equal samples (input and target) the first stands for all: the null takes samples as

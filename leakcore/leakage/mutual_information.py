@@ -62,7 +62,7 @@ class MutualInformation(Result):
 class MineNetwork:
     """The network of MINE and its training by Adam.
 
-    Args:
+    Attributes:
         hidden: units of each of the two hidden layers.
         components: columns of a side that the network reads at most.
         steps: of Adam.

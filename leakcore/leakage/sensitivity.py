@@ -78,7 +78,7 @@ class Sensitivity(Result):
 class JacobianBudget:
     """How much work goes into one sample's Jacobian.
 
-    Args:
+    Attributes:
         probes: None: exact. A number k ≥ 2: only "F", by Hutchinson's estimator, ‖J‖_F² = E‖J v‖² over random signs v;
             k directions per sample cost k derivatives instead of one per input coordinate. Unbiased for ‖J‖_F²; its
             standard error is part of `standard_errors`.

@@ -94,7 +94,7 @@ class VInformation(Result):
 class CrossValidation:
     """Which rows are compared, how they are split, and what they are compared with.
 
-    Args:
+    Attributes:
         folds: at least 2.
         prior: f[∅]: "uniform" (the text's), or "empirical": frequencies of the training part.
         balance: draw as many units of each class (in each stratum) as the smallest has, so that the sets are equal.

@@ -69,7 +69,7 @@ class OriginalInformation(Result):
 class PairInversion:
     """How the gradient of a pair of layers is inverted.
 
-    Args:
+    Attributes:
         pairs: names of layers to invert together; None: each layer with the next (the only one, if there is one).
         released: what the attacker sees instead of a gradient: released(gradient (n, parameters of the pair), pair's
             number), for example with noise added, or with the other gradients of a batch. With an executor it must

@@ -48,7 +48,7 @@ def dlg_lenet(
     """
     sizes = check.sizes(shape=shape)
     if len(sizes) != 3:
-        raise ValueError(f"shape={sizes}: must be (channels, height, width)")
+        raise ValueError(f"`shape` must be (channels, height, width), got {sizes}")
     outputs, width = check.integer(1, None, num_classes=num_classes), check.integer(1, None, channels=channels)
     modules: list[nn.Module] = []
     fan_in, sides = sizes[0], list(sizes[1:])
@@ -59,7 +59,7 @@ def dlg_lenet(
         sides = [(side // 2 if pooled else -(-side // 2)) if halved else side for side in sides]
         fan_in = width
     if min(sides) < 1:
-        raise ValueError(f"shape={sizes}: too small for these layers")
+        raise ValueError(f"`shape` must be large enough for these layers, got {sizes}")
     net = nn.Sequential(*modules, nn.Flatten(), nn.Linear(width * sides[0] * sides[1], outputs))
     generator = None if seed is None else kernels.torch_generator(seed, kernels.Stream.DLG_LENET)
     with torch.no_grad():

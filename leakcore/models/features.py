@@ -66,7 +66,7 @@ def train_extractor(
     x, y = _images(images), check.plain_array(labels=labels)
     if y.dtype.kind not in "iu" or y.shape != x.shape[:1] or (y < 0).any():
         raise ValueError(
-            f"labels.shape={y.shape}, dtype={y.dtype}: must be one integer ≥ 0 for each of {len(x)} images"
+            f"`labels` must be one integer ≥ 0 for each of {len(x)} images, got shape {y.shape}, {y.dtype}"
         )
     count, size = check.integer(1, None, epochs=epochs), check.integer(1, None, batch_size=batch_size)
     rate, key = check.positive(learning_rate=learning_rate), check.seed(seed=seed)
@@ -146,7 +146,7 @@ def extract_features(extractor: torch.nn.Module, images: Any) -> np.ndarray:
         parts = [extractor(x[start : start + _ROWS]) for start in range(0, len(x), _ROWS)]
     out: np.ndarray = torch.cat(parts).cpu().numpy()
     if out.ndim != 2:
-        raise ValueError(f"extractor: its output has shape {out.shape}, must be (rows, features)")
+        raise ValueError(f"`extractor` must return (rows, features), got shape {out.shape}")
     return out
 
 
@@ -172,17 +172,19 @@ def _require_float32(extractor: Any) -> None:
     check.instance(torch.nn.Module, extractor=extractor)
     for name, parameter in extractor.named_parameters():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
-            raise TypeError(f"extractor: its parameter {name} is {parameter.dtype}: must be float32, as the images are")
+            raise TypeError(
+                f"`extractor` must be float32, as the images are, got {parameter.dtype} of its parameter {name}"
+            )
 
 
 def _images(images: Any) -> torch.Tensor:
     with np.errstate(over="ignore"):  # named below
         x = check.plain_array(images=images).astype(np.float32)
     if x.ndim != 4 or len(x) == 0:
-        raise ValueError(f"images.shape={x.shape}: must be (rows, channels, height, width), at least one row")
+        raise ValueError(f"`images` must be (rows, channels, height, width), at least one row, got shape {x.shape}")
     if not np.isfinite(x).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(x))[0])
-        raise ValueError(f"images{list(where)}={x[where]}: must be finite in float32")
+        raise ValueError(f"`images` must be finite in float32, got {x[where]} at {list(where)}")
     return torch.from_numpy(x)
 
 
@@ -190,5 +192,5 @@ def _width(extractor: torch.nn.Module, x: torch.Tensor) -> int:
     with torch.no_grad():
         out = extractor(x[:2])
     if out.dim() != 2:
-        raise ValueError(f"extractor: its output has shape {tuple(out.shape)}, must be (rows, features)")
+        raise ValueError(f"`extractor` must return (rows, features), got shape {tuple(out.shape)}")
     return int(out.shape[1])

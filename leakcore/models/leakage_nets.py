@@ -119,7 +119,7 @@ def _network(
     """filters: (number, side, padding, pooled) of each convolution."""
     fan_in, *sides = (check.integer(1, None, shape=size) for size in shape)
     if len(sides) not in (1, 2):
-        raise ValueError(f"shape={tuple(shape)}: must be (channels, height, width), or (embedding, words)")
+        raise ValueError(f"`shape` must be (channels, height, width), or (embedding, words), got {tuple(shape)}")
     outputs = check.integer(1, None, num_classes=num_classes)
     convolution, pooling = (nn.Conv2d, nn.MaxPool2d) if len(sides) == 2 else (nn.Conv1d, nn.MaxPool1d)
     modules: list[nn.Module] = []
@@ -128,7 +128,7 @@ def _network(
         fan_in = fan_out
         sides = [(size + 2 * padding - side + 1) // (2 if pooled else 1) for size in sides]
         if min(sides) < 1:
-            raise ValueError(f"shape={tuple(shape)}: too small for these layers")
+            raise ValueError(f"`shape` must be large enough for these layers, got {tuple(shape)}")
     modules.append(nn.Flatten())
     for size in sides:
         fan_in *= size

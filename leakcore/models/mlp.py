@@ -35,7 +35,7 @@ def layer_sizes(layers: Sequence[int]) -> tuple[int, ...]:
     """
     sizes = check.sizes(layers=layers)
     if len(sizes) < 2:
-        raise ValueError(f"layers={sizes}: must be (inputs, hidden..., outputs), at least two sizes")
+        raise ValueError(f"`layers` must be (inputs, hidden..., outputs), at least two sizes, got {sizes}")
     return sizes
 
 

@@ -36,7 +36,7 @@ def conv_extractor(width: int = 32, channels: int = 3) -> nn.Sequential:
     """
     size = check.integer(4, None, width=width)
     if size % 4:
-        raise ValueError(f"width={width}: must be a multiple of 4 (channels per group norm)")
+        raise ValueError(f"`width` must be a multiple of 4 (channels per group norm), got {width}")
     fan_in = check.integer(1, None, channels=channels)
     modules: list[nn.Module] = []
     for fan_out in (size, 2 * size, 4 * size):
@@ -73,11 +73,11 @@ def wide_resnet(depth: int = 28, width: int = 10, *, num_classes: int | None = 1
     """
     blocks, rest = divmod(check.integer(10, None, depth=depth) - 4, 6)
     if rest:
-        raise ValueError(f"depth={depth}: must be 6k + 4")
+        raise ValueError(f"`depth` must be 6k + 4, got {depth}")
     wide = check.integer(1, None, width=width)
     norms = check.integer(1, 16, groups=groups)
     if 16 % norms:
-        raise ValueError(f"groups={groups}: must divide 16")
+        raise ValueError(f"`groups` must divide 16, got {groups}")
     layers: list[tuple[str, nn.Module]] = [("stem", nn.Conv2d(3, 16, 3, padding=1, bias=False))]
     fan_in = 16
     for number, (channels, stride) in enumerate(((16, 1), (32, 2), (64, 2)), 1):

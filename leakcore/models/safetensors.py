@@ -210,14 +210,14 @@ def save_safetensors(tensors: torch.nn.Module | Mapping[str, torch.Tensor], path
     """
     by_name = tensors.state_dict() if isinstance(tensors, torch.nn.Module) else dict(tensors)
     if "__metadata__" in by_name:
-        raise ValueError("tensors['__metadata__']: must have another name, because the format reserves this one")
+        raise ValueError("`tensors` must have names other than '__metadata__', which the format reserves")
     names = {kind: name for name, kind in _TYPES.items()}
     header: dict[str, Any] = {}
     parts: list[bytes] = []
     start = 0
     for name, tensor in sorted(by_name.items()):
         if tensor.dtype not in names:
-            raise TypeError(f"tensors[{name!r}].dtype={tensor.dtype}: must be one of {', '.join(map(str, names))}")
+            raise TypeError(f"`tensors[{name!r}]` must be of type {', '.join(map(str, names))}, got {tensor.dtype}")
         flat = tensor.detach().cpu().contiguous().flatten()
         parts.append(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
         end = start + len(parts[-1])

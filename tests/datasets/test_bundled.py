@@ -53,13 +53,13 @@ def test_arrays_cannot_be_written() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"features": np.zeros(3)}, ValueError, r"features.shape=\(3,\).*must be \(rows, dimensions\)"),
-        ({"features": np.full((3, 2), np.nan)}, ValueError, "features: must be finite"),
-        ({"labels": np.zeros(3)}, TypeError, "labels.dtype=float64: must be an integer type"),
-        ({"labels": np.array([0, 1, 2])}, ValueError, r"labels span \[0, 2\]: must lie in \[0, 1\]"),
+        ({"features": np.zeros(3)}, ValueError, r"`features` and `labels` must be \(rows, dimensions\) .* got \(3,\)"),
+        ({"features": np.full((3, 2), np.nan)}, ValueError, "`features` must be finite"),
+        ({"labels": np.zeros(3)}, TypeError, "`labels` must be integers, got float64"),
+        ({"labels": np.array([0, 1, 2])}, ValueError, r"`labels` must lie in \[0, 1\], got \[0, 2\]"),
         ({"labels": np.array([0, 1, 2**63], np.uint64)}, ValueError, "must fit int64"),
         ({"shape": (-1, -2)}, ValueError, "shape=-1: must be an integer in"),
-        ({"labels": np.array([0, 1])}, ValueError, r"labels.shape=\(2,\)"),
+        ({"labels": np.array([0, 1])}, ValueError, r"and `labels` must be .* and \(2,\)"),
     ],
 )
 def test_errors(change, error, message) -> None:
@@ -82,5 +82,5 @@ def test_reviews_keep_their_lengths_through_a_split() -> None:
     parts = datasets.Reviews(**good).split(2, seed=1)
     for part in parts:
         np.testing.assert_array_equal(part.lengths, 5 * part.features[:, 0])
-    with pytest.raises(ValueError, match=r"lengths.shape=\(5,\): must equal the shape of labels, \(6,\)"):
+    with pytest.raises(ValueError, match=r"`lengths` must have the shape of labels, \(6,\), got \(5,\)"):
         datasets.Reviews(**(good | {"lengths": np.arange(5)}))

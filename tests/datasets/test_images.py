@@ -171,7 +171,7 @@ def test_uniform_noise_keeps_the_distances() -> None:
 def test_a_shape_must_fit_and_no_image_is_none() -> None:
     with pytest.raises(ValueError, match="digits: its features are not images"):
         datasets.digits().images()
-    with pytest.raises(ValueError, match=r"shape=\(1, 3, 3\): must hold the 4 columns"):
+    with pytest.raises(ValueError, match=r"`shape` must hold the 4 columns of features, got \(1, 3, 3\)"):
         datasets.Dataset(
             features=np.zeros((2, 4)), labels=np.zeros(2, int), num_classes=1, name="", scaling="", source="",
             licence="", shape=(1, 3, 3),

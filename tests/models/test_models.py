@@ -39,7 +39,7 @@ def test_two_sizes_are_a_linear_model() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (((3,),), ValueError, r"layers=\(3,\): must be \(inputs, hidden..., outputs\), at least two sizes"),
+        (((3,),), ValueError, r"`layers` must be \(inputs, hidden..., outputs\), at least two sizes, got \(3,\)"),
         (((3, 0),), ValueError, r"layers=0: must be an integer in \[1, inf\]"),
         (((3, 2.5),), TypeError, "layers=2.5: must be an integer"),
         (((3, 2), "swish"), ValueError, "activation='swish': must be one of 'elu', 'relu'"),
@@ -76,12 +76,12 @@ def test_a_small_wide_resnet_runs_and_a_sample_does_not_see_the_others() -> None
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: models.wide_resnet(27), "depth=27: must be 6k"),
+        (lambda: models.wide_resnet(27), "`depth` must be 6k \\+ 4, got 27"),
         (lambda: models.wide_resnet(28, 0), "width=0"),
-        (lambda: models.wide_resnet(28, 1, groups=3), "groups=3: must divide 16"),
+        (lambda: models.wide_resnet(28, 1, groups=3), "`groups` must divide 16, got 3"),
         (lambda: models.dlg_lenet(shape=(3, 0, 8)), "shape=0: must be an integer in"),
-        (lambda: models.dlg_lenet(shape=()), r"shape=\(\): must be \(channels"),
-        (lambda: models.conv_extractor(6), "width=6: must be a multiple of 4"),
+        (lambda: models.dlg_lenet(shape=()), r"`shape` must be \(channels, height, width\), got \(\)"),
+        (lambda: models.conv_extractor(6), "`width` must be a multiple of 4 .*, got 6"),
     ],
 )
 def test_bad_shapes_of_networks(call, message) -> None:
@@ -177,12 +177,12 @@ def test_an_extractor_learns_and_its_features_feed_an_ensemble() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"images": np.zeros((2, 3, 8))}, r"images.shape=\(2, 3, 8\)"),
-        ({"labels": [0]}, r"labels.shape=\(1,\)"),
+        ({"images": np.zeros((2, 3, 8))}, r"`images` must be .*, got shape \(2, 3, 8\)"),
+        ({"labels": [0]}, r"`labels` must be .*, got shape \(1,\)"),
         ({"labels": [0, -1]}, "must be one integer"),
-        ({"images": np.full((2, 3, 8, 8), np.nan)}, r"images\[0, 0, 0, 0\]=nan: must be finite"),
+        ({"images": np.full((2, 3, 8, 8), np.nan)}, r"`images` must be finite in float32, got nan at \[0, 0, 0, 0\]"),
         ({"epochs": 0}, "epochs=0"),
-        ({"extractor": torch.nn.Identity()}, "extractor: its output has shape"),
+        ({"extractor": torch.nn.Identity()}, r"`extractor` must return \(rows, features\), got shape"),
     ],
 )
 def test_bad_input_to_training(change, message) -> None:
@@ -246,7 +246,7 @@ def test_dropout_draws_by_the_seed_and_an_interrupt_leaves_no_trace() -> None:
 def test_extractors_that_are_none_are_named() -> None:
     with pytest.raises(TypeError, match="extractor is a str"):
         models.extract_features("x", np.zeros((1, 1, 2, 2)))
-    with pytest.raises(TypeError, match=r"extractor: its parameter 1.weight is torch.float64"):
+    with pytest.raises(TypeError, match=r"`extractor` must be float32, .* got torch.float64 of its parameter 1.weight"):
         models.extract_features(_dropping().double(), np.zeros((1, 1, 2, 2)))
     with pytest.raises(TypeError, match="images: must be an array"):
         models.extract_features(_dropping(), "x")

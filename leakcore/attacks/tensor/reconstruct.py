@@ -71,7 +71,7 @@ class TensorReconstruction(Result):
 class Decomposition:
     """Which moments of the gradient are estimated, and how their tensor is decomposed.
 
-    Args:
+    Attributes:
         orders: None: computed by `choose`. (2, 3), (2, 4) or (3,) forces them; a vanishing order is refused.
         subtract: subtract the lower orders from g before the next one is estimated. False: the plain moments of the
             paper.

@@ -87,7 +87,7 @@ class ClaimConfig:
 
     Create it by `from_dict` or `from_toml`. docs/how-to/config.md lists all keys.
 
-    Args:
+    Attributes:
         data: `name`; `num_rows` (None: all); `path` of a folder of data sets; `features`, "pixels" or "frozen"
             (CIFAR-10 only: features of a small network that was trained on the subset of CIFAR-100).
         model: `hidden` sizes ([] for logistic regression), `activation`, `initialisation`, `initialisation_scale`.

@@ -22,8 +22,13 @@ _WIDTH, _EPOCHS = 16, 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClaimRows:
-    """Training and held-out rows, classes, image shape (None: no images), and what they are. images, test_images,
-    extractor: where the features are those of a frozen network."""
+    """Training and held-out rows, classes, image shape (None: not images), and a description.
+
+    Attributes:
+        images: the images behind the features of a frozen network, else None.
+        test_images: the same of the held-out rows.
+        extractor: the frozen network, else None.
+    """
 
     features: np.ndarray
     labels: np.ndarray
@@ -37,10 +42,11 @@ class ClaimRows:
     extractor: torch.nn.Module | None = None
 
 
-def load(config: ClaimConfig, kept: PartialResults, show: Progress) -> ClaimRows:
-    """The configured rows: a seeded shuffle, the first `data.num_rows` of the training part. A frozen network is
-    trained
-    once and kept: how it is rounded depends on torch's threads."""
+def load(config: ClaimConfig, pieces: PartialResults, show: Progress) -> ClaimRows:
+    """The configured rows: the first `data.num_rows` of the training part after a seeded shuffle.
+
+    A frozen network is trained once and stored, because its rounding depends on torch's threads.
+    """
     name, path, seed = config.data["name"], config.data["path"], config.audit["seed"]
     test: datasets.Dataset | None = None
     if name == "digits":
@@ -72,7 +78,7 @@ def load(config: ClaimConfig, kept: PartialResults, show: Progress) -> ClaimRows
         if rows > len(train):
             raise ValueError(f"data.num_rows={rows}: {name} has {len(train)} training rows")
         train = dataclasses.replace(train, features=train.features[:rows], labels=train.labels[:rows])
-    found = ClaimRows(
+    loaded = ClaimRows(
         train.features.astype(np.float32),
         train.labels,
         test.features.astype(np.float32),
@@ -82,11 +88,11 @@ def load(config: ClaimConfig, kept: PartialResults, show: Progress) -> ClaimRows
         f"{whole.name}: {len(train):,} training rows, {train.features.shape[1]} features, {whole.num_classes} classes "
         f"({whole.scaling}; {whole.source})",
     )
-    return found if config.data["features"] == "pixels" else _through(config, found, kept, show)
+    return loaded if config.data["features"] == "pixels" else _through(config, loaded, pieces, show)
 
 
-def _through(config: ClaimConfig, rows: ClaimRows, kept: PartialResults, show: Progress) -> ClaimRows:
-    """The rows as features of a small convolutional network trained on the subset of CIFAR-100."""
+def _through(config: ClaimConfig, rows: ClaimRows, pieces: PartialResults, show: Progress) -> ClaimRows:
+    """The rows as features of a small convolutional network that was trained on the subset of CIFAR-100."""
     public = datasets.cifar100("train", part="subset", path=config.data["path"], download=False)
     with kernels.torch_seeded(config.audit["seed"], kernels.Stream.EXTRACTOR_INIT):
         network = models.conv_extractor(_WIDTH)
@@ -98,7 +104,7 @@ def _through(config: ClaimConfig, rows: ClaimRows, kept: PartialResults, show: P
         )  # fmt: skip
         return {"accuracy": accuracy, "state": models.state_arrays(network)}
 
-    models.load_state_arrays(network, kept.get_or_run("frozen-network", train)["state"])
+    models.load_state_arrays(network, pieces.get_or_run("frozen-network", train)["state"])
     extractor = models.standardised(network, public.images())
     assert rows.shape is not None
     shape = rows.shape

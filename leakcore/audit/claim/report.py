@@ -1,4 +1,4 @@
-"""The report on a claimed ε: what was proved beside what was claimed, under one adjacency."""
+"""The report on a claimed ε: what was proved compared with what was claimed, under one adjacency."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class ClaimReport(AuditReport):
         return self.claim.adjacency
 
     def _guarantee(self, proof: Proof) -> str:
-        """At the confidence of all proofs together: each one alone is surer."""
+        """At the confidence of all proofs together; each one alone has a higher one."""
         return guarantee(dataclasses.replace(proof.found, confidence=self.config.audit["confidence"]))
 
     def verdict_sentences(self) -> list[str]:
@@ -232,31 +232,31 @@ class ClaimReport(AuditReport):
             )
         ]
         for p in self.proofs:
-            found = p.found
-            if isinstance(found, EpsilonFromScores):
-                seen = (
-                    f"the event (score at least {'—' if found.threshold is None else number(found.threshold)}) "
-                    f"occurred in {found.hits[0]} of {found.trials[0]} models with the rows and {found.hits[1]} of "
-                    f"{found.trials[1]} without"
+            proof = p.found
+            if isinstance(proof, EpsilonFromScores):
+                basis = (
+                    f"the event (score at least {'—' if proof.threshold is None else number(proof.threshold)}) "
+                    f"occurred in {proof.hits[0]} of {proof.trials[0]} models with the rows and {proof.hits[1]} of "
+                    f"{proof.trials[1]} without"
                 )
             else:
-                assert isinstance(found, MembershipEpsilon | OneRunEpsilon)
-                seen = f"{found.correct:,} of {found.guesses:,} guesses right"
+                assert isinstance(proof, MembershipEpsilon | OneRunEpsilon)
+                basis = f"{proof.correct:,} of {proof.guesses:,} guesses right"
             follows = (
                 "Above the claim: it is contradicted."
                 if p.epsilon > self.claim.epsilon
-                else "Nothing is proved; that is no proof of privacy either."
+                else "Nothing is proved; that does not prove privacy either."
                 if p.epsilon == 0
                 else "Below the claim: nothing contradicts it, and nothing confirms it."
             )
             if p.epsilon <= self.claim.epsilon and p.ceiling <= self.claim.epsilon:
                 # Of canaries more do not always prove more: each adds to what δ allows.
-                advice = "" if isinstance(found, OneRunEpsilon) else ": give it more trials"
+                advice = "" if isinstance(proof, OneRunEpsilon) else ": give it more trials"
                 follows += f" An audit of this size could not have contradicted the claim{advice}."
             out.append(
                 Finding(
                     f"{p.method[0].upper()}{p.method[1:]}: ε ≥ {number(p.epsilon, kind='lower')} "
-                    f"({self._guarantee(p)}), {p.what}: {seen}. The most that counts of this size can prove is "
+                    f"({self._guarantee(p)}), {p.what}: {basis}. The most that counts of this size can prove is "
                     f"{number(p.ceiling, kind='upper')}.",
                     verdict=follows,
                     assumes=_assumed(p),
@@ -265,16 +265,16 @@ class ClaimReport(AuditReport):
         return out
 
     def assumptions(self) -> list[str]:
-        kept = [f"The data: {self.data}; {self.parameters:,} parameters."]
+        sentences = [f"The data: {self.data}; {self.parameters:,} parameters."]
         for p in self.proofs:
-            kept += [f"{p.method[0].upper()}{p.method[1:]}: {note}." for note in p.found.assumptions.notes]
-        kept.append(
+            sentences += [f"{p.method[0].upper()}{p.method[1:]}: {note}." for note in p.found.assumptions.notes]
+        sentences.append(
             f"The {len(self.proofs)} bounds hold together at {100 * self.config.audit['confidence']:g}%; a correct "
             "mechanism fails this gate with at most the remaining probability."
         )
         if not self.claim.gaussian:
-            kept.append("Subsampled batches are no Gaussian mechanism, so the Gaussian family is not used.")
-        return list(dict.fromkeys(kept))
+            sentences.append("Subsampled batches do not make a Gaussian mechanism, so the Gaussian family is not used.")
+        return list(dict.fromkeys(sentences))
 
     def tables(self) -> dict[str, Table]:
         rows = tuple(

@@ -87,19 +87,19 @@ def claim(
         require_report_folder(target)
     bound_to = identity("audit --attack", config.to_dict(), config.audit["seed"], kernels.arithmetic())
     show = progress or (lambda task, done, total: None)
-    with PartialResults(target, "audit-attack", bound_to, checkpoints=True) as kept:
-        return _claim(config, target, kept, show, {"executor": executor, "num_threads": num_threads})
+    with PartialResults(target, "audit-attack", bound_to, checkpoints=True) as pieces:
+        return _claim(config, target, pieces, show, {"executor": executor, "num_threads": num_threads})
 
 
 def _claim(
-    config: ClaimConfig, target: Path | None, kept: PartialResults, show: Progress, how: dict[str, Any]
+    config: ClaimConfig, target: Path | None, pieces: PartialResults, show: Progress, how: dict[str, Any]
 ) -> ClaimReport:
     started = time.monotonic()
-    rows = load(config, kept, show)
+    rows = load(config, pieces, show)
     claimed = claim_of(config, len(rows.labels))
     ensemble = config.ensemble(rows.features.shape[1], rows.classes, claimed.noise_multiplier, len(rows.labels))
-    kept.begin()
-    how = {**how, "checkpoint": kept.folder}
+    pieces.begin()
+    how = {**how, "checkpoint": pieces.folder}
     play = {"membership": _membership, "one-run": _one_run}.get(config.audit["attack"], _poisoning)
     scores, proofs = play(config, rows, claimed, ensemble, show, how)
     report = ClaimReport(
@@ -115,7 +115,7 @@ def _claim(
     if target is not None:
         report.to_json(target / "report.json", indent=2)
         report.to_html(target / "report.html")
-        kept.remove()
+        pieces.remove()
     return report
 
 
@@ -135,8 +135,8 @@ def _poisoned(config: ClaimConfig, rows: ClaimRows) -> attacks.poisoning.Poisoni
         others = np.flatnonzero(rows.test_labels != 1)[:_TEST_ROWS]
         x, held_out = (rows.features, rows.test_features) if rows.extractor is None else (rows.images, rows.test_images)
         assert held_out is not None
-        made = backdoor.poison(x, rows.labels, held_out[others], rows.test_labels[others], **more)
-        return made if rows.extractor is None else poisoning.through(made, rows.extractor, rows.shape)
+        poisoned = backdoor.poison(x, rows.labels, held_out[others], rows.test_labels[others], **more)
+        return poisoned if rows.extractor is None else poisoning.through(poisoned, rows.extractor, rows.shape)
     contrast = config.audit["contrast"]
     if name == "clipbkd" and rows.extractor is not None:
         if contrast:
@@ -170,7 +170,7 @@ def _poisoning(
 def prove(
     scores: Scores, claimed: ClaimedEpsilon, confidence: float, seed: int, *, select: str = "split"
 ) -> tuple[Proof, ...]:
-    """The bound by counts and, for a Gaussian mechanism, that of the Gaussian family, together at `confidence`."""
+    """The bound by counts and, for a Gaussian mechanism, by the Gaussian family, valid together at `confidence`."""
     perfect = {name: (np.ones(len(a)), np.zeros(len(b)), k) for name, (a, b, k) in scores.items()}
     families: tuple[Literal["dp", "gdp"], ...] = ("dp", "gdp") if claimed.gaussian else ("dp",)
     level = 1 - (1 - confidence) / len(families)
@@ -181,9 +181,9 @@ def prove(
             "threshold": threshold, "confidence": level, "delta": claimed.delta, "adjacency": claimed.adjacency,
             "hypothesis": bounds.Hypothesis(family=family),
         }  # fmt: skip
-        found = bounds.epsilon_lower_bound_best(scores, **more)
+        best = bounds.epsilon_lower_bound_best(scores, **more)
         ceiling = bounds.epsilon_lower_bound_best(perfect, **more)
-        proofs.append(Proof(method=_FAMILY[family], what=found.chosen, found=found, ceiling=float(ceiling.value)))
+        proofs.append(Proof(method=_FAMILY[family], what=best.chosen, found=best, ceiling=float(ceiling.value)))
     return tuple(proofs)
 
 
@@ -205,13 +205,13 @@ def _membership(
             f"audit.trials={trials}: the likelihood ratio needs models with and without each of {len(rows.labels)} "
             "rows, and their coins left some row on one side: take more"
         )
-    seen = membership.play(
+    played = membership.play(
         ensemble, rows.features, rows.labels, runs=both,
         execution=dpsgd.Execution(progress=lambda done, total: show("membership: models", done, total), **how),
     )  # fmt: skip
-    known, known_in = seen.losses[:trials], seen.included[:trials]
-    losses, included = seen.losses[trials:], seen.included[trials:]
-    mean_loss = float(seen.mean_training_loss[:trials].mean())
+    known, known_in = played.losses[:trials], played.included[:trials]
+    losses, included = played.losses[trials:], played.included[trials:]
+    mean_loss = float(played.mean_training_loss[:trials].mean())
     statistics: dict[str, Callable[[], np.ndarray]] = {
         "loss threshold": lambda: membership.loss_threshold(losses, threshold=mean_loss),
         "likelihood ratio": lambda: membership.likelihood_ratio(losses, known, known_in),
@@ -219,11 +219,11 @@ def _membership(
     level = 1 - (1 - config.audit["confidence"]) / len(statistics)
     proofs, scores = [], {}
     for name, statistic in statistics.items():
-        found = statistic()
-        scores[name] = (found[included], found[~included], 1)
+        measured = statistic()
+        scores[name] = (measured[included], measured[~included], 1)
         # All rows for the loss threshold, as the text does; the clearest fifth where the statistic ranks them.
         share = 1.0 if name == "loss threshold" else 0.2
-        correct, guesses = membership.guess(found, share=share).tally(included)
+        correct, guesses = membership.guess(measured, share=share).tally(included)
         proof: Result = bounds.epsilon_from_membership(
             correct, guesses, coins="rows", rows=included.size, confidence=level, delta=claimed.delta
         )
@@ -248,11 +248,11 @@ def _one_run(
     there = membership.canary_coins(1, len(points), seed=ensemble.seed)[0]
     if there.all() or not there.any():
         raise ValueError(f"audit.canaries={len(there)}: all their coins fell on one side, take more or another seed")
-    seen = membership.play_canaries(
+    played = membership.play_canaries(
         ensemble, rows.features, rows.labels, points, labels,
         execution=dpsgd.Execution(progress=lambda done, total: show("one-run: models", done, total), **how),
     )  # fmt: skip
-    scores = seen.scores[0]
+    scores = played.scores[0]
     more = (claimed.delta, config.audit["confidence"])
     proof = Proof(
         method="guesses at coins", what=f"{len(there):,} canaries in one run", found=audited(scores, there, *more),

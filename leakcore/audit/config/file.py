@@ -58,7 +58,7 @@ REPORT: Keys = {
     "html": (None, optional(text)),
     "fail_above": (None, optional(check.non_negative)),
 }
-_RUN: Keys = {f.name: (f.default, lambda **given: next(iter(given.values()))) for f in dataclasses.fields(AuditConfig)}
+_RUN: Keys = {f.name: (f.default, lambda **v: next(iter(v.values()))) for f in dataclasses.fields(AuditConfig)}
 SECTIONS: dict[str, Keys] = {
     "run": _RUN, "trace": TRACE, "scores": SCORES, **config.KEYS, "report": REPORT,
 }  # fmt: skip
@@ -72,8 +72,13 @@ LACKING = (
 
 
 def read_config(path: str | Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
-    """(form, sections) of the file; the form is None where it holds nothing but [report]. Names are checked, values not
-    yet. ValueError or TypeError names what is wrong.
+    """(form, sections) of the file; the form is None if the file has nothing but [report].
+
+    Names are checked, values are not yet.
+
+    Raises:
+        ValueError: names what is wrong.
+        TypeError: for a section that is not one.
     """
     sections = read_toml(path)
     if not sections:
@@ -95,22 +100,23 @@ def read_config(path: str | Path) -> tuple[str | None, dict[str, dict[str, Any]]
     return form, sections
 
 
-def read_form(form: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The checked keys of [trace] or [scores]; what is not given has its default."""
-    if given.get("file") is None:
+def read_form(form: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The checked keys of [trace] or [scores], with defaults for missing keys."""
+    if values.get("file") is None:
         raise ValueError(f"{form}.file: say which file")
-    return read_section(form, given, SECTIONS[form])
+    return read_section(form, values, SECTIONS[form])
 
 
-def read_report(given: Mapping[str, Any]) -> dict[str, Any]:
+def read_report(values: Mapping[str, Any]) -> dict[str, Any]:
     """The checked keys of [report]."""
-    return read_section("report", given, REPORT)
+    return read_section("report", values, REPORT)
 
 
 def run_config(file: Mapping[str, Any], options: Mapping[str, Any]) -> AuditConfig:
-    """[run] with options before the file's keys; errors name run.key for what the file says.
+    """The configuration of [run], where options take precedence over the file's keys; errors name run.key.
 
-    A noise multiplier among the options goes before the file's ε, and the reverse. Neither anywhere: the default ε.
+    A noise multiplier among the options takes precedence over the file's ε, and the other way round. Without either the
+    default ε applies.
     """
     fields = {**file, **options}
     noise, epsilon = (fields.get(name) is not None for name in ("noise_multiplier", "epsilon"))

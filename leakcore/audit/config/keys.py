@@ -18,7 +18,7 @@ Keys = dict[str, tuple[Any, Callable[..., Any]]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KeyReader:
-    """How a key is read, with what it takes as a JSON Schema; of an optional key those of `inner`."""
+    """How a key is read, and what it accepts as a JSON Schema; for an optional key that of `inner`."""
 
     read: Callable[..., Any]
     schema: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -99,14 +99,14 @@ adjacency = KeyReader(_adjacency, {"enum": ["add-remove", "replace"]})
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """(did you mean …?), or nothing where nothing is near."""
-    found = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
-    return f" (did you mean {found[0]}?)" if found else ""
+    """(did you mean ...?), or nothing if no word is close."""
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
-def require_known(section: str, given: Mapping[str, Any], keys: Keys, others: Mapping[str, Keys]) -> None:
-    """ValueError that names the first unknown key, its value, what there is, and what was probably meant."""
-    for key, value in given.items():
+def require_known(section: str, values: Mapping[str, Any], keys: Keys, others: Mapping[str, Keys]) -> None:
+    """ValueError that names the first unknown key, its value, the known keys, and the one that was probably meant."""
+    for key, value in values.items():
         if key not in keys:
             near = nearest(key, keys) or nearest(key, [k for o in others.values() for k in o])
             for name, theirs in others.items():
@@ -118,10 +118,10 @@ def require_known(section: str, given: Mapping[str, Any], keys: Keys, others: Ma
 
 
 def _short(value: Any) -> str:
-    shown = printable(repr(value))
-    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+    text = printable(repr(value))
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def read_section(section: str, given: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
-    """Every key, checked, with its default where it is not given."""
-    return {key: how(**{f"{section}.{key}": given.get(key, default)}) for key, (default, how) in keys.items()}
+def read_section(section: str, values: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    """Every key, checked, with its default if it is missing."""
+    return {key: how(**{f"{section}.{key}": values.get(key, default)}) for key, (default, how) in keys.items()}

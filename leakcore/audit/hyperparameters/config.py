@@ -1,4 +1,4 @@
-"""What an audit is asked to do: one DP-SGD configuration, a sweep around it, and how hard the attacks try."""
+"""The configuration of an audit: one DP-SGD configuration, a sweep around it, and the effort of the attacks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ACTIVATIONS = ("elu", "relu", "tanh", "gelu", "silu", "sigmoid", "softplus", "l
 
 
 _LARGEST = 1e6
-"""An ε beyond it is no claim, and no accountant goes further."""
+"""A larger ε does not count as a claim, and no accountant goes further."""
 
 
-def _claimable(**given: Any) -> float:
-    ((name, value),) = given.items()
-    epsilon = check.positive(**given)
+def _claimable(**named: Any) -> float:
+    ((name, value),) = named.items()
+    epsilon = check.positive(**named)
     if epsilon > _LARGEST:
         raise ValueError(f"{name}={value!r}: must be in (0, {_LARGEST:g}]")
     return epsilon
@@ -47,7 +47,7 @@ class AuditConfig:
         num_rows: training rows with the target.
         hidden: sizes of the hidden layers.
         activation: of the hidden layers.
-        num_candidates: equally likely candidates, one of which is the target.
+        num_candidates: equally likely candidates, the target among them.
         runs: independent trainings for each noise level.
         label_batch_size: rows of a gradient.
         label_hidden: size of the hidden layer.
@@ -149,9 +149,9 @@ class AuditConfig:
         """
         known = {f.name for f in dataclasses.fields(cls)}
         if unknown := sorted(set(fields) - known):
-            shown = printable(repr(fields[unknown[0]]), 60)
+            text = printable(repr(fields[unknown[0]]), 60)
             raise ValueError(
-                f"{name_of(unknown[0])}={shown}: no such field; there are {', '.join(sorted(known))}"
+                f"{name_of(unknown[0])}={text}: no such field; there are {', '.join(sorted(known))}"
                 f"{nearest(unknown[0], known)}"
             )
         return cls(**fields)
@@ -162,6 +162,6 @@ class AuditConfig:
 
 
 def _named_sweep(sweep: Any) -> str:
-    """What was given for the sweep. An array is not printed: its memory may be gone."""
+    """The sweep as the caller passed it. An array is not printed, because its memory may be freed."""
     plain = isinstance(sweep, int | float | str | None)
     return f"sweep={sweep!r}" if plain else f"sweep is a {type(sweep).__name__}"

@@ -23,7 +23,12 @@ from leakcore.dpsgd import Streams
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Played:
-    """hits: guesses that were right. accuracy: of the final models on the pool's rows, the mean of all runs."""
+    """The outcome of a game.
+
+    Attributes:
+        hits: correct guesses.
+        accuracy: of the final models on the rows of the pool, mean over all runs.
+    """
 
     hits: int
     accuracy: float
@@ -36,9 +41,9 @@ def play(config: AuditConfig, noise: float, defense: Defense | None, first: int,
     scores = torch.zeros(candidates.shape, dtype=torch.float64)
     for release in range(config.steps // game.local):
         expected = game.expected(theta, candidates)
-        seen = game.released(theta, candidates, target, release, first)
-        scores -= game.misfit(seen, expected).double()
-        theta = theta - config.learning_rate * game.local * seen
+        released = game.released(theta, candidates, target, release, first)
+        scores -= game.misfit(released, expected).double()
+        theta = theta - config.learning_rate * game.local * released
     guess = scores.argmax(1).numpy()
     return Played(hits=int((guess == target).sum()), accuracy=game.accuracy(theta))
 
@@ -68,7 +73,7 @@ class _DefendedGame:
         return torch.from_numpy(untrained.parameters.copy()), torch.from_numpy(candidates), target
 
     def expected(self, theta: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
-        """(R, n, D): the mean gradient of k steps without noise, for each candidate: what the attacker can work out."""
+        """(R, n, D), the mean gradient of k steps without noise for each candidate, which the attacker can compute."""
         if self.local == 1:
             known = self._clipped(theta, *self.rows).sum(1)
             each = self._clipped(theta, self.pool[0][candidates], self.pool[1][candidates], apart=True)
@@ -86,7 +91,7 @@ class _DefendedGame:
     def released(
         self, theta: torch.Tensor, candidates: torch.Tensor, target: np.ndarray, release: int, first: int
     ) -> torch.Tensor:
-        """(R, D) what server and attacker see."""
+        """(R, D), what server and attacker see."""
         chosen = torch.gather(candidates, 1, torch.from_numpy(target)[:, None])
         path, total = theta, torch.zeros_like(theta)
         for j in range(self.local):
@@ -105,21 +110,21 @@ class _DefendedGame:
             out.append(row)
         return torch.from_numpy(np.stack(out))
 
-    def misfit(self, seen: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-        """(R, n): squared distance of what was released from what each candidate would give.
+    def misfit(self, released: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+        """(R, n), the squared distance of the release from what each candidate would give.
 
-        Where entries were pruned, over those that were kept. Where the release may have been scaled, by a factor that
-        depends on its noise, one factor is fitted for all candidates and undone: were each given its own, the noise's
-        length would tell more between them than the release does.
+        Pruned entries are ignored. If the release may have been scaled by a factor that depends on its noise, one
+        factor is fitted for all candidates and undone. A factor for each candidate would let the length of the noise
+        decide between them more than the release does.
         """
         if any(isinstance(part, Prune) for part in self.after):
-            expected = expected * (seen != 0)[:, None]
+            expected = expected * (released != 0)[:, None]
         if not any(isinstance(part, Clip) for part in self.after):
-            return (seen[:, None] - expected).square().sum(-1)
-        tiny = torch.finfo(seen.dtype).tiny
+            return (released[:, None] - expected).square().sum(-1)
+        tiny = torch.finfo(released.dtype).tiny
         typical = expected.mean(1)
-        factor = (seen * typical).sum(-1) / typical.square().sum(-1).clamp(min=tiny)
-        return ((seen / factor.clamp(min=1e-6, max=1)[:, None])[:, None] - expected).square().sum(-1)
+        factor = (released * typical).sum(-1) / typical.square().sum(-1).clamp(min=tiny)
+        return ((released / factor.clamp(min=1e-6, max=1)[:, None])[:, None] - expected).square().sum(-1)
 
     def accuracy(self, theta: torch.Tensor) -> float:
         hidden = self.pool[0].expand(len(theta), -1, -1)
@@ -133,7 +138,9 @@ class _DefendedGame:
     def _sum(
         self, theta: torch.Tensor, chosen: torch.Tensor, *, step: int | None = None, first: int = 0
     ) -> torch.Tensor:
-        """(R, D) of the known rows and each run's own; step: of the training itself, where units are dropped."""
+        """(R, D), the sum over the known rows and each run's own row; `step` is for training itself, in which units are
+        dropped.
+        """
         x, y = self.pool[0][chosen], self.pool[1][chosen]
         if self.dropout is None or step is None:
             return self._clipped(theta, *self.rows).sum(1) + self._clipped(theta, x, y).sum(1)
@@ -157,7 +164,7 @@ class _DefendedGame:
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, *, masks: list[torch.Tensor] | None = None,
         apart: bool = False,
     ) -> torch.Tensor:  # fmt: skip
-        """Gradients of rows x (R, N, inputs), or (N, inputs), clipped to C: (R, 1, D) of their sum, (R, N, D) apart."""
+        """Gradients of rows x, (R, N, inputs) or (N, inputs), clipped to C: (R, 1, D) summed, or (R, N, D) each."""
         apply = models.activation_module(self.config.activation)
         weights = self._split(theta)
         inputs, slopes = [x], []

@@ -23,7 +23,7 @@ _TAKEN = (LocalSteps, Dropout, Clip, GaussianNoise, Laplace, Prune)
 def checked(
     defense: Any, *, learning_rate: float, steps: int, sample_rate: float, hidden: tuple[int, ...]
 ) -> str | None:
-    """A `Defense` or its spelling, checked against the training that it goes with and spelt out; None for None."""
+    """A `Defense` or its spelling, checked against the training that it goes with, and spelt in full; None for None."""
     if defense is None:
         return None
     if isinstance(defense, str):
@@ -80,8 +80,10 @@ def spell_all(parts: list[Defense]) -> str:
 
 
 def noise_multiplier(defense: Defense | None, noise: float, num_rows: int, max_grad_norm: float) -> float | None:
-    """σ of the release where Gaussian noise is the first thing done to each noisy mean, which is then DP-SGD with more
-    noise: √(σ² + (scale·B/C)²). None where no more is known than σ."""
+    """σ of the release if Gaussian noise is the first thing added to each noisy mean: √(σ² + (scale·B/C)²).
+
+    That is DP-SGD with more noise. None if nothing beyond σ is known.
+    """
     parts = [] if defense is None else [part for part in defense.parts if not isinstance(part, Dropout)]
     if not parts or not isinstance(parts[0], GaussianNoise):
         return None

@@ -26,8 +26,14 @@ _PIECE = 32
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Side:
-    """One row of the table. attack: the same attacker on the same runs. accuracy: of the trained models. epsilon,
-    bound: that hold for this release."""
+    """One row of the table.
+
+    Attributes:
+        attack: the same attacker on the same runs.
+        accuracy: of the trained models.
+        epsilon: that holds for this release.
+        bound: that holds for this release.
+    """
 
     attack: Result
     accuracy: float
@@ -56,28 +62,28 @@ def study(
             piece: functools.partial(_played, config, point.noise_multiplier, name == "with", first, counts[first])
             for piece, first in firsts.items()
         }
-        found, done = {}, 0
+        results, done = {}, 0
         for piece, played in pieces.each(jobs, executor):
-            found[firsts[piece]] = played
+            results[firsts[piece]] = played
             done += counts[firsts[piece]]
             progress(f"attack {name} the defence", done, runs)
         hits, right = 0, 0.0
-        # In the order of runs, whoever finished first: the accuracies are summed as floats.
+        # In the order of runs, not of finishing, because the accuracies are summed as floats.
         for first, count in counts.items():
-            hits, right = hits + found[first]["hits"], right + found[first]["accuracy"] * count
+            hits, right = hits + results[first]["hits"], right + results[first]["accuracy"] * count
         sides.append(_side(config, point, hits, runs, right / runs, name == "with"))
     return (_part(config, point, sides[0], sides[1], defense_rules.why_bounds_hold(defense)),)
 
 
 def _played(config: AuditConfig, noise: float, defended: bool, first: int, count: int) -> dict[str, Any]:
-    """Runs [first, first + count) as a piece. Made from the configuration alone, wherever it is called."""
+    """Runs [first, first + count) as a piece, created from the configuration alone, wherever it is called."""
     import torch  # noqa: F401  # before the limit on its threads
 
     from leakcore.audit.hyperparameters import defense_game
 
     with one_thread():
-        made = defense_rules.parsed(config.defense) if defended else None
-        return dataclasses.asdict(defense_game.play(config, noise, made, first, count))
+        defence = defense_rules.parsed(config.defense) if defended else None
+        return dataclasses.asdict(defense_game.play(config, noise, defence, first, count))
 
 
 def _side(
@@ -156,7 +162,7 @@ def _part(config: AuditConfig, point: ReconstructionPoint, plain: Side, under: S
         assumptions=(
             (
                 f"The defence ({config.defense}) is in the section “Under a defence” only: accountant, bounds, "
-                "attacks, labels and layers elsewhere are of DP-SGD's own release. Its scales are those of the mean "
+                "attacks, labels and layers elsewhere are of DP-SGD's own release. Its scales refer to the mean "
                 "gradient that the optimizer steps by."
             ),
         ),

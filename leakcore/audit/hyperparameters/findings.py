@@ -29,21 +29,21 @@ def title(config: AuditConfig, claimed: ReconstructionPoint) -> str:
 
 def contradictions(points: list[ReconstructionPoint]) -> list[str]:
     """Claims that an attack disproved: its corrected lower limit lies above a bound of the same adjacency."""
-    found = []
+    sentences = []
     for p in points:
         require_same_adjacency(p.attack, p.bound)
         if p.attack_lower > float(p.bound.value):
-            found.append(
+            sentences.append(
                 f"At ε = {number(p.epsilon)} the attack's corrected lower limit {percent(p.attack_lower, 'lower')} is "
                 f"above the bound {percent(p.bound)}."
             )
         require_same_adjacency(p.epsilon_audited, p.epsilon)
         if float(p.epsilon_audited.value) > float(p.epsilon.value):
             proved, claimed = above(p.epsilon_audited, float(p.epsilon.value))
-            found.append(
+            sentences.append(
                 f"The attack proves ε ≥ {proved} ({guarantee(p.epsilon_audited)}), above the claimed {claimed}."
             )
-    return found
+    return sentences
 
 
 def verdict(points: list[ReconstructionPoint]) -> list[str]:
@@ -106,10 +106,10 @@ def sentences(config: AuditConfig, points: list[ReconstructionPoint], labels: La
 
 def _accountant(config: AuditConfig, p: ReconstructionPoint) -> str:
     others = [f"{name} {number(r)}" for name, r in (("PLD", p.epsilon_pld), ("RDP", p.epsilon_rdp)) if r is not None]
-    beside = f" dp-accounting gives {' and '.join(others)} for the same." if others else ""
+    compared = f" dp-accounting gives {' and '.join(others)} for the same." if others else ""
     return Finding(
         f"The accountant: σ = {number(p.noise_multiplier, 5)} over {config.steps} steps is ε = "
-        f"{number(p.epsilon)} at δ = {power(config.delta)} ({guarantee(p.epsilon)}).{beside} Against replacing a "
+        f"{number(p.epsilon)} at δ = {power(config.delta)} ({guarantee(p.epsilon)}).{compared} Against replacing a "
         f"row instead of removing it, the same run is ε = {number(p.epsilon_replace)} "
         f"({guarantee(p.epsilon_replace)}): another question, not a contradiction.",
         verdict="Quote ε together with its δ and its adjacency.",

@@ -2,8 +2,8 @@
 
 A companion run (scikit-learn's breast cancer, MLP 30–h–1 ReLU) is trained with DP-SGD at each noise level. Its rows are
 then cut into batches, and for each batch the attacker sees the released gradient of the last weight vector and solves
-for p − y (Yuan, Xue, Wang and Shen 2022, Algorithm 3). The label-ε lower bound of the same release stands beside the ε
-of one step under replacement.
+for p − y (Yuan, Xue, Wang and Shen 2022, Algorithm 3). The label-ε lower bound of the same release is compared with
+the ε of one step under replacement.
 """
 
 from __future__ import annotations

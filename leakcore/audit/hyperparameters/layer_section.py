@@ -17,7 +17,7 @@ from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.audit.hyperparameters import reconstruction_section
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.report.format import number
-from leakcore.audit.report.leakage_section import at, beside, beyond, nats, told
+from leakcore.audit.report.leakage_section import at, beyond, limits, nats, told
 from leakcore.audit.report.page import Finding, Part, Section
 from leakcore.audit.report.tables import Cell, Column, Row, Table
 
@@ -29,10 +29,15 @@ FAMILY = "magnitudes"
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class LayerStudy:
-    """measures: of gradients of single rows as the model gives them. released: what is left of the attribute in one
-    step's release, all other rows subtracted: the row's gradient clipped to C, with noise σC. Both without the gains of
-    single rows. noise_multiplier: σ.
-    sizes: (inputs, outputs) of every layer."""
+    """The measures of the audited model, without the gains of single rows.
+
+    Attributes:
+        measures: of gradients of single rows, as the model gives them.
+        released: what is left of the attribute in one step's release after subtracting all other rows: the row's
+            gradient clipped to C, with noise σC.
+        noise_multiplier: σ.
+        sizes: (inputs, outputs) of every layer.
+    """
 
     measures: leakage.LeakageByLayer
     released: leakage.VInformation
@@ -63,15 +68,15 @@ class LayerStudy:
         )
         rows = []
         latent = self.measures.latent[ATTRIBUTE]
-        for i, found in enumerate(self.measures.rows()):
+        for i, row in enumerate(self.measures.rows()):
             rows.append(
                 Row(
                     (
                         Cell(self.name(i)),
-                        Cell(f"{found['parameters']:,}"),
-                        Cell(number(found["sensitivity"])),
-                        Cell(number(found["per_parameter"], 3)),
-                        *(Cell(nats(at(v.value, i)), beside(v, i)) for v in (latent, self.released)),
+                        Cell(f"{row['parameters']:,}"),
+                        Cell(number(row["sensitivity"])),
+                        Cell(number(row["per_parameter"], 3)),
+                        *(Cell(nats(at(v.value, i)), limits(v, i)) for v in (latent, self.released)),
                     )
                 )
             )
@@ -88,12 +93,12 @@ class LayerStudy:
         return Table("Where the leak sits", columns, tuple(rows), caption)
 
     def finding(self) -> Finding:
-        """What was found, what follows, and what must hold for that."""
+        """The result, its consequence, and its conditions."""
         latent = self.measures.latent[ATTRIBUTE]
         per = self.measures.sensitivity.per_parameter()
         most = int(np.argmax(per))
         before, after = beyond(latent), beyond(self.released)
-        shown = f"{self.name(before[0])} shows most, {told(latent, before[0])}" if before else "no layer shows any"
+        summary = f"{self.name(before[0])} shows most, {told(latent, before[0])}" if before else "no layer shows any"
         left = f"{self.name(after[0])} still shows {told(self.released, after[0])}" if after else "none does"
         if after:
             verdict = "What the task never asks for is in single steps of this run: more noise would hide it."
@@ -106,7 +111,7 @@ class LayerStudy:
         return Finding(
             f"Where the leak sits: for its size the gradient of {self.name(most)} follows the input most closely "
             f"({number(per[most], 3)} per root of the number of parameters). The task never asks whether a digit has "
-            f"more texture than the median: about that {shown}; after clipping and one step's noise {left} "
+            f"more texture than the median: about that {summary}; after clipping and one step's noise {left} "
             f"(by whole intervals, {100 * (latent.confidence or 0):g}%, above every permutation of the labels; "
             "estimates, no guarantee).",
             verdict=verdict,
@@ -127,9 +132,9 @@ class LayerStudy:
 def study(
     config: AuditConfig, noise: float, pieces: PartialResults, progress: Progress, executor: Executor | None = None
 ) -> LayerStudy:
-    """One training as claimed, and the measures of its final model; seconds, and a piece when it is done.
+    """One training as claimed, and the measures of its final model; a piece once it is done.
 
-    Deterministic by the configuration.
+    It takes seconds, and is deterministic by the configuration.
     """
     measured: LayerStudy = pieces.get_or_run("layers", lambda: _measured(config, noise, progress, executor), LayerStudy)
     return measured
@@ -171,7 +176,7 @@ def _measured(config: AuditConfig, noise: float, progress: Progress, executor: E
             progress=lambda done, total: shown("after noise", done, total),
         )  # fmt: skip
     sizes = (features.shape[1], *config.hidden, data.num_classes)
-    latent = {name: _without_gains(found) for name, found in measures.latent.items()}
+    latent = {name: _without_gains(measure) for name, measure in measures.latent.items()}
     return LayerStudy(
         measures=dataclasses.replace(measures, latent=latent),
         released=_without_gains(released),
@@ -180,8 +185,8 @@ def _measured(config: AuditConfig, noise: float, progress: Progress, executor: E
     )
 
 
-def _without_gains(found: leakage.VInformation) -> leakage.VInformation:
-    return dataclasses.replace(found, gains=np.empty(0))
+def _without_gains(measure: leakage.VInformation) -> leakage.VInformation:
+    return dataclasses.replace(measure, gains=np.empty(0))
 
 
 def _released(plain: dict[str, np.ndarray], bound: float, noise: float, seed: int) -> dict[str, np.ndarray]:

@@ -101,10 +101,10 @@ def study(
 
 
 def _noise_for(config: AuditConfig, epsilon: float) -> float:
-    found = accounting.noise_multiplier(
+    answer = accounting.noise_multiplier(
         epsilon=epsilon, delta=config.delta, sample_rate=config.sample_rate, steps=config.steps
     )
-    return float(found.value)
+    return float(answer.value)
 
 
 def ensemble(config: AuditConfig, noise: float, *, dtype: str = "float32") -> dpsgd.Ensemble:
@@ -144,16 +144,16 @@ def _games(
         if executor is None:
             how = {"num_threads": None, "progress": lambda more, _, number=number: show(number, more)}
         jobs[name] = functools.partial(_play, config, noises[number], first, counts[first], **how)
-    found = {}
+    pieces_done = {}
     for name, game in pieces.each(jobs, executor, attacks.ReconstructionGame):
         number, first = names[name]
-        found[name] = game
+        pieces_done[name] = game
         done[number] += counts[first]
         show(number)
-    # In the order of runs, whoever finished first.
+    # In the order of runs, not of finishing.
     return [
         functools.reduce(
-            lambda total, piece: total.merge(piece), (found[f"game-{noise!r}-{first}"] for first in counts)
+            lambda total, piece: total.merge(piece), (pieces_done[f"game-{noise!r}-{first}"] for first in counts)
         )
         for noise in noises
     ]
@@ -172,7 +172,7 @@ def _play(
     config: AuditConfig, noise: float, first: int, count: int, *, num_threads: int | None,
     progress: Callable[[int, int], object] | None = None,
 ) -> attacks.ReconstructionGame:  # fmt: skip
-    """Runs [first, first + count). Made from the configuration alone, wherever it is called."""
+    """Runs [first, first + count), created from the configuration alone, wherever it is called."""
     data = datasets.digits()
     known = config.num_rows - 1
     return attacks.reconstruction_game(
@@ -223,8 +223,8 @@ def _point(
 def _log_excess(config: AuditConfig, success: float) -> float:
     """ε ≥ log(n(s − δ)): under (ε, δ)-DP the target is named with probability s ≤ e^ε/n + δ.
 
-    Without the target the guess is independent of which candidate would have been it, so it is right with probability
-    1/n.
+    Without the target the guess does not depend on the candidate that it would have been, so it is right with
+    probability 1/n.
     """
     return math.log(max(config.num_candidates * (success - config.delta), 1.0))
 

@@ -22,9 +22,15 @@ QUESTIONS = (BEATS, REACHED, PROVED, EPSILON)
 class Card:
     """One of the four numbers.
 
-    question: which one. value: as it is printed, empty where the report has no such number; absent: what is printed
-    then. kind: upper, lower, estimate, or parameter for a number that was only stated. interval: as it is printed,
-    empty without one. confidence, adjacency: in words. detail: what the number measures, or why there is none.
+    Attributes:
+        question: that it answers.
+        value: as it is printed; empty if the report has no such number.
+        absent: what is printed instead.
+        kind: upper, lower, estimate, or parameter for a number that was only stated.
+        interval: as it is printed; empty without one.
+        confidence: in words.
+        adjacency: in words.
+        detail: what the number measures, or why it is missing.
     """
 
     question: str

@@ -13,9 +13,15 @@ from leakcore.audit.claim.config import ClaimConfig
 class ClaimedEpsilon:
     """What the audit may not exceed.
 
-    noise_multiplier: of the mechanism. stated: the claim as made, its adjacency in `stated_adjacency`. epsilon, delta:
-    the same under `adjacency`, the audit's. how: in words, how one follows from the other. gaussian: whether the
-    mechanism is a Gaussian one (full or shuffled batches), so that the Gaussian family may be used.
+    Attributes:
+        noise_multiplier: of the mechanism.
+        stated: the claim as the user made it.
+        stated_adjacency: its adjacency.
+        epsilon: the claim under `adjacency`.
+        delta: of `epsilon`.
+        adjacency: the audit's.
+        how: how one follows from the other, in words.
+        gaussian: whether the mechanism is Gaussian (full or shuffled batches), so that the Gaussian family may be used.
     """
 
     noise_multiplier: float
@@ -29,15 +35,15 @@ class ClaimedEpsilon:
 
 
 def claim_of(config: ClaimConfig, rows: int) -> ClaimedEpsilon:
-    """The configured claim, converted where the audit's adjacency is another one."""
+    """The configured claim, converted if the audit has another adjacency."""
     m, c = config.mechanism, config.claim
     delta, own = c["delta"], c["adjacency"]
     rate, steps, words = _composition(config, rows)
     if m["noise_multiplier"] is None:
-        found = accounting.noise_multiplier(
+        answer = accounting.noise_multiplier(
             epsilon=c["epsilon"], delta=delta, sample_rate=rate, steps=steps, adjacency=own
         )
-        sigma = float(found.value)
+        sigma = float(answer.value)
     else:
         sigma = m["noise_multiplier"]
 

@@ -24,14 +24,14 @@ def percent(value: Number | Result, kind: str = "estimate") -> str:
     value, kind = _read(value, kind)
     if not math.isfinite(value):
         return "—"
-    shown = 100 * decimal.Decimal(repr(value))
-    if shown in (0, 100):
-        return f"{shown:.0f}%"
-    if shown > decimal.Decimal("99.99"):
+    percents = 100 * decimal.Decimal(repr(value))
+    if percents in (0, 100):
+        return f"{percents:.0f}%"
+    if percents > decimal.Decimal("99.99"):
         return "100%" if kind == "upper" else "> 99.99%"
-    if 0 < shown < decimal.Decimal("0.1"):
-        return f"{_significant(float(shown), 2, kind)}%"
-    return f"{_fixed(shown, 2 if 99.9 < shown < 100 else 1, kind)}%"
+    if 0 < percents < decimal.Decimal("0.1"):
+        return f"{_significant(float(percents), 2, kind)}%"
+    return f"{_fixed(percents, 2 if 99.9 < percents < 100 else 1, kind)}%"
 
 
 def number(value: Number | Result, digits: int = 4, kind: str = "estimate") -> str:
@@ -49,13 +49,13 @@ def fixed(value: Number | Result, places: int, kind: str = "estimate") -> str:
 
 
 def above(proved: Number | Result, claimed: Number, kind: str = "lower") -> tuple[str, str]:
-    """Both numbers, in as many digits as it takes to see that the first is above the second."""
+    """Both numbers, with as many digits as show that the first is above the second."""
     digits = 4
-    shown = number(proved, digits, kind), number(claimed, digits)
-    while digits < 17 and math.isfinite(_read(proved, kind)[0]) and float(shown[0]) <= float(shown[1]):
+    texts = number(proved, digits, kind), number(claimed, digits)
+    while digits < 17 and math.isfinite(_read(proved, kind)[0]) and float(texts[0]) <= float(texts[1]):
         digits += 1
-        shown = number(proved, digits, kind), number(claimed, digits)
-    return shown
+        texts = number(proved, digits, kind), number(claimed, digits)
+    return texts
 
 
 def _read(value: Number | Result, kind: str) -> tuple[float, str]:
@@ -88,7 +88,7 @@ def interval(result: Result) -> str:
 
 
 def ends(result: Result, places: int) -> str:
-    """`low–high` of something in [0, 1] that is no share, with so many digits after the point, rounded outwards."""
+    """`low–high` of a number in [0, 1] that is not a share, with so many digits after the point, rounded outwards."""
     low, high = (float(v) for v in result.interval or (0.0, 1.0))
     return f"{fixed(low, places, 'lower')}–{fixed(high, places, 'upper')}"
 

@@ -75,16 +75,16 @@ def _finding(measures: LeakageByLayer) -> Finding:
                 f"(score {measures.original.raw[best]:.1f}, {2 * np.pi**2:.1f} is perfect; against other inputs "
                 f"{measures.original.null[best]:.1f})"
             )
-    shown = []
-    for name, found in measures.latent.items():
-        layers = beyond(found)
+    named = []
+    for name, latent in measures.latent.items():
+        layers = beyond(latent)
         if layers:
-            shown.append(name)
-            said.append(f"about {name} layer {measures.layers[layers[0]]} shows most, {told(found, layers[0])}")
+            named.append(name)
+            said.append(f"about {name} layer {measures.layers[layers[0]]} shows most, {told(latent, layers[0])}")
         else:
             said.append(f"about {name} no layer shows more than permuted labels do")
-    if shown:
-        verdict = f"Single gradients of this model show what the task never asks for: {', '.join(shown)}."
+    if named:
+        verdict = f"Single gradients of this model show what the task never asks for: {', '.join(named)}."
     elif measures.latent:
         verdict = "This family of attackers reads none of the attributes in single gradients of this model."
     else:
@@ -108,14 +108,14 @@ def _table(measures: LeakageByLayer) -> Table:
         *(Column(f"latent:\n{name}", "estimate") for name in measures.latent),
     ]
     rows = []
-    for i, found in enumerate(measures.rows()):
+    for i, row in enumerate(measures.rows()):
         cells = [
-            Cell(found["layer"]),
-            Cell(f"{found['parameters']:,}"),
-            Cell(number(found["sensitivity"])),
-            Cell(number(found["per_parameter"], 3)),
-            *([Cell("—" if found["original"] is None else nats(found["original"]))] if original else []),
-            *(Cell(nats(at(v.value, i)), beside(v, i)) for v in measures.latent.values()),
+            Cell(row["layer"]),
+            Cell(f"{row['parameters']:,}"),
+            Cell(number(row["sensitivity"])),
+            Cell(number(row["per_parameter"], 3)),
+            *([Cell("—" if row["original"] is None else nats(row["original"]))] if original else []),
+            *(Cell(nats(at(v.value, i)), limits(v, i)) for v in measures.latent.values()),
         ]
         rows.append(Row(tuple(cells)))
     sizes = next((v.set_sizes for v in measures.latent.values()), None)
@@ -135,16 +135,16 @@ def _table(measures: LeakageByLayer) -> Table:
 
 
 def at(values: Any, layer: int) -> float:
-    """Of an array by layer, or of the one layer there is."""
+    """The value of a layer, from an array by layer or from the only one."""
     return float(np.atleast_1d(values)[layer])
 
 
-def beyond(found: VInformation) -> list[int]:
+def beyond(latent: VInformation) -> list[int]:
     """Layers whose whole held-out interval lies above 0 and every permutation, most above its null first."""
-    null = _null(found)
+    null = _null(latent)
     chance = np.maximum(null.max(axis=0, initial=0.0), 0.0)
-    above = np.flatnonzero(np.atleast_1d(found.held_out_interval[0]) > chance)
-    order = np.argsort(-np.nan_to_num(np.atleast_1d(found.above_null))[above], kind="stable")
+    above = np.flatnonzero(np.atleast_1d(latent.held_out_interval[0]) > chance)
+    order = np.argsort(-np.nan_to_num(np.atleast_1d(latent.above_null))[above], kind="stable")
     return [int(i) for i in above[order]]
 
 
@@ -153,27 +153,27 @@ def nats(value: float) -> str:
     return f"{value:.3f}".replace("-", "−") if abs(value) >= 5e-4 else "0.000"
 
 
-def beside(found: VInformation, layer: int) -> str:
-    """The held-out interval, and the largest that permuted labels give."""
-    low, high, null = _limits(found, layer)
+def limits(latent: VInformation, layer: int) -> str:
+    """The held-out interval, and the largest value of permuted labels."""
+    low, high, null = _limits(latent, layer)
     return f"{low} to {high} (≤ {null})"
 
 
-def told(found: VInformation, layer: int) -> str:
-    """The same in words."""
-    low, high, null = _limits(found, layer)
+def told(latent: VInformation, layer: int) -> str:
+    """The value, its interval and its null in words."""
+    low, high, null = _limits(latent, layer)
     return (
-        f"{nats(at(found.value, layer))} of at most {found.largest:.3f} nats ({low} to {high}, permuted labels at most "
-        f"{null})"
+        f"{nats(at(latent.value, layer))} of at most {latent.largest:.3f} nats ({low} to {high}, permuted labels at "
+        f"most {null})"
     )
 
 
-def _limits(found: VInformation, layer: int) -> tuple[str, str, str]:
-    low, high = (nats(at(limit, layer)) for limit in found.held_out_interval)
-    null = _null(found)
+def _limits(latent: VInformation, layer: int) -> tuple[str, str, str]:
+    low, high = (nats(at(limit, layer)) for limit in latent.held_out_interval)
+    null = _null(latent)
     return low, high, nats(float(null[:, layer].max())) if len(null) else "—"
 
 
-def _null(found: VInformation) -> np.ndarray:
+def _null(latent: VInformation) -> np.ndarray:
     """(permutations, layers)."""
-    return found.null.reshape(-1, np.atleast_1d(found.value).size)
+    return latent.null.reshape(-1, np.atleast_1d(latent.value).size)

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 class Figure:
     """A picture with its description and its conclusion.
 
-    svg: trusted markup of our own drawing, or the call that draws it: a terminal never needs the drawing. alt: the
-    picture in words. caption: what to conclude from it.
+    Attributes:
+        svg: trusted markup of our own drawing, or the call that draws it, because a terminal never needs the drawing.
+        alt: the picture in words.
+        caption: what to conclude from it.
     """
 
     svg: str | Callable[[], str] = dataclasses.field(compare=False)
@@ -43,7 +45,7 @@ class Section:
 
 
 class Finding(str):
-    """One finding, written "subject: result", with what follows from it (`verdict`) and the conditions (`assumes`).
+    """One finding, "subject: result", with its consequence (`verdict`) and its conditions (`assumes`).
 
     A plain string is a finding without these two.
     """
@@ -63,13 +65,19 @@ def about(finding: str) -> str:
 
 
 def follows(finding: str) -> tuple[str, str]:
-    """What follows from a finding, and the conditions; empty for a plain string."""
+    """The consequence of a finding, and its conditions; empty for a plain string."""
     return getattr(finding, "verdict", ""), getattr(finding, "assumes", "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Judged:
-    """An ε that a limit is held against. what: in words. guarantee: kind, confidence, adjacency."""
+    """An ε that a limit is compared with.
+
+    Attributes:
+        what: in words.
+        value: the ε.
+        guarantee: kind, confidence and adjacency.
+    """
 
     what: str
     value: float
@@ -78,11 +86,11 @@ class Judged:
     def __str__(self) -> str:
         return self._said(number(self.value, kind=self._kind))
 
-    def beside(self, limit: float) -> tuple[str, str]:
-        """Itself and the limit, in as many digits as it takes to see whether it is above it."""
+    def compared(self, limit: float) -> tuple[str, str]:
+        """The ε and the limit, with as many digits as show whether it is above the limit."""
         if self.value > limit:
-            shown, allowed = above(self.value, limit, self._kind)
-            return self._said(shown), allowed
+            text, allowed = above(self.value, limit, self._kind)
+            return self._said(text), allowed
         digits = 4
         while digits < 17 and math.isfinite(self.value) and float(number(self.value, digits, self._kind)) > limit:
             digits += 1  # an upper bound is rounded up, and must not be seen above a limit that it keeps
@@ -92,13 +100,13 @@ class Judged:
     def _kind(self) -> str:
         return self.guarantee.partition(",")[0]
 
-    def _said(self, shown: str) -> str:
-        return f"{self.what} = {shown} ({self.guarantee})"
+    def _said(self, text: str) -> str:
+        return f"{self.what} = {text} ({self.guarantee})"
 
 
-def judged(what: str, found: Result) -> Judged:
-    """With the result's own value and guarantee."""
-    return Judged(what=what, value=float(found.value), guarantee=guarantee(found))
+def judged(what: str, result: Result) -> Judged:
+    """An ε with the value and the guarantee of a result."""
+    return Judged(what=what, value=float(result.value), guarantee=guarantee(result))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,10 +123,12 @@ class PartFields:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """What another study adds to a report: shown after the report's own findings, sections and assumptions.
+    """What another study adds to a report, after the report's own findings, sections and assumptions.
 
-    key: its name in the JSON, `content` what stands there (JSON-ready). contradictions: claims that it disproved; any
-    fails the gate.
+    Attributes:
+        key: its name in the JSON.
+        content: what stands there, JSON-ready.
+        contradictions: claims that it disproved; any of them fails the gate.
     """
 
     json_form: ClassVar[type] = PartFields
@@ -160,9 +170,15 @@ class Part:
 class Page:
     """Everything that one report shows, in the order in which it is shown.
 
-    word: the verdict in a few words; tone: its colour, "good", "neutral" or "bad". verdict: sentences, the first of
-    which is the verdict. limit: what a limit on ε was held against; empty without one. cards: the four numbers.
-    sections: their first figure is the picture under the cards. settings, environment: JSON-ready.
+    Attributes:
+        word: the verdict in a few words.
+        tone: its colour, "good", "neutral" or "bad".
+        verdict: sentences; the first one is the verdict.
+        limit: what a limit on ε was compared with; empty without one.
+        cards: the four numbers.
+        sections: their first figure is the picture under the cards.
+        settings: JSON-ready.
+        environment: JSON-ready.
     """
 
     title: str

@@ -74,7 +74,7 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
 def roc_svg(
     fpr: np.ndarray,
     bound: np.ndarray | None,
-    found: tuple[np.ndarray, np.ndarray],
+    roc: tuple[np.ndarray, np.ndarray],
     *,
     bound_name: str = "bound: no attacker beats it",
     found_name: str = "membership test on this run",
@@ -92,10 +92,10 @@ def roc_svg(
         if bound is not None:
             axes.plot(fpr, bound, color=BOUND, lw=2.4, label=bound_name)
         least = float(fpr[0])
-        shown = (found[0] >= least) & (found[1] >= least)
-        few = int(shown.sum()) <= 400
+        drawn = (roc[0] >= least) & (roc[1] >= least)
+        few = int(drawn.sum()) <= 400
         style = {"marker": "o", "ls": "", "ms": 3.5} if few else {"lw": 1.6}
-        axes.plot(found[0][shown], found[1][shown], color=ATTACK, label=found_name, **style)
+        axes.plot(roc[0][drawn], roc[1][drawn], color=ATTACK, label=found_name, **style)
         if intervals:
             at, rate, low, high = (np.array(v) for v in zip(*intervals, strict=True))
             low = np.maximum(low, least)
@@ -113,10 +113,10 @@ def roc_svg(
         axes.set_xlabel("false-positive rate")
         axes.set_ylabel("true-positive rate")
         _plain(axes)
-        every = slice(None, None, 1 + int(shown.sum()) // 60)
+        every = slice(None, None, 1 + int(drawn.sum()) // 60)
         for rates, values, name in (
             *([(fpr, bound, bound_name)] if bound is not None else []),
-            (found[0][shown][every], found[1][shown][every], found_name),
+            (roc[0][drawn][every], roc[1][drawn][every], found_name),
         ):
             said = zip(rates, values, strict=True)
             tips.points(

@@ -1,4 +1,4 @@
-"""What every audit's report has: a verdict, findings, tables; as JSON, as one self-contained page and as plain text."""
+"""The base of all reports: a verdict, findings and tables, as JSON, as one self-contained page and as plain text."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ OUTSIDE = ("environment", "seconds")
 GATE = 0.999
 """Confidence with which one run, or one file of scores, contradicts a claim."""
 HELD = "Consistent with its claim."
-"""The head of a report whose claim was tested, and held."""
+"""The first words of a report whose claim was tested, and held."""
 TOO_WEAK = "Not tested: this audit could not have contradicted the claim."
-"""The head where an attack that never errs would have proved no more than is claimed."""
+"""The first words if an attack that never errs would have proved no more than is claimed."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -73,12 +73,12 @@ class AuditReport(Record, abc.ABC):
         Raises:
             ValueError: if the report already has a part or field of that name.
         """
-        kept = (*self.parts, *parts)
+        all_parts = (*self.parts, *parts)
         taken = [*self.to_dict(), *(p.key for p in parts)]
         for part in parts:
             if taken.count(part.key) > 1:
                 raise ValueError(f"key={part.key!r}: the report has a part or field of that name")
-        return dataclasses.replace(self, parts=kept)
+        return dataclasses.replace(self, parts=all_parts)
 
     def with_limit(self, fail_above: float) -> Self:
         """This report with a limit on ε: it fails if anything `judged` is above the limit.
@@ -95,7 +95,7 @@ class AuditReport(Record, abc.ABC):
         limit = check.non_negative(fail_above=fail_above)
         if not self.judged():
             raise ValueError(
-                f"fail_above={limit:g}: this report proves no ε, and an estimate is no basis for a gate; say how "
+                f"fail_above={limit:g}: this report proves no ε, and an estimate cannot decide a gate; say how "
                 "members were chosen (coins, or retrained models)"
             )
         return dataclasses.replace(self, fail_above=limit)
@@ -132,12 +132,12 @@ class AuditReport(Record, abc.ABC):
 
     @property
     def all_contradictions(self) -> list[str]:
-        """The report's own contradictions and those of its parts."""
+        """The contradictions of the report itself and of its parts."""
         return [*self.contradictions, *(text for part in self.parts for text in part.contradictions)]
 
     @property
     def all_findings(self) -> list[str]:
-        """The report's own findings and those of its parts, in the order of the page."""
+        """The findings of the report itself and of its parts, in the order of the page."""
         return [*self.findings(), *(text for part in self.parts for text in part.findings)]
 
     def judged(self) -> tuple[page.Judged, ...]:
@@ -150,7 +150,7 @@ class AuditReport(Record, abc.ABC):
         limit = self.fail_above
         if limit is None:
             return []
-        return ["{} is above the limit {}.".format(*j.beside(limit)) for j in self.judged() if j.value > limit]
+        return ["{} is above the limit {}.".format(*j.compared(limit)) for j in self.judged() if j.value > limit]
 
     @property
     def word(self) -> str:
@@ -170,7 +170,7 @@ class AuditReport(Record, abc.ABC):
         """What the limit was compared with, in one sentence; empty without a limit."""
         if self.fail_above is None:
             return ""
-        judged = "; ".join(j.beside(self.fail_above)[0] for j in self.judged())
+        judged = "; ".join(j.compared(self.fail_above)[0] for j in self.judged())
         outcome = "FAILED" if self.exceeded else "NOT DECIDED" if self.undecided else "kept"
         return f"Limit ε = {self.fail_above:g}, {outcome}. Judged: {judged}."
 

@@ -168,7 +168,7 @@ def labels_table(study: LabelStudy) -> Table:
 
 
 def label_epsilon_table(study: LabelStudy) -> Table:
-    """Label-ε lower bounds beside the replacement ε of the same single step."""
+    """Label-ε lower bounds compared with the replacement ε of the same single step."""
     rows = []
     for o in study.outcomes:
         if o.replacement is None:

@@ -39,17 +39,17 @@ def audited(
     order = np.argsort(scores, kind="stable")
     n = len(scores)
     each = 1 - (1 - confidence) / len(_SHARES)
-    found = []
+    proofs = []
     for share in _SHARES:
         half = max(1, int(share * n) // 2)
         low, high = order[:half], order[n - half :]
         correct = int(members[high].sum()) + int((~members[low]).sum())
-        found.append(
+        proofs.append(
             bounds.epsilon_lower_bound_one_run(
                 correct, 2 * half, n, confidence=each, delta=delta, adjacency=adjacency
             )
         )  # fmt: skip
-    best = max(found, key=lambda r: float(r.value))
+    best = max(proofs, key=lambda r: float(r.value))
     notes = (*best.assumptions.notes, f"the best of {len(_SHARES)} numbers of guesses; the error is split over them")
     return dataclasses.replace(
         best, confidence=confidence, assumptions=dataclasses.replace(best.assumptions, notes=notes)

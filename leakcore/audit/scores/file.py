@@ -134,12 +134,12 @@ def read_scores(
     where = Path(path)
     if higher is not None:
         check.one_of("members", "non-members", higher=higher)
-    given = _asked(members, non_members, values, labels)
+    asked = _asked(members, non_members, values, labels)
     readers = {".npz": _npz_read, ".csv": _csv_read}
     if where.suffix not in readers:
         raise ValueError(f"scores={str(where)!r}: must end in .npz or .csv; pickled results are never loaded")
     try:
-        layout, read = readers[where.suffix](where, given)
+        layout, read = readers[where.suffix](where, asked)
     except FileNotFoundError:
         raise ValueError(f"scores={str(where)!r}: no such file") from None
     first, second = read[layout.first], read[layout.second]
@@ -255,7 +255,7 @@ def _csv_read(where: Path, asked: ScoreColumns | None) -> tuple[ScoreColumns, Ma
 
 def _csv_columns(where: Path, header: list[str], own: Mapping[str, str], layout: ScoreColumns) -> dict[str, np.ndarray]:
     at = {asked: header.index(spelt) for asked, spelt in own.items()}
-    found = {asked: array.array("d") for asked in own}
+    columns = {asked: array.array("d") for asked in own}
     for number, line in enumerate(read_csv(where), 1):
         if number == 1 or not any(cell.strip() for cell in line):
             continue
@@ -264,8 +264,8 @@ def _csv_columns(where: Path, header: list[str], own: Mapping[str, str], layout:
             if not cell and not layout.labelled:
                 continue  # columns of members and non-members may differ in length
             label = layout.labelled and asked == layout.second
-            found[asked].append(_label(where, number, asked, cell) if label else _number(where, number, asked, cell))
-    return {asked: np.frombuffer(values, np.float64) for asked, values in found.items()}
+            columns[asked].append(_label(where, number, asked, cell) if label else _number(where, number, asked, cell))
+    return {asked: np.frombuffer(values, np.float64) for asked, values in columns.items()}
 
 
 def _number(where: Path, line: int, column: str, cell: str) -> float:

@@ -131,11 +131,11 @@ def from_scores(
             adjacency=relation,
         )
 
-    found = proof(level)
+    result = proof(level)
     if not (coins or alone):
-        found = dataclasses.replace(
-            found, kind="estimate", confidence=None,
-            assumptions=dataclasses.replace(found.assumptions, notes=(*notes, "no proof: see what is assumed")),
+        result = dataclasses.replace(
+            result, kind="estimate", confidence=None,
+            assumptions=dataclasses.replace(result.assumptions, notes=(*notes, "no proof: see what is assumed")),
         )  # fmt: skip
     judged = claim is not None and (coins or alone)
     whole = area(inside, outside)
@@ -164,7 +164,7 @@ def from_scores(
             assumptions=_assumed(notes), provenance=_PROVENANCE,
         ),
         at_fpr=tuple(rate_limits(inside, outside, f, level, notes) for f in _FPRS),
-        epsilon=found,
+        epsilon=result,
         gate=proof(GATE) if judged else None,
         ceiling=float(proof(GATE, labels.astype(float)).value) if judged else None,
         roc=(false, true),
@@ -188,15 +188,15 @@ def _sides(members: Any, non_members: Any) -> tuple[np.ndarray, np.ndarray, str,
     if isinstance(members, ScoreFile):
         if non_members is not None:
             raise TypeError("non_members: the file holds them; give one or the other")
-        given, upward = (members.members, members.non_members), members.higher
+        scores, upward = (members.members, members.non_members), members.higher
         source = f"{members.name} ({members.layout.tool})"
     elif non_members is None:
         raise TypeError("non_members=None: give the scores of both, or the file that holds both")
     else:
-        given, upward, source = (members, non_members), "members", "scores as given"
+        scores, upward, source = (members, non_members), "members", "scores as given"
     sign = 1.0 if upward == "members" else -1.0
     sides = []
-    for name, values in zip(("members", "non_members"), given, strict=True):
+    for name, values in zip(("members", "non_members"), scores, strict=True):
         side, _ = check.host_array(finite=False, **{name: values})
         if side.ndim != 1 or side.size < 2:
             raise ValueError(f"{name}.shape={side.shape}: must be one score per row, at least two")
@@ -241,9 +241,9 @@ def rate_limits(
     ranked = np.sort(outside)[::-1]
     here = ranked[allowed] if allowed < m else -np.inf
     k = np.arange(1, m + 1)
-    kept = special.betainc(k, m - k + 1.0, fpr)
+    exceeded = special.betainc(k, m - k + 1.0, fpr)
     each = (1 - level) / 4
-    strict, loose = np.flatnonzero(kept >= 1 - each), np.flatnonzero(kept <= each)
+    strict, loose = np.flatnonzero(exceeded >= 1 - each), np.flatnonzero(exceeded <= each)
     low, high = 0.0, 1.0
     if len(strict):
         hits = int((inside > ranked[strict[-1]]).sum())

@@ -206,10 +206,10 @@ class ScoresReport(AuditReport):
         )
 
     def _rates(self) -> str:
-        seen = [
+        rates = [
             f"{percent(r)} at {percent(r.fpr)} false positives ({interval(r)})" for r in self.at_fpr if r is not None
         ]
-        if not seen:
+        if not rates:
             return f"At few false alarms: {self.non_members:,} non-members are too few to see a rate of 10% or less."
         sharp = [r for r in self.at_fpr if r is not None and r.interval and float(r.interval[0]) > r.fpr]
         follows = (
@@ -219,18 +219,18 @@ class ScoresReport(AuditReport):
             else "At none of these rates does the interval lie above guessing."
         )
         return Finding(
-            f"At few false alarms: true-positive rates {', '.join(seen)}; estimates, intervals of "
+            f"At few false alarms: true-positive rates {', '.join(rates)}; estimates, intervals of "
             f"{100 * self.confidence:g}% each.",
             verdict=follows,
             assumes=self._independence(),
         )
 
     def _epsilon(self) -> str:
-        shown = f"ε ≥ {number(self.epsilon)} at δ = {power(self.delta)} ({self._kind()})"
+        stated = f"ε ≥ {number(self.epsilon)} at δ = {power(self.delta)} ({self._kind()})"
         claimed = "" if self.claimed_epsilon is None else f" The claim is ε = {number(self.claimed_epsilon)}."
         if not self.proved:
             return Finding(
-                f"What is proved: nothing. If every score came from a model of its own, these would prove {shown}; as "
+                f"What is proved: nothing. If every score came from a model of its own, these would prove {stated}; as "
                 f"it is, that is an estimate.{claimed}",
                 verdict="Do not quote this as a bound. Choose members by fair coins, or retrain, and say so.",
                 assumes="a row's score in this model stands for its score in an independent one.",
@@ -252,9 +252,9 @@ class ScoresReport(AuditReport):
             if self._untested and self.ceiling is not None
             else "No smaller ε can be claimed for this training."
             if float(self.epsilon.value) > 0
-            else "Nothing is proved; that is no proof of privacy either: the attack may be weak, or the scores few."
+            else "Nothing is proved; that does not prove privacy either: the attack may be weak, or the scores few."
         )
-        return Finding(f"What is proved: {shown}, {how}.{claimed}", verdict=follows, assumes=self._design())
+        return Finding(f"What is proved: {stated}, {how}.{claimed}", verdict=follows, assumes=self._design())
 
     def _independence(self) -> str:
         return (
@@ -284,7 +284,7 @@ class ScoresReport(AuditReport):
             if r is not None
         ]
         rows.append(("area under the ROC curve", "0.5", number(self.area, 3), _span(self.area)))
-        made = tuple(Row(tuple(Cell(text) for text in row)) for row in rows)
+        printed = tuple(Row(tuple(Cell(text) for text in row)) for row in rows)
         columns = (
             Column("test", "parameter"), Column("guessing", "parameter"), Column("these scores", "estimate"),
             Column("interval", "estimate"),
@@ -307,7 +307,7 @@ class ScoresReport(AuditReport):
             )),),
             f"By {self.epsilon.method}. {'A proof' if self.proved else 'No proof, an estimate'}: {self._design()}",
         )  # fmt: skip
-        return {"rates": Table("The scores as a membership test", columns, made, caption), "epsilon": epsilon}
+        return {"rates": Table("The scores as a membership test", columns, printed, caption), "epsilon": epsilon}
 
     def sections(self) -> tuple[page.Section, ...]:
         from leakcore.audit.report.plots import roc_svg
@@ -351,7 +351,7 @@ class ScoresReport(AuditReport):
             f"The scores mean what was stated: {self.higher} score higher ({self._from}).",
             *([self._gate_assumed()] if self.proved else []),
             *(f"{note[0].upper()}{note[1:]}." for note in self.epsilon.assumptions.notes),
-            "What another attack on the same model would find is not known: a low number is no proof of privacy.",
+            "What another attack on the same model would find is not known: a low number does not prove privacy.",
         ]
 
     def _gate_assumed(self) -> str:
@@ -367,5 +367,5 @@ def _span(result: Result) -> str:
     return ends(result, 3)
 
 
-def _gate(found: Result | None) -> str:
-    return "the gate's level" if found is None or found.confidence is None else f"{100 * found.confidence:g}%"
+def _gate(result: Result | None) -> str:
+    return "the gate's level" if result is None or result.confidence is None else f"{100 * result.confidence:g}%"

@@ -170,9 +170,9 @@ class TraceFacts(AuditReport):
         """The size of the prior that was asked about."""
         return self.candidate_counts[-1]
 
-    def _beside(self, what: str, found: Measured, bound: Any) -> Compared:
+    def _compared(self, what: str, measured: Measured, bound: Any) -> Compared:
         return Compared(
-            what=what, found=found, bound=float(bound), lift=self.lift, members=self.members,
+            what=what, found=measured, bound=float(bound), lift=self.lift, members=self.members,
             non_members=self.non_members, alike=self.coins,
         )  # fmt: skip
 
@@ -181,7 +181,7 @@ class TraceFacts(AuditReport):
         if self.incomparable:
             return []
         triples = zip(self.candidate_counts, self.named, self.reconstruction, strict=True)
-        return [self._beside(f"Naming a row among {p}", m, b.value) for p, m, b in triples if m is not None]
+        return [self._compared(f"Naming a row among {p}", m, b.value) for p, m, b in triples if m is not None]
 
     def tells(self) -> list[Compared]:
         """What telling members reached, with its bounds; empty if they cannot be compared."""
@@ -189,7 +189,7 @@ class TraceFacts(AuditReport):
             return []
         triples = zip(levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
         return [
-            self._beside(f"Telling members at {percent(f)} false positives", m, b) for f, m, b in triples
+            self._compared(f"Telling members at {percent(f)} false positives", m, b) for f, m, b in triples
             if m is not None
         ]  # fmt: skip
 
@@ -205,7 +205,7 @@ class TraceFacts(AuditReport):
 
     @property
     def contradictions(self) -> list[str]:
-        found = []
+        out = []
         if self.claimed_epsilon is not None and self.above_claim:
             epsilon, claimed = above(self.epsilon, self.claimed_epsilon, "upper")
             schedule = (
@@ -213,17 +213,17 @@ class TraceFacts(AuditReport):
                 else f"The schedule of the run's {counted(self.run.steps, 'step')}" if self.run.partial
                 else "The schedule that was recorded"
             )  # fmt: skip
-            found.append(f"{schedule} gives ε = {epsilon} ({guarantee(self.epsilon)}), above the claimed {claimed}.")
+            out.append(f"{schedule} gives ε = {epsilon} ({guarantee(self.epsilon)}), above the claimed {claimed}.")
         if self.gate is not None:
             require_same_adjacency(self.gate, self.epsilon)
             if float(self.gate.value) > self.claim:
                 proved, claimed = above(self.gate, self.claim)
-                found.append(
+                out.append(
                     f"Guesses at the coins prove ε ≥ {proved} ({guarantee(self.gate)}), above the claimed {claimed}: "
                     f"{'the run' if self.run.unknown else 'the mechanism'} does not do what its "
                     f"{'claim' if self.run.unknown else 'schedule'} says."
                 )
-        return found
+        return out
 
     @property
     def broken(self) -> str:
@@ -239,4 +239,4 @@ class TraceFacts(AuditReport):
         said = [(f"the accountant's ε of {schedule}", self.epsilon)]
         if self.audited is not None:
             said.append(("the ε that guesses at the coins prove", self.audited))
-        return tuple(page.judged(what, found) for what, found in said)
+        return tuple(page.judged(what, epsilon) for what, epsilon in said)

@@ -94,8 +94,8 @@ def reconstruction(report: TraceFacts) -> str:
         if m is None:
             missing = f" Naming one of {p:,} takes {p - 1:,} non-members: not measured."
         else:
-            beside = f"; held against {percent(report.held(float(b.value)), 'upper')}" if picked else ""
-            reached.append(f"{percent(m)} among {p:,} ({interval(m)}{beside})")
+            against = f"; held against {percent(report.held(float(b.value)), 'upper')}" if picked else ""
+            reached.append(f"{percent(m)} among {p:,} ({interval(m)}{against})")
     bounds = f" Rates are held against bounds{picked}." if picked else ""
     where = f"In {run.alone}" if run.partial else "On this run"
     below = f"{'Not above' if picked else 'Below'} the bound{picked}: nothing contradicts the schedule."

@@ -107,7 +107,7 @@ def _require_coins(trace: Trace) -> None:
         raise ValueError("coins=True: all candidates are on the same side: fair coins do not do that")
     if not trace.members_given and trace.sample_rate != 1:
         raise ValueError(
-            "coins=True: the trace knows as members only those that sampling picked, which is no fair coin; record "
+            "coins=True: the trace knows as members only those that sampling picked, which is not a fair coin; record "
             "with members=…, the coins themselves"
         )
     require_fair(int(trace.members.sum()), len(trace.members), "candidates")

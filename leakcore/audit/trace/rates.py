@@ -35,8 +35,16 @@ class Separation(Measured):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A measured rate beside what no attacker beats. what: in words. lift: P(sampling picks a row) where members are
-    those that it picked, else 1. alike: coins made members and non-members so.
+    """A measured rate, and the bound that no attacker exceeds.
+
+    Attributes:
+        what: in words.
+        found: the measured rate.
+        bound: the upper bound.
+        lift: P(sampling picks a row) if the members are the picked rows, else 1.
+        members: number of members.
+        non_members: number of non-members.
+        alike: whether coins decided the members, so that both sides have one distribution.
     """
 
     what: str
@@ -49,12 +57,12 @@ class Compared:
 
     @property
     def held(self) -> float:
-        """The bound that the rate is held against."""
+        """The bound with which the rate is compared."""
         return lifted(self.bound, self.lift)
 
     @property
     def above(self) -> bool:
-        """Whether what was measured, right or by chance, is above the bound."""
+        """Whether the measured rate is above the bound, justly or by chance."""
         return float(self.found.value) > self.held
 
     @property
@@ -88,7 +96,7 @@ def lifted(bound: float, lift: float) -> float:
 
 
 def for_picked(lift: float) -> str:
-    """What must be said beside a bound that was lifted; empty where it was not."""
+    """The words that must accompany a bound that was lifted; empty if it was not."""
     return f" for members that sampling picked (bound / {percent(lift)})" if lift < 1 else ""
 
 
@@ -98,16 +106,16 @@ def levels(curve: Any) -> np.ndarray:
 
 
 def standing(compared: list[Compared]) -> str:
-    """What is to be said of rates above their bounds; empty where none is."""
+    """Sentences about rates above their bounds; empty if there are none."""
     return " ".join(c.said() for c in compared if c.above)
 
 
 _ONE_RUN = (
     "the interval is for rows drawn independently; all candidates share one run's noise, which it does not count",
-    "members and non-members are the candidates given; they must come from the same distribution",
+    "members and non-members are the caller's candidates; they must come from the same distribution",
     "another attack may do better",
 )
-_TEST = "knows all rows that are no candidates and the batches, sees every release"
+_TEST = "knows the batches and all rows that are not candidates, sees every release"
 
 
 def _assumed(attacker: str) -> Assumptions:
@@ -139,8 +147,8 @@ def named(pairs: np.ndarray, inside: np.ndarray, outside: np.ndarray, size: int,
 def _log_choose(n: object, k: int) -> np.ndarray:
     n = np.asarray(n, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        found = -special.betaln(n - k + 1.0, k + 1.0) - np.log(n + 1.0)
-    return np.where(n >= k, found, -np.inf)
+        log_masses = -special.betaln(n - k + 1.0, k + 1.0) - np.log(n + 1.0)
+    return np.where(n >= k, log_masses, -np.inf)
 
 
 def rate_at(inside: np.ndarray, outside: np.ndarray, fpr: float, confidence: float) -> Measured | None:
@@ -148,12 +156,12 @@ def rate_at(inside: np.ndarray, outside: np.ndarray, fpr: float, confidence: flo
     is not one of them. The limits count the members (Clopper and Pearson 1934) and the threshold's own uncertainty
     (order statistics of the non-members).
     """
-    found = rate_limits(inside, outside, fpr, confidence, _ONE_RUN)
-    if found is None:
+    limits = rate_limits(inside, outside, fpr, confidence, _ONE_RUN)
+    if limits is None:
         return None
     return Measured(
-        value=found.value, kind="estimate", confidence=confidence, interval=found.interval,
-        method=f"membership test, {found.method}", trials=len(inside) + len(outside),
+        value=limits.value, kind="estimate", confidence=confidence, interval=limits.interval,
+        method=f"membership test, {limits.method}", trials=len(inside) + len(outside),
         assumptions=_assumed(_TEST),
         provenance="Hayes et al. (2023), Appendix G; Clopper and Pearson (1934)",
     )  # fmt: skip

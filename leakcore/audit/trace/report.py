@@ -91,14 +91,14 @@ class TraceReport(TraceFacts):
             )
             said = [bounded]
         odd = [c.said() for c in (*self.names(), *self.tells()) if c.odd]
-        shown = zip(self.candidate_counts, self.named, self.reconstruction, strict=True)
-        measured = [(p, m, b) for p, m, b in shown if m is not None]
+        rates = zip(self.candidate_counts, self.named, self.reconstruction, strict=True)
+        measured = [(p, m, b) for p, m, b in rates if m is not None]
         if measured:
-            among, best, beside = measured[-1]
+            among, best, upper = measured[-1]
             whose = "" if among == size and not self.undecided else f", among {among},"
             where = " in the recorded steps" if self.run.partial else ""
-            held = percent(self.held(float(beside.value)), "upper")
-            against = f", held against {held}{for_picked(self.lift)}" if self.lift < 1 else ""
+            limit = percent(self.held(float(upper.value)), "upper")
+            against = f", held against {limit}{for_picked(self.lift)}" if self.lift < 1 else ""
             said.append(
                 f"For comparison, the attack on this run's candidates{where}{whose} reached "
                 f"{self._estimate(best)}{against}."
@@ -109,25 +109,25 @@ class TraceReport(TraceFacts):
     def _capital_alone(self) -> str:
         return self.run.alone.replace("the", "The", 1)
 
-    def _estimate(self, found: Measured) -> str:
-        return f"{percent(found)} (estimate, {100 * self.confidence:g}% interval {interval(found)})"
+    def _estimate(self, measured: Measured) -> str:
+        return f"{percent(measured)} (estimate, {100 * self.confidence:g}% interval {interval(measured)})"
 
     def findings(self) -> list[str]:
         return findings(self)
 
     def tables(self) -> dict[str, Table]:
-        made = {"attacks": attacks_table(self)}
+        tables = {"attacks": attacks_table(self)}
         if self.exposed:
-            made["exposed"] = exposed_table(self)
-        return made
+            tables["exposed"] = exposed_table(self)
+        return tables
 
     def sections(self) -> tuple[page.Section, ...]:
         tables = self.tables()
         figure = None if self.roc is None else roc_figure(self, self.roc, membership(self))
-        shown = [page.Section("Attacks compared with their bounds", (tables["attacks"],), figure)]
+        sections = [page.Section("Attacks compared with their bounds", (tables["attacks"],), figure)]
         if "exposed" in tables:
-            shown.append(page.Section("Most exposed members", (tables["exposed"],)))
-        return tuple(shown)
+            sections.append(page.Section("Most exposed members", (tables["exposed"],)))
+        return tuple(sections)
 
     def assumptions(self) -> list[str]:
         chosen = (
@@ -136,7 +136,7 @@ class TraceReport(TraceFacts):
             else "Members and non-members among the candidates come from the same distribution; nothing is proved of "
             "this from below."
         )
-        told = (
+        sentence = (
             "Which candidates are members is as the caller said."
             if self.members_given
             else "A candidate counts as a member if it turned up in a recorded batch, and as none otherwise."
@@ -158,8 +158,8 @@ class TraceReport(TraceFacts):
         )
         gate = (
             f"A claim is contradicted by the schedule's ε, or by what coins prove at {100 * GATE:g}%: chance does that "
-            f"to a correct run with probability at most {1 - GATE:.1g}. A limit (fail_above) is held against each ε "
-            f"printed beside it, what coins prove at {100 * self.confidence:g}% among them: chance lifts that above "
+            f"to a correct run with probability at most {1 - GATE:.1g}. A limit (fail_above) is compared with each ε "
+            f"printed next to it, what coins prove at {100 * self.confidence:g}% among them: chance lifts that above "
             f"the ε of a correct run with probability at most {1 - self.confidence:.2g}."
             if self.coins
             else "A claim, and a limit (fail_above), are held against the schedule's ε alone: no coins, no proof."
@@ -169,7 +169,7 @@ class TraceReport(TraceFacts):
             mechanism,
             run,
             attacker,
-            told,
+            sentence,
             chosen,
             "Candidates' gradients were taken without dropout.",
             f"{gate} {rates}",

@@ -1,6 +1,4 @@
-"""How the report on a recorded run shows its rates: tables and the ROC figure, each rate beside the bound it is held
-against.
-"""
+"""The tables and the ROC figure of the report on a recorded run: each rate with the bound that it is compared with."""
 
 from __future__ import annotations
 
@@ -18,13 +16,13 @@ from leakcore.audit.trace.rates import Measured, for_picked, levels
 def attacks_table(report: TraceFacts) -> Table:
     """Reconstruction for each prior, membership at each false-positive rate."""
     rows = []
-    for size, bound, found in zip(report.candidate_counts, report.reconstruction, report.named, strict=True):
+    for size, bound, measured in zip(report.candidate_counts, report.reconstruction, report.named, strict=True):
         cells = (Cell(f"name a row among {size}"), Cell(percent(1 / size)))
-        rows.append(Row((*cells, _measured(found), _bound(report, float(bound.value)))))
+        rows.append(Row((*cells, _measured(measured), _bound(report, float(bound.value)))))
     curve = zip(levels(report.at_fpr), np.atleast_1d(report.at_fpr.value), report.found_at_fpr, strict=True)
-    for level, bound, found in curve:
+    for level, bound, measured in curve:
         cells = (Cell(f"tell members, {percent(level)} false"), Cell(percent(level)))
-        rows.append(Row((*cells, _measured(found), _bound(report, float(bound)))))
+        rows.append(Row((*cells, _measured(measured), _bound(report, float(bound)))))
     run = report.run
     exact = "exact\nbound" if report.lift == 1 else "bound for\nrows picked"
     columns = (
@@ -50,7 +48,7 @@ def attacks_table(report: TraceFacts) -> Table:
             f" Members were recognised in batches, so each bound is{for_picked(report.lift)}: below it the exact bound "
             "over the probability of being picked."
         )
-    if any(found is None for found in (*report.named, *report.found_at_fpr)):
+    if any(measured is None for measured in (*report.named, *report.found_at_fpr)):
         caption += " —: too few candidates to measure, or none recognised."
     return Table("Attacks compared with their bounds", columns, tuple(rows), caption)
 
@@ -72,7 +70,7 @@ def exposed_table(report: TraceFacts) -> Table:
     return Table("Most exposed members", columns, tuple(rows), caption)
 
 
-def roc_figure(report: TraceFacts, found: tuple[np.ndarray, np.ndarray], alt: str) -> page.Figure:
+def roc_figure(report: TraceFacts, measured: tuple[np.ndarray, np.ndarray], alt: str) -> page.Figure:
     """The test's ROC below the curve that its rates are held against. alt: what it says, in a sentence."""
     from leakcore.audit.report.plots import roc_svg
 
@@ -85,7 +83,7 @@ def roc_figure(report: TraceFacts, found: tuple[np.ndarray, np.ndarray], alt: st
     picked = for_picked(report.lift)
     alone = f"bound of {report.run.alone} alone" if report.run.unknown else ""
     svg = functools.partial(
-        roc_svg, levels(report.membership), bound, found, intervals=bars,
+        roc_svg, levels(report.membership), bound, measured, intervals=bars,
         bound_name=alone or ("bound for members that sampling picked" if picked else "bound: no attacker beats it"),
     )  # fmt: skip
     upper = (
@@ -108,8 +106,8 @@ def roc_figure(report: TraceFacts, found: tuple[np.ndarray, np.ndarray], alt: st
     )
 
 
-def _measured(found: Measured | None) -> Cell:
-    return Cell("—") if found is None else Cell(percent(found), interval(found))
+def _measured(measured: Measured | None) -> Cell:
+    return Cell("—") if measured is None else Cell(percent(measured), interval(measured))
 
 
 def _bound(report: TraceFacts, bound: float) -> Cell:

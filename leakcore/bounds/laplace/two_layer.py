@@ -72,7 +72,7 @@ class TwoLayerSensitivity(Result):
 class GradientQuery:
     """The query f(X) whose sensitivity is asked for: which gradient of a two-layer network, over which examples.
 
-    Args:
+    Attributes:
         input_norm: R in [0, ∞), largest ‖x‖₂ of an example.
         target_bound: Y in [0, ∞), largest |y|.
         gradients: what is released: "both", "output" (dL/da alone) or "hidden" (dL/dW alone).

@@ -115,7 +115,7 @@ class AnalyticInformation(_FullBatches):
 
     Kind "upper", for that Δ.
 
-    Args:
+    Attributes:
         separation: Δ in (0, 2], the distance of candidates' clipped gradients in units of the clipping norm; √2 for
             one-hot (orthogonal) ones, with which the paper's table is reproduced.
 
@@ -148,7 +148,7 @@ class AnalyticInformation(_FullBatches):
 class SampledInformation(_FullBatches):
     """Full batches (q = 1): I = E log p(w|z)/p(w) for w ~ N(Δe_z/√2, σ²I_n), from `num_samples` draws. Kind "estimate".
 
-    Args:
+    Attributes:
         separation: Δ as in `AnalyticInformation`.
         num_samples: draws, at least 2; each takes a number for every candidate, at most 2²² candidates.
         seed: of the samples.

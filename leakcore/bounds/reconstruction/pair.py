@@ -164,7 +164,7 @@ def measured_pair(noise_multiplier: Any, sample_rate: Any, clipped_norms: Any) -
 class StatedPair:
     """A pair with a statement of what it stands for, where the pair itself does not say so, for `reconstruction_of`.
 
-    Args:
+    Attributes:
         pair: an object with `sample_log_ratio`, as `reconstruction_of` takes it.
         adjacency: the neighbouring relation that the pair stands for, "add-remove" or "replace". None: the pair's
             attribute `adjacency`, if it has one.

@@ -90,7 +90,7 @@ def test_only_whole_intervals_above_every_permutation_count(measures: leakage.Le
     assert leakage_section.beyond(of([-0.01, 0.0, 0.0], [[-0.1, -0.1, -0.1]])) == []
     unknown = of([0.1, -0.1, -0.1], [])
     assert leakage_section.beyond(unknown) == [0]
-    assert "≤ —" in leakage_section.beside(unknown, 0)
+    assert "≤ —" in leakage_section.limits(unknown, 0)
 
 
 def test_anything_else_is_refused() -> None:
