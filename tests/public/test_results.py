@@ -98,7 +98,9 @@ def test_every_class_has_an_instance(made: dict[str, Any]) -> None:
         cls.__name__ for cls in _classes(Record)
         if cls.__module__.startswith("leakcore.") and dataclasses.is_dataclass(cls) and not inspect.isabstract(cls)
     }  # fmt: skip
-    assert every - made.keys() == ONLY_IN_THE_REPORT_OF_A_RUN
+    assert every - made.keys() == ONLY_IN_THE_REPORT_OF_A_RUN, (
+        "give the function that returns it a call in tests/public/calls.py, arrays.py or attack_calls.py"
+    )
 
 
 def _check(record: Any) -> None:
