@@ -11,6 +11,7 @@ import numpy as np
 
 from leakcore import _C
 from leakcore._base import validate
+from leakcore._base.array_record import ArrayRecord
 from leakcore.kernels import threads
 from leakcore.kernels.arrays import arrays as _arrays
 from leakcore.kernels.random.philox import MAX_DRAWS, float_dtype, read_out
@@ -20,8 +21,8 @@ PRODUCTS = "product_dtype"
 _FINITE = "must be finite (check_finite=False lets it pass)"
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Clipped:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Clipped(ArrayRecord):
     """What `clip_and_noise` returns.
 
     Attributes:
@@ -34,8 +35,8 @@ class Clipped:
     norms: Any
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Scores:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Scores(ArrayRecord):
     """What `clip_scores` returns.
 
     Attributes:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import _C
+from leakcore._base.array_record import ArrayRecord
 from leakcore.kernels.arrays import arrays
 
 _UNIT = 2**1074  # exact sums are integers in units of the smallest float64
@@ -19,8 +20,8 @@ Exact = tuple[tuple[int, ...], ...]
 with L ≥ t."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class MixtureTail:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class MixtureTail(ArrayRecord):
     """Counts and sums over the samples of one or several shards; `+` merges shards to the bits of the undivided run.
 
     Attributes:
@@ -40,7 +41,7 @@ class MixtureTail:
     num_samples: int
     thresholds: np.ndarray
     samples: tuple[tuple[int, int], ...]
-    exact_sums: Exact
+    exact_sums: Exact = dataclasses.field(repr=False)
     experiment: str
     configs: int | None = None
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from leakcore import _C
 from leakcore._base import validate
+from leakcore._base.array_record import ArrayRecord
 from leakcore.kernels import threads
 from leakcore.kernels.arrays import arrays
 
@@ -20,8 +21,8 @@ _Call = tuple[tuple[int, ...], int, _C.Rows, _C.Rows]
 _WORK_PER_CALL = 500_000_000  # multiply-adds, some tenths of a second: how long Ctrl-C may have to wait
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class LabelSolution:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class LabelSolution(ArrayRecord):
     """What `solve_labels` returns.
 
     Attributes:

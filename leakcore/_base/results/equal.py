@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base import array_memory
-
 
 def equal(one: Any, other: Any) -> bool:
     """Whether two values are the same: every number, type of element, shape and field; NaN equals NaN.
@@ -20,11 +18,11 @@ def equal(one: Any, other: Any) -> bool:
         return True
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return _equal_arrays(one, other)
-    if array_memory.is_torch(one) or array_memory.is_torch(other):
-        return _equal_tensors(one, other)
     if dataclasses.is_dataclass(one) and not isinstance(one, type):
         names = [f.name for f in dataclasses.fields(one) if f.compare]
         return type(one) is type(other) and all(equal(getattr(one, n), getattr(other, n)) for n in names)
+    if _is_array(one) or _is_array(other):
+        return _equal_elsewhere(one, other)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
@@ -40,7 +38,15 @@ def _equal_arrays(one: Any, other: Any) -> bool:
     return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
 
 
-def _equal_tensors(one: Any, other: Any) -> bool:
-    if type(one) is not type(other) or (one.dtype, one.shape, one.device) != (other.dtype, other.shape, other.device):
+def _is_array(value: Any) -> bool:
+    """Whether it is a torch tensor, or an array of a library such as CuPy or JAX."""
+    return hasattr(value, "dtype") and hasattr(value, "shape") and not isinstance(value, np.generic)
+
+
+def _equal_elsewhere(one: Any, other: Any) -> bool:
+    """For arrays that another library holds, perhaps on a device: it compares them there."""
+    if type(one) is not type(other) or (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    if getattr(one, "device", None) != getattr(other, "device", None):
         return False
     return bool(((one == other) | ((one != one) & (other != other))).all())

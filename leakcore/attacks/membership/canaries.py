@@ -11,6 +11,7 @@ from scipy import special
 from leakcore import kernels
 from leakcore._base import memory_limit
 from leakcore._base import validate as check
+from leakcore._base.array_record import ArrayRecord
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble, Execution
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 _LAST_RUN = 2**61
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class CanaryTrials:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class CanaryTrials(ArrayRecord):
     """Scores of canaries, and the coins that decided which of them were in the training set.
 
     Attributes:

@@ -10,6 +10,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate as check
+from leakcore._base.array_record import ArrayRecord
 from leakcore.attacks.membership.canaries import batches_by_coins, fair_coins, read_labelled
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 _LEAST_SPREAD = 1e-6
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class MembershipTrials:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class MembershipTrials(ArrayRecord):
     """Models trained on random halves of the rows.
 
     Attributes:
@@ -38,8 +39,8 @@ class MembershipTrials:
         return np.asarray((self.losses * self.included).sum(axis=1) / np.maximum(self.included.sum(axis=1), 1))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Guesses:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Guesses(ArrayRecord):
     """Guesses at who was in each model's training set.
 
     Args:

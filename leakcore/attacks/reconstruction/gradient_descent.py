@@ -15,6 +15,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import memory_limit
 from leakcore._base import validate as check
+from leakcore._base.array_record import ArrayRecord
 from leakcore._base.cores import usable_cores
 from leakcore._base.futures import answers
 from leakcore._base.one_thread import one_thread
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from leakcore.dpsgd import EnsembleRun, Execution
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class GradientReconstruction:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class GradientReconstruction(ArrayRecord):
     """The reconstructed points; row i belongs to run first_run + i.
 
     Attributes:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base import validate as check
+from leakcore._base.array_record import ArrayRecord
 from leakcore.attacks.reconstruction import running_scores
 
 _SUMS_TO_ONE = 1e-9
@@ -16,8 +17,8 @@ _CLIPPED = 1e-6
 """By what share of C rounding may leave a clipped norm above it, in float32."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class PriorAware:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class PriorAware(ArrayRecord):
     """The attacker's guesses; `...` stands for the axes in front of (steps, candidates).
 
     Attributes:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base import validate as check
+from leakcore._base.array_record import ArrayRecord
 from leakcore._base.files.csv_file import read_csv
 from leakcore._base.files.npz_file import npz_names, read_npz
 from leakcore._base.printable import name_of, names_of, printable
@@ -68,8 +69,8 @@ _TRUE = {"1", "1.0", "true", "member", "in", "yes", "train"}
 _FALSE = {"0", "0.0", "false", "non-member", "nonmember", "non_member", "out", "no", "test"}
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ScoreFile:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class ScoreFile(ArrayRecord):
     """Scores of members and non-members, as they stand in a file.
 
     Attributes:

@@ -11,13 +11,14 @@ import numpy as np
 
 from leakcore import models
 from leakcore._base import validate as check
+from leakcore._base.array_record import ArrayRecord
 
 if TYPE_CHECKING:
     import torch
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class EnsembleRun:
+@dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class EnsembleRun(ArrayRecord):
     """Finished runs of an ensemble; row i of every array belongs to run `first_run + i`.
 
     Below, clip_C(∇ℓ(θ_t, z_i)) is the clipped gradient of candidate i in step t, and ḡ_t is what the observer has of
