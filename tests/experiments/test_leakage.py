@@ -37,7 +37,7 @@ def test_all_figures_are_registered() -> None:
 def test_sensitivity_per_parameter_is_highest_in_the_first_convolution() -> None:
     # Asserted of the paper's finding, on LeNet; the raw F-norm does not put the first layer first.
     study = _study.images(_context())
-    x, y = _study.shown(study, 2, 0)
+    x, y = _study.sample(study, 2, 0)
     found = leakage.sensitivity(
         _study.network(study, "lenet", 0), x, y, budget=leakage.JacobianBudget(probes=12), seed=0
     )
