@@ -6,10 +6,13 @@ Jagielski, Ullman and Oprea (2020). `Backdoor`, `ClipBKD`, `FrozenClipBKD` and `
 rows, under "add-remove" it is added to them: each must be compared with an ε of its own adjacency.
 """
 
+from leakcore.attacks.poisoning.backdoor import Backdoor
+from leakcore.attacks.poisoning.clipbkd import ClipBKD
 from leakcore.attacks.poisoning.frozen_clipbkd import FrozenClipBKD, FrozenPoisoning, through
 from leakcore.attacks.poisoning.losses import losses
-from leakcore.attacks.poisoning.rows import Backdoor, ClipBKD, Poisoning, ZeroInput
+from leakcore.attacks.poisoning.poisoned_data import Poisoning
 from leakcore.attacks.poisoning.scores import PoisoningScores, poisoning_scores, poisoning_sweep
+from leakcore.attacks.poisoning.zero_input import ZeroInput
 
 __all__ = [
     "Backdoor",

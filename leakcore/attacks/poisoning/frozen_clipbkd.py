@@ -12,7 +12,7 @@ import numpy as np
 from leakcore._base import validate as check
 from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.one_thread import one_thread
-from leakcore.attacks.poisoning.rows import Poisoning, copies
+from leakcore.attacks.poisoning.poisoned_data import Poisoning, copies
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ import numpy as np
 from leakcore._base import array_memory, memory_limit
 from leakcore._base import validate as check
 from leakcore._base.results import Adjacency
-from leakcore.attacks.poisoning.rows import Poisoning
+from leakcore.attacks.poisoning.poisoned_data import Poisoning
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble, Execution

@@ -1,0 +1,122 @@
+"""Two data sets that differ in poisoned rows, and how rows are placed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from leakcore import kernels
+from leakcore._base import validate as check
+from leakcore._base.one_thread import one_thread
+from leakcore._base.results import Adjacency, parse_adjacency
+from leakcore.attacks.poisoning.losses import losses
+
+if TYPE_CHECKING:
+    from leakcore.dpsgd import EnsembleRun
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Poisoning:
+    """Two data sets that differ in k rows, and the points whose loss tells them apart.
+
+    Attributes:
+        name: of the attack.
+        common_features: the rows that both data sets hold.
+        common_labels: their labels.
+        clean_features: the k rows that only D₀ holds; none under add/remove.
+        clean_labels: their labels.
+        poison_features: the k rows that only D₁ holds.
+        poison_labels: their labels.
+        test_features: where the loss is measured; the statistic is minus its mean, larger where the poison was learned.
+        test_labels: their labels.
+    """
+
+    name: str
+    common_features: np.ndarray
+    common_labels: np.ndarray
+    clean_features: np.ndarray
+    clean_labels: np.ndarray
+    poison_features: np.ndarray
+    poison_labels: np.ndarray
+    test_features: np.ndarray
+    test_labels: np.ndarray
+
+    @property
+    def k(self) -> int:
+        """Number of rows in which the data sets differ."""
+        return len(self.poison_labels)
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """Whether the poison replaces rows or is added."""
+        return "replace" if len(self.clean_labels) else "add-remove"
+
+    def statistic(self, run: EnsembleRun) -> np.ndarray:
+        """(runs,) float64: minus the mean loss on the test points, for each trained model."""
+        return np.asarray(-losses(run, self.test_features, self.test_labels).mean(axis=1))
+
+
+def order(rows: int, seed: int) -> np.ndarray:
+    """A seeded order of `rows` rows, the same on every machine."""
+    keys = kernels.uniform((1, rows), seed=check.seed(seed=seed), purpose=kernels.Stream.POISONED_ROWS)
+    return np.argsort(keys[0], kind="stable")
+
+
+def copies(
+    name: str, x: np.ndarray, y: np.ndarray, point: np.ndarray,
+    probabilities: Callable[[np.ndarray], Any] | None, k: int, adjacency: str, seed: int, contrast: bool = False,
+) -> Poisoning:  # fmt: skip
+    """k copies of (point, its least likely class), which replace k random rows or are added to all rows."""
+    count = check.integer(1, len(x), k=k)
+    row = point[None].astype(x.dtype)
+    chances = _probabilities(x, y, row, probabilities)
+    repeated = np.repeat(row, count, axis=0)
+    poisoning = place(name, x, y, order(len(x), seed)[:count], adjacency, repeated, int(chances.argmin()), row)
+    if not contrast or poisoning.adjacency != "replace":
+        return poisoning
+    likeliest = np.full(count, int(chances.argmax()))
+    return dataclasses.replace(poisoning, clean_features=repeated, clean_labels=likeliest)
+
+
+def place(
+    name: str, x: np.ndarray, y: np.ndarray, chosen: np.ndarray, adjacency: str, poison: np.ndarray, label: int,
+    test: np.ndarray,
+) -> Poisoning:  # fmt: skip
+    """`poison` replaces the `chosen` rows, or is added to all rows."""
+    replaced = chosen if parse_adjacency(adjacency) == "replace" else chosen[:0]
+    rest = np.setdiff1d(np.arange(len(y)), replaced)
+    return Poisoning(
+        name=name,
+        common_features=x[rest],
+        common_labels=y[rest],
+        clean_features=x[replaced],
+        clean_labels=y[replaced],
+        poison_features=poison,
+        poison_labels=np.full(len(poison), label),
+        test_features=test,
+        test_labels=np.full(len(test), label),
+    )
+
+
+def _probabilities(
+    x: np.ndarray, y: np.ndarray, point: np.ndarray, probabilities: Callable[[np.ndarray], Any] | None
+) -> np.ndarray:  # fmt: skip
+    """The clean model's probability of each class number at the one point."""
+    if probabilities is None:
+        from sklearn.linear_model import LogisticRegression
+
+        with one_thread():
+            clean = LogisticRegression(max_iter=1000).fit(x, y)
+        # A class that no row has is neither the least nor the most likely one.
+        out = np.full(int(clean.classes_.max()) + 1, np.nan)
+        out[clean.classes_] = clean.predict_proba(point)[0]
+        return np.where(np.isnan(out), np.nanmean(out), out)
+    chances = np.asarray(probabilities(point), dtype=np.float64)
+    if chances.ndim != 2 or chances.shape[0] != 1 or chances.shape[1] < 2 or not np.isfinite(chances).all():
+        raise ValueError(
+            f"`probabilities` must return finite numbers of shape (1, classes) for one row, got {chances.shape}"
+        )
+    return np.asarray(chances[0])
