@@ -305,7 +305,9 @@ def test_pieces_keep_every_bit_and_make_only_known_classes() -> None:
     assert back["b"] == value["b"]
     assert back["e"] == value["e"]
     assert back[3] == 0.3
-    with pytest.raises(ValueError, match="e: is of class 'Assumptions': must be a object that is known here"):
+    with pytest.raises(
+        ValueError, match="it: is of class 'Assumptions': must be an object of a class that is known here"
+    ):
         from_plain(to_plain(value), dict, classes=(Result,))
     with pytest.raises(TypeError, match="a is a object, which no file of leakcore's holds"):
         to_plain({"a": object()})

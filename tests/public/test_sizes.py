@@ -64,7 +64,9 @@ def test_a_composition_of_many_laplace_mechanisms_is_a_closed_form() -> None:
     # Far below the sum, and above k·KL, below which no composition of so many goes.
     mean = 10**9 * (0.1 - 1 + np.exp(-0.1))
     assert mean < many.value < 1.01 * mean < many.basic
-    with pytest.raises(ValueError, match=r"count=1000000000: method='pld' needs about 5e\+11 points"):
+    with pytest.raises(
+        ValueError, match=r"`count` must be smaller with method='pld', got 1000000000: .* need about 5e\+11 points"
+    ):
         laplace.compose(0.1, count=10**9, delta=1e-6, method="pld")
 
 
@@ -92,7 +94,10 @@ def test_equally_likely_candidates_are_one_question_however_many() -> None:
     far = bounds.fano_advantage(1.0, 1.0, 1, num_candidates=10**9)
     assert 0 < far.success < 0.05
     assert bounds.label_success(1.0, 0.5, 3, num_classes=10**9).value < 1e-3
-    with pytest.raises(ValueError, match="num_candidates=1000000000, num_samples=100000: information='monte-carlo'"):
+    with pytest.raises(
+        ValueError,
+        match=r"`num_candidates` must be at most 4194304, .* got 1000000000 and num_samples=100000; use 'analytic'",
+    ):
         bounds.fano_advantage(1.0, 1.0, 1, num_candidates=10**9, information="monte-carlo")
 
 

@@ -138,7 +138,8 @@ class Reader:
         cls = base if name in (None, base.__name__) else self._classes.get(str(name)) or _heir(base, name)
         if cls is None or not dataclasses.is_dataclass(cls):
             whose = f"{where or 'it'}: is of class {printable(repr(name), 60)}"
-            raise ValueError(f"{whose}: must be a {base.__name__} that is known here")
+            wanted = "an object of a class" if base is object else f"a {base.__name__}"
+            raise ValueError(f"{whose}: must be {wanted} that is known here")
         if says_itself(cls) and not by_fields:
             return cls.from_dict(fields)  # type: ignore[attr-defined]
         schema = getattr(cls, "schema", None)

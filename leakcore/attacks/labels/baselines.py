@@ -91,7 +91,7 @@ def idlg(gradients: Any, *, bias_gradients: Any = None) -> SingleExampleLabels:
         method="signs of the last layer's gradient rows",
         assumptions=Assumptions(None, "sees the last layer's gradient of every single example", tuple(notes)),
         provenance="Zhao, Mopuri and Bilen (2020), equation 4",
-        labels=labels.astype(np.int8 if classes < 128 else np.int32),
+        labels=labels.astype(np.int64),
         scores=-e[:, 0] if classes == 1 else np.abs(e).max(axis=1),
     )
 
@@ -131,7 +131,7 @@ def gradient_norm(gradients: Any, *, positive_ratio: float) -> SingleExampleLabe
     norms = np.linalg.norm(array.reshape(len(array), -1), axis=1)
     rare = ratio <= 0.5
     largest = np.argsort(-norms, kind="stable")[: round(min(ratio, 1.0 - ratio) * len(norms))]
-    labels = np.full(len(norms), 0 if rare else 1, dtype=np.int8)
+    labels = np.full(len(norms), 0 if rare else 1, dtype=np.int64)
     labels[largest] = 1 if rare else 0
     return SingleExampleLabels(
         value=1.0,

@@ -189,7 +189,7 @@ def _with_probs(
         **common,
         value=float(determined.mean()),
         method="least squares over labels in [0, 1] with known probabilities, each label certified by a dual vector",
-        labels=named.astype(np.int8 if classes < 128 else np.int32),
+        labels=named.astype(np.int64),
         residuals=_squeezed(residuals),
         identifiable=stacked.identifiable | determined,
         determined=determined,

@@ -24,7 +24,7 @@ class LabelRecovery(Result):
         kind: "lower" where the determined labels are proved right under `assumptions` (the gradient is exact up to
             rounding, or its noise level is known; where a sign is hidden, the prior on the ratio of positives is
             right), else "estimate".
-        labels: (N,) int8 (int32 from 128 classes on), the class (binary: 0 or 1), −1 where undetermined.
+        labels: (N,) int64, the class (binary: 0 or 1), −1 where undetermined.
         residuals: solved p − y, float64, (N,) for one logit and (N, K) for K. Where the scale or sign of the system is
             not known (a hidden layer), a multiple of it.
         identifiable: (N,) bool, whether the system determines the row at all.
@@ -62,7 +62,7 @@ def name_labels(residuals: np.ndarray, tolerance: np.ndarray, identifiable: np.n
         others = residuals > tolerance
         others[rows, named] = True
         known = (residuals[rows, named] < -tolerance[rows, named]) | others.all(axis=1)
-    return np.where(known & identifiable, named, UNDETERMINED).astype(np.int8 if residuals.shape[1] < 128 else np.int32)
+    return np.where(known & identifiable, named, UNDETERMINED).astype(np.int64)
 
 
 def combine(recoveries: Sequence[LabelRecovery]) -> LabelRecovery:

@@ -98,8 +98,7 @@ def _on_files(
         "system": f"{', '.join(names)}: rank {recovery.rank}, condition {recovery.condition:.3g}",
         "kind": _kind(recovery),
     }
-    attacked = {**recovery.to_dict(), "labels": recovery.labels.tolist()}  # a plain list for readers of the JSON
-    out: dict[str, Any] = {"attack": attacked, "parameters": names}
+    out: dict[str, Any] = {"attack": recovery.to_dict(), "parameters": names}
     if "labels" in rows:
         truth = np.asarray(rows["labels"]).reshape(-1)
         if truth.shape != recovery.labels.shape:

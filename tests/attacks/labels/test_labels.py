@@ -38,7 +38,7 @@ def _check(result: labels.LabelRecovery, truth: np.ndarray) -> None:
     assert not (result.determined & ~result.identifiable).any()
     assert np.isfinite(result.residuals).all()
     assert not np.isnan(result.tolerance).any()
-    assert result.labels.dtype == np.int8
+    assert result.labels.dtype == np.int64
     assert result.value == result.determined.mean()
 
 

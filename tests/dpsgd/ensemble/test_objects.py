@@ -72,14 +72,14 @@ def test_probes_of_a_pool_are_refused() -> None:
 @pytest.mark.parametrize(
     ("known", "arguments", "error", "message"),
     [
-        (dpsgd.Rows(X, Y, [[0]]), {}, ValueError, "known.index: must be None"),
-        ((X, Y), {}, TypeError, "known=tuple: must have features and labels"),
+        (dpsgd.Rows(X, Y, [[0]]), {}, ValueError, "`known.index` must be None: all its rows take part"),
+        ((X, Y), {}, TypeError, "`known` must have features and labels, as dpsgd.Rows has, got tuple"),
         (dpsgd.Rows(X, Y), {"rules": 4}, TypeError, "rules is a int: must be a GameRules"),
         (
             dpsgd.Rows(X, Y),
             {"execution": dpsgd.Execution(checkpoint="somewhere")},
             ValueError,
-            "execution.checkpoint='somewhere': must be None, a game keeps no runs",
+            "`execution.checkpoint` must be None, got 'somewhere': a game stores no runs",
         ),
     ],
 )

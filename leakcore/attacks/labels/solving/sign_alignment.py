@@ -104,7 +104,7 @@ def recover_up_to_sign(
     resolved = certain or (2 * many >= int(in_sight.sum()) and lopsided)
     fits = blind or all(s.fits for s in solutions)
     determined = (votes != 0) & resolved & fits
-    labels = np.where(determined, flip * votes < 0, UNDETERMINED).astype(np.int8)
+    labels = np.where(determined, flip * votes < 0, UNDETERMINED).astype(np.int64)
     contradicted = bool((np.abs(votes) < np.abs(turn[:, None] * signs).sum(axis=0)).any())
     assumed = any(
         (~s.identifiable & (np.linalg.norm(n.rows, axis=1) > 0)).any()
