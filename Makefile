@@ -11,7 +11,7 @@ endif
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
 NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
-.PHONY: audit test test-slow test-emulated test-clang fuzz mutants wheel sanitize sanitize-cuda bench docs lint format clean
+.PHONY: audit test test-docs test-slow test-emulated test-clang fuzz mutants wheel sanitize sanitize-cuda bench docs lint format clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
@@ -23,6 +23,12 @@ PYTEST = $(if $(SHARED_OUT),OMP_NUM_THREADS=1) $(PY) -m pytest $(SHARED_OUT)
 
 test: $(VENV)/.core
 	$(PYTEST) -m "not slow" $(ARGS)
+
+# The site is built and opened, the notebooks run. Where their packages cannot be installed these tests are skipped.
+test-docs: $(VENV)/.core
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]" --no-build-isolation || \
+	  echo "no packages for the documentation here"
+	$(PYTEST) tests/project/test_site.py tests/project/test_notebooks.py $(ARGS)
 
 test-slow: $(VENV)/.core
 	$(PY) -m pytest -m slow $(ARGS)

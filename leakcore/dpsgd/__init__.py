@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from leakcore.dpsgd.ensemble.scorer import Scorer as Scorer
     from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer as FusedDPOptimizer
     from leakcore.dpsgd.opacus.optimizer.secure_noise import secure_normal as secure_normal
+    from leakcore.dpsgd.opacus.recorder.record import record as record
     from leakcore.dpsgd.opacus.recorder.recorder import Recorder as Recorder
-    from leakcore.dpsgd.opacus.recorder.recorder import record as record
     from leakcore.dpsgd.opacus.trace.join import joined as joined
     from leakcore.dpsgd.opacus.trace.trace import Trace as Trace
 
@@ -47,7 +47,7 @@ _NAMES = {
     "Scorer": ".ensemble.scorer",
     "ShuffledBatches": ".ensemble.sampling",
     "Trace": ".opacus.trace.trace",
-    "record": ".opacus.recorder.recorder",
+    "record": ".opacus.recorder.record",
     "secure_normal": ".opacus.optimizer.secure_noise",
 }
 _SHARED = {

@@ -150,7 +150,7 @@ MECHANISM = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 1.0
         ({"seed": -1}, ValueError, "seed=-1"),
         ({"seed": None}, TypeError, "seed=None: must be an integer"),
         ({"activation": "swish"}, ValueError, "activation='swish'"),
-        ({"layers": (2,)}, ValueError, r"layers=\(2,\)"),
+        ({"layers": (2,)}, ValueError, r"`layers` must be .* at least two sizes, got \(2,\)"),
         ({"noise_multipler": 1.0}, TypeError, "noise_multipler"),
     ],
 )
