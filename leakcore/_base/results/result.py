@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from leakcore._base.codec import by_codec, fields_to_plain
+from leakcore._base.codec.numbers import number
 from leakcore._base.results.comparison import require_comparable
 from leakcore._base.results.frame import to_frame
 from leakcore._base.results.record import Record
@@ -203,9 +203,9 @@ def jsonable(value: Any) -> Any:
         return jsonable(value.tolist())
     if isinstance(value, np.generic):
         return jsonable(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    if isinstance(value, (str, int, float, bool)) or value is None:
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, (str, int, bool)) or value is None:
         return value
     if isinstance(value, Iterable):
         return [jsonable(v) for v in value]

@@ -11,7 +11,7 @@ from leakcore._base import validate as check
 from leakcore._base.adjacency import asks_adjacency
 from leakcore.attacks.poisoning.least_variance_direction import least_direction
 from leakcore.attacks.poisoning.losses import read_rows
-from leakcore.attacks.poisoning.poisoned_data import Poisoning, copies
+from leakcore.attacks.poisoning.poisoned_data import Poisoning, copies, read_probabilities
 
 
 class ClipBKD:
@@ -45,11 +45,7 @@ class ClipBKD:
     def __init__(
         self, probabilities: Callable[[np.ndarray], Any] | None = None, *, contrast: bool = False
     ) -> None:  # fmt: skip
-        if probabilities is not None and not callable(probabilities):
-            raise TypeError(
-                f"`probabilities` must be a function from features to class probabilities, got {probabilities!r}"
-            )
-        self.probabilities = probabilities
+        self.probabilities = read_probabilities(probabilities)
         self.contrast = contrast
 
     def direction(self, features: Any) -> np.ndarray:

@@ -59,6 +59,15 @@ class Poisoning:
         return np.asarray(-losses(run, self.test_features, self.test_labels).mean(axis=1))
 
 
+def read_probabilities(probabilities: Any) -> Callable[[np.ndarray], Any] | None:
+    """The clean model's probabilities, a function of features, or None where a logistic regression stands in."""
+    if probabilities is not None and not callable(probabilities):
+        raise TypeError(
+            f"`probabilities` must be a function from features to class probabilities, got {probabilities!r}"
+        )
+    return probabilities  # type: ignore[no-any-return]
+
+
 def order(rows: int, seed: int) -> np.ndarray:
     """A seeded order of `rows` rows, the same on every machine."""
     keys = kernels.uniform((1, rows), seed=check.seed(seed=seed), purpose=kernels.Stream.POISONED_ROWS)

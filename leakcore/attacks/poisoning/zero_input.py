@@ -10,7 +10,7 @@ import numpy as np
 from leakcore._base import validate as check
 from leakcore._base.adjacency import asks_adjacency
 from leakcore.attacks.poisoning.losses import read_rows
-from leakcore.attacks.poisoning.poisoned_data import Poisoning, copies
+from leakcore.attacks.poisoning.poisoned_data import Poisoning, copies, read_probabilities
 
 
 class ZeroInput:
@@ -45,11 +45,7 @@ class ZeroInput:
         contrast: bool = False,
     ) -> None:
         self.label = None if label is None else check.integer(0, None, label=label)
-        if probabilities is not None and not callable(probabilities):
-            raise TypeError(
-                f"`probabilities` must be a function from features to class probabilities, got {probabilities!r}"
-            )
-        self.probabilities = probabilities
+        self.probabilities = read_probabilities(probabilities)
         self.contrast = contrast
 
     @asks_adjacency
