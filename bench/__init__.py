@@ -1,4 +1,4 @@
-"""Benchmarks: the kernels beside what a user could pick instead, and beside what the hardware allows.
+"""Benchmarks: the kernels against what a user could pick instead, and against what the hardware allows.
 
 From the repository's root: `python -m bench` (at most about ten minutes), `--quick` (about a minute, a smoke test),
 `--list`, `--only TEXT` (cases whose "kernel size" contains TEXT; may be repeated), `--device cuda`.

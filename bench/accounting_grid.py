@@ -58,12 +58,12 @@ def measure(call: Callable[..., Any], **arguments: Any) -> dict[str, Any]:
     """CPU seconds of one call with what it answered, or the refusal."""
     start = time.process_time()
     try:
-        found = call(**arguments)
+        result = call(**arguments)
     except (ValueError, ArithmeticError) as refusal:
         return {"seconds": time.process_time() - start, "refusal": str(refusal)}
-    row = {"seconds": time.process_time() - start, "value": float(found.value), "method": found.method}
-    if found.interval is not None:
-        row["interval"] = [float(end) for end in found.interval]
+    row = {"seconds": time.process_time() - start, "value": float(result.value), "method": result.method}
+    if result.interval is not None:
+        row["interval"] = [float(end) for end in result.interval]
     return row
 
 

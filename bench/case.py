@@ -17,19 +17,19 @@ class Contender:
     """Who does the job, and how.
 
     build: takes the case's data, returns the call to time. threads: what it may use. tier: an instruction tier to
-    force (ours only); "" is the widest. beside: the contender of ours that it is compared with ("" for ours). share:
-    the part of the case's work that one call does, its time is divided by it: only where work is a loop over equal
-    blocks, or (more than 1) a bare part is done several times. needs: modules without which the row says "not
-    installed". floor: the case's floor as it applies to this contender, if not the case's own. spins: ours, but its
-    threads are those of torch, as a peer's are. least: it is no contender but a bare part of the work (one read of the
-    arrays, the multiply-adds), of which the floor is a multiple.
+    force (ours only); "" is the widest. against: our contender that it is compared with ("" for ours). share:
+    the part of the case's work that one call does; its time is divided by it. Only for work that is a loop over equal
+    blocks, or (more than 1) for a bare part that is done several times. needs: modules without which the row says "not
+    installed". floor: the case's floor as it applies to this contender, if not the case's own. spins: ours, but it uses
+    torch's threads, as a peer does. least: not a contender but a bare part of the work (one read of the arrays, the
+    multiply-adds); the floor is a multiple of it.
     """
 
     name: str
     build: Callable[[Any], Callable[[], Any]]
     threads: int = 1
     tier: str = ""
-    beside: str = ""
+    against: str = ""
     share: float = 1.0
     needs: tuple[str, ...] = ()
     floor: Callable[[Rates], float | None] | None = None
@@ -50,11 +50,11 @@ class Contender:
 class Case:
     """One size of one kernel.
 
-    data: made once per worker process. work: how many units one call does, to show time per unit. floor: seconds that
-    the hardware needs at least, given its rates with the contender's threads and tier (None: no useful limit), and
-    limit says in words what it counts. least: instead, the floor is as many times what the contender marked `least`
-    takes, in the same rounds. memory: whether peak memory is measured, each contender in a process of its own. extra:
-    something to print beside the times (accuracy), computed once in the main worker.
+    data: made once per worker process. work: how many units one call does, to show time per unit. floor: the least
+    seconds that the hardware needs, given its rates with the contender's threads and tier (None: no useful limit), and
+    limit says in words what it counts. least: instead, the floor is this many times the time of the contender marked
+    `least`, in the same rounds. memory: whether peak memory is measured, each contender in a process of its own. extra:
+    a table to print after the times (accuracy), computed once in the main worker.
     """
 
     kernel: str

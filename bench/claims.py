@@ -24,13 +24,13 @@ class Claim:
     shown: str = "{:.2f}×"
 
     def judge(self, cases: Cases) -> dict[str, Any]:
-        """The claim beside its worst value in these cases; nothing measured gives `met` None."""
-        found = list(self.find(cases))
+        """The claim with its worst value in these cases; `met` is None where nothing was measured."""
+        measured = list(self.find(cases))
         head = {"claim": self.text, "wanted": ("≥ " if self.more else "≤ ") + self.shown.format(self.wanted)}
-        if not found:
+        if not measured:
             return {**head, "measured": None, "best": None, "met": None, "where": "not measured"}
-        value, where = min(found) if self.more else max(found)
-        best, _ = max(found) if self.more else min(found)
+        value, where = min(measured) if self.more else max(measured)
+        best, _ = max(measured) if self.more else min(measured)
         met = value >= self.wanted if self.more else value <= self.wanted
         return {
             **head,
@@ -114,14 +114,14 @@ PERCENT = "{:.0f}%"
 NANOSECONDS = "{:.2f} ns"
 
 ON_CPU = (
-    Claim("mixture f64 beside NumPy f64, blocked", 6, _faster("mixture", "", "NumPy f64, blocked", "leakcore f64")),
-    Claim("mixture f32 beside NumPy f64, blocked", 14, _faster("mixture", "", "NumPy f64, blocked", "leakcore f32")),
-    Claim("mixture f32 beside torch f32, blocked", 5, _faster("mixture", "", "torch f32, blocked", "leakcore f32")),
+    Claim("mixture f64 against NumPy f64, blocked", 6, _faster("mixture", "", "NumPy f64, blocked", "leakcore f64")),
+    Claim("mixture f32 against NumPy f64, blocked", 14, _faster("mixture", "", "NumPy f64, blocked", "leakcore f32")),
+    Claim("mixture f32 against torch f32, blocked", 5, _faster("mixture", "", "torch f32, blocked", "leakcore f32")),
     Claim(
-        "mixture f64 on AVX2 beside NumPy f64", 4, _faster("mixture", "", "NumPy f64, blocked", "leakcore f64, avx2")
+        "mixture f64 on AVX2 against NumPy f64", 4, _faster("mixture", "", "NumPy f64, blocked", "leakcore f64, avx2")
     ),
     Claim(
-        "mixture f32 on AVX2 beside NumPy f64", 8, _faster("mixture", "", "NumPy f64, blocked", "leakcore f32, avx2")
+        "mixture f32 on AVX2 against NumPy f64", 8, _faster("mixture", "", "NumPy f64, blocked", "leakcore f32, avx2")
     ),
     Claim("mixture f64, one thread ÷ two", 1.8, _faster("mixture", "", "leakcore f64", "leakcore f64, 2 threads")),
     Claim("mixture f32, one thread ÷ two", 1.8, _faster("mixture", "", "leakcore f32", "leakcore f32, 2 threads")),
@@ -140,24 +140,24 @@ ON_CPU = (
         NANOSECONDS,
     ),
     Claim(
-        "clip (256, 10⁶) beside Opacus",
+        "clip (256, 10⁶) against Opacus",
         1,
         _faster("clip_and_noise", "(256, 1000000) f", "Opacus flat", "leakcore", BOTH),
     ),
     Claim(
-        "clip (256, 10⁶) beside a clipped copy",
+        "clip (256, 10⁶) against a clipped copy",
         4,
         _faster("clip_and_noise", "(256, 1000000) f", "torch, clipped copy", "leakcore", BOTH),
     ),
     Claim("clip (256, 10⁶), of two reads", 85, _of_limit("clip_and_noise", "(256, 1000000) f"), shown=PERCENT),
     Claim(
-        "clip (4096, 8000) beside Opacus",
+        "clip (4096, 8000) against Opacus",
         1.6,
         _faster("clip_and_noise", "(4096, 8000) f", "Opacus flat", "leakcore", BOTH),
     ),
     Claim("clip (4096, 8000), of one read", 75, _of_limit("clip_and_noise", "(4096, 8000) f"), shown=PERCENT),
     Claim(
-        "clip, list of an MLP, beside Opacus", 1.6, _faster("clip_and_noise", "list", "Opacus flat", "leakcore", BOTH)
+        "clip, list of an MLP, against Opacus", 1.6, _faster("clip_and_noise", "list", "Opacus flat", "leakcore", BOTH)
     ),
     Claim("clip, list of an MLP, of one read", 75, _of_limit("clip_and_noise", "list"), shown=PERCENT),
     Claim(
@@ -173,50 +173,52 @@ ON_CPU = (
         _of_limit("clip_scores", "", "leakcore, float32 products"),
         shown=PERCENT,
     ),
-    Claim("solve_labels beside torch pinv", 30, _faster("solve_labels", "float64", "torch pinv", "leakcore", BOTH)),
-    Claim("solve_labels f32 beside torch pinv", 30, _faster("solve_labels", "float32", "torch pinv", "leakcore", BOTH)),
+    Claim("solve_labels against torch pinv", 30, _faster("solve_labels", "float64", "torch pinv", "leakcore", BOTH)),
     Claim(
-        "solve_labels beside Cholesky of CᵀC",
+        "solve_labels f32 against torch pinv", 30, _faster("solve_labels", "float32", "torch pinv", "leakcore", BOTH)
+    ),
+    Claim(
+        "solve_labels against Cholesky of CᵀC",
         1.8,
         _faster("solve_labels", "", "torch Cholesky of CᵀC (no leverages)", "leakcore", BOTH),
     ),
     Claim("solve_labels, of the arithmetic floor", 50, _of_limit("solve_labels", ""), shown=PERCENT),
     Claim("solve_labels, error ÷ gelsy's", 1, _accuracy, False),
     Claim(
-        "label bound beside Algorithm 2 as printed",
+        "label bound against Algorithm 2 as printed",
         100,
         _faster("label bound", "", "Algorithm 2 as printed", "leakcore"),
     ),
     Claim(
-        "label bound beside Algorithm 2, inverse hoisted",
+        "label bound against Algorithm 2, inverse hoisted",
         30,
         _faster("label bound", "", "Algorithm 2, inverse hoisted", "leakcore", BOTH),
     ),
     Claim(
-        "reconstructions beside one model at a time, two threads",
+        "reconstructions against one model at a time, two threads",
         60,
         _faster("reconstructions", "", "one model at a time, vmap(grad)", "leakcore", (2,)),
     ),
     Claim(
-        "training step beside Opacus, FNN-32 minibatch", 30, _faster("ensemble", "FNN-32, mini", "Opacus", "leakcore")
+        "training step against Opacus, FNN-32 minibatch", 30, _faster("ensemble", "FNN-32, mini", "Opacus", "leakcore")
     ),
     Claim(
-        "training step beside Opacus, LR minibatch",
+        "training step against Opacus, LR minibatch",
         5,
         _faster("ensemble", "logistic regression, mini", "Opacus", "leakcore"),
     ),
     Claim(
-        "training step beside Opacus, LR full batch",
+        "training step against Opacus, LR full batch",
         100,
         _faster("ensemble", "logistic regression, full", "Opacus", "leakcore"),
     ),
     Claim(
-        "sensitivity of LeNet beside chunked jacfwd (extrapolated)",
+        "sensitivity of LeNet against chunked jacfwd (extrapolated)",
         1.5,
         _faster("sensitivity", "LeNet", "torch jacfwd, 192 of 3072 columns, extrapolated", "leakcore, all three norms"),
     ),
     Claim(
-        "sensitivity of LeNet beside chunked jacrev on all rows (extrapolated)",
+        "sensitivity of LeNet against chunked jacrev on all rows (extrapolated)",
         15,
         _faster("sensitivity", "LeNet", "torch jacrev, 64 of 62006 rows, extrapolated", "leakcore, all three norms"),
     ),
@@ -227,20 +229,22 @@ ON_CUDA = (
     Claim(
         "mixture_tail f32, sample·steps per second", 4e11, _rate("mixture_tail", "cuda", "leakcore f32"), shown="{:.2e}"
     ),
-    Claim("mixture f32 beside torch compiled", 3, _faster("mixture", "cuda", "torch f32, compiled", "leakcore f32")),
+    Claim("mixture f32 against torch compiled", 3, _faster("mixture", "cuda", "torch f32, compiled", "leakcore f32")),
     Claim("clip, of the floor by copy bandwidth", 80, _of_limit("clip_and_noise", "cuda"), shown=PERCENT),
     Claim(
-        "clip beside torch eager", 3, _faster("clip_and_noise", "cuda", "torch, norm and product, eager", "leakcore")
+        "clip against torch eager", 3, _faster("clip_and_noise", "cuda", "torch, norm and product, eager", "leakcore")
     ),
     Claim(
-        "clip beside a clipped copy, eager",
+        "clip against a clipped copy, eager",
         3,
         _faster("clip_and_noise", "cuda", "torch, clipped copy, eager", "leakcore"),
     ),
-    Claim("solve_labels 65,536 beside torch pinv", 10, _faster("solve_labels", "cuda 65536", "torch pinv", "leakcore")),
+    Claim(
+        "solve_labels 65,536 against torch pinv", 10, _faster("solve_labels", "cuda 65536", "torch pinv", "leakcore")
+    ),
 )
 
 
 def judge(cases: Cases, device: str) -> list[dict[str, Any]]:
-    """Every claim of a device beside what these cases say."""
+    """Every claim about a device, judged by these cases."""
     return [claim.judge(cases) for claim in (ON_CUDA if device == "cuda" else ON_CPU)]

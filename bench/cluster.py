@@ -45,10 +45,10 @@ def main() -> None:
 
 def job(samples: int, executor: Any = None) -> tuple[float, ...]:
     """Certified limits of B_κ at ten steps: shards of samples to count."""
-    found = bounds.reconstruction(
+    result = bounds.reconstruction(
         1.1, 0.1, 10, kappa=[0.01, 0.1], method="certified", num_samples=samples, seed=3, executor=executor
     )
-    return (*np.ravel(found.interval), *np.ravel(found.value))
+    return (*np.ravel(result.interval), *np.ravel(result.value))
 
 
 def rates() -> dict[str, float]:
@@ -89,9 +89,9 @@ def scaling(samples: int, rounds: int) -> dict[str, Any]:
                 executor = client.get_executor()
                 job(200_000, executor)  # workers import leakcore
                 begin = time.perf_counter()
-                found = job(samples, executor)
+                limits = job(samples, executor)
                 taken[n].append(time.perf_counter() - begin)
-                equal &= found == alone
+                equal &= limits == alone
                 if n == 1:
                     begin = time.perf_counter()
                     list(executor.map(int, range(500)))

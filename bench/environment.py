@@ -1,4 +1,4 @@
-"""What must be settled before NumPy or torch is imported, and the facts a reader needs beside a time."""
+"""What must be settled before NumPy or torch is imported, and the facts a reader needs next to a time."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def last_level_cache() -> int:
 
 def caches() -> dict[str, int]:
     """Bytes of each cache that the first processor sees, by level and type."""
-    found = {}
+    sizes = {}
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         kind = (index / "type").read_text().strip()
         if kind != "Instruction":
-            found[f"L{(index / 'level').read_text().strip()}"] = _bytes((index / "size").read_text())
-    return found
+            sizes[f"L{(index / 'level').read_text().strip()}"] = _bytes((index / "size").read_text())
+    return sizes
 
 
 def _bytes(text: str) -> int:

@@ -79,8 +79,8 @@ class Bench:
 
     def limits(self) -> dict[str, Any]:
         """All rates measured so far, for the report."""
-        shown = {f"{tier or self.facts['leakcore']['simd']}, {n} threads": r for (tier, n), r in self._rates.items()}
-        return {"per_second": shown, "reader": self.readers}
+        rates = {f"{tier or self.facts['leakcore']['simd']}, {n} threads": r for (tier, n), r in self._rates.items()}
+        return {"per_second": rates, "reader": self.readers}
 
     def run(self, case: Case) -> dict[str, Any]:
         """Times of every contender that this machine can run, as the report and the JSON hold them."""
@@ -138,15 +138,15 @@ class Bench:
         seconds = taken[contender.name]
         middle = statistics.median(seconds)
         limit, of_limit = self._limit(case, contender, taken)
-        beside = contender.beside
+        reference = contender.against
         return {
             "threads": contender.threads,
             "tier": (contender.tier or self.facts["leakcore"]["simd"]) if contender.ours else "",
             "median": middle,
             "spread": spread(seconds),
             "per_unit": middle / case.work,
-            "beside": beside,
-            "ratio": ratio(seconds, taken[beside]) if beside in taken else None,
+            "against": reference,
+            "ratio": ratio(seconds, taken[reference]) if reference in taken else None,
             "limit_seconds": limit,
             "of_limit": of_limit,
             "share": contender.share,
@@ -179,10 +179,10 @@ class Bench:
     def _memory(self, case: Case, contender: Contender) -> int | None:
         process = Process(self.device, self.quick, contender.home)
         try:
-            found = process.ask("memory", case=case.key, contender=contender.name)["bytes"]
+            peak = process.ask("memory", case=case.key, contender=contender.name)["bytes"]
         finally:
             process.close()
-        return None if found is None else int(found)
+        return None if peak is None else int(peak)
 
 
 def spread(seconds: list[float]) -> float:

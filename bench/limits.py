@@ -42,7 +42,7 @@ def loops(threads: int, quick: bool) -> Rates:
 
 
 def streaming(threads: int, quick: bool) -> tuple[Rates, str]:
-    """Bytes read per second from an array that no cache holds, by whoever reads fastest, and who that was."""
+    """Bytes read per second from an array that no cache holds, by the fastest reader, and which one that was."""
     import torch
 
     total = max(4 * environment.last_level_cache(), 2**27) * (1 if quick else 2)

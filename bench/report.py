@@ -32,7 +32,7 @@ def show(report: dict[str, Any]) -> None:
         print(f"  read with {threads} thread{'s' if threads != '1' else ''}: {reader}")
     for kernel in dict.fromkeys(case["kernel"] for case in report["cases"]):
         show_kernel([case for case in report["cases"] if case["kernel"] == kernel])
-    print("\nclaims (the worst size counts; the best one is beside it)")
+    print("\nclaims (the worst size counts; the best one follows it)")
     rows = [["claim", "wanted", "worst", "best", "met", "where"]]
     for claim in report["claims"]:
         met = {True: "yes", False: "NO", None: "—"}[claim["met"]]
@@ -44,7 +44,7 @@ def show(report: dict[str, Any]) -> None:
 
 def show_kernel(cases: list[dict[str, Any]]) -> None:
     """The table of one kernel: a row for every size and contender."""
-    print(f"\n{cases[0]['kernel']} (per unit: {cases[0]['unit']}; ÷ ours: beside leakcore with as many threads)")
+    print(f"\n{cases[0]['kernel']} (per unit: {cases[0]['unit']}; ÷ ours: against leakcore with as many threads)")
     rows = [HEAD]
     partial = False
     for case in cases:
@@ -83,8 +83,8 @@ def show_kernel(cases: list[dict[str, Any]]) -> None:
 def table(rows: list[list[str]]) -> None:
     """Columns as wide as they need: the first two to the left, the others to the right."""
     # A row that is cut short ends in a remark, which may run on.
-    held = [row if len(row) == len(rows[0]) else row[:-1] for row in rows]
-    widths = [max(_width(row[j]) for row in held if j < len(row)) for j in range(len(rows[0]))]
+    aligned = [row if len(row) == len(rows[0]) else row[:-1] for row in rows]
+    widths = [max(_width(row[j]) for row in aligned if j < len(row)) for j in range(len(rows[0]))]
     last_is_text = rows[0][-1] == "where"
     for row in rows:
         cells = []

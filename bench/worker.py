@@ -105,8 +105,8 @@ class Worker:
 
     def extra(self, case: str) -> dict[str, Any]:
         self._use(environment.processors())
-        made = self.cases[case].extra
-        return {"table": made() if made else []}
+        extra = self.cases[case].extra
+        return {"table": extra() if extra else []}
 
     def _use(self, threads: int) -> None:
         if threads == self.threads:

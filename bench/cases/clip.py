@@ -113,18 +113,18 @@ def _matrix(rows: int, columns: int, dtype: str, reads: int) -> Case:
     contenders = []
     for threads in (1, 2):
         more = "" if threads == 1 else ", 2 threads"
-        beside = f"leakcore{more}"
+        reference = f"leakcore{more}"
         contenders += [
             Contender(f"leakcore{more}", ours(SIGMA), threads),
-            Contender(f"leakcore, no noise{more}", ours(0.0), threads, beside=beside),
+            Contender(f"leakcore, no noise{more}", ours(0.0), threads, against=reference),
             Contender(
-                f"Opacus flat{more}", lambda grads: opacus_flat([grads]), threads, beside=beside, needs=("opacus",)
+                f"Opacus flat{more}", lambda grads: opacus_flat([grads]), threads, against=reference, needs=("opacus",)
             ),
-            Contender(f"torch, norm and product{more}", in_torch, threads, beside=beside),
-            Contender(f"torch, clipped copy{more}", materialised, threads, beside=beside),
+            Contender(f"torch, norm and product{more}", in_torch, threads, against=reference),
+            Contender(f"torch, clipped copy{more}", materialised, threads, against=reference),
         ]
         if dtype == "float32":
-            contenders.append(Contender(f"NumPy, norm and product{more}", in_numpy, threads, beside=beside))
+            contenders.append(Contender(f"NumPy, norm and product{more}", in_numpy, threads, against=reference))
         contenders.append(_reader(threads, lambda grads: [grads]))
     twice = "twice that: a row's norm is known only at its end, and the batch is larger than the cache"
     return Case(
@@ -177,16 +177,16 @@ def _list(rows: int) -> Case:
     contenders = []
     for threads in (1, 2):
         more = "" if threads == 1 else ", 2 threads"
-        beside = f"leakcore{more}"
+        reference = f"leakcore{more}"
         contenders += [
             Contender(
                 f"leakcore{more}",
                 lambda grads: lambda: kernels.clip_and_noise(grads, CLIP, SIGMA, seed=1),
                 threads,
             ),
-            Contender(f"Opacus flat{more}", opacus_flat, threads, beside=beside, needs=("opacus",)),
-            Contender(f"torch, layer by layer{more}", in_torch, threads, beside=beside),
-            Contender(f"torch, concatenated{more}", concatenated, threads, beside=beside),
+            Contender(f"Opacus flat{more}", opacus_flat, threads, against=reference, needs=("opacus",)),
+            Contender(f"torch, layer by layer{more}", in_torch, threads, against=reference),
+            Contender(f"torch, concatenated{more}", concatenated, threads, against=reference),
             _reader(threads, lambda grads: grads),
         ]
     return Case(
@@ -296,8 +296,8 @@ def _step(rows: int) -> Case:
         name = f"leakcore on Opacus' gradients{more}"
         contenders += [
             Contender(name, ours, threads, needs=("opacus",)),
-            Contender(f"Opacus flat{more}", flat, threads, beside=name, needs=("opacus",)),
-            Contender(f"Opacus ghost{more}", ghost, threads, beside=name, needs=("opacus",)),
+            Contender(f"Opacus flat{more}", flat, threads, against=name, needs=("opacus",)),
+            Contender(f"Opacus ghost{more}", ghost, threads, against=name, needs=("opacus",)),
         ]
     columns = sum(int(np.prod(shape)) for shape in _shapes())
     return Case(
@@ -320,32 +320,32 @@ def _scores(rows: int, columns: int, observed: int) -> Case:
         return _gradients(rows, columns, "float32"), torch.randn(observed, columns, generator=generator)
 
     def ours(arrays: Any) -> Callable[[], Any]:
-        grads, seen = arrays
-        return lambda: kernels.clip_scores(grads, seen, CLIP)
+        grads, vectors = arrays
+        return lambda: kernels.clip_scores(grads, vectors, CLIP)
 
     def in_single(arrays: Any) -> Callable[[], Any]:
-        grads, seen = arrays
-        return lambda: kernels.clip_scores(grads, seen, CLIP, product_dtype="float32")
+        grads, vectors = arrays
+        return lambda: kernels.clip_scores(grads, vectors, CLIP, product_dtype="float32")
 
     def in_numpy(arrays: Any) -> Callable[[], Any]:
-        grads, seen = (a.numpy() for a in arrays)
-        return lambda: seen @ grads.T * np.minimum(1, CLIP / np.sqrt(np.einsum("ij,ij->i", grads, grads)))
+        grads, vectors = (a.numpy() for a in arrays)
+        return lambda: vectors @ grads.T * np.minimum(1, CLIP / np.sqrt(np.einsum("ij,ij->i", grads, grads)))
 
     def in_torch(arrays: Any) -> Callable[[], Any]:
         import torch
 
-        grads, seen = arrays
-        return lambda: seen @ grads.T * (CLIP / torch.linalg.vector_norm(grads, dim=1)).clamp(max=1)
+        grads, vectors = arrays
+        return lambda: vectors @ grads.T * (CLIP / torch.linalg.vector_norm(grads, dim=1)).clamp(max=1)
 
     contenders = []
     for threads in (1, 2):
         more = "" if threads == 1 else ", 2 threads"
-        beside = f"leakcore{more}"
+        reference = f"leakcore{more}"
         contenders += [
             Contender(f"leakcore{more}", ours, threads),
-            Contender(f"leakcore, float32 products{more}", in_single, threads, beside=beside),
-            Contender(f"NumPy, norm and product{more}", in_numpy, threads, beside=beside),
-            Contender(f"torch, norm and product{more}", in_torch, threads, beside=beside),
+            Contender(f"leakcore, float32 products{more}", in_single, threads, against=reference),
+            Contender(f"NumPy, norm and product{more}", in_numpy, threads, against=reference),
+            Contender(f"torch, norm and product{more}", in_torch, threads, against=reference),
             _reader(threads, lambda arrays: [arrays[0]]),
         ]
     return Case(

@@ -1,4 +1,4 @@
-"""The kernels on a CUDA device, beside torch on the same device, eager and compiled."""
+"""The kernels on a CUDA device, against torch on the same device, eager and compiled."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def _mixture(samples: int, steps: int) -> Case:
         (
             Contender("leakcore f64", ours("float64")),
             Contender("leakcore f32", ours("float32")),
-            Contender("torch f32, compiled", in_torch("float32", True), beside="leakcore f32"),
-            Contender("torch f32, eager", in_torch("float32", False), beside="leakcore f32"),
-            Contender("torch f64, compiled", in_torch("float64", True), beside="leakcore f64"),
+            Contender("torch f32, compiled", in_torch("float32", True), against="leakcore f32"),
+            Contender("torch f32, eager", in_torch("float32", False), against="leakcore f32"),
+            Contender("torch f64, compiled", in_torch("float64", True), against="leakcore f64"),
         ),
         samples * steps,
         "sample·step",
@@ -99,13 +99,13 @@ def _empty() -> Any:
 
 
 def _compiled(build: Callable[[Any], Callable[[], Any]]) -> Callable[[Any], Callable[[], Any]]:
-    def made(data: Any) -> Callable[[], Any]:
+    def compile_and_bind(data: Any) -> Callable[[], Any]:
         import torch
 
         run: Callable[[], Any] = torch.compile(build(data))
         return run
 
-    return made
+    return compile_and_bind
 
 
 def _clip(rows: int, columns: int, reads: int) -> Case:
@@ -141,11 +141,11 @@ def _clip(rows: int, columns: int, reads: int) -> Case:
         data,
         (
             Contender("leakcore", lambda grads: lambda: kernels.clip_and_noise(grads, CLIP, SIGMA, seed=1)),
-            Contender("torch, norm and product, eager", eager, beside="leakcore"),
-            Contender("torch, norm and product, compiled", _compiled(eager), beside="leakcore"),
-            Contender("torch, clipped copy, eager", materialised, beside="leakcore"),
-            Contender("torch, clipped copy, compiled", _compiled(materialised), beside="leakcore"),
-            Contender("Opacus flat", opacus, beside="leakcore", needs=("opacus",)),
+            Contender("torch, norm and product, eager", eager, against="leakcore"),
+            Contender("torch, norm and product, compiled", _compiled(eager), against="leakcore"),
+            Contender("torch, clipped copy, eager", materialised, against="leakcore"),
+            Contender("torch, clipped copy, compiled", _compiled(materialised), against="leakcore"),
+            Contender("Opacus flat", opacus, against="leakcore", needs=("opacus",)),
         ),
         rows * columns,
         "element",
@@ -163,8 +163,8 @@ def _scores(rows: int, columns: int) -> Case:
     def eager(arrays: Any) -> Callable[[], Any]:
         import torch
 
-        grads, seen = arrays
-        return lambda: seen @ grads.T * (CLIP / torch.linalg.vector_norm(grads, dim=1)).clamp(max=1)
+        grads, observed = arrays
+        return lambda: observed @ grads.T * (CLIP / torch.linalg.vector_norm(grads, dim=1)).clamp(max=1)
 
     return Case(
         "clip_scores",
@@ -172,8 +172,8 @@ def _scores(rows: int, columns: int) -> Case:
         data,
         (
             Contender("leakcore", lambda arrays: lambda: kernels.clip_scores(*arrays, CLIP)),
-            Contender("torch, norm and product, eager", eager, beside="leakcore"),
-            Contender("torch, norm and product, compiled", _compiled(eager), beside="leakcore"),
+            Contender("torch, norm and product, eager", eager, against="leakcore"),
+            Contender("torch, norm and product, compiled", _compiled(eager), against="leakcore"),
         ),
         rows * columns,
         "element",
@@ -209,9 +209,9 @@ def _solve_labels(count: int) -> Case:
         data,
         (
             Contender("leakcore", lambda arrays: lambda: kernels.solve_labels(*arrays)),
-            Contender("torch pinv", in_torch(solve_labels.pinv, part), beside="leakcore", share=part),
+            Contender("torch pinv", in_torch(solve_labels.pinv, part), against="leakcore", share=part),
             Contender(
-                "torch Cholesky of CᵀC, leverages", in_torch(solve_labels.normal_inverse, 1.0), beside="leakcore"
+                "torch Cholesky of CᵀC, leverages", in_torch(solve_labels.normal_inverse, 1.0), against="leakcore"
             ),
         ),
         count,

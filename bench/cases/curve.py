@@ -1,4 +1,4 @@
-"""The curve of bounds: what no reconstruction attack can beat, at 100 priors, beside the general tools."""
+"""The curve of bounds: what no reconstruction attack can beat, at 100 priors, against general tools."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def _curve(sigma: float, rate: float, steps: int) -> Case:
             Contender(
                 "riskcal",
                 lambda _: lambda: _in_riskcal(sigma, rate, steps),
-                beside="leakcore exact",
+                against="leakcore exact",
                 needs=("riskcal",),
             ),
             Contender(
                 "dp-accounting, privacy loss alone",
                 lambda _: lambda: _loss(sigma, rate, steps),
-                beside="leakcore exact",
+                against="leakcore exact",
                 needs=("dp_accounting",),
             ),
             Contender(
                 "leakcore method='pld'",
                 lambda _: lambda: bounds.reconstruction(sigma, rate, steps, kappa=KAPPA, method="pld").value,
-                beside="leakcore exact",
+                against="leakcore exact",
                 needs=("dp_accounting",),
             ),
         ),

@@ -31,8 +31,8 @@ def cases(quick: bool) -> list[Case]:
 def _data() -> tuple[np.ndarray, np.ndarray]:
     """Rows as sparse as Fashion-MNIST's; no time depends on what they show."""
     rng = np.random.default_rng(0)
-    shown = rng.random((ROWS, INPUTS), dtype=np.float32) * (rng.random((ROWS, INPUTS)) < 0.5)
-    return shown, rng.integers(0, 2, ROWS)
+    features = rng.random((ROWS, INPUTS), dtype=np.float32) * (rng.random((ROWS, INPUTS)) < 0.5)
+    return features, rng.integers(0, 2, ROWS)
 
 
 def _case(what: str, layers: tuple[int, ...], batch: int | None, steps: int, peer_steps: int) -> Case:
@@ -59,7 +59,7 @@ def _case(what: str, layers: tuple[int, ...], batch: int | None, steps: int, pee
             Contender("leakcore", ours(1)),
             Contender("leakcore, 2 threads", ours(2), 2),
             Contender(
-                "Opacus", lambda data: _opacus(data, layers, batch, peer_steps), 1, beside="leakcore",
+                "Opacus", lambda data: _opacus(data, layers, batch, peer_steps), 1, against="leakcore",
                 share=peer_steps / (RUNS * steps), needs=("opacus",),
             ),
         ),

@@ -1,4 +1,4 @@
-"""The label bound of many batches: the closed form beside the literal algorithm of its paper."""
+"""The label bound of many batches: the closed form against the algorithm as the paper prints it."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def _bound(batches: int) -> Case:
         contenders += [
             Contender(f"leakcore{more}", ours("paper"), threads),
             Contender(f"leakcore, likelihood ratio{more}", ours("likelihood-ratio"), threads),
-            Contender(f"Algorithm 2, inverse hoisted{more}", literal(False), threads, beside=f"leakcore{more}"),
+            Contender(f"Algorithm 2, inverse hoisted{more}", literal(False), threads, against=f"leakcore{more}"),
         ]
-    contenders.append(Contender("Algorithm 2 as printed", literal(True), beside="leakcore"))
+    contenders.append(Contender("Algorithm 2 as printed", literal(True), against="leakcore"))
     return Case(
         "label bound",
         f"{batches} batches of {WEIGHTS}×{SAMPLES} float64",

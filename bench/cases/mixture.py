@@ -116,7 +116,7 @@ def _log_ratio(samples: int, steps: int) -> Case:
                 )
             )
         contenders.append(
-            Contender(f"leakcore {short}, fresh memory", ours(name, reuse=False), beside=f"leakcore {short}")
+            Contender(f"leakcore {short}, fresh memory", ours(name, reuse=False), against=f"leakcore {short}")
         )
         for tier in ("avx2", "baseline"):
             contenders.append(
@@ -125,16 +125,16 @@ def _log_ratio(samples: int, steps: int) -> Case:
                     ours(name, tier_part),
                     tier=tier,
                     share=tier_part,
-                    beside=f"leakcore {short}",
+                    against=f"leakcore {short}",
                     floor=_floor(samples, steps, short),
                 )
             )
     contenders += [
-        Contender("NumPy f64, blocked", in_numpy(np.float64, part), beside="leakcore f64", share=part),
-        Contender("NumPy f32, blocked", in_numpy(np.float32, part), beside="leakcore f32", share=part),
-        Contender("torch f64, blocked", in_torch("float64", part), beside="leakcore f64", share=part),
-        Contender("torch f32, blocked", in_torch("float32", part), beside="leakcore f32", share=part),
-        Contender("torch f32, 2 threads", in_torch("float32", part), 2, beside="leakcore f32, 2 threads", share=part),
+        Contender("NumPy f64, blocked", in_numpy(np.float64, part), against="leakcore f64", share=part),
+        Contender("NumPy f32, blocked", in_numpy(np.float32, part), against="leakcore f32", share=part),
+        Contender("torch f64, blocked", in_torch("float64", part), against="leakcore f64", share=part),
+        Contender("torch f32, blocked", in_torch("float32", part), against="leakcore f32", share=part),
+        Contender("torch f32, 2 threads", in_torch("float32", part), 2, against="leakcore f32, 2 threads", share=part),
     ]
     return Case(
         "mixture",
@@ -202,8 +202,8 @@ def _tail(samples: int, steps: int) -> Case:
         (
             Contender("leakcore", ours),
             Contender("leakcore, 2 threads", ours, 2),
-            Contender("our log ratios, NumPy sums", stored, beside="leakcore"),
-            Contender("NumPy f64, blocked", in_numpy, beside="leakcore", share=0.1),
+            Contender("our log ratios, NumPy sums", stored, against="leakcore"),
+            Contender("NumPy f64, blocked", in_numpy, against="leakcore", share=0.1),
         ),
         samples * steps,
         "sample·step",
@@ -242,7 +242,7 @@ def _sweep(samples: int, steps: int) -> Case:
         lambda: None,
         (
             Contender("leakcore, one call", together),
-            Contender("leakcore, a call each", apart, beside="leakcore, one call"),
+            Contender("leakcore, a call each", apart, against="leakcore, one call"),
         ),
         samples * steps * sigma.size,
         "configuration·sample·step",

@@ -46,11 +46,11 @@ def _estimate(samples: int) -> Case:
             Contender("leakcore, from ν (Algorithm 1)", ours("null")),
             Contender("leakcore, from ν (Algorithm 1), 2 threads", ours("null"), 2),
             Contender("leakcore, from μ", ours("alternative")),
-            Contender("NumPy, Algorithm 1 with its sort", printed_algorithm, beside="leakcore, from ν (Algorithm 1)"),
+            Contender("NumPy, Algorithm 1 with its sort", printed_algorithm, against="leakcore, from ν (Algorithm 1)"),
             Contender(
                 "leakcore exact",
                 lambda _: lambda: bounds.reconstruction(SIGMA, 1.0, 1, kappa=KAPPA).value,
-                beside="leakcore, from ν (Algorithm 1)",
+                against="leakcore, from ν (Algorithm 1)",
             ),
         ),
         samples,

@@ -81,7 +81,7 @@ def _case(name: str, rows: int, network: Callable[[], Any], inputs: Callable[[in
         if threads == 1 and name.startswith("text"):
             contenders.append(Contender("leakcore, secure mode", contender("fused", secure=True), needs=needs))
         contenders += [
-            Contender(f"{NAMES[kind]}{more}", contender(kind), threads, beside=ours, needs=needs)
+            Contender(f"{NAMES[kind]}{more}", contender(kind), threads, against=ours, needs=needs)
             for kind in NAMES
             if kind != "flat" or threads == 1  # seconds each, of reading memory: threads hardly matter
         ]
@@ -101,15 +101,15 @@ def _step(kind: str, module: Any, arrays: Any, rows: int, secure: bool) -> Calla
     x, y = (torch.from_numpy(a) for a in arrays)
     loss: Any = torch.nn.CrossEntropyLoss()
     plain = torch.optim.SGD(module.parameters(), lr=0.01)
-    given: dict[str, Any] = {"noise_multiplier": SIGMA, "max_grad_norm": CLIP, "expected_batch_size": rows}
+    settings: dict[str, Any] = {"noise_multiplier": SIGMA, "max_grad_norm": CLIP, "expected_batch_size": rows}
     optimizer: Any = plain
     if kind in ("fused", "flat"):
         module = GradSampleModule(module)
-        made = FusedDPOptimizer if kind == "fused" else DPOptimizer
-        optimizer = made(plain, **given, **({"secure_mode": True} if secure else {}))
+        private_optimizer = FusedDPOptimizer if kind == "fused" else DPOptimizer
+        optimizer = private_optimizer(plain, **settings, **({"secure_mode": True} if secure else {}))
     elif kind == "ghost":
         module = GradSampleModuleFastGradientClipping(module, max_grad_norm=CLIP, use_ghost_clipping=True)
-        optimizer = DPOptimizerFastGradientClipping(plain, **given)
+        optimizer = DPOptimizerFastGradientClipping(plain, **settings)
         loss = DPLossFastGradientClipping(module, optimizer, loss)
 
     def run() -> None:

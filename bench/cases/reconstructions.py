@@ -24,8 +24,8 @@ def _data() -> Any:
     rng = np.random.default_rng(0)
 
     def rows(count: int) -> tuple[np.ndarray, np.ndarray]:
-        shown = rng.random((count, INPUTS), dtype=np.float32) * (rng.random((count, INPUTS)) < 0.2)
-        return shown, rng.integers(0, CLASSES, count)
+        features = rng.random((count, INPUTS), dtype=np.float32) * (rng.random((count, INPUTS)) < 0.2)
+        return features, rng.integers(0, CLASSES, count)
 
     return (*rows(ROWS), *rows(1000))
 
@@ -61,9 +61,13 @@ def _mnist(steps: int) -> Case:
         (
             Contender("leakcore", ours(1)),
             Contender("leakcore, 2 threads", ours(2), 2),
-            Contender("one model at a time, vmap(grad)", one_model, 1, beside="leakcore", share=1 / RUNS),
+            Contender("one model at a time, vmap(grad)", one_model, 1, against="leakcore", share=1 / RUNS),
             Contender(
-                "one model at a time, vmap(grad), 2 threads", one_model, 2, beside="leakcore, 2 threads", share=1 / RUNS
+                "one model at a time, vmap(grad), 2 threads",
+                one_model,
+                2,
+                against="leakcore, 2 threads",
+                share=1 / RUNS,
             ),
         ),
         RUNS,

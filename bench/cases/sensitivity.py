@@ -1,4 +1,4 @@
-"""Norms of ∂gradient/∂input of LeNet at one image, beside torch's chunked Jacobians."""
+"""Norms of ∂gradient/∂input of LeNet at one image, against torch's chunked Jacobians."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def _case(quick: bool) -> Case:
         return models.lenet(10), torch.rand(1, 3, 32, 32), torch.tensor([3])
 
     def ours(probes: int | None = None, **keywords: Any) -> Callable[[Any], Callable[[], Any]]:
-        def build(given: Any) -> Callable[[], Any]:
+        def build(arrays: Any) -> Callable[[], Any]:
             from leakcore import leakage
 
             budget = leakage.JacobianBudget(probes=probes)
-            return lambda: leakage.sensitivity(given[0], given[1], given[2], budget=budget, **keywords).value
+            return lambda: leakage.sensitivity(arrays[0], arrays[1], arrays[2], budget=budget, **keywords).value
 
         return build
 
@@ -47,20 +47,20 @@ def _case(quick: bool) -> Case:
             Contender("leakcore, Hutchinson, 16 directions", ours(norms="F", probes=16, seed=0)),
             Contender(
                 f"torch jacfwd, {COLUMNS} of {PIXELS} columns, extrapolated", _forward, share=COLUMNS / PIXELS,
-                beside="leakcore, all three norms",
+                against="leakcore, all three norms",
             ),
             Contender(
                 f"torch jacrev, {ROWS} of {PARAMETERS} rows, extrapolated", _reverse, share=ROWS / PARAMETERS,
-                beside="leakcore, all three norms",
+                against="leakcore, all three norms",
             ),
         ]  # fmt: skip
     return Case("sensitivity", "LeNet, one CIFAR image", data, tuple(contenders), 1.0, "image", memory=True, seconds=20)
 
 
-def _gradient(given: Any) -> Callable[[Any], Any]:
+def _gradient(arrays: Any) -> Callable[[Any], Any]:
     import torch
 
-    model, _, y = given
+    model, _, y = arrays
     own = {k: p.detach() for k, p in model.named_parameters()}
 
     def loss(parameters: Any, z: Any) -> Any:
@@ -72,10 +72,10 @@ def _gradient(given: Any) -> Callable[[Any], Any]:
     return flat
 
 
-def _forward(given: Any) -> Callable[[], Any]:
+def _forward(arrays: Any) -> Callable[[], Any]:
     import torch
 
-    flat, x = _gradient(given), given[1]
+    flat, x = _gradient(arrays), arrays[1]
 
     def some(part: Any) -> Any:
         return flat(torch.cat([part, x.flatten()[COLUMNS:]]).view_as(x))
@@ -97,9 +97,9 @@ def _forward(given: Any) -> Callable[[], Any]:
     return run
 
 
-def _reverse(given: Any) -> Callable[[], Any]:
+def _reverse(arrays: Any) -> Callable[[], Any]:
     import torch
 
-    flat, x = _gradient(given), given[1]
+    flat, x = _gradient(arrays), arrays[1]
     rows = torch.func.jacrev(lambda z: flat(z)[456 : 456 + ROWS], chunk_size=_CHUNK)
     return lambda: float(rows(x).double().square().sum())

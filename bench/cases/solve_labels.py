@@ -65,7 +65,7 @@ def _solve(count: int, n: int, d: int, dtype: str, conditions: tuple[float, ...]
     contenders = []
     for threads in (1, 2):
         more = "" if threads == 1 else ", 2 threads"
-        beside = f"leakcore{more}"
+        reference = f"leakcore{more}"
         contenders += [
             Contender(f"leakcore{more}", ours, threads),
             Contender(
@@ -75,11 +75,11 @@ def _solve(count: int, n: int, d: int, dtype: str, conditions: tuple[float, ...]
                 share=REPEATED,
                 least=True,
             ),
-            Contender(f"torch pinv{more}", torch_of(pinv), threads, beside=beside),
-            Contender(f"torch lstsq gelsy (no leverages){more}", torch_of(_gelsy), threads, beside=beside),
-            Contender(f"torch Cholesky of CᵀC (no leverages){more}", torch_of(_normal), threads, beside=beside),
-            Contender(f"torch Cholesky of CᵀC, leverages{more}", torch_of(normal_inverse), threads, beside=beside),
-            Contender(f"NumPy pinv{more}", numpy_pinv, threads, beside=beside),
+            Contender(f"torch pinv{more}", torch_of(pinv), threads, against=reference),
+            Contender(f"torch lstsq gelsy (no leverages){more}", torch_of(_gelsy), threads, against=reference),
+            Contender(f"torch Cholesky of CᵀC (no leverages){more}", torch_of(_normal), threads, against=reference),
+            Contender(f"torch Cholesky of CᵀC, leverages{more}", torch_of(normal_inverse), threads, against=reference),
+            Contender(f"NumPy pinv{more}", numpy_pinv, threads, against=reference),
         ]
     return Case(
         "solve_labels",
@@ -140,9 +140,9 @@ def accuracy(dtype: str, conditions: tuple[float, ...], n: int, d: int) -> list[
             except RuntimeError:  # CᵀC is not positive definite in this precision
                 errors.append(float("nan"))
         del residual
-        shown = [f"{e:.1e}" if np.isfinite(e) else "fails" for e in errors]
+        cells = [f"{e:.1e}" if np.isfinite(e) else "fails" for e in errors]
         known = float(np.mean(solved.identifiable))
-        table.append([f"{condition:.0e}".replace("e+0", "e"), *shown, f"{errors[0] / errors[1]:.2f}", f"{known:.0%}"])
+        table.append([f"{condition:.0e}".replace("e+0", "e"), *cells, f"{errors[0] / errors[1]:.2f}", f"{known:.0%}"])
     return table
 
 
@@ -165,6 +165,6 @@ def _reference(jacobian: Any, gradient: Any, n: int) -> Any:
     return solution
 
 
-def _error(found: Any, exact: Any) -> float:
-    worst = np.abs(found - exact).max(axis=1) / np.abs(exact).max(axis=1)
+def _error(residual: Any, exact: Any) -> float:
+    worst = np.abs(residual - exact).max(axis=1) / np.abs(exact).max(axis=1)
     return float(np.median(worst))

@@ -43,7 +43,7 @@ struct ClipLoops {
   void (*add_dots)(const void* const* rows, int64_t num_rows, int64_t count, const double* observed,
                    int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride, double* lanes);
   // The same with inner products in float32, for rows of at most 32 bits and at most kMostObserved observations; the
-  // squares are those of `add_dots`. Null for doubles.
+  // squares equal the squares of `add_dots`. Null for doubles.
   void (*add_float_dots)(const void* const* rows, int64_t num_rows, int64_t count, const float* observed,
                          int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
                          double* lanes);

@@ -1,5 +1,5 @@
-// Rows as the loops of clip_simd want them: in place where their columns lie contiguous, else in a buffer, those of 16
-// bits as they are, others widened. No result depends on layout: float32 is added as the same numbers in double are.
+// Rows as the loops of clip_simd want them: in place where their columns are contiguous, else in a buffer. Elements of
+// 16 bits stay as they are, others are widened. Results do not depend on the layout: float32 is added in double.
 #pragma once
 
 #include <cstdint>

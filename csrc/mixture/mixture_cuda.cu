@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 16384;  // beyond it, threads take several samples
-constexpr int kTailBlocks = 1056;      // each of which adds its sums to the total once
+constexpr int kTailBlocks = 1056;      // each adds its sums to the total once
 // Per configuration and threshold, in shared memory: a count and the digits of one sum.
 constexpr int kCell = 1 + kSumDigits;
 constexpr int kTogether = 4;  // so many lanes in a bracket are worth adding up before they go there
@@ -117,7 +117,7 @@ __device__ inline void tally(const TailSums& t, bool counts, double ratio, int64
     const unsigned group = __ballot_sync(kFullWarp, mine);
     left &= ~group;
     if (__popc(group) < kTogether) continue;
-    // Mantissas at places base … base + 32 fit two integers, those of the whole warp together; the rest go alone.
+    // Mantissas at places base … base + 32 fit two integers, the sum of the whole warp; the rest go alone.
     uint32_t top = mine ? place : 0;
     for (int step = kWarp / 2; step > 0; step /= 2) {
       const uint32_t other = __shfl_xor_sync(kFullWarp, top, step);

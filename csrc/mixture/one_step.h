@@ -24,7 +24,7 @@ struct Single : Draws<1, kWideBlock> {
 
   // Room for a block of floats that are made of z32 and make `out`. A load waits for an earlier store whose address has
   // the same last twelve bits: the three stay a quarter of a page apart, at least.
-  float* excess_beside(const void* out) {
+  float* excess_apart_from(const void* out) {
     constexpr uintptr_t kApart = kPage / 4;
     const uintptr_t from = reinterpret_cast<uintptr_t>(z32[0]), start = reinterpret_cast<uintptr_t>(room);
     uintptr_t to = reinterpret_cast<uintptr_t>(out) + kPage / 2;
@@ -101,24 +101,24 @@ void words_of(Single& w, const Following& block, Soon soon, Meanwhile&& meanwhil
   quad_words(block.seed, block.stream, block.first, block.samples, w.even, w.odd, soon, meanwhile);
 }
 
-// AVX-512 has registers for words and logarithms side by side, a sixteenth less time than one after the other; the
-// logarithms that need their exponents split off take longer so.
-constexpr bool kWordsBesideLogs = kVectorBytes == 64;
+// AVX-512 has registers for words and logarithms at once, which takes a sixteenth less time than one after the other.
+// Logarithms that need their exponents split off would take longer this way.
+constexpr bool kWordsWithLogs = kVectorBytes == 64;
 
 template <bool kPicks, class T, class Soon, class WordsSoon>
 void one_quick(Single& w, const Group& g, T* out, Soon soon, const Following& next, WordsSoon words_soon) {
   const Lines<float, 1> line(g.slope32, g.offset32, g.lifted32);
   const float q = g.q32[0];
   const bool low = g.q[0] > -kNearLow;
-  float* const excess = w.excess_beside(out);
+  float* const excess = w.excess_apart_from(out);
   Ints far = {};
   for (int i = 0; i < w.samples; i += kFactorPack * kFloats) {
     soon.template fetch<kFactorPack * kFloats>();
     const WideFloats u = mixture_excess_float(exponent<kPicks>(w, line, 0, i), q);
     store_pack(excess + i, u);
-    if (kWordsBesideLogs) far |= beyond(u);
+    if (kWordsWithLogs) far |= beyond(u);
   }
-  if constexpr (kWordsBesideLogs && sizeof(T) == sizeof(float)) {
+  if constexpr (kWordsWithLogs && sizeof(T) == sizeof(float)) {
     if (next.samples > 0 && !low && !any_top(far)) {
       static_assert(4 * kCounters * kDoubles == kParts * kFloats, "as many samples of words as of logarithms");
       return words_of(w, next, words_soon, [&](int row, int part) __attribute__((always_inline)) {

@@ -131,7 +131,7 @@ struct Diagonals {
 };
 
 // acc[p] = the lanes of Σ_i a[r][i]·b[t][i] in register h of a stripe, pair after pair; on the diagonal, where b is a,
-// for r <= t alone, and after them those of Σ_i a[r][i]·z[i]. What is copied goes to copies[t][i].
+// for r <= t alone, followed by the lanes of Σ_i a[r][i]·z[i]. Converted rows go to copies[t][i].
 template <int A, int B, Tile T, class X, class Y>
 LEAKCORE_INLINE void dot_lanes(const X* const* a, const Y* const* b, const double* z, double* const* copies,
                                int64_t count, int phase, int h, Doubles* acc, Ahead* ahead) {

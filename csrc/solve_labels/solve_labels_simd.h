@@ -34,12 +34,12 @@ struct SampleKernels {
 struct SolveLabelsKernels {
   SampleKernels<double> f64;
   SampleKernels<float> f32;
-  // f64.gram of the doubles that it makes of the samples on the way: copies[r] = rows[r], and zeros up to a multiple of
-  // kStripe. As fast as f64.gram, while copies made before it would cost an eighth of a problem.
+  // f64.gram of the samples, which it converts to double on the way: copies[r] = rows[r], and zeros up to a multiple of
+  // kStripe. As fast as f64.gram; copying beforehand would take an eighth of the time of a problem.
   void (*gram_widening)(const float* const* rows, int64_t num_rows, int64_t count, const double* x, double* s,
                         double* const* copies, double* gram, int64_t ld, Next next);
-  // gram = RᵀR, of which it reads the upper triangle, and m = R⁻ᵀ, lower triangle, whose 8 × 8 tiles above it must be
-  // zero and stay so; leverage[r] = Σ_k m[k][r]². False, with gram spoilt, once a pivot is at most `small` times the
+  // gram = RᵀR (it reads the upper triangle) and m = R⁻ᵀ, a lower triangle; the 8 × 8 tiles above it must be zero and
+  // stay zero. leverage[r] = Σ_k m[k][r]². Returns false, with gram spoilt, once a pivot is at most `small` times the
   // diagonal entry it came from.
   bool (*factor)(double* gram, int64_t num_rows, int64_t ld, double small, double* m, double* leverage);
   // to[i] = row[i].

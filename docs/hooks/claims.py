@@ -20,7 +20,7 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     for name, claim in by_machine["epyc"].items():
         cells = [cell(by_machine[machine].get(name, {"met": None})) for machine in ("epyc", "xeon")]
         if set(cells) != {"—"}:
-            lines.append(f"| {name.replace('beside', 'against')} | {claim['wanted']} | {' | '.join(cells)} |")
+            lines.append(f"| {name} | {claim['wanted']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

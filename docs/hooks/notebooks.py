@@ -16,9 +16,9 @@ def on_files(files: Any, *, config: Any) -> Any:
         page = notebook.src_uri.removesuffix(".ipynb")
         folder = f"{Path(page).name}_files"
         resources = {"output_files_dir": folder, "unique_key": "output"}
-        text, made = MarkdownExporter().from_filename(Path(config.docs_dir, notebook.src_uri), resources)
+        text, exported = MarkdownExporter().from_filename(Path(config.docs_dir, notebook.src_uri), resources)
         files.append(File.generated(config, f"{page}.md", content=fenced(text)))
-        for path, picture in made["outputs"].items():
+        for path, picture in exported["outputs"].items():
             files.append(File.generated(config, f"{Path(page).parent.as_posix()}/{path}", content=picture))
     return files
 

@@ -32,10 +32,10 @@ class PublicNames(griffe.Extension):
                 if member.is_alias:  # while the modules can still be reached
                     with contextlib.suppress(griffe.AliasResolutionError, griffe.CyclicAliasError):
                         member.resolve_target()
-        found = [
+        hidden = [
             (package, name, pkg.modules_collection[path]) for package in packages for name, path in _hidden(package)
         ]
-        for package, name, target in found:
+        for package, name, target in hidden:
             package.members[name] = griffe.Alias(name, target, parent=package)
 
 

@@ -17,7 +17,7 @@ def on_post_page(output: str, *, page: Any, config: Any) -> str:
         listed = [
             f"{package}.{name}" for package, names in _LISTED.findall(source) for name in re.findall(r"\w+", names)
         ]
-        shown = set(re.findall(r'id="(leakcore[\w.]*)"', output))
-        if missing := [name for name in listed if name not in shown]:
+        on_page = set(re.findall(r'id="(leakcore[\w.]*)"', output))
+        if missing := [name for name in listed if name not in on_page]:
             raise PluginError(f"{page.file.src_uri} lists names that the page does not show: {', '.join(missing)}")
     return output

@@ -3,9 +3,9 @@
     leakcore reproduce labels-fig3 --out figures     (and others)
     python docs/papers/collect.py figures [more folders]
 
-Reads NAME.json and NAME.png of every folder, keeps verdict, conclusion and stated numbers of each in results.json and a
-small picture of some in img/, and rewrites what stands between the marks <!-- NAME --> … <!-- /NAME --> of the pages.
-Without a folder only the pages are rewritten.
+Reads NAME.json and NAME.png of every folder, puts verdict, conclusion and stated numbers of each into results.json and
+a small picture of some into img/, and rewrites what stands between the marks <!-- NAME --> … <!-- /NAME --> on the
+pages. Without a folder it only rewrites the pages.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ def kept() -> dict[str, dict[str, Any]]:
 
 def collect(folder: Path, pictured: set[str]) -> dict[str, dict[str, Any]]:
     """What the folder's files say; writes the pictures."""
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
         result: dict[str, Any] = read_json(path)
         if result.get("schema") != "leakcore.experiment/1" or result["name"] not in experiments.names():
             continue
-        found[result["name"]] = {key: str(result[key]) for key in ("scale", "seed", "agreement", "conclusion")}
+        results[result["name"]] = {key: str(result[key]) for key in ("scale", "seed", "agreement", "conclusion")}
         rows = [[row["what"], row["paper"], ours(row)] for row in result["stated"]]
-        found[result["name"]]["stated"] = [row for row in rows if row[2]]
+        results[result["name"]]["stated"] = [row for row in rows if row[2]]
         picture = path.with_suffix(".png")
         if result["name"] in pictured and picture.exists():
             shrink(picture, HERE / "img" / picture.name)
-    return found
+    return results
 
 
 def ours(row: dict[str, Any]) -> str:
-    """Our number with its interval, as the command prints it; empty where the statement is no number.
+    """Our number with its interval, as the command prints it; empty where the statement is not a number.
 
     Older files have neither kind nor confidence, and write ∞ as "inf", as the newer do.
     """
@@ -81,21 +81,21 @@ def shrink(source: Path, target: Path) -> None:
 
 
 def table(rows: list[list[str]]) -> list[str]:
-    """The paper's numbers beside ours, folded: HTML, which needs no extension of Markdown."""
+    """A table of the paper's numbers and ours, folded: HTML, which needs no extension of Markdown."""
     cells = [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
     head = "<tr><th>what</th><th>the paper</th><th>ours</th></tr>"
-    folded = "<details><summary>The paper's numbers beside ours</summary><table><thead>"
+    folded = "<details><summary>The paper's numbers and ours</summary><table><thead>"
     return ["", folded, head, "</thead><tbody>", *cells, "</tbody></table></details>"]
 
 
 def entry(name: str, results: dict[str, dict[str, Any]]) -> str:
     """What a page says of one figure."""
-    found = experiments.find(name)
-    takes = f" ({found.quick} on two cores)" if found.quick else ""
-    lines = [f"`leakcore reproduce {name}`{takes}. The paper: {found.statement}.", ""]
+    experiment = experiments.find(name)
+    takes = f" ({experiment.quick} on two cores)" if experiment.quick else ""
+    lines = [f"`leakcore reproduce {name}`{takes}. The paper: {experiment.statement}.", ""]
     result = results.get(name)
     if result is None:
-        lines.append("No result of it is kept here; the command prints one, with the paper's numbers beside ours.")
+        lines.append("This page holds no result of it; the command prints one, next to the paper's numbers.")
     else:
         verdict, said = VERDICT[result["agreement"]], result["conclusion"]
         lines.append(f"**{verdict}** {said} *({result['scale']} scale, seed {result['seed']})*")

@@ -104,10 +104,10 @@ class Commands(click.Group):
     expected is 70 (EX_SOFTWARE), with its traceback.
     """
 
-    def main(self, *given: Any, **how: Any) -> Any:
+    def main(self, *words: Any, **how: Any) -> Any:
         """Run the command line: control characters are spelt out from the first word to the last error."""
         with spelt_out_streams(), _terminated_as_interrupted():
-            return super().main(*given, **how)
+            return super().main(*words, **how)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any

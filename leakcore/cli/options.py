@@ -60,8 +60,8 @@ def seed_json_quiet(what: str = "everything") -> Option:
 
 
 def chance_of_a_guess(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--num-candidates, --kappa and --log-kappa, exactly one of which must be given; the command gets kappa and
-    log_kappa, one of them None.
+    """Exactly one of --num-candidates, --kappa and --log-kappa must be given. The command gets kappa and log_kappa,
+    one of them None.
     """
 
     @functools.wraps(command)
@@ -90,17 +90,17 @@ def run_length(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def refuse_mixed(
-    given: Mapping[str, Any], *, files: Sequence[str], required: Sequence[str], bundled: Sequence[str]
+    values: Mapping[str, Any], *, files: Sequence[str], required: Sequence[str], bundled: Sequence[str]
 ) -> None:
     """UsageError unless --dataset is given with options of bundled data alone, or the required files without these."""
 
     def option(name: str) -> str:
         return f"--{name.replace('_', '-')}"
 
-    mixed = [name for name in files if given[name] is not None]
-    alone = [name for name in bundled if given[name] is not None]
-    missing = [name for name in required if given[name] is None]
-    if given["dataset"] is not None:
+    mixed = [name for name in files if values[name] is not None]
+    alone = [name for name in bundled if values[name] is not None]
+    missing = [name for name in required if values[name] is None]
+    if values["dataset"] is not None:
         if mixed:
             raise click.UsageError(f"--dataset and {option(mixed[0])}: give one or the other")
     elif missing:
@@ -114,10 +114,10 @@ def _one_kappa(
 ) -> tuple[float | None, float | None]:
     """(κ, log κ) as the bounds take them, one of them None, from the one of three options that was given."""
     options = (("--num-candidates", num_candidates), ("--kappa", kappa), ("--log-kappa", log_kappa))
-    given = [name for name, value in options if value is not None]
-    if len(given) != 1:
+    named = [name for name, value in options if value is not None]
+    if len(named) != 1:
         raise click.UsageError(
-            f"give exactly one of --num-candidates, --kappa, --log-kappa (given: {', '.join(given) or 'none'})"
+            f"give exactly one of --num-candidates, --kappa, --log-kappa (given: {', '.join(named) or 'none'})"
         )
     if num_candidates is not None:
         if num_candidates < 1:

@@ -136,10 +136,10 @@ def test_a_damaged_piece_removed_is_computed_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "named"),
     [
-        ("partial/audit/thesis.txt", "is no file of leakcore"),
-        ("partial/audit/photos/cat.npz", "is no file of leakcore"),
-        ("partial/thesis.txt", "is no file of leakcore"),
-        ("partial/audit/.hidden", "is no file of leakcore"),
+        ("partial/audit/thesis.txt", "is not a file of leakcore"),
+        ("partial/audit/photos/cat.npz", "is not a file of leakcore"),
+        ("partial/thesis.txt", "is not a file of leakcore"),
+        ("partial/audit/.hidden", "is not a file of leakcore"),
     ],
 )
 def test_a_users_files_are_refused_and_not_touched(tmp_path: Path, where: str, named: str) -> None:
@@ -159,7 +159,7 @@ def test_a_folder_of_somebody_elses_is_refused(tmp_path: Path) -> None:
         folder(tmp_path)
     (tmp_path / "file").mkdir()
     (tmp_path / "file" / "partial").write_text("")
-    with pytest.raises(ValueError, match="is no folder"):
+    with pytest.raises(ValueError, match="is not a folder"):
         folder(tmp_path / "file")
 
 

@@ -82,7 +82,7 @@ def test_cases_have_distinct_names_and_compare_with_contenders_that_exist(device
         assert len(set(names)) == len(names), case.key
         assert case.contenders[0].ours, case.key
         for contender in case.contenders:
-            assert contender.beside in ("", *names), case.key
+            assert contender.against in ("", *names), case.key
             assert 0 < contender.share <= 1 or (contender.least and contender.share > 1)
             assert not contender.tier or contender.ours, "only our code has tiers to force"
 

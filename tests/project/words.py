@@ -17,9 +17,10 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
-CHECKED = ("leakcore", "tests", "bench", "examples", "docs")
+CHECKED = ("leakcore", "csrc", "tests", "bench", "examples", "docs")
+SUFFIXES = (".py", ".md", ".toml", ".h", ".cpp", ".cu", ".cuh")
 LIST = "tests/project/words.toml"
-NOT_PROSE = {"tests/project/words.py", "tests/project/test_words.py"}
+NOT_PROSE = (LIST, "tests/project/words.py", "tests/project/test_words.py", "tests/fuzz/corpus")
 
 
 class Words(NamedTuple):
@@ -81,28 +82,28 @@ def _phrases(path: str, text: str, first: int, words: Words) -> Iterator[Use]:
 
 
 def all_uses(words: Words) -> dict[str, list[Use]]:
-    """{folder: its refused words}, of every folder that is checked; files right in docs/ belong to the folder docs."""
+    """{folder: its refused words}, of every folder that is checked. README.md and its neighbours are of folder `.`."""
     out: dict[str, list[Use]] = {}
-    for top in CHECKED:
-        for file in sorted((ROOT / top).rglob("*")):
+    for files in (ROOT.glob("*.md"), *(sorted((ROOT / top).rglob("*")) for top in CHECKED)):
+        for file in files:
             path = file.relative_to(ROOT).as_posix()
-            if file.suffix not in (".py", ".md") or "__pycache__" in path or path in NOT_PROSE:
+            if file.suffix not in SUFFIXES or "__pycache__" in path or path.startswith(NOT_PROSE):
                 continue
             folder = out.setdefault(file.parent.relative_to(ROOT).as_posix(), [])
             folder += uses(path, file.read_text(encoding="utf-8"), words)
     return out
 
 
-def problems(words: Words, found_by_folder: dict[str, list[Use]]) -> list[str]:
+def problems(words: Words, uses_by_folder: dict[str, list[Use]]) -> list[str]:
     """Refused words outside the folders that are not clean yet, and folders that should leave that list."""
     out = []
-    for folder, refused in found_by_folder.items():
+    for folder, refused in uses_by_folder.items():
         if folder not in words.not_yet:
             out += [str(use) for use in refused]
         elif not refused:
             out.append(f"{folder}: is clean; take it off not_yet in {LIST}")
     out += [f"{folder}: no such folder; take it off not_yet in {LIST}"
-            for folder in words.not_yet if folder not in found_by_folder]  # fmt: skip
+            for folder in words.not_yet if folder not in uses_by_folder]  # fmt: skip
     return out
 
 

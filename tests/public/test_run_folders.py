@@ -178,7 +178,7 @@ def test_damage_is_refused_before_any_work(
         piece.write_bytes(good)
         (piece.parent / "thesis.txt").write_text("mine")
         before = _content(cut)
-        with pytest.raises(ValueError, match=r"thesis\.txt: is no file of leakcore's"):
+        with pytest.raises(ValueError, match=r"thesis\.txt: is not a file of leakcore's"):
             run(cut)
         assert _content(cut) == before
     (piece.parent / "thesis.txt").unlink()
@@ -231,7 +231,7 @@ def test_another_seed_and_another_version_are_refused(tmp_path: Path, monkeypatc
 def test_a_users_report_is_not_overwritten(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("my own")
     for run in (_audit, _claim):
-        with pytest.raises(ValueError, match=r"not leakcore's|no report of leakcore's"):
+        with pytest.raises(ValueError, match=r"not leakcore's|not a report of leakcore's"):
             run(tmp_path)
     assert _content(tmp_path) == {name: b"my own"}
 

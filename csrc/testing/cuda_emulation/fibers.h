@@ -17,7 +17,7 @@ class Fibers {
   void start(int k, void (*body)(void*), void* context);
   // Runs fiber k until it pauses or ends.
   void resume(int k);
-  // From within a fiber: back to whoever resumed it.
+  // From within a fiber: back to the caller of resume.
   void pause();
 
  private:

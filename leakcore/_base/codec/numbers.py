@@ -73,7 +73,7 @@ def floats(plain: Any) -> Any:
     if isinstance(plain, list):
         return [floats(v) for v in plain]
     if (value := float_of(plain)) is MISSING:
-        raise ValueError(f"{printable(repr(plain), 60)} is no number")
+        raise ValueError(f"{printable(repr(plain), 60)} is not a number")
     return value
 
 

@@ -130,7 +130,7 @@ class Reader:
             raise ValueError(f"{where or 'it'}: {printable(why)}") from None
 
     def dataclass(self, plain: Any, base: type, where: str = "", *, by_fields: bool = False) -> Any:
-        """MISSING for what is no mapping. by_fields: also where the class has a form of its own."""
+        """MISSING for what is not a mapping. by_fields: read the fields even of a class with a form of its own."""
         if not isinstance(plain, dict):
             return MISSING
         fields = dict(plain)

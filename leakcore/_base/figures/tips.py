@@ -27,13 +27,13 @@ class Tips:
         x, y = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
         (left, right), (low, high) = sorted(axes.get_xlim()), sorted(axes.get_ylim())
         inside = (x >= left) & (x <= right) & (y >= low) & (y <= high)
-        shown = [text for text, drawn in zip(texts, inside, strict=True) if drawn]
-        if not shown:
+        visible = [text for text, drawn in zip(texts, inside, strict=True) if drawn]
+        if not visible:
             return
         axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
         axes.plot(
             x[inside], y[inside], ls="", marker="o", ms=11, mew=0, alpha=_UNSEEN, zorder=10,
-            gid=self._next(shown), clip_on=False,
+            gid=self._next(visible), clip_on=False,
         )  # fmt: skip
 
     def areas(self, axes: Axes, edges: Any, texts: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def axes_of(ax: Axes | None) -> Axes:
-    """These axes, or those of a new figure of pyplot's, which a notebook shows."""
+    """These axes, or the axes of a new pyplot figure, which a notebook shows."""
     if ax is not None:
         return ax
     from matplotlib import pyplot

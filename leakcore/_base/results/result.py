@@ -117,7 +117,7 @@ class Result(Record):
         return format(float(self), spec) if spec else str(self)
 
     def _other(self, other: object) -> Any:
-        """The number that this one is compared with, None where it is no number."""
+        """The number to compare with; None where `other` is not a number."""
         if isinstance(other, Result):
             require_comparable(self, other)
             return other.value
@@ -141,7 +141,7 @@ class Result(Record):
         return NotImplemented if number is None else self.value >= number
 
     def table_rows(self) -> Rows:
-        """What is shown of it, as (name, value in words)."""
+        """The lines of its table, as (name, value in words)."""
         rows = [("value", rounded(self.value, self.kind))]
         if self.interval is not None:
             low, high = (rounded(end, side) for end, side in zip(self.interval, ("lower", "upper"), strict=True))

@@ -1,8 +1,8 @@
-"""One run at a time in a folder, whoever else tries: another thread, another process, under any name of the folder.
+"""One run at a time in a folder: another thread or process is refused, under any name of the folder.
 
 `flock` of a file in the folder. It belongs to the open file, not to the process as POSIX locks do: two threads exclude
-each other, and closing some other handle of the file does not lift it. The kernel lifts it when the process ends,
-however that ends. Only a child made by fork would keep it alive; so every child closes its copy at once.
+each other, and closing another handle of the file does not lift it. The kernel lifts it when the process ends, in
+whatever way. Only a forked child would keep it alive; so every child closes its copy at once.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def require_ours(folder: Path, report: str, schema: str = "leakcore.") -> None:
         content = read_json(path, constants=True)
     if not isinstance(content, dict) or not str(content.get("schema", "")).startswith(schema):
         raise ValueError(
-            f"{path}: is no report of leakcore's and would be overwritten; move it, or choose another folder"
+            f"{path}: is not a report of leakcore's and would be overwritten; move it, or choose another folder"
         )
     if not os.access(path, os.W_OK, effective_ids=True):
         raise ValueError(f"{path}: is read-only and would be overwritten; move it, or choose another folder")

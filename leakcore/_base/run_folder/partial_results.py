@@ -1,8 +1,8 @@
 """Run folders: the finished pieces of a long command, so that whatever ends it loses nothing that was finished.
 
 A folder belongs to one run: `run.json` says which (command, configuration, seed, versions, arithmetic), every piece is
-a file of its own next to it, written atomically, with a checksum, never changed. Whatever is not as it was left is
-refused before any work and is not touched: a folder may hold somebody's only copy of something.
+a file of its own next to it, written atomically, with a checksum, never changed. A file that is not as it was left is
+refused before any work and is not touched: it may be somebody's only copy of something.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from leakcore._base.run_folder.sealed_file import MANIFEST, check_seal, seal, un
 class PartialResults:
     """Pieces of one run by name, in out/partial/RUN; `out=None` keeps nothing.
 
-    `bound_to` is what the run depends on, JSON-ready (`identity` makes it). Opening a folder checks all that is in it:
-    ValueError says what is wrong and what to do where it is damaged, another run's, holds what is not ours, or another
-    process is at work in it. Work in it begins with the first piece that is missing; from then on, until `close`,
-    `remove` or the end of this object, the folder is locked: whoever else begins, in any thread or process, is refused
-    by `FolderBusy`, a ValueError, before he computes anything. As a context manager it closes itself, so that what an
-    exception keeps alive does not keep the lock.
+    `bound_to` is what the run depends on, JSON-ready (`identity` makes it). Opening a folder checks everything in it. A
+    ValueError says what is wrong and what to do if the folder is damaged, belongs to another run, holds a file that is
+    not ours, or is in use by another process. Work in it begins with the first missing piece. From then on, until
+    `close`, `remove` or the end of this object, the folder is locked: another run that begins, in any thread or
+    process, is refused by `FolderBusy`, a ValueError, before it computes anything. As a context manager it closes
+    itself, so that an exception's traceback does not keep the lock alive.
     `checkpoints`: it also holds the folders of `dpsgd.Execution(checkpoint=…)`, which are checked as well.
     """
 
@@ -49,7 +49,7 @@ class PartialResults:
         self._beginning = threading.Lock()
         self._names: set[str] = set()
         if self._folder is not None:
-            _check_beside(self._folder)
+            _check_parent(self._folder)
             if self._folder.exists():
                 self._open(self._folder)
 
@@ -136,7 +136,7 @@ class PartialResults:
             shutil.rmtree(done, ignore_errors=True)
             lock.release()
         with contextlib.suppress(OSError):
-            folder.parent.rmdir()  # unless another run lies beside it
+            folder.parent.rmdir()  # unless another run has a folder there
 
     def _file(self, name: str) -> Path | None:
         """Where the piece lies, None where it does not."""
@@ -208,14 +208,14 @@ class PartialResults:
     def _check(self, folder: Path) -> bool:
         """Read and check everything; whether there are pieces, all of this very run. Nothing is written."""
         if not folder.is_dir():
-            raise ValueError(f"{folder}: is no folder; remove it, or choose another output folder")
+            raise ValueError(f"{folder}: is not a folder; remove it, or choose another output folder")
         there = sorted(p for p in folder.iterdir() if p.name != _LOCK and not _TEMPORARY.fullmatch(p.name))
         if not there:
             return False
         manifest = folder / MANIFEST
         if manifest not in there:
             raise ValueError(
-                f"{folder}: holds {there[0].name} but no {MANIFEST}: is no unfinished run of this version of "
+                f"{folder}: holds {there[0].name} but no {MANIFEST}: is not an unfinished run of this version of "
                 "leakcore; remove the folder if nobody needs it, or choose another output folder"
             )
         there_bound_to = unseal(manifest)
@@ -233,7 +233,7 @@ class PartialResults:
                 _check_checkpoint(path)
             else:
                 raise ValueError(
-                    f"{path}: is no file of leakcore's; move it elsewhere: {folder} is removed when its run is finished"
+                    f"{path}: is not a file of leakcore's; move it elsewhere: {folder} is removed when its run ends"
                 )
         return bool(pieces)
 
@@ -266,20 +266,20 @@ def _clear_leftovers(folder: Path) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _check_beside(folder: Path) -> None:
-    """What lies beside a run's folder must be other runs' folders."""
+def _check_parent(folder: Path) -> None:
+    """The folder around a run's folder may hold folders of other runs only."""
     parent = folder.parent
     try:
         there = sorted(parent.iterdir())
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        raise ValueError(f"{parent}: is no folder; move it, or choose another output folder") from None
+        raise ValueError(f"{parent}: is not a folder; move it, or choose another output folder") from None
     for path in there:
         another = path == folder or path.name.startswith(".") or path.is_dir()
-        if not another and os.path.lexists(path):  # a run that has just finished is there no more
+        if not another and os.path.lexists(path):  # a run that has just finished is no longer there
             raise ValueError(
-                f"{path}: is no file of leakcore's; move it elsewhere: {parent} is for unfinished runs, or choose "
+                f"{path}: is not a file of leakcore's; move it elsewhere: {parent} is for unfinished runs, or choose "
                 "another output folder"
             )
 
@@ -289,6 +289,6 @@ def _check_checkpoint(folder: Path) -> None:
     for path in sorted(p for p in folder.iterdir() if not _TEMPORARY.fullmatch(p.name)):
         if path.suffix != ".npz":
             raise ValueError(
-                f"{path}: is no file of leakcore's; move it elsewhere: the folder is removed when finished"
+                f"{path}: is not a file of leakcore's; move it elsewhere: the folder is removed when finished"
             )
         check_seal(path)

@@ -1,4 +1,4 @@
-"""One file of a run folder: a value under a name, with a checksum of both, so that a copy is no other piece.
+"""One file of a run folder: a value under a name, with a checksum of both: a copy cannot pass for another piece.
 
 Without arrays it is JSON, with arrays an npz file whose entry "facts" is that JSON. Written atomically, never changed.
 """

@@ -167,32 +167,32 @@ def audit(config_path: Path | None, **params: Any) -> None:
     """
     from leakcore.audit import read_config, read_report
 
-    given = {name: value for name, value in params.items() if value is not None and value is not False}
-    where = {key: given.pop(name) for name, key in _OF_REPORT.items() if name in given}
+    options = {name: value for name, value in params.items() if value is not None and value is not False}
+    where = {key: options.pop(name) for name, key in _OF_REPORT.items() if name in options}
     form, sections = (None, {}) if config_path is None else checked(lambda: read_config(config_path))
     report = {**checked(lambda: read_report(sections.get("report", {}))), **where}
-    form = _form(form, given, config_path)
+    form = _form(form, options, config_path)
     short = form in ("trace", "scores")
     named = report["json"] not in (None, "-") or report["html"] is not None
     folder = None if short and named and report["out"] is None else Path(report["out"] or _OUT)
     places = {name: Path(report[name]) for name in ("json", "html") if report[name] not in (None, "-")}
     for name, path in places.items():
         require_place(name, path)
-    _require_apart(places, folder, {"config": config_path, **_read_files(sections, given)})
+    _require_apart(places, folder, {"config": config_path, **_read_files(sections, options)})
     limit = report["fail_above"]
     if limit is not None:
         checked(lambda: _require_limit(limit))
     show = bars()
-    made = {"trace": _trace, "scores": _scores, "claim": _claim, "run": _run}[form]
-    kept = None if folder is None or form not in _RUNS else folder / "partial" / _RUNS[form]
-    found = checked(lambda: made(sections, given, folder, show), pieces=kept, names=_as_options(form, given))
-    _finish(found, folder, report, written=not short)
+    make = {"trace": _trace, "scores": _scores, "claim": _claim, "run": _run}[form]
+    pieces = None if folder is None or form not in _RUNS else folder / "partial" / _RUNS[form]
+    result = checked(lambda: make(sections, options, folder, show), pieces=pieces, names=_as_options(form, options))
+    _finish(result, folder, report, written=not short)
 
 
-def _form(of_file: str | None, given: dict[str, Any], config_path: Path | None) -> str:
+def _form(of_file: str | None, options: dict[str, Any], config_path: Path | None) -> str:
     """The form that file and options ask for. Every option must belong to it."""
     asked = [(form, option) for form, option in (("trace", "trace"), ("scores", "scores"), ("claim", "attack"))
-             if option in given]  # fmt: skip
+             if option in options]  # fmt: skip
     if len(asked) > 1:
         raise click.UsageError(f"--{asked[0][1]}, --{asked[1][1]}: different audits, one at a time")
     if config_path is not None and of_file is None and not asked:
@@ -204,7 +204,7 @@ def _form(of_file: str | None, given: dict[str, Any], config_path: Path | None) 
         raise click.UsageError(f"--{asked[0][1]}: --config {config_path} describes another audit, [{of_file}]"
                                .replace("[claim]", "of a claimed ε"))  # fmt: skip
     parameters = {p.name: p.opts[0] for p in click.get_current_context().command.params}
-    for name in given:
+    for name in options:
         known = (
             name not in _NOT_OF_A_RUN if form == "run" else name in (_CLAIM_KEYS if form == "claim" else _KEYS[form])
         )
@@ -213,12 +213,12 @@ def _form(of_file: str | None, given: dict[str, Any], config_path: Path | None) 
     return form
 
 
-def _as_options(form: str, given: dict[str, Any]) -> dict[str, str]:
-    """The options that were given, by what the library calls what they say."""
-    options = {p.name: p.opts[0] for p in click.get_current_context().command.params}
+def _as_options(form: str, options: dict[str, Any]) -> dict[str, str]:
+    """The options on the command line, by the library's name for the same value."""
+    flags = {p.name: p.opts[0] for p in click.get_current_context().command.params}
     if form == "claim":
-        return {".".join(_CLAIM_KEYS[name]): options[name] for name in given}
-    keys = {_KEYS[form][name]: options[name] for name in given} if form in _KEYS else {}
+        return {".".join(_CLAIM_KEYS[name]): flags[name] for name in options}
+    keys = {_KEYS[form][name]: flags[name] for name in options} if form in _KEYS else {}
     return {**keys, **{f"{form}.{key}": option for key, option in keys.items()}}
 
 
@@ -227,10 +227,10 @@ def _only_with(name: str) -> str:
     return ": only with " + " or ".join(option for option, keys in own.items() if name in keys)
 
 
-def _read_files(sections: Any, given: dict[str, Any]) -> dict[str, Any]:
+def _read_files(sections: Any, options: dict[str, Any]) -> dict[str, Any]:
     """The files that the audit reads, by what names them."""
     named = {f"[{form}] file": sections.get(form, {}).get("file") for form in ("trace", "scores")}
-    files = {**named, **{f"--{option}": given.get(option) for option in ("trace", "scores")}}
+    files = {**named, **{f"--{option}": options.get(option) for option in ("trace", "scores")}}
     parts = {name: file if isinstance(file, list) else [file] for name, file in files.items()}
     return {
         name if i == 1 else f"{name} ({i})": path for name, paths in parts.items() for i, path in enumerate(paths, 1)
@@ -261,31 +261,31 @@ def _require_limit(limit: Any) -> None:
     check.non_negative(**{"--fail-above": limit})
 
 
-def _section(form: str, sections: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _section(form: str, sections: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     """[trace] or [scores], checked, with options before the file's keys."""
     from leakcore.audit import read_form
 
-    keys = read_form(form, {**sections.get(form, {}), **{_KEYS[form][name]: value for name, value in given.items()}})
+    keys = read_form(form, {**sections.get(form, {}), **{_KEYS[form][name]: value for name, value in options.items()}})
     for file in keys["file"] if isinstance(keys["file"], tuple) else (keys["file"],):
         if not Path(file).is_file():
-            asked = f"--{form} {file}" if given.get(form) is not None else f"[{form}] file = {file!r}"
+            asked = f"--{form} {file}" if options.get(form) is not None else f"[{form}] file = {file!r}"
             raise click.UsageError(f"{asked}: no such file")
     return keys
 
 
-def _trace(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
+def _trace(sections: Any, options: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
     from leakcore import audit as audits
 
-    keys = _section("trace", sections, given)
+    keys = _section("trace", sections, options)
     _require_folder(folder)
     file = keys.pop("file")
     return audits.from_trace(audits.join(file) if isinstance(file, tuple) else file, **keys)
 
 
-def _scores(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
+def _scores(sections: Any, options: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
     from leakcore import audit as audits
 
-    keys = _section("scores", sections, given)
+    keys = _section("scores", sections, options)
     names = {name: keys.pop(name) for name in ("members", "non_members", "values", "labels", "higher")}
     design = audits.Retrained(k=keys.pop("k"), seed=keys.pop("seed"))
     retrained = keys.pop("retrained")
@@ -299,24 +299,24 @@ def _scores(sections: Any, given: dict[str, Any], folder: Path | None, show: Any
     return audits.from_scores(scores, retrained=design if retrained else False, **keys)
 
 
-def _claim(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
+def _claim(sections: Any, options: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
     from leakcore import audit as audits
 
     merged = {name: dict(keys) for name, keys in sections.items() if name != "report"}
-    for name, value in given.items():
+    for name, value in options.items():
         section, key = _CLAIM_KEYS[name]
         merged.setdefault(section, {})[key] = value
-    if not sections and "noise_multiplier" not in given:
+    if not sections and "noise_multiplier" not in options:
         merged.setdefault("claim", {}).setdefault("epsilon", _CLAIM)
     return audits.claim(audits.ClaimConfig.from_dict(merged), folder=folder, progress=show)
 
 
-def _run(sections: Any, given: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
+def _run(sections: Any, options: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
     from leakcore import audit as audits
     from leakcore.audit import run_config
 
     try:
-        return audits.run(run_config(sections.get("run", {}), given), folder=folder, progress=show)
+        return audits.run(run_config(sections.get("run", {}), options), folder=folder, progress=show)
     except FloatingPointError as error:
         advice = "take a larger --num-rows, or a smaller learning_rate in [run] of a --config file"
         raise overflowed(error, advice) from error
@@ -329,13 +329,13 @@ def _require_folder(folder: Path | None) -> None:
         require_report_folder(folder)
 
 
-def _finish(found: audits.AuditReport, folder: Path | None, report: dict[str, Any], *, written: bool) -> NoReturn:
+def _finish(result: audits.AuditReport, folder: Path | None, report: dict[str, Any], *, written: bool) -> NoReturn:
     """Write, print, and leave with the gate's exit code. written: the folder has the report, but for a limit."""
     import shutil
 
     limit = report["fail_above"]
     if limit is not None:
-        found = checked(lambda: found.with_limit(limit))
+        result = checked(lambda: result.with_limit(limit))
     places: list[tuple[str, Path]] = []
     if folder is not None:
         places += [("html", folder / "report.html"), ("json", folder / "report.json")]
@@ -344,21 +344,21 @@ def _finish(found: audits.AuditReport, folder: Path | None, report: dict[str, An
     else:
         done = list(places)
     places += [(kind, Path(report[kind])) for kind in ("html", "json") if report[kind] not in (None, "-")]
-    checked(lambda: _write(found, places))
+    checked(lambda: _write(result, places))
     width = min(110, max(72, shutil.get_terminal_size((110, 24)).columns))
     files = [path for _, path in dict.fromkeys([*done, *places])]
-    finish(found, report["json"] == "-", lambda: found.to_text(width=width), files)
-    if found.passed is None and found.gated:
-        click.echo(f"GATE NOT DECIDED: {found.undecided}.", err=True)
+    finish(result, report["json"] == "-", lambda: result.to_text(width=width), files)
+    if result.passed is None and result.gated:
+        click.echo(f"GATE NOT DECIDED: {result.undecided}.", err=True)
         sys.exit(2)
-    if found.passed is False:
-        click.echo("GATE FAILED: " + " ".join([*found.all_contradictions, *found.exceeded]), err=True)
-    sys.exit(1 if found.passed is False else 0)
+    if result.passed is False:
+        click.echo("GATE FAILED: " + " ".join([*result.all_contradictions, *result.exceeded]), err=True)
+    sys.exit(1 if result.passed is False else 0)
 
 
-def _write(found: audits.AuditReport, places: list[tuple[str, Path]]) -> None:
+def _write(result: audits.AuditReport, places: list[tuple[str, Path]]) -> None:
     for kind, path in places:
         if kind == "html":
-            found.to_html(path)
+            result.to_html(path)
         else:
-            found.to_json(path, indent=2)
+            result.to_json(path, indent=2)

@@ -66,14 +66,14 @@ def _lines(result: ReconstructionBound) -> Iterator[str]:
     from leakcore.audit import fixed, guarantee, number
 
     value, log_value = float(result.value), float(result.log_value)
-    shown = (
+    success = (
         fixed(result, 4)
         if value >= 1e-3
         else number(result)
         if value > 0
         else f"exp({number(log_value, 6, result.kind)})"
     )
-    yield f"reconstruction success  {shown}"
+    yield f"reconstruction success  {success}"
     yield f"kind        {guarantee(result)}"
     yield f"method      {result.method}"
     if result.interval is not None:

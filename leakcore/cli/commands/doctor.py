@@ -30,5 +30,5 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     width = max(map(len, facts))
     for name, value in facts.items():
         between = "\n" + " " * (width + 2) if name in ("missing", "wrong") else ", "
-        shown = between.join(map(str, value)) or "none" if isinstance(value, list) else value
-        yield f"{name:<{width}}  {shown}"
+        text = between.join(map(str, value)) or "none" if isinstance(value, list) else value
+        yield f"{name:<{width}}  {text}"

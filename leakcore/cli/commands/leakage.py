@@ -71,8 +71,8 @@ def leakage(model: str, figure: Path | None, as_json: bool, **options: Any) -> N
         raise click.UsageError(f"--figure {figure}: must end in .png, .svg or .pdf")
     if figure is not None:
         require_place("figure", figure)
-    kept = None if options["out"] is None else options["out"] / "partial" / "leakage"
-    report = checked(lambda: _measured(model, **options), pieces=kept)
+    pieces = None if options["out"] is None else options["out"] / "partial" / "leakage"
+    report = checked(lambda: _measured(model, **options), pieces=pieces)
     if figure is not None:
         checked(lambda: _drawn(report, figure))
     finish(report.without_samples().to_dict(), as_json, report.to_text, [] if figure is None else [figure])
@@ -83,10 +83,10 @@ def _drawn(report: Any, figure: Path) -> None:
 
     from leakcore._base.files.writing import write_atomically
 
-    held = io.BytesIO()
-    report.figure().savefig(held, format=figure.suffix[1:], dpi=130)
+    picture = io.BytesIO()
+    report.figure().savefig(picture, format=figure.suffix[1:], dpi=130)
     try:
-        write_atomically(figure, held.getvalue())
+        write_atomically(figure, picture.getvalue())
     except OSError as error:
         raise ValueError(f"figure={str(figure)!r}: cannot be written ({error.strerror})") from error
 
@@ -201,8 +201,8 @@ def _data(data: str, attributes: tuple[str, ...]) -> tuple[Any, Any, dict[str, A
     if data in _NAMED:
         if attributes:
             raise ValueError(f"attribute={attributes[0]!r}: {data} has none; give a file of your own")
-        found = _named(data)
-        return (found.images() if found.shape is not None else found.features), found.labels, None
+        dataset = _named(data)
+        return (dataset.images() if dataset.shape is not None else dataset.features), dataset.labels, None
     if not Path(data).is_file():
         raise ValueError(f"--data {data}: no such file, nor one of {', '.join(_NAMED)}")
     arrays = read_arrays(Path(data))

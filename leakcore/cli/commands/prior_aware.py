@@ -186,7 +186,7 @@ def _played(setting: _Setting, out: Path | None) -> _Played:
         sample_rate=dpsgd.PoissonBatches(sample_rate, expected_batch_size=sample_rate * setting.num_rows),
         seed=setting.seed,
     )
-    shown = bars()
+    show = bars()
     total = check.integer(1, None, runs=setting.runs)
     settings = {
         **ensemble.settings(), "dataset": setting.dataset, "num_rows": setting.num_rows,
@@ -205,7 +205,7 @@ def _played(setting: _Setting, out: Path | None) -> _Played:
                 runs=range(first, first + count),
                 confidence=setting.confidence,
                 execution=dpsgd.Execution(
-                    progress=None if shown is None else lambda done, _: shown("prior-aware attack", first + done, total)
+                    progress=None if show is None else lambda done, _: show("prior-aware attack", first + done, total)
                 ),
             )
         except FloatingPointError as error:

@@ -46,10 +46,10 @@ def reproduce(name: str, scale: str, out: Path, as_json: bool, **how: Any) -> No
 
     if name == "list":
         for key in experiments.names():
-            found = experiments.find(key)
-            needs = f"  [{', '.join(found.needs)}]" if found.needs else ""
-            takes = f"  ({found.quick})" if found.quick else ""
-            click.echo(f"{key:<24} {found.title}{needs}{takes}")
+            experiment = experiments.find(key)
+            needs = f"  [{', '.join(experiment.needs)}]" if experiment.needs else ""
+            takes = f"  ({experiment.quick})" if experiment.quick else ""
+            click.echo(f"{key:<24} {experiment.title}{needs}{takes}")
         return
     if scale == "quick" and not is_quiet() and name in experiments.names() and (takes := experiments.find(name).quick):
         click.echo(f"{name} at quick scale: {takes} on two cores", err=True)

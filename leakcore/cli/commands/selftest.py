@@ -27,6 +27,6 @@ def selftest(audits: int, confidence: float, seed: int, as_json: bool) -> None:
     """
     from leakcore import audit as audits_of
 
-    found = checked(lambda: audits_of.selftest(audits=audits, confidence=confidence, seed=seed, progress=bars()))
-    finish(found, as_json, found.to_text)
-    sys.exit(0 if found.passed else 1)
+    result = checked(lambda: audits_of.selftest(audits=audits, confidence=confidence, seed=seed, progress=bars()))
+    finish(result, as_json, result.to_text)
+    sys.exit(0 if result.passed else 1)
