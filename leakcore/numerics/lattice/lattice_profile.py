@@ -1,25 +1,20 @@
-"""δ(ε) and ε(δ) from lattice laws: a tilt whose window is narrow, and a lattice as fine as is wanted.
-
-Schedules of many different steps are brought to a few before: less noise and a larger sample for the upper limit, the
-contrary for the lower one. Who sees a step of less noise, or of a larger rate, can make one of the other from it.
-"""
+"""δ(ε) and ε(δ) from lattice laws: a tilt whose window is narrow, and a lattice as fine as is wanted."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from leakcore.numerics.lattice.law import CoarseLaw, LatticeLaw, Window, groups_of
-from leakcore.numerics.lattice.steps import StepCells, loss_range
-from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss, StepGroup
+from leakcore.numerics.lattice.cells import StepLaw
+from leakcore.numerics.lattice.law import CoarseLaw, LatticeLaw, Window
+from leakcore.numerics.privacy_loss.loss import AccuracyError
 
 FIRST_BITS, SECOND_BITS, LAST_BITS = 13, 16, 19
 """log₂ of the lattice's points: to choose a tilt, to begin with, and at most (half a second)."""
-_MOST_GROUPS = 24
 _WEAKER = (0.75, 0.56, 0.42, 0.32, 0.24, 0.18, 0.13, 0.1)
 """Tilts that are tried, as parts of the last one: rare large losses may have most of a stronger one's mass."""
 _SHARE = 9.0
@@ -71,7 +66,7 @@ class ProfileQuestion:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Limit:
+class Limit:
     """What one limit is made from."""
 
     coarse: CoarseLaw
@@ -79,14 +74,14 @@ class _Limit:
     dominating: bool
 
     def law(self, bits: int) -> LatticeLaw:
-        size = 1 << max(bits - (len(self.coarse.groups) - 1).bit_length(), 12)
+        size = 1 << max(bits - (len(self.coarse.laws) - 1).bit_length(), 12)
         spacing = self.window.width / (size - 4)
-        fine = list(zip(self.coarse.groups, self.window.fine, strict=True))
-        for group, ends in fine:
-            low, high = loss_range(group, self.coarse.reach)
+        fine = list(zip(self.coarse.laws, self.window.fine, strict=True))
+        for law, ends in fine:
+            low, high = law.loss_range(self.coarse.reach)
             if not min(high, ends[1]) - max(low, ends[0]) <= _MOST_CELLS * spacing:
                 raise AccuracyError("one step's loss is too wide for the lattice of their sum")
-        cells = [StepCells(group, spacing, self.coarse.reach, ends) for group, ends in fine]
+        cells = [law.cells(spacing, self.coarse.reach, ends) for law, ends in fine]
         return LatticeLaw(self.coarse, self.window, spacing, size, cells, self.dominating)
 
     def answer(self, question: ProfileQuestion, bits: int, start: float) -> float:
@@ -98,38 +93,42 @@ class _Limit:
 
 
 @contextlib.contextmanager
-def _in_floats(groups: list[StepGroup]) -> Iterator[None]:
+def in_floats(laws: Sequence[StepLaw]) -> Iterator[None]:
     """AccuracyError where a float cannot hold the loss of so little noise."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
         try:
             yield
         except (OverflowError, ZeroDivisionError, ValueError, IndexError, MemoryError) as error:
-            raise AccuracyError(
-                f"noise_multiplier={min(g.sigma for g in groups):g}: the privacy loss is out of a float's reach"
-            ) from error
+            raise AccuracyError(f"{laws[0]}: the privacy loss is out of a float's reach") from error
 
 
-def upper_limit(loss: PrivacyLoss, question: ProfileQuestion, direction: str, bits: int) -> float:
+@dataclasses.dataclass(frozen=True)
+class Sides:
+    """A composition from both sides: step laws that dominate it, and step laws that it dominates; often the same."""
+
+    upper: tuple[StepLaw, ...]
+    lower: tuple[StepLaw, ...]
+
+
+def upper_limit(sides: Sides, question: ProfileQuestion, direction: str, bits: int) -> float:
     """The upper limit alone, from a lattice of 2^bits points; proved like the other one."""
-    groups = groups_of(loss)
-    with _in_floats(groups):
-        floor = _log_floor(groups, question, direction)
-        side, high = _prepared(_merged(groups, True), floor, direction, question, True, (0.5, 0.25, 0.1))
+    with in_floats(sides.upper):
+        floor = _log_floor(sides.upper, question, direction)
+        side, high = prepared(sides.upper, floor, direction, question, True, (0.5, 0.25, 0.1))
         return min(high, side.answer(question, bits, high))
 
 
-def limits(loss: PrivacyLoss, question: ProfileQuestion, direction: str, bits: int = LAST_BITS) -> tuple[float, float]:
+def limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int = LAST_BITS) -> tuple[float, float]:
     """(low, high) around the answer, low perhaps −∞. `bits`: log₂ of the most lattice points.
 
     AccuracyError where a float cannot hold the loss.
     """
-    groups = groups_of(loss)
-    with _in_floats(groups):
-        floor = _log_floor(groups, question, direction)
-        upper, high = _prepared(_merged(groups, True), floor, direction, question, True)
+    with in_floats(sides.upper):
+        floor = _log_floor(sides.upper, question, direction)
+        upper, high = prepared(sides.upper, floor, direction, question, True)
         lower = dataclasses.replace(upper, dominating=False)
-        if len(groups) > _MOST_GROUPS:
-            lower, _ = _prepared(_merged(groups, False), floor, direction, question, False)
+        if sides.lower != sides.upper:
+            lower, _ = prepared(sides.lower, floor, direction, question, False)
         low, size = -math.inf, min(SECOND_BITS, bits)
         while True:
             high = min(high, upper.answer(question, size, high))
@@ -144,21 +143,21 @@ def limits(loss: PrivacyLoss, question: ProfileQuestion, direction: str, bits: i
     return low, high
 
 
-def _prepared(
-    groups: list[StepGroup],
+def prepared(
+    laws: Sequence[StepLaw],
     log_floor: float,
     direction: str,
     question: ProfileQuestion,
     dominating: bool,
     weaker: tuple[float, ...] = _WEAKER,
-) -> tuple[_Limit, float]:
+) -> tuple[Limit, float]:
     """The tilt to work with, and the upper limit from a first lattice under Chernoff's tilt, or Chernoff's bound."""
-    coarse = CoarseLaw(groups, log_floor, direction == "remove")
+    coarse = CoarseLaw(laws, log_floor, direction == "remove")
     point = question.chernoff(coarse)
     best = coarse.window(point.gap)
     answer = (point.epsilon if question.epsilon is None else point.log_delta) + _LEFT_OUT
     for _ in range(2 if weaker is _WEAKER else 1):
-        answer = min(answer, _Limit(coarse, best, True).answer(question, FIRST_BITS, answer))
+        answer = min(answer, Limit(coarse, best, True).answer(question, FIRST_BITS, answer))
         point = question.moved(point, answer)
         for gap in [part * best.gap for part in weaker]:
             cumulant = float(coarse.cumulant(np.array([coarse.theta(gap)]))[0])
@@ -167,47 +166,23 @@ def _prepared(
             window = coarse.window(gap)
             if window.width < 0.8 * best.width:
                 best = window
-    return _Limit(coarse, best, dominating), answer
+    return Limit(coarse, best, dominating), answer
 
 
-def chernoff_tables(loss: PrivacyLoss, log_floor: float) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+def chernoff_tables(laws: Sequence[StepLaw], log_floor: float) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
     """`CoarseLaw.chernoff_table` of "remove" and of "add"."""
-    groups = _merged(groups_of(loss), True)
-    with _in_floats(groups):
-        return tuple(CoarseLaw(groups, log_floor, remove).chernoff_table() for remove in (True, False))
+    with in_floats(laws):
+        return tuple(CoarseLaw(laws, log_floor, remove).chernoff_table() for remove in (True, False))
 
 
-def _log_floor(groups: list[StepGroup], question: ProfileQuestion, direction: str) -> float:
+def _log_floor(laws: Sequence[StepLaw], question: ProfileQuestion, direction: str) -> float:
     """A guess from below of log δ: how far out single steps must be known."""
     if question.log_delta is not None:
         return question.log_delta
-    floor, few = -20.0, _merged(groups, True)
+    floor = -20.0
     for _ in range(8):
-        wanted = 1.5 * question.chernoff(CoarseLaw(few, floor, direction == "remove")).log_delta - 20.0
+        wanted = 1.5 * question.chernoff(CoarseLaw(laws, floor, direction == "remove")).log_delta - 20.0
         if wanted >= floor:
             break
         floor = wanted
     return floor
-
-
-def _merged(groups: list[StepGroup], up: bool) -> list[StepGroup]:
-    """At most a few groups that leak at least (`up`) or at most as much."""
-    if len(groups) <= _MOST_GROUPS:
-        return groups
-    sigma, rate = np.array([g.sigma for g in groups]), np.array([g.rate for g in groups])
-    count = np.array([g.count for g in groups])
-    bins = 1 if np.ptp(rate) == 0.0 else (_MOST_GROUPS if np.ptp(sigma) == 0.0 else math.isqrt(_MOST_GROUPS))
-    places = _bins(np.log(rate), bins) * _MOST_GROUPS + _bins(np.log(sigma), _MOST_GROUPS // bins)
-    quiet, loud = (np.min, np.max) if up else (np.max, np.min)
-    return [
-        StepGroup(float(quiet(sigma[places == k])), float(loud(rate[places == k])), int(count[places == k].sum()))
-        for k in np.unique(places)
-    ]
-
-
-def _bins(values: np.ndarray, bins: int) -> np.ndarray:
-    """Which of so many equal parts of the range each value lies in."""
-    width = float(np.ptp(values))
-    if width == 0.0:
-        return np.zeros(len(values), dtype=np.intp)
-    return np.asarray(np.minimum(((values - values.min()) / width * bins).astype(np.intp), bins - 1))

@@ -9,12 +9,14 @@ rounding, for which ten times the usual estimate is allowed.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy import fft
 
-from leakcore.numerics.lattice.steps import LatticeStep, StepCells, loss_range
-from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss, StepGroup
+from leakcore.numerics.lattice.cells import LatticeStep, LossCells, StepLaw
+from leakcore.numerics.privacy_loss.loss import AccuracyError
 
 _OUTSIDE = 34.0
 """−log of the tilted mass that may lie on either side of the window."""
@@ -29,51 +31,43 @@ _PAD = 0.01
 """Fraction of the window's width that is added on either side, since losses may end sharply there."""
 
 
-def groups_of(loss: PrivacyLoss) -> list[StepGroup]:
-    """All groups of the loss, the full batches as one more."""
-    groups = list(loss.groups)
-    if loss.gaussian_variance > 0.0:
-        groups.append(StepGroup(1.0 / math.sqrt(loss.gaussian_variance), 1.0, 1))
-    return groups
-
-
 class CoarseLaw:
     """Cumulant generating function of the dominating law with a few thousand points a step, for probabilities of
     e^{log_floor} or more: for tilts and windows, and Chernoff's bound."""
 
-    def __init__(self, groups: list[StepGroup], log_floor: float, remove: bool) -> None:
-        self.groups = groups
-        total = sum(g.count for g in groups)
+    def __init__(self, laws: Sequence[StepLaw], log_floor: float, remove: bool) -> None:
+        self.laws = laws
+        total = sum(law.count for law in laws)
         self.reach = math.sqrt(2.0 * (_LEFT_OUT + abs(log_floor) + math.log(total)))
         self.remove, self.sign, self.power = remove, (1.0 if remove else -1.0), (1.0 if remove else 0.0)
         self._log_nu, self._losses = [], []
-        for group in groups:
-            low, high = loss_range(group, self.reach)
+        for law in laws:
+            low, high = law.loss_range(self.reach)
             h = (high - low) / _COARSE
             if not 0.0 < h < 1e300:
-                raise group.out_of_reach(1.0)
-            law = StepCells(group, h, self.reach).dots(remove)
-            used = law.log_nu > -math.inf
-            self._losses.append((law.origin + law.index * h)[used])
-            self._log_nu.append(law.log_nu[used])
+                raise law.out_of_reach(1.0)
+            step = law.cells(h, self.reach).dots(remove)
+            used = step.log_nu > -math.inf
+            self._losses.append((step.origin + step.index * h)[used])
+            self._log_nu.append(step.log_nu[used])
         mean = variance = 0.0
-        for log_nu, losses, group in zip(self._log_nu, self._losses, groups, strict=True):
+        for log_nu, losses, law in zip(self._log_nu, self._losses, laws, strict=True):
             weights = np.exp(log_nu + self.power * losses)
             weights /= weights.sum()
             m = float(weights @ losses)
-            mean += group.count * m
-            variance += group.count * float(weights @ (losses - m) ** 2)
+            mean += law.count * m
+            variance += law.count * float(weights @ (losses - m) ** 2)
         self.mean, self.deviation = mean, math.sqrt(variance)
         if not 0.0 < self.deviation < math.inf:
-            raise groups[0].out_of_reach(self.power)
+            raise laws[0].out_of_reach(self.power)
 
     def cumulant(self, thetas: np.ndarray) -> np.ndarray:
         """K(θ) = log E_ν e^{θL} for each θ."""
         out = np.zeros(len(thetas))
-        for log_nu, losses, group in zip(self._log_nu, self._losses, self.groups, strict=True):
+        for log_nu, losses, law in zip(self._log_nu, self._losses, self.laws, strict=True):
             logs = log_nu + np.multiply.outer(thetas, losses)
             peak = logs.max(axis=1)
-            out += group.count * (peak + np.log(np.exp(logs - peak[:, None]).sum(axis=1)))
+            out += law.count * (peak + np.log(np.exp(logs - peak[:, None]).sum(axis=1)))
         return out
 
     def chernoff_table(self) -> tuple[np.ndarray, np.ndarray]:
@@ -118,10 +112,10 @@ class CoarseLaw:
             log_mass = self.cumulant(theta + side * s) - base - side * s * end
             powers.append(side * float(s[int(np.argmin(np.where(np.isfinite(log_mass), log_mass, np.inf)))]))
         fine = []
-        for log_nu, losses, group in zip(self._log_nu, self._losses, self.groups, strict=True):
+        for log_nu, losses, law in zip(self._log_nu, self._losses, self.laws, strict=True):
             # Mass beyond an end goes to that end, with the tilt's weight there. "remove" has a chord to its far end,
             # which must not matter to the bound of what lies beyond the window either.
-            few = _FINE + math.log(group.count)
+            few = _FINE + math.log(law.count)
             least = float(np.logaddexp.reduce(log_nu + theta * losses)) - few
             if self.remove:
                 lumped = np.logaddexp.accumulate(log_nu) + theta * losses
@@ -139,7 +133,7 @@ class CoarseLaw:
 
 class Window:
     """A tilt with the ends of its law, [low, high]; powers: of Chernoff's bounds of what is beyond; fine: of each
-    group's single steps."""
+    law's single steps."""
 
     def __init__(
         self, gap: float, low: float, high: float, powers: tuple[float, float], fine: tuple[tuple[float, float], ...]
@@ -152,6 +146,17 @@ class Window:
         return self.high - self.low
 
 
+class Tails(NamedTuple):
+    """At each point x: log δ(x), rounded to the law's side; log μ(L > x) from below; log ν(L > x) from above; log of
+    ν's mass at x from below."""
+
+    x: np.ndarray
+    log_delta: np.ndarray
+    log_mu: np.ndarray
+    log_nu: np.ndarray
+    log_at: np.ndarray
+
+
 class LatticeLaw:
     """sign·L under the tilt on a window, from above (`dominating`) or below, for δ(ε), ε(δ) and the blow-up.
 
@@ -160,27 +165,28 @@ class LatticeLaw:
     """
 
     def __init__(
-        self, coarse: CoarseLaw, window: Window, spacing: float, size: int, cells: list[StepCells], dominating: bool
+        self, coarse: CoarseLaw, window: Window, spacing: float, size: int, cells: list[LossCells], dominating: bool
     ) -> None:
         self.gap, self._h, self.dominating = window.gap, spacing, dominating
         remove, theta = coarse.remove, coarse.theta(window.gap)
         log_phi = np.zeros(size // 2 + 1, dtype=np.complex128)
         relative = np.zeros(size // 2 + 1)
         self.log_moment = self._slack = 0.0
-        start, beyond = 0.0, -math.inf
+        start, beyond, log_finite = 0.0, -math.inf, 0.0
         tails = [0.0, 0.0]
-        for group, parts in zip(coarse.groups, cells, strict=True):
+        for source, parts in zip(coarse.laws, cells, strict=True):
             law = parts.dots(remove) if dominating else parts.cells(remove, theta)
             step = _Tilted(law, theta, spacing, size)
             with np.errstate(divide="ignore", invalid="ignore"):
-                log_phi += group.count * np.log1p(step.transform)
-                relative += group.count * step.rounding / np.abs(1.0 + step.transform)
-            self.log_moment += group.count * step.log_moment
-            self._slack += group.count * _UNIT * (16.0 + abs(step.log_moment))
-            start += group.count * step.place
-            beyond = float(np.logaddexp(beyond, math.log(group.count) + law.log_beyond))
+                log_phi += source.count * np.log1p(step.transform)
+                relative += source.count * step.rounding / np.abs(1.0 + step.transform)
+            self.log_moment += source.count * step.log_moment
+            self._slack += source.count * _UNIT * (16.0 + abs(step.log_moment))
+            start += source.count * step.place
+            beyond = float(np.logaddexp(beyond, math.log(source.count) + law.log_beyond))
+            log_finite += source.count * math.log1p(-math.exp(law.log_infinite))
             for i, power in enumerate(window.powers):
-                tails[i] += group.count * step.log_moment_around(power, spacing)
+                tails[i] += source.count * step.log_moment_around(power, spacing)
         size_phi = np.exp(log_phi.real)
         with np.errstate(invalid="ignore"):
             wrong = np.where(size_phi > 0.0, size_phi * (relative + _UNIT * (4.0 + np.abs(log_phi))), 0.0)
@@ -192,7 +198,9 @@ class LatticeLaw:
         # Rounding differs from frequency to frequency, so that its squares add up, but not from point to point.
         usual = math.sqrt(2.0 * float(np.mean(wrong**2) + (_UNIT * math.log2(size)) ** 2 * np.mean(size_phi**2)) / size)
         self.noise = max(20.0 * usual, -2.0 * float(mass.min()))
-        self._beyond = beyond
+        with np.errstate(divide="ignore"):
+            self._infinite = float(np.log(-np.expm1(log_finite)))
+        self._beyond = float(np.logaddexp(beyond, self._infinite))
         ends = (float(x[0]) - start, float(x[-1]) - start)
         self.outside = 1e-300 + sum(
             math.exp(min(k - s * end, 0.0)) for k, s, end in zip(tails, window.powers, ends, strict=True)
@@ -213,11 +221,34 @@ class LatticeLaw:
         slope = -float(g @ steep) / value if value > 0.0 else math.nan
         value = value + allowance if self.dominating else value - allowance
         if value <= 0.0:
-            return -math.inf, math.nan
+            return self._infinite, math.nan
         out = math.log(value) + self.log_moment - self.gap * epsilon
         if self.dominating:
             return min(float(np.logaddexp(out + self._slack, self._beyond)), 0.0), slope
-        return out - self._slack, slope
+        return float(np.logaddexp(out - self._slack, self._infinite)), slope
+
+    def tails(self) -> Tails:
+        """The law's tails at all of its points, of "remove" only."""
+        rates = self._h * np.array([self.gap, self.gap + 1.0])
+        mu, nu = (_decayed_sums(self._mass, rate) for rate in rates)
+        noise = self.noise * np.minimum(1.0 / np.expm1(rates), len(mu))
+        rounding = 1e-14 * (1.0 + self.gap) * np.abs(mu)
+        sign = 1.0 if self.dominating else -1.0
+        scale = self.log_moment - self.gap * self._x
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # What the fast transform may have moved the smaller of the two sums by is counted once for each.
+            delta = np.log(np.maximum(mu - nu + sign * (noise[0] + rounding + self.outside), 0.0)) + scale
+            mu_tail = np.log(np.maximum(mu - noise[0] - rounding - self.outside, 0.0)) + scale
+            nu_tail = np.log(np.maximum(nu + noise[1] + rounding + self.outside, 0.0)) + scale - self._x
+            at = np.log(np.maximum(self._mass - self.noise, 0.0)) + scale - self._x
+        infinite = self._beyond if self.dominating else self._infinite
+        return Tails(
+            self._x,
+            np.minimum(np.logaddexp(delta + sign * self._slack, infinite), 0.0),
+            np.logaddexp(mu_tail - self._slack, infinite),
+            nu_tail + self._slack,
+            at - self._slack,
+        )
 
     def epsilon(self, log_delta: float, start: float) -> float:
         """ε with log δ(ε) = log_delta, on the safe side; Newton's steps kept inside a bisection.
@@ -242,6 +273,21 @@ class LatticeLaw:
         if end in (first, last):
             raise AccuracyError("epsilon lies beyond the window of the privacy loss")
         return end
+
+
+def _decayed_sums(mass: np.ndarray, rate: float) -> np.ndarray:
+    """Σ_{j>k} mass_j·e^{−rate·(j − k)} for each k; in blocks over which the weights stay within a float's range."""
+    size = int(min(max(300.0 / rate, 1.0), len(mass)))
+    weights = np.exp(-rate * np.arange(1, size + 1))
+    out, carry = np.empty_like(mass), 0.0
+    for start in range((len(mass) - 1) // size * size, -1, -size):
+        block = mass[start : start + size]
+        decay = weights[: len(block)]
+        sums = np.cumsum((block * decay)[::-1])[::-1]
+        # From the block's own first point; what lies at or before a point is left out.
+        out[start : start + len(block)] = np.append(sums[1:], 0.0) / decay + carry * (decay[-1] / decay)
+        carry = float(sums[0] + carry * decay[-1])
+    return out
 
 
 class _Tilted:

@@ -16,6 +16,7 @@ from leakcore._base.one_thread import one_thread
 from leakcore.numerics.gaussian import gaussian_pair, one_step
 from leakcore.numerics.gaussian.gaussian_pair import log1mexp
 from leakcore.numerics.lattice import lattice_profile
+from leakcore.numerics.lattice.schedule import sides_of
 from leakcore.numerics.privacy_loss import least_loss
 from leakcore.numerics.privacy_loss.fourier_inversion import TiltedLaw
 from leakcore.numerics.privacy_loss.loss import LEAST_SIGMA, AccuracyError, PrivacyLoss
@@ -88,7 +89,7 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, effort: 
     question = lattice_profile.ProfileQuestion(epsilon=epsilon)
     with contextlib.suppress(AccuracyError):
         if effort.bits:
-            return -math.inf, lattice_profile.upper_limit(loss, question, direction, effort.bits)
+            return -math.inf, lattice_profile.upper_limit(sides_of(loss), question, direction, effort.bits)
         if len(loss.groups) <= _MOST_GROUPS:
             return _log_delta_by_inversion(loss, epsilon, direction)
     most = gaussian_pair.log_profile_limits(epsilon, loss.full_batch_separation())[1]
@@ -101,7 +102,7 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, effort: 
     with contextlib.suppress(AccuracyError):
         return _around(*_agreed(*recursion_profile.log_delta(loss, epsilon, direction)))
     try:
-        low, high = lattice_profile.limits(loss, question, direction)
+        low, high = lattice_profile.limits(sides_of(loss), question, direction)
     except AccuracyError:
         return -math.inf, most
     return low, min(high, most)
@@ -214,12 +215,12 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort:
     question = lattice_profile.ProfileQuestion(log_delta=log_target)
     try:
         if effort.bits:
-            return least, min(lattice_profile.upper_limit(loss, question, direction, effort.bits), most)
-        low, high = lattice_profile.limits(loss, question, direction, lattice_profile.SECOND_BITS)
+            return least, min(lattice_profile.upper_limit(sides_of(loss), question, direction, effort.bits), most)
+        low, high = lattice_profile.limits(sides_of(loss), question, direction, lattice_profile.SECOND_BITS)
         if high - low > _EPSILON_PROMISE * (1.0 + abs(high)):
             with contextlib.suppress(AccuracyError):
                 return _sharp_epsilon(loss, log_target, direction)
-            low, high = lattice_profile.limits(loss, question, direction)
+            low, high = lattice_profile.limits(sides_of(loss), question, direction)
     except AccuracyError:
         return least, most
     low, high = max(low, least), min(high, most)

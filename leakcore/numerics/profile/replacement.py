@@ -12,6 +12,7 @@ import numpy as np
 
 from leakcore.numerics import search
 from leakcore.numerics.lattice import lattice_profile
+from leakcore.numerics.lattice.schedule import sides_of
 from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss
 from leakcore.numerics.profile.curves import Curve
 from leakcore.numerics.profile.profile import BEST, Effort
@@ -44,7 +45,7 @@ def _at_split(curve: Curve, log_target: float, logit: float, effort: Effort) -> 
 
 def _chernoff_split(loss: PrivacyLoss, log_target: float) -> float:
     try:
-        (s, k), (t, j) = lattice_profile.chernoff_tables(loss, log_target - 12.0)
+        (s, k), (t, j) = lattice_profile.chernoff_tables(sides_of(loss).upper, log_target - 12.0)
     except AccuracyError:
         return 0.0
     share, rest = -np.log1p(np.exp(-_LOGITS)), -np.log1p(np.exp(_LOGITS))
@@ -65,7 +66,7 @@ def log_delta(curve: Curve, epsilon: float) -> tuple[float, float]:
     places = np.linspace(-_OUTSIDE, epsilon + _OUTSIDE, 201)
     start = 0.5 * epsilon
     try:
-        (s, k), (t, j) = lattice_profile.chernoff_tables(curve.loss, -60.0)
+        (s, k), (t, j) = lattice_profile.chernoff_tables(sides_of(curve.loss).upper, -60.0)
         removed = np.minimum(np.min(k - s * places[:, None], axis=1), 0.0)
         added = np.minimum(np.min(j - t * (epsilon - places)[:, None], axis=1), 0.0)
         start = float(places[int(np.argmin(np.logaddexp(removed, places + added)))])
