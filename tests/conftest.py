@@ -11,12 +11,12 @@ from pathlib import Path
 BUILT = Path(__file__).resolve().parents[1] / "build" / f"emulated-{sys.implementation.cache_tag}"
 
 if os.environ.get("LEAKCORE_EMULATION") == "1":
-    found = [p for suffix in importlib.machinery.EXTENSION_SUFFIXES if (p := BUILT / f"_C{suffix}").exists()]
-    if not found:
+    modules = [p for suffix in importlib.machinery.EXTENSION_SUFFIXES if (p := BUILT / f"_C{suffix}").exists()]
+    if not modules:
         raise RuntimeError(f"LEAKCORE_EMULATION=1, but {BUILT} holds no module: `make test-emulated` builds it")
     import leakcore
 
-    spec = importlib.util.spec_from_file_location("leakcore._C", found[0])
+    spec = importlib.util.spec_from_file_location("leakcore._C", modules[0])
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -27,8 +27,8 @@ def test_delta_and_epsilon_are_inverse(sigma: float, rate: float, steps: int, ad
 def test_delta_and_epsilon_of_replacement_are_inverse(sigma: float, rate: float, steps: int, delta: float) -> None:
     """Where much leaks the split that bounds δ lies far from where both its halves are 1, or outside [0, ε]."""
     epsilon = accounting.epsilon(sigma, rate, steps, delta=delta, adjacency="replace").value
-    found = accounting.delta(sigma, rate, steps, epsilon=epsilon, adjacency="replace").value
-    assert found == pytest.approx(delta, rel=1e-3)
+    result = accounting.delta(sigma, rate, steps, epsilon=epsilon, adjacency="replace").value
+    assert result == pytest.approx(delta, rel=1e-3)
 
 
 def test_replacement_bound_holds_against_a_direct_composition() -> None:
@@ -64,18 +64,18 @@ def test_total_variation_is_above_the_profile_at_zero(setting: tuple[float, floa
 
 
 def test_tiny_deltas() -> None:
-    found = accounting.delta(40.0, 0.01, 100, epsilon=4.0)
-    assert found.value == 5e-324
-    assert -1e9 < found.log_value < -1000.0
+    result = accounting.delta(40.0, 0.01, 100, epsilon=4.0)
+    assert result.value == 5e-324
+    assert -1e9 < result.log_value < -1000.0
     assert accounting.epsilon(1.0, 0.1, 100, delta=1e-200).value > 30.0
 
 
 def test_a_positive_delta_is_never_zero() -> None:
     for steps, rate in ((1, 1.0), (100, 0.01)):
-        found = accounting.delta(1e3, rate, steps, epsilon=30.0)
-        assert found.value == 5e-324
-        assert found.interval == (0.0, 5e-324)
-        assert -math.inf < found.log_value < -1000.0
+        result = accounting.delta(1e3, rate, steps, epsilon=30.0)
+        assert result.value == 5e-324
+        assert result.interval == (0.0, 5e-324)
+        assert -math.inf < result.log_value < -1000.0
 
 
 @pytest.mark.parametrize(
@@ -96,6 +96,6 @@ def test_interval_of_full_batches_holds_the_truth(sigma: float, epsilon: float) 
         truth = mpmath.erfc((e / s - s / 2) / mpmath.sqrt(2)) / 2
         truth = truth - mpmath.exp(e) * mpmath.erfc((e / s + s / 2) / mpmath.sqrt(2)) / 2
         log_truth = mpmath.log(truth)
-        found = accounting.delta(sigma, 1.0, 1, epsilon=epsilon)
-        assert log_truth <= found.log_value <= log_truth + mpmath.mpf("4e-12") + mpmath.mpf("4e-15") * abs(log_truth)
-        assert found.interval[0] <= truth <= found.interval[1]
+        result = accounting.delta(sigma, 1.0, 1, epsilon=epsilon)
+        assert log_truth <= result.log_value <= log_truth + mpmath.mpf("4e-12") + mpmath.mpf("4e-15") * abs(log_truth)
+        assert result.interval[0] <= truth <= result.interval[1]

@@ -14,12 +14,12 @@ from tests.accounting.calibration import CALIBRATION
 
 
 def test_one_step_under_both_relations() -> None:
-    kept = accounting.epsilon(1.0, 1.0, 1, delta=1e-5)
+    result = accounting.epsilon(1.0, 1.0, 1, delta=1e-5)
     replaced = accounting.epsilon(1.0, 1.0, 1, delta=1e-5, adjacency="replace")
-    assert kept.value == pytest.approx(4.38, abs=5e-3)
+    assert result.value == pytest.approx(4.38, abs=5e-3)
     assert replaced.value == pytest.approx(9.997, abs=5e-4)
-    assert (kept.adjacency, replaced.adjacency) == ("add-remove", "replace")
-    assert kept.kind == "upper"
+    assert (result.adjacency, replaced.adjacency) == ("add-remove", "replace")
+    assert result.kind == "upper"
 
 
 @pytest.mark.parametrize(("steps", "rate", "epsilon", "sigma", "sigma_rdp"), CALIBRATION)
@@ -32,10 +32,10 @@ def test_calibration_by_rdp(steps: int, rate: float, epsilon: float, sigma: floa
 
 def test_orders_of_the_released_code() -> None:
     pytest.importorskip("dp_accounting")
-    found = accounting.epsilon(2.0, 1.0, 100, delta=1e-5, method="rdp", orders="authors")
-    assert found.value == pytest.approx(35.08, abs=5e-3)
+    result = accounting.epsilon(2.0, 1.0, 100, delta=1e-5, method="rdp", orders="authors")
+    assert result.value == pytest.approx(35.08, abs=5e-3)
     # Three orders cannot beat a hundred and fifty.
-    assert accounting.epsilon(2.0, 1.0, 100, delta=1e-5, method="rdp", orders=[2.0, 3.0, 4.0]).value >= found.value
+    assert accounting.epsilon(2.0, 1.0, 100, delta=1e-5, method="rdp", orders=[2.0, 3.0, 4.0]).value >= result.value
 
 
 def _random_settings(count: int) -> list[tuple[float, float, int, float]]:
@@ -108,10 +108,10 @@ def test_agreement_with_dp_accounting_over_more(setting: tuple[float, float, int
 
 
 def test_subsampled_replacement_is_composed_and_says_so() -> None:
-    found = accounting.epsilon(1.0, 0.1, 50, delta=1e-5, adjacency="replace")
-    assert any("k=2" in note for note in found.assumptions.notes)
+    result = accounting.epsilon(1.0, 0.1, 50, delta=1e-5, adjacency="replace")
+    assert any("k=2" in note for note in result.assumptions.notes)
     once = accounting.epsilon(1.0, 0.1, 50, delta=1e-5).value
-    assert once < found.value < 2.5 * once
+    assert once < result.value < 2.5 * once
     # q → 1 tends to the composition for full batches, which is no tighter than their exact answer.
     nearly = accounting.epsilon(3.0, 1.0 - 1e-9, 4, delta=1e-5, adjacency="replace").value
     exact = accounting.epsilon(3.0, 1.0, 4, delta=1e-5, adjacency="replace").value
@@ -158,18 +158,18 @@ NOTHING = [
 
 @pytest.mark.parametrize(("sigma", "rate", "steps", "delta"), NOTHING)
 def test_a_large_delta_leaves_nothing(sigma: float, rate: float, steps: int, delta: float) -> None:
-    found = accounting.epsilon(sigma, rate, steps, delta=delta)
-    assert (found.value, found.interval) == (0.0, (0.0, 0.0))
+    result = accounting.epsilon(sigma, rate, steps, delta=delta)
+    assert (result.value, result.interval) == (0.0, (0.0, 0.0))
     if "dp_accounting" in sys.modules or sigma < 1e3:  # its grid is coarser than the loss beyond
         pytest.importorskip("dp_accounting")
         assert accounting.epsilon(sigma, rate, steps, delta=delta, method="pld").value < 1e-3
 
 
 def test_noise_too_large_for_the_profile() -> None:
-    found = accounting.epsilon(1e8, 0.1, 10, delta=1e-12)
-    assert 0.0 <= found.value < 1e-6
+    result = accounting.epsilon(1e8, 0.1, 10, delta=1e-12)
+    assert 0.0 <= result.value < 1e-6
     # Full batches leak at least as much.
-    assert found.value <= accounting.epsilon(1e8, 1.0, 10, delta=1e-12).value + 1e-15
+    assert result.value <= accounting.epsilon(1e8, 1.0, 10, delta=1e-12).value + 1e-15
     assert accounting.delta(1e8, 0.1, 10, epsilon=1.0).log_value < -1e6
 
 
@@ -179,9 +179,9 @@ def test_noise_too_large_for_the_profile() -> None:
 )
 def test_little_noise(sigma: float, rate: float, steps: int) -> None:
     pytest.importorskip("dp_accounting")
-    found = accounting.epsilon(sigma, rate, steps, delta=1e-5)
+    result = accounting.epsilon(sigma, rate, steps, delta=1e-5)
     pessimistic = accounting.epsilon(sigma, rate, steps, delta=1e-5, method="pld").value
-    assert found.value <= pessimistic == pytest.approx(found.value, rel=1e-7)
+    assert result.value <= pessimistic == pytest.approx(result.value, rel=1e-7)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_without_dp_accounting_says_what_to_install(monkeypatch: pytest.MonkeyPa
         accounting.epsilon(1.0, 0.5, 2, delta=1e-5, method=method)
 
 
-# σ, q, T, δ where δ is the chance of one rare large loss beside many small ones: no single tilt shows both.
+# σ, q, T, δ where δ is the chance of one rare large loss among many small ones: no single tilt shows both.
 RARE = [
     (1.5, 0.00017081316881212738, 222, 2.9196582573253805e-11),
     (1.7, 0.00017081316881212738, 222, 2.9196582573253805e-11),
@@ -227,13 +227,13 @@ RARE = [
 
 @pytest.mark.parametrize(("sigma", "rate", "steps", "delta"), RARE)
 def test_rare_large_losses(sigma: float, rate: float, steps: int, delta: float) -> None:
-    found = accounting.epsilon(sigma, rate, steps, delta=delta)
-    assert found.interval[1] - found.interval[0] < 1e-6
-    # Below, beside and above by neighbours in σ; to a relative 1e-3 what PLD says where it can be asked.
-    assert accounting.epsilon(1.2 * sigma, rate, steps, delta=delta).value < found.value
+    result = accounting.epsilon(sigma, rate, steps, delta=delta)
+    assert result.interval[1] - result.interval[0] < 1e-6
+    # Smaller at a larger σ, and close to what PLD computes.
+    assert accounting.epsilon(1.2 * sigma, rate, steps, delta=delta).value < result.value
     pytest.importorskip("dp_accounting")
     discrete = accounting.epsilon(sigma, rate, steps, delta=delta, method="pld").value
-    assert found.interval[0] <= discrete < found.value * 1.02
+    assert result.interval[0] <= discrete < result.value * 1.02
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_replacement_where_adding_ends_before_the_place_in_question(
     sigma: float, rate: float, steps: int, delta: float
 ) -> None:
     """Each ended in "math domain error": no loss of adding reaches so far."""
-    found = accounting.epsilon(sigma, rate, steps, delta=delta, adjacency="replace")
+    result = accounting.epsilon(sigma, rate, steps, delta=delta, adjacency="replace")
     added = accounting.epsilon(sigma, rate, steps, delta=delta)
     full = accounting.epsilon(sigma, 1.0, steps, delta=delta, adjacency="replace")
-    assert added.interval[0] <= found.value <= full.value * (1 + 1e-9)
+    assert added.interval[0] <= result.value <= full.value * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""σ for an (ε, δ): the least, by every route, and beside rare large losses."""
+"""σ for an (ε, δ): the least, by every route, and where rare large losses decide."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ def test_calibration(steps: int, rate: float, epsilon: float, sigma: float, sigm
     assert accounting.epsilon(sigma, rate, steps, delta=1e-5).value == pytest.approx(epsilon, abs=1e-4)
     if rate < 0.02 and epsilon > 10:
         return  # some seconds; the slow test below has it
-    found = accounting.noise_multiplier(epsilon=epsilon, delta=1e-5, sample_rate=rate, steps=steps)
-    assert found.value == pytest.approx(sigma, rel=1e-4)
-    assert accounting.epsilon(found.value, rate, steps, delta=1e-5).value <= epsilon * (1.0 + 1e-12)
-    assert accounting.epsilon(found.value * (1.0 - 1e-6), rate, steps, delta=1e-5).value > epsilon
+    result = accounting.noise_multiplier(epsilon=epsilon, delta=1e-5, sample_rate=rate, steps=steps)
+    assert result.value == pytest.approx(sigma, rel=1e-4)
+    assert accounting.epsilon(result.value, rate, steps, delta=1e-5).value <= epsilon * (1.0 + 1e-12)
+    assert accounting.epsilon(result.value * (1.0 - 1e-6), rate, steps, delta=1e-5).value > epsilon
 
 
 @pytest.mark.slow
 def test_calibration_of_the_roughest_setting() -> None:
-    found = accounting.noise_multiplier(epsilon=32.0, delta=1e-5, sample_rate=0.01, steps=100)
-    assert found.value == pytest.approx(0.2806531318, rel=1e-4)
+    result = accounting.noise_multiplier(epsilon=32.0, delta=1e-5, sample_rate=0.01, steps=100)
+    assert result.value == pytest.approx(0.2806531318, rel=1e-4)
 
 
 def test_noise_by_rdp_and_pld() -> None:
     pytest.importorskip("dp_accounting")
-    found = accounting.noise_multiplier(epsilon=4.0, delta=1e-5, sample_rate=0.1, steps=100, method="rdp")
-    assert found.value == pytest.approx(1.48153, abs=2e-5)
-    assert found.method == "rdp"
+    result = accounting.noise_multiplier(epsilon=4.0, delta=1e-5, sample_rate=0.1, steps=100, method="rdp")
+    assert result.value == pytest.approx(1.48153, abs=2e-5)
+    assert result.method == "rdp"
 
 
 @pytest.mark.slow
 def test_noise_by_pld() -> None:
     pytest.importorskip("dp_accounting")
-    found = accounting.noise_multiplier(epsilon=4.0, delta=1e-5, sample_rate=0.1, steps=100, method="pld")
-    assert found.value == pytest.approx(1.385994732, rel=1e-5)
+    result = accounting.noise_multiplier(epsilon=4.0, delta=1e-5, sample_rate=0.1, steps=100, method="pld")
+    assert result.value == pytest.approx(1.385994732, rel=1e-5)
 
 
 def test_no_noise_is_enough_where_delta_allows_every_sample() -> None:
@@ -56,9 +56,9 @@ def test_no_noise_is_enough_where_delta_allows_every_sample() -> None:
 
 @pytest.mark.slow
 def test_little_noise_is_found_beside_what_cannot_be_told() -> None:
-    found = accounting.noise_multiplier(epsilon=300.0, delta=1e-5, sample_rate=0.1, steps=10).value
-    assert accounting.epsilon(found, 0.1, 10, delta=1e-5).value <= 300.0
-    assert accounting.epsilon(found * (1 - 1e-6), 0.1, 10, delta=1e-5).value > 300.0
+    result = accounting.noise_multiplier(epsilon=300.0, delta=1e-5, sample_rate=0.1, steps=10).value
+    assert accounting.epsilon(result, 0.1, 10, delta=1e-5).value <= 300.0
+    assert accounting.epsilon(result * (1 - 1e-6), 0.1, 10, delta=1e-5).value > 300.0
 
 
 def test_bad_targets() -> None:
@@ -71,8 +71,8 @@ def test_bad_targets() -> None:
 
 
 def test_noise_beside_rare_large_losses() -> None:
-    found = accounting.noise_multiplier(epsilon=0.01, delta=1e-10, sample_rate=1e-4, steps=500)
-    assert accounting.epsilon(found.value, 1e-4, 500, delta=1e-10).value <= 0.01
+    result = accounting.noise_multiplier(epsilon=0.01, delta=1e-10, sample_rate=1e-4, steps=500)
+    assert accounting.epsilon(result.value, 1e-4, 500, delta=1e-10).value <= 0.01
     # Fourier inversion does not serve here, so the search ends a little above the least noise, and says so.
-    assert any("a little less noise may do" in note for note in found.assumptions.notes)
-    assert accounting.epsilon(found.value * (1 - 2e-4), 1e-4, 500, delta=1e-10).value > 0.01
+    assert any("a little less noise may do" in note for note in result.assumptions.notes)
+    assert accounting.epsilon(result.value * (1 - 2e-4), 1e-4, 500, delta=1e-10).value > 0.01

@@ -130,11 +130,11 @@ def fault(name: str, argument: str, state: State, value: Any) -> str | None:
         return function(name)(**others, **{argument: x})
 
     try:
-        made = state.make(value)
+        array = state.make(value)
         wanted_value = None if state.plain is None else state.plain(value)
     except Exception:
         return None
-    result, error = _outcome(call, state, made)
+    result, error = _outcome(call, state, array)
     if error is not None:
         return _unnamed(name, error) if entered else None
     if state.plain is None:

@@ -14,7 +14,7 @@ import warnings
 
 def main() -> None:
     out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # what a library prints is not part of the answer
     import torch
 
     from tests.arrays import matrix

@@ -55,13 +55,13 @@ def _dropout(model: Any, x: Any, y: Any) -> Any:
 def test_threads_leave_the_model_whole(attack: Callable[..., Any]) -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(30, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
-    held = [model[0].weight, model[0].bias, model[2].weight, model[2].bias]
+    parameters = [model[0].weight, model[0].bias, model[2].weight, model[2].bias]
     batches = [(torch.randn(8, 30), torch.randint(0, 2, (8,))) for _ in range(16)]
     alone = [np.asarray(attack(model, *batch)) for batch in batches]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(lambda batch: np.asarray(attack(model, *batch)), batches))
     now = [model[0].weight, model[0].bias, model[2].weight, model[2].bias]
-    assert all(a is b for a, b in zip(held, now, strict=True))
+    assert all(a is b for a, b in zip(parameters, now, strict=True))
     assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in model)
     for a, b in zip(alone, together, strict=True):
         np.testing.assert_array_equal(a, b)

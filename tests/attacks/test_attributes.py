@@ -18,34 +18,34 @@ def _net(seed=0):
 def test_layer_gradients_are_those_of_autograd():
     model = _net()
     x, y = torch.rand(5, 1, 6, 6), torch.tensor([0, 1, 2, 1, 0])
-    found = attributes.layer_gradients(model, x, y)
+    result = attributes.layer_gradients(model, x, y)
     batches = np.array([[0, 3], [4, 1]])
     meant = attributes.layer_gradients(model, x, y, batches=batches, layers=["3"])
     shaped = attributes.layer_gradients(model, x, y, weights_only=True)
-    assert list(found) == ["0", "3", "5"]
+    assert list(result) == ["0", "3", "5"]
     assert list(meant) == ["3"]
     assert shaped["0"].shape == (5, 2, 1, 3, 3)
     for i in range(5):
         model.zero_grad()
         nn.functional.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
-        for name in found:
+        for name in result:
             own = torch.cat([p.grad.flatten() for p in model[int(name)].parameters()])
-            np.testing.assert_allclose(found[name][i], own.numpy(), rtol=1e-5, atol=1e-7)
+            np.testing.assert_allclose(result[name][i], own.numpy(), rtol=1e-5, atol=1e-7)
             np.testing.assert_allclose(shaped[name][i], model[int(name)].weight.grad.numpy(), rtol=1e-5, atol=1e-7)
-    np.testing.assert_allclose(meant["3"], found["3"][batches].mean(axis=1), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(meant["3"], result["3"][batches].mean(axis=1), rtol=1e-5, atol=1e-7)
 
 
 def test_matched_batches_are_disjoint_and_alike_in_number_size_and_targets():
     rng = np.random.default_rng(0)
     task = rng.integers(0, 4, 500)
     has = rng.random(500) < 0.2 + 0.15 * task  # the attribute goes with the task, which must not help
-    found = attributes.matched_batches(has, task, size=3, seed=1)
-    assert len(np.unique(found.rows)) == found.rows.size
-    assert found.attribute.mean() == 0.5
-    assert (has[found.rows] == found.attribute[:, None]).all()
-    assert (task[found.rows] == found.targets[:, None]).all()
+    result = attributes.matched_batches(has, task, size=3, seed=1)
+    assert len(np.unique(result.rows)) == result.rows.size
+    assert result.attribute.mean() == 0.5
+    assert (has[result.rows] == result.attribute[:, None]).all()
+    assert (task[result.rows] == result.targets[:, None]).all()
     for target in range(4):
-        sides = found.attribute[found.targets == target]
+        sides = result.attribute[result.targets == target]
         assert sides.mean() == 0.5
     few = attributes.matched_batches(has, task, size=3, limit=7, seed=1)
     assert few.rows.shape == (14, 3)
@@ -70,12 +70,12 @@ def test_an_attribute_that_shows_is_inferred_and_another_is_not():
     known, observed = _sets(1.0)
     assert known.gradients["0"].shape == (240, 20)
     assert known.joined().shape[1] == 20 + 165 + 18
-    found = attributes.infer(known, observed, trees=40)
-    assert found.chance == 0.5
-    assert found.interval[0] > 0.8
-    assert found.auc > 0.9
-    assert found.batches == 120
-    assert found.value == pytest.approx((found.named == found.attribute).mean())
+    result = attributes.infer(known, observed, trees=40)
+    assert result.chance == 0.5
+    assert result.interval[0] > 0.8
+    assert result.auc > 0.9
+    assert result.batches == 120
+    assert result.value == pytest.approx((result.named == result.attribute).mean())
     # 120 fair coins: outside the 99.9% interval with p ≤ 0.001.
     blind = attributes.infer(*_sets(0.0), trees=40, confidence=0.999)
     assert blind.interval[0] < 0.5 < blind.interval[1]
@@ -90,14 +90,14 @@ def test_one_layer_alone():
 
 def test_numbers_of_batches_are_names_only():
     known, observed = _sets(1.0, limit=20)
-    kept = observed.batch % 3 > 0
+    chosen = observed.batch % 3 > 0
     part = dataclasses.replace(
         observed,
-        gradients={name: g[kept] for name, g in observed.gradients.items()},
-        attribute=observed.attribute[kept], batch=7 * observed.batch[kept] - 50,
+        gradients={name: g[chosen] for name, g in observed.gradients.items()},
+        attribute=observed.attribute[chosen], batch=7 * observed.batch[chosen] - 50,
     )  # fmt: skip
     whole, some = (attributes.infer(known, sets, trees=20) for sets in (observed, part))
-    numbers = np.unique(observed.batch[kept])
+    numbers = np.unique(observed.batch[chosen])
     assert some.batches == len(numbers)
     np.testing.assert_array_equal(some.scores, whole.scores[numbers])
     np.testing.assert_array_equal(some.attribute, whole.attribute[numbers])
@@ -131,7 +131,7 @@ def test_bad_input_is_named():
 
 
 def test_gradients_must_be_finite():
-    known, seen = _sets(0.2, limit=4)
-    next(iter(seen.gradients.values()))[1, 0] = np.nan
+    known, observed = _sets(0.2, limit=4)
+    next(iter(observed.gradients.values()))[1, 0] = np.nan
     with pytest.raises(ValueError, match=r"`observed`: the gradients of layer '0' must be finite"):
-        attributes.infer(known, seen)
+        attributes.infer(known, observed)

@@ -1,4 +1,4 @@
-"""Poisoning for audits: which rows are made, that scores are those of trained models, and that worlds come apart."""
+"""Poisoning for audits: which rows it makes, that scores come from trained models, and that the two worlds differ."""
 
 import numpy as np
 import pytest
@@ -35,18 +35,18 @@ def test_backdoor_sets_the_corner_of_every_channel():
 
 def test_backdoor_replaces_k_rows_of_other_classes():
     attack = poisoning.Backdoor((1, 8, 8), label=1, patch=3)
-    made = attack.poison(X, Y, TX, TY, k=4, seed=2, adjacency="replace")
-    assert (made.k, len(made.common_labels)) == (4, len(Y) - 4)
-    assert (made.clean_labels != 1).all()
-    assert (made.poison_labels == 1).all()
-    np.testing.assert_array_equal(made.poison_features, attack.perturb(made.clean_features))
-    np.testing.assert_array_equal(made.test_features, attack.perturb(TX[TY != 1]))
-    whole = np.concatenate([made.common_features, made.clean_features])
+    poisoned = attack.poison(X, Y, TX, TY, k=4, seed=2, adjacency="replace")
+    assert (poisoned.k, len(poisoned.common_labels)) == (4, len(Y) - 4)
+    assert (poisoned.clean_labels != 1).all()
+    assert (poisoned.poison_labels == 1).all()
+    np.testing.assert_array_equal(poisoned.poison_features, attack.perturb(poisoned.clean_features))
+    np.testing.assert_array_equal(poisoned.test_features, attack.perturb(TX[TY != 1]))
+    whole = np.concatenate([poisoned.common_features, poisoned.clean_features])
     np.testing.assert_array_equal(np.sort(whole, axis=0), np.sort(X, axis=0))
     again = attack.poison(X, Y, TX, TY, k=4, seed=2, adjacency="replace")
-    np.testing.assert_array_equal(again.clean_features, made.clean_features)
+    np.testing.assert_array_equal(again.clean_features, poisoned.clean_features)
     assert not np.array_equal(
-        attack.poison(X, Y, TX, TY, k=4, seed=3, adjacency="replace").clean_features, made.clean_features
+        attack.poison(X, Y, TX, TY, k=4, seed=3, adjacency="replace").clean_features, poisoned.clean_features
     )
 
 
@@ -67,22 +67,22 @@ def test_clipbkds_direction_is_one_where_many_are_least():
     point = poisoning.ClipBKD().direction(constant)
     np.testing.assert_allclose(point / np.linalg.norm(point), np.eye(6)[2], atol=1e-12)
     few = rng.normal(size=(300, 400)) @ np.diag(np.linspace(1, 2, 400))
-    found = []
+    values = []
     for threads in (1, 2):
         with threadpool_limits(threads):
-            found.append(poisoning.ClipBKD().direction(few))
-    np.testing.assert_array_equal(*found)
-    assert np.abs(few @ found[0]).max() < 1e-9 * np.linalg.norm(few)
+            values.append(poisoning.ClipBKD().direction(few))
+    np.testing.assert_array_equal(*values)
+    assert np.abs(few @ values[0]).max() < 1e-9 * np.linalg.norm(few)
     # Whichever basis of the null space a decomposition returns: rows in another order have the same one.
-    np.testing.assert_allclose(poisoning.ClipBKD().direction(few[::-1]), found[0], atol=1e-9 * np.abs(found[0]).max())
+    np.testing.assert_allclose(poisoning.ClipBKD().direction(few[::-1]), values[0], atol=1e-9 * np.abs(values[0]).max())
 
 
 def test_clipbkd_takes_the_least_likely_class_of_a_clean_model():
-    made = poisoning.ClipBKD(lambda rows: np.array([[0.2, 0.1, 0.7]])).poison(X, Y, k=3, adjacency="replace")
-    assert (made.poison_labels == 1).all()
-    assert made.poison_features.shape == (3, 64)
-    assert (made.poison_features == made.poison_features[0]).all()
-    np.testing.assert_array_equal(made.test_features, made.poison_features[:1])
+    poisoned = poisoning.ClipBKD(lambda rows: np.array([[0.2, 0.1, 0.7]])).poison(X, Y, k=3, adjacency="replace")
+    assert (poisoned.poison_labels == 1).all()
+    assert poisoned.poison_features.shape == (3, 64)
+    assert (poisoned.poison_features == poisoned.poison_features[0]).all()
+    np.testing.assert_array_equal(poisoned.test_features, poisoned.poison_features[:1])
     fitted = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
     assert fitted.poison_labels[0] in (0, 1)
 
@@ -98,7 +98,7 @@ def test_losses_are_those_of_the_modules(layers):
         seed=1,
     )
     run = ensemble.run(X, Y, runs=range(4, 7))
-    found = poisoning.losses(run, TX, TY)
+    result = poisoning.losses(run, TX, TY)
     with torch.no_grad():
         logits = run.module(5)(torch.from_numpy(TX))
     if layers[-1] == 1:
@@ -106,43 +106,43 @@ def test_losses_are_those_of_the_modules(layers):
         wanted = -np.log(np.where(TY == 1, p, 1 - p))
     else:
         wanted = -torch.log_softmax(logits, 1).numpy()[np.arange(len(TY)), TY]
-    np.testing.assert_allclose(found[1], wanted, rtol=1e-9)
+    np.testing.assert_allclose(result[1], wanted, rtol=1e-9)
 
 
 def test_scores_are_those_of_training_with_and_without_the_poison():
-    made = poisoning.ClipBKD().poison(X, Y, k=2, adjacency="replace")
+    poisoned = poisoning.ClipBKD().poison(X, Y, k=2, adjacency="replace")
     ensemble = _ensemble(noise_multiplier=1.0, initialisation="per-run", sample_rate=0.5)
-    found = poisoning.poisoning_scores(ensemble, made, trials=range(30, 35))
+    scores = poisoning.poisoning_scores(ensemble, poisoned, trials=range(30, 35))
     run = ensemble.run(
-        made.common_features,
-        made.common_labels,
+        poisoned.common_features,
+        poisoned.common_labels,
         runs=range(30, 35),
-        per_run=dpsgd.PerRun(dpsgd.Rows(made.clean_features, made.clean_labels)),
+        per_run=dpsgd.PerRun(dpsgd.Rows(poisoned.clean_features, poisoned.clean_labels)),
     )
     # float32: the same models, their losses from a product of another shape.
-    np.testing.assert_allclose(found.scores_out, made.statistic(run), rtol=1e-5)
-    assert (found.k, found.name, found.first_trial) == (2, "clipbkd", 30)
-    part = poisoning.poisoning_scores(ensemble, made, trials=range(32, 34))
-    np.testing.assert_array_equal(part.scores_in, found.scores_in[2:4])
-    assert not np.isin(found.scores_in, found.scores_out).any()
+    np.testing.assert_allclose(scores.scores_out, poisoned.statistic(run), rtol=1e-5)
+    assert (scores.k, scores.name, scores.first_trial) == (2, "clipbkd", 30)
+    part = poisoning.poisoning_scores(ensemble, poisoned, trials=range(32, 34))
+    np.testing.assert_array_equal(part.scores_in, scores.scores_in[2:4])
+    assert not np.isin(scores.scores_in, scores.scores_out).any()
 
 
 def test_without_noise_and_with_one_start_the_poison_is_seen_every_time():
-    made = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
-    found = poisoning.poisoning_scores(_ensemble(sample_rate=0.2, steps=60), made, trials=40)
+    poisoned = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
+    scores = poisoning.poisoning_scores(_ensemble(sample_rate=0.2, steps=60), poisoned, trials=40)
     proof = bounds.epsilon_lower_bound_from_scores(
-        found.scores_in, found.scores_out, confidence=0.95, adjacency="replace"
+        scores.scores_in, scores.scores_out, confidence=0.95, adjacency="replace"
     )
     assert proof.value == pytest.approx(bounds.epsilon_opt(20, confidence=0.95).value)
 
 
 def test_a_private_mechanism_is_not_contradicted():
     # Full batches, T = 20, σ = 20: μ = 2√T/σ under replacement. The bound holds with 99.9%.
-    made = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
-    found = poisoning.poisoning_scores(_ensemble(noise_multiplier=20.0), made, trials=100)
+    poisoned = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
+    scores = poisoning.poisoning_scores(_ensemble(noise_multiplier=20.0), poisoned, trials=100)
     proof = bounds.epsilon_lower_bound_from_scores(
-        found.scores_in,
-        found.scores_out,
+        scores.scores_in,
+        scores.scores_out,
         hypothesis=bounds.Hypothesis("gdp"),
         delta=1e-5,
         confidence=0.999,
@@ -152,12 +152,12 @@ def test_a_private_mechanism_is_not_contradicted():
 
 
 def test_progress_counts_models():
-    seen = []
-    made = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
-    how = dpsgd.Execution(progress=lambda *a: seen.append(a))
-    poisoning.poisoning_scores(_ensemble(steps=1), made, trials=40, execution=how)
-    assert seen[-1] == (80, 80)
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    calls = []
+    poisoned = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
+    how = dpsgd.Execution(progress=lambda *a: calls.append(a))
+    poisoning.poisoning_scores(_ensemble(steps=1), poisoned, trials=40, execution=how)
+    assert calls[-1] == (80, 80)
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
 
 
 def test_bad_input_is_named():
@@ -193,36 +193,36 @@ def test_bad_input_is_named():
         TypeError, match=r"`poisoning` must be a result of Backdoor\.poison or ClipBKD\.poison, got None"
     ):
         poisoning.poisoning_scores(_ensemble(), None, trials=2)
-    made = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
+    poisoned = poisoning.ClipBKD().poison(X, Y, adjacency="replace")
     for trials, message in (
         (range(3, 3), r"trials=range\(3, 3\): must be a range of consecutive numbers"),
         (range(2**40, 2**40 + 1), r"trials=range\(.*\): must start in \[0, 1099511627775\]"),
         (0, "trials=0"),
     ):
         with pytest.raises(ValueError, match=message):
-            poisoning.poisoning_scores(_ensemble(), made, trials=trials)
+            poisoning.poisoning_scores(_ensemble(), poisoned, trials=trials)
     assert attacks.poisoning is poisoning
 
 
 def test_under_add_remove_the_rows_stay_and_the_poison_comes_on_top():
-    for made in (
+    for poisoned in (
         poisoning.ClipBKD().poison(X, Y, k=3, adjacency="add-remove"),
         poisoning.ZeroInput().poison(X, Y, k=3, adjacency="add-remove"),
         poisoning.Backdoor((1, 8, 8), label=1).poison(X, Y, TX, TY, k=3, adjacency="add/remove"),
     ):
-        assert (made.adjacency, made.k, len(made.clean_labels)) == ("add-remove", 3, 0)
-        np.testing.assert_array_equal(made.common_features, X)
+        assert (poisoned.adjacency, poisoned.k, len(poisoned.clean_labels)) == ("add-remove", 3, 0)
+        np.testing.assert_array_equal(poisoned.common_features, X)
     with pytest.raises(ValueError, match="`ensemble` must have an expected_batch_size"):
-        poisoning.poisoning_scores(_ensemble(), made, trials=2)
-    found = poisoning.poisoning_scores(_ensemble(expected_batch_size=200, steps=2), made, trials=3)
-    assert found.adjacency == "add-remove"
-    assert len(found.scores_in) == len(found.scores_out) == 3
+        poisoning.poisoning_scores(_ensemble(), poisoned, trials=2)
+    scores = poisoning.poisoning_scores(_ensemble(expected_batch_size=200, steps=2), poisoned, trials=3)
+    assert scores.adjacency == "add-remove"
+    assert len(scores.scores_in) == len(scores.scores_out) == 3
 
 
 def test_a_row_of_zeros_moves_only_biases_of_the_first_layer():
-    made = poisoning.ZeroInput(1).poison(X, Y, adjacency="replace")
-    assert not made.poison_features.any()
-    assert made.poison_labels.tolist() == made.test_labels.tolist() == [1]
+    poisoned = poisoning.ZeroInput(1).poison(X, Y, adjacency="replace")
+    assert not poisoned.poison_features.any()
+    assert poisoned.poison_labels.tolist() == poisoned.test_labels.tolist() == [1]
     assert poisoning.ZeroInput().poison(X, Y, adjacency="replace").poison_labels[0] in (0, 1)
     ensemble = dpsgd.Ensemble(
         dpsgd.Network((64, 2), dtype="float64"),
@@ -246,17 +246,17 @@ def test_an_image_is_moved_to_the_direction_in_which_frozen_features_vary_least(
     frozen = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 12), torch.nn.Tanh())
     images = X.astype(np.float32)
     attack = poisoning.FrozenClipBKD(frozen, (1, 8, 8), steps=200)
-    made = attack.poison(images, Y, k=2, adjacency="replace")
-    assert made.gain[1] > 2 * made.gain[0]
-    assert made.image.shape == (1, 8, 8)
-    assert 0 <= made.image.min() <= made.image.max() <= 1
+    poisoned = attack.poison(images, Y, k=2, adjacency="replace")
+    assert poisoned.gain[1] > 2 * poisoned.gain[0]
+    assert poisoned.image.shape == (1, 8, 8)
+    assert 0 <= poisoned.image.min() <= poisoned.image.max() <= 1
     with torch.no_grad():
-        wanted = frozen(torch.from_numpy(made.image)[None]).numpy()
-    np.testing.assert_allclose(made.poison_features, np.repeat(wanted, 2, axis=0), rtol=1e-6)
+        wanted = frozen(torch.from_numpy(poisoned.image)[None]).numpy()
+    np.testing.assert_allclose(poisoned.poison_features, np.repeat(wanted, 2, axis=0), rtol=1e-6)
     with torch.no_grad():
         clean = frozen(torch.from_numpy(images).reshape(-1, 1, 8, 8)).numpy()
     np.testing.assert_allclose(
-        np.sort(np.concatenate([made.common_features, made.clean_features]), 0), np.sort(clean, 0)
+        np.sort(np.concatenate([poisoned.common_features, poisoned.clean_features]), 0), np.sort(clean, 0)
     )
     with pytest.raises(
         ValueError, match=r"`images` must have shape \(rows, 64\), images of \(1, 8, 8\), got \(200, 63\)"
@@ -268,14 +268,14 @@ def test_an_image_is_moved_to_the_direction_in_which_frozen_features_vary_least(
 
 def test_contrast_puts_the_same_points_with_the_other_label_into_the_clean_data():
     for attack in (poisoning.ClipBKD(contrast=True), poisoning.ZeroInput(contrast=True)):
-        made = attack.poison(X, Y, k=2, adjacency="replace")
-        np.testing.assert_array_equal(made.clean_features, made.poison_features)
-        assert (made.clean_labels != made.poison_labels).all()
-        assert made.adjacency == "replace"
+        poisoned = attack.poison(X, Y, k=2, adjacency="replace")
+        np.testing.assert_array_equal(poisoned.clean_features, poisoned.poison_features)
+        assert (poisoned.clean_labels != poisoned.poison_labels).all()
+        assert poisoned.adjacency == "replace"
         added = attack.poison(X, Y, k=2, adjacency="add-remove")
         assert len(added.clean_labels) == 0
     # Two classes: the clipped gradients point apart, 2C.
-    made = poisoning.ClipBKD(contrast=True).poison(X, Y, adjacency="replace")
+    poisoned = poisoning.ClipBKD(contrast=True).poison(X, Y, adjacency="replace")
     ensemble = dpsgd.Ensemble(
         dpsgd.Network((64, 2), initialisation="fixed", dtype="float64"),
         noise_multiplier=0.0,
@@ -287,23 +287,26 @@ def test_contrast_puts_the_same_points_with_the_other_label_into_the_clean_data(
     )
     ends = [
         ensemble.run(X, Y, runs=1, per_run=dpsgd.PerRun(dpsgd.Rows(f, y))).parameters[0]
-        for f, y in ((made.clean_features, made.clean_labels), (made.poison_features, made.poison_labels))
+        for f, y in (
+            (poisoned.clean_features, poisoned.clean_labels),
+            (poisoned.poison_features, poisoned.poison_labels),
+        )
     ]
     assert np.linalg.norm(ends[0] - ends[1]) == pytest.approx(0.02, rel=1e-9)
 
 
 def test_a_sweep_over_k_shares_the_clean_models_and_poisons_the_first_k_rows():
-    made = poisoning.ClipBKD().poison(X, Y, k=3, adjacency="replace")
+    poisoned = poisoning.ClipBKD().poison(X, Y, k=3, adjacency="replace")
     ensemble = _ensemble(noise_multiplier=1.0, steps=3)
-    swept = poisoning.poisoning_sweep(ensemble, made, (1, 3), trials=4)
+    swept = poisoning.poisoning_sweep(ensemble, poisoned, (1, 3), trials=4)
     assert swept[1].scores_out is swept[3].scores_out
-    alone = poisoning.poisoning_scores(ensemble, made, trials=4)
+    alone = poisoning.poisoning_scores(ensemble, poisoned, trials=4)
     np.testing.assert_array_equal(alone.scores_in, swept[3].scores_in)
     assert not np.array_equal(swept[1].scores_in, swept[3].scores_in)
     with pytest.raises(ValueError, match="ks=4"):
-        poisoning.poisoning_sweep(ensemble, made, (4,), trials=4)
+        poisoning.poisoning_sweep(ensemble, poisoned, (4,), trials=4)
     with pytest.raises(ValueError, match=r"`ks` must hold at least one number, each once, got \(1, 1\)"):
-        poisoning.poisoning_sweep(ensemble, made, (1, 1), trials=4)
+        poisoning.poisoning_sweep(ensemble, poisoned, (1, 1), trials=4)
 
 
 @pytest.mark.parametrize("adjacency", ["replace", "add-remove"])
@@ -313,12 +316,12 @@ def test_a_poisoning_of_images_goes_through_a_frozen_network(adjacency):
         extractor = models.conv_extractor(4)
     images = np.random.default_rng(0).random((12, 3 * 16 * 16)).astype(np.float32)
     labels = np.arange(12) % 2
-    made = poisoning.Backdoor((3, 16, 16), label=1).poison(images, labels, images, labels, k=2, adjacency=adjacency)
-    deep = poisoning.through(made, extractor, (3, 16, 16))
+    poisoned = poisoning.Backdoor((3, 16, 16), label=1).poison(images, labels, images, labels, k=2, adjacency=adjacency)
+    deep = poisoning.through(poisoned, extractor, (3, 16, 16))
     assert (deep.adjacency, deep.k) == (adjacency, 2)
-    wanted = models.extract_features(extractor, made.poison_features.reshape(-1, 3, 16, 16))
+    wanted = models.extract_features(extractor, poisoned.poison_features.reshape(-1, 3, 16, 16))
     assert (deep.poison_features == wanted).all()
-    assert deep.test_features.shape == (len(made.test_features), wanted.shape[1])
+    assert deep.test_features.shape == (len(poisoned.test_features), wanted.shape[1])
     assert deep.clean_features.shape == (0 if adjacency == "add-remove" else 2, wanted.shape[1])
-    assert len(deep.common_features) == len(made.common_features)
-    assert (deep.common_labels == made.common_labels).all()
+    assert len(deep.common_features) == len(poisoned.common_features)
+    assert (deep.common_labels == poisoned.common_labels).all()

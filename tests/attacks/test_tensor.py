@@ -28,8 +28,8 @@ def _attack(activation: Any, m: int, x: np.ndarray, r: np.ndarray, seed: int = 0
     return tensor.reconstruct(g, weights, activation=activation, **{"num_examples": len(x), **how})
 
 
-def _error(found: Any, x: np.ndarray) -> float:
-    return tensor.match(found.inputs, x, signs_known=found.signs_known).root_mean_square
+def _error(reconstruction: Any, x: np.ndarray) -> float:
+    return tensor.match(reconstruction.inputs, x, signs_known=reconstruction.signs_known).root_mean_square
 
 
 def test_coefficients_against_closed_forms() -> None:
@@ -94,22 +94,22 @@ def test_a_linear_network_leaks_a_linear_combination_alone() -> None:
 @pytest.mark.parametrize("activation", ["elu", "relu", "tanh", torch.nn.GELU()])
 def test_a_batch_is_recovered(activation: Any) -> None:
     x, r = _batch(4, 20, 0)
-    found = _attack(activation, 100_000, x, r)
-    assert _error(found, x) <= ERROR
-    assert (found.value, found.unrecoverable, found.failed, found.reason) == (1.0, 0, False, "")
-    matched = tensor.match(found.inputs, x, signs_known=found.signs_known)
+    attack = _attack(activation, 100_000, x, r)
+    assert _error(attack, x) <= ERROR
+    assert (attack.value, attack.unrecoverable, attack.failed, attack.reason) == (1.0, 0, False, "")
+    matched = tensor.match(attack.inputs, x, signs_known=attack.signs_known)
     # The gradient itself tells how far off each input is.
-    np.testing.assert_allclose(found.error_estimates, matched.errors, rtol=1e-3)
-    size = (lambda v: v) if found.signs_known else np.abs
-    np.testing.assert_allclose(size(found.residuals), size(r[matched.order]), atol=0.1)
-    assert found.signs_known == (activation != "tanh")
+    np.testing.assert_allclose(attack.error_estimates, matched.errors, rtol=1e-3)
+    size = (lambda v: v) if attack.signs_known else np.abs
+    np.testing.assert_allclose(size(attack.residuals), size(r[matched.order]), atol=0.1)
+    assert attack.signs_known == (activation != "tanh")
 
 
 def test_an_attacker_who_goes_on_from_there_recovers_all_digits() -> None:
     x, r = _batch(4, 12, 3)
-    found = _attack("elu", 20_000, x, r, refined=True)
-    assert _error(found, x) < 1e-9
-    assert found.remainder < 1e-9
+    attack = _attack("elu", 20_000, x, r, refined=True)
+    assert _error(attack, x) < 1e-9
+    assert attack.remainder < 1e-9
     assert _error(_attack("elu", 20_000, x, r), x) > 0.01
 
 
@@ -136,20 +136,20 @@ def test_subtraction_of_lower_orders_is_what_makes_it_work() -> None:
 
 def test_a_residual_near_zero_is_reported_and_the_others_recovered() -> None:
     x, r = _batch(4, 20, 0, [1.0, 0.5, -0.6, 0.001])
-    found = _attack("elu", 100_000, x, r)
-    assert found.inputs.shape == (3, 20)
-    assert (found.unrecoverable, found.failed) == (1, False)
-    assert "residuals are near 0" in found.reason
-    assert _error(found, x) < ERROR
-    assert 3 not in tensor.match(found.inputs, x).order
+    attack = _attack("elu", 100_000, x, r)
+    assert attack.inputs.shape == (3, 20)
+    assert (attack.unrecoverable, attack.failed) == (1, False)
+    assert "residuals are near 0" in attack.reason
+    assert _error(attack, x) < ERROR
+    assert 3 not in tensor.match(attack.inputs, x).order
 
 
 def test_failures_are_detected_not_returned() -> None:
     """Six samples where the attacker believes in four; and a gradient that is noise; and none at all."""
     x, r = _batch(6, 12, 4, [0.9, -0.8, 0.7, 0.9, -0.6, 0.8])
-    found = _attack("elu", 50_000, x, r, num_examples=4)
-    assert (found.failed, found.value, found.unrecoverable, len(found.inputs)) == (True, 0.0, 4, 0)
-    assert "at least 6 inputs" in found.reason
+    attack = _attack("elu", 50_000, x, r, num_examples=4)
+    assert (attack.failed, attack.value, attack.unrecoverable, len(attack.inputs)) == (True, 0.0, 4, 0)
+    assert "at least 6 inputs" in attack.reason
     weights = tensor.GaussianWeights(20_000, 10, 0)
     noise = np.random.default_rng(0).standard_normal(20_000)
     lost = tensor.reconstruct(noise, weights, num_examples=3, activation="elu")
@@ -165,11 +165,11 @@ def test_whatever_is_returned_is_near_an_input() -> None:
     returned, worst = 0, 0.0
     for seed in range(12, 54):
         x, r = _batch(3, 8, seed)
-        found = _attack(("elu", "relu", "tanh")[seed % 3], (400, 1000, 3000)[seed // 3 % 3], x, r, seed)
-        assert found.failed == (len(found.inputs) == 0) == (found.value == 0.0)
-        assert bool(found.reason) == (found.unrecoverable > 0)
-        if len(found.inputs):
-            matched = tensor.match(found.inputs, x, signs_known=found.signs_known)
+        attack = _attack(("elu", "relu", "tanh")[seed % 3], (400, 1000, 3000)[seed // 3 % 3], x, r, seed)
+        assert attack.failed == (len(attack.inputs) == 0) == (attack.value == 0.0)
+        assert bool(attack.reason) == (attack.unrecoverable > 0)
+        if len(attack.inputs):
+            matched = tensor.match(attack.inputs, x, signs_known=attack.signs_known)
             returned, worst = returned + len(matched.errors), max(worst, float(matched.errors.max()))
     assert returned > 60
     assert worst < 0.6
@@ -183,17 +183,17 @@ def test_an_uncertified_answer_may_be_asked_for() -> None:
     weights = tensor.GaussianWeights(50_000, 8, 0)
     g = tensor.output_gradient(x, r, weights, "elu")
     pruned = np.where(np.abs(g) > np.median(np.abs(g)), g, 0.0)
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "num_examples": 2, "activation": "elu", "decomposition": tensor.Decomposition(margin=4.0)
     }  # fmt: skip
-    assert tensor.reconstruct(pruned, weights, **given).failed
-    found = tensor.reconstruct(pruned, weights, certify=False, **given)
-    assert not found.failed
-    assert _error(found, x) < 0.5
-    assert np.isnan(found.error_estimates).all()
-    assert math.isnan(found.remainder)
+    assert tensor.reconstruct(pruned, weights, **settings).failed
+    attack = tensor.reconstruct(pruned, weights, certify=False, **settings)
+    assert not attack.failed
+    assert _error(attack, x) < 0.5
+    assert np.isnan(attack.error_estimates).all()
+    assert math.isnan(attack.remainder)
     # Of a gradient that is of this form it is the certified answer.
-    sure, unsure = (tensor.reconstruct(g, weights, certify=c, **given) for c in (True, False))
+    sure, unsure = (tensor.reconstruct(g, weights, certify=c, **settings) for c in (True, False))
     np.testing.assert_array_equal(sure.inputs, unsure.inputs)
     assert (sure.reason, sure.misfit) == (unsure.reason, unsure.misfit)
 
@@ -205,9 +205,9 @@ def test_noise_on_the_gradient_costs_accuracy_and_is_noticed() -> None:
     noise = np.random.default_rng(1).standard_normal(len(g))
     errors = []
     for sigma in (0.0, 1.0):
-        found = tensor.reconstruct(g + sigma * noise, weights, num_examples=3, activation="elu")
-        errors.append(_error(found, x))
-        assert found.error_estimates.max() == pytest.approx(tensor.match(found.inputs, x).errors.max(), rel=0.35)
+        attack = tensor.reconstruct(g + sigma * noise, weights, num_examples=3, activation="elu")
+        errors.append(_error(attack, x))
+        assert attack.error_estimates.max() == pytest.approx(tensor.match(attack.inputs, x).errors.max(), rel=0.35)
     assert errors[1] > 2 * errors[0]
 
 
@@ -250,11 +250,11 @@ def test_one_example() -> None:
     ],
 )
 def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "gradient": np.ones(100), "weights": tensor.GaussianWeights(100, 6, 0), "num_examples": 2, "activation": "elu"
     }  # fmt: skip
     with pytest.raises(ValueError, match=message):
-        tensor.reconstruct(**{**given, **change})
+        tensor.reconstruct(**{**settings, **change})
 
 
 def test_bad_decompositions_are_named() -> None:
@@ -291,11 +291,11 @@ def _median(trials: int, m: int, d: int, count: int, activation: str, **how: Any
     errors = []
     for seed in range(trials):
         x, r = _batch(count, d, seed)
-        found = _attack(activation, m, x, r, seed, **how)
-        if len(found.inputs) == count:
-            basis = np.linalg.qr(found.inputs.T)[0]
+        attack = _attack(activation, m, x, r, seed, **how)
+        if len(attack.inputs) == count:
+            basis = np.linalg.qr(attack.inputs.T)[0]
             span = np.sqrt(np.square(x - x @ basis @ basis.T).sum(axis=1).mean())
-            errors.append((_error(found, x), span))
+            errors.append((_error(attack, x), span))
     assert len(errors) > trials / 2
     first, second = np.median(errors, axis=0)
     return float(first), float(second)
@@ -339,7 +339,7 @@ def test_the_error_over_the_batch_size() -> None:
             for count in sizes:
                 x, r = _batch(int(count), d, seed, np.random.default_rng(seed).uniform(0.7, 1.0, int(count)))
                 g = tensor.output_gradient(x, r, weights, "elu")
-                found = tensor.reconstruct(
+                attack = tensor.reconstruct(
                     g,
                     weights,
                     num_examples=int(count),
@@ -347,15 +347,15 @@ def test_the_error_over_the_batch_size() -> None:
                     decomposition=tensor.Decomposition(subtract=subtract),
                     certify=False,
                 )
-                row.append(_error(found, x) if len(found.inputs) == count else math.nan)
+                row.append(_error(attack, x) if len(attack.inputs) == count else math.nan)
             rows.append(row)
     raw, subtracted = (np.nanmedian(np.array(rows), axis=0) for rows in errors.values())
     slopes = [float(np.polyfit(np.log(sizes), np.log(e), 1)[0]) for e in (raw, subtracted)]
-    told = f"slopes in B: raw {slopes[0]:.2f} ({raw}), subtracted {slopes[1]:.2f} ({subtracted})"
-    assert 0.55 <= slopes[0] <= 1.1, told
-    assert 0.4 <= slopes[1] <= 0.7, told
-    assert slopes[1] < slopes[0], told
-    assert (3 * subtracted < raw).all(), told
+    message = f"slopes in B: raw {slopes[0]:.2f} ({raw}), subtracted {slopes[1]:.2f} ({subtracted})"
+    assert 0.55 <= slopes[0] <= 1.1, message
+    assert 0.4 <= slopes[1] <= 0.7, message
+    assert slopes[1] < slopes[0], message
+    assert (3 * subtracted < raw).all(), message
 
 
 @pytest.mark.parametrize("refined", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -371,10 +371,10 @@ def test_errors_are_estimated_within_a_factor_of_two(refined: bool) -> None:
             r[3] = rng.uniform(0.005, 0.05)
         w = tensor.GaussianWeights(30_000, 10, seed)
         g = tensor.output_gradient(x, r, w, "elu") + 0.3 * rng.standard_normal(30_000)
-        found = tensor.reconstruct(g, w, num_examples=4, activation="elu", refined=refined)
-        if len(found.inputs):
-            errors = tensor.match(found.inputs, x, signs_known=found.signs_known).errors
-            ratios += list(errors / found.error_estimates)
+        attack = tensor.reconstruct(g, w, num_examples=4, activation="elu", refined=refined)
+        if len(attack.inputs):
+            errors = tensor.match(attack.inputs, x, signs_known=attack.signs_known).errors
+            ratios += list(errors / attack.error_estimates)
     assert len(ratios) > 15
     assert max(ratios) < 2.5
     assert np.median(ratios) > 0.2

@@ -7,7 +7,7 @@ from leakcore.audit.hyperparameters import layer_section
 
 @pytest.fixture(scope="package", autouse=True)
 def _few_rows_behind_the_layers() -> Iterator[None]:
-    """What stands beside a null in an audit is then measured in a second, on the same path."""
+    """Measures with a permutation null then take a second in an audit, on the same path."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layer_section, "_ROWS", 120)
         patch.setattr(layer_section, "_PERMUTATIONS", 3)

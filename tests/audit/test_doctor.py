@@ -41,11 +41,11 @@ def test_a_refused_variable_is_named_and_the_rest_is_said(
         monkeypatch.setenv(name, value)
     done = run("--json")
     assert done.exit_code == 2
-    found = json.loads(done.stdout)
-    assert found["wrong"] == messages
-    assert found["native simd"] in found["native simd_available"]
-    assert found["native num_threads"] == "refused, see wrong"
-    assert found["numpy"][0].isdigit()
+    content = json.loads(done.stdout)
+    assert content["wrong"] == messages
+    assert content["native simd"] in content["native simd_available"]
+    assert content["native num_threads"] == "refused, see wrong"
+    assert content["numpy"][0].isdigit()
     assert messages[0] in run().stdout
     with pytest.raises(ValueError, match="LEAKCORE_NUM_THREADS="):
         doctor.environment()
@@ -61,20 +61,20 @@ def test_both_variables_in_a_process_that_has_not_chosen_its_instructions(monkey
     )
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
-    found = json.loads(done.stdout)
-    assert found["wrong"][0].startswith("LEAKCORE_ISA='foo': this processor and build have baseline")
-    assert found["wrong"][1] == "LEAKCORE_NUM_THREADS='abc': must be a positive integer"
-    assert found["native simd"] == found["native num_threads"] == "refused, see wrong"
-    assert "baseline" in found["native simd_available"]
+    content = json.loads(done.stdout)
+    assert content["wrong"][0].startswith("LEAKCORE_ISA='foo': this processor and build have baseline")
+    assert content["wrong"][1] == "LEAKCORE_NUM_THREADS='abc': must be a positive integer"
+    assert content["native simd"] == content["native num_threads"] == "refused, see wrong"
+    assert "baseline" in content["native simd_available"]
 
 
 def test_a_package_that_is_installed_but_cannot_be_imported_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     done = run("--json")
     assert done.exit_code == 2
-    found = json.loads(done.stdout)
-    assert found["torch"].endswith(", cannot be imported")
-    (why,) = [line for line in found["wrong"] if line.startswith("torch: cannot be imported (")]
+    content = json.loads(done.stdout)
+    assert content["torch"].endswith(", cannot be imported")
+    (why,) = [line for line in content["wrong"] if line.startswith("torch: cannot be imported (")]
     for part in ("models", "defenses", "leakage", "reconstruction_game", "audit --attack"):
         assert part in why
 
@@ -83,23 +83,23 @@ def test_what_is_not_installed_is_missing_with_what_needs_it(monkeypatch: pytest
     absent = {"opacus": "`record`", "distributed": "Dask", "torch": "audit --attack"}
     known = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name in absent else known(name))
-    found = audit.diagnose()
-    lines = {line.partition(":")[0]: line for line in found["missing"]}
+    result = audit.diagnose()
+    lines = {line.partition(":")[0]: line for line in result["missing"]}
     for name, part in absent.items():
-        assert found[name] == "not installed"
+        assert result[name] == "not installed"
         assert part in lines[name]
 
 
 def test_a_report_names_no_place_of_the_machine_and_imports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_import_error", lambda module: pytest.fail(f"imported {module}"))
-    found: dict[str, Any] = doctor.environment()
-    assert str(Path(sys.executable).parent) not in json.dumps(found)
-    assert "wrong" not in found
+    result: dict[str, Any] = doctor.environment()
+    assert str(Path(sys.executable).parent) not in json.dumps(result)
+    assert "wrong" not in result
 
 
 def test_a_core_that_cannot_be_loaded_is_wrong_and_the_rest_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "leakcore.kernels", None)
     monkeypatch.delattr("leakcore.kernels", raising=False)
-    found = doctor._facts(imported=False)
-    assert found["wrong"][0].startswith("native core: cannot be imported (")
-    assert found["torch"]
+    result = doctor._facts(imported=False)
+    assert result["wrong"][0].startswith("native core: cannot be imported (")
+    assert result["torch"]

@@ -15,35 +15,35 @@ from leakcore.cli import main
 
 
 @pytest.fixture(scope="module")
-def found() -> audit.SelfTest:
+def selftest() -> audit.SelfTest:
     return audit.selftest(audits=40)
 
 
-def test_every_method_keeps_its_promise(found: audit.SelfTest) -> None:
-    assert found.passed
-    methods = {p.method.split(",")[0] for p in found.promises}
+def test_every_method_keeps_its_promise(selftest: audit.SelfTest) -> None:
+    assert selftest.passed
+    methods = {p.method.split(",")[0] for p in selftest.promises}
     assert methods == {"counts", "scores", "best of four", "one run", "membership over models"}
-    assert {p.mechanism for p in found.promises} == {"null", "randomised response", "Laplace", "Gaussian"}
-    assert {p.epsilon for p in found.promises if p.mechanism == "randomised response"} == {0.5, 1.0, 2.0, 4.0}
-    for p in found.promises:
+    assert {p.mechanism for p in selftest.promises} == {"null", "randomised response", "Laplace", "Gaussian"}
+    assert {p.epsilon for p in selftest.promises if p.mechanism == "randomised response"} == {0.5, 1.0, 2.0, 4.0}
+    for p in selftest.promises:
         assert p.audits == (200 if p.mechanism == "null" else 40)
         assert p.interval[0] <= p.rate <= p.interval[1]
         assert p.allowed == pytest.approx(0.05)
 
 
-def test_at_a_thousand_trials_the_bound_beats_the_best_published_tool(found: audit.SelfTest) -> None:
+def test_at_a_thousand_trials_the_bound_beats_the_best_published_tool(selftest: audit.SelfTest) -> None:
     """Mean valid bound at n = 1,000 and true ε = 1: above 0.75."""
-    (counts,) = (p for p in found.promises if p.epsilon == 1 and p.method == "counts, direction fixed")
+    (counts,) = (p for p in selftest.promises if p.epsilon == 1 and p.method == "counts, direction fixed")
     assert counts.trials == 1000
     assert counts.mean > 0.85
 
 
-def test_it_is_printed_and_is_json(found: audit.SelfTest) -> None:
-    text = found.to_text()
-    assert f"All {len(found.promises)} promises are kept." in text
+def test_it_is_printed_and_is_json(selftest: audit.SelfTest) -> None:
+    text = selftest.to_text()
+    assert f"All {len(selftest.promises)} promises are kept." in text
     assert "False positives" in text
     assert "Coverage" in text
-    assert json.loads(found.to_json())["schema"] == "leakcore.selftest/1"
+    assert json.loads(selftest.to_json())["schema"] == "leakcore.selftest/1"
     assert audit.selftest(audits=10, seed=1).to_dict() == audit.selftest(audits=10, seed=1).to_dict()
 
 
@@ -72,9 +72,9 @@ def test_bad_input_is_named() -> None:
 
 @pytest.mark.slow
 def test_five_thousand_null_audits_by_every_method() -> None:
-    found = audit.selftest(audits=1000)
-    assert found.passed
-    null = [p for p in found.promises if p.epsilon == 0]
+    result = audit.selftest(audits=1000)
+    assert result.passed
+    null = [p for p in result.promises if p.epsilon == 0]
     assert len(null) >= 18
     assert all(p.audits == 5000 and p.interval[0] <= 0.05 for p in null)
     assert np.mean([p.rate for p in null]) < 0.05

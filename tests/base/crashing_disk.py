@@ -161,7 +161,7 @@ class _Disk:
             for child in inside.values():
                 yield from self._all(child)
 
-    def _left(self, kept: set[tuple[int, int]], how: str) -> State:
+    def _left(self, survivors: set[tuple[int, int]], how: str) -> State:
         out: State = {}
 
         def walk(node: _Node, path: str) -> None:
@@ -173,7 +173,7 @@ class _Disk:
                 out[path] = None
             entries = dict(node.safe)
             for i, change in enumerate(node.pending):
-                if (id(node), i) in kept:
+                if (id(node), i) in survivors:
                     _apply(entries, change)
             for name, child in entries.items():
                 walk(child, f"{path}/{name}" if path else name)
@@ -201,18 +201,18 @@ def states(there: State, operations: list[Operation]) -> Iterator[tuple[int, Sta
     for done in range(len(operations) + 1):
         if done:
             disk.do(operations[done - 1])
-        seen: list[State] = []
+        visited: list[State] = []
         for state in disk.crashed():
-            if state not in seen:
-                seen.append(state)
+            if state not in visited:
+                visited.append(state)
                 yield done, state
 
 
 def restore(state: State, root: Path) -> None:
     """Put a state into an empty folder."""
-    for path, held in sorted(state.items()):
-        if held is None:
+    for path, data in sorted(state.items()):
+        if data is None:
             (root / path).mkdir(parents=True, exist_ok=True)
         else:
             (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_bytes(held)
+            (root / path).write_bytes(data)

@@ -43,10 +43,10 @@ def _check_a_write(root: Path, write: Write, old: str | None) -> int:
     number = 0
     for done, state in states(there, recorder.operations):
         number += 1
-        held = state.get("reports/report.json")
-        assert held in (None if old is None else old.encode(), b"the new content"), (done, state)
+        data = state.get("reports/report.json")
+        assert data in (None if old is None else old.encode(), b"the new content"), (done, state)
         if done == len(recorder.operations):
-            assert held == b"the new content", "it had returned, and a power cut took it back"
+            assert data == b"the new content", "it had returned, and a power cut took it back"
     return number
 
 
@@ -75,14 +75,14 @@ class Job:
             self.computed.append(name)
             return {"of": name, "numbers": list(range(20))}
 
-        found = {}
+        values = {}
         with PartialResults(self.out, "run", ME) as pieces:
             for name in "abc":
-                found[name] = pieces.get_or_run(name, functools.partial(compute, name))
+                values[name] = pieces.get_or_run(name, functools.partial(compute, name))
                 self.sealed.append((0 if recorder is None else len(recorder.operations), name))
-            write_atomically(self.out / "report.json", json.dumps(found))
+            write_atomically(self.out / "report.json", json.dumps(values))
             pieces.remove()
-        return found
+        return values
 
 
 def _check_a_run_folder(root: Path, elsewhere: Path) -> int:
@@ -131,14 +131,14 @@ def _trained(out: Path, report: Callable[[int], object]) -> np.ndarray:
     """An ensemble in a run's folder, as audits keep theirs."""
     with PartialResults(out, "run", ME, checkpoints=True) as pieces:
         pieces.begin()
-        found = ENSEMBLE.run(
+        result = ENSEMBLE.run(
             *ROWS,
             runs=70,
             execution=dpsgd.Execution(
                 num_threads=1, checkpoint=pieces.folder, progress=lambda done, total: report(done)
             ),
         )
-    return found.parameters
+    return result.parameters
 
 
 def test_a_checkpoint_loses_no_run_that_was_reported(tmp_path: Path) -> None:

@@ -233,11 +233,11 @@ def test_reading_takes_little_more_than_what_is_read(tmp_path: Path) -> None:
     models.save_safetensors({"a": torch.from_numpy(values), "b": torch.from_numpy(values)}, tmp_path / "a.safetensors")
     pixels = rng.integers(0, 256, (2000, 28, 28), np.uint8)
     (tmp_path / "i.gz").write_bytes(gzip.compress(struct.pack(">4I", 0x803, *pixels.shape) + pixels.tobytes(), 1))
-    held = 2 * values.nbytes
-    assert _peak(lambda: read_npz(tmp_path / "a.npz")) < 1.1 * held + 2**22
-    assert _peak(lambda: read_npz(tmp_path / "c.npz")) < 1.1 * held + 2**22
-    assert _peak(lambda: audit.read_scores(tmp_path / "c.npz")) < 1.3 * held + 2**22
-    assert _peak(lambda: models.read_safetensors(tmp_path / "a.safetensors")) < 1.1 * held + 2**22
+    size = 2 * values.nbytes
+    assert _peak(lambda: read_npz(tmp_path / "a.npz")) < 1.1 * size + 2**22
+    assert _peak(lambda: read_npz(tmp_path / "c.npz")) < 1.1 * size + 2**22
+    assert _peak(lambda: audit.read_scores(tmp_path / "c.npz")) < 1.3 * size + 2**22
+    assert _peak(lambda: models.read_safetensors(tmp_path / "a.safetensors")) < 1.1 * size + 2**22
     assert _peak(lambda: images._read_idx(tmp_path / "i.gz", 3)) < 1.3 * pixels.nbytes + 2**22
 
 

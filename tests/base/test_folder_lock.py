@@ -46,7 +46,7 @@ def test_a_second_run_in_this_process_is_refused_before_it_computes(tmp_path: Pa
             late.begin()
         with pytest.raises(FolderBusy):
             list(late.each({"b": never}))
-    assert folder(tmp_path).get_or_run("a", never) == {"v": 1}  # to read is no work
+    assert folder(tmp_path).get_or_run("a", never) == {"v": 1}  # reading is allowed
     one.get_or_run("b", lambda: {"v": 2})
     one.remove()
     assert two.get_or_run("b", lambda: {"v": 3}) == {"v": 3}
@@ -55,7 +55,7 @@ def test_a_second_run_in_this_process_is_refused_before_it_computes(tmp_path: Pa
 
 
 def test_many_threads_at_once_one_works(tmp_path: Path) -> None:
-    """Whoever wins stores all of its pieces; nobody else computes any."""
+    """The winner stores all of its pieces; nobody else computes any."""
     start, done = threading.Barrier(8), []
     refused: list[FolderBusy] = []
 
@@ -123,8 +123,8 @@ def test_runs_of_other_names_do_not_disturb_each_other(tmp_path: Path) -> None:
 def test_another_name_of_the_folder_is_the_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    held = folder(tmp_path / "real")
-    held.get_or_run("a", lambda: {"v": 1})
+    pieces = folder(tmp_path / "real")
+    pieces.get_or_run("a", lambda: {"v": 1})
     monkeypatch.chdir(tmp_path)
     for name in (tmp_path / "link", Path("real"), Path("link/../real"), Path("./link")):
         with pytest.raises(FolderBusy):
@@ -144,14 +144,14 @@ print(PartialResults(Path(sys.argv[1]), "run", {"command": "mine", "seed": 0}).g
 
 
 def test_another_process_is_refused_until_it_is_closed(tmp_path: Path) -> None:
-    held = folder(tmp_path)
-    held.begin()  # not a piece yet
+    pieces = folder(tmp_path)
+    pieces.begin()  # not a piece yet
     for path in (tmp_path / "partial" / "run").iterdir():
         path.read_bytes()  # closing a POSIX lock's file anywhere in the process would lift it
     assert "another process is at work in it" in _child(_WORK, tmp_path).stderr
-    held.close()
+    pieces.close()
     assert _child(_WORK, tmp_path).stdout.strip() == "{'v': 9}"
-    assert held.get_or_run("b", never) == {"v": 9}  # it goes on, and takes stock first
+    assert pieces.get_or_run("b", never) == {"v": 9}  # it goes on, and takes stock first
 
 
 def test_what_an_exception_keeps_alive_does_not_keep_the_lock(tmp_path: Path) -> None:
@@ -160,10 +160,10 @@ def test_what_an_exception_keeps_alive_does_not_keep_the_lock(tmp_path: Path) ->
             pieces.get_or_run("a", lambda: {"v": 1})
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt) as kept:
+    with pytest.raises(KeyboardInterrupt) as raised:
         run()
     assert folder(tmp_path).get_or_run("b", lambda: {"v": 2}) == {"v": 2}
-    assert kept.value is not None
+    assert raised.value is not None
 
 
 def test_an_object_that_is_gone_holds_nothing(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_an_object_that_is_gone_holds_nothing(tmp_path: Path) -> None:
 
 
 def test_a_child_neither_works_nor_keeps_the_lock_alive(tmp_path: Path) -> None:
-    """The parent is killed; a worker that it forked lives on, as those of a process pool do."""
+    """The parent is killed; a worker that it forked lives on, like the workers of a process pool."""
     script = tmp_path / "job.py"
     script.write_text(
         "import os, sys, time\n"
@@ -333,11 +333,11 @@ def test_a_damaged_folder_is_released_again(tmp_path: Path) -> None:
     folder(tmp_path).get_or_run("a", lambda: {"v": 1})
     path = tmp_path / "partial" / "run" / "a.json"
     path.write_text("{")
-    with pytest.raises(ValueError, match=r"a\.json: is damaged") as kept:
+    with pytest.raises(ValueError, match=r"a\.json: is damaged") as raised:
         folder(tmp_path)
     path.unlink()
     assert folder(tmp_path).get_or_run("a", lambda: {"v": 2}) == {"v": 2}
-    assert kept.value is not None
+    assert raised.value is not None
 
 
 def test_what_a_finished_run_left_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

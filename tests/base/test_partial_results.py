@@ -57,11 +57,11 @@ def test_without_a_folder_nothing_is_kept() -> None:
 
 def test_the_folder_says_whose_it_is(tmp_path: Path) -> None:
     folder(tmp_path).get_or_run("piece", lambda: {"hits": 7})
-    found = json.loads((tmp_path / "partial" / "audit" / "run.json").read_text())["piece"]
-    assert found["config"]["runs"] == 1000
-    assert found["seed"] == 0
-    assert set(found["versions"]) == {"leakcore", "numpy", "torch"}
-    assert all(found["versions"].values())
+    content = json.loads((tmp_path / "partial" / "audit" / "run.json").read_text())["piece"]
+    assert content["config"]["runs"] == 1000
+    assert content["seed"] == 0
+    assert set(content["versions"]) == {"leakcore", "numpy", "torch"}
+    assert all(content["versions"].values())
 
 
 @pytest.mark.parametrize(
@@ -107,9 +107,9 @@ def _nested(path: Path) -> None:
 
 
 def _other_value(path: Path) -> None:
-    found = json.loads(path.read_text())
-    found["piece"] = {**found["piece"], "hits": 700}
-    path.write_text(json.dumps(found))
+    content = json.loads(path.read_text())
+    content["piece"] = {**content["piece"], "hits": 700}
+    path.write_text(json.dumps(content))
 
 
 def _a_list(path: Path) -> None:

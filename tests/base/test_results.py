@@ -122,8 +122,8 @@ def test_numbers_of_different_adjacency_delta_quantity_or_place_are_not_compared
 
 
 def test_a_table_is_never_better_than_the_number() -> None:
-    shown = str(result(value=0.12345612, kind="lower", interval=(0.12345612, 0.99999961), confidence=0.99))
-    assert shown.splitlines() == [
+    text = str(result(value=0.12345612, kind="lower", interval=(0.12345612, 0.99999961), confidence=0.99))
+    assert text.splitlines() == [
         "Result: number",
         "  value       0.123456",
         "  interval    0.123456 to 1",

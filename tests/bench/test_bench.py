@@ -91,7 +91,7 @@ def test_cases_have_distinct_names_and_compare_with_contenders_that_exist(device
 def test_every_claim_names_contenders_that_some_case_has(device: str) -> None:
     # Equal times everywhere: each claim must find something, or a renamed contender would silence it.
     row = {"seconds": [1.0], "per_unit": 1.0, "of_limit": 1.0, "peak_bytes": 1}
-    found = [
+    measured = [
         {
             "kernel": case.kernel,
             "size": case.size,
@@ -100,7 +100,7 @@ def test_every_claim_names_contenders_that_some_case_has(device: str) -> None:
         }
         for case in cases.all_cases(device, quick=False)
     ]
-    assert [v["claim"] for v in claims.judge(found, device) if v["met"] is None] == []
+    assert [v["claim"] for v in claims.judge(measured, device) if v["met"] is None] == []
 
 
 def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:

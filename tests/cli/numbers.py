@@ -225,8 +225,8 @@ def _takes_numbers(read: Callable[..., object]) -> bool:
 def with_key(sections: dict[str, str], section: str, key: str, value: str) -> str:
     """The configuration's text with one key set; lists get the number as their only entry."""
     texts = dict(sections)
-    kept = [line for line in texts.get(section, "").splitlines() if not line.startswith(f"{key} =")]
-    texts[section] = "\n".join([*kept, f"{key} = {value}"]) + "\n"
+    others = [line for line in texts.get(section, "").splitlines() if not line.startswith(f"{key} =")]
+    texts[section] = "\n".join([*others, f"{key} = {value}"]) + "\n"
     return "".join(f"[{name}]\n{text}" for name, text in texts.items())
 
 

@@ -42,8 +42,8 @@ def test_noise_hides_the_digit() -> None:
         "--dataset", "digits", "--restarts", "1", "--noise-std", "1", "--iterations", "60", "--json", "--quiet"
     )
     assert code == 0, text
-    found = json.loads(text)
-    assert found["quality"][0]["ssim"][0] < 0.7
+    content = json.loads(text)
+    assert content["quality"][0]["ssim"][0] < 0.7
 
 
 def test_a_defence_by_its_spelling_and_a_falling_prior() -> None:

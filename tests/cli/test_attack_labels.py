@@ -146,5 +146,5 @@ def test_the_papers_data_with_noise_has_a_finite_bound_below_the_mechanisms() ->
     assert 0.5 < max(report["bound"]["value"]) < report["bound"]["replacement"]["value"]
     _, text, _ = run("--dataset", "cancer", "--batches", "4", "--data", str(DATA), "--noise-multiplier", "0.5")
     assert "label-ε ≥" in text
-    shown = text.partition("label-ε ≤   ")[2].split()[0]
-    assert 0 <= float(shown) - report["bound"]["replacement"]["value"] < 0.01
+    printed = text.partition("label-ε ≤   ")[2].split()[0]
+    assert 0 <= float(printed) - report["bound"]["replacement"]["value"] < 0.01

@@ -166,10 +166,10 @@ def test_calibrate_prints_less_noise_than_epsilon_takes() -> None:
     assert code == 0
     assert "less noise by" in out
     code, out, _ = run(*arguments, "--json")
-    found = json.loads(out)
+    content = json.loads(out)
     assert code == 0
-    assert found["value"] < found["epsilon_noise_multiplier"]
-    assert found["success"] <= 0.5
+    assert content["value"] < content["epsilon_noise_multiplier"]
+    assert content["success"] <= 0.5
 
 
 @pytest.mark.parametrize(
@@ -226,12 +226,12 @@ def test_attack_prints_success_beside_the_bound() -> None:
         "--quiet",
         "--json",
     )
-    found = json.loads(out)
+    content = json.loads(out)
     assert code == 0
-    low, high = found["attack"]["interval"]
-    assert low <= found["attack"]["value"] <= high
-    assert low <= found["bound"]["value"]
-    assert found["attack"]["trials"] == 32
+    low, high = content["attack"]["interval"]
+    assert low <= content["attack"]["value"] <= high
+    assert low <= content["bound"]["value"]
+    assert content["attack"]["trials"] == 32
 
 
 def test_attack_says_what_is_wrong() -> None:

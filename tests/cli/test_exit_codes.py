@@ -1,4 +1,4 @@
-"""Exit codes that are no answer: a reader that went away, no place to write, Ctrl-C."""
+"""Exit codes without an answer: a reader that went away, no place to write, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def test_an_interrupted_command_says_that_it_goes_on_only_where_it_does(
     arguments: tuple[str, ...], where: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(where, name, _interrupt)
-    made: list[PartialResults] = []
+    opened: list[PartialResults] = []
     begun = PartialResults.__init__
 
-    def watched(self: PartialResults, *given: Any, **how: Any) -> None:
-        begun(self, *given, **how)
-        made.append(self)
+    def watched(self: PartialResults, *args: Any, **how: Any) -> None:
+        begun(self, *args, **how)
+        opened.append(self)
 
     monkeypatch.setattr(PartialResults, "__init__", watched)
     done = CliRunner().invoke(main, [*arguments, "--quiet", "--out", str(tmp_path)])
@@ -100,7 +100,7 @@ def test_an_interrupted_command_says_that_it_goes_on_only_where_it_does(
     assert done.stderr.strip() == "Interrupted: nothing half-written."
 
     def after_a_piece(*_: Any, **__: Any) -> None:
-        made[-1].get_or_run("a-piece", dict)
+        opened[-1].get_or_run("a-piece", dict)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(where, name, after_a_piece)
@@ -132,8 +132,8 @@ def test_an_interrupted_fano_figure_goes_on(name: str, tmp_path: Path, monkeypat
 def _scores(folder: Path) -> tuple[str, ...]:
     rng = np.random.default_rng(0)
     np.savez(folder / "scores.npz", members=rng.normal(1, 1, 50), non_members=rng.normal(0, 1, 50))
-    given = ("--scores", str(folder / "scores.npz"), "--adjacency", "replace")
-    return "audit", *given, "--quiet", "--out", str(folder / "out")
+    options = ("--scores", str(folder / "scores.npz"), "--adjacency", "replace")
+    return "audit", *options, "--quiet", "--out", str(folder / "out")
 
 
 def test_an_encoding_that_lacks_a_sign_ends_no_audit(tmp_path: Path) -> None:
@@ -175,26 +175,26 @@ def test_what_nobody_expected_is_70(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("a defect")
 
     monkeypatch.setattr("leakcore.bounds.reconstruction", failing)
-    found = CliRunner().invoke(main, BOUND)
-    assert found.exit_code == 70
-    assert "a defect" in found.output
+    result = CliRunner().invoke(main, BOUND)
+    assert result.exit_code == 70
+    assert "a defect" in result.output
 
 
 @pytest.mark.parametrize("command", ["bound", "calibrate"])
 def test_a_prior_beyond_a_float_has_a_logarithm(command: str) -> None:
     how = {"bound": ("--noise-multiplier", "1"), "calibrate": ("--target-success", "0.5")}[command]
-    given = ("--sample-rate", "1", "--steps", "1", "--num-candidates", "1" + "0" * 400)
-    found = CliRunner().invoke(main, (command, *how, *given))
-    assert found.exit_code == 0, found.output
+    options = ("--sample-rate", "1", "--steps", "1", "--num-candidates", "1" + "0" * 400)
+    result = CliRunner().invoke(main, (command, *how, *options))
+    assert result.exit_code == 0, result.output
 
 
 def test_reports_do_not_replace_what_is_read_or_each_other(tmp_path: Path) -> None:
     audit = _scores(tmp_path)
     scores = str(tmp_path / "scores.npz")
     before = Path(scores).read_bytes()
-    found = CliRunner().invoke(main, (*audit, "--json", scores))
-    assert (found.exit_code, Path(scores).read_bytes()) == (2, before)
-    assert "is also --scores" in found.output
+    result = CliRunner().invoke(main, (*audit, "--json", scores))
+    assert (result.exit_code, Path(scores).read_bytes()) == (2, before)
+    assert "is also --scores" in result.output
     (tmp_path / "audit.toml").write_text(f"[scores]\nfile = '{scores}'\n")
     of_file = ("audit", "--config", str(tmp_path / "audit.toml"), "--quiet", "--out", str(tmp_path / "out"))
     one = str(tmp_path / "one")
@@ -205,9 +205,9 @@ def test_reports_do_not_replace_what_is_read_or_each_other(tmp_path: Path) -> No
         (*audit, "--json", str(tmp_path / "out" / "report.html")),
         (*audit, "--html", str(tmp_path / "out" / "report.json")),
     ):
-        found = CliRunner().invoke(main, wrong)
-        assert (found.exit_code, Path(scores).read_bytes()) == (2, before), found.output
-        assert "is also" in found.output
+        result = CliRunner().invoke(main, wrong)
+        assert (result.exit_code, Path(scores).read_bytes()) == (2, before), result.output
+        assert "is also" in result.output
     assert CliRunner().invoke(main, (*audit, "--json", str(tmp_path / "out" / "report.json"))).exit_code == 0
 
 
@@ -216,12 +216,12 @@ def test_reports_to_a_descriptor_go_where_it_leads(tmp_path: Path) -> None:
     done = subprocess.run(audit, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert b'"schema": "leakcore.' in done.stdout
-    kept = tmp_path / "all.txt"
-    kept.write_text("precious\n")
-    with kept.open("a") as out:
+    output = tmp_path / "all.txt"
+    output.write_text("precious\n")
+    with output.open("a") as out:
         assert subprocess.run(audit, stdout=out, check=False).returncode == 0
-    assert kept.read_text().startswith("precious\n")
-    assert "</html>" in kept.read_text()
+    assert output.read_text().startswith("precious\n")
+    assert "</html>" in output.read_text()
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_reports_to_a_descriptor_go_where_it_leads(tmp_path: Path) -> None:
 )
 def test_a_folder_that_takes_no_files_is_refused_before_the_work(command: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    found = CliRunner().invoke(main, (*command, "--out", str(tmp_path / "file" / "out")))
-    assert found.exit_code == 2
-    assert "cannot be written" in found.output
+    result = CliRunner().invoke(main, (*command, "--out", str(tmp_path / "file" / "out")))
+    assert result.exit_code == 2
+    assert "cannot be written" in result.output
 
 
 def _from_cause() -> None:

@@ -35,13 +35,13 @@ def test_the_bound_beside_an_attack_is_rounded_up_and_its_interval_outwards(tmp_
         out = tmp_path / epsilon
         text = printed(*GAME, "--epsilon", epsilon, "--out", str(out), "--quiet")
         true = json.loads((out / "prior-aware.json").read_text())
-        shown = re.search(r"^bound +([\d.]+) ", text, re.MULTILINE)
+        match = re.search(r"^bound +([\d.]+) ", text, re.MULTILINE)
         ends = re.search(r"^attack .*\[([\d.]+), ([\d.]+)\]", text, re.MULTILINE)
         sigma = re.search(r"^noise +σ = ([\d.]+):", text, re.MULTILINE)
-        assert shown
+        assert match
         assert ends
         assert sigma
-        assert 0 <= float(shown[1]) - true["bound"]["value"] < 1.0001e-4
+        assert 0 <= float(match[1]) - true["bound"]["value"] < 1.0001e-4
         assert float(ends[1]) <= true["attack"]["interval"][0]
         assert float(ends[2]) >= true["attack"]["interval"][1]
         assert float(sigma[1]) >= true["attack"]["settings"]["noise_multiplier"]
@@ -53,7 +53,7 @@ def test_calibrate_rounds_the_limit_and_the_bound_up(target: float) -> None:
     text = printed(
         "calibrate", "--target-success", repr(target), "--num-candidates", "10", "--sample-rate", "0.5", "--steps", "3"
     )
-    found = bounds.calibrate_noise(target, kappa=0.1, **how)
+    bound = bounds.calibrate_noise(target, kappa=0.1, **how)
     limit, success, epsilon = (
         re.search(pattern, text)
         for pattern in (r"more than ([\d.]+) ", r"success bound +([\d.]+) ", r"of ε = ([\d.]+) ")
@@ -62,8 +62,8 @@ def test_calibrate_rounds_the_limit_and_the_bound_up(target: float) -> None:
     assert success
     assert epsilon
     assert float(limit[1]) >= target
-    assert float(success[1]) >= found.success
-    assert float(epsilon[1]) <= found.epsilon
+    assert float(success[1]) >= bound.success
+    assert float(epsilon[1]) <= bound.epsilon
 
 
 def test_bound_prints_its_interval_outwards_and_its_logarithm_up() -> None:
@@ -79,9 +79,9 @@ def test_bound_prints_its_interval_outwards_and_its_logarithm_up() -> None:
         text = printed(
             "bound", "--noise-multiplier", "2", "--sample-rate", "1", "--steps", "1", "--log-kappa", str(log_kappa)
         )
-        shown = re.search(r"exp\((\S+)\)", text)
-        assert shown
-        assert float(shown[1]) >= bounds.reconstruction(2.0, 1.0, 1, log_kappa=log_kappa).log_value
+        match = re.search(r"exp\((\S+)\)", text)
+        assert match
+        assert float(match[1]) >= bounds.reconstruction(2.0, 1.0, 1, log_kappa=log_kappa).log_value
 
 
 @pytest.mark.skipif(not (DATA / "cervical").is_dir(), reason="no folder of data sets")
@@ -95,10 +95,10 @@ def test_label_bounds_say_what_they_are() -> None:
 def test_a_file_that_is_no_path_is_bad_input(form: str, tmp_path: Path) -> None:
     for value in ("3", '"a\\u0000b"'):
         (tmp_path / "audit.toml").write_text(f"[{form}]\nfile = {value}\n")
-        found = CliRunner().invoke(main, ["audit", "--config", str(tmp_path / "audit.toml")])
-        assert found.exit_code == 2, found.output
-        assert f"{form}.file=" in found.output
-        assert "must be a path" in found.output
+        result = CliRunner().invoke(main, ["audit", "--config", str(tmp_path / "audit.toml")])
+        assert result.exit_code == 2, result.output
+        assert f"{form}.file=" in result.output
+        assert "must be a path" in result.output
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def test_an_overflow_is_answered_in_options_of_the_command(
 
     monkeypatch.setattr("leakcore.audit.hyperparameters.reconstruction_section.study", overflowing)
     monkeypatch.setattr(attacks, "reconstruction_game", overflowing)
-    found = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
-    assert found.exit_code == 2
-    assert found.stderr.startswith("Error: run 7: a gradient overflowed; take a ")
-    assert "nearest_cosines" not in found.stderr
+    result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Error: run 7: a gradient overflowed; take a ")
+    assert "nearest_cosines" not in result.stderr
     for option in options:
-        assert option in found.stderr
+        assert option in result.stderr
 
 
 def test_there_are_bars_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,9 +147,9 @@ def test_a_file_where_a_folder_must_be_is_named(tmp_path: Path) -> None:
     for path in ("afile/x.html", "afile/deeper/x.html"):
         scores = ("--scores", str(tmp_path / "scores.npz"), "--adjacency", "replace")
         wrong = ("audit", *scores, "--html", str(tmp_path / path))
-        found = CliRunner().invoke(main, wrong)
-        assert found.exit_code == 2
-        assert f"{tmp_path / 'afile'} is a file, not a folder" in found.output
+        result = CliRunner().invoke(main, wrong)
+        assert result.exit_code == 2
+        assert f"{tmp_path / 'afile'} is a file, not a folder" in result.output
 
 
 def test_reproduce_lists_every_file_that_it_wrote(tmp_path: Path) -> None:

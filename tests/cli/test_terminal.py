@@ -54,9 +54,9 @@ def test_json_that_is_spelt_out_stays_json() -> None:
 
 
 def test_lines_of_an_error_do_not_look_like_lines_of_ours() -> None:
-    shown = in_lines("first\n  second\ngate: PASSED" + "\nx" * 100)
-    assert shown.startswith("first\n  second\n  gate: PASSED\n  x")
-    assert len(shown.splitlines()) == 41
+    lines = in_lines("first\n  second\ngate: PASSED" + "\nx" * 100)
+    assert lines.startswith("first\n  second\n  gate: PASSED\n  x")
+    assert len(lines.splitlines()) == 41
 
 
 def _npz(path: Path, names: list[str]) -> Path:
@@ -83,12 +83,12 @@ def _trace(folder: Path) -> Path:
     out = folder / "t.npz"
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(out, "w") as new:
         for name in old.namelist():
-            held = old.read(name)
+            data = old.read(name)
             if name == "facts.npy":
                 content = io.BytesIO()
                 np.save(content, np.array(json.dumps({"schema": EVIL}, ensure_ascii=False)))
-                held = content.getvalue()
-            new.writestr(name, held)
+                data = content.getvalue()
+            new.writestr(name, data)
     return out
 
 
@@ -211,8 +211,8 @@ def test_reports_are_spelt_out_on_the_terminal_and_on_the_page(tmp_path: Path) -
     assert done.exit_code == 0, done.output
     _is_plain(done)
     assert "owned" not in done.output
-    found = audit.from_scores(path, adjacency="replace")
-    for text in (found.to_text(), (out / "report.html").read_text(encoding="utf-8")):
+    result = audit.from_scores(path, adjacency="replace")
+    for text in (result.to_text(), (out / "report.html").read_text(encoding="utf-8")):
         assert OBEYED.search(text) is None
         assert "x\\u202e\\u001b[2J" in text
     assert json.loads(

@@ -39,9 +39,9 @@ def test_transforms_of_a_gradient(library, dtype):
     assert (np.count_nonzero(pruned, axis=-1) == 50).all()
     assert np.abs(raw[pruned == 0]).max() <= 10
     for i in np.ndindex(3, 2):
-        kept = pruned[i] != 0
-        assert np.abs(raw[i][kept]).min() >= np.abs(raw[i][~kept]).max()
-        np.testing.assert_array_equal(pruned[i][kept], raw[i][kept])
+        remaining = pruned[i] != 0
+        assert np.abs(raw[i][remaining]).min() >= np.abs(raw[i][~remaining]).max()
+        np.testing.assert_array_equal(pruned[i][remaining], raw[i][remaining])
     for out in (noisy, heavy, clipped, pruned):
         assert out.dtype == raw.dtype
     assert type(GaussianNoise(1.0).apply(g, seed=1)) is type(g)
@@ -93,7 +93,7 @@ def test_release_without_a_defence_is_the_gradient():
 
 def test_local_steps_are_sgd():
     model, (x, y) = _model(), _batch()
-    found = defenses.release(model, x, y, defense=LocalSteps(3, learning_rate=0.2)).gradient
+    result = defenses.release(model, x, y, defense=LocalSteps(3, learning_rate=0.2)).gradient
     trained = _model()
     optimizer = torch.optim.SGD(trained.parameters(), lr=0.2)
     for _ in range(3):
@@ -101,7 +101,7 @@ def test_local_steps_are_sgd():
         nn.functional.cross_entropy(trained(x), y).backward()
         optimizer.step()
     moved = torch.cat([(a - b).flatten() for a, b in zip(model.parameters(), trained.parameters(), strict=True)])
-    torch.testing.assert_close(found, moved.detach() / 0.6, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(result, moved.detach() / 0.6, rtol=1e-9, atol=1e-12)
     two = defenses.release(model, x, y, defense=LocalSteps(2, 1e-12, minibatches=True)).gradient
     torch.testing.assert_close(two, defenses.release(model, x, y).gradient, rtol=1e-6, atol=1e-9)
     with pytest.raises(ValueError, match=r"`inputs` must have a number of rows that LocalSteps.* divides, got"):
@@ -117,8 +117,8 @@ def test_dropout_keeps_with_keep_probability(per_sample):
     x, y = _batch(2)
     dropped = defenses.release(model, x, y, defense=Dropout(0.25, per_sample=per_sample), seed=1).parts["2.weight"]
     share = float((dropped[0] != 0).double().mean())
-    kept = 1 - 0.75**2 if per_sample else 0.25
-    assert abs(share - kept) < 4 * np.sqrt(kept * (1 - kept) / 4000)
+    expected = 1 - 0.75**2 if per_sample else 0.25
+    assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / 4000)
     whole = defenses.release(model, x, y, defense=Dropout(1.0, per_sample=per_sample), seed=1).gradient
     torch.testing.assert_close(whole, defenses.release(model, x, y).gradient)
     # Per-sample gradients see the very masks that the batch sees.
@@ -147,12 +147,12 @@ def test_dropout_masks_hidden_units_whatever_the_order_of_registration(per_sampl
     plain = nn.Sequential(model.body, nn.Tanh(), model.head)
     x, y = torch.rand(1, 200).double(), [1]
     how = {"defense": Dropout(0.5, per_sample=per_sample), "seed": 3}
-    found = defenses.release(model, x, y, **how).parts
-    assert (found["body.weight"].abs().sum(0) > 0).all()  # no input is dropped
-    assert 100 < int((found["head.weight"].abs().sum(0) == 0).sum()) < 200
+    result = defenses.release(model, x, y, **how).parts
+    assert (result["body.weight"].abs().sum(0) > 0).all()  # no input is dropped
+    assert 100 < int((result["head.weight"].abs().sum(0) == 0).sum()) < 200
     wanted = defenses.release(plain, x, y, **how).parts
     for name, same in (("body", "0"), ("head", "2")):
-        torch.testing.assert_close(found[f"{name}.weight"], wanted[f"{same}.weight"])
+        torch.testing.assert_close(result[f"{name}.weight"], wanted[f"{same}.weight"])
     with pytest.raises(ValueError, match="Dropout: the model has no linear layer with hidden units"):
         defenses.release(plain[0], x, y, **how)
 
@@ -259,9 +259,9 @@ def _tensor_error(defense, *, m=20_000, d=8, batch=2, seeds=3):
     out = []
     for seed in range(seeds):
         model, weights, x, y = _two_layer(m, d, batch, seed)
-        seen = defenses.release(model, x, y, defense=defense, loss=_square, seed=seed).parts["2.weight"][0]
-        found = tensor.reconstruct(seen, weights, num_examples=batch, activation="elu", certify=False)
-        errors = tensor.match(found.inputs, x, signs_known=found.signs_known).errors if len(found.inputs) else []
+        release = defenses.release(model, x, y, defense=defense, loss=_square, seed=seed).parts["2.weight"][0]
+        attack = tensor.reconstruct(release, weights, num_examples=batch, activation="elu", certify=False)
+        errors = tensor.match(attack.inputs, x, signs_known=attack.signs_known).errors if len(attack.inputs) else []
         out.append(np.sqrt((np.sum(np.square(errors)) + batch - len(errors)) / batch))
     return float(np.median(out))
 
@@ -300,7 +300,7 @@ def test_noise_and_pruning_move_gradient_inversion():
         for seed in range(3):
             model, _, x, y = _two_layer(300, 5, 1, seed)
             released = defenses.release(model, x, y, defense=defense, loss=_square, seed=seed)
-            found = inversion.invert(
+            attack = inversion.invert(
                 model,
                 inversion.ReleasedGradient(released, loss=_square),
                 (5,),
@@ -308,8 +308,8 @@ def test_noise_and_pruning_move_gradient_inversion():
                 objective=inversion.L2(box=(-1, 1)),
                 optimizer=inversion.LBFGS(iterations=100, restarts=10),
             ).compared_with(x)
-            assert found.quality is not None
-            out.append(float(np.sqrt(5 * found.quality[found.best].mse[0])))
+            assert attack.quality is not None
+            out.append(float(np.sqrt(5 * attack.quality[attack.best].mse[0])))
         return float(np.median(out))
 
     plain = error(None)
@@ -398,10 +398,10 @@ def test_clipping_has_the_range_of_its_type(library):
         ("float64", 1e-150),
     ):
         rows = library(np.full((2, 100), size, dtype))
-        for made in (Clip(1.0).apply(rows), ClipSamples(1.0).apply(rows)):
-            norms = np.linalg.norm(np.asarray(made, np.float64), axis=-1)
+        for clipped in (Clip(1.0).apply(rows), ClipSamples(1.0).apply(rows)):
+            norms = np.linalg.norm(np.asarray(clipped, np.float64), axis=-1)
             np.testing.assert_allclose(norms, min(1.0, 10 * size), rtol=2e-3)
-            assert made.dtype == rows.dtype
+            assert clipped.dtype == rows.dtype
 
 
 @pytest.mark.parametrize("library", [np.asarray, torch.as_tensor])

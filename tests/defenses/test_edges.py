@@ -29,20 +29,20 @@ def test_under_opacus_each_defence_takes_off_only_itself(order: tuple[int, int])
         module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
         data_loader=torch.utils.data.DataLoader(data, batch_size=6), noise_multiplier=0.5, max_grad_norm=1.0,
     )  # fmt: skip
-    seen: list[str] = []
-    optimizer.attach_step_hook(lambda _: seen.append("own"))
+    calls: list[str] = []
+    optimizer.attach_step_hook(lambda _: calls.append("own"))
     own = optimizer.step_hook
     handles = [defenses.attach(optimizer, Prune(0.5)), defenses.attach(optimizer, Clip(1.0))]
     for name, handle in zip(("prune", "clip"), handles, strict=True):
-        handle._defend = functools.partial(seen.append, name)  # type: ignore[method-assign]
+        handle._defend = functools.partial(calls.append, name)  # type: ignore[method-assign]
     expected = ["clip", "prune", "own"]
     for gone in (None, *order):
         if gone is not None:
             handles[gone].remove()
             expected.remove(("prune", "clip")[gone])
-        seen.clear()
+        calls.clear()
         optimizer.step_hook(optimizer)
-        assert seen == expected
+        assert calls == expected
     # Handles removed in the order of their making leave the last one's empty hook around the optimizer's own.
     assert (optimizer.step_hook is own) == (order != (0, 1))
 
@@ -80,15 +80,15 @@ def test_masks_of_two_layers_and_neighbouring_seeds_differ() -> None:
     for layer in (model[0], model[2]):  # nothing but a mask makes a unit 0
         layer.weight.data.abs_()
     x, y = torch.ones(1, 64), torch.tensor([0])
-    kept = [
+    masks = [
         [
             (defenses.release(model, x, y, defense=Dropout(0.5), seed=s).parts[f"{k}.weight"].abs().sum(0) > 0)
             for k in (2, 4)
         ]
         for s in (0, 1)
     ]
-    assert all(20 < int(k.sum()) < 44 for pair in kept for k in pair)
-    assert not torch.equal(kept[0][1], kept[1][0])
+    assert all(20 < int(k.sum()) < 44 for pair in masks for k in pair)
+    assert not torch.equal(masks[0][1], masks[1][0])
 
 
 class _Joins(nn.Module):

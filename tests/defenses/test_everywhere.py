@@ -42,7 +42,7 @@ def test_in_gradient_inversion(name: str) -> None:
     plain, under = (defenses.release(model, x, y, defense=d, seed=3) for d in (None, ALL[name]))
 
     def error(released: Any, objective: Any = inversion.L2) -> float:
-        found = inversion.invert(
+        attack = inversion.invert(
             model,
             released,
             (6,),
@@ -50,8 +50,8 @@ def test_in_gradient_inversion(name: str) -> None:
             objective=objective(box=(0, 1)),
             optimizer=inversion.LBFGS(iterations=200, restarts=2),
         ).compared_with(x)
-        assert found.quality is not None
-        return float(found.quality[found.best].mse[0])
+        assert attack.quality is not None
+        return float(attack.quality[attack.best].mse[0])
 
     def closed(released: Any) -> float:
         if not released.parts["0.bias"].any():  # pruned away: refused
@@ -123,10 +123,10 @@ def test_in_the_tensor_method(name: str) -> None:
         return 0.5 * (outputs - targets).square().mean()
 
     def error(defense: defenses.Defense | None) -> float:
-        given = (torch.from_numpy(x), torch.tensor([[1.0], [-0.8]]).double())
-        seen = defenses.release(model, *given, defense=defense, loss=square, seed=1).parts["2.weight"][0].numpy()
-        found = tensor.reconstruct(seen, weights, num_examples=2, activation="elu", certify=False)
-        errors = tensor.match(found.inputs, x).errors if len(found.inputs) else np.empty(0)
+        batch = (torch.from_numpy(x), torch.tensor([[1.0], [-0.8]]).double())
+        release = defenses.release(model, *batch, defense=defense, loss=square, seed=1).parts["2.weight"][0].numpy()
+        attack = tensor.reconstruct(release, weights, num_examples=2, activation="elu", certify=False)
+        errors = tensor.match(attack.inputs, x).errors if len(attack.inputs) else np.empty(0)
         return float(np.sqrt((np.square(errors).sum() + 2 - len(errors)) / 2))
 
     scale = {"local steps": LocalSteps(2, 1e-3), "gaussian noise": GaussianNoise(1.0), "laplace": Laplace(1.0)}
@@ -162,9 +162,9 @@ def test_in_opacus_training(name: str) -> None:
         with pytest.raises(ValueError, match="which the loop itself does"):
             defenses.attach(optimizer, defense, seed=5)
         return
-    seen = []
+    calls = []
     if optimizer is not plain:
-        optimizer.attach_step_hook(lambda o: seen.append(torch.cat([p.grad.flatten() for p in model.parameters()])))
+        optimizer.attach_step_hook(lambda o: calls.append(torch.cat([p.grad.flatten() for p in model.parameters()])))
         before = optimizer.step_hook
         handle = defenses.attach(optimizer, defense, seed=5)
         # What came out of Opacus, before the defence: its own hook sees what is released, after it.
@@ -198,7 +198,7 @@ def test_in_opacus_training(name: str) -> None:
             expected = out.mean(0) if out.ndim == 2 else out
         else:
             expected = defense.apply(raw[step], seed=5, step=step)
-            torch.testing.assert_close(seen[step], expected)
+            torch.testing.assert_close(calls[step], expected)
         torch.testing.assert_close(moved, expected, rtol=1e-3, atol=1e-5)
     assert handle.step == 2
 

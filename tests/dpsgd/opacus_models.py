@@ -1,4 +1,4 @@
-"""Models over kinds of layers and ways of using them, for steps that are held beside Opacus's."""
+"""Models over kinds of layers and ways of using them, for steps that are compared with Opacus's."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class _Text(nn.Module):
             self.out.weight = self.table.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.out(self.back(functional.relu(self.norm(self.middle(self.table(x)))))).mean(1)
-        return found
+        output: torch.Tensor = self.out(self.back(functional.relu(self.norm(self.middle(self.table(x)))))).mean(1)
+        return output
 
 
 class Twice(nn.Module):
@@ -34,8 +34,8 @@ class Twice(nn.Module):
         self.first, self.out = nn.Linear(6, 6), nn.Linear(6, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.out(torch.tanh(self.first(torch.tanh(self.first(x)))))
-        return found
+        output: torch.Tensor = self.out(torch.tanh(self.first(torch.tanh(self.first(x)))))
+        return output
 
 
 class _Recurrent(nn.Module):
@@ -44,8 +44,8 @@ class _Recurrent(nn.Module):
         self.table, self.cells, self.out = nn.Embedding(WORDS, 8), DPLSTM(8, 7, batch_first=True), nn.Linear(7, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.out(self.cells(self.table(x))[0][:, -1])
-        return found
+        output: torch.Tensor = self.out(self.cells(self.table(x))[0][:, -1])
+        return output
 
 
 class _Block(nn.Module):
@@ -62,8 +62,8 @@ class _Block(nn.Module):
         h = self.table(x.T if self.late else x)
         h = self.norm(h + self.attention(h, h, h)[0])
         h = h + self.down(functional.gelu(self.up(h)))
-        found: torch.Tensor = self.out(h).mean(0 if self.late else 1)
-        return found
+        output: torch.Tensor = self.out(h).mean(0 if self.late else 1)
+        return output
 
 
 class Scale(nn.Module):
@@ -82,20 +82,20 @@ class OwnConv1d(nn.Conv1d):
 
 
 def _frozen() -> nn.Module:
-    made = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 9), nn.Tanh(), nn.Linear(9, 3))
-    made[0].weight.requires_grad = False
-    made[2].requires_grad_(False)
-    return made
+    network = nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 9), nn.Tanh(), nn.Linear(9, 3))
+    network[0].weight.requires_grad = False
+    network[2].requires_grad_(False)
+    return network
 
 
 def _shared_with_unknown() -> nn.Module:
     """A heir of a known layer is left to Opacus, and so is another layer with its weight."""
-    made = nn.Sequential(
+    network = nn.Sequential(
         OwnConv1d(3, 3, 3, padding=1), nn.Tanh(), nn.Conv1d(3, 3, 3, padding=1), nn.Tanh(), nn.Flatten(),
         nn.Linear(36, 4),
     )  # fmt: skip
-    made[2].weight = made[0].weight
-    return made
+    network[2].weight = network[0].weight
+    return network
 
 
 def _convolutions() -> nn.Module:
@@ -142,6 +142,6 @@ LEFT_TO_OPACUS = {
 
 
 def made(kind: type, network: Any, **settings: Any) -> Any:
-    given: dict[str, Any] = {"noise_multiplier": 0.0, "max_grad_norm": 0.05, "expected_batch_size": 8, **settings}
+    arguments: dict[str, Any] = {"noise_multiplier": 0.0, "max_grad_norm": 0.05, "expected_batch_size": 8, **settings}
     trained = [p for p in network.parameters() if p.requires_grad]
-    return kind(torch.optim.SGD(trained, lr=0.1), **given)
+    return kind(torch.optim.SGD(trained, lr=0.1), **arguments)

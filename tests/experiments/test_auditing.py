@@ -36,30 +36,30 @@ def test_the_smallest_scale_writes_its_files(name: str, tmp_path: Path) -> None:
 def test_without_noise_from_a_fixed_start_inference_is_perfect() -> None:
     """Shuffled minibatches, k = 1: what counts of this size can prove at most; T = 40."""
     rows = setting.fashion_mnist(_context(), 120)
-    found = setting.audited(
+    result = setting.audited(
         _context(), rows, setting.AuditedTraining((), 0.0, batch_size=30), "clipbkd", (1,), 40, "a task"
     )
-    assert found["dp"].hits == (40, 0)
-    assert found["dp"].chosen == "k = 1"
+    assert result["dp"].hits == (40, 0)
+    assert result["dp"].chosen == "k = 1"
 
 
 @pytest.mark.slow
 def test_without_noise_500_trials_prove_all_that_they_can() -> None:
     """k = 1, T = 500, shuffled minibatches, a fixed start: 4.54."""
     rows = setting.fashion_mnist(_context(), 240)
-    found = setting.audited(
+    result = setting.audited(
         _context(), rows, setting.AuditedTraining((32,), 0.0, batch_size=60), "clipbkd", (1,), 500, "a task"
     )
-    assert found["dp"].hits == (500, 0)
-    assert float(found["dp"].value) == pytest.approx(4.5419, abs=1e-4)
+    assert result["dp"].hits == (500, 0)
+    assert float(result["dp"].value) == pytest.approx(4.5419, abs=1e-4)
 
 
 def test_full_batches_without_noise_are_constant() -> None:
     rows = setting.fashion_mnist(_context(), 60)
-    made = setting.attack(rows, "clipbkd", 1, 0)
+    poisoned = setting.attack(rows, "clipbkd", 1, 0)
     ensemble = setting.AuditedTraining((), 0.0).ensemble(rows, 0)
-    found = setting.poisoning.poisoning_scores(ensemble, made, trials=40)
-    assert len(np.unique(found.scores_in)) == len(np.unique(found.scores_out)) == 1
+    scores = setting.poisoning.poisoning_scores(ensemble, poisoned, trials=40)
+    assert len(np.unique(scores.scores_in)) == len(np.unique(scores.scores_out)) == 1
 
 
 def test_the_stand_ins_are_named() -> None:

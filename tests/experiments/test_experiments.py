@@ -35,11 +35,11 @@ def test_the_registry_names_every_figure_and_each_can_be_loaded() -> None:
     expected = [*(f"reconstruction-{s}" for s in short), *labels, *leakage, *auditing, *lecture]
     assert experiments.names() == expected, "name a new figure here and, if it reads no data, in WITHOUT_DATA"
     for name in experiments.names():
-        found = experiments.find(name)
-        assert found.title
-        assert found.statement
-        assert callable(found.load())
-        assert bool(found.needs) == (name not in WITHOUT_DATA)
+        experiment = experiments.find(name)
+        assert experiment.title
+        assert experiment.statement
+        assert callable(experiment.load())
+        assert bool(experiment.needs) == (name not in WITHOUT_DATA)
 
 
 @pytest.mark.parametrize(
@@ -150,11 +150,11 @@ def test_an_attack_that_beats_its_bound_is_called_an_error() -> None:
         _split(), games.GameSetting(epsilon=1000.0, hidden=(), steps=5), num_candidates=2, runs=64, task="",
     )["sum"]  # fmt: skip
     assert game.hits > 40
-    given: dict[str, Any] = {"splits": [_split()], "setting": games.GameSetting(epsilon=1000.0), "runs": 64}
+    settings: dict[str, Any] = {"splits": [_split()], "setting": games.GameSetting(epsilon=1000.0), "runs": 64}
     findings = Findings(conclusion="Fine.", agreement="yes", stated=[])
     where = experiments.find("reconstruction-fig7"), _context(Path()), findings
-    assert notes.report(*where, attacked=[(game, 1.0)], **given).agreement == "yes"
-    wrong = notes.report(*where, attacked=[(game, 1.0), (game, 0.3)], **given)
+    assert notes.report(*where, attacked=[(game, 1.0)], **settings).agreement == "yes"
+    wrong = notes.report(*where, attacked=[(game, 1.0), (game, 0.3)], **settings)
     assert wrong.agreement == "no"
     assert "beats its bound" in wrong.caption
 
@@ -231,9 +231,9 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_json(tmp_path: Path) -> N
     with pytest.raises(Stop):
         experiments.run(name, scale="tiny", data=DATA, out=tmp_path / "cut", progress=stop)
     assert not (tmp_path / "cut" / f"{name}.json").exists()
-    kept = list((tmp_path / "cut" / "partial").rglob("game-*.json"))
-    assert kept
-    before = {p: p.stat().st_mtime_ns for p in kept}
+    pieces = list((tmp_path / "cut" / "partial").rglob("game-*.json"))
+    assert pieces
+    before = {p: p.stat().st_mtime_ns for p in pieces}
 
     def watch(task: str, done: int, total: int) -> None:
         played.append(task)

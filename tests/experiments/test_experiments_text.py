@@ -1,4 +1,4 @@
-"""How results are written: levels beside intervals, bounds rounded to their side, counts plain, notes that apply."""
+"""How results are written: levels with intervals, bounds rounded to their side, counts plain, notes that apply."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def test_success_and_its_intervals_are_noted_where_there_are_any(attacked: bool)
     class Game:
         hits, trials = 5, 10
 
-    given: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "splits": [], "setting": games.GameSetting(epsilon=1.0), "runs": 1,
         "attacked": [(Game, 0.9)] if attacked else (),
     }  # fmt: skip
     findings = Findings(conclusion="", agreement="yes", stated=[])
-    notes = " ".join(_notes.report(experiments.find("reconstruction-fig6"), context, findings, **given).notes)
+    notes = " ".join(_notes.report(experiments.find("reconstruction-fig6"), context, findings, **settings).notes)
     assert ("Clopper–Pearson" in notes) == attacked
     assert ("success is averaged" in notes) == attacked
     assert "learning rate × C is fixed" in notes

@@ -46,14 +46,14 @@ def test_what_the_attacker_sees_is_the_gradient_that_torch_computes() -> None:
             p.copy_(torch.from_numpy(rng.normal(size=tuple(p.shape)) / np.sqrt(p.shape[-1])))
     flat = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
     x, labels = rng.normal(size=(2, 3, 5)), rng.integers(0, 2, (2, 3))
-    seen = network.observe(flat, x)
+    observed = network.observe(flat, x)
     neurons = [0, 7, 199]
-    second, norms = seen.second_last(neurons), seen.grad_norms(labels)
+    second, norms = observed.second_last(neurons), observed.grad_norms(labels)
     for b, r in np.ndindex(2, 3):
         logit = module(torch.from_numpy(x[b, r]))[0]
         gradient = [g.numpy() for g in torch.autograd.grad(logit, list(module.parameters()), retain_graph=True)]
-        assert seen.probs[b, r] == pytest.approx(float(torch.sigmoid(logit.detach())), rel=1e-12)
-        np.testing.assert_allclose(seen.last[b, r], gradient[4][0], rtol=1e-10, atol=1e-14)
+        assert observed.probs[b, r] == pytest.approx(float(torch.sigmoid(logit.detach())), rel=1e-12)
+        np.testing.assert_allclose(observed.last[b, r], gradient[4][0], rtol=1e-10, atol=1e-14)
         np.testing.assert_allclose(second[:, b, r], gradient[2][neurons], rtol=1e-10, atol=1e-14)
         for flip in (0, 1):
             y = torch.tensor(float(labels[b, r] if flip == 0 else 1 - labels[b, r]), dtype=torch.float64)
@@ -70,14 +70,14 @@ def test_what_the_attacker_sees_is_the_gradient_that_torch_computes() -> None:
 @needs_data
 @pytest.mark.parametrize("scope", _study.SCOPES)
 def test_paper_optimal_likelihood_ratio_and_replacement_are_in_order(initial, scope) -> None:
-    study, seen = initial
+    study, observed = initial
     for sigma in SIGMAS:
-        found = [_study.label_bound(study, seen, seen.last, sigma, 1.0, scope, t) for t in TESTS]
-        values = [f.largest for f in found]
+        limits = [_study.label_bound(study, observed, observed.last, sigma, 1.0, scope, t) for t in TESTS]
+        values = [f.largest for f in limits]
         upper = gaussian_pair_epsilon(2 / sigma, delta=_study.DELTA)
         assert 0 < values[0] < values[1] < values[2] <= upper * (1 + 1e-12)
-        assert found[0].replacement.value == upper
-        assert all(f.adjacency == "replace" for f in found)
+        assert limits[0].replacement.value == upper
+        assert all(f.adjacency == "replace" for f in limits)
         if scope == "layer":
             # Nearly every gradient is clipped, so the best attack spends what the mechanism may spend.
             assert values[2] == pytest.approx(upper, rel=1e-9)
@@ -85,17 +85,17 @@ def test_paper_optimal_likelihood_ratio_and_replacement_are_in_order(initial, sc
 
 @needs_data
 def test_the_bound_falls_with_noise_and_clipping_norm_and_is_constant_while_all_is_clipped(initial) -> None:
-    study, seen = initial
-    for layer in (seen.last, seen.second_last([10])[0]):
+    study, observed = initial
+    for layer in (observed.last, observed.second_last([10])[0]):
         for scope in _study.SCOPES:
-            by_sigma = [np.max(_study.label_bound(study, seen, layer, s, 1.0, scope).value) for s in SIGMAS]
+            by_sigma = [np.max(_study.label_bound(study, observed, layer, s, 1.0, scope).value) for s in SIGMAS]
             assert (np.diff(by_sigma) < 0).all()
-            norms = np.linalg.norm(layer, axis=-1) if scope == "layer" else seen.joint
-            e = np.abs(seen.probs - study.labels)
-            # Rows of zeros are no gradients: nothing clips them and no bound comes from them.
+            norms = np.linalg.norm(layer, axis=-1) if scope == "layer" else observed.joint
+            e = np.abs(observed.probs - study.labels)
+            # Rows of zeros are not gradients: nothing clips them, and they give no bound.
             least = (np.minimum(e, 1 - e) * norms)[np.linalg.norm(layer, axis=-1) > 0].min()
             clips = np.concatenate([np.geomspace(0.01, 0.99, 4) * least, least * np.geomspace(2, 1e4, 8)])
-            by_clip = np.array([_study.label_bound(study, seen, layer, 0.5, c, scope).largest for c in clips])
+            by_clip = np.array([_study.label_bound(study, observed, layer, 0.5, c, scope).largest for c in clips])
             assert (np.diff(by_clip) <= 1e-9 * by_clip[:-1]).all()
             np.testing.assert_allclose(by_clip[:4], by_clip[0], rtol=1e-9)
             assert by_clip[-1] < 0.5 * by_clip[0]
@@ -123,8 +123,8 @@ def test_when_every_gradient_is_clipped_the_layers_leak_alike(initial) -> None:
 
 @needs_data
 def test_growth_with_the_number_of_batches_stays_below_both_extrapolations(initial) -> None:
-    study, seen = initial
-    values = np.asarray(_study.label_bound(study, seen, seen.last, 0.5, 1.0, "layer").value)
+    study, observed = initial
+    values = np.asarray(_study.label_bound(study, observed, observed.last, 0.5, 1.0, "layer").value)
     growth = values.max() / values.mean()
     harmonic, log = (bounds.extrapolate_label_epsilon(1.0, 15, 50, rule=r).value for r in ("harmonic", "log"))
     assert 1.0 < growth < harmonic < log
@@ -165,15 +165,15 @@ def test_an_interrupted_figure_goes_on_and_gives_the_same_json(tmp_path: Path) -
 
     with pytest.raises(Stop):
         experiments.run(name, scale="tiny", data=DATA, out=tmp_path / "cut", progress=stop)
-    (kept,) = (tmp_path / "cut" / "partial").rglob("network-*.json")
-    before = kept.stat().st_mtime_ns
-    seen = []
+    (piece,) = (tmp_path / "cut" / "partial").rglob("network-*.json")
+    before = piece.stat().st_mtime_ns
+    calls = []
 
     def watch(task: str, done: int, total: int) -> None:
-        seen.append(kept.stat().st_mtime_ns)
+        calls.append(piece.stat().st_mtime_ns)
 
     experiments.run(name, scale="tiny", data=DATA, out=tmp_path / "cut", progress=watch)
-    assert set(seen) == {before}
+    assert set(calls) == {before}
     experiments.run(name, scale="tiny", data=DATA, out=tmp_path / "whole")
     assert (tmp_path / "cut" / f"{name}.json").read_bytes() == (tmp_path / "whole" / f"{name}.json").read_bytes()
 

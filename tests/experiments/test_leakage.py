@@ -38,10 +38,10 @@ def test_sensitivity_per_parameter_is_highest_in_the_first_convolution() -> None
     # Asserted of the paper's finding, on LeNet; the raw F-norm does not put the first layer first.
     study = _study.images(_context())
     x, y = _study.sample(study, 2, 0)
-    found = leakage.sensitivity(
+    measured = leakage.sensitivity(
         _study.network(study, "lenet", 0), x, y, budget=leakage.JacobianBudget(probes=12), seed=0
     )
-    assert np.argmax(found.per_parameter()) == 0
+    assert np.argmax(measured.per_parameter()) == 0
 
 
 @needs_data
@@ -52,7 +52,7 @@ def test_sensitivity_in_a_mean_is_its_share() -> None:
     alone = leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(probes=3), seed=0)
     for n in (1, 4, 9):
         labels = study.targets[1 : n + 1]
-        found = leakage.sensitivity(
+        measured = leakage.sensitivity(
             AmongOthers(model, study.inputs[1 : n + 1].double()),
             x,
             y,
@@ -60,7 +60,7 @@ def test_sensitivity_in_a_mean_is_its_share() -> None:
             budget=leakage.JacobianBudget(probes=3),
             seed=0,
         )
-        np.testing.assert_allclose(found.value, alone.value / (n + 1), rtol=1e-9)
+        np.testing.assert_allclose(measured.value, alone.value / (n + 1), rtol=1e-9)
 
 
 @needs_data
@@ -71,8 +71,8 @@ def test_attributes_have_two_hundred_rows_on_each_side() -> None:
         _study.bank(context, "married", with_column=False),
     ):  # fmt: skip
         for name in study.attributes:
-            found = _study.attack.matched_batches(study.attributes[name], study.targets.numpy(), limit=200, seed=0)
-            assert len(found.rows) == 400
+            result = _study.attack.matched_batches(study.attributes[name], study.targets.numpy(), limit=200, seed=0)
+            assert len(result.rows) == 400
 
 
 @needs_data
@@ -105,13 +105,13 @@ def test_bank_with_and_without_the_attributes_columns() -> None:
 
 @needs_data
 def test_reviews() -> None:
-    found = datasets.imdb("test", words=30, embedding=8, path=DATA)
-    assert found.features.shape == (1000, 240)
-    assert found.labels.mean() == 0.5
-    assert found.lengths.min() > 5
+    result = datasets.imdb("test", words=30, embedding=8, path=DATA)
+    assert result.features.shape == (1000, 240)
+    assert result.labels.mean() == 0.5
+    assert result.lengths.min() > 5
     again = datasets.imdb("test", words=10, embedding=8, path=DATA)
     np.testing.assert_array_equal(
-        again.features.reshape(-1, 8, 10), found.features.reshape(-1, 8, 30)[:, :, :10]
+        again.features.reshape(-1, 8, 10), result.features.reshape(-1, 8, 30)[:, :, :10]
     )  # a word's vector does not depend on how many words are kept
 
 
@@ -132,11 +132,11 @@ def test_faces_in_scikit_learns_folder_become_images_with_attributes(tmp_path: P
             pillow.fromarray(pixels).save(home / "lfw_funneled" / person / f"{person}_{i:04d}.jpg")
     for name in ("pairsDevTrain.txt", "pairsDevTest.txt", "pairs.txt"):
         (home / name).touch()
-    found = datasets.lfw(min_faces=3, path=tmp_path)
-    assert found.images().shape == (7, 3, 62, 47)
-    assert sorted(np.bincount(found.labels)) == [3, 4]
-    assert 0 <= found.features.min() < found.features.max() <= 1
-    assert set(leakage.input_attributes(found.images())) == {"brightness", "texture", "warmth"}
+    result = datasets.lfw(min_faces=3, path=tmp_path)
+    assert result.images().shape == (7, 3, 62, 47)
+    assert sorted(np.bincount(result.labels)) == [3, 4]
+    assert 0 <= result.features.min() < result.features.max() <= 1
+    assert set(leakage.input_attributes(result.images())) == {"brightness", "texture", "warmth"}
 
 
 def test_correlation_with_its_interval() -> None:
@@ -151,11 +151,11 @@ def test_correlation_with_its_interval() -> None:
 @needs_data
 @pytest.mark.parametrize("name", ["fig6"])
 def test_figures_come_out(name: str, tmp_path: Path) -> None:
-    found = experiments.run(f"leakage-{name}", scale="tiny", data=DATA, out=tmp_path)
-    assert found.agreement in ("yes", "partly", "no")
+    result = experiments.run(f"leakage-{name}", scale="tiny", data=DATA, out=tmp_path)
+    assert result.agreement in ("yes", "partly", "no")
     assert (tmp_path / f"leakage-{name}.png").stat().st_size > 10_000
-    assert "Mo" in found.provenance
-    assert found.to_text()
+    assert "Mo" in result.provenance
+    assert result.to_text()
 
 
 @pytest.mark.slow

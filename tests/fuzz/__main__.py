@@ -71,7 +71,7 @@ def fuzz(name: str, seconds: float, seed: int, *, replay: bool = False) -> int:
     def attempt(data: bytes) -> bool:
         nonlocal tried
         tried += 1
-        began = time.process_time()  # of the processor: a machine that was asleep is no slow parser
+        began = time.process_time()  # of the processor: a machine that was asleep does not make a parser slow
         try:
             new = coverage.run(target, data)
         except BaseException:
@@ -110,21 +110,21 @@ def main() -> None:
     parser.add_argument("--replay", action="store_true", help="the corpus alone")
     parser.add_argument("--limit", type=int, help="bytes of memory beyond what the imports take")
     parser.add_argument("--atheris", action="store_true", help="libFuzzer drives one target")
-    given = parser.parse_args()
+    options = parser.parse_args()
     warnings.simplefilter("error")
-    names = given.targets or list(TARGETS)
-    for name in names:  # what is imported on first use is no part of the limit
+    names = options.targets or list(TARGETS)
+    for name in names:  # what is imported on first use does not count
         for data in corpus(name)[:2]:
             with contextlib.suppress(Refused):
                 TARGETS[name](data)
-    if given.limit:
+    if options.limit:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + given.limit
+        limit = pages * resource.getpagesize() + options.limit
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    if given.atheris:
-        _atheris(names[0], given.seconds)
+    if options.atheris:
+        _atheris(names[0], options.seconds)
     for name in names:
-        fuzz(name, given.seconds, given.seed, replay=given.replay)
+        fuzz(name, options.seconds, options.seed, replay=options.replay)
 
 
 def _atheris(name: str, seconds: float) -> None:

@@ -33,12 +33,12 @@ def _mutated(data: bytes, others: list[bytes], rng: random.Random) -> bytes:
     if rng.random() < 0.6:
         for unpack in (_zip, _tar, _gzip):
             try:
-                found = unpack(data, others, rng)
+                candidate = unpack(data, others, rng)
             except (OSError, EOFError, ValueError, zipfile.BadZipFile, tarfile.TarError, zlib.error, RuntimeError,
                     NotImplementedError, struct.error, UnicodeError):  # fmt: skip
                 continue
-            if found is not None:
-                return found
+            if candidate is not None:
+                return candidate
     return _flat(data, others, rng)
 
 

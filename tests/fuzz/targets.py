@@ -47,8 +47,10 @@ def _trace(path: Path) -> object:
 def _scores(path: Path) -> object:
     from leakcore.audit import from_scores, read_scores
 
-    found = read_scores(path)
-    return from_scores(found, adjacency="add-remove") if len(found.members) + len(found.non_members) < 500 else found
+    scores = read_scores(path)
+    return (
+        from_scores(scores, adjacency="add-remove") if len(scores.members) + len(scores.non_members) < 500 else scores
+    )
 
 
 def _arrays(path: Path) -> object:

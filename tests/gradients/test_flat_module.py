@@ -38,8 +38,8 @@ def test_rows_are_not_taken_for_classes() -> None:
     # With a loss of its own it is the logit's.
     loss = nn.functional.binary_cross_entropy_with_logits
     wanted = torch.autograd.grad(loss(model(x), labels.float()), list(model.parameters()))
-    found = inversion.gradient(model, x, labels.float(), loss=loss)
-    torch.testing.assert_close(found, torch.cat([g.flatten() for g in wanted]))
+    result = inversion.gradient(model, x, labels.float(), loss=loss)
+    torch.testing.assert_close(result, torch.cat([g.flatten() for g in wanted]))
 
 
 class _Recurrent(nn.Module):
@@ -81,7 +81,7 @@ RESTLESS = {
 def test_layers_that_draw_or_change_are_named(name: str) -> None:
     make, message = RESTLESS[name]
     model, x, y = make().train(), torch.ones(2, 3, 4), torch.tensor([0, 1])
-    kept, rng = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    before, rng = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     for call in (
         lambda: inversion.gradient(model, x, y),
         lambda: defenses.release(model, x, y),
@@ -96,7 +96,7 @@ def test_layers_that_draw_or_change_are_named(name: str) -> None:
             dpsgd.ModuleNetwork(model, (3, 4)), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0
         )
     assert torch.equal(rng, torch.get_rng_state())
-    assert all(torch.equal(kept[key], value) for key, value in model.state_dict().items())
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert inversion.gradient(model.eval(), x, y).isfinite().all()
 
 
@@ -110,8 +110,8 @@ def test_batch_norm_without_running_statistics_mixes_in_eval_mode_too() -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 2)).eval()
     with pytest.raises(ValueError, match=r"layer 1 \(BatchNorm1d\) mixes samples even in eval mode.*track_running"):
         defenses.release(model, torch.rand(5, 4), [0, 1, 0, 1, 0])
-    kept = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).eval()
-    assert len(defenses.release(kept, torch.rand(5, 4), [0, 1, 0, 1, 0]).gradient) == 29
+    original = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).eval()
+    assert len(defenses.release(original, torch.rand(5, 4), [0, 1, 0, 1, 0]).gradient) == 29
 
 
 class _Dropping(nn.Module):

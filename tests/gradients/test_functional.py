@@ -28,8 +28,8 @@ class _Shared(nn.Module):
         self.other.weight = self.first.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.head(torch.tanh(self.other(torch.tanh(self.first(x)))))
-        return found
+        output: torch.Tensor = self.head(torch.tanh(self.other(torch.tanh(self.first(x)))))
+        return output
 
 
 def _made() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
@@ -44,8 +44,8 @@ def test_other_values_go_wherever_the_tensor_stands_and_come_back_out() -> None:
     with torch.no_grad():
         for p in expected.parameters():
             p.mul_(2)
-    found = evaluate(model, {name: 2 * p for name, (p, _) in before.items()}, x)
-    torch.testing.assert_close(found, expected(x))
+    result = evaluate(model, {name: 2 * p for name, (p, _) in before.items()}, x)
+    torch.testing.assert_close(result, expected(x))
     for name, p in model.named_parameters():
         assert p is before[name][0]
         assert torch.equal(p, before[name][1])
@@ -87,7 +87,7 @@ def test_a_module_under_two_names_trains_on_while_it_is_recorded() -> None:
 
     from leakcore.dpsgd import FusedDPOptimizer
 
-    found = []
+    values = []
     for watched in (False, True):
         model, x, y = _made()
         module = GradSampleModule(model, strict=False)
@@ -108,5 +108,5 @@ def test_a_module_under_two_names_trains_on_while_it_is_recorded() -> None:
             np.testing.assert_array_equal(recorder.trace().times_seen, [3] * 5)
         else:
             loop(module, optimizer, x, y)
-        found.append([p.detach() for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        values.append([p.detach() for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*values, strict=True))

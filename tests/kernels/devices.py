@@ -59,9 +59,9 @@ class EmulatedLibrary(backends.OnDevice):
 
     def empty(self, shape, dtype):
         """Poisoned: what a kernel forgets to write is seen."""
-        made = EmulatedArray(np.empty(shape, dtype=dtype))
-        made.values.reshape(-1).view(np.uint8)[:] = 0xFF
-        return made
+        array = EmulatedArray(np.empty(shape, dtype=dtype))
+        array.values.reshape(-1).view(np.uint8)[:] = 0xFF
+        return array
 
     def from_host(self, values):
         return EmulatedArray(values.copy())
@@ -126,8 +126,8 @@ def strided(x, where):
         return values.to(where)
     head = x.ctypes.data % 64 // x.itemsize
     span = 1 + sum(step * (n - 1) for step, n in zip(steps, x.shape, strict=True))
-    held = torch.empty(head + span, dtype=values.dtype, device=where)
-    view = held.as_strided(x.shape, [max(step, 1) for step in steps], head)
+    memory = torch.empty(head + span, dtype=values.dtype, device=where)
+    view = memory.as_strided(x.shape, [max(step, 1) for step in steps], head)
     view.copy_(values)
     return view
 
@@ -159,12 +159,12 @@ def _through(name, function):
             return function(*args, **kwargs)
         lead = _FIRST.get(name, 0)
         args = [to_device(a) if k < lead else a for k, a in enumerate(args)]
-        given = {k: to_device(v) if k in _ON_DEVICE[name] else v for k, v in kwargs.items()}
+        arguments = {k: to_device(v) if k in _ON_DEVICE[name] else v for k, v in kwargs.items()}
         if name.startswith(("clip", "solve")):
-            given.setdefault("check_finite", True)
+            arguments.setdefault("check_finite", True)
         if name.startswith(("mixture", "standard", "uniform")) and "out" not in kwargs:
-            given.setdefault("like", to_device(np.zeros(1)))
-        result = function(*args, **given)
+            arguments.setdefault("like", to_device(np.zeros(1)))
+        result = function(*args, **arguments)
         if dataclasses.is_dataclass(result):
             changed = {
                 f.name: to_host(getattr(result, f.name))
@@ -189,8 +189,8 @@ def _copy_back(out, values):
 
 class _Kernels:
     def __getattr__(self, name):
-        found = getattr(leakcore.kernels, name)
-        return _through(name, found) if name in _ON_DEVICE else found
+        function = getattr(leakcore.kernels, name)
+        return _through(name, function) if name in _ON_DEVICE else function
 
 
 kernels = _Kernels()

@@ -17,7 +17,7 @@ checked = settings(derandomize=True, deadline=None, max_examples=60)
 
 
 def laid_out(values: np.ndarray, layout: str) -> np.ndarray:
-    """An array equal to `values` whose strides are those of the named layout."""
+    """An array equal to `values`, in the strides of the named layout."""
     if layout == "fortran":
         return np.asfortranarray(values)
     if layout == "reversed":

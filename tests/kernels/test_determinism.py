@@ -28,14 +28,14 @@ def bits(value):
 
 def distinct_results(compute):
     """How many different results the schedules give; races get three tries each."""
-    seen = []
+    calls = []
     for threads, chunk in SCHEDULES:
         for _ in range(3):
             with schedule(threads, chunk):
                 result = bits(compute())
-            if result not in seen:
-                seen.append(result)
-    return len(seen)
+            if result not in calls:
+                calls.append(result)
+    return len(calls)
 
 
 WIDE = normals(1, 3, 200_000, dtype="float32")

@@ -53,14 +53,14 @@ def test_solve_labels(grads):
     problems = grads.reshape(220_000, 50, 200)
     gradient = np.zeros((len(problems), 200), dtype=np.float32)
     one = np.random.default_rng(21).normal(size=(50, 200)).astype(np.float32)
-    kept = problems[-1].copy()
+    last = problems[-1].copy()
     try:
         problems[-1] = one
         gradient[-1] = one.mean(axis=0)
         result = kernels.solve_labels(problems, gradient)
         alone = kernels.solve_labels(one[None], gradient[-1:])
     finally:
-        problems[-1] = kept
+        problems[-1] = last
     np.testing.assert_array_equal(result.residual[-1], alone.residual[0])
     np.testing.assert_allclose(result.residual[-1], 1.0, rtol=1e-3)
     assert result.identifiable[-1].all()

@@ -1,4 +1,4 @@
-"""The threads behind a call outlive it: in a forked child, beside other callers, in their manners, and in errors."""
+"""The threads behind a call outlive it: in a forked child, with other callers, in their manners, and in errors."""
 
 import concurrent.futures
 import os
@@ -49,17 +49,17 @@ def test_callers_beside_each_other_compute_the_same():
 
     expected = [release(seed) for seed in range(4)]
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        for seed, found in enumerate(pool.map(release, [s % 4 for s in range(200)])):
-            np.testing.assert_array_equal(found, expected[seed % 4])
+        for seed, result in enumerate(pool.map(release, [s % 4 for s in range(200)])):
+            np.testing.assert_array_equal(result, expected[seed % 4])
 
 
 def helpers() -> dict[str, dict[str, str]]:
     """What the kernel tells of each thread of this process but the first."""
-    found = {}
+    values = {}
     for task in pathlib.Path("/proc/self/task").iterdir():
         if int(task.name) != os.getpid():
-            found[task.name] = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
-    return found
+            values[task.name] = dict(line.split(":", 1) for line in (task / "status").read_text().splitlines())
+    return values
 
 
 MANNERS = f"""

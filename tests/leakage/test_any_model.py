@@ -56,9 +56,9 @@ def test_bfloat16() -> None:
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
     single, half = (x, model), (x.bfloat16(), model.bfloat16())
-    found = leakage.l1_sensitivity(half[1], half[0][:6], y[:6])
+    measured = leakage.l1_sensitivity(half[1], half[0][:6], y[:6])
     same = leakage.l1_sensitivity(single[1].float(), half[0][:6].float(), y[:6])
-    assert found.value == pytest.approx(same.value, rel=0.05)
+    assert measured.value == pytest.approx(same.value, rel=0.05)
     model.bfloat16()
     report = leakage.by_layer(
         model,
@@ -79,9 +79,9 @@ def test_a_root_called_as_its_layer_keeps_its_own_parameters() -> None:
             return self.head(x @ self.w)
 
     x, y = _rows(3)
-    found = leakage.sensitivity(head(), x, y)
-    assert found.layers == ("head()", "head")
-    np.testing.assert_array_equal(found.parameters, [25, 18])
+    measured = leakage.sensitivity(head(), x, y)
+    assert measured.layers == ("head()", "head")
+    np.testing.assert_array_equal(measured.parameters, [25, 18])
 
 
 class Recurrent(nn.Module):

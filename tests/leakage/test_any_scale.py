@@ -32,14 +32,14 @@ def _case(n: int = 100) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("exponent", [-1000, -40, 900])
 def test_v_information(family: str, exponent: int) -> None:
     x, labels = _case()
-    found = [
+    values = [
         leakage.v_information(
             np.ldexp(x, e), labels, family=FAMILIES[family], permutations=0, validation=leakage.CrossValidation(folds=2)
         ).value
         for e in (0, exponent)
     ]
-    assert found[0] > 0.1
-    np.testing.assert_array_equal(*found)
+    assert values[0] > 0.1
+    np.testing.assert_array_equal(*values)
 
 
 @pytest.mark.parametrize("exponent", [-120, -40, 100])
@@ -64,23 +64,23 @@ def test_attributes(exponent: int) -> None:
 def test_mutual_information(exponent: int, columns: int) -> None:
     x, labels = _case(200)
     wide = x @ np.random.default_rng(1).normal(size=(6, columns))
-    found = [
+    values = [
         leakage.mutual_information(
             np.ldexp(wide, e), labels, permutations=0, network=leakage.MineNetwork(steps=60)
         ).value
         for e in (0, exponent)
     ]
-    assert found[0] > 0.05
-    assert found[0] == found[1]
+    assert values[0] > 0.05
+    assert values[0] == values[1]
 
 
 def test_columns_keep_their_order_and_say_nothing_of_constants() -> None:
     rows = np.array([[1e300, 5.0, 1.0, 0.0], [-1e300, 5.0, 1.0 + 1e-9, 0.0], [1e299, 5.0, 1.0 + 2e-9, 0.0]])
     ready = Columns(rows)
-    found = ready(rows)
-    assert found.dtype == np.float32
-    assert (np.abs(found) <= 1.0).all()
-    assert (np.argsort(found[:, 0]) == [1, 2, 0]).all()
-    assert (np.diff(found[:, 2]) > 0.5).all()
-    assert (found[:, [1, 3]] == 0.0).all()
+    result = ready(rows)
+    assert result.dtype == np.float32
+    assert (np.abs(result) <= 1.0).all()
+    assert (np.argsort(result[:, 0]) == [1, 2, 0]).all()
+    assert (np.diff(result[:, 2]) > 0.5).all()
+    assert (result[:, [1, 3]] == 0.0).all()
     assert np.isfinite(ready(np.full((1, 4), 1.7e308))).all()

@@ -27,29 +27,29 @@ def _case(n=120):
 
 def test_every_measure_for_every_layer():
     model, x, y, has = _case()
-    seen = []
-    found = leakage.by_layer(
+    calls = []
+    measured = leakage.by_layer(
         model,
         x,
         y,
         measures=leakage.LayerMeasures(attributes={"bright": has}, samples=3, permutations=3, iterations=5),
-        progress=lambda task, done, total: seen.append(task),
+        progress=lambda task, done, total: calls.append(task),
     )
-    assert found.layers == ("0", "3", "5")
-    assert found.parameters == (20, 198, 14)
-    rows = found.rows()
+    assert measured.layers == ("0", "3", "5")
+    assert measured.parameters == (20, 198, 14)
+    rows = measured.rows()
     assert [r["original"] is None for r in rows] == [False, False, True]
     direct = leakage.sensitivity(model, x[:3], y[:3])
     np.testing.assert_allclose([r["sensitivity"] for r in rows], direct.value)
     value, null, p = rows[1]["latent"]["bright"]
     assert value > null
     assert p == 0.25
-    assert set(seen) == {"sensitivity", "inversion", "latent: bright", "attributes"}
-    text = found.to_text()
+    assert set(calls) == {"sensitivity", "inversion", "latent: bright", "attributes"}
+    text = measured.to_text()
     assert "latent: bright" in text
     assert "3 for sensitivity (exact), 3 inverted" in text
-    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["layers"] == ["0", "3", "5"]
-    assert len(found.figure().axes[0].texts) == 3 * 5
+    assert json.loads(json.dumps(measured.to_dict(), allow_nan=False))["layers"] == ["0", "3", "5"]
+    assert len(measured.figure().axes[0].texts) == 3 * 5
 
 
 def test_equal_samples_stand_for_one():
@@ -114,13 +114,13 @@ def test_without_inversion_or_attributes_and_with_probes():
 def test_the_table_fits_a_terminal():
     model, x, y, has = _case()
     many = {f"attribute{i}": has for i in range(4)}
-    found = leakage.by_layer(
+    measured = leakage.by_layer(
         model,
         x,
         y,
         measures=leakage.LayerMeasures(attributes=many, samples=1, rows=60, columns=20, permutations=0, iterations=0),
     )
-    lines = found.to_text().splitlines()
+    lines = measured.to_text().splitlines()
     assert max(map(len, lines)) <= 120
     table = [line for line in lines if line.startswith(("layer", "0 ", "3 ", "5 "))]
     assert len(table) >= 8  # two blocks or more, each with its layers
@@ -143,9 +143,9 @@ def test_large_layers_are_stood_for_by_some_of_their_parameters():
 
 def test_plain_features_of_inputs():
     x = torch.rand(11, 3, 8, 8)
-    found = leakage.input_attributes(x)
-    assert set(found) == {"brightness", "texture", "warmth"}
-    assert all(v.sum() == 5 for v in found.values())
+    measured = leakage.input_attributes(x)
+    assert set(measured) == {"brightness", "texture", "warmth"}
+    assert all(v.sum() == 5 for v in measured.values())
     assert set(leakage.input_attributes(np.random.default_rng(0).random((6, 5)))) == {"mean"}
     line = leakage.input_attributes(np.random.default_rng(0).random((40, 1, 8, 1)))
     assert line["texture"].sum() == 20

@@ -40,27 +40,27 @@ def test_the_worst_pair_of_all(memory: int) -> None:
     model, (x, y) = _mlp(), _data()
     g = _by_hand(model, x, y)
     distances = torch.cdist(g, g, p=1)
-    found = leakage.l1_sensitivity(model, x, y, memory=memory)
-    assert found.value == pytest.approx(float(distances.max()), rel=1e-12)
-    assert float(distances[found.worst]) == pytest.approx(found.value, rel=1e-12)
-    assert (found.kind, found.adjacency, found.num_parameters) == ("lower", "replace", g.shape[1])
-    np.testing.assert_allclose(found.norms, g.abs().sum(1), rtol=1e-12)
-    assert found.gradient_norm == pytest.approx(float(g.sum(0).norm()), rel=1e-12)
+    measured = leakage.l1_sensitivity(model, x, y, memory=memory)
+    assert measured.value == pytest.approx(float(distances.max()), rel=1e-12)
+    assert float(distances[measured.worst]) == pytest.approx(measured.value, rel=1e-12)
+    assert (measured.kind, measured.adjacency, measured.num_parameters) == ("lower", "replace", g.shape[1])
+    np.testing.assert_allclose(measured.norms, g.abs().sum(1), rtol=1e-12)
+    assert measured.gradient_norm == pytest.approx(float(g.sum(0).norm()), rel=1e-12)
     sizes = [p.numel() for p in model.parameters()]
-    for part, layer in zip(g.split(sizes, dim=1), found.layers.values(), strict=True):
+    for part, layer in zip(g.split(sizes, dim=1), measured.layers.values(), strict=True):
         assert layer == pytest.approx(float(torch.cdist(part, part, p=1).max()), rel=1e-12)
 
 
 def test_add_remove_and_means() -> None:
     model, (x, y) = _mlp(), _data()
     norms = _by_hand(model, x, y).abs().sum(1)
-    found = leakage.l1_sensitivity(model, x, y, adjacency="add-remove")
-    assert found.value == pytest.approx(float(norms.max()), rel=1e-12)
-    assert found.worst == (int(norms.argmax()),)
+    measured = leakage.l1_sensitivity(model, x, y, adjacency="add-remove")
+    assert measured.value == pytest.approx(float(norms.max()), rel=1e-12)
+    assert measured.worst == (int(norms.argmax()),)
     mean = leakage.l1_sensitivity(model, x, y, adjacency="add-remove", batch_size=4)
-    assert mean.value == pytest.approx(found.value / 4, rel=1e-12)
-    assert mean.signal_to_noise(1.0) == pytest.approx(found.signal_to_noise(1.0), rel=1e-12)
-    assert found.signal_to_noise(2.0) == pytest.approx(2 * found.signal_to_noise(1.0), rel=1e-12)
+    assert mean.value == pytest.approx(measured.value / 4, rel=1e-12)
+    assert mean.signal_to_noise(1.0) == pytest.approx(measured.signal_to_noise(1.0), rel=1e-12)
+    assert measured.signal_to_noise(2.0) == pytest.approx(2 * measured.signal_to_noise(1.0), rel=1e-12)
 
 
 class _TwoLayers(torch.nn.Module):
@@ -81,22 +81,22 @@ def _square(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 def test_the_derived_bound_is_above_and_not_far_above(m: int, d: int) -> None:
     rng = np.random.default_rng(m + d)
     w, a = rng.standard_normal((m, d)), np.full(m, 1 / m)
-    # Directions of large and small output: the likely worst, beside random ones.
+    # Directions of large and small output: the likely worst, and random ones.
     x = np.concatenate([rng.standard_normal((30, d)), np.linalg.svd(w)[2][:3], [w.sum(axis=0)]])
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     both = torch.from_numpy(np.concatenate([x, x, -x, -x]))
     y = torch.from_numpy(np.tile(np.repeat([1.0, -1.0], len(x)), 2))
-    found = leakage.l1_sensitivity(_TwoLayers(w, a), both, y, loss=_square)
+    measured = leakage.l1_sensitivity(_TwoLayers(w, a), both, y, loss=_square)
     bound = laplace.two_layer(w, a)
-    assert 0.05 * bound.value < found.value <= bound.value
-    assert found.layers["output"] <= bound.output_part
-    assert found.layers["hidden"] <= bound.hidden_part
+    assert 0.05 * bound.value < measured.value <= bound.value
+    assert measured.layers["output"] <= bound.output_part
+    assert measured.layers["hidden"] <= bound.hidden_part
 
 
 def test_it_is_no_ground_for_noise() -> None:
-    found = leakage.l1_sensitivity(_mlp(), *_data())
+    measured = leakage.l1_sensitivity(_mlp(), *_data())
     with pytest.raises(ValueError, match="kind 'lower'"):
-        laplace.noise_scale(found, 1.0)
+        laplace.noise_scale(measured, 1.0)
 
 
 @pytest.mark.parametrize(

@@ -20,21 +20,21 @@ def _pair(rho, d=1, n=1500, seed=0):
 @pytest.mark.parametrize("rho", [0.0, pytest.param(0.5, marks=pytest.mark.slow), 0.9])
 def test_bias_on_one_dimensional_gaussians(rho):
     truth = -0.5 * math.log(1 - rho**2)
-    found = leakage.mutual_information(*_pair(rho), permutations=1 if rho == 0.9 else 0)
-    assert found.value == pytest.approx(truth, abs=0.08)
-    assert found.interval[0] - 0.08 < truth < found.interval[1] + 0.08
+    measured = leakage.mutual_information(*_pair(rho), permutations=1 if rho == 0.9 else 0)
+    assert measured.value == pytest.approx(truth, abs=0.08)
+    assert measured.interval[0] - 0.08 < truth < measured.interval[1] + 0.08
     if rho == 0.9:
-        assert abs(found.null_mean) < 0.05
-        assert found.above_null > 0.7
+        assert abs(measured.null_mean) < 0.05
+        assert measured.above_null > 0.7
     else:
-        assert math.isnan(found.null_mean)
+        assert math.isnan(measured.null_mean)
 
 
 def test_in_five_dimensions_it_finds_most_and_not_more():
     truth = -2.5 * math.log(1 - 0.8**2)
-    found = leakage.mutual_information(*_pair(0.8, d=5), permutations=0)
-    assert 0.8 * truth < found.value < 1.05 * truth
-    assert found.rows == 450
+    measured = leakage.mutual_information(*_pair(0.8, d=5), permutations=0)
+    assert 0.8 * truth < measured.value < 1.05 * truth
+    assert measured.rows == 450
 
 
 @pytest.mark.slow
@@ -42,11 +42,11 @@ def test_classes_and_many_columns():
     rng = np.random.default_rng(1)
     y = rng.integers(0, 2, 400)
     x = rng.normal(size=(400, 6, 10)) + 3.0 * y[:, None, None]
-    found = leakage.mutual_information(x, y, seed=3)
-    assert 0.5 * math.log(2) < found.value < 1.1 * math.log(2)
-    assert found.null_mean < 0.1
+    measured = leakage.mutual_information(x, y, seed=3)
+    assert 0.5 * math.log(2) < measured.value < 1.1 * math.log(2)
+    assert measured.null_mean < 0.1
     again = leakage.mutual_information(x, y, seed=3)
-    assert again.value == found.value
+    assert again.value == measured.value
     assert (
         leakage.mutual_information(
             np.zeros((60, 3)), y[:60], network=leakage.MineNetwork(steps=5), permutations=0
@@ -73,8 +73,10 @@ def test_more_classes_than_components() -> None:
     u = rng.normal(size=(40, 8))[labels] + 0.1 * rng.normal(size=(1500, 8))
     assert leakage.mutual_information(u, labels, permutations=0).value > 2.6
     coin = rng.integers(0, 2, 200)
-    seen = coin[:, None] + 0.1 * rng.normal(size=(200, 1))
-    assert leakage.mutual_information(seen, coin, permutations=0, network=leakage.MineNetwork(components=1)).value > 0.5
+    noisy = coin[:, None] + 0.1 * rng.normal(size=(200, 1))
+    assert (
+        leakage.mutual_information(noisy, coin, permutations=0, network=leakage.MineNetwork(components=1)).value > 0.5
+    )
 
 
 def test_the_interval_holds_both_sides_of_every_pair() -> None:
@@ -85,10 +87,10 @@ def test_the_interval_holds_both_sides_of_every_pair() -> None:
     above = 0
     for seed in range(30):
         coin = np.random.default_rng(seed).integers(0, 2, 100)
-        found = leakage.mutual_information(
+        measured = leakage.mutual_information(
             coin, coin.copy(), permutations=0, network=leakage.MineNetwork(steps=120), seed=seed
         )
-        above += found.interval[0] > math.log(2)
+        above += measured.interval[0] > math.log(2)
     assert binomtest(above, 30, 0.025, alternative="greater").pvalue > 0.001
 
 
@@ -112,11 +114,11 @@ def test_one_informative_column_of_many_is_screened_for() -> None:
     y = np.arange(600) % 2
     x = np.random.default_rng(400).normal(size=(600, 500))
     x[:, 317] += 4 * (y - 0.5)
-    found = leakage.mutual_information(x, y, permutations=1)
-    low, high = found.interval
+    measured = leakage.mutual_information(x, y, permutations=1)
+    low, high = measured.interval
     assert 0.4 < low < 0.633 < high == pytest.approx(math.log(2))
-    assert found.held_out_interval[0] == low
-    assert found.null_mean < 0.05
+    assert measured.held_out_interval[0] == low
+    assert measured.null_mean < 0.05
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -142,9 +144,9 @@ def test_the_screen_looks_at_training_rows_alone() -> None:
 
 def test_nothing_bounds_the_mutual_information_of_numbers_from_above() -> None:
     u, v = _pair(0.0, n=100)
-    found = leakage.mutual_information(u, v, permutations=0, network=leakage.MineNetwork(steps=20))
-    assert found.interval[0] <= 0 < found.interval[1] == math.inf
-    assert found.to_dict()["interval"][1] == "inf"
+    measured = leakage.mutual_information(u, v, permutations=0, network=leakage.MineNetwork(steps=20))
+    assert measured.interval[0] <= 0 < measured.interval[1] == math.inf
+    assert measured.to_dict()["interval"][1] == "inf"
     same = leakage.mutual_information(
         np.zeros((60, 3)), np.arange(60) % 3, network=leakage.MineNetwork(steps=5), permutations=0
     )

@@ -36,36 +36,36 @@ def _small():
 @pytest.mark.parametrize("memory", [1, 2**28])
 def test_the_norms_are_those_of_the_full_jacobian(memory):
     model, x, y = _small(), torch.rand(3, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 2, 1])
-    found = leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(memory=memory))
-    assert found.layers == ("0", "4", "6")
+    measured = leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(memory=memory))
+    assert measured.layers == ("0", "4", "6")
     for i in range(3):
         full = _jacobians(model, nn.functional.cross_entropy, x[i : i + 1], y[i : i + 1])
         for at, jacobian in enumerate(full.values()):
             size = jacobian.abs()
             wanted = {"F": jacobian.square().sum().sqrt(), "1": size.sum(0).max(), "inf": size.sum(1).max()}
             for norm, value in wanted.items():
-                assert found.per_sample[norm][i, at] == pytest.approx(float(value), rel=1e-8, abs=1e-12)
-    np.testing.assert_allclose(found.value, found.per_sample["F"].mean(0))
+                assert measured.per_sample[norm][i, at] == pytest.approx(float(value), rel=1e-8, abs=1e-12)
+    np.testing.assert_allclose(measured.value, measured.per_sample["F"].mean(0))
     np.testing.assert_allclose(
-        found.standard_errors["1"], found.per_sample["1"].std(0, ddof=1) / math.sqrt(3), rtol=1e-12
+        measured.standard_errors["1"], measured.per_sample["1"].std(0, ddof=1) / math.sqrt(3), rtol=1e-12
     )
-    assert (found.parameters == [57, 65, 18]).all()
+    assert (measured.parameters == [57, 65, 18]).all()
 
 
 def test_a_linear_network_in_closed_form():
     # ℓ = ½(w·x + b − y)²: g = (r·x, r), r = w·x + b − y, so ∂g/∂x = (r·I + x wᵀ, wᵀ).
     model = nn.Linear(4, 1).double()
     x, y = torch.tensor([[1.0, -2.0, 0.5, 3.0]], dtype=torch.float64), torch.tensor([[0.7]], dtype=torch.float64)
-    found = leakage.sensitivity(model, x, y, loss=lambda out, target: 0.5 * (out - target).square().sum())
+    measured = leakage.sensitivity(model, x, y, loss=lambda out, target: 0.5 * (out - target).square().sum())
     w = model.weight.detach()
     r = model(x) - y
     jacobian = torch.cat([r.detach() * torch.eye(4) + x.T @ w, w])
-    assert found.layers == ("Linear",)
-    assert found.means["F"][0] == pytest.approx(float(jacobian.norm()), rel=1e-12)
-    assert found.means["1"][0] == pytest.approx(float(jacobian.abs().sum(0).max()), rel=1e-12)
-    assert found.means["inf"][0] == pytest.approx(float(jacobian.abs().sum(1).max()), rel=1e-12)
-    assert np.isnan(found.standard_errors["F"]).all()
-    np.testing.assert_allclose(found.per_parameter(), found.means["F"] / math.sqrt(5))
+    assert measured.layers == ("Linear",)
+    assert measured.means["F"][0] == pytest.approx(float(jacobian.norm()), rel=1e-12)
+    assert measured.means["1"][0] == pytest.approx(float(jacobian.abs().sum(0).max()), rel=1e-12)
+    assert measured.means["inf"][0] == pytest.approx(float(jacobian.abs().sum(1).max()), rel=1e-12)
+    assert np.isnan(measured.standard_errors["F"]).all()
+    np.testing.assert_allclose(measured.per_parameter(), measured.means["F"] / math.sqrt(5))
 
 
 def test_hutchinson_is_within_its_error():
@@ -101,24 +101,24 @@ def test_the_papers_networks(name):
     torch.manual_seed(0)
     model = getattr(models, name)(7)
     shape = {"lenet": 5, "alexnet": 8, "vgg9": 9}[name]
-    found = leakage.sensitivity(
+    measured = leakage.sensitivity(
         model, torch.rand(1, 3, 32, 32), torch.tensor([3]), budget=leakage.JacobianBudget(probes=2), seed=0
     )
-    assert len(found.layers) == shape
-    assert (found.value > 0).all()
+    assert len(measured.layers) == shape
+    assert (measured.value > 0).all()
 
 
 def test_text_network():
     model = models.textclf(2, shape=(5, 40))
-    found = leakage.sensitivity(model, torch.rand(2, 5, 40), torch.tensor([0, 1]), norms="F")
-    assert len(found.layers) == 4
+    measured = leakage.sensitivity(model, torch.rand(2, 5, 40), torch.tensor([0, 1]), norms="F")
+    assert len(measured.layers) == 4
 
 
 def test_progress():
-    seen = []
+    calls = []
     model, x, y = _small(), torch.rand(2, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 1])
-    leakage.sensitivity(model, x, y, progress=lambda *a: seen.append(a))
-    assert seen == [(1, 2), (2, 2)]
+    leakage.sensitivity(model, x, y, progress=lambda *a: calls.append(a))
+    assert calls == [(1, 2), (2, 2)]
 
 
 class _Opaque(torch.autograd.Function):
@@ -208,6 +208,6 @@ def test_class_numbers_of_any_width():
     model, x = torch.nn.Linear(4, 3).double(), torch.rand(3, 4, dtype=torch.float64)
     wanted = leakage.sensitivity(model, x, torch.tensor([0, 1, 2]))
     for dtype in (torch.uint8, torch.int32):
-        found = leakage.sensitivity(model, x, torch.tensor([0, 1, 2], dtype=dtype))
-        np.testing.assert_array_equal(found.value, wanted.value)
+        measured = leakage.sensitivity(model, x, torch.tensor([0, 1, 2], dtype=dtype))
+        np.testing.assert_array_equal(measured.value, wanted.value)
         assert leakage.l1_sensitivity(model, x, torch.tensor([0, 1, 2], dtype=dtype))

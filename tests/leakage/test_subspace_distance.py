@@ -20,21 +20,21 @@ def _low_rank(out, rest, rank, n=4):
 
 def test_the_angles_are_scipys():
     a, b = RNG.normal(size=(5, 40, 6)), RNG.normal(size=(5, 40, 6))
-    found = leakage.subspace_distance(a, b)
+    measured = leakage.subspace_distance(a, b)
     angles = subspace_angles(a.mean(0), b.mean(0))
-    np.testing.assert_allclose(found.angles, angles, atol=1e-12)
-    assert found.value == found.columns == pytest.approx(math.sqrt((angles**2).sum()), rel=1e-12)
-    assert (found.space, found.ranks, found.kind) == ("columns", (6, 6), "estimate")
+    np.testing.assert_allclose(measured.angles, angles, atol=1e-12)
+    assert measured.value == measured.columns == pytest.approx(math.sqrt((angles**2).sum()), rel=1e-12)
+    assert (measured.space, measured.ranks, measured.kind) == ("columns", (6, 6), "estimate")
 
 
 def test_a_wide_gradient_is_compared_by_its_rows():
     # 6×75, a first convolution: its columns span everything, so their distance says nothing.
     a, b = RNG.normal(size=(3, 6, 3, 5, 5)), RNG.normal(size=(3, 6, 3, 5, 5))
-    found = leakage.subspace_distance(a, b)
-    assert found.space == "rows"
-    assert found.columns == pytest.approx(0, abs=1e-6)
+    measured = leakage.subspace_distance(a, b)
+    assert measured.space == "rows"
+    assert measured.columns == pytest.approx(0, abs=1e-6)
     angles = subspace_angles(a.mean(0).reshape(6, -1).T, b.mean(0).reshape(6, -1).T)
-    assert found.value == pytest.approx(math.sqrt((angles**2).sum()), rel=1e-10)
+    assert measured.value == pytest.approx(math.sqrt((angles**2).sum()), rel=1e-10)
 
 
 def test_invariances_and_equal_spans():
@@ -52,9 +52,9 @@ def test_invariances_and_equal_spans():
 def test_unequal_ranks_add_right_angles():
     a = _low_rank(20, 6, 2)
     b = np.concatenate([a[:, :, :3], a[:, :, 3:] + _low_rank(20, 3, 1)], axis=2)  # a's span and one direction more
-    found = leakage.subspace_distance(a, b)
-    assert found.ranks == (2, 3)
-    assert found.value == pytest.approx(math.pi / 2, rel=1e-6)
+    measured = leakage.subspace_distance(a, b)
+    assert measured.ranks == (2, 3)
+    assert measured.value == pytest.approx(math.pi / 2, rel=1e-6)
     orthogonal = np.zeros((1, 8, 2)), np.zeros((1, 8, 2))
     orthogonal[0][0, 0, 0] = orthogonal[0][0, 1, 1] = orthogonal[1][0, 2, 0] = orthogonal[1][0, 3, 1] = 1
     far = leakage.subspace_distance(*orthogonal)
@@ -86,9 +86,9 @@ def test_unequal_sets_are_refused_or_drawn_from():
 
 def test_many_layers_and_attributes_at_once():
     a, b, c = (RNG.normal(size=(4, 10, 3)) for _ in range(3))
-    found = leakage.subspace_distance({"x": {"1": a, "2": b}, "y": {"1": a}}, {"x": {"1": b, "2": c}, "y": {"1": c}})
-    assert found["x"]["2"].value == leakage.subspace_distance(b, c).value
-    assert found["y"]["1"].value == leakage.subspace_distance(a, c).value
+    measured = leakage.subspace_distance({"x": {"1": a, "2": b}, "y": {"1": a}}, {"x": {"1": b, "2": c}, "y": {"1": c}})
+    assert measured["x"]["2"].value == leakage.subspace_distance(b, c).value
+    assert measured["y"]["1"].value == leakage.subspace_distance(a, c).value
     with pytest.raises(
         ValueError, match=r"`grads_without` and `grads_with` must have the same keys.*got \['1'\] and \['2'\]"
     ):
@@ -132,9 +132,9 @@ def test_permutations_that_change_nothing_but_rounding_count_as_equal():
     b[:, :3] += 50
     a[:, 3:] += 50
     for seed in range(4):
-        found = leakage.subspace_distance(a, b, permutations=999, seed=seed)
+        measured = leakage.subspace_distance(a, b, permutations=999, seed=seed)
         # P(fewer) < 1e-4 if each permutation is one of the two with probability 1/10.
-        assert found.p_value * 1000 >= stats.binom.ppf(1e-4, 999, 0.1)
+        assert measured.p_value * 1000 >= stats.binom.ppf(1e-4, 999, 0.1)
 
 
 def test_swaps_within_pairs_keep_what_the_pairs_share():

@@ -26,13 +26,13 @@ def test_the_caption_fits_and_names_only_what_is_there(attributes: dict[str, lis
     )
     figure = report.figure()
     (caption,) = [text for text in figure.texts if "colour: " in text.get_text()]
-    shown = caption.get_text()
-    assert ("original" in shown) is original
-    assert ("latent, subspace: above their nulls" in shown.replace("\n", " ")) is (attributes != {})
-    assert ("*: larger than every permutation" in shown.replace("\n", " ")) is (attributes != {})
+    caption_text = caption.get_text()
+    assert ("original" in caption_text) is original
+    assert ("latent, subspace: above their nulls" in caption_text.replace("\n", " ")) is (attributes != {})
+    assert ("*: larger than every permutation" in caption_text.replace("\n", " ")) is (attributes != {})
     assert ("larger than every permutation: p at its smallest" in report.to_text()) is (attributes != {})
     assert "at least as large" not in report.to_text()
-    assert "estimates, no bounds" in shown
+    assert "estimates, no bounds" in caption_text
     figure.canvas.draw()
     box, whole = caption.get_window_extent(), figure.bbox
     assert whole.x0 <= box.x0

@@ -21,23 +21,23 @@ def test_of_an_independent_label_is_zero_within_its_interval(family):
     # 4 data sets at 99.9%: a miss has p ≤ 0.004 by the union bound, were the gains independent.
     for seed in range(4):
         x, y = _independent(seed)
-        found = leakage.v_information(
+        measured = leakage.v_information(
             x, y, family=FAST[family], permutations=0, validation=leakage.CrossValidation(confidence=0.999), seed=seed
         )
-        low, high = found.interval
+        low, high = measured.interval
         assert low <= 0 <= high
-        assert found.raw < 0.05  # the family's own probabilities overfit: negative, or nothing
+        assert measured.raw < 0.05  # the family's own probabilities overfit: negative, or nothing
 
 
 @pytest.mark.parametrize("family", sorted(FAST))
 def test_of_a_deterministic_label_approaches_log_two(family):
     x, y = _independent(0, n=200)
     x[:, :20] += 8 * y[:, None]
-    found = leakage.v_information(x, y, family=FAST[family], permutations=2)
-    assert 0.95 * math.log(2) < found.value < math.log(2)
-    assert found.largest == pytest.approx(math.log(2))
-    assert found.above_null > 0.9 * math.log(2)
-    assert (found.null < 0.1).all()
+    measured = leakage.v_information(x, y, family=FAST[family], permutations=2)
+    assert 0.95 * math.log(2) < measured.value < math.log(2)
+    assert measured.largest == pytest.approx(math.log(2))
+    assert measured.above_null > 0.9 * math.log(2)
+    assert (measured.null < 0.1).all()
 
 
 def test_the_value_is_that_of_a_gaussian_pair():
@@ -48,9 +48,9 @@ def test_the_value_is_that_of_a_gaussian_pair():
     x = (2 * y - 1)[:, None] * m + rng.normal(size=(n, 1))
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     truth = math.log(2) - float((weights * np.log1p(np.exp(-2 * m * (nodes + m)))).sum()) / math.sqrt(2 * math.pi)
-    found = leakage.v_information(x, y, permutations=0, validation=leakage.CrossValidation(confidence=0.999))
-    assert found.interval[0] < truth < found.interval[1]
-    assert found.value == pytest.approx(found.raw, abs=0.01)
+    measured = leakage.v_information(x, y, permutations=0, validation=leakage.CrossValidation(confidence=0.999))
+    assert measured.interval[0] < truth < measured.interval[1]
+    assert measured.value == pytest.approx(measured.raw, abs=0.01)
 
 
 def test_a_strictly_larger_family_reads_what_the_smaller_cannot():
@@ -142,22 +142,22 @@ def test_groups_stay_together():
 
 def test_layers_by_name_are_measured_on_the_same_rows_and_permutations():
     x, y = _independent(3)
-    seen = []
-    found = leakage.v_information(
+    calls = []
+    measured = leakage.v_information(
         {"a": x, "b": x.reshape(120, 6, 10), "c": x + 5.0 * y[:, None]},
         y,
         permutations=2,
-        progress=lambda *at: seen.append(at),
+        progress=lambda *at: calls.append(at),
     )
-    assert found.layers == ("a", "b", "c")
-    assert found.value[0] == found.value[1] < found.value[2]
-    assert found.null.shape == (2, 3)
-    assert found.null[:, 0].tolist() == found.null[:, 1].tolist()
-    assert found.gains.shape == (120, 3)
-    assert seen[-1] == (9, 9)
+    assert measured.layers == ("a", "b", "c")
+    assert measured.value[0] == measured.value[1] < measured.value[2]
+    assert measured.null.shape == (2, 3)
+    assert measured.null[:, 0].tolist() == measured.null[:, 1].tolist()
+    assert measured.gains.shape == (120, 3)
+    assert calls[-1] == (9, 9)
     again = leakage.v_information(x, y, permutations=2)
-    assert again.value == found.value[0]
-    assert json.loads(found.to_json())["layers"] == ["a", "b", "c"]
+    assert again.value == measured.value[0]
+    assert json.loads(measured.to_json())["layers"] == ["a", "b", "c"]
 
 
 def test_rotation_changes_nothing_for_a_family_that_says_so():

@@ -43,7 +43,7 @@ def _v_information_of_gaussians(shift: float) -> float:
 
 
 def _covers(misses: int, repetitions: int, p_value: float = 1e-3) -> bool:
-    """Whether so many misses are no evidence against 5% of them (one-sided binomial test)."""
+    """Whether so many misses are consistent with a rate of 5% (one-sided binomial test)."""
     return bool(binomtest(misses, repetitions, 0.05, alternative="greater").pvalue > p_value)
 
 
@@ -66,8 +66,8 @@ def test_the_interval_covers_v_information_200_times(setting: tuple[float, int, 
     truth, repetitions = _v_information_of_gaussians(setting[0]), 200 if family == "logistic" else 40
     misses = 0
     for seed in range(repetitions):
-        found = leakage.v_information(*_rows(*setting, seed), family=FAMILIES[family](), permutations=0, seed=seed)
-        low, high = found.interval  # type: ignore[misc]
+        measured = leakage.v_information(*_rows(*setting, seed), family=FAMILIES[family](), permutations=0, seed=seed)
+        low, high = measured.interval  # type: ignore[misc]
         misses += not low <= truth <= high + 1e-12
     assert _covers(misses, repetitions, 1e-4)
 
@@ -95,13 +95,13 @@ def test_the_held_out_interval_covers_the_gain_of_the_fitted_members(
         members.clear()
         model = FAMILIES[family]()
         model.rotation_invariant = False  # it is given the columns as they are, and so can predict fresh ones
-        found = leakage.v_information(*_rows(*setting, seed), family=model, permutations=0, seed=seed)
+        measured = leakage.v_information(*_rows(*setting, seed), family=model, permutations=0, seed=seed)
         gains = [
             (tempered(fitted.log_prob(fresh), prior, beta, share)[at] - prior[labels]).mean()
             for fitted, beta, prior, share in members
         ]
-        low, high = found.held_out_interval
-        assert low < found.value < high
+        low, high = measured.held_out_interval
+        assert low < measured.value < high
         misses += not low <= np.mean(gains) <= high
     assert _covers(misses, 40)
 
@@ -111,9 +111,9 @@ def test_intervals_have_a_width_where_all_gains_are_equal() -> None:
     constant = leakage.v_information(np.ones((80, 5)), y, permutations=0)
     clear = leakage.v_information((y[:, None] - 0.5) * 1e3, y, permutations=0)
     assert constant.value == 0
-    for found in (constant, clear):
-        for low, high in (found.interval, found.held_out_interval):  # type: ignore[misc]
-            assert low <= found.value <= high
+    for measured in (constant, clear):
+        for low, high in (measured.interval, measured.held_out_interval):  # type: ignore[misc]
+            assert low <= measured.value <= high
             assert high - low > 0.01
     assert clear.interval == pytest.approx((clear.interval[0], math.log(2)))  # type: ignore[index]
 

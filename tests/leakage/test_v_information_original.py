@@ -33,8 +33,8 @@ def _direct(a, b, size=11):
 def test_ssim():
     rng = np.random.default_rng(0)
     a, b = rng.random((2, 1, 1, 14, 13))
-    found = ssim(torch.from_numpy(a), torch.from_numpy(b), 1.0)
-    assert float(found) == pytest.approx(_direct(a[0, 0], b[0, 0]), rel=1e-9)
+    result = ssim(torch.from_numpy(a), torch.from_numpy(b), 1.0)
+    assert float(result) == pytest.approx(_direct(a[0, 0], b[0, 0]), rel=1e-9)
     assert float(ssim(torch.from_numpy(a), torch.from_numpy(a), 1.0)) == pytest.approx(1)
     small = rng.random((2, 1, 1, 6, 8))
     assert float(ssim(*map(torch.from_numpy, small), 1.0)) == pytest.approx(_direct(*small[:, 0, 0], size=5), rel=1e-9)
@@ -53,21 +53,21 @@ def test_a_linear_first_layer_gives_its_input_away_and_the_last_does_not():
         nn.Flatten(), nn.Linear(36, 12), nn.Sigmoid(), nn.Linear(12, 4), nn.Sigmoid(), nn.Linear(4, 2)
     )
     x, y = torch.rand(4, 1, 6, 6), torch.tensor([0, 1, 1, 0])
-    seen = []
-    found = leakage.v_information_original(
-        model, x, y, inversion=leakage.PairInversion(iterations=250), progress=lambda *a: seen.append(a)
+    calls = []
+    measured = leakage.v_information_original(
+        model, x, y, inversion=leakage.PairInversion(iterations=250), progress=lambda *a: calls.append(a)
     )
-    assert found.pairs == (("1", "3"), ("3", "5"))
-    assert (found.similarity[:, 0] > 0.9).all()
-    assert found.falls == 1.0
-    assert found.value[0] > 0.97 * 2 * math.pi**2 > found.value[1]
-    np.testing.assert_allclose(found.each, 2 * math.pi**2 * (1 - (1 - found.similarity) ** 2), rtol=1e-9)
-    np.testing.assert_allclose(found.raw, found.each.mean(0))
-    assert found.null[0] < 0.5 * found.raw[0]
-    assert found.above_null[0] > found.above_null[1]
-    assert found.interval[0][0] <= found.raw[0] <= found.interval[1][0]
-    assert found.reconstructions.shape == (2, 4, 1, 6, 6)
-    assert seen == [(1, 2), (2, 2)]
+    assert measured.pairs == (("1", "3"), ("3", "5"))
+    assert (measured.similarity[:, 0] > 0.9).all()
+    assert measured.falls == 1.0
+    assert measured.value[0] > 0.97 * 2 * math.pi**2 > measured.value[1]
+    np.testing.assert_allclose(measured.each, 2 * math.pi**2 * (1 - (1 - measured.similarity) ** 2), rtol=1e-9)
+    np.testing.assert_allclose(measured.raw, measured.each.mean(0))
+    assert measured.null[0] < 0.5 * measured.raw[0]
+    assert measured.above_null[0] > measured.above_null[1]
+    assert measured.interval[0][0] <= measured.raw[0] <= measured.interval[1][0]
+    assert measured.reconstructions.shape == (2, 4, 1, 6, 6)
+    assert calls == [(1, 2), (2, 2)]
 
 
 def test_noise_on_what_is_released_hides_the_input():
@@ -102,10 +102,10 @@ def test_one_output_is_a_logit(labels):
     def logit(outputs, targets):
         return nn.functional.binary_cross_entropy_with_logits(outputs[:, 0], targets.to(outputs.dtype))
 
-    found = leakage.v_information_original(model, x, y, inversion=leakage.PairInversion(iterations=100))
+    measured = leakage.v_information_original(model, x, y, inversion=leakage.PairInversion(iterations=100))
     wanted = leakage.v_information_original(model, x, y, loss=logit, inversion=leakage.PairInversion(iterations=100))
-    np.testing.assert_allclose(found.each, wanted.each, rtol=1e-9)
-    assert found.raw[0] > 0.99 * 2 * math.pi**2
+    np.testing.assert_allclose(measured.each, wanted.each, rtol=1e-9)
+    assert measured.raw[0] > 0.99 * 2 * math.pi**2
 
 
 @pytest.mark.skipif(not (DATA / "cifar100").is_dir(), reason="no folder of data sets")
@@ -114,13 +114,13 @@ def test_on_lenet_it_falls_from_the_first_pair_to_the_last():
     data = datasets.cifar100("train", part="subset", labels="coarse", path=DATA)
     x, y = torch.from_numpy(data.images()[::200].copy()), torch.from_numpy(data.labels[::200].copy())
     torch.manual_seed(0)
-    found = leakage.v_information_original(
+    measured = leakage.v_information_original(
         models.lenet(20),
         x,
         y,
         inversion=leakage.PairInversion(pairs=[("0", "3"), ("9", "11")], iterations=60, low=0.0, high=1.0),
     )
-    assert found.falls >= 0.8
+    assert measured.falls >= 0.8
 
 
 def test_bad_input_is_named():

@@ -140,11 +140,11 @@ def test_broken_files_are_refused(tmp_path, raw, message) -> None:
 def test_weights_that_do_not_fit_are_listed_and_nothing_is_loaded(tmp_path) -> None:
     module = models.mlp((3, 2, 1))
     before = [p.detach().clone() for p in module.parameters()]
-    given = dict(models.mlp((3, 2, 1)).state_dict())
-    given["0.weight"] = torch.zeros(2, 4)
-    given["0.bias"] = torch.zeros(2, dtype=torch.int64)
-    given["extra"] = given.pop("2.bias")
-    models.save_safetensors(given, tmp_path / "w")
+    weights = dict(models.mlp((3, 2, 1)).state_dict())
+    weights["0.weight"] = torch.zeros(2, 4)
+    weights["0.bias"] = torch.zeros(2, dtype=torch.int64)
+    weights["extra"] = weights.pop("2.bias")
+    models.save_safetensors(weights, tmp_path / "w")
     with pytest.raises(
         ValueError, match=r"missing 2.bias; unexpected extra; 0.bias is torch.int64.*0.weight has shape"
     ):

@@ -1,4 +1,4 @@
-"""Mutation testing of a sample: small changes of the formulas, each of which a test should notice.
+"""Mutation testing of a sample: small changes of the formulas; a test should notice each.
 
     make mutants                                   a sample of every module below
     make mutants ARGS="--module numerics/limits/betting.py --sample 50"

@@ -29,8 +29,8 @@ def test_profile_against_many_digits(separation: float, x: float) -> None:
         exact = mpmath.log(phi(s / 2 - e / s) - mpmath.exp(e) * phi(-s / 2 - e / s))
         # Rounding ε/s to a double moves log δ by its slope times the rounding.
         slack = 4e-16 * (abs(x) + separation) * (abs(x) + separation + 2.0)
-        found = float(gaussian_pair.log_profile(np.asarray(epsilon), separation))
-        assert abs(found - float(exact)) <= 1e-11 + slack + 1e-14 * abs(float(exact))
+        result = float(gaussian_pair.log_profile(np.asarray(epsilon), separation))
+        assert abs(result - float(exact)) <= 1e-11 + slack + 1e-14 * abs(float(exact))
 
 
 @pytest.mark.parametrize("separation", [0.0, 1e-3, 0.5, 4.0, 30.0])
@@ -40,8 +40,8 @@ def test_blow_up_against_many_digits(separation: float) -> None:
         with mpmath.workdps(60):
             log_kappa = float(mpmath.log(mpmath.erfc(-mpmath.mpf(x) / mpmath.sqrt(2)) / 2))
             exact = float(mpmath.log(mpmath.erfc(-(mpmath.mpf(x) + separation) / mpmath.sqrt(2)) / 2))
-        found = float(gaussian_pair.log_blow_up(np.asarray(log_kappa), separation))
-        assert found == pytest.approx(exact, rel=2e-14, abs=1e-13)
+        result = float(gaussian_pair.log_blow_up(np.asarray(log_kappa), separation))
+        assert result == pytest.approx(exact, rel=2e-14, abs=1e-13)
 
 
 @pytest.mark.parametrize("separation", [0.01, 0.5, 1.0, 3.0, 20.0])
@@ -93,11 +93,11 @@ def test_far_quantiles_lose_nothing_and_the_interval_holds_the_truth(
     log_kappa: float, separation: float, log_b: str
 ) -> None:
     truth = Decimal(log_b)
-    found = bounds.reconstruction(1 / separation, 1.0, 1, log_kappa=log_kappa)
-    low, high = (Decimal(float(end)) for end in found.log_interval)
+    bound = bounds.reconstruction(1 / separation, 1.0, 1, log_kappa=log_kappa)
+    low, high = (Decimal(float(end)) for end in bound.log_interval)
     assert low <= truth <= high
     assert float(high - low) < 1e-14 * abs(log_kappa) + 1e-13
-    assert abs(Decimal(float(found.log_value)) - truth) <= (high - low) / 2
+    assert abs(Decimal(float(bound.log_value)) - truth) <= (high - low) / 2
 
 
 def test_at_the_ends_nothing_is_rounded_and_nothing_warns() -> None:

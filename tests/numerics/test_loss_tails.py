@@ -37,9 +37,9 @@ def test_one_steps_loss_has_full_relative_accuracy(sigma: float, rate: float, z:
         exact = mpmath.log(1 - q + q * mpmath.exp(mpmath.mpf(z) / s - 1 / (2 * s * s)))
         # The loss inherits the rounding of its exponent, which matters where exponent and result are far apart in size.
         shift = abs(mpmath.mpf(z) / s) + 1 / (2 * s * s)
-        found = float(StepGroup(sigma, rate, 1).term(np.array([z]))[0])
+        result = float(StepGroup(sigma, rate, 1).term(np.array([z]))[0])
         slope = q * mpmath.exp(mpmath.mpf(z) / s - 1 / (2 * s * s)) / mpmath.exp(exact)
-        assert abs(found - exact) <= 2e-15 * abs(exact) + 4e-16 * shift * slope + 1e-300
+        assert abs(result - exact) <= 2e-15 * abs(exact) + 4e-16 * shift * slope + 1e-300
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_inversion_of_full_batch_steps_written_as_mixtures_is_the_closed_form(si
     # A Gaussian part alone, forced through the Fourier series: 10 steps at q = 1 split into one that is a mixture with
     # q = 1 − 1e-15 and nine that are Gaussian.
     loss = PrivacyLoss((StepGroup(sigma, 1.0 - 1e-15, 1),), 9.0 / sigma**2)
-    found = blow_up.log_blow_up_exact(loss, np.array([log_kappa]), force_numerical=True)
+    result = blow_up.log_blow_up_exact(loss, np.array([log_kappa]), force_numerical=True)
     exact = gaussian_pair.log_blow_up(np.array([log_kappa]), math.sqrt(10.0) / sigma)
-    assert found.log_value[0] == pytest.approx(exact[0], rel=1e-11, abs=1e-12)
-    assert found.log_low[0] - 1e-12 <= exact[0] <= found.log_high[0] + 1e-12
+    assert result.log_value[0] == pytest.approx(exact[0], rel=1e-11, abs=1e-12)
+    assert result.log_low[0] - 1e-12 <= exact[0] <= result.log_high[0] + 1e-12
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 3.0])
@@ -88,10 +88,10 @@ def test_inversion_of_full_batch_steps_written_as_mixtures_is_the_closed_form(si
 def test_numerical_route_of_one_step_is_its_closed_form(sigma: float, rate: float) -> None:
     log_kappa = np.log([0.999, 0.5, 0.1, 1e-3, 1e-6])
     loss = _loss(sigma, rate, 1)
-    found = blow_up.log_blow_up_exact(loss, log_kappa, force_numerical=True)
+    result = blow_up.log_blow_up_exact(loss, log_kappa, force_numerical=True)
     exact = blow_up.log_blow_up_exact(loss, log_kappa)
-    np.testing.assert_allclose(found.log_value, exact.log_value, rtol=0, atol=1e-9)
-    assert (found.log_high >= exact.log_value - 1e-9).all()
+    np.testing.assert_allclose(result.log_value, exact.log_value, rtol=0, atol=1e-9)
+    assert (result.log_high >= exact.log_value - 1e-9).all()
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_profile_and_epsilon_are_inverse(sigma: float, rate: float, steps: int, 
     for delta in (1e-2, 1e-5, 1e-7):
         low, high = _profile.epsilon_for(_loss(sigma, rate, steps), math.log(delta), direction)
         assert low <= high <= low + 2e-6 * (1.0 + abs(low))
-        found = _profile.log_delta(_loss(sigma, rate, steps), 0.5 * (low + high), direction)
+        result = _profile.log_delta(_loss(sigma, rate, steps), 0.5 * (low + high), direction)
         slack = 1e-6 + 1e3 * (high - low)
-        assert found[0] - slack <= math.log(delta) <= found[1] + slack
+        assert result[0] - slack <= math.log(delta) <= result[1] + slack
 
 
 @pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.1), (0.4, 0.01), (3.0, 0.7)])
@@ -212,8 +212,8 @@ def test_recursion_that_loses_its_grid_raises() -> None:
 def test_rare_large_losses_do_not_hide_the_common_ones(sigma: float, rate: float, steps: int) -> None:
     # Here the moments are dominated by jumps far too rare to matter. Second route: the dual over draws of ν.
     log_kappa = np.log([0.5, 0.1, 0.01])
-    found = blow_up.log_blow_up_exact(_loss(sigma, rate, steps), log_kappa)
-    assert (found.log_high - found.log_low < 1e-8).all()
+    result = blow_up.log_blow_up_exact(_loss(sigma, rate, steps), log_kappa)
+    assert (result.log_high - result.log_low < 1e-8).all()
     rng = np.random.default_rng(77)
     group = StepGroup(sigma, rate, 1)
     total = np.zeros(20_000)
@@ -229,4 +229,4 @@ def test_rare_large_losses_do_not_hide_the_common_ones(sigma: float, rate: float
             for kappa, grid in ((k, np.linspace(1.0 - 1.5 * k, 1.0 - 0.5 * k, 101)) for k in np.exp(log_kappa))
         ]
         spread = [float(np.maximum(np.exp(total) - 1.0, 0.0).std()) / math.sqrt(len(total))] * 3
-        assert (np.abs(np.exp(found.log_value) - dual) < 5.0 * np.array(spread) + 1e-9).all()
+        assert (np.abs(np.exp(result.log_value) - dual) < 5.0 * np.array(spread) + 1e-9).all()

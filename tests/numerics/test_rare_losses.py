@@ -71,10 +71,10 @@ def test_any_epsilon_has_a_bound(epsilon: float) -> None:
 )
 def test_a_delta_below_all_use_is_bounded(sigma: float, rate: float, steps: int, epsilon: float) -> None:
     """Chernoff's bound is up to 1 there; δ is at least that of one step, the others being postprocessing."""
-    found = accounting.delta(sigma, rate, steps, epsilon=epsilon)
+    result = accounting.delta(sigma, rate, steps, epsilon=epsilon)
     one = _profile.log_delta(_loss(sigma, rate, 1), epsilon, "remove")[0]
-    assert 0.0 <= found.interval[0] <= found.value == found.interval[1]
-    assert one <= found.log_value < math.log(1e-18)
+    assert 0.0 <= result.interval[0] <= result.value == result.interval[1]
+    assert one <= result.log_value < math.log(1e-18)
 
 
 @pytest.mark.parametrize(
@@ -87,15 +87,15 @@ def test_a_delta_below_all_use_is_bounded(sigma: float, rate: float, steps: int,
 )
 def test_epsilon_of_two_rare_steps_by_direct_integration(sigma: float, rate: float, delta: float) -> None:
     """δ₂(ε) = ∫ μ(x)·δ₁(ε − ℓ(x)) dx, with δ₁(e) = μ(ℓ > e) − e^e·ν(ℓ > e) of the other step."""
-    found = accounting.epsilon(sigma, rate, 2, delta=delta)
-    assert found.interval[1] - found.interval[0] < 1e-9
+    result = accounting.epsilon(sigma, rate, 2, delta=delta)
+    assert result.interval[1] - result.interval[0] < 1e-9
     x = np.linspace(-40 * sigma, 1 + 40 * sigma, 400_001)
     shift = (2 * x - 1) / (2 * sigma**2)
     loss = np.where(shift < 30, np.log1p(rate * np.expm1(np.minimum(shift, 30))), shift + math.log(rate))
     density = ((1 - rate) * np.exp(-0.5 * (x / sigma) ** 2) + rate * np.exp(-0.5 * ((x - 1) / sigma) ** 2)) / (
         sigma * math.sqrt(2 * math.pi)
     )
-    for end, sign in zip(found.interval, (1, -1), strict=True):
+    for end, sign in zip(result.interval, (1, -1), strict=True):
         rest = end - loss
         joined, without = _log_above(rest, sigma, rate)
         other = np.exp(joined) * -np.expm1(np.minimum(rest + without - joined, 0.0))

@@ -14,10 +14,10 @@ def _least(answer: float, *gaps: tuple[float, float], guess: float = 10.0) -> tu
             raise AccuracyError("no")
         return answer / sigma
 
-    found = search.least_sigma(proved, 1.0, guess, 1e-9)
-    assert proved(found[0]) <= 1.0
-    assert proved(found[1]) > 1.0
-    return found
+    result = search.least_sigma(proved, 1.0, guess, 1e-9)
+    assert proved(result[0]) <= 1.0
+    assert proved(result[1]) > 1.0
+    return result
 
 
 @pytest.mark.parametrize("gap", [(1.3, 2.0), (0.5, 0.8), (4.9, 7.01), (9.0, 11.0), (1.0000001, 1.001)])

@@ -139,11 +139,11 @@ def _reaches(module: str, room: str, imports: Iterator[Import]) -> list[tuple[st
 
 
 def test_packages_use_what_others_offer() -> None:
-    found = [
+    reaches = [
         reach for p in _files() if _room(p) not in ("__init__", "__main__")
         for reach in _reaches(_name(p), _room(p), iter(_imports(p)))
     ]  # fmt: skip
-    assert set(found) == set(REACHES)
+    assert set(reaches) == set(REACHES)
     assert len(REACHES) <= 20
 
 
@@ -215,10 +215,10 @@ def test_what_a_type_checker_sees_is_what_there_is(folder: Path) -> None:
     """Names looked up at first use stand under TYPE_CHECKING as well, and nothing else does."""
     tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
     blocks = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
-    seen = {a.asname for b in blocks for n in b.body if isinstance(n, ast.ImportFrom) for a in n.names}
+    imported = {a.asname for b in blocks for n in b.body if isinstance(n, ast.ImportFrom) for a in n.names}
     package = ".".join(("leakcore", *folder.relative_to(PACKAGE).parts))
     module = importlib.import_module(package)
-    assert seen - {"__version__"} == {*module.__all__, *module._names}
+    assert imported - {"__version__"} == {*module.__all__, *module._names}
     # A module-level __getattr__ that a checker sees would let any name pass.
     hidden = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "not TYPE_CHECKING"]
     assert len(hidden) == 1

@@ -42,18 +42,18 @@ def test_the_functions_and_commands_of_the_table_of_questions_exist() -> None:
     names = {name for _, python, _ in rows for name in re.findall(r"`([\w.]+)`", python)} - {"report.with_limit"}
     assert len(names) > 20
     for name in names:
-        found: object = leakcore
+        member: object = leakcore
         for part in name.removeprefix("leakcore.").split("."):
-            found = getattr(found, part)
+            member = getattr(member, part)
     for words in (command.strip(" `").split()[1:] for _, _, command in rows if command.strip()):
-        found = main
+        member = main
         for word in words:
-            if isinstance(found, click.Group) and not word.startswith("--"):
-                found = found.commands[word]
+            if isinstance(member, click.Group) and not word.startswith("--"):
+                member = member.commands[word]
                 continue
-            assert isinstance(found, click.Command)
-            choices = [choice for parameter in found.params for choice in getattr(parameter.type, "choices", ())]
-            assert word in [*choices, *(option for parameter in found.params for option in parameter.opts)], words
+            assert isinstance(member, click.Command)
+            choices = [choice for parameter in member.params for choice in getattr(parameter.type, "choices", ())]
+            assert word in [*choices, *(option for parameter in member.params for option in parameter.opts)], words
 
 
 def test_the_gallery_draws_every_picture_in_five_lines() -> None:

@@ -32,9 +32,9 @@ def test_two_lines_in_an_opacus_script_and_one_command(tmp_path: Path) -> None:
     assert trace.candidates == 500
     assert 100 <= trace.steps <= 120
     out = tmp_path / "report"
-    shown = CliRunner().invoke(main, ["audit", "--trace", str(tmp_path / "trace.npz"), "--coins", "--out", str(out)])
-    assert shown.exit_code == 0, shown.output
-    assert "What is proved: ε ≥" in shown.stdout
+    result = CliRunner().invoke(main, ["audit", "--trace", str(tmp_path / "trace.npz"), "--coins", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "What is proved: ε ≥" in result.stdout
     assert (out / "report.html").stat().st_size > 10_000
     below = CliRunner().invoke(
         main, ["audit", "--trace", str(tmp_path / "trace.npz"), "--epsilon", "2", "--out", str(out)]

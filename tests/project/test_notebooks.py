@@ -42,5 +42,5 @@ def test_a_page_of_a_notebook_shows_what_its_cells_printed() -> None:
     fenced = load("docs/hooks/notebooks.py").fenced
     code = "```python\nfor i in a:\n    f(i)\n\n    g(i)\n```"
     page = f"See [b](b.ipynb).\n\n{code}\n\n    1\n\n    2\n\n\nThen text.\n"
-    shown = "```{ .text .output }\n1\n\n2\n```\n"
-    assert fenced(page) == f"See [b](b.md).\n\n{code}\n\n{shown}\n\nThen text.\n"
+    output = "```{ .text .output }\n1\n\n2\n```\n"
+    assert fenced(page) == f"See [b](b.md).\n\n{code}\n\n{output}\n\nThen text.\n"

@@ -78,20 +78,20 @@ def test_figures_in_two_threads_leave_matplotlib_as_it_was() -> None:
     thread.start()
     inside.wait(60)
     matplotlib.rcParams["lines.linewidth"] = 7.5  # of the user's own, meanwhile
-    seen: list[Any] = []
+    calls: list[Any] = []
 
     def second() -> None:
         with figure_style({"font.size": 20.0, "svg.fonttype": "path"}):
-            seen.append(matplotlib.rcParams["font.size"])
+            calls.append(matplotlib.rcParams["font.size"])
 
     other = threading.Thread(target=second)
     other.start()
     other.join(0.2)
-    assert seen == []  # it waits for the first
+    assert calls == []  # it waits for the first
     go.set()
     thread.join(60)
     other.join(60)
-    assert seen == [20.0]
+    assert calls == [20.0]
     assert matplotlib.rcParams["lines.linewidth"] == 7.5
     matplotlib.rcParams["lines.linewidth"] = before["lines.linewidth"]
     assert dict(matplotlib.rcParams) == before
@@ -105,9 +105,9 @@ def test_reading_a_table_makes_no_error_of_another_threads_warning(
     before, meanwhile = list(warnings.filters), []
 
     def noting(real: Any) -> Any:
-        def reads(*given: Any, **how: Any) -> Any:
+        def reads(*args: Any, **how: Any) -> Any:
             meanwhile.append(list(warnings.filters))
-            return real(*given, **how)
+            return real(*args, **how)
 
         return reads
 

@@ -67,6 +67,6 @@ def test_every_make_target_named_exists() -> None:
 def test_the_two_lines_for_opacus_are_those_of_the_example() -> None:
     readme = README.read_text(encoding="utf-8")
     example = (README.parent / "examples" / "opacus_digits.py").read_text(encoding="utf-8")
-    shown = re.search(r"^with leakcore\.record\(.*$", readme, re.MULTILINE)
-    assert shown is not None
-    assert shown[0] in example
+    match = re.search(r"^with leakcore\.record\(.*$", readme, re.MULTILINE)
+    assert match is not None
+    assert match[0] in example

@@ -120,9 +120,9 @@ def answer(site: Path, script: str, folder: Path) -> Any:
             server.shutdown()
             thread.join()
             page.unlink()
-    shown = re.search(r'<pre id="answer">(.+?)</pre>', dom, re.DOTALL)
-    assert shown is not None, dom[:500]
-    return json.loads(html.unescape(shown[1]))
+    match = re.search(r'<pre id="answer">(.+?)</pre>', dom, re.DOTALL)
+    assert match is not None, dom[:500]
+    return json.loads(html.unescape(match[1]))
 
 
 def test_a_search_leads_to_the_function(site: Path, tmp_path: Path) -> None:

@@ -195,8 +195,8 @@ def _with_options(function: str, keyword: str, kind: str, **flat: Any) -> Any:
 
     options = getattr(leakage, kind)
     names = {f.name for f in dataclasses.fields(options)}
-    given = {name: flat.pop(name) for name in names & flat.keys()}
-    return getattr(leakage, function)(**flat, **{keyword: options(**given)})
+    arguments = {name: flat.pop(name) for name in names & flat.keys()}
+    return getattr(leakage, function)(**flat, **{keyword: options(**arguments)})
 
 
 def _game(

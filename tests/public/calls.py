@@ -1,6 +1,6 @@
 """One small valid call of every public function, and what its result must satisfy: what the hypothesis tests bend.
 
-`EXEMPT` lists the public names that are no functions of the user's arguments, each with its reason.
+`EXEMPT` lists the public names that are not functions of the user's arguments, each with its reason.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def _pair() -> Any:
 
 def public() -> Iterator[tuple[str, Any]]:
     """Every public callable by the name that a user types after `leakcore.`, once."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     for package in reversed(PACKAGES):
         module = importlib.import_module(package)
         names = getattr(module, "__all__", None) or [
@@ -262,18 +262,20 @@ def public() -> Iterator[tuple[str, Any]]:
             if not n.startswith("_") and getattr(v, "__module__", "").startswith("leakcore.") and callable(v)
         ]  # fmt: skip
         for name in names:
-            found = getattr(module, name)
-            if not callable(found) or id(found) in seen:
+            member = getattr(module, name)
+            if not callable(member) or id(member) in visited:
                 continue
-            seen.add(id(found))
+            visited.add(id(member))
             where = package.removeprefix("leakcore").removeprefix(".")
-            yield (f"{where}.{name}" if where else name), found
+            yield (f"{where}.{name}" if where else name), member
 
 
-def is_made_by_functions(found: Any) -> bool:
+def is_made_by_functions(member: Any) -> bool:
     """Results, protocols and errors: the library makes them, or the user implements them."""
     from leakcore._base.results import Result
 
-    if not inspect.isclass(found):
+    if not inspect.isclass(member):
         return False
-    return issubclass(found, (Result, Exception)) or getattr(found, "_is_protocol", False) or inspect.isabstract(found)
+    return (
+        issubclass(member, (Result, Exception)) or getattr(member, "_is_protocol", False) or inspect.isabstract(member)
+    )

@@ -20,7 +20,7 @@ SIZES = (10**9, 10**12, 2**62)
 CEILING = 3 << 30
 """Bytes on top of what the process has mapped at its start."""
 INDICES = ("seed", "step", "first_sample", "first_row", "first_run", "first_trial")
-"""Integers that are no sizes."""
+"""Integers that are not sizes."""
 AS_LONG_AS_ASKED = {
     "bounds.reconstruction_of": ("num_samples",), "kernels.mixture_tail": ("num_samples",),
     "attacks.reconstruction_game": ("runs",), "attacks.reconstruction_games": ("runs",),
@@ -47,8 +47,8 @@ def sizes_of(name: str) -> list[tuple[str, Any]]:
 
 def fault(name: str, argument: str, value: Any, size: int) -> str | None:
     """What is wrong with the answer to that size."""
-    given = size if isinstance(value, int) else type(value)([size, *value[1:]])
-    arguments = CALLS[name].arguments() | {argument: given}
+    changed = size if isinstance(value, int) else type(value)([size, *value[1:]])
+    arguments = CALLS[name].arguments() | {argument: changed}
     try:
         resolve(name)(**arguments)
     except (ValueError, TypeError, ArithmeticError) as error:

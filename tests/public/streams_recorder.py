@@ -50,21 +50,21 @@ def recorded() -> Iterator[list[Draw]]:
         add(seed, [stream], first_row, first_row + num_rows)
         return native["fill_rows"](num_rows=num_rows, seed=seed, stream=stream, first_row=first_row, **rest)
 
-    def clip_and_noise(**given: Any) -> Any:
-        if given["noise_scale"] > 0 and not given["noise"]:
-            first = given["first_run"]
-            add(given["seed"], [Stream.CLIP_NOISE + given["step"]], first, first + given["num_runs"])
-        return native["clip_and_noise"](**given)
+    def clip_and_noise(**arguments: Any) -> Any:
+        if arguments["noise_scale"] > 0 and not arguments["noise"]:
+            first = arguments["first_run"]
+            add(arguments["seed"], [Stream.CLIP_NOISE + arguments["step"]], first, first + arguments["num_runs"])
+        return native["clip_and_noise"](**arguments)
 
     def mixture(name: str) -> Any:
-        def call(**given: Any) -> Any:
-            first, count, alternative = given["first_sample"], given["num_samples"], given["alternative"]
+        def call(**arguments: Any) -> Any:
+            first, count, alternative = arguments["first_sample"], arguments["num_samples"], arguments["alternative"]
             for normals, picks, size in (
                 (Stream.MIXTURE, Stream.MIXTURE_PICK, 1), (Stream.MIXTURE_ONE, Stream.MIXTURE_ONE_PICK, 4),
             ):  # fmt: skip
                 words = [normals + alternative, *([picks, picks + 1] if alternative else [])]
-                add(given["seed"], words, first // size, -(-(first + count) // size))
-            return native[name](**given)
+                add(arguments["seed"], words, first // size, -(-(first + count) // size))
+            return native[name](**arguments)
 
         return call
 

@@ -44,20 +44,20 @@ def _cluster(count: int) -> Any:
 
 
 def _certified(executor: Any, num_samples: int = 400_000) -> tuple[float, ...]:
-    found = bounds.reconstruction(
+    bound = bounds.reconstruction(
         1.1, 0.05, 40, kappa=[0.01, 0.1], method="certified", num_samples=num_samples, seed=3, executor=executor
     )
-    assert found.interval is not None
-    return (*np.ravel(found.interval), *np.ravel(found.value))
+    assert bound.interval is not None
+    return (*np.ravel(bound.interval), *np.ravel(bound.value))
 
 
 def _runs(executor: Any) -> np.ndarray:
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((60, 5)).astype(np.float32), rng.integers(0, 3, 60)
-    made = dpsgd.Ensemble(
+    ensemble = dpsgd.Ensemble(
         (5, 4, 3), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=20, sample_rate=0.3, seed=1
     )
-    return np.asarray(made.run(x, y, runs=300, execution=dpsgd.Execution(executor=executor)).parameters)
+    return np.asarray(ensemble.run(x, y, runs=300, execution=dpsgd.Execution(executor=executor)).parameters)
 
 
 def test_the_same_numbers_for_any_number_of_workers(workers: Any) -> None:
@@ -67,9 +67,9 @@ def test_the_same_numbers_for_any_number_of_workers(workers: Any) -> None:
 
 def _audited(executor: Any, **more: Any) -> dict[str, Any]:
     config = audit.AuditConfig(runs=320, sweep=(4.0,), num_rows=200, steps=20, label_trials=5)
-    found = audit.run(config, executor=executor, **more).to_dict()
-    del found["seconds"]
-    return found
+    result = audit.run(config, executor=executor, **more).to_dict()
+    del result["seconds"]
+    return result
 
 
 @pytest.fixture
@@ -87,16 +87,16 @@ def test_an_audit_outlives_a_worker(tmp_path: Path, brief: None) -> None:
     """SIGKILL for one of two after the second piece; a cluster does again what it had, and the report is the same."""
     with _cluster(2) as client:
         pids = list(client.run(os.getpid).values())
-        seen: list[int] = []
+        calls: list[int] = []
 
         def kill(task: str, done: int, total: int) -> None:
             if task.startswith("attack"):
-                seen.append(done)
-                if len(seen) == 2:
+                calls.append(done)
+                if len(calls) == 2:
                     os.kill(pids[0], signal.SIGKILL)
 
         assert _audited(client.get_executor(), folder=tmp_path, progress=kill) == _audited(None)
-    assert seen == [32 * n for n in range(1, 21)]
+    assert calls == [32 * n for n in range(1, 21)]
 
 
 def test_process_pools_give_the_same() -> None:
@@ -122,8 +122,8 @@ class Slow:
 
 
 def test_what_a_killed_worker_had_is_done_again_once(tmp_path: Path) -> None:
-    """Every draw is made once, but for those of the shards that the worker took with it, which are made twice."""
-    pair, given = Slow(str(tmp_path)), {"kappa": 0.1, "num_samples": 20_000_000, "seed": 3}
+    """Every draw is made once; only the shards that the worker took with it are drawn twice."""
+    pair, options = Slow(str(tmp_path)), {"kappa": 0.1, "num_samples": 20_000_000, "seed": 3}
     with _cluster(2) as client:
         pids = list(client.run(os.getpid).values())
         killed: list[int] = []
@@ -139,7 +139,7 @@ def test_what_a_killed_worker_had_is_done_again_once(tmp_path: Path) -> None:
 
         thread = threading.Thread(target=kill)
         thread.start()
-        found = bounds.reconstruction_of(pair, executor=client.get_executor(), **given)
+        bound = bounds.reconstruction_of(pair, executor=client.get_executor(), **options)
         thread.join()
     counts = Counter(int(line) for line in (tmp_path / "drawn").read_text().split())
     assert killed
@@ -148,8 +148,8 @@ def test_what_a_killed_worker_had_is_done_again_once(tmp_path: Path) -> None:
     assert max(counts.values()) == 2
     assert len(again) < len(counts)
     (tmp_path / "alone").mkdir()
-    alone = bounds.reconstruction_of(Slow(str(tmp_path / "alone")), **given)
-    assert found.interval == alone.interval
+    alone = bounds.reconstruction_of(Slow(str(tmp_path / "alone")), **options)
+    assert bound.interval == alone.interval
     drawn_alone = (tmp_path / "alone" / "drawn").read_text().split()
     assert sorted(counts) == sorted(int(line) for line in drawn_alone)
 
@@ -172,7 +172,7 @@ def test_a_worker_killed_in_the_middle_costs_nothing_but_time() -> None:
 
         thread = threading.Thread(target=kill)
         thread.start()
-        found = _certified(client.get_executor(), 20_000_000)
+        result = _certified(client.get_executor(), 20_000_000)
         thread.join()
     assert killed, "the work was over before the worker could be killed: make it larger"
-    assert found == expected
+    assert result == expected

@@ -108,8 +108,8 @@ def _inherited(member: Any) -> set[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_docstrings_have_their_sections(package: str) -> None:
-    found = [fault for name, member in members(package) for fault in faults(name, member)]
-    assert not found, "\n".join(found)
+    problems = [fault for name, member in members(package) for fault in faults(name, member)]
+    assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

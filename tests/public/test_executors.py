@@ -55,9 +55,9 @@ def alone() -> dict[str, Any]:
 
 
 def _content(report: audit.RunReport) -> dict[str, Any]:
-    found = report.to_dict()
-    del found["seconds"]
-    return found
+    result = report.to_dict()
+    del result["seconds"]
+    return result
 
 
 class Counting(Executor):
@@ -77,17 +77,17 @@ def test_an_audit_by_two_workers_is_the_audit_of_one(
 ) -> None:
     monkeypatch.setattr(reconstruction_section, "_PIECE", 32)
     counting = Counting(pool)
-    seen: dict[str, list[tuple[int, int]]] = {}
+    visited: dict[str, list[tuple[int, int]]] = {}
     report = audit.run(
         audit.AuditConfig(**SMALL), executor=counting,
-        progress=lambda task, done, total: seen.setdefault(task, []).append((done, total)),
+        progress=lambda task, done, total: visited.setdefault(task, []).append((done, total)),
     )  # fmt: skip
     assert _content(report) == alone
     # Three pieces at each of two levels, two levels of labels, and what the defence and the layers add.
     assert counting.submitted > 6 + 2 + 6
-    assert seen["attack, 2 noise levels"] == [(32 * n, 192) for n in range(1, 7)]
-    assert seen["labels"] == [(1, 2), (2, 2)]
-    for reports in seen.values():
+    assert visited["attack, 2 noise levels"] == [(32 * n, 192) for n in range(1, 7)]
+    assert visited["labels"] == [(1, 2), (2, 2)]
+    for reports in visited.values():
         done = [d for d, _ in reports]
         assert done == sorted(done)
         assert done[-1] == reports[-1][1]
@@ -108,8 +108,8 @@ def test_a_folder_begun_by_workers_that_died_is_finished_without_them(
     with pytest.raises(BrokenProcessPool):
         audit.run(audit.AuditConfig(**SMALL), folder=tmp_path, executor=executor, progress=kill)
     executor.shutdown(wait=True)
-    kept = {p.stem for p in (tmp_path / "partial" / "audit").glob("game-*.json")}
-    assert 1 <= len(kept) < 12
+    pieces = {p.stem for p in (tmp_path / "partial" / "audit").glob("game-*.json")}
+    assert 1 <= len(pieces) < 12
     played: list[int] = []
     honest = reconstruction_section._play
 
@@ -120,29 +120,29 @@ def test_a_folder_begun_by_workers_that_died_is_finished_without_them(
     monkeypatch.setattr(reconstruction_section, "_play", noting)
     report = audit.run(audit.AuditConfig(**SMALL), folder=tmp_path)
     assert _content(report) == alone
-    assert len(played) == 12 - len(kept)
+    assert len(played) == 12 - len(pieces)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]
 
 
 def test_the_self_test(pool: ProcessPoolExecutor) -> None:
-    seen: list[tuple[int, int]] = []
-    found = audit.selftest(
-        audits=10, seed=3, executor=pool, progress=lambda task, done, total: seen.append((done, total))
+    calls: list[tuple[int, int]] = []
+    result = audit.selftest(
+        audits=10, seed=3, executor=pool, progress=lambda task, done, total: calls.append((done, total))
     )
-    assert found.to_dict() == audit.selftest(audits=10, seed=3).to_dict()
-    assert seen == [(n, len(found.promises)) for n in range(1, len(found.promises) + 1)]
+    assert result.to_dict() == audit.selftest(audits=10, seed=3).to_dict()
+    assert calls == [(n, len(result.promises)) for n in range(1, len(result.promises) + 1)]
 
 
 def test_fano_by_monte_carlo(pool: ProcessPoolExecutor) -> None:
     counting = Counting(pool)
-    found, own = (
+    result, own = (
         bounds.fano_advantage(1.5, num_candidates=10, information=bounds.SampledInformation(
             num_samples=50_001, seed=5, executor=executor,
         ))
         for executor in (counting, None)
     )  # fmt: skip
     assert counting.submitted == 4
-    assert (found.value, found.standard_error) == (own.value, own.standard_error)
+    assert (result.value, result.standard_error) == (own.value, own.standard_error)
 
 
 @pytest.fixture(scope="module")
@@ -162,21 +162,21 @@ def test_v_information(
     }  # fmt: skip
     if family != "logistic":
         how["family"] = leakage.RandomForest(8) if family == "random-forest" else leakage.MLP(4, steps=15)
-    seen: list[int] = []
-    found = leakage.v_information(*gradients, **how, executor=pool, progress=lambda done, _: seen.append(done))
+    calls: list[int] = []
+    measured = leakage.v_information(*gradients, **how, executor=pool, progress=lambda done, _: calls.append(done))
     own = leakage.v_information(*gradients, **how)
-    assert seen == [1, 2, 3, 4, 5, 6]
+    assert calls == [1, 2, 3, 4, 5, 6]
     for name in ("value", "raw", "null", "gains", "p_value"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(own, name))
+        np.testing.assert_array_equal(getattr(measured, name), getattr(own, name))
 
 
 def test_mutual_information(pool: ProcessPoolExecutor) -> None:
     rng = np.random.default_rng(2)
     u = rng.normal(size=(120, 3))
     how: dict[str, Any] = {"network": leakage.MineNetwork(steps=20), "permutations": 3, "seed": 4}
-    found, own = (leakage.mutual_information(u, u[:, :1], **how, executor=e) for e in (pool, None))
-    assert (found.value, found.trained) == (own.value, own.trained)
-    np.testing.assert_array_equal(found.null, own.null)
+    measured, own = (leakage.mutual_information(u, u[:, :1], **how, executor=e) for e in (pool, None))
+    assert (measured.value, measured.trained) == (own.value, own.trained)
+    np.testing.assert_array_equal(measured.null, own.null)
 
 
 def test_every_measure_by_layer(pool: ProcessPoolExecutor) -> None:
@@ -189,9 +189,9 @@ def test_every_measure_by_layer(pool: ProcessPoolExecutor) -> None:
         attributes={"first": x[:, 0] > 0.5}, family="logistic", samples=2, permutations=1, iterations=5
     )
     counting = Counting(pool)
-    found, own = (leakage.by_layer(model, x, y, measures=measures, executor=e) for e in (counting, None))
+    measured, own = (leakage.by_layer(model, x, y, measures=measures, executor=e) for e in (counting, None))
     assert counting.submitted == 2 + 3 * 2  # pairs of layers, and layers by permutations
-    assert found.to_dict() == own.to_dict()
+    assert measured.to_dict() == own.to_dict()
 
 
 @pytest.mark.parametrize(
@@ -244,22 +244,22 @@ def test_at_most_so_many_jobs_are_out_and_the_rest_is_called_off() -> None:
             asked.append(n)
             yield n, lambda: 0
 
-    found = answers(jobs(), executor, ahead=3)
+    result = answers(jobs(), executor, ahead=3)
     thread = threading.Timer(0.05, lambda: executor.finish(1, 11))
     thread.start()
-    assert next(found) == (1, 11)
+    assert next(result) == (1, 11)
     thread.join()
     assert asked == [0, 1, 2]
     executor.finish(2, 12)
-    assert next(found) == (2, 12)
+    assert next(result) == (2, 12)
     assert asked == [0, 1, 2, 3]
-    found.close()
+    result.close()
     assert [f.cancelled() for f in executor.out] == [True, False, False, True]
 
 
 def test_answers_come_in_the_order_of_the_arguments() -> None:
     executor = Direct()
-    found = in_order(_cube, [1, 2, 3], executor)
+    result = in_order(_cube, [1, 2, 3], executor)
 
     def backwards() -> None:
         for number in (2, 1, 0):
@@ -267,7 +267,7 @@ def test_answers_come_in_the_order_of_the_arguments() -> None:
 
     thread = threading.Timer(0.05, backwards)
     thread.start()
-    assert list(found) == [0, 1, 2]
+    assert list(result) == [0, 1, 2]
     thread.join()
     assert list(in_order(_cube, range(4), None)) == [0, 1, 8, 27]
 
@@ -281,8 +281,8 @@ def test_an_error_of_a_job_is_the_callers_and_stored_pieces_stay(pool: ProcessPo
         name: functools.partial(dict, n=n) for name, n in (("a", 1), ("b", -5), ("c", 27))
     }
     for executor in (pool, None):
-        found = dict(pieces.each(jobs, executor))
-        assert found == {"a": {"n": 1}, "b": {"n": 8}, "c": {"n": 27}}
+        result = dict(pieces.each(jobs, executor))
+        assert result == {"a": {"n": 1}, "b": {"n": 8}, "c": {"n": 27}}
     assert list(dict(pieces.each(jobs))) == ["a", "b", "c"]
 
 
@@ -314,15 +314,15 @@ def test_one_thread_is_lifted_whichever_thread_ends_last() -> None:
     def threads() -> list[int]:
         return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
 
-    def block(held: float) -> list[int]:
+    def block(delay: float) -> list[int]:
         with one_thread():
-            time.sleep(held)
+            time.sleep(delay)
             return threads()
 
     before = threads()
     with ThreadPoolExecutor(4) as workers:
-        seen = list(workers.map(block, [0.05, 0.01, 0.02, 0.03, 0.01, 0.01]))
-    assert all(set(s) == {1} for s in seen)
+        blocks = list(workers.map(block, [0.05, 0.01, 0.02, 0.03, 0.01, 0.01]))
+    assert all(set(s) == {1} for s in blocks)
     assert threads() == before
     # A limit that a thread of its own once set and lifted does not keep others from setting theirs.
     with one_thread():

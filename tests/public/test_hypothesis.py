@@ -113,7 +113,7 @@ def bent(name_of_call: str, name: str, value: Any) -> list[Any]:
     return list(OTHERS)
 
 
-def well_typed(result: Any, seen: int = 0) -> None:
+def well_typed(result: Any, depth: int = 0) -> None:
     """No NaN in a result's own number, ordered intervals, a kind that exists."""
     if isinstance(result, Result):
         value = np.asarray(result.value, dtype=float)
@@ -123,9 +123,9 @@ def well_typed(result: Any, seen: int = 0) -> None:
         if result.interval is not None:
             low, high = (np.asarray(v, dtype=float) for v in result.interval)
             assert (low <= high).all(), f"interval={result.interval}"
-    if isinstance(result, dict) and seen < 2:
+    if isinstance(result, dict) and depth < 2:
         for inner in result.values():
-            well_typed(inner, seen + 1)
+            well_typed(inner, depth + 1)
 
 
 def check(name: str, change: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ def _free(name: str) -> list[str]:
 
 
 def test_no_public_function_is_left_out() -> None:
-    names = {name for name, found in public() if not is_made_by_functions(found)}
+    names = {name for name, member in public() if not is_made_by_functions(member)}
     missing = names - CALLS.keys() - EXEMPT.keys()
     assert not missing, (
         "give each a call in tests/public/calls.py, arrays.py or attack_calls.py; a class that only functions return "

@@ -72,7 +72,7 @@ def _others() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[str, Any]:
+def instances() -> dict[str, Any]:
     """One instance of each class, by its name."""
     out: dict[str, Any] = {}
     for name in NAMES:
@@ -90,7 +90,7 @@ def _classes(base: type) -> Iterator[type]:
         yield from _classes(cls)
 
 
-def test_every_class_has_an_instance(made: dict[str, Any]) -> None:
+def test_every_class_has_an_instance(instances: dict[str, Any]) -> None:
     for module in pkgutil.walk_packages(leakcore.__path__, "leakcore."):
         if "__main__" not in module.name:
             importlib.import_module(module.name)
@@ -98,7 +98,7 @@ def test_every_class_has_an_instance(made: dict[str, Any]) -> None:
         cls.__name__ for cls in _classes(Record)
         if cls.__module__.startswith("leakcore.") and dataclasses.is_dataclass(cls) and not inspect.isabstract(cls)
     }  # fmt: skip
-    assert every - made.keys() == ONLY_IN_THE_REPORT_OF_A_RUN, (
+    assert every - instances.keys() == ONLY_IN_THE_REPORT_OF_A_RUN, (
         "give the function that returns it a call in tests/public/calls.py, arrays.py or attack_calls.py"
     )
 
@@ -118,22 +118,22 @@ def _check(record: Any) -> None:
         type(record).from_dict({"schema": "other/1"})
 
 
-def test_every_class_comes_back_from_json_and_is_shown_in_a_few_lines(made: dict[str, Any]) -> None:
-    for record in made.values():
+def test_every_class_comes_back_from_json_and_is_shown_in_a_few_lines(instances: dict[str, Any]) -> None:
+    for record in instances.values():
         _check(record)
 
 
-def test_the_base_reads_every_result(made: dict[str, Any]) -> None:
-    for record in made.values():
+def test_the_base_reads_every_result(instances: dict[str, Any]) -> None:
+    for record in instances.values():
         if isinstance(record, Result):
             back = Result.from_dict(json.loads(record.to_json()))
             assert type(back) is type(record)
             assert back == record
 
 
-def test_every_result_names_its_quantity_and_becomes_a_frame(made: dict[str, Any]) -> None:
+def test_every_result_names_its_quantity_and_becomes_a_frame(instances: dict[str, Any]) -> None:
     pytest.importorskip("pandas")
-    for name, record in made.items():
+    for name, record in instances.items():
         if not isinstance(record, Result):
             continue
         assert record.quantity != "number", name
@@ -159,13 +159,13 @@ def test_a_report_is_equal_whatever_time_it_took_and_unequal_with_another_findin
     assert isinstance(report, audit.AuditReport)
 
 
-def test_what_helps_to_be_seen_can_be_drawn(made: dict[str, Any]) -> None:
+def test_what_helps_to_be_seen_can_be_drawn(instances: dict[str, Any]) -> None:
     from matplotlib.figure import Figure
 
-    drawn = [name for name, record in made.items() if hasattr(record, "plot")]
+    drawn = [name for name, record in instances.items() if hasattr(record, "plot")]
     assert {"ReconstructionBound", "MembershipBound", "ReconstructionGame", "LeakageByLayer"} <= set(drawn)
     for name in drawn:
         axes = Figure().subplots()
-        assert made[name].plot(ax=axes) is axes, name
+        assert instances[name].plot(ax=axes) is axes, name
         assert axes.get_xlabel(), name
         assert axes.has_data(), name

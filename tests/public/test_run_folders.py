@@ -44,9 +44,9 @@ LEAKAGE = (
 
 
 def _audit(out: Path | None, **how: Any) -> dict[str, Any]:
-    found = audit.run(audit.AuditConfig(**SMALL), folder=out, **how).to_dict()
-    del found["seconds"]
-    return found
+    result = audit.run(audit.AuditConfig(**SMALL), folder=out, **how).to_dict()
+    del result["seconds"]
+    return result
 
 
 def _claim(out: Path | None, **how: Any) -> dict[str, Any]:
@@ -62,8 +62,8 @@ def _command(words: tuple[str, ...], out: Path | None) -> dict[str, Any]:
     if result.exit_code == 2:
         raise ValueError(result.stderr)
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    content: dict[str, Any] = json.loads(result.stdout)
+    return content
 
 
 def _prior(out: Path | None) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_a_disk_that_fills_up_loses_nothing(
     monkeypatch.setattr(os, "fsync", fsync)
     for _ in range(20):
         try:
-            found = run(tmp_path)
+            result = run(tmp_path)
             break
         except (CannotWrite, ValueError) as error:
             assert "cannot be written (No space left on device)" in str(error)  # noqa: PT017 - which one is random
@@ -124,7 +124,7 @@ def test_a_disk_that_fills_up_loses_nothing(
     else:
         pytest.fail("20 runs were not enough for 12 failures")
     assert full[0] > 0
-    assert found == whole
+    assert result == whole
     assert not (tmp_path / "partial").exists()
 
 
@@ -191,13 +191,13 @@ def test_it_goes_on_from_what_is_there(
 ) -> None:
     run, whole = command
     (piece,) = _pieces(cut)
-    made = piece.stat().st_mtime_ns
+    modified = piece.stat().st_mtime_ns
     written: list[Path] = []
     write = sealed_file.write_atomically
 
     def note(path: Path, text: str | bytes) -> None:
         written.append(path)
-        assert piece.stat().st_mtime_ns == made
+        assert piece.stat().st_mtime_ns == modified
         write(path, text)
 
     monkeypatch.setattr(sealed_file, "write_atomically", note)
@@ -261,9 +261,9 @@ def test_the_command_at_a_file_size_limit(words: tuple[str, ...], limit: int, re
     assert cramped.returncode == 2, cramped.stderr
     assert f"{report}: cannot be written (File too large)" in cramped.stderr
     assert "Traceback" not in cramped.stderr
-    kept = _content(out)
-    assert any("game-" in name for name in kept)
-    assert report not in kept
+    before = _content(out)
+    assert any("game-" in name for name in before)
+    assert report not in before
     assert _limited(words, -1, out).returncode == 0
     assert _limited(words, -1, tmp_path / "whole").returncode == 0
     one, two = (json.loads((tmp_path / d / report).read_text()) for d in ("out", "whole"))

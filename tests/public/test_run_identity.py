@@ -31,13 +31,13 @@ def _run(code: str, *words: object, **environment: str) -> subprocess.CompletedP
 
 
 def test_it_names_what_rounds() -> None:
-    found = kernels.arithmetic()
-    assert found["simd"] == kernels.build_info()["simd"]
-    assert found["blas"]
-    assert found["libraries"]["scipy"]
-    assert json.loads(json.dumps(found)) == found
-    assert identity("x", {}, 0, found)["arithmetic"] == found
-    found["variables"]["LEAKCORE"] = "changed by a caller"
+    result = kernels.arithmetic()
+    assert result["simd"] == kernels.build_info()["simd"]
+    assert result["blas"]
+    assert result["libraries"]["scipy"]
+    assert json.loads(json.dumps(result)) == result
+    assert identity("x", {}, 0, result)["arithmetic"] == result
+    result["variables"]["LEAKCORE"] = "changed by a caller"
     assert "LEAKCORE" not in kernels.arithmetic()["variables"]
 
 

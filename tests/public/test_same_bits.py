@@ -40,13 +40,13 @@ def _rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _bound(method: str | bounds.methods.Method, **more: Any) -> tuple[Any, ...]:
-    found = bounds.reconstruction(*SIGMA, kappa=[0.1, 0.01], method=method, **more)
-    return found.value, found.interval if found.interval is not None else 0.0
+    bound = bounds.reconstruction(*SIGMA, kappa=[0.1, 0.01], method=method, **more)
+    return bound.value, bound.interval if bound.interval is not None else 0.0
 
 
 def _pair() -> tuple[Any, ...]:
-    found = bounds.reconstruction_of(bounds.fixed_batch_pair(*SIGMA), kappa=0.1, num_samples=MANY)
-    return found.value, found.interval
+    bound = bounds.reconstruction_of(bounds.fixed_batch_pair(*SIGMA), kappa=0.1, num_samples=MANY)
+    return bound.value, bound.interval
 
 
 def _claim() -> tuple[Any, ...]:
@@ -63,15 +63,15 @@ def _claim() -> tuple[Any, ...]:
 def _scores() -> tuple[Any, ...]:
     rng = np.random.default_rng(3)
     inside, outside = rng.normal(1, 1, 12_000), rng.normal(0, 1, 12_000)
-    found = bounds.epsilon_lower_bound_from_scores(inside, outside, delta=1e-5, adjacency="add-remove")
+    bound = bounds.epsilon_lower_bound_from_scores(inside, outside, delta=1e-5, adjacency="add-remove")
     members = rng.random(12_000) < 0.5
     report = audit.from_scores(np.where(members, inside, outside), members, delta=1e-5, coins=True)
-    return found.value, found.threshold, len(report.to_json())
+    return bound.value, bound.threshold, len(report.to_json())
 
 
 def _game(**more: Any) -> tuple[Any, ...]:
     x, y = _rows()
-    found = flat.game(
+    result = flat.game(
         attacks.reconstruction_game,
         _ensemble(),
         dpsgd.Rows(x[:50], y[:50]),
@@ -79,7 +79,7 @@ def _game(**more: Any) -> tuple[Any, ...]:
         runs=40,
         **more,
     )
-    return found.value, found.interval
+    return result.value, result.interval
 
 
 def _canaries() -> tuple[Any, ...]:
@@ -90,8 +90,8 @@ def _canaries() -> tuple[Any, ...]:
 
 def _v_information() -> tuple[Any, ...]:
     rng = np.random.default_rng(4)
-    found = leakage.v_information(rng.normal(size=(120, 300)), np.arange(120) % 2, permutations=1)
-    return found.value, found.raw, found.null
+    measured = leakage.v_information(rng.normal(size=(120, 300)), np.arange(120) % 2, permutations=1)
+    return measured.value, measured.raw, measured.null
 
 
 def _subspace() -> tuple[Any, ...]:
@@ -143,9 +143,9 @@ def shard(first: int, runs: int) -> tuple[list[str], int]:
 def certificate(samples: int, **more: Any) -> dict[str, Any]:
     """A certificate's limits and its state."""
     method = bounds.methods.Certified(samples, width=1e-9, **more)
-    found = bounds.reconstruction(*SIGMA, kappa=[0.1, 0.01], method=method)
-    assert found.interval is not None
-    return {"interval": np.asarray(found.interval).tolist(), "state": found.state}
+    bound = bounds.reconstruction(*SIGMA, kappa=[0.1, 0.01], method=method)
+    assert bound.interval is not None
+    return {"interval": np.asarray(bound.interval).tolist(), "state": bound.state}
 
 
 def everything() -> dict[str, Any]:

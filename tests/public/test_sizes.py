@@ -72,11 +72,11 @@ def test_a_composition_of_many_laplace_mechanisms_is_a_closed_form() -> None:
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(1e-300, 1e-6), (1e-9, 1e-300), (1e9, 1e-300), (0.1, 0.999)])
 def test_degenerate_compositions_stay_bounds(epsilon: float, delta: float) -> None:
-    found = laplace.compose(epsilon, count=2**62, delta=delta)
-    assert 0 <= found.value <= found.basic
+    result = laplace.compose(epsilon, count=2**62, delta=delta)
+    assert 0 <= result.value <= result.basic
     # δ(0) of the composition is at most its δ at the answer plus the answer itself: 0 needs a total variation below δ.
-    if found.value == 0:
-        assert found.basic / 2 <= delta
+    if result.value == 0:
+        assert result.basic / 2 <= delta
 
 
 def test_equally_likely_candidates_are_one_question_however_many() -> None:
@@ -111,5 +111,5 @@ def test_the_renyi_divergence_of_a_laplace_mechanism_is_never_below_the_exact() 
                 e, a = mpmath.mpf(epsilon), 1 + mpmath.mpf(over)
                 up, down = a / (2 * a - 1) * mpmath.exp((a - 1) * e), (a - 1) / (2 * a - 1) * mpmath.exp(-a * e)
                 exact = mpmath.log(up + down) / (a - 1)
-                found = float(_renyi(np.array([epsilon]), np.array([over]))[0])
-                assert exact <= found <= exact * 1.01, (epsilon, over)
+                result = float(_renyi(np.array([epsilon]), np.array([over]))[0])
+                assert exact <= result <= exact * 1.01, (epsilon, over)

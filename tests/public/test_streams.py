@@ -192,7 +192,7 @@ DRAWS_NOTHING = (
 
 
 def test_public_functions_under_one_seed_share_nothing():
-    """Every public function is called with the seed 0: what two functions draw is apart, whoever calls them."""
+    """Every public function is called with the seed 0: no two functions draw the same numbers."""
     with recorded() as draws:
         for name, call in CALLS.items():
             if not name.startswith(DRAWS_NOTHING):
@@ -262,7 +262,7 @@ def test_a_composition_and_what_is_beneath_it_share_nothing():
         kernels.clip_and_noise(x, 1.0, 1.0, seed=2)
         whole = defenses.release(model, x, y, defense=defenses.Compose(*parts), seed=2)
     assert np.isfinite(whole.gradient.numpy()).all()
-    # No number twice, whoever asked: a part that is there twice is two uses.
+    # No number is drawn twice, by any part: a part that is there twice is two uses.
     numbers = [(d.seed, d.word, d.first) for d in draws]
     assert len(set(numbers)) == len(numbers)
 

@@ -63,11 +63,11 @@ def test_many_clipped_steps_with_known_rows_subtracted():
         rows = flat.per_sample(torch.from_numpy(theta.copy()), *(torch.from_numpy(a) for a in known))
         sums.append((rows * (run.max_grad_norm / rows.norm(dim=1, keepdim=True)).clamp(max=1)).sum(0).numpy())
     whole = run.observed[0] + np.stack(sums)
-    found = inverted(whole, known)
-    assert found.quality is not None
-    assert found.quality[found.best].mse[0] < 2e-2
+    attack = inverted(whole, known)
+    assert attack.quality is not None
+    assert attack.quality[attack.best].mse[0] < 2e-2
     direct = inverted(run.observed[0])
-    np.testing.assert_allclose(found.reconstructions, direct.reconstructions, atol=1e-6)
+    np.testing.assert_allclose(attack.reconstructions, direct.reconstructions, atol=1e-6)
 
 
 def test_of_a_linear_network_the_gradient_holds_only_a_combination():
@@ -81,7 +81,7 @@ def test_of_a_linear_network_the_gradient_holds_only_a_combination():
 
     x, y = torch.randn(3, d).double(), torch.randn(3, 1).double()
     g = inversion.gradient(model, x, y, loss=square)
-    found = inversion.invert(
+    attack = inversion.invert(
         model,
         inversion.ReleasedGradient(g, batch_size=3, loss=square),
         (d,),
@@ -89,11 +89,11 @@ def test_of_a_linear_network_the_gradient_holds_only_a_combination():
         objective=inversion.L2(tolerance=1e-12),
         optimizer=inversion.LBFGS(iterations=400, restarts=3, start="normal"),
     ).compared_with(x)
-    assert found.quality is not None
+    assert attack.quality is not None
     # A guess that explains the gradient to 1e-8 holds no row of the batch.
-    for end, quality in zip(found.ends, found.quality, strict=True):
+    for end, quality in zip(attack.ends, attack.quality, strict=True):
         assert end != "converged" or quality.mse.min() > 1e-2
-    assert found.ends.count("converged") >= 2
+    assert attack.ends.count("converged") >= 2
     residual = (model(x) - y).detach()
     combination = (residual * x).sum(0)
     first = g[: m * d].reshape(m, d)

@@ -25,21 +25,21 @@ def test_metrics_equal_scikit_image():
     a = rng.random((3, 32, 32))
     b = np.clip(a + 0.2 * rng.standard_normal(a.shape), 0, 1)
     a, b = torch.from_numpy(a)[None], torch.from_numpy(b)[None]
-    found = compare(b, a, 1.0)
-    assert found.ssim[0] == pytest.approx(0.8195931388823053, rel=1e-12)
-    assert found.psnr[0] == pytest.approx(14.963688656208243, rel=1e-12)
-    assert found.mse[0] == pytest.approx(float((a - b).square().mean()), rel=1e-12)
-    assert float(ssim(a, b, 1.0)[0]) == found.ssim[0]
+    result = compare(b, a, 1.0)
+    assert result.ssim[0] == pytest.approx(0.8195931388823053, rel=1e-12)
+    assert result.psnr[0] == pytest.approx(14.963688656208243, rel=1e-12)
+    assert result.mse[0] == pytest.approx(float((a - b).square().mean()), rel=1e-12)
+    assert float(ssim(a, b, 1.0)[0]) == result.ssim[0]
 
 
 def test_a_batch_is_matched_row_by_row():
     torch.manual_seed(0)
     x = torch.rand(5, 1, 12, 12)
     order = torch.tensor([3, 0, 4, 2, 1])
-    found = compare(x, x[order], 1.0)
-    np.testing.assert_array_equal(found.order, order)
-    assert np.isinf(found.psnr).all()
-    np.testing.assert_allclose(found.ssim, 1.0)
+    result = compare(x, x[order], 1.0)
+    np.testing.assert_array_equal(result.order, order)
+    assert np.isinf(result.psnr).all()
+    np.testing.assert_allclose(result.ssim, 1.0)
     broken = compare(torch.full_like(x, math.nan), x, 1.0)
     assert np.isnan(broken.mse).all()
 
@@ -50,11 +50,11 @@ def test_a_digit_from_the_reconstruction_papers_mlp_and_the_closed_form_beside_i
     model = nn.Sequential(nn.Flatten(), models.digits_mlp())
     x, y = torch.from_numpy(digits.features[:1].copy()).reshape(1, 1, 8, 8), [int(digits.labels[0])]
     g = inversion.gradient(model, x, y)
-    found = inversion.invert(model, g, (1, 8, 8), labels=y).compared_with(x)
-    assert found.quality is not None
-    assert max(q.ssim[0] for q in found.quality) > 0.99
-    assert found.quality[found.best].ssim[0] > 0.99
-    assert found.ends[found.best] == "converged"
+    attack = inversion.invert(model, g, (1, 8, 8), labels=y).compared_with(x)
+    assert attack.quality is not None
+    assert max(q.ssim[0] for q in attack.quality) > 0.99
+    assert attack.quality[attack.best].ssim[0] > 0.99
+    assert attack.ends[attack.best] == "converged"
     exact = inversion.closed_form(model, g, (1, 8, 8))
     np.testing.assert_allclose(exact, x[0], atol=1e-5)
     # Labels as attackers get them: by signs, and by optimisation.
@@ -79,11 +79,11 @@ def test_dlg_lenet_gives_four_of_five_cifar_images_away():
         g = inversion.gradient(model, x, y)
         best = 0.0
         for restart in range(3):  # the best of three; the others are not searched once one is good
-            found = inversion.invert(
+            attack = inversion.invert(
                 model, g, (3, 32, 32), labels=y, optimizer=inversion.LBFGS(restarts=1), seed=restart
             ).compared_with(x)
-            assert found.quality is not None
-            best = max(best, float(found.quality[0].ssim[0]))
+            assert attack.quality is not None
+            best = max(best, float(attack.quality[0].ssim[0]))
             if best > 0.9:
                 break
         alike.append(best)
@@ -105,7 +105,7 @@ def test_batches_of_four_and_the_pooled_network(pooled):
     y = data.labels[rows].astype(np.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # max-pooling, where there is any
-        found = inversion.invert(
+        attack = inversion.invert(
             model,
             inversion.gradient(model, x, y),
             (3, 32, 32),
@@ -113,8 +113,8 @@ def test_batches_of_four_and_the_pooled_network(pooled):
             objective=inversion.L2(box=(0, 1), total_variation=FALLING),
             optimizer=inversion.LBFGS(iterations=2000, restarts=1),
         ).compared_with(x)
-    assert found.quality is not None
-    assert found.quality[0].ssim.mean() > (0.4 if pooled else 0.6), found.summary()
+    assert attack.quality is not None
+    assert attack.quality[0].ssim.mean() > (0.4 if pooled else 0.6), attack.summary()
 
 
 def test_a_falling_prior_goes_on_from_where_it_was():
@@ -124,7 +124,7 @@ def test_a_falling_prior_goes_on_from_where_it_was():
     g = inversion.gradient(model, x, y)
     l2, cosine = (inversion.L2, inversion.LBFGS), (inversion.Cosine, inversion.SignedAdam)
     for (objective, optimizer), iterations in ((l2, 40), (cosine, 60), (cosine, 67)):
-        seen = []
+        calls = []
 
         def search(weights, count, progress=None, objective=objective, optimizer=optimizer):
             return inversion.invert(
@@ -137,13 +137,13 @@ def test_a_falling_prior_goes_on_from_where_it_was():
                 progress=progress,
             )
 
-        both = search((0.1, 0.0), 2 * iterations, progress=lambda *a, seen=seen: seen.append(a))
+        both = search((0.1, 0.0), 2 * iterations, progress=lambda *a, calls=calls: calls.append(a))
         first = search(0.1, iterations)
         assert (both.iterations == 2 * iterations).all()
         assert (both.distances < first.distances).all()
         assert both.every.min() >= 0
         assert both.every.max() <= 1
-        assert seen[-1][0] == seen[-1][1]
+        assert calls[-1][0] == calls[-1][1]
         assert "total variation 0.1, 0" in both.method
     with pytest.raises(ValueError, match=r"`total_variation` must hold at least one weight, got \(\)"):
         inversion.invert(model, g, (1, 8, 8), labels=y, objective=inversion.L2(total_variation=()))
@@ -174,25 +174,25 @@ def test_a_small_convolutional_network_in_its_box():
     x, y = torch.rand(1, 1, 10, 10), [3]
     model = models.dlg_lenet(10, shape=(1, 10, 10), seed=0)
     g = inversion.gradient(model, x, y)
-    seen = []
-    found = inversion.invert(
+    calls = []
+    attack = inversion.invert(
         model,
         g,
         (1, 10, 10),
         labels=y,
         objective=inversion.L2(box=(0, 1)),
         optimizer=inversion.LBFGS(iterations=300, restarts=2),
-        progress=lambda *a: seen.append(a),
+        progress=lambda *a: calls.append(a),
     ).compared_with(x)
-    assert found.every.min() >= 0
-    assert found.every.max() <= 1
-    assert found.quality is not None
-    assert found.quality[found.best].ssim[0] > 0.9
-    assert seen == [(1, 2), (2, 2)]
-    figure = found.figure()
+    assert attack.every.min() >= 0
+    assert attack.every.max() <= 1
+    assert attack.quality is not None
+    assert attack.quality[attack.best].ssim[0] > 0.9
+    assert calls == [(1, 2), (2, 2)]
+    figure = attack.figure()
     assert len(figure.axes) == 3  # original and two restarts
-    assert "best" in found.summary()
-    assert found.to_json()
+    assert "best" in attack.summary()
+    assert attack.to_json()
 
 
 def test_cosine_restarts_run_together_as_they_run_alone():
@@ -227,7 +227,7 @@ def test_total_variation_smooths():
     g = inversion.gradient(model, x, y)
 
     def rough(weight):
-        found = inversion.invert(
+        attack = inversion.invert(
             model,
             g,
             (1, 8, 8),
@@ -235,7 +235,7 @@ def test_total_variation_smooths():
             objective=inversion.Cosine(box=(0, 1), total_variation=weight),
             optimizer=inversion.SignedAdam(iterations=60, restarts=1),
         )
-        return float(np.abs(np.diff(found.reconstructions)).mean())
+        return float(np.abs(np.diff(attack.reconstructions)).mean())
 
     assert rough(1.0) < 0.5 * rough(0.0)
 
@@ -245,16 +245,16 @@ def test_optimised_labels_of_a_batch():
     torch.manual_seed(2)
     x, y = torch.randn(2, 6).double(), [3, 1]
     g = inversion.gradient(model, x, y)
-    found = inversion.invert(
+    attack = inversion.invert(
         model,
         inversion.ReleasedGradient(g, batch_size=2),
         (6,),
         objective=inversion.L2(tolerance=1e-12),
         optimizer=inversion.LBFGS(iterations=400, restarts=4, start="normal"),
     ).compared_with(x)
-    assert found.quality is not None
-    assert found.quality[found.best].mse.max() < 1e-4
-    assert found.labels.tolist() == y
+    assert attack.quality is not None
+    assert attack.quality[attack.best].mse.max() < 1e-4
+    assert attack.labels.tolist() == y
 
 
 def test_same_seed_same_reconstruction():
@@ -275,7 +275,7 @@ def test_lbfgs_does_not_iterate_more_than_asked():
         n: inversion.invert(model, g, (12,), labels=[0], optimizer=inversion.LBFGS(iterations=n, restarts=1))
         for n in (1, 25, 40)
     }
-    assert {n: int(found.iterations[0]) for n, found in ends.items()} == {1: 1, 25: 25, 40: 40}
+    assert {n: int(attack.iterations[0]) for n, attack in ends.items()} == {1: 1, 25: 25, 40: 40}
     assert ends[1].value > ends[25].value
     with pytest.raises(ValueError, match="`total_variation` must be 0 for inputs that are not images, got"):
         inversion.invert(model, g, (12,), labels=[0], objective=inversion.L2(total_variation=1.0))
@@ -303,7 +303,7 @@ def test_bfloat16_models_come_back_as_float32():
     model = smooth().bfloat16()
     x = torch.rand(1, 12).bfloat16()
     g = inversion.gradient(model, x, [0])
-    found = inversion.invert(
+    attack = inversion.invert(
         model,
         g,
         (12,),
@@ -311,7 +311,7 @@ def test_bfloat16_models_come_back_as_float32():
         objective=inversion.Cosine(),
         optimizer=inversion.SignedAdam(iterations=20, restarts=1),
     ).compared_with(x)
-    assert found.reconstructions.dtype == np.float32
+    assert attack.reconstructions.dtype == np.float32
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e200])
@@ -319,9 +319,9 @@ def test_a_reconstruction_that_is_not_finite_leaves_the_others_matching_alone(ba
     """A cost of 1e300 in its column rounded all differences of the others' sums away."""
     truth = torch.rand(5, 1, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     order = torch.tensor([3, 0, 4, 1, 2])
-    found = truth[order].clone()
-    found[2, 0, 1, 1] = bad
-    got = compare(found, truth, 1.0)
+    result = truth[order].clone()
+    result[2, 0, 1, 1] = bad
+    got = compare(result, truth, 1.0)
     np.testing.assert_array_equal(got.order[[0, 1, 2, 3, 4]], np.argsort(order.numpy()))
     for values, at_best in ((got.mse, 0.0), (got.psnr, math.inf), (got.ssim, 1.0)):
         assert np.isnan(values[4])

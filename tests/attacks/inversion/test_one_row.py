@@ -27,8 +27,8 @@ def test_a_label_is_recovered_from_the_layer_that_makes_the_logits():
     for label in range(4):
         model = _HeadFirst()
         g = inversion.gradient(model, torch.rand(1, 6), torch.tensor([label]))
-        found = inversion.invert(model, g, (6,), labels="recover", optimizer=inversion.LBFGS(iterations=2, restarts=1))
-        assert found.labels.tolist() == [label]
+        attack = inversion.invert(model, g, (6,), labels="recover", optimizer=inversion.LBFGS(iterations=2, restarts=1))
+        assert attack.labels.tolist() == [label]
     model = _HeadFirst(torch.nn.LogSigmoid())
     g = inversion.gradient(model, torch.rand(1, 6), torch.tensor([1]))
     with pytest.raises(ValueError, match=r"labels='recover': the model must end in an nn.Linear"):
@@ -41,14 +41,16 @@ def test_a_label_is_recovered_only_where_the_signs_tell():
     model = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.Tanh(), torch.nn.Linear(12, 2, bias=False)).double()
     for label in (0, 1):
         g = inversion.gradient(model, torch.rand(1, 6), [label])
-        found = inversion.invert(
+        attack = inversion.invert(
             model, g, (6,), labels="recover", optimizer=inversion.LBFGS(iterations=300, restarts=2)
         )
-        assert "label" not in found.assumptions.attacker
-        assert found.labels.tolist() == [label]
+        assert "label" not in attack.assumptions.attacker
+        assert attack.labels.tolist() == [label]
     g = inversion.gradient(smooth(), torch.rand(1, 12), [1])
-    found = inversion.invert(smooth(), g, (12,), labels="recover", optimizer=inversion.LBFGS(iterations=20, restarts=1))
-    assert found.assumptions.attacker.endswith("reads the label from the signs of the last layer's gradient")
+    attack = inversion.invert(
+        smooth(), g, (12,), labels="recover", optimizer=inversion.LBFGS(iterations=20, restarts=1)
+    )
+    assert attack.assumptions.attacker.endswith("reads the label from the signs of the last layer's gradient")
 
 
 class _Ordered(nn.Module):

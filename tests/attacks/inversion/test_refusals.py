@@ -35,8 +35,8 @@ def test_what_is_not_twice_differentiable_is_named(model, names):
     x, y = torch.rand(1, 6), [1]
     g = inversion.gradient(model, x, y)
     with pytest.warns(UserWarning, match=names):
-        found = inversion.invert(model, g, (6,), labels=y, optimizer=inversion.LBFGS(iterations=20, restarts=1))
-    assert found.kinked
+        attack = inversion.invert(model, g, (6,), labels=y, optimizer=inversion.LBFGS(iterations=20, restarts=1))
+    assert attack.kinked
 
 
 @pytest.mark.parametrize("kind", [nn.Sigmoid, nn.ELU, nn.GELU, nn.Softplus, nn.Tanh, nn.SiLU])
@@ -56,17 +56,17 @@ def test_failing_restarts_are_reported():
     x, y = torch.rand(1, 12), [0]
     g = inversion.gradient(model, x, y)
     # A rate that throws the search out of what float32 holds.
-    found = inversion.invert(
+    attack = inversion.invert(
         model, g, (12,), labels=y, optimizer=inversion.Adam(iterations=20, learning_rate=1e30)
     ).compared_with(x)
-    assert "diverged" in found.ends
-    bad = [i for i, end in enumerate(found.ends) if end == "diverged"]
-    assert set(bad) <= set(found.failed)
-    assert len(found.every) == 3
-    assert "diverged" in found.summary()
+    assert "diverged" in attack.ends
+    bad = [i for i, end in enumerate(attack.ends) if end == "diverged"]
+    assert set(bad) <= set(attack.failed)
+    assert len(attack.every) == 3
+    assert "diverged" in attack.summary()
     if len(bad) == 3:
-        assert found.best == -1
-        assert np.isnan(found.reconstructions).all()
+        assert attack.best == -1
+        assert np.isnan(attack.reconstructions).all()
 
 
 def test_bad_input():
@@ -106,11 +106,11 @@ def test_bad_input():
 @pytest.mark.parametrize("box", [(5.0, math.inf), (-math.inf, 0.0), (-1e308, 1e308)])
 def test_a_box_of_infinite_width_is_refused_unless_it_is_everything(box):
     model = nn.Linear(3, 2)
-    seen = inversion.gradient(model, torch.ones(1, 3), [1])
+    release = inversion.gradient(model, torch.ones(1, 3), [1])
     with pytest.raises(ValueError, match=r"`box` must have two finite ends.*got \(.*, .*\)"):
         inversion.invert(
             model,
-            seen,
+            release,
             (3,),
             labels=[1],
             objective=inversion.L2(box=box),
@@ -118,7 +118,7 @@ def test_a_box_of_infinite_width_is_refused_unless_it_is_everything(box):
         )
     inversion.invert(
         model,
-        seen,
+        release,
         (3,),
         labels=[1],
         objective=inversion.L2(box=(-math.inf, math.inf)),

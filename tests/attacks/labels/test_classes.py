@@ -30,19 +30,21 @@ def test_any_layer_of_a_classifier(dtype: torch.dtype, classes: int) -> None:
     for scale in (1.0, 10.0, 300.0):  # up to saturation
         model = _classifier(classes, dtype, scale)
         x, y = torch.randn(24, 10, dtype=dtype), torch.randint(0, classes, (24,))
-        seen = _seen(model, x, y)
+        observed = _seen(model, x, y)
         for names in ("2.weight", ["0.weight", "0.bias"], None):
-            picked = seen if names is None else [seen[n] for n in ([names] if isinstance(names, str) else names)]
-            found = labels.general(labels.KnownModel(model, x), picked, parameters=names, noise=labels.Noise(0))
-            assert (found.labels == y.numpy())[found.determined].all()
-            assert found.residuals.shape == found.tolerance.shape == (24, classes)
-            assert found.kind == "lower"
-            assert not np.isnan(found.tolerance).any()
+            picked = (
+                observed if names is None else [observed[n] for n in ([names] if isinstance(names, str) else names)]
+            )
+            recovery = labels.general(labels.KnownModel(model, x), picked, parameters=names, noise=labels.Noise(0))
+            assert (recovery.labels == y.numpy())[recovery.determined].all()
+            assert recovery.residuals.shape == recovery.tolerance.shape == (24, classes)
+            assert recovery.kind == "lower"
+            assert not np.isnan(recovery.tolerance).any()
             if scale == 1.0:
-                assert found.value == 1.0
+                assert recovery.value == 1.0
                 probs = model(x).softmax(1).detach().double().numpy()
                 np.testing.assert_allclose(
-                    found.residuals,
+                    recovery.residuals,
                     probs - np.eye(classes)[y],
                     atol=1e-3 if dtype == torch.float32 else 1e-11,
                 )
@@ -52,12 +54,12 @@ def test_residuals_stay_within_their_tolerance() -> None:
     for seed in range(5):
         model = _classifier(4, torch.float32, 3.0, seed)
         x, y = torch.randn(20, 10), torch.randint(0, 4, (20,))
-        found = labels.general(
+        recovery = labels.general(
             labels.KnownModel(model, x), _seen(model, x, y)["2.weight"], parameters="2.weight", noise=labels.Noise(0)
         )
         truth = model.double()(x.double()).softmax(1).detach().numpy() - np.eye(4)[y]
-        known = found.identifiable
-        assert (np.abs(found.residuals - truth)[known] <= found.tolerance[known]).all()
+        known = recovery.identifiable
+        assert (np.abs(recovery.residuals - truth)[known] <= recovery.tolerance[known]).all()
 
 
 def test_too_few_weights_for_the_classes_leave_all_open_but_known_probabilities_do_not() -> None:
@@ -96,20 +98,22 @@ def test_noise_and_weight_differences_of_a_classifier() -> None:
     difference = model[2].weight.detach() - before
     with torch.no_grad():
         model[2].weight.copy_(before)
-    found = labels.general(
+    recovery = labels.general(
         labels.KnownModel(model, x),
         labels.WeightDifference(difference, labels.SGD(0.1)),
         parameters="2.weight",
         noise=labels.Noise(0),
     )
-    np.testing.assert_array_equal(found.labels, y)
+    np.testing.assert_array_equal(recovery.labels, y)
     rng = np.random.default_rng(1)
     wrong = determined = 0
     for _ in range(100):
         noisy = gradient.numpy() + 1e-4 * rng.normal(size=gradient.shape)
-        found = labels.general(labels.KnownModel(model, x), noisy, parameters="2.weight", noise=labels.Noise(1e-4, 0.9))
-        wrong += bool((found.labels != y.numpy())[found.determined].any())
-        determined += int(found.determined.sum())
+        recovery = labels.general(
+            labels.KnownModel(model, x), noisy, parameters="2.weight", noise=labels.Noise(1e-4, 0.9)
+        )
+        wrong += bool((recovery.labels != y.numpy())[recovery.determined].any())
+        determined += int(recovery.determined.sum())
     assert wrong <= 22  # Binomial(100, 0.1) is above 22 with probability below 1e-4
     assert determined > 100
 
@@ -118,6 +122,6 @@ def test_one_jacobian_serves_several_weight_vectors() -> None:
     rng = np.random.default_rng(2)
     rows, truth = rng.normal(size=(12, 20)), rng.integers(0, 3, 12)
     e = rng.dirichlet(np.ones(3), 12) - np.eye(3)[truth]
-    found = labels.general(rows, e.T @ rows / 12, noise=labels.Noise(0))
-    np.testing.assert_array_equal(found.labels, truth)
-    np.testing.assert_allclose(found.residuals, e, atol=1e-12)
+    recovery = labels.general(rows, e.T @ rows / 12, noise=labels.Noise(0))
+    np.testing.assert_array_equal(recovery.labels, truth)
+    np.testing.assert_allclose(recovery.residuals, e, atol=1e-12)

@@ -16,10 +16,10 @@ from leakcore.attacks.labels.solving.known_probabilities import noise_radius  # 
 bce = torch.nn.functional.binary_cross_entropy_with_logits
 
 
-def _refused(found: labels.LabelRecovery, word: str = "no residuals fit") -> None:
-    assert found.kind == "estimate"
-    assert found.confidence is None
-    assert any(word in note for note in found.assumptions.notes)
+def _refused(recovery: labels.LabelRecovery, word: str = "no residuals fit") -> None:
+    assert recovery.kind == "estimate"
+    assert recovery.confidence is None
+    assert any(word in note for note in recovery.assumptions.notes)
 
 
 def _batch(*middle: torch.nn.Module) -> tuple[torch.nn.Sequential, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -33,9 +33,9 @@ def _batch(*middle: torch.nn.Module) -> tuple[torch.nn.Sequential, torch.Tensor,
 @pytest.mark.parametrize("noise", [labels.Noise(0), labels.Noise(1e-3, 0.9)])
 def test_a_random_gradient_proves_nothing(noise: labels.Noise) -> None:
     rng = np.random.default_rng(0)
-    found = labels.last_layer(rng.normal(size=(20, 64)), rng.normal(size=64), noise=noise)
-    _refused(found)
-    assert not found.determined.any()
+    recovery = labels.last_layer(rng.normal(size=(20, 64)), rng.normal(size=64), noise=noise)
+    _refused(recovery)
+    assert not recovery.determined.any()
 
 
 def test_residuals_above_one_prove_nothing() -> None:
@@ -64,14 +64,14 @@ def test_residuals_of_classes_that_do_not_sum_to_zero_prove_nothing() -> None:
 
 def test_hidden_layers_of_random_gradients_prove_nothing() -> None:
     rng = np.random.default_rng(0)
-    found = labels.second_last_layer(
+    recovery = labels.second_last_layer(
         labels.KnownHiddenLayer(rng.normal(size=(10, 40)), np.ones((10, 2))),
         rng.normal(size=(2, 40)),
         positive_ratio=0.2,
         noise=labels.Noise(0),
     )
-    _refused(found)
-    assert not found.determined.any()
+    _refused(recovery)
+    assert not recovery.determined.any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
@@ -114,10 +114,10 @@ def test_a_neuron_that_is_not_usable_is_refused() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(30, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
     with torch.no_grad():
         model[2].weight[0, 2] = 0.0
-    made = labels.malicious_input(model, batch_size=6, seed=0)
-    assert made.usable.tolist() == [True, True, False, True]
+    crafted = labels.malicious_input(model, batch_size=6, seed=0)
+    assert crafted.usable.tolist() == [True, True, False, True]
     with pytest.raises(ValueError, match="neurons: 2 is not usable"):
-        made.recover(np.ones((4, 30)), positive_ratio=0.2, neurons=[0, 2], noise=labels.Noise(0))
+        crafted.recover(np.ones((4, 30)), positive_ratio=0.2, neurons=[0, 2], noise=labels.Noise(0))
 
 
 def test_a_parameter_that_is_named_twice_is_refused() -> None:
@@ -171,12 +171,12 @@ def test_float32_handed_over_in_float64_is_held_to_float32(activation: torch.nn.
     x, y = torch.randn(24, 30), torch.randint(0, 2, (24,))
     loss = torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y.float())
     gradient = torch.autograd.grad(loss, model[2].weight)[0][0]
-    found = labels.last_layer(model[:2](x).detach().double(), gradient.double(), noise=labels.Noise(0))
-    assert (found.kind, found.value) == ("lower", 1.0)
-    np.testing.assert_array_equal(found.labels, y.numpy())
+    recovery = labels.last_layer(model[:2](x).detach().double(), gradient.double(), noise=labels.Noise(0))
+    assert (recovery.kind, recovery.value) == ("lower", 1.0)
+    np.testing.assert_array_equal(recovery.labels, y.numpy())
     # Its tolerance is that of float32, not of the type it came in.
     said = labels.last_layer(model[:2](x).detach(), gradient, noise=labels.Noise(0))
-    np.testing.assert_allclose(found.tolerance, said.tolerance, rtol=0.5)
+    np.testing.assert_allclose(recovery.tolerance, said.tolerance, rtol=0.5)
     # What float32 does not explain either is still refused.
     off = gradient.double() * (1 + 1e-3 * torch.randn(64, dtype=torch.float64))
     assert labels.last_layer(model[:2](x).detach().double(), off, noise=labels.Noise(0)).kind == "estimate"

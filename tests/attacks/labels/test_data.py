@@ -85,14 +85,14 @@ def test_last_layer(name: str, training: str, dtype: torch.dtype) -> None:
     batches = _batches(name, 17)
     for rows in batches:
         x, y = torch.tensor(data.features[rows], dtype=dtype), data.labels[rows]
-        found = labels.last_layer(
+        recovery = labels.last_layer(
             labels.KnownModel(model, x), _gradients(model, x, y)["4.weight"], noise=labels.Noise(0)
         )
-        assert found.kind == "lower"
-        assert np.isfinite(found.residuals).all()
-        assert (found.labels[~found.determined] == -1).all()
-        determined += int(found.determined.sum())
-        wrong += int((found.labels != y)[found.determined].sum())
+        assert recovery.kind == "lower"
+        assert np.isfinite(recovery.residuals).all()
+        assert (recovery.labels[~recovery.determined] == -1).all()
+        determined += int(recovery.determined.sum())
+        wrong += int((recovery.labels != y)[recovery.determined].sum())
     share = determined / (N * len(batches))
     assert wrong == 0
     # Cervical repeats 23 of its rows; where both fall into one batch, neither is determined.
@@ -133,20 +133,20 @@ def test_second_last_layer(dtype: torch.dtype) -> None:
     in_sight: list[float] = []
     for b, rows in enumerate(_batches("bank", 5)):
         x, y = torch.tensor(data.features[rows], dtype=dtype), data.labels[rows]
-        seen = _gradients(model, x, y)["2.weight"]
+        observed = _gradients(model, x, y)["2.weight"]
         for count, values in shares.items():
             for draw in range(4):
                 neurons = np.random.default_rng([b, draw]).choice(WIDTH, count, replace=False).tolist()
-                found = labels.second_last_layer(
-                    labels.KnownModel(model, x), seen, neurons=neurons, positive_ratio=0.11, noise=labels.Noise(0)
+                recovery = labels.second_last_layer(
+                    labels.KnownModel(model, x), observed, neurons=neurons, positive_ratio=0.11, noise=labels.Noise(0)
                 )
-                values.append(found.value)
-                assert (found.labels == y)[found.determined].all()
-                assert (found.labels[~found.determined] == -1).all()
+                values.append(recovery.value)
+                assert (recovery.labels == y)[recovery.determined].all()
+                assert (recovery.labels[~recovery.determined] == -1).all()
                 if count == 1:
                     # All rows that the neuron's ReLU lets through, or none where the prior does not decide the sign.
-                    active = np.asarray(found.identifiable)
-                    assert found.value in (0.0, active.mean())
+                    active = np.asarray(recovery.identifiable)
+                    assert recovery.value in (0.0, active.mean())
                     assert (active == _active(model, x, neurons[0])).all()
                     in_sight.append(float(active.mean()))
     means = {count: float(np.mean(values)) for count, values in shares.items()}
@@ -169,14 +169,14 @@ def test_second_last_layer_of_trained_models(name: str, training: str) -> None:
     shares: dict[int, list[float]] = {1: [], 20: []}
     for b, rows in enumerate(_batches(name, 12)):
         x, y = torch.tensor(data.features[rows], dtype=torch.float32), data.labels[rows]
-        seen = _gradients(model, x, y)["2.weight"]
+        observed = _gradients(model, x, y)["2.weight"]
         for count, values in shares.items():
             neurons = np.random.default_rng(b).choice(WIDTH, count, replace=False).tolist()
-            found = labels.second_last_layer(
-                labels.KnownModel(model, x), seen, neurons=neurons, positive_ratio=0.1, noise=labels.Noise(0)
+            recovery = labels.second_last_layer(
+                labels.KnownModel(model, x), observed, neurons=neurons, positive_ratio=0.1, noise=labels.Noise(0)
             )
-            values.append(found.value)
-            assert (found.labels == y)[found.determined].all()
+            values.append(recovery.value)
+            assert (recovery.labels == y)[recovery.determined].all()
     assert np.mean(shares[20]) >= 0.93
 
 
@@ -185,12 +185,14 @@ def test_general_on_the_first_layer_and_on_all_parameters(dtype: torch.dtype) ->
     data, model = _data("bank"), _module("bank", "none", dtype)
     (rows,) = _batches("bank", 1)
     x, y = torch.tensor(data.features[rows], dtype=dtype), data.labels[rows]
-    seen = _gradients(model, x, y)
-    first = labels.general(labels.KnownModel(model, x), seen["0.weight"], parameters="0.weight", noise=labels.Noise(0))
-    everything = labels.general(labels.KnownModel(model, x), seen, noise=labels.Noise(0))
-    for found in (first, everything):
-        np.testing.assert_array_equal(found.labels, y)
-        assert found.kind == "lower"
+    observed = _gradients(model, x, y)
+    first = labels.general(
+        labels.KnownModel(model, x), observed["0.weight"], parameters="0.weight", noise=labels.Noise(0)
+    )
+    everything = labels.general(labels.KnownModel(model, x), observed, noise=labels.Noise(0))
+    for recovery in (first, everything):
+        np.testing.assert_array_equal(recovery.labels, y)
+        assert recovery.kind == "lower"
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 1.5, 2.0, 2.5, 3.0])
@@ -203,10 +205,10 @@ def test_known_probabilities_on_bank_beyond_the_rank(ratio: float) -> None:
     n = int(ratio * width)
     rows = np.random.default_rng(0).permutation(len(data.labels))[:n]
     x, y = torch.tensor(data.features[rows], dtype=torch.float32), data.labels[rows]
-    seen = _gradients(model, x, y)["2.weight"]
-    found = labels.last_layer(labels.KnownModel(model, x), seen, known_probs=True, noise=labels.Noise(0))
-    assert (found.labels == y)[found.determined].all()
-    assert found.value == 1.0
-    signs = labels.last_layer(labels.KnownModel(model, x), seen)
+    observed = _gradients(model, x, y)["2.weight"]
+    recovery = labels.last_layer(labels.KnownModel(model, x), observed, known_probs=True, noise=labels.Noise(0))
+    assert (recovery.labels == y)[recovery.determined].all()
+    assert recovery.value == 1.0
+    signs = labels.last_layer(labels.KnownModel(model, x), observed)
     if ratio > 1:
         assert signs.value < 0.1

@@ -40,12 +40,12 @@ def test_accuracy_against_batch_size_over_rank() -> None:
         shares = []
         for seed in range(3):
             rows, probs, truth, gradient = _gaussian(int(100 * ratio), 100, seed)
-            found = labels.last_layer(rows, gradient, known_probs=probs, noise=labels.Noise(0))
+            recovery = labels.last_layer(rows, gradient, known_probs=probs, noise=labels.Noise(0))
             plain = labels.last_layer(rows, gradient, noise=labels.Noise(0)).residuals
-            assert (found.labels == truth)[found.determined].all()
-            nearest = (probs - found.residuals > 0.5) == truth
+            assert (recovery.labels == truth)[recovery.determined].all()
+            nearest = (probs - recovery.residuals > 0.5) == truth
             shares.append(
-                [((plain < 0) == truth).mean(), ((probs - plain > 0.5) == truth).mean(), nearest.mean(), found.value]
+                [((plain < 0) == truth).mean(), ((probs - plain > 0.5) == truth).mean(), nearest.mean(), recovery.value]
             )
         sign, rounded, nearest, determined = np.mean(shares, axis=0)
         np.testing.assert_allclose([sign, rounded, nearest, determined], MEASURED[ratio], atol=0.02)
@@ -61,7 +61,7 @@ def test_no_certified_label_has_another_explanation(n: int, d: int, levels: int,
     rows = rng.integers(-levels, levels + 1, (n, d)).astype(float)
     probs = rng.random(n)
     truth = rng.integers(0, 2, n)
-    found = labels.last_layer(
+    recovery = labels.last_layer(
         rows,
         labels.GradientObservation(rows.T @ (probs - truth), reduction="sum"),
         known_probs=probs,
@@ -69,11 +69,11 @@ def test_no_certified_label_has_another_explanation(n: int, d: int, levels: int,
     )
     others = np.array(list(itertools.product([0, 1], repeat=n)))
     same = others[np.abs((others - truth) @ rows).max(axis=1) < 1e-9]
-    for r in np.flatnonzero(found.determined):
-        assert found.labels[r] == truth[r]
+    for r in np.flatnonzero(recovery.determined):
+        assert recovery.labels[r] == truth[r]
         assert (same[:, r] == truth[r]).all()
-    assert np.isfinite(found.residuals).all()
-    assert not np.isnan(found.tolerance).any()
+    assert np.isfinite(recovery.residuals).all()
+    assert not np.isnan(recovery.tolerance).any()
 
 
 def test_duplicates_are_told_apart_only_if_their_labels_agree() -> None:
@@ -91,8 +91,8 @@ def test_duplicates_are_told_apart_only_if_their_labels_agree() -> None:
 def test_zero_rows_and_one_sample() -> None:
     rows, probs, truth, _ = _gaussian(5, 10, 2)
     rows[1] = 0
-    found = labels.last_layer(rows, rows.T @ (probs - truth) / 5, known_probs=probs, noise=labels.Noise(0))
-    np.testing.assert_array_equal(np.flatnonzero(~found.determined), [1])
+    recovery = labels.last_layer(rows, rows.T @ (probs - truth) / 5, known_probs=probs, noise=labels.Noise(0))
+    np.testing.assert_array_equal(np.flatnonzero(~recovery.determined), [1])
     nothing = labels.last_layer(np.zeros((3, 2)), np.zeros(2), known_probs=[0.1, 0.2, 0.3], noise=labels.Noise(0))
     np.testing.assert_array_equal(nothing.labels, [-1, -1, -1])
     one = labels.last_layer([[2.0]], [2 * (0.4 - 1)], known_probs=[0.4], noise=labels.Noise(0))
@@ -134,9 +134,9 @@ def test_classes() -> None:
     probs = special.softmax(rng.normal(size=(40, 5)) / 3, axis=1)
     truth = rng.integers(0, 5, 40)
     gradient = (probs - np.eye(5)[truth]).T @ rows / 40
-    found = labels.last_layer(rows, gradient, known_probs=probs, noise=labels.Noise(0))
-    np.testing.assert_array_equal(found.labels, truth)
-    assert found.residuals.shape == (40, 5)
+    recovery = labels.last_layer(rows, gradient, known_probs=probs, noise=labels.Noise(0))
+    np.testing.assert_array_equal(recovery.labels, truth)
+    assert recovery.residuals.shape == (40, 5)
 
 
 def test_noise_leaves_no_wrong_label_at_its_confidence() -> None:
@@ -145,10 +145,10 @@ def test_noise_leaves_no_wrong_label_at_its_confidence() -> None:
     wrong = determined = 0
     for _ in range(300):
         noisy = gradient + 0.01 * rng.normal(size=12)
-        found = labels.last_layer(rows, noisy, known_probs=probs, noise=labels.Noise(0.01, 0.9))
-        assert (found.kind, found.confidence) == ("lower", 0.9)
-        wrong += bool((found.labels != truth)[found.determined].any())
-        determined += int(found.determined.sum())
+        recovery = labels.last_layer(rows, noisy, known_probs=probs, noise=labels.Noise(0.01, 0.9))
+        assert (recovery.kind, recovery.confidence) == ("lower", 0.9)
+        wrong += bool((recovery.labels != truth)[recovery.determined].any())
+        determined += int(recovery.determined.sum())
     assert wrong <= 49  # Binomial(300, 0.1) is above 49 with probability below 1e-4
     assert determined > 300
     # Unknown noise: the nearer of the two values, an estimate.
@@ -192,17 +192,17 @@ def test_clipped_gradients_beyond_the_rank(clip: float, joint: bool, slack: floa
     norms = np.stack([np.abs(e) * reach, (1 - np.abs(e)) * reach]) if joint else None
     clipping = labels.Clipping(clip, grad_norms=norms, clip_slack=slack)
     known: dict[str, Any] = {"known_probs": probs, "clipping": clipping, "noise": labels.Noise(0.0)}
-    found = labels.last_layer(rows, gradient, **known)
-    np.testing.assert_array_equal(found.labels, truth)
-    assert found.kind == "lower"
+    recovery = labels.last_layer(rows, gradient, **known)
+    np.testing.assert_array_equal(recovery.labels, truth)
+    assert recovery.kind == "lower"
     same = labels.general(rows, gradient, **known)
     np.testing.assert_array_equal(same.labels, truth)
     if clip < 1:
         # Read as unclipped residuals the same gradient fits no labels, and nothing is named.
         assert labels.last_layer(rows, gradient, known_probs=probs, noise=labels.Noise(0)).value == 0
         factor = np.minimum(1, clip / (np.abs(e) * reach + slack))
-        np.testing.assert_allclose(found.residuals, e * factor, atol=1e-9)
-    assert any("clipped to" in note for note in found.assumptions.notes)
+        np.testing.assert_allclose(recovery.residuals, e * factor, atol=1e-9)
+    assert any("clipped to" in note for note in recovery.assumptions.notes)
 
 
 def test_one_clipped_dp_sgd_step_in_float32() -> None:
@@ -222,15 +222,15 @@ def test_one_clipped_dp_sgd_step_in_float32() -> None:
             pair.append((torch.sqrt(sum((g**2).sum() for g in grads)), torch.cat([grads[2].flatten(), grads[3]])))
         total += pair[0][1] * min(1.0, 0.5 / (float(pair[0][0]) + 1e-6))
         norms.append([float(pair[0][0]), float(pair[1][0])])
-    found = labels.last_layer(
+    recovery = labels.last_layer(
         labels.KnownModel(model, x),
         labels.GradientObservation(total[:40] / 56, bias_gradient=total[40] / 56),
         known_probs=True,
         clipping=labels.Clipping(0.5, grad_norms=np.array(norms, dtype=np.float32).T, clip_slack=1e-6),
         noise=labels.Noise(0),
     )
-    assert (found.labels == truth)[found.determined].all()
-    assert found.value > 0.9
+    assert (recovery.labels == truth)[recovery.determined].all()
+    assert recovery.value > 0.9
 
 
 def test_clipped_gradients_with_noise_leave_no_wrong_label_at_their_confidence() -> None:
@@ -239,15 +239,15 @@ def test_clipped_gradients_with_noise_leave_no_wrong_label_at_their_confidence()
     rng = np.random.default_rng(8)
     wrong = determined = 0
     for _ in range(100):
-        found = labels.last_layer(
+        recovery = labels.last_layer(
             rows,
             gradient + 0.003 * rng.normal(size=12),
             known_probs=probs,
             clipping=labels.Clipping(1.0),
             noise=labels.Noise(0.003, 0.9),
         )
-        wrong += bool((found.labels != truth)[found.determined].any())
-        determined += int(found.determined.sum())
+        wrong += bool((recovery.labels != truth)[recovery.determined].any())
+        determined += int(recovery.determined.sum())
     assert wrong <= 22  # Binomial(100, 0.1) is above 22 with probability below 1e-4
     assert determined > 100
 
@@ -280,18 +280,18 @@ def test_bad_clipping_is_named() -> None:
 
 
 def test_a_gradient_that_no_labels_explain_proves_none() -> None:
-    """A sum taken for a mean: a box that no y fits is no reason to name the nearest one."""
+    """A sum taken for a mean: where no y fits the box, the nearest one is not named."""
     rng = np.random.default_rng(12)
     contradicted = 0
     for _ in range(50):
         rows = rng.normal(size=(8, 5))
         probs, y = special.expit(rng.normal(size=8)), rng.integers(0, 2, 8)
         total = rows.T @ (probs - y)
-        found = labels.last_layer(rows, total, known_probs=probs, noise=labels.Noise(0))
-        if found.kind == "estimate":
+        recovery = labels.last_layer(rows, total, known_probs=probs, noise=labels.Noise(0))
+        if recovery.kind == "estimate":
             contradicted += 1
-            assert not found.determined.any()
-            assert any("no labels fit this gradient" in note for note in found.assumptions.notes)
+            assert not recovery.determined.any()
+            assert any("no labels fit this gradient" in note for note in recovery.assumptions.notes)
         right = labels.last_layer(
             rows, labels.GradientObservation(total, reduction="sum"), known_probs=probs, noise=labels.Noise(0)
         )
@@ -306,6 +306,6 @@ def test_understated_noise_proves_no_label() -> None:
     for _ in range(20):
         rows = rng.normal(size=(20, 12))
         probs, y = special.expit(rng.normal(size=20)), rng.integers(0, 2, 20)
-        seen = rows.T @ (probs - y) / 20 + 0.3 * rng.normal(size=12)
-        found = labels.last_layer(rows, seen, known_probs=probs, noise=labels.Noise(1e-4, 0.95))
-        assert not found.determined.any()
+        observed = rows.T @ (probs - y) / 20 + 0.3 * rng.normal(size=12)
+        recovery = labels.last_layer(rows, observed, known_probs=probs, noise=labels.Noise(1e-4, 0.95))
+        assert not recovery.determined.any()

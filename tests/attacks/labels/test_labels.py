@@ -402,7 +402,7 @@ def test_bad_input_is_named() -> None:
     def step(**change: object) -> labels.WeightDifference:
         return labels.WeightDifference(g, labels.SGD(1), **change)  # type: ignore[arg-type]
 
-    seen = labels.GradientObservation
+    observed = labels.GradientObservation
     cases: list[tuple[Callable[[], object], str]] = [
         (
             lambda: labels.last_layer(a, np.ones(5)),
@@ -420,12 +420,12 @@ def test_bad_input_is_named() -> None:
         (lambda: labels.last_layer(labels.KnownModel([], a), g), "`model` must hold at least one module"),
         (lambda: labels.last_layer(a, labels.WeightDifference(g, labels.SGD(0))), "lr=0"),
         (lambda: labels.last_layer(a, step(weights=g[:2])), r"`weights` must have the difference's .*got \(2,\)"),
-        (lambda: labels.last_layer(a, seen(g, reduction="none")), "reduction='none'"),  # type: ignore[arg-type]
+        (lambda: labels.last_layer(a, observed(g, reduction="none")), "reduction='none'"),  # type: ignore[arg-type]
         (
-            lambda: labels.last_layer(a, seen(g, reduction="sum", batch_size=3)),
+            lambda: labels.last_layer(a, observed(g, reduction="sum", batch_size=3)),
             r"`batch_size=3` is allowed only with reduction='mean'; a sum is not divided",
         ),
-        (lambda: labels.last_layer(a, seen(g, batch_size=0)), "batch_size=0"),
+        (lambda: labels.last_layer(a, observed(g, batch_size=0)), "batch_size=0"),
         (lambda: step(batch_size=0), "batch_size=0"),
         (lambda: labels.Noise(-1), "std=-1"),
         (lambda: labels.Noise(1), "`confidence` must be given"),
@@ -434,10 +434,10 @@ def test_bad_input_is_named() -> None:
         (lambda: labels.Precision(unit_roundoff=0), "unit_roundoff=0"),
         (lambda: labels.Precision(rcond=1), "rcond=1"),
         (
-            lambda: labels.last_layer(a, seen(g, bias_gradient=np.ones(2))),
+            lambda: labels.last_layer(a, observed(g, bias_gradient=np.ones(2))),
             r"`bias_gradient` must hold one value per weight vector, 1 in all, got shape \(2,\)",
         ),
-        (lambda: labels.general(a, seen(g, bias_gradient=1.0)), "bias_gradient: only for one layer"),
+        (lambda: labels.general(a, observed(g, bias_gradient=1.0)), "bias_gradient: only for one layer"),
         (lambda: labels.general(a, step(bias_difference=1.0)), "bias_difference: only for one layer"),
     ]
     for call, message in cases:
@@ -451,8 +451,8 @@ def test_bad_input_is_named() -> None:
         (lambda: labels.last_layer(a, None), "`observation` must be a gradient.*got None"),
         (lambda: labels.WeightDifference(g), "optimizer"),  # type: ignore[call-arg]
         (lambda: labels.WeightDifference(g, 0.1), r"`optimizer` must be torch\.optim\.SGD .*got float"),
-        (lambda: seen(g, weights=g), "weights"),  # type: ignore[call-arg]
-        (lambda: seen(g, bias_difference=0.1), "bias_difference"),  # type: ignore[call-arg]
+        (lambda: observed(g, weights=g), "weights"),  # type: ignore[call-arg]
+        (lambda: observed(g, bias_difference=0.1), "bias_difference"),  # type: ignore[call-arg]
         (lambda: step(bias_gradient=1.0), "bias_gradient"),
         (lambda: step(momentum=0.9), "momentum"),
         (lambda: labels.last_layer(a, g, noise=0.1), "noise is a float: must be a Noise"),  # type: ignore[arg-type]

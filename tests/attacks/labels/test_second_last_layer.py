@@ -41,11 +41,11 @@ def test_every_activation_and_either_prior(dtype: torch.dtype, activation: type[
     model = _net(30, 60, activation, dtype)
     x, y = _batch(20, 30, dtype, share)
     _backward(model, x, y)
-    found = labels.second_last_layer(
+    recovery = labels.second_last_layer(
         labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=share, noise=labels.Noise(0)
     )
-    np.testing.assert_array_equal(found.labels, y)
-    assert found.kind == "lower"
+    np.testing.assert_array_equal(recovery.labels, y)
+    assert recovery.kind == "lower"
     # The wrong prior gives the other sign: the gradient alone does not tell.
     other = labels.second_last_layer(
         labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=1 - share, noise=labels.Noise(0)
@@ -58,18 +58,18 @@ def test_arrays_instead_of_a_model_and_one_neuron() -> None:
     rows, slope, e = rng.normal(size=(12, 20)), rng.random((12, 3)), rng.random(12)
     truth = (np.arange(12) < 4).astype(int)
     e = np.where(truth, -e, e)
-    seen = np.stack([w * (rows * slope[:, [j]]).T @ e / 12 for j, w in enumerate((0.3, -0.1, 2.0))])
+    observed = np.stack([w * (rows * slope[:, [j]]).T @ e / 12 for j, w in enumerate((0.3, -0.1, 2.0))])
     several = labels.second_last_layer(
-        labels.KnownHiddenLayer(rows, slope), seen, positive_ratio=0.3, noise=labels.Noise(0)
+        labels.KnownHiddenLayer(rows, slope), observed, positive_ratio=0.3, noise=labels.Noise(0)
     )
     np.testing.assert_array_equal(several.labels, truth)
     one = labels.second_last_layer(
-        labels.KnownHiddenLayer(rows, slope[:, 1]), seen[1], positive_ratio=0.3, noise=labels.Noise(0)
+        labels.KnownHiddenLayer(rows, slope[:, 1]), observed[1], positive_ratio=0.3, noise=labels.Noise(0)
     )
     np.testing.assert_array_equal(one.labels, truth)
     np.testing.assert_allclose(one.residuals, 0.1 * e, atol=1e-12)
     picked = labels.second_last_layer(
-        labels.KnownHiddenLayer(rows, slope), seen, neurons=1, positive_ratio=0.3, noise=labels.Noise(0)
+        labels.KnownHiddenLayer(rows, slope), observed, neurons=1, positive_ratio=0.3, noise=labels.Noise(0)
     )
     np.testing.assert_array_equal(picked.labels, truth)
 
@@ -78,11 +78,11 @@ def test_as_many_of_either_class_is_a_tie() -> None:
     model = _net(30, 60, torch.nn.Tanh, torch.float64)
     x, y = _batch(20, 30, torch.float64, 0.5)
     _backward(model, x, y)
-    found = labels.second_last_layer(
+    recovery = labels.second_last_layer(
         labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=0.2, noise=labels.Noise(0)
     )
-    np.testing.assert_array_equal(found.labels, np.full(20, -1))
-    assert (found.value, found.kind) == (0.0, "estimate")
+    np.testing.assert_array_equal(recovery.labels, np.full(20, -1))
+    assert (recovery.value, recovery.kind) == (0.0, "estimate")
 
 
 def test_neurons_are_aligned_by_shared_rows_and_the_largest_set_is_kept() -> None:
@@ -102,14 +102,14 @@ def test_the_sign_is_proved_only_if_the_other_is_impossible() -> None:
     slope[:16] = 1
     for positives, resolved in ((1, True), (5, False), (8, False)):
         truth = (np.arange(40) < positives).astype(int)
-        seen = ((rows * slope).T @ (0.5 - truth))[None]
-        found = labels.second_last_layer(
-            labels.KnownHiddenLayer(rows, slope), seen, positive_ratio=0.1, noise=labels.Noise(0)
+        observed = ((rows * slope).T @ (0.5 - truth))[None]
+        recovery = labels.second_last_layer(
+            labels.KnownHiddenLayer(rows, slope), observed, positive_ratio=0.1, noise=labels.Noise(0)
         )
-        assert found.kind == "estimate"
-        np.testing.assert_array_equal(found.labels[:16], truth[:16] if resolved else np.full(16, -1))
-        assert (found.labels[16:] == -1).all()
-        assert any(("does not prove" if resolved else "leaves the sign open") in n for n in found.assumptions.notes)
+        assert recovery.kind == "estimate"
+        np.testing.assert_array_equal(recovery.labels[:16], truth[:16] if resolved else np.full(16, -1))
+        assert (recovery.labels[16:] == -1).all()
+        assert any(("does not prove" if resolved else "leaves the sign open") in n for n in recovery.assumptions.notes)
 
 
 def test_rank_deficient_batches() -> None:
@@ -117,20 +117,20 @@ def test_rank_deficient_batches() -> None:
     x, y = _batch(20, 12, torch.float32, 0.2)
     x[5] = x[4]
     _backward(model, x, y)
-    found = labels.second_last_layer(
+    recovery = labels.second_last_layer(
         labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=0.2, noise=labels.Noise(0)
     )
-    assert (found.labels == y)[found.determined].all()
-    np.testing.assert_array_equal(found.labels[4:6], [-1, -1])
-    assert np.isfinite(found.residuals).all()
+    assert (recovery.labels == y)[recovery.determined].all()
+    np.testing.assert_array_equal(recovery.labels[4:6], [-1, -1])
+    assert np.isfinite(recovery.residuals).all()
     for n in (1, 2, 60):
         x, y = _batch(n, 12, torch.float32, 0.2, seed=n)
         _backward(model, x, y)
-        found = labels.second_last_layer(
+        recovery = labels.second_last_layer(
             labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=0.2, noise=labels.Noise(0)
         )
-        assert (found.labels == y)[found.determined].all()
-        assert not np.isnan(found.tolerance).any()
+        assert (recovery.labels == y)[recovery.determined].all()
+        assert not np.isnan(recovery.tolerance).any()
 
 
 def test_known_noise_on_a_hidden_layer() -> None:
@@ -142,17 +142,17 @@ def test_known_noise_on_a_hidden_layer() -> None:
     rng = np.random.default_rng(3)
     wrong = determined = 0
     for _ in range(200):
-        found = labels.second_last_layer(
+        recovery = labels.second_last_layer(
             labels.KnownModel(model, x),
             gradient + level * rng.normal(size=gradient.shape),
             neurons=range(5),
             positive_ratio=0.2,
             noise=labels.Noise(level, 0.9),
         )
-        if found.kind == "lower":
-            assert found.confidence == 0.9
-            wrong += bool((found.labels != y)[found.determined].any())
-        determined += int(found.determined.sum())
+        if recovery.kind == "lower":
+            assert recovery.confidence == 0.9
+            wrong += bool((recovery.labels != y)[recovery.determined].any())
+        determined += int(recovery.determined.sum())
     assert wrong <= 36  # Binomial(200, 0.1) is above 36 with probability below 1e-3
     assert determined > 0
 
@@ -212,17 +212,17 @@ def test_a_sum_has_the_residuals_of_a_mean() -> None:
     expected = labels.second_last_layer(layer, labels.GradientObservation(total / 8, batch_size=8), **how)
     np.testing.assert_allclose(expected.residuals, of_sum.residuals, rtol=1e-12)
     features = labels.malicious_input(weights=np.eye(2, 9), activation=torch.tanh, batch_size=6, seed=0)
-    seen = np.stack([0.3 * features.features.T @ e, -0.2 * features.features.T @ e])
+    observed = np.stack([0.3 * features.features.T @ e, -0.2 * features.features.T @ e])
     parts = [
         features.recover(observation, positive_ratio=0.2, noise=labels.Noise(0))
-        for observation in (seen / 6, labels.GradientObservation(seen, reduction="sum"))
+        for observation in (observed / 6, labels.GradientObservation(observed, reduction="sum"))
     ]
     np.testing.assert_allclose(parts[0].residuals, parts[1].residuals, rtol=1e-12)
     for name, field in (("bias_gradient", np.ones(2)), ("bias_difference", np.ones(2)), ("weights", np.eye(2, 9))):
         kind = labels.GradientObservation if name == "bias_gradient" else labels.WeightDifference
         rest = () if name == "bias_gradient" else (labels.SGD(1),)
         with pytest.raises(ValueError, match=f"{name}: not read by this attack"):
-            features.recover(kind(seen, *rest, **{name: field}), positive_ratio=0.2)
+            features.recover(kind(observed, *rest, **{name: field}), positive_ratio=0.2)
 
 
 # Malicious input
@@ -234,48 +234,48 @@ def test_malicious_features_give_every_label(dtype: torch.dtype, activation: typ
     torch.manual_seed(1)
     linear = torch.nn.Linear
     model = torch.nn.Sequential(linear(120, 20), activation(), linear(20, 10), activation(), linear(10, 1)).to(dtype)
-    made = labels.malicious_input(model, batch_size=100, seed=3)
-    assert made.features.dtype == dtype
-    assert made.condition == pytest.approx(2**0.5, rel=1e-4)
-    assert made.deviation < (1e-5 if dtype == torch.float32 else 1e-11)
-    assert made.verified
-    assert np.linalg.norm(made.target) > 0
-    rows = made.features.double().numpy()
+    crafted = labels.malicious_input(model, batch_size=100, seed=3)
+    assert crafted.features.dtype == dtype
+    assert crafted.condition == pytest.approx(2**0.5, rel=1e-4)
+    assert crafted.deviation < (1e-5 if dtype == torch.float32 else 1e-11)
+    assert crafted.verified
+    assert np.linalg.norm(crafted.target) > 0
+    rows = crafted.features.double().numpy()
     assert min(np.abs(rows[i] - rows[j]).max() for i in range(100) for j in range(i)) > 1e-3
     for share in (0.1, 0.4, 0.7):
         _, y = _batch(100, 1, dtype, share)
-        _backward(model, made.features, y)
-        found = made.recover(model[0].weight.grad, positive_ratio=share, noise=labels.Noise(0))
-        np.testing.assert_array_equal(found.labels, y)
-        assert found.kind == "lower"
+        _backward(model, crafted.features, y)
+        recovery = crafted.recover(model[0].weight.grad, positive_ratio=share, noise=labels.Noise(0))
+        np.testing.assert_array_equal(recovery.labels, y)
+        assert recovery.kind == "lower"
         for neuron in range(3):
-            alone = made.recover(model[0].weight.grad, positive_ratio=share, neurons=neuron, noise=labels.Noise(0))
+            alone = crafted.recover(model[0].weight.grad, positive_ratio=share, neurons=neuron, noise=labels.Noise(0))
             assert (alone.labels == y)[alone.determined].all()
 
 
 def test_malicious_by_a_weight_difference_and_by_arrays() -> None:
     model = _net(60, 8, torch.nn.Tanh, torch.float64)
-    made = labels.malicious_input(
+    crafted = labels.malicious_input(
         weights=model[0].weight.detach(), bias=model[0].bias.detach(), activation=torch.tanh, batch_size=52, seed=0
     )
-    assert not made.verified
-    assert isinstance(made.features, np.ndarray)
+    assert not crafted.verified
+    assert isinstance(crafted.features, np.ndarray)
     _, y = _batch(52, 1, torch.float64, 0.3)
     before = model[0].weight.detach().clone()
     update = torch.optim.SGD(model.parameters(), lr=0.1)
-    _backward(model, torch.tensor(made.features), y)
+    _backward(model, torch.tensor(crafted.features), y)
     update.step()
-    found = made.recover(
+    recovery = crafted.recover(
         labels.WeightDifference((model[0].weight - before).detach(), labels.SGD(0.1)),
         positive_ratio=0.3,
         noise=labels.Noise(0),
     )
-    np.testing.assert_array_equal(found.labels, y)
-    assert found.kind == "estimate"
+    np.testing.assert_array_equal(recovery.labels, y)
+    assert recovery.kind == "estimate"
     again = labels.malicious_input(
         weights=before, bias=model[0].bias.detach(), activation=torch.tanh, batch_size=52, seed=0
     )
-    np.testing.assert_array_equal(again.features, made.features)
+    np.testing.assert_array_equal(again.features, crafted.features)
 
 
 def test_what_malicious_input_refuses() -> None:
@@ -303,11 +303,11 @@ def test_what_malicious_input_refuses() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             labels.malicious_input(**{"seed": 0, **arguments})
-    made = labels.malicious_input(tanh, batch_size=22, seed=0)
+    crafted = labels.malicious_input(tanh, batch_size=22, seed=0)
     with pytest.raises(ValueError, match=r"`gradient` must be of the first layer's 8 neurons, got 7"):
-        made.recover(np.ones((7, 30)), positive_ratio=0.2)
+        crafted.recover(np.ones((7, 30)), positive_ratio=0.2)
     with pytest.raises(ValueError, match=r"`positive_ratio` must differ from 0\.5"):
-        made.recover(np.ones((8, 30)), positive_ratio=0.5)
+        crafted.recover(np.ones((8, 30)), positive_ratio=0.5)
 
 
 def test_a_pair_that_the_system_does_not_determine_takes_the_proof_away() -> None:
@@ -328,12 +328,14 @@ def test_a_pair_that_the_system_does_not_determine_takes_the_proof_away() -> Non
         model[2].bias.zero_()
     _backward(model, x, y)
     gradient = model[0].weight.grad
-    found = labels.second_last_layer(labels.KnownModel(model, x), gradient, positive_ratio=0.25, noise=labels.Noise(0))
-    assert not found.identifiable[:2].any()
-    assert found.kind == "estimate"
-    assert not (found.determined & (found.labels != y)).any(), "the misfit tells of the rounding"
-    assert any("nothing is proved" in note for note in found.assumptions.notes)
-    assert any("undetermined rows are larger" in note for note in found.assumptions.notes)
+    recovery = labels.second_last_layer(
+        labels.KnownModel(model, x), gradient, positive_ratio=0.25, noise=labels.Noise(0)
+    )
+    assert not recovery.identifiable[:2].any()
+    assert recovery.kind == "estimate"
+    assert not (recovery.determined & (recovery.labels != y)).any(), "the misfit tells of the rounding"
+    assert any("nothing is proved" in note for note in recovery.assumptions.notes)
+    assert any("undetermined rows are larger" in note for note in recovery.assumptions.notes)
 
 
 @pytest.mark.parametrize("activation", [torch.nn.Tanh, torch.nn.GELU, torch.nn.ELU, torch.nn.Sigmoid])
@@ -342,10 +344,10 @@ def test_smooth_activations_in_bfloat16_are_elementwise(activation: type[torch.n
     model = torch.nn.Sequential(torch.nn.Linear(30, 5), activation(), torch.nn.Linear(5, 1)).bfloat16()
     x, y = torch.randn(6, 30).bfloat16(), torch.tensor([1.0, 0, 0, 0, 1, 0])
     torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y.bfloat16()).backward()
-    found = labels.second_last_layer(
+    recovery = labels.second_last_layer(
         labels.KnownModel(model, x), model[0].weight.grad, positive_ratio=0.3, noise=labels.Noise(0)
     )
-    assert (found.labels[found.determined] == y.numpy()[found.determined]).all()
+    assert (recovery.labels[recovery.determined] == y.numpy()[recovery.determined]).all()
 
 
 def test_layers_that_work_in_place_are_read_as_they_were() -> None:
@@ -358,9 +360,9 @@ def test_layers_that_work_in_place_are_read_as_they_were() -> None:
         labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=0.3, noise=labels.Noise(0)
     )
     last = labels.last_layer(labels.KnownModel(model, x), model[4].weight.grad, noise=labels.Noise(0))
-    for found in (hidden, last):
-        assert found.kind == "lower"
-        assert found.labels.tolist() == y.tolist()
+    for recovery in (hidden, last):
+        assert recovery.kind == "lower"
+        assert recovery.labels.tolist() == y.tolist()
 
 
 @pytest.mark.parametrize("share", [0.2, 0.8])
@@ -370,14 +372,14 @@ def test_the_prior_is_stated_as_an_assumption(share: float) -> None:
     x, y = _batch(20, 30, torch.float64, share)
     _backward(model, x, y)
     for prior in (share, 1 - share):
-        found = labels.second_last_layer(
+        recovery = labels.second_last_layer(
             labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=prior, noise=labels.Noise(0)
         )
         side = "fewer" if prior < 0.5 else "more"
         assert any(
             note.startswith(f"assumed: {side} than half of the batch's labels are 1") and "opposite" in note
-            for note in found.assumptions.notes
+            for note in recovery.assumptions.notes
         )
-        assert "knows which label is the rarer one" in found.assumptions.attacker
-        joined = labels.combine([found, found])
-        assert set(found.assumptions.notes) <= set(joined.assumptions.notes)
+        assert "knows which label is the rarer one" in recovery.assumptions.attacker
+        joined = labels.combine([recovery, recovery])
+        assert set(recovery.assumptions.notes) <= set(joined.assumptions.notes)

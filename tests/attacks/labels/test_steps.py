@@ -45,29 +45,29 @@ def test_differences_of_sgd(settings: dict[str, float], dtype: torch.dtype) -> N
         before = copy.deepcopy(model)
         buffer = update.state[model[2].weight].get("momentum_buffer")
         momentum = settings.get("momentum", 0) > 0
-        held = None if not momentum else "first" if buffer is None else buffer.clone()
+        momentum_buffer = None if not momentum else "first" if buffer is None else buffer.clone()
         _backward(model, x, y)
         true = model[2].weight.grad.clone().double().numpy()[0]
         update.step()
-        found = labels.last_layer(
+        recovery = labels.last_layer(
             labels.KnownModel(before, x),
             labels.WeightDifference(
-                (model[2].weight - before[2].weight).detach(), labels.SGD.of(update, momentum_buffer=held)
+                (model[2].weight - before[2].weight).detach(), labels.SGD.of(update, momentum_buffer=momentum_buffer)
             ),
             noise=labels.Noise(0),
         )
-        assert found.kind == "lower"
-        assert (found.labels == y)[found.determined].all(), step
-        assert found.value >= (1.0 if dtype == torch.float64 else 0.8)
-        # The residuals are those of the gradient itself.
+        assert recovery.kind == "lower"
+        assert (recovery.labels == y)[recovery.determined].all(), step
+        assert recovery.value >= (1.0 if dtype == torch.float64 else 0.8)
+        # The residuals are the same as from the gradient itself.
         direct = labels.last_layer(labels.KnownModel(before, x), true, noise=labels.Noise(0))
-        assert (np.abs(direct.residuals - found.residuals) <= found.tolerance).all()
+        assert (np.abs(direct.residuals - recovery.residuals) <= recovery.tolerance).all()
         if momentum and step == 1:  # a momentum that is not accounted for does not pass unnoticed in the residuals
             plain = labels.last_layer(
                 labels.KnownModel(before, x),
                 labels.WeightDifference((model[2].weight - before[2].weight).detach(), labels.SGD(0.5)),
             )
-            assert np.abs(plain.residuals - direct.residuals).max() > 100 * found.tolerance.max()
+            assert np.abs(plain.residuals - direct.residuals).max() > 100 * recovery.tolerance.max()
 
 
 def test_other_optimisers_are_refused() -> None:
@@ -140,10 +140,10 @@ def test_steps_of_models() -> None:
         gradients.append(model[2].weight.grad.numpy()[0].copy())
         update.step()
     for probs in (None, True):
-        found = labels.last_layer(
+        recovery = labels.last_layer(
             labels.KnownModel(models, x), np.stack(gradients), known_probs=probs, noise=labels.Noise(0)
         )
-        np.testing.assert_array_equal(found.labels, y)
+        np.testing.assert_array_equal(recovery.labels, y)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -157,24 +157,24 @@ def test_classes(dtype: torch.dtype) -> None:
         model.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
         for bias in (None, model[2].bias.grad):
-            found = labels.last_layer(
+            recovery = labels.last_layer(
                 labels.KnownModel(model, x),
                 labels.GradientObservation(model[2].weight.grad, bias_gradient=bias),
                 noise=labels.Noise(0),
             )
-            assert (found.labels == y.numpy())[found.determined].all()
-            assert found.residuals.shape == (30, 6)
-            assert found.value >= least
+            assert (recovery.labels == y.numpy())[recovery.determined].all()
+            assert recovery.residuals.shape == (30, 6)
+            assert recovery.value >= least
 
 
 def test_general_with_the_jacobian_and_with_batch_norm() -> None:
     rng = np.random.default_rng(3)
     jacobian, e = rng.normal(size=(9, 20)), rng.random(9)
     truth = rng.integers(0, 2, 9)
-    seen = jacobian.T @ (e - truth) / 9
-    np.testing.assert_array_equal(labels.general(jacobian, seen, noise=labels.Noise(0)).labels, truth)
+    observed = jacobian.T @ (e - truth) / 9
+    np.testing.assert_array_equal(labels.general(jacobian, observed, noise=labels.Noise(0)).labels, truth)
     by_difference = labels.general(
-        jacobian, labels.WeightDifference(-0.1 * seen, labels.SGD(0.1), weights=np.zeros(20)), noise=labels.Noise(0)
+        jacobian, labels.WeightDifference(-0.1 * observed, labels.SGD(0.1), weights=np.zeros(20)), noise=labels.Noise(0)
     )
     np.testing.assert_array_equal(by_difference.labels, truth)
     assert by_difference.kind == "lower"
@@ -186,11 +186,11 @@ def test_general_with_the_jacobian_and_with_batch_norm() -> None:
     x, y = torch.randn(12, 6, dtype=torch.float64), rng.integers(0, 2, 12)
     loss = torch.nn.functional.binary_cross_entropy(model(x)[:, 0], torch.tensor(y).double())
     seen_layer = torch.autograd.grad(loss, [model[0].weight, model[0].bias])
-    found = labels.general(
+    recovery = labels.general(
         labels.KnownModel(model, x), list(seen_layer), parameters=["0.weight", "0.bias"], noise=labels.Noise(0)
     )
-    assert (found.labels == y)[found.determined].all()
-    assert found.value > 0.9
+    assert (recovery.labels == y)[recovery.determined].all()
+    assert recovery.value > 0.9
 
 
 def test_general_names_bad_input() -> None:
@@ -253,8 +253,8 @@ def test_accuracy_under_dp_sgd_noise_is_the_closed_form() -> None:
     assert 0.55 < expected.mean() < 0.99
     # The attack itself names the same labels: releases of unknown noise, labels by sign.
     for m in range(20):
-        found = labels.last_layer(rows, released[:, m])
-        np.testing.assert_array_equal(found.labels, solved.residual[:, m] < 0)
+        recovery = labels.last_layer(rows, released[:, m])
+        np.testing.assert_array_equal(recovery.labels, solved.residual[:, m] < 0)
 
 
 # Baselines
@@ -320,10 +320,10 @@ def test_a_float64_difference_of_float32_weights_holds_their_rounding() -> None:
             (rows, dataclasses.replace(step, weights=weights), None),
             (rows, dataclasses.replace(step, weights=weights.double()), of_float32),
         ):
-            found = labels.last_layer(knowledge, observation, noise=labels.Noise(0), precision=precision)
-            assert found.kind == "lower"
-            assert (found.labels[found.determined] == y.numpy()[found.determined]).all()
-            determined += int(found.determined.sum())
+            recovery = labels.last_layer(knowledge, observation, noise=labels.Noise(0), precision=precision)
+            assert recovery.kind == "lower"
+            assert (recovery.labels[recovery.determined] == y.numpy()[recovery.determined]).all()
+            determined += int(recovery.determined.sum())
     assert determined > 0
 
 
@@ -352,8 +352,8 @@ def test_weights_that_act_twice_are_refused(model: torch.nn.Module) -> None:
     gradient = next(model.parameters()).grad
     with pytest.raises(ValueError, match=r"parameter 'a.weight' is used more than once.*use general\(model"):
         labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0))
-    found = labels.general(labels.KnownModel(model, x), {"a.weight": gradient}, noise=labels.Noise(0))
-    assert (found.labels[found.determined] == y.numpy()[found.determined]).all()
+    recovery = labels.general(labels.KnownModel(model, x), {"a.weight": gradient}, noise=labels.Noise(0))
+    assert (recovery.labels[recovery.determined] == y.numpy()[recovery.determined]).all()
 
 
 def test_randomness_in_the_forward_pass_is_refused_and_put_back() -> None:

@@ -38,11 +38,11 @@ def test_canaries_are_as_long_as_rows_and_nearly_orthogonal() -> None:
 def test_scores_are_those_of_a_run_on_the_included_canaries(rate: float) -> None:
     points, labels = membership.canaries(_ROWS, 3, count=9, seed=2)
     ensemble = _ensemble(sample_rate=rate)
-    seen = membership.play_canaries(ensemble, _ROWS, _LABELS, points, labels, runs=range(4, 7))
-    assert seen.scores.shape == seen.included.shape == (3, 9)
-    assert 0 < seen.included.sum() < 27
+    play = membership.play_canaries(ensemble, _ROWS, _LABELS, points, labels, runs=range(4, 7))
+    assert play.scores.shape == play.included.shape == (3, 9)
+    assert 0 < play.included.sum() < 27
     for i in range(3):
-        there = seen.included[i]
+        there = play.included[i]
         # The same run without the rows that never count: Poisson draws of the rows that stay are their own.
         run = ensemble.run(
             _ROWS,
@@ -56,7 +56,7 @@ def test_scores_are_those_of_a_run_on_the_included_canaries(rate: float) -> None
         literal = np.zeros(9)
         for theta, released in zip(run.thetas[0], run.observed[0], strict=True):
             literal += _clipped(theta, points, labels) @ released
-        assert seen.scores[i] == pytest.approx(literal, abs=1e-9)
+        assert play.scores[i] == pytest.approx(literal, abs=1e-9)
 
 
 def _batches(ensemble: dpsgd.Ensemble, run: int, there: np.ndarray) -> np.ndarray:
@@ -94,8 +94,8 @@ def test_a_mechanism_without_noise_gives_canaries_away_and_loud_noise_does_not()
             sample_rate=dpsgd.PoissonBatches(expected_batch_size=50.0),
             seed=1,
         )
-        seen = membership.play_canaries(ensemble, rows, _LABELS, points, labels, runs=4)
-        scores, there = seen.scores.ravel(), seen.included.ravel()
+        play = membership.play_canaries(ensemble, rows, _LABELS, points, labels, runs=4)
+        scores, there = play.scores.ravel(), play.included.ravel()
         guessed = scores > np.median(scores)
         correct = int((guessed == there).sum())
         return float(bounds.epsilon_lower_bound_one_run(correct, there.size, there.size).value)

@@ -26,39 +26,39 @@ def test_coins_are_fair_and_those_of_a_run():
 
 
 def test_a_model_is_trained_on_the_rows_that_its_coins_include():
-    seen = membership.play(_ensemble(dtype="float64", expected_batch_size=20), X, Y, runs=range(7, 10))
-    there = seen.included[1]
+    play = membership.play(_ensemble(dtype="float64", expected_batch_size=20), X, Y, runs=range(7, 10))
+    there = play.included[1]
     alone = _ensemble(dtype="float64", expected_batch_size=20).run(X[there], Y[there], runs=range(8, 9))
     with torch.no_grad():
         logits = alone.module(8)(torch.from_numpy(X))
     wanted = -torch.log_softmax(logits, 1).numpy()[np.arange(40), Y]
-    np.testing.assert_allclose(seen.losses[1], wanted, rtol=1e-9)
-    assert seen.mean_training_loss[1] == pytest.approx(wanted[there].mean(), rel=1e-9)
+    np.testing.assert_allclose(play.losses[1], wanted, rtol=1e-9)
+    assert play.mean_training_loss[1] == pytest.approx(wanted[there].mean(), rel=1e-9)
 
 
 def test_with_poisson_batches_rows_that_are_out_never_count():
     ensemble = _ensemble(sample_rate=0.5, steps=5, dtype="float64", expected_batch_size=10)
-    seen = membership.play(ensemble, X, Y, runs=2)
+    play = membership.play(ensemble, X, Y, runs=2)
     changed = X.copy()
-    changed[~seen.included[0]] += 1.0
+    changed[~play.included[0]] += 1.0
     again = membership.play(ensemble, changed, Y, runs=1)
-    there = seen.included[0]
-    np.testing.assert_array_equal(again.losses[0, there], seen.losses[0, there])
+    there = play.included[0]
+    np.testing.assert_array_equal(again.losses[0, there], play.losses[0, there])
 
 
 def test_overfitted_models_give_their_rows_away_and_the_likelihood_ratio_knows_better():
     reference = membership.play(_ensemble(), X, Y, runs=64)
-    seen = membership.play(_ensemble(), X, Y, runs=range(64, 128))
-    yeom = membership.guess(membership.loss_threshold(seen.losses, threshold=reference.mean_training_loss.mean()))
-    ratio = membership.likelihood_ratio(seen.losses, reference.losses, reference.included)
-    right, number = membership.guess(ratio).tally(seen.included)
-    plain, _ = yeom.tally(seen.included)
+    play = membership.play(_ensemble(), X, Y, runs=range(64, 128))
+    yeom = membership.guess(membership.loss_threshold(play.losses, threshold=reference.mean_training_loss.mean()))
+    ratio = membership.likelihood_ratio(play.losses, reference.losses, reference.included)
+    right, number = membership.guess(ratio).tally(play.included)
+    plain, _ = yeom.tally(play.included)
     assert number == 64 * 40
     assert right > plain > 0.5 * number
-    own = membership.likelihood_ratio(seen.losses, reference.losses, reference.included, spread="row")
-    assert membership.guess(own).tally(seen.included)[0] > plain
+    own = membership.likelihood_ratio(play.losses, reference.losses, reference.included, spread="row")
+    assert membership.guess(own).tally(play.included)[0] > plain
     clearest = membership.guess(ratio, share=0.2)
-    hits, guesses = clearest.tally(seen.included)
+    hits, guesses = clearest.tally(play.included)
     assert guesses == 64 * 8
     assert hits / guesses > right / number
     proof = bounds.epsilon_from_membership(hits, guesses, coins="rows", rows=number, confidence=0.95)
@@ -69,14 +69,14 @@ def test_the_scores_are_those_of_two_gaussians():
     rng = np.random.default_rng(0)
     reference, there = rng.exponential(size=(50, 4)), rng.random((50, 4)) < 0.5
     losses = rng.exponential(size=(3, 4))
-    found = membership.likelihood_ratio(losses, reference, there, spread="row")
+    result = membership.likelihood_ratio(losses, reference, there, spread="row")
     phi = lambda v: np.log(np.exp(-v) / (1 - np.exp(-v)))  # noqa: E731
     for i in range(4):
         inside, outside = phi(reference[there[:, i], i]), phi(reference[~there[:, i], i])
         wanted = stats.norm.logpdf(phi(losses[:, i]), inside.mean(), inside.std(ddof=1)) - stats.norm.logpdf(
             phi(losses[:, i]), outside.mean(), outside.std(ddof=1)
         )
-        np.testing.assert_allclose(found[:, i], wanted, rtol=1e-9)
+        np.testing.assert_allclose(result[:, i], wanted, rtol=1e-9)
 
 
 def test_losses_that_rounded_to_zero_do_not_drown_the_others():

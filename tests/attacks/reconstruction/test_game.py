@@ -23,8 +23,8 @@ DIGITS = {
 
 
 def _ensemble(noise_multiplier: float, **change) -> dpsgd.Ensemble:
-    given = {"max_grad_norm": 0.1, "learning_rate": 5.0, "steps": 100, "seed": 0} | change
-    return flat.ensemble((64, 10, 10), "elu", noise_multiplier=noise_multiplier, **given)
+    settings = {"max_grad_norm": 0.1, "learning_rate": 5.0, "steps": 100, "seed": 0} | change
+    return flat.ensemble((64, 10, 10), "elu", noise_multiplier=noise_multiplier, **settings)
 
 
 def _play(noise_multiplier: float, *, known: int = 999, runs: int, game=None, **change) -> attacks.ReconstructionGame:
@@ -116,11 +116,11 @@ def test_shards_merge_to_exactly_the_whole() -> None:
 
 def test_portions_of_one_call_do_not_show(monkeypatch) -> None:
     whole = _play(3.0, known=60, runs=50, steps=8)
-    seen: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     monkeypatch.setattr(_game, "_PORTION", 16)
-    pieces = _play(3.0, known=60, runs=50, steps=8, game={"progress": lambda *at: seen.append(at)})
+    pieces = _play(3.0, known=60, runs=50, steps=8, game={"progress": lambda *at: calls.append(at)})
     assert _same(pieces, whole)
-    assert seen == [(16, 50), (32, 50), (48, 50), (50, 50)]
+    assert calls == [(16, 50), (32, 50), (48, 50), (50, 50)]
 
 
 class _Counting(ThreadPoolExecutor):

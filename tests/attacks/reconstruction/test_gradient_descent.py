@@ -38,7 +38,7 @@ def _run(layers=LAYERS, activation="elu", *, noise=0.5, clip=0.3, runs=2, steps=
 def _plain_loss(run, i, z, label) -> torch.Tensor:
     """Equation 1 as printed, one step at a time, gradients materialised by autograd."""
     total = torch.zeros((), dtype=torch.float64)
-    for theta, seen in zip(run.thetas[i], run.observed[i], strict=True):
+    for theta, release in zip(run.thetas[i], run.observed[i], strict=True):
         module = models.mlp(run.layers, run.activation).double()
         torch.nn.utils.vector_to_parameters(torch.from_numpy(theta.copy()), module.parameters())
         out = module(z[None])
@@ -49,8 +49,8 @@ def _plain_loss(run, i, z, label) -> torch.Tensor:
         grads = torch.autograd.grad(loss, list(module.parameters()), create_graph=True)
         g = torch.cat([part.flatten() for part in grads])
         g = g / torch.clamp(g.norm() / run.max_grad_norm, min=1)
-        seen = torch.from_numpy(seen)
-        total = total - g @ seen + (g - seen).abs().sum()
+        release = torch.from_numpy(release)
+        total = total - g @ release + (g - release).abs().sum()
     return total
 
 
@@ -96,25 +96,25 @@ def _digits(noise: float, runs: int) -> tuple[dpsgd.EnsembleRun, datasets.Datase
 
 def test_without_noise_the_point_is_recovered_and_with_much_noise_it_is_not() -> None:
     run, targets = _digits(0.0, 3)
-    found = attacks.gradient(run, targets.labels, descent=attacks.Descent(iterations=250, restarts=1))
-    error = attacks.mean_squared_error(found.points, targets.features)
+    attack = attacks.gradient(run, targets.labels, descent=attacks.Descent(iterations=250, restarts=1))
+    error = attacks.mean_squared_error(attack.points, targets.features)
     near = attacks.nearest_neighbour_mse(datasets.digits().features).mean()
     assert (error < near / 10).all()
-    assert (found.points >= 0).all()
-    assert (found.points <= 1).all()
+    assert (attack.points >= 0).all()
+    assert (attack.points <= 1).all()
     run, targets = _digits(100.0, 3)
-    found = attacks.gradient(run, targets.labels, descent=attacks.Descent(iterations=250, restarts=1))
-    assert (attacks.mean_squared_error(found.points, targets.features) > near).all()
+    attack = attacks.gradient(run, targets.labels, descent=attacks.Descent(iterations=250, restarts=1))
+    assert (attacks.mean_squared_error(attack.points, targets.features) > near).all()
     # The search is not what fails: it found points that explain the noise better than the target does.
     at_target = attacks.gradient_loss(run, targets.features[:, None], targets.labels[:, None])[:, 0]
-    assert (found.losses < at_target).all()
+    assert (attack.losses < at_target).all()
 
 
 @pytest.mark.slow
 def test_an_unknown_label_is_found_with_the_point() -> None:
     run, targets = _digits(0.0, 2)
-    found = attacks.gradient(run, descent=attacks.Descent(iterations=120, restarts=1))
-    assert found.labels.tolist() == targets.labels.tolist()
+    attack = attacks.gradient(run, descent=attacks.Descent(iterations=120, restarts=1))
+    assert attack.labels.tolist() == targets.labels.tolist()
 
 
 def test_an_image_is_recovered_through_a_frozen_extractor() -> None:
@@ -137,9 +137,9 @@ def test_an_image_is_recovered_through_a_frozen_extractor() -> None:
     )
     through = attacks.FrozenEmbedding(extractor, (1, 6, 6))
     descent = attacks.Descent(iterations=300, restarts=2)
-    found = attacks.gradient(run, labels[6:], descent=descent, embedding=through, l1_weight=1)
-    assert found.points.shape == (2, 36)
-    again = models.extract_features(extractor, found.points.reshape(2, 1, 6, 6))
+    attack = attacks.gradient(run, labels[6:], descent=descent, embedding=through, l1_weight=1)
+    assert attack.points.shape == (2, 36)
+    again = models.extract_features(extractor, attack.points.reshape(2, 1, 6, 6))
     start = np.square(features[:6].mean(axis=0) - features[6:]).mean()
     assert np.square(again - features[6:]).mean() < start / 100
     assert all(p.requires_grad and p.grad is None for p in extractor.parameters())
@@ -158,19 +158,19 @@ def test_results_do_not_depend_on_company_threads_or_workers() -> None:
     run, _, labels = _run(runs=3, dtype="float32")
     descent = attacks.Descent(iterations=5, restarts=2)
     whole = attacks.gradient(run, labels, descent=descent, execution=dpsgd.Execution(num_threads=1))
-    seen: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
         shared = attacks.gradient(
             run,
             labels,
             descent=descent,
-            execution=dpsgd.Execution(executor=executor, progress=lambda *at: seen.append(at)),
+            execution=dpsgd.Execution(executor=executor, progress=lambda *at: calls.append(at)),
         )
     threaded = attacks.gradient(run, labels, descent=descent, execution=dpsgd.Execution(num_threads=3))
     for other in (shared, threaded):
         for field in ("points", "labels", "losses", "restart"):
             assert (getattr(whole, field) == getattr(other, field)).all()
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert calls == [(1, 3), (2, 3), (3, 3)]
     assert whole.points.dtype == np.float32
 
 
@@ -233,7 +233,7 @@ def test_the_run_of_another_module_is_refused_and_inversion_takes_it() -> None:
         attacks.gradient_loss(run, x[:2], y[:2])
     assert run.thetas is not None
     assert run.observed is not None
-    found = attacks.inversion.invert(
+    attack = attacks.inversion.invert(
         module,
         attacks.inversion.ReleasedGradient(run.observed[0], states=run.thetas[0]),
         (4,),
@@ -241,7 +241,7 @@ def test_the_run_of_another_module_is_refused_and_inversion_takes_it() -> None:
         objective=attacks.inversion.DPSGDSteps(run.max_grad_norm, box=(0, 1)),
         optimizer=attacks.inversion.Adam(iterations=2, restarts=1),
     )
-    assert found.reconstructions.shape == (1, 4)
+    assert attack.reconstructions.shape == (1, 4)
 
 
 def test_parameters_of_another_size_are_named() -> None:

@@ -48,13 +48,13 @@ def test_all_attacks_are_functions_of_the_two_arrays_of_clip_scores() -> None:
     rng = np.random.default_rng(1)
     gradients, observed = rng.normal(size=(4, 5, 50)), rng.normal(size=(4, 50))
     expected, dots, norms = np.zeros(5), [], []
-    for g, seen in zip(gradients, observed, strict=True):
+    for g, release in zip(gradients, observed, strict=True):
         clipped = g / np.maximum(1, np.linalg.norm(g, axis=1, keepdims=True) / C)
-        gap = np.square(seen - clipped).sum(axis=1) - np.square(seen).sum()
+        gap = np.square(release - clipped).sum(axis=1) - np.square(release).sum()
         expected += np.log(1 - Q + Q * np.exp(-gap / (2 * SIGMA**2 * C**2)))
-        found = kernels.clip_scores(g, seen, C)
-        dots.append(found.dots)
-        norms.append(found.clipped_norms)
+        result = kernels.clip_scores(g, release, C)
+        dots.append(result.dots)
+        norms.append(result.clipped_norms)
     guess = attacks.prior_aware(
         np.array(dots), np.array(norms), max_grad_norm=C, sample_rate=Q, noise_multiplier=SIGMA, method="likelihood"
     )
@@ -189,15 +189,15 @@ def test_games_carry_exactly_what_prior_aware_says_of_the_stored_steps() -> None
 
 @pytest.mark.parametrize("pool", [ThreadPoolExecutor, pytest.param(ProcessPoolExecutor, marks=pytest.mark.slow)])
 def test_games_do_not_depend_on_workers(pool) -> None:
-    seen: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     whole = _games(150)
     how = {} if pool is ThreadPoolExecutor else {"mp_context": __import__("multiprocessing").get_context("spawn")}
     with pool(2, **how) as executor:
-        shared = _games(150, executor=executor, progress=lambda *at: seen.append(at))
+        shared = _games(150, executor=executor, progress=lambda *at: calls.append(at))
     assert whole.keys() == shared.keys() == set(running_scores.METHODS)
     assert all(whole[m] == shared[m] for m in whole)
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
-    assert seen[-1] == (150, 150)
+    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    assert calls[-1] == (150, 150)
 
 
 @pytest.mark.slow

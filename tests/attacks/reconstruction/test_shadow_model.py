@@ -27,25 +27,25 @@ def _ensemble(noise: float) -> dpsgd.Ensemble:
 def _attack(noise: float, **more) -> tuple[attacks.Reconstructor, np.ndarray]:
     ensemble = _ensemble(noise)
     shadows = attacks.shadow_models(ensemble, KNOWN.features, KNOWN.labels, SHADOW.features, SHADOW.labels)
-    found = attacks.reconstructor(
+    result = attacks.reconstructor(
         shadows, SHADOW.features, training=attacks.ReconstructorTraining(**{"hidden": (128,), "epochs": 20} | more)
     )
-    error = attacks.mean_squared_error(found.reconstruct(shadows[630:]), SHADOW.features[630:]).mean()
-    assert found.held_out == pytest.approx(error, rel=1e-5)
-    seen = attacks.shadow_models(
+    error = attacks.mean_squared_error(result.reconstruct(shadows[630:]), SHADOW.features[630:]).mean()
+    assert result.held_out == pytest.approx(error, rel=1e-5)
+    shadow = attacks.shadow_models(
         ensemble, KNOWN.features, KNOWN.labels, TARGETS.features[:200], TARGETS.labels[:200], first_run=10_000
     )
-    return found, seen
+    return result, shadow
 
 
 def test_the_final_model_tells_the_point_without_noise_and_not_with_it() -> None:
     blind = np.square(TARGETS.features[:200] - SHADOW.features.mean(axis=0)).mean()
-    found, seen = _attack(0.0)
-    error = attacks.mean_squared_error(found.reconstruct(seen), TARGETS.features[:200]).mean()
+    attack, shadow = _attack(0.0)
+    error = attacks.mean_squared_error(attack.reconstruct(shadow), TARGETS.features[:200]).mean()
     assert error < blind / 2
-    assert found.losses[-1] < found.losses[0]
-    drowned, seen = _attack(20.0)
-    assert attacks.mean_squared_error(drowned.reconstruct(seen), TARGETS.features[:200]).mean() > blind * 0.9
+    assert attack.losses[-1] < attack.losses[0]
+    drowned, shadow = _attack(20.0)
+    assert attacks.mean_squared_error(drowned.reconstruct(shadow), TARGETS.features[:200]).mean() > blind * 0.9
 
 
 def test_shadow_models_are_runs_of_the_ensemble_whatever_the_range() -> None:
@@ -61,18 +61,18 @@ def test_shadow_models_are_runs_of_the_ensemble_whatever_the_range() -> None:
 def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_survives_a_file(tmp_path) -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
-    found, seen = _attack(0.0, epochs=2)
+    attack, shadow = _attack(0.0, epochs=2)
     again, _ = _attack(0.0, epochs=2)
     assert torch.equal(before, torch.get_rng_state())
-    assert (found.weights == again.weights).all()
-    found.save(tmp_path / "kept.npz")
+    assert (attack.weights == again.weights).all()
+    attack.save(tmp_path / "kept.npz")
     loaded = attacks.Reconstructor.load(tmp_path / "kept.npz")
-    assert loaded == found
-    assert attacks.Reconstructor.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert loaded == attack
+    assert attacks.Reconstructor.from_dict(json.loads(json.dumps(attack.to_dict()))) == attack
     np.savez(tmp_path / "other.npz", weights=np.zeros(3))
     with pytest.raises(ValueError, match=r"other.npz: cannot be read as a reconstructor"):
         attacks.Reconstructor.load(tmp_path / "other.npz")
-    assert (loaded.reconstruct(seen) == found.reconstruct(seen)).all()
+    assert (loaded.reconstruct(shadow) == attack.reconstruct(shadow)).all()
     assert loaded.layers == (650, 128, 64)
 
 
@@ -134,13 +134,13 @@ def test_errors(call, error, message) -> None:
 
 def test_arrays_backwards_and_read_only_are_read_as_they_are() -> None:
     rng = np.random.default_rng(0)
-    seen, points = rng.random((12, 3), np.float32), rng.random((12, 2), np.float32)
+    releases, points = rng.random((12, 3), np.float32), rng.random((12, 2), np.float32)
     settings = {"training": attacks.ReconstructorTraining(hidden=(4,), epochs=1)}
-    straight = attacks.reconstructor(seen[::-1].copy(), points[::-1].copy(), **settings)
+    straight = attacks.reconstructor(releases[::-1].copy(), points[::-1].copy(), **settings)
     points.flags.writeable = False
-    back = attacks.reconstructor(seen[::-1], points[::-1], **settings)
+    back = attacks.reconstructor(releases[::-1], points[::-1], **settings)
     np.testing.assert_array_equal(back.weights, straight.weights)
-    np.testing.assert_array_equal(back.reconstruct(seen[::-1]), straight.reconstruct(seen[::-1].copy()))
+    np.testing.assert_array_equal(back.reconstruct(releases[::-1]), straight.reconstruct(releases[::-1].copy()))
     with pytest.raises(ValueError, match="parameters: requires grad"):
         attacks.reconstructor(torch.ones(4, 3, requires_grad=True), points[:4], **settings)
     with pytest.raises(ValueError, match="schema is None"):

@@ -179,10 +179,10 @@ def test_a_correct_mechanism_passes_and_the_report_says_what_was_proved(tmp_path
     assert data["schema"] == "leakcore.claim-audit/1"
     assert "seconds" not in data
     for proof in data["proofs"]:
-        found = proof["found"]
-        assert (found["kind"], found["assumptions"]["adjacency"]) == ("lower", "replace")
-        assert found["trials"] == [40, 40]
-        assert 0 <= found["value"] <= proof["ceiling"]
+        result = proof["found"]
+        assert (result["kind"], result["assumptions"]["adjacency"]) == ("lower", "replace")
+        assert result["trials"] == [40, 40]
+        assert 0 <= result["value"] <= proof["ceiling"]
     text = report.to_text()
     assert "claimed ε = 4 at δ = 1e-5 (add/remove)" in text
     assert "ε = 9.085" in text
@@ -263,16 +263,16 @@ def test_frozen_features_of_cifar10(attack: str, tmp_path: Path) -> None:
         data={"name": "cifar10", "num_rows": 100, "features": "frozen", "path": str(DATA)},
         audit={"attack": attack, "trials": 16},
     )
-    seen: list[str] = []
+    calls: list[str] = []
 
     def stop(task: str, done: int, total: int) -> None:
-        seen.append(task)
+        calls.append(task)
         if task.endswith("models"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         audit.claim(sections, folder=tmp_path, progress=stop)
-    assert "frozen network" in seen
+    assert "frozen network" in calls
     again: list[str] = []
     report = audit.claim(sections, folder=tmp_path, progress=lambda task, done, total: again.append(task))
     assert "frozen network" not in again
@@ -308,8 +308,8 @@ def test_killed_in_the_middle_it_resumes_to_the_same_json(tmp_path: Path) -> Non
         while len(list((tmp_path / "b").rglob("runs-*.npz"))) < 3 and time.monotonic() < deadline:
             time.sleep(0.005)
         os.kill(process.pid, signal.SIGKILL)
-    kept = list((tmp_path / "b").rglob("runs-*.npz"))
-    assert kept
+    pieces = list((tmp_path / "b").rglob("runs-*.npz"))
+    assert pieces
     assert not (tmp_path / "b" / "report.json").exists()
     audit.claim(sections, folder=tmp_path / "b")
     audit.claim(sections, folder=tmp_path / "a")

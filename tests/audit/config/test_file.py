@@ -115,11 +115,11 @@ def test_a_recorded_run_from_a_file_and_options_before_it(
         "--config", config, "--delta", "1e-4", "--json", tmp_path / "a" / "r.json", "--html", tmp_path / "r.html"
     )
     assert done.exit_code == 0, done.output
-    found = json.loads((tmp_path / "a" / "r.json").read_text(encoding="utf-8"))
-    assert (found["config"]["delta"], found["candidate_counts"]) == (1e-4, [2, 5])
-    assert found["limit"]["fail_above"] == 100.0
+    content = json.loads((tmp_path / "a" / "r.json").read_text(encoding="utf-8"))
+    assert (content["config"]["delta"], content["candidate_counts"]) == (1e-4, [2, 5])
+    assert content["limit"]["fail_above"] == 100.0
     assert "Limit ε = 100, kept. Judged: the accountant's ε of the recorded schedule" in done.output.replace("\n", " ")
-    assert "upper, deterministic, add/remove adjacency" in found["limit"]["judged"][0]["guarantee"]
+    assert "upper, deterministic, add/remove adjacency" in content["limit"]["judged"][0]["guarantee"]
     assert (tmp_path / "r.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert not Path("leakcore-report").exists()
     assert all(len(line) <= 110 for line in done.stdout.splitlines() if str(tmp_path) not in line)
@@ -147,11 +147,15 @@ def test_the_default_audit_from_a_file(tmp_path: Path) -> None:
     text = "[run]\nepsilon = 2.0\nsweep = []\nruns = 16\nnum_rows = 60\nsteps = 4\nlabel_trials = 2\nlabel_steps = 4\n"
     done = run("--config", written(tmp_path, text), "--noise-multiplier", "3", "--fail-above", "0.5", "--out", tmp_path)
     assert done.exit_code == 1, done.output
-    found = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert (found["config"]["noise_multiplier"], found["config"]["epsilon"], found["config"]["runs"]) == (3.0, None, 16)
-    assert len(found["limit"]["judged"]) == 2
-    assert found["limit"]["exceeded"]
-    assert found["contradictions"] == []
+    content = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert (content["config"]["noise_multiplier"], content["config"]["epsilon"], content["config"]["runs"]) == (
+        3.0,
+        None,
+        16,
+    )
+    assert len(content["limit"]["judged"]) == 2
+    assert content["limit"]["exceeded"]
+    assert content["contradictions"] == []
 
 
 def test_the_annotated_example_is_read_and_every_key_in_it_exists(tmp_path: Path) -> None:
@@ -162,12 +166,12 @@ def test_the_annotated_example_is_read_and_every_key_in_it_exists(tmp_path: Path
     audit.ClaimConfig.from_dict({n: k for n, k in sections.items() if n != "report"})
     tail = "\n".join(line.removeprefix("#").strip() for line in text[text.index("# [run]") :].splitlines())
     for name, block in re.findall(r"^\[(\w+)\][^\n]*\n(.*?)(?=^\[|\Z)", tail, re.DOTALL | re.MULTILINE):
-        form, given = file.read_config(written(tmp_path, f"[{name}]\n{block}"))
+        form, options = file.read_config(written(tmp_path, f"[{name}]\n{block}"))
         assert form == name
         if name == "run":
-            file.run_config(given["run"], {})
+            file.run_config(options["run"], {})
         else:
-            assert set(file.read_form(name, given[name])) == set(file.SECTIONS[name])
+            assert set(file.read_form(name, options[name])) == set(file.SECTIONS[name])
     done = run("--config", EXAMPLE, "--trials", "20", "--steps", "4", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert "Limit ε = 4, kept. Judged: the audited ε" in done.stdout.replace("\n", " ").replace("  ", " ")
@@ -196,17 +200,17 @@ def test_the_documentation_lists_every_key_with_its_default(tmp_path: Path) -> N
     """A key without a value by default is there as a comment."""
     page = (EXAMPLE.parent.parent / "docs" / "how-to" / "config.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    seen = set()
+    visited = set()
     for block in blocks:
         values = toml_file.read_toml(written(tmp_path, block))
         for name, body in re.findall(r"^\[(\w+)\][^\n]*\n(.*?)(?=^\[|\Z)", block, re.DOTALL | re.MULTILINE):
             defaults = {key: default for key, (default, _) in file.SECTIONS[name].items()}
             absent = set(re.findall(r"^# (\w+)(?: |$)", body, re.MULTILINE))
             assert absent == {key for key, default in defaults.items() if default is None}, name
-            given = {k: tuple(v) if isinstance(v, list) else v for k, v in values[name].items()}
-            assert given == {k: v for k, v in defaults.items() if v is not None}, name
-            seen.add(name)
-    assert seen == set(file.SECTIONS)
+            settings = {k: tuple(v) if isinstance(v, list) else v for k, v in values[name].items()}
+            assert settings == {k: v for k, v in defaults.items() if v is not None}, name
+            visited.add(name)
+    assert visited == set(file.SECTIONS)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "audit.toml"
 
 def errors(text: str) -> list[str]:
     """What the schema says against a TOML text."""
-    found = jsonschema.Draft202012Validator(config_schema()).iter_errors(tomllib.loads(text))
-    return [f"{'.'.join(map(str, error.path))}: {error.message}" for error in found]
+    result = jsonschema.Draft202012Validator(config_schema()).iter_errors(tomllib.loads(text))
+    return [f"{'.'.join(map(str, error.path))}: {error.message}" for error in result]
 
 
 def read(text: str, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The audit under a defence: refusals, the game beside the plain one, what each defence does, what the report says."""
+"""The audit under a defence: refusals, the game with it and without, what each defence does, what the report says."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SMALL: dict[str, Any] = {"num_rows": 40, "steps": 6, "sweep": (), "runs": 32, "h
 
 
 def test_a_defence_is_kept_as_it_is_spelt() -> None:
-    made = Compose(LocalSteps(2, 1.0), Dropout(0.5, per_sample=False), Clip(0.25), Prune(0.1), GaussianNoise(1e16))
-    config = audit.AuditConfig(**SMALL, defense=made)
+    defense = Compose(LocalSteps(2, 1.0), Dropout(0.5, per_sample=False), Clip(0.25), Prune(0.1), GaussianNoise(1e16))
+    config = audit.AuditConfig(**SMALL, defense=defense)
     assert config.defense == "local-steps:2,1 + dropout:0.5,shared + clip:0.25 + prune:0.1 + gaussian-noise:1e+16"
-    assert defenses.parse(config.defense).parts == made.parts
+    assert defenses.parse(config.defense).parts == defense.parts
     assert audit.AuditConfig.from_dict(config.to_dict()) == config
     assert audit.AuditConfig(**SMALL, defense="local-steps:2").defense == "local-steps:2,1"
     assert audit.AuditConfig(**SMALL).to_dict() != config.to_dict()
@@ -141,23 +141,23 @@ def test_each_defence_in_the_game(defense: str, hampers: bool) -> None:
 
 def test_the_report_names_the_defence_and_why_bounds_hold() -> None:
     plain = audit.run(SMALL)
-    found = audit.run({**SMALL, "defense": "gaussian-noise:0.01 + prune:0.5"})
-    assert found.passed
-    text, page, held = found.to_text(), found.to_html(), json.loads(found.to_json())
-    for shown in (" ".join(text.split()), page):
-        assert "gaussian-noise:0.01 + prune:0.5" in shown
-        assert "post-processing" in shown
-    part = held["defense"]
+    result = audit.run({**SMALL, "defense": "gaussian-noise:0.01 + prune:0.5"})
+    assert result.passed
+    text, page, content = result.to_text(), result.to_html(), json.loads(result.to_json())
+    for output in (" ".join(text.split()), page):
+        assert "gaussian-noise:0.01 + prune:0.5" in output
+        assert "post-processing" in output
+    part = content["defense"]
     assert part["runs"] == 32
     # Gaussian noise before anything else makes it DP-SGD with more noise: √(σ² + (0.01·40/0.1)²).
-    claimed = found.claimed
+    claimed = result.claimed
     assert part["with"]["epsilon"]["value"] < part["without"]["epsilon"]["value"] == claimed.epsilon.value
     assert part["with"]["bound"]["value"] < part["without"]["bound"]["value"] == claimed.bound.value
     # Nothing else of the audit moves.
     own = json.loads(plain.to_json())
     assert "defense" not in own
     for key in ("reconstruction", "labels", "layers", "curve"):
-        assert held[key] == own[key], key
+        assert content[key] == own[key], key
 
 
 def test_bounds_are_not_lowered_by_what_proves_nothing() -> None:

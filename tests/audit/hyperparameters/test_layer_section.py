@@ -31,10 +31,10 @@ def test_each_layer_stands_beside_its_null(study: layer_section.LayerStudy) -> N
     assert [study.name(i) for i in range(2)] == ["layer 1 (64→10)", "layer 2 (10→10)"]
     assert study.measures.parameters == (650, 110)
     assert not study.measures.sensitivity.probes
-    for found in (study.measures.latent[layer_section.ATTRIBUTE], study.released):
-        assert found.null.shape == (3, 2)
-        assert found.set_sizes[0] == found.set_sizes[1] == 60
-        assert (np.asarray(found.value) < found.largest).all()
+    for measured in (study.measures.latent[layer_section.ATTRIBUTE], study.released):
+        assert measured.null.shape == (3, 2)
+        assert measured.set_sizes[0] == measured.set_sizes[1] == 60
+        assert (np.asarray(measured.value) < measured.largest).all()
     lines = study.table().to_text(110).splitlines()
     assert max(map(len, lines)) <= 110
     assert sum("(≤ " in line for line in lines) == 2
@@ -50,33 +50,33 @@ def test_less_noise_leaves_more(study: layer_section.LayerStudy, monkeypatch: py
 
 def test_what_is_released_is_clipped_jointly() -> None:
     plain = {"a": np.array([[3.0, 0.0], [0.03, 0.0]]), "b": np.array([[4.0], [0.04]])}
-    found = layer_section._released(plain, 0.1, 0.0, 0)
-    np.testing.assert_allclose(found["a"], [[0.06, 0], [0.03, 0]])
-    np.testing.assert_allclose(found["b"], [[0.08], [0.04]])
+    result = layer_section._released(plain, 0.1, 0.0, 0)
+    np.testing.assert_allclose(result["a"], [[0.06, 0], [0.03, 0]])
+    np.testing.assert_allclose(result["b"], [[0.08], [0.04]])
     noisy = layer_section._released({"a": np.zeros((400, 300))}, 0.1, 5.0, 0)
     assert noisy["a"].std() == pytest.approx(0.5, rel=0.02)
 
 
 def test_the_finding_says_what_the_numbers_say(study: layer_section.LayerStudy) -> None:
     def told(plain: float, after: float) -> Any:
-        def p(found: Any, value: float) -> Any:
+        def p(measured: Any, value: float) -> Any:
             limits = np.array([value, -1.0]), np.array([0.5, 1.0])
-            return dataclasses.replace(found, held_out_interval=limits, value=np.array([0.4, 0.0]))
+            return dataclasses.replace(measured, held_out_interval=limits, value=np.array([0.4, 0.0]))
 
         latent = {layer_section.ATTRIBUTE: p(study.measures.latent[layer_section.ATTRIBUTE], plain)}
         measures = dataclasses.replace(study.measures, latent=latent)
         return dataclasses.replace(study, measures=measures, released=p(study.released, after)).finding()
 
-    shown, left = ("shows most, 0.400", "no layer shows any"), ("still shows 0.400", "none does")
+    before, left = ("shows most, 0.400", "no layer shows any"), ("still shows 0.400", "none does")
     for plain, after in itertools.product((0, 1), repeat=2):
-        found = told((0.3, -0.1)[plain], (0.3, -0.1)[after])
-        assert shown[plain] in found
-        assert left[after] in found
+        measured = told((0.3, -0.1)[plain], (0.3, -0.1)[after])
+        assert before[plain] in measured
+        assert left[after] in measured
         verdict = (
             "more noise would hide it" if not after else ("noise hides it" if not plain else "Nothing to conclude")
         )
-        assert verdict in found.verdict
-        lead, _, body = found.partition(": ")
+        assert verdict in measured.verdict
+        lead, _, body = measured.partition(": ")
         assert lead == "Where the leak sits"
         assert "no guarantee" in body
 
@@ -85,12 +85,12 @@ def test_the_finding_says_what_the_numbers_say(study: layer_section.LayerStudy) 
 def test_it_is_in_the_report_interrupted_or_not(tmp_path: Path) -> None:
     config = audit.AuditConfig(**SMALL, runs=8, sweep=(), label_trials=2)
     report = audit.run(config)
-    found = json.loads(report.to_json())
-    assert found["layers"]["measures"]["layers"] == ["0", "2"]
-    assert found["layers"]["released"]["kind"] == "estimate"
-    for shown in (report.to_html(), report.to_text()):
-        assert "Where the leak sits" in shown
-        assert "layer 2 (10→10)" in shown
+    content = json.loads(report.to_json())
+    assert content["layers"]["measures"]["layers"] == ["0", "2"]
+    assert content["layers"]["released"]["kind"] == "estimate"
+    for output in (report.to_html(), report.to_text()):
+        assert "Where the leak sits" in output
+        assert "layer 2 (10→10)" in output
 
     def interrupt(task: str, done: int, total: int) -> None:
         if task == "where it sits, after noise" and done == 3:
@@ -103,18 +103,19 @@ def test_it_is_in_the_report_interrupted_or_not(tmp_path: Path) -> None:
     assert any(task.startswith("where it sits") for task in tasks)
     assert not any(task.startswith("labels") for task in tasks), "the label study was finished"
     again = json.loads(resumed.to_json())
-    for one in (found, again):
+    for one in (content, again):
         del one["seconds"]
-    assert again == found
+    assert again == content
 
 
 def test_a_finished_study_is_kept_to_the_bit(study: layer_section.LayerStudy, tmp_path: Path) -> None:
     config = audit.AuditConfig(**SMALL)
     for name in ("first", "again"):
-        seen: list[str] = []
-        kept = layer_section.study(config, 2.0, PartialResults(tmp_path, "audit"), lambda task, *_: seen.append(task))  # noqa: B023
-        assert bool(seen) == (name == "first")
-        assert kept.content() == study.content()
+        calls: list[str] = []
+        pieces = PartialResults(tmp_path, "audit")
+        stored = layer_section.study(config, 2.0, pieces, lambda task, *_, calls=calls: calls.append(task))
+        assert bool(calls) == (name == "first")
+        assert stored.content() == study.content()
 
 
 _SCRIPT = """
@@ -137,7 +138,7 @@ def test_no_number_depends_on_the_number_of_threads(study: layer_section.LayerSt
 
 
 def test_a_deeper_model() -> None:
-    found = layer_section.study(audit.AuditConfig(**SMALL, hidden=(12, 8)), 2.0, NOWHERE, lambda *_: None)
-    assert [found.name(i) for i in range(3)] == ["layer 1 (64→12)", "layer 2 (12→8)", "layer 3 (8→10)"]
-    assert len(found.table().rows) == 3
-    assert found.finding()
+    result = layer_section.study(audit.AuditConfig(**SMALL, hidden=(12, 8)), 2.0, NOWHERE, lambda *_: None)
+    assert [result.name(i) for i in range(3)] == ["layer 1 (64→12)", "layer 2 (12→8)", "layer 3 (8→10)"]
+    assert len(result.table().rows) == 3
+    assert result.finding()

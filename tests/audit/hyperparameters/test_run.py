@@ -34,12 +34,12 @@ def test_every_number_carries_kind_confidence_and_adjacency(report: audit.RunRep
                 yield from results(v)
 
     data = json.loads(report.to_json(), parse_constant=lambda word: pytest.fail(f"bare {word} in JSON"))
-    found = list(results(data))
+    records = list(results(data))
     # Per level: three accountants, replacement, two bounds, a reference, a game, an audited ε; then the label study's.
-    assert len(found) >= 2 * 9 + 2 * 5 + 1
-    for result in found:
+    assert len(records) >= 2 * 9 + 2 * 5 + 1
+    for result in records:
         assert result["kind"] in {"upper", "lower", "estimate"}
-        # How much a layer shows of an input is no statement on neighbouring data sets.
+        # How much a layer shows of an input says nothing about neighbouring data sets.
         named = {None} if result["provenance"].startswith("Mo et al.") else {"add-remove", "replace"}
         assert result["assumptions"]["adjacency"] in named
         assert result["method"]
@@ -99,9 +99,9 @@ def test_an_interrupted_audit_goes_on_and_gives_the_same_report(
     with pytest.raises(KeyboardInterrupt):
         audit.run(audit.AuditConfig(**SMALL), folder=tmp_path, progress=interrupt)
     assert [p.name for p in tmp_path.iterdir()] == ["partial"]
-    seen: list[tuple[str, int]] = []
-    resumed = audit.run(audit.AuditConfig(**SMALL), folder=tmp_path, progress=lambda t, d, n: seen.append((t, d)))
-    assert (next(t for t, _ in seen), seen[0][1]) == (seen[0][0], 32)  # the first piece came from the folder
+    calls: list[tuple[str, int]] = []
+    resumed = audit.run(audit.AuditConfig(**SMALL), folder=tmp_path, progress=lambda t, d, n: calls.append((t, d)))
+    assert (next(t for t, _ in calls), calls[0][1]) == (calls[0][0], 32)  # the first piece came from the folder
     for mine, theirs in zip(resumed.points, report.points, strict=True):
         assert mine.attack == theirs.attack
     assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]

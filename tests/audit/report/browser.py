@@ -56,9 +56,9 @@ def measured(pages: list[tuple[str, int]], script: str, folder: Path, *options: 
         folder, *options, "--virtual-time-budget=5000", "--window-size=1400,1000", "--dump-dom",
         f"file://{folder / 'framed.html'}",
     )  # fmt: skip
-    shown = re.search(r'<pre id="answers">(.*?)</pre>', dom, re.DOTALL)
-    assert shown is not None, dom[:500]
-    answers = json.loads(html.unescape(shown[1]))
+    match = re.search(r'<pre id="answers">(.*?)</pre>', dom, re.DOTALL)
+    assert match is not None, dom[:500]
+    answers = json.loads(html.unescape(match[1]))
     assert len(answers) == len(pages)
     return [answers[str(i)] for i in range(len(pages))]
 

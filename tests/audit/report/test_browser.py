@@ -47,17 +47,17 @@ return {folded, unfolded: root.scrollWidth, width: root.clientWidth, hidden, sho
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[str, audit.AuditReport]:
+def by_form() -> dict[str, audit.AuditReport]:
     return {form: report() for form, report in FORMS.items()}
 
 
 @pytest.fixture(scope="module", params=["light", "dark"])
 def answers(
-    request: pytest.FixtureRequest, made: dict[str, audit.AuditReport], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, by_form: dict[str, audit.AuditReport], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, dict[tuple[str, int], Any]]:
     """What the probe says of every page at every width, in one scheme."""
-    asked = [(form, width) for form in made for width in WIDTHS]
-    pages = {form: report.to_html() for form, report in made.items()}
+    asked = [(form, width) for form in by_form for width in WIDTHS]
+    pages = {form: report.to_html() for form, report in by_form.items()}
     options = [browser.DARK] if request.param == "dark" else []
     said = browser.measured([(pages[f], w) for f, w in asked], PROBE, tmp_path_factory.mktemp("browser"), *options)
     return request.param, dict(zip(asked, said, strict=True))
@@ -65,8 +65,8 @@ def answers(
 
 def test_pages_in_a_browser(answers: tuple[str, dict[tuple[str, int], Any]]) -> None:
     """No overflow, folded or unfolded; tables unfold; values are under the pointer; contrast; nothing is requested."""
-    scheme, found = answers
-    for place, page in found.items():
+    scheme, pages = answers
+    for place, page in pages.items():
         assert page["folded"] <= page["width"] == place[1], place
         assert page["unfolded"] <= page["width"], place
         assert (page["hidden"], page["shown"] > 0) == (0, True), place
@@ -79,13 +79,13 @@ def test_pages_in_a_browser(answers: tuple[str, dict[tuple[str, int], Any]]) -> 
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_print_unfolds_the_tables(form: str, made: dict[str, audit.AuditReport], tmp_path: Path) -> None:
+def test_print_unfolds_the_tables(form: str, by_form: dict[str, audit.AuditReport], tmp_path: Path) -> None:
     """Every cell of the folded tables, the assumptions and the configuration are in the PDF."""
 
     def letters(text: str) -> str:
         return "".join(unicodedata.normalize("NFKC", text).split())  # a PDF has ligatures
 
-    report = made[form]
+    report = by_form[form]
     text = letters(browser.printed(report.to_html(), tmp_path))
     assert letters("What we found") in text
     for table in report.tables().values():

@@ -23,12 +23,12 @@ def test_bounds_are_rounded_to_the_side_on_which_they_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "kind", "shown"),
+    ("value", "kind", "text"),
     [(0.70382, "lower", "0.703"), (0.70382, "upper", "0.704"), (0.1, "upper", "0.1"), (4.0, "lower", "4"),
      (np.inf, "upper", "∞")],
 )  # fmt: skip
-def test_short_decimals_stay_what_they_are(value: float, kind: str, shown: str) -> None:
-    assert number(value, 3, kind) == shown
+def test_short_decimals_stay_what_they_are(value: float, kind: str, text: str) -> None:
+    assert number(value, 3, kind) == text
 
 
 def test_results_go_by_their_kind() -> None:

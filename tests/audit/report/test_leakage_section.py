@@ -48,9 +48,9 @@ def _trace() -> Trace:
 
 def test_the_report_on_a_recorded_run_says_where_it_sits(measures: leakage.LeakageByLayer) -> None:
     report = audit.from_trace(_trace()).with_parts(audit.where_it_sits(measures))
-    found = json.loads(report.to_json())
-    assert found["layers"]["measures"]["layers"] == ["0", "3", "5"]
-    assert any(text.startswith("Where the leak sits: ") for text in found["findings"])
+    content = json.loads(report.to_json())
+    assert content["layers"]["measures"]["layers"] == ["0", "3", "5"]
+    assert any(text.startswith("Where the leak sits: ") for text in content["findings"])
     html, text = report.to_html(), report.to_text(110)
     assert "Where the leak sits, layer by layer" in html
     assert html.count("<svg") == 2
@@ -61,12 +61,12 @@ def test_the_report_on_a_recorded_run_says_where_it_sits(measures: leakage.Leaka
 
 
 def test_the_finding_says_what_the_numbers_say(measures: leakage.LeakageByLayer) -> None:
-    (found,) = audit.where_it_sits(measures).findings
-    assert isinstance(found, Finding)
-    assert "about bright layer" in found
-    assert "about coin no layer shows more" in found
-    assert found.verdict.endswith("never asks for: bright.")
-    assert "score" in found
+    (finding,) = audit.where_it_sits(measures).findings
+    assert isinstance(finding, Finding)
+    assert "about bright layer" in finding
+    assert "about coin no layer shows more" in finding
+    assert finding.verdict.endswith("never asks for: bright.")
+    assert "score" in finding
     bare = dataclasses.replace(measures, latent={}, original=None)
     (short,) = audit.where_it_sits(bare).findings
     assert isinstance(short, Finding)

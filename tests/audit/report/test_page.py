@@ -21,8 +21,8 @@ VOID = {"meta", "br", "link", "img", "hr", "input"}
     ids=["trace", "scores", "claim", "run"],
 )
 def report(request: pytest.FixtureRequest) -> audit.AuditReport:
-    made: audit.AuditReport = request.param()
-    return made
+    whole: audit.AuditReport = request.param()
+    return whole
 
 
 @pytest.fixture(scope="module")

@@ -43,22 +43,22 @@ LABELS = np.arange(580) < 300
 )
 def test_layouts_of_other_tools_are_recognised(arrays: dict[str, Any], tool: str, tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "s.npz", **arrays)
-    found = audit.from_scores(tmp_path / "s.npz", adjacency="add-remove")
-    assert tool in found.source
-    assert (found.members, found.non_members) == (300, 280)
-    assert found.area.value == pytest.approx(stats.mannwhitneyu(INSIDE, OUTSIDE).statistic / (300 * 280), abs=1e-9)
+    result = audit.from_scores(tmp_path / "s.npz", adjacency="add-remove")
+    assert tool in result.source
+    assert (result.members, result.non_members) == (300, 280)
+    assert result.area.value == pytest.approx(stats.mannwhitneyu(INSIDE, OUTSIDE).statistic / (300 * 280), abs=1e-9)
 
 
 def test_csv_with_one_row_per_score_and_with_two_columns(tmp_path: Path) -> None:
     path = tmp_path / "s.csv"
     rows = "".join(f"{s!r};{'Member' if m else 'non-member'}\n" for s, m in zip(BOTH.tolist(), LABELS, strict=True))
     path.write_text("\ufeffscore;member\n" + rows, encoding="utf-8")
-    found = audit.read_scores(path)
-    np.testing.assert_array_equal(found.members, INSIDE)
-    np.testing.assert_array_equal(found.non_members, OUTSIDE)
+    result = audit.read_scores(path)
+    np.testing.assert_array_equal(result.members, INSIDE)
+    np.testing.assert_array_equal(result.non_members, OUTSIDE)
     path.write_text("a,Members,Non Members\nx,1.5,0.5\nx,2,\n\n", encoding="utf-8")
-    found = audit.read_scores(path)
-    assert (found.members.tolist(), found.non_members.tolist()) == ([1.5, 2.0], [0.5])
+    result = audit.read_scores(path)
+    assert (result.members.tolist(), result.non_members.tolist()) == ([1.5, 2.0], [0.5])
     path.write_text("a,b\n1,0\n2,1\n", encoding="utf-8")
     assert audit.read_scores(path, values="a", labels="b").members.tolist() == [2.0]
     assert audit.read_scores(path, members="a", non_members="b").non_members.tolist() == [0.0, 1.0]
@@ -181,10 +181,10 @@ def test_the_intervals_cover_as_often_as_they_say() -> None:
     for _ in range(1000):
         a, b = rng.normal(1, 1, 80), rng.normal(0, 1, 120)
         for f in levels:
-            found = from_scores.rate_limits(a, b, f, 0.95, ())
-            assert found is not None
-            assert found.interval is not None
-            missed[f] += not found.interval[0] <= truth[f] <= found.interval[1]
+            result = from_scores.rate_limits(a, b, f, 0.95, ())
+            assert result is not None
+            assert result.interval is not None
+            missed[f] += not result.interval[0] <= truth[f] <= result.interval[1]
         value = from_scores.area(a, b)
         low, high = from_scores.area_limits(value, 80, 0.95)
         assert low <= value <= high
@@ -206,9 +206,11 @@ def test_scores_that_say_nothing_prove_nothing() -> None:
     above = {"coins": 0, "retrained": 0}
     for i in range(200):
         scores, coins = rng.standard_normal(100), rng.random(100) < 0.5
-        for how, given in (("coins", True), ("retrained", audit.Retrained(seed=i))):
-            found = audit.from_scores(scores[coins], scores[~coins], delta=0.0, adjacency="add-remove", **{how: given})
-            above[how] += float(found.epsilon.value) > 0
+        for how, design in (("coins", True), ("retrained", audit.Retrained(seed=i))):
+            result = audit.from_scores(
+                scores[coins], scores[~coins], delta=0.0, adjacency="add-remove", **{how: design}
+            )
+            above[how] += float(result.epsilon.value) > 0
     assert max(above.values()) <= stats.binom.ppf(0.999, 200, 0.05)
 
 
@@ -228,12 +230,12 @@ def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_held_against_it() -> 
         untested = audit.from_scores(INSIDE + 3, OUTSIDE, claimed_epsilon=50.0, **{how: True}, adjacency="add-remove")
         assert (untested.passed, untested.tone) == (True, "neutral")
         assert untested.word == "Not tested: this audit could not have contradicted the claim."
-        kept = audit.from_scores(
+        report = audit.from_scores(
             INSIDE[:150], OUTSIDE[:150], claimed_epsilon=2.0, **{how: True}, adjacency="add-remove"
         )
-        assert (kept.word, kept.tone) == ("Consistent with its claim.", "good")
-        assert kept.ceiling is not None
-        assert 2.0 < kept.ceiling < 50.0
+        assert (report.word, report.tone) == ("Consistent with its claim.", "good")
+        assert report.ceiling is not None
+        assert 2.0 < report.ceiling < 50.0
         assert not audit.from_scores(INSIDE + 3, OUTSIDE, **{how: True}, adjacency="add-remove").with_limit(0.1).passed
     replaced = audit.from_scores(INSIDE, OUTSIDE, retrained=True, adjacency="replace")
     assert replaced.epsilon.adjacency == "replace"
@@ -289,12 +291,12 @@ def test_the_report_is_json_one_page_and_fits_a_terminal(tmp_path: Path) -> None
 def test_the_area_is_printed_with_an_interval_that_holds_its_own() -> None:
     for shift in np.linspace(0, 2, 20):
         report = audit.from_scores(INSIDE + shift, OUTSIDE, adjacency="add-remove")
-        shown = re.search(r"area under the ROC curve of \d\.\d+ \((\d\.\d{3})–(\d\.\d{3}), 95%", report.verdict())
-        assert shown
+        match = re.search(r"area under the ROC curve of \d\.\d+ \((\d\.\d{3})–(\d\.\d{3}), 95%", report.verdict())
+        assert match
         low, high = report.area.interval  # type: ignore[misc]
-        assert float(shown[1]) <= low
-        assert high <= float(shown[2])
-        assert f"{shown[1]}–{shown[2]}" in report.to_text()
+        assert float(match[1]) <= low
+        assert high <= float(match[2])
+        assert f"{match[1]}–{match[2]}" in report.to_text()
 
 
 def test_what_claims_and_limits_are_held_against_is_said_with_its_own_confidence() -> None:
@@ -378,9 +380,9 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
-    given = {"members": INSIDE, "non_members": OUTSIDE, **arguments}
+    settings = {"members": INSIDE, "non_members": OUTSIDE, **arguments}
     with pytest.raises((error, ValueError), match=message):
-        audit.from_scores(**{"adjacency": "add-remove", **given})
+        audit.from_scores(**{"adjacency": "add-remove", **settings})
 
 
 def test_scores_ask_for_the_adjacency_unless_coins_decided_who_is_a_member() -> None:

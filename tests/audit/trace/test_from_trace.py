@@ -27,7 +27,7 @@ def _simulated(
     n = len(members)
     noise_scale = sigma if actual is None else actual
     membership, pairs, base = np.zeros(n), np.zeros((n, n)), np.zeros(n)
-    seen = np.zeros(n, dtype=np.int64)
+    times_seen = np.zeros(n, dtype=np.int64)
 
     def ratio(dots: np.ndarray) -> np.ndarray:
         return np.log1p(rate * np.expm1((2 * dots - 1) / (2 * sigma**2)))
@@ -35,7 +35,7 @@ def _simulated(
     for _ in range(steps):
         inside = members & (rng.random(n) < rate)
         noise = noise_scale * rng.standard_normal(n)
-        seen += inside
+        times_seen += inside
         membership += ratio(noise + inside)
         base += ratio(noise)
         pairs[np.arange(n), np.arange(n)] += np.where(inside, ratio(noise + 1) - ratio(noise), 0.0)
@@ -43,7 +43,7 @@ def _simulated(
         noise_multiplier=np.full(steps, sigma), max_grad_norm=np.ones(steps),
         batch_rows=np.random.default_rng(1).binomial(33, rate, steps), sample_rate=rate, expected_batch_size=10.0,
         members=members,
-        members_given=True, times_seen=seen, clipped_share=np.ones(n), membership_sum=membership,
+        members_given=True, times_seen=times_seen, clipped_share=np.ones(n), membership_sum=membership,
         membership_likelihood=membership, pair_sum=pairs + base, pair_likelihood=pairs + base,
     )  # fmt: skip
 
@@ -58,9 +58,9 @@ def test_the_attack_on_orthogonal_candidates_is_below_its_bound_and_above_guessi
         assert float(named.value) > 1 / size + 5 * np.sqrt(0.25 / 400)
     assert report.passed
     assert report.audited is None
-    for found, bound in zip(report.found_at_fpr, report.at_fpr.value, strict=True):
-        assert found is not None
-        assert float(found.value) < bound + 0.1
+    for measured, bound in zip(report.found_at_fpr, report.at_fpr.value, strict=True):
+        assert measured is not None
+        assert float(measured.value) < bound + 0.1
 
 
 def test_the_expectation_over_random_rivals_is_what_enumeration_gives() -> None:
@@ -83,8 +83,8 @@ def test_scores_that_say_nothing_prove_nothing() -> None:
     false = 0
     for _ in range(1000):
         members = rng.random(60) < 0.5
-        found = audited(rng.standard_normal(60), members, 0.0, 0.95)
-        false += float(found.value) > 0
+        result = audited(rng.standard_normal(60), members, 0.0, 0.95)
+        false += float(result.value) > 0
     assert false <= stats.binom.ppf(0.999, 1000, 0.05)
 
 
@@ -246,8 +246,8 @@ def test_a_limit_is_failed_by_a_number_that_is_seen_to_be_above_it() -> None:
     assert "prove = 4.00004 (lower, 95% confidence, add/remove adjacency) is above the limit 4." in exceeded
     assert "prove = 4.00004 (" in close.limit_kept()
     assert "schedule = 3.9 (" in close.limit_kept()
-    kept = dataclasses.replace(close, epsilon=dataclasses.replace(report.epsilon, value=3.99999)).with_limit(3.999995)
-    assert "schedule = 3.99999 (" in kept.limit_kept(), "rounded up to 4 it would be seen above its limit"
+    within = dataclasses.replace(close, epsilon=dataclasses.replace(report.epsilon, value=3.99999)).with_limit(3.999995)
+    assert "schedule = 3.99999 (" in within.limit_kept(), "rounded up to 4 it would be seen above its limit"
     endless = dataclasses.replace(report, epsilon=dataclasses.replace(report.epsilon, value=np.inf))
     assert "schedule = ∞ (" in endless.with_limit(4.0).exceeded[0]
 
@@ -255,12 +255,12 @@ def test_a_limit_is_failed_by_a_number_that_is_seen_to_be_above_it() -> None:
 def test_the_area_is_printed_with_an_interval_that_holds_its_own() -> None:
     for seed in range(6):
         report = audit.from_trace(_simulated(np.arange(60) < 30, sigma=2.0, seed=seed))
-        found = re.search(r"95% interval (\d\.\d+)–(\d\.\d+)\)\. Guessing gives 0\.5", report.findings()[2])
-        assert found
+        result = re.search(r"95% interval (\d\.\d+)–(\d\.\d+)\)\. Guessing gives 0\.5", report.findings()[2])
+        assert result
         assert report.area is not None
         low, high = report.area.interval  # type: ignore[misc]
-        assert float(found[1]) <= low
-        assert high <= float(found[2])
+        assert float(result[1]) <= low
+        assert high <= float(result[2])
 
 
 def test_one_batch_is_no_batches() -> None:

@@ -24,9 +24,9 @@ def _finding(report: audit.TraceReport, about: str) -> Any:
     return next(f for f in report.findings() if f.startswith(about))
 
 
-def _compared(found: Measured, bound: float) -> Compared:
+def _compared(measured: Measured, bound: float) -> Compared:
     return Compared(
-        what="Naming", found=found, bound=bound, lift=1.0, members=60, non_members=60, alike=True
+        what="Naming", found=measured, bound=bound, lift=1.0, members=60, non_members=60, alike=True
     )  # fmt: skip
 
 
@@ -35,14 +35,14 @@ def test_scores_that_say_nothing_are_seldom_said_to_tell_members(tied: bool) -> 
     """400 score sets of 50 and 50 under the null: "can be told" in at most 5%, up to a 99.9% binomial limit."""
     rng = np.random.default_rng(11)
     report = audit.from_trace(_simulated(np.arange(100) < 50, sigma=300.0))
-    told = 0
+    claims = 0
     for _ in range(400):
         scores = rng.integers(0, 6, 100).astype(float) if tied else rng.standard_normal(100)
         null = dataclasses.replace(report, area=separation(scores[:50], scores[50:], 0.95))
         verdict = _finding(null, "Membership").verdict
         assert ("can be told" in verdict) != ("These 100 candidates do not tell members from guessing." in verdict)
-        told += "can be told" in verdict
-    assert told <= stats.binom.ppf(0.999, 400, 0.05)
+        claims += "can be told" in verdict
+    assert claims <= stats.binom.ppf(0.999, 400, 0.05)
 
 
 def test_members_who_can_be_told_are_said_to_be() -> None:
@@ -96,12 +96,12 @@ def test_intervals_cover_the_rates_of_the_population() -> None:
     area, inside, outside = names[2], np.arange(60), np.arange(60, 120)
     missed: dict[Any, int] = {}
 
-    def count(key: Any, found: Measured | None, value: float) -> None:
-        assert found is not None
-        assert found.interval is not None
-        assert found.confidence == 0.95
-        low, high = found.interval
-        assert low <= found.value <= high
+    def count(key: Any, measured: Measured | None, value: float) -> None:
+        assert measured is not None
+        assert measured.interval is not None
+        assert measured.confidence == 0.95
+        low, high = measured.interval
+        assert low <= measured.value <= high
         missed[key] = missed.get(key, 0) + (not low <= value <= high)
 
     for _ in range(400):
@@ -127,9 +127,9 @@ def test_an_attack_at_its_bound_is_above_it_by_chance_and_seldom_with_its_interv
     for _ in range(400):
         inside, outside = rng.standard_normal(120) + 1, rng.standard_normal(120)
         rows = [
-            _compared(found, bound)
+            _compared(measured, bound)
             for fpr, bound in bounds.items()
-            if (found := rate_at(inside, outside, fpr, LEVEL)) is not None
+            if (measured := rate_at(inside, outside, fpr, LEVEL)) is not None
         ]
         assert len(rows) == 3
         above += any(r.above for r in rows)
@@ -148,9 +148,9 @@ def test_a_rate_above_its_bound_is_explained_in_the_report() -> None:
     for seed in range(6):
         report = audit.from_trace(_simulated(np.arange(100) < 50, sigma=2.0, seed=seed), num_candidates=10)
         assert report.passed
-        for found, bound in zip(report.found_at_fpr, report.at_fpr.value, strict=True):
-            if found is not None and float(found.value) > bound:
-                low, high = found.interval  # type: ignore[misc]
+        for measured, bound in zip(report.found_at_fpr, report.at_fpr.value, strict=True):
+            if measured is not None and float(measured.value) > bound:
+                low, high = measured.interval  # type: ignore[misc]
                 said = _finding(report, "Membership").verdict
                 assert low <= bound <= high
                 assert "is above the bound" in said
@@ -200,10 +200,10 @@ def test_noise_that_all_candidates_share_contradicts_no_correct_run() -> None:
 
 def test_an_interval_above_the_bound_is_not_called_consistent() -> None:
     report = audit.from_trace(_simulated(np.arange(100) < 50, sigma=2.0))
-    found = report.named[0]
-    assert found is not None
+    naming = report.named[0]
+    assert naming is not None
     bound = float(report.reconstruction[0].value)
-    odd = dataclasses.replace(found, value=bound + 0.1, interval=(bound + 0.01, 1.0))
+    odd = dataclasses.replace(naming, value=bound + 0.1, interval=(bound + 0.01, 1.0))
     report = dataclasses.replace(report, named=(odd, *report.named[1:]))
     assert report.passed
     assert report.word == "Above a bound: check."
@@ -229,15 +229,15 @@ def test_members_recognised_in_batches_are_held_against_what_sampling_allows() -
     whether picked or not, in a run that is as recorded: fixed seed.
     """
     whole = _simulated(np.arange(1000) < 700, sigma=0.4, steps=1, rate=0.1, seed=4)
-    kept = np.flatnonzero((whole.times_seen > 0) | (np.arange(1000) >= 700))
+    chosen = np.flatnonzero((whole.times_seen > 0) | (np.arange(1000) >= 700))
     fields = vars(whole)
     for name in ("times_seen", "clipped_share", "membership_sum", "membership_likelihood"):
-        fields = {**fields, name: fields[name][kept]}
+        fields = {**fields, name: fields[name][chosen]}
     for name in ("pair_sum", "pair_likelihood"):
-        fields = {**fields, name: fields[name][np.ix_(kept, kept)]}
+        fields = {**fields, name: fields[name][np.ix_(chosen, chosen)]}
     fields = {**fields, "members": fields["times_seen"] > 0}
-    told = audit.from_trace(Trace(**{**fields, "members_given": True}))
-    assert told.word == "Above a bound: check."
+    stated = audit.from_trace(Trace(**{**fields, "members_given": True}))
+    assert stated.word == "Above a bound: check."
     report = audit.from_trace(Trace(**{**fields, "members_given": False}))
     assert report.picked == pytest.approx(0.1)
     assert report.word == "Measured."
@@ -266,15 +266,16 @@ def test_a_rate_stands_beside_the_bound_that_it_is_held_against(monkeypatch: pyt
         *zip(report.named, [float(b.value) for b in report.reconstruction], strict=True),
         *zip(report.found_at_fpr, np.atleast_1d(report.at_fpr.value).tolist(), strict=True),
     ]
-    assert any(found is not None and bound < float(found.value) for found, bound in sides)
-    for row, (found, bound) in zip(table.rows, sides, strict=True):
-        assert found is not None
-        held = min(1.0, bound / report.lift)
-        assert float(found.value) <= held
-        assert row.cells[3].text == percent(held, "upper")
+    assert any(measured is not None and bound < float(measured.value) for measured, bound in sides)
+    for row, (measured, bound) in zip(table.rows, sides, strict=True):
+        assert measured is not None
+        lifted = min(1.0, bound / report.lift)
+        assert float(measured.value) <= lifted
+        assert row.cells[3].text == percent(lifted, "upper")
         assert row.cells[3].note == f"{percent(bound, 'upper')} / 30.0%"
         assert any(
-            f"held against {percent(held, 'upper')}" in said or f"no attacker beats {percent(held, 'upper')}" in said
+            f"held against {percent(lifted, 'upper')}" in said
+            or f"no attacker beats {percent(lifted, 'upper')}" in said
             for said in report.findings()
         )
     for about in ("Reconstruction", "Membership"):
@@ -299,12 +300,16 @@ def test_a_rate_stands_beside_the_bound_that_it_is_held_against(monkeypatch: pyt
 
 
 def test_a_rate_above_its_lifted_bound_is_said_to_be_above_that() -> None:
-    found = _recognised(sigma=0.6, steps=1, rate=0.3, members=400).named[0]
-    assert found is not None
-    beside = dataclasses.replace(_compared(dataclasses.replace(found, value=0.5, interval=(0.3, 0.7)), 0.2), lift=0.8)
-    assert beside.above
-    assert "is above the bound 25.0% for members that sampling picked (bound / 80.0%), and so is the" in beside.said()
-    assert not dataclasses.replace(beside, lift=0.3).above
+    naming = _recognised(sigma=0.6, steps=1, rate=0.3, members=400).named[0]
+    assert naming is not None
+    comparison = dataclasses.replace(
+        _compared(dataclasses.replace(naming, value=0.5, interval=(0.3, 0.7)), 0.2), lift=0.8
+    )
+    assert comparison.above
+    assert (
+        "is above the bound 25.0% for members that sampling picked (bound / 80.0%), and so is the" in comparison.said()
+    )
+    assert not dataclasses.replace(comparison, lift=0.3).above
 
 
 def test_where_sampling_picks_every_row_or_the_members_are_given_bounds_stand_as_they_are() -> None:
@@ -320,9 +325,9 @@ def test_the_json_holds_p_value_intervals_and_confidence() -> None:
     read = json.loads(report.to_json())
     assert read["config"]["confidence"] == 0.9
     assert 0 < read["area"]["p_value"] <= 1
-    for found in (read["area"], *read["named"], *read["found_at_fpr"]):
-        if found is not None:
-            assert found["kind"] == "estimate"
-            assert found["confidence"] == 0.9
-            assert len(found["interval"]) == 2
+    for measured in (read["area"], *read["named"], *read["found_at_fpr"]):
+        if measured is not None:
+            assert measured["kind"] == "estimate"
+            assert measured["confidence"] == 0.9
+            assert len(measured["interval"]) == 2
     assert "90% interval" in report.to_text()

@@ -22,8 +22,8 @@ DELTA = 1e-5
 
 def part(unrecorded: Any = ((0, 8.0, 1.0, 60),), *, complete: bool = True, **fields: Any) -> Trace:
     """Twenty recorded steps at σ = 8 of full batches, for which every bound has a closed form."""
-    given = {"noise_multiplier": np.full(20, 8.0), "sample_rate": 1.0, **fields}
-    return dataclasses.replace(orthogonal(60), unrecorded=unrecorded, complete=complete, **given)
+    settings = {"noise_multiplier": np.full(20, 8.0), "sample_rate": 1.0, **fields}
+    return dataclasses.replace(orthogonal(60), unrecorded=unrecorded, complete=complete, **settings)
 
 
 def sampled(unrecorded: Any = ((0, 2.0, 0.3, 60),), **fields: Any) -> Trace:
@@ -159,15 +159,15 @@ def test_a_part_alone_can_contradict() -> None:
     assert audit.from_trace(OLD).with_limit(0.5).passed is False
     members = np.arange(600) < 300
     scores = np.where(members, 50.0, 0.0)
-    told = dataclasses.replace(
+    stated = dataclasses.replace(
         orthogonal(600),
         membership_likelihood=scores,
         complete=False,
         noise_multiplier=np.full(20, 90.0),
         sample_rate=1.0,
     )
-    assert audit.from_trace(told, coins=True).passed is None, "the run may have had steps that give so much away"
-    caught = audit.from_trace(told, coins=True, claimed_epsilon=1.0)
+    assert audit.from_trace(stated, coins=True).passed is None, "the run may have had steps that give so much away"
+    caught = audit.from_trace(stated, coins=True, claimed_epsilon=1.0)
     assert caught.passed is False
     assert "Guesses at the coins prove" in caught.verdict()
     assert "the run does not do what its claim says" in caught.verdict()
@@ -216,18 +216,18 @@ def test_members_that_were_recognised_in_a_part_are_not_held_against_bounds() ->
 
 def test_the_commands_exit_codes(tmp_path: Path) -> None:
     COUNTED.save(tmp_path / "trace.npz")
-    given = ("--trace", tmp_path / "trace.npz", "--json", tmp_path / "report.json")
+    command = ("--trace", tmp_path / "trace.npz", "--json", tmp_path / "report.json")
     for options in (("--epsilon", 100), ("--fail-above", 100), ("--coins",)):
-        done = run(*given, *options)
+        done = run(*command, *options)
         assert done.exit_code == 2, done.output
         assert re.search(r"^GATE NOT DECIDED: what else was trained is not known", done.stderr, re.MULTILINE)
         assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["passed"] is None
-    assert run(*given).exit_code == 0, "nothing was to be judged"
+    assert run(*command).exit_code == 0, "nothing was to be judged"
     for options in (("--epsilon", 0.5), ("--fail-above", 0.5)):
-        assert run(*given, *options).exit_code == 1
-    assert run(*given, "--fail-above", 100, "--steps", 80).exit_code == 0
-    assert run(*given, "--fail-above", 1, "--steps", 80).exit_code == 1
-    wrong = run(*given, "--steps", 3)
+        assert run(*command, *options).exit_code == 1
+    assert run(*command, "--fail-above", 100, "--steps", 80).exit_code == 0
+    assert run(*command, "--fail-above", 1, "--steps", 80).exit_code == 1
+    wrong = run(*command, "--steps", 3)
     assert wrong.exit_code == 2
     assert "steps=3" in wrong.stderr
 
@@ -235,9 +235,9 @@ def test_the_commands_exit_codes(tmp_path: Path) -> None:
 def test_a_file_that_knows_its_run_is_judged_whole(tmp_path: Path) -> None:
     part().save(tmp_path / "trace.npz")
     whole = float(audit.from_trace(part()).epsilon.value)
-    given = ("--trace", tmp_path / "trace.npz", "--json", tmp_path / "report.json")
-    assert run(*given, "--fail-above", whole * 1.01).exit_code == 0
-    assert run(*given, "--fail-above", whole * 0.99).exit_code == 1
+    options = ("--trace", tmp_path / "trace.npz", "--json", tmp_path / "report.json")
+    assert run(*options, "--fail-above", whole * 1.01).exit_code == 0
+    assert run(*options, "--fail-above", whole * 0.99).exit_code == 1
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")

@@ -35,7 +35,7 @@ def test_null_audits_are_rarely_positive(select: str, family: str) -> None:
     positive = 0
     for i in range(500):
         four = {f"k={k}": (rng.normal(size=40), rng.normal(size=40), k) for k in (1, 2, 4, 8)}
-        found = bounds.epsilon_lower_bound_best(
+        bound = bounds.epsilon_lower_bound_best(
             four,
             threshold=_threshold(select, i),
             hypothesis=bounds.Hypothesis(family),
@@ -43,7 +43,7 @@ def test_null_audits_are_rarely_positive(select: str, family: str) -> None:
             delta=1e-5 if family == "gdp" else 0.0,
             adjacency="replace",
         )
-        positive += found.value > 0
+        positive += bound.value > 0
     assert positive <= stats.binom.ppf(1 - 1e-4, 500, 0.05)
 
 
@@ -54,16 +54,16 @@ def test_the_better_of_two_is_found() -> None:
         "strong": (rng.normal(3, size=400), rng.normal(size=400), 1),
     }
     for select in WAYS:
-        found = bounds.epsilon_lower_bound_best(
+        bound = bounds.epsilon_lower_bound_best(
             both,
             threshold=_threshold(select),
             hypothesis=bounds.Hypothesis("gdp"),
             delta=1e-5,
             adjacency="replace",
         )
-        assert found.chosen == "strong"
-        assert found.mu is not None
-        assert 1.5 < found.mu < 3
+        assert bound.chosen == "strong"
+        assert bound.mu is not None
+        assert 1.5 < bound.mu < 3
 
 
 def test_audits_that_share_trials_are_split_alike() -> None:
@@ -89,7 +89,7 @@ def test_trials_of_one_number_may_share_their_randomness() -> None:
     for i in range(500):
         shared = rng.normal(size=120)
         inside, outside = shared + rng.normal(size=(2, 120)) / 2
-        found = bounds.epsilon_lower_bound_from_scores(
+        bound = bounds.epsilon_lower_bound_from_scores(
             inside,
             outside,
             threshold=bounds.SplitThreshold(seed=i),
@@ -97,7 +97,7 @@ def test_trials_of_one_number_may_share_their_randomness() -> None:
             confidence=0.95,
             adjacency="replace",
         )
-        positive += found.value > 0
+        positive += bound.value > 0
     assert positive <= stats.binom.ppf(1 - 1e-4, 500, 0.05)
 
 

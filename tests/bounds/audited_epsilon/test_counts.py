@@ -253,7 +253,7 @@ def test_coverage_of_gdp_on_the_gaussian_mechanism(mu: float, k: int) -> None:
     n, audits = 300, 1500
     a = rng.binomial(n, stats.norm.sf(0.3 - k * mu), audits)
     b = rng.binomial(n, stats.norm.sf(0.3), audits)
-    found = [
+    values = [
         bounds.epsilon_lower_bound(
             int(i),
             int(o),
@@ -266,8 +266,8 @@ def test_coverage_of_gdp_on_the_gaussian_mechanism(mu: float, k: int) -> None:
         ).mu
         for i, o in zip(a, b, strict=True)
     ]
-    assert sum(m > mu for m in found) <= stats.binom.ppf(1 - 1e-4, audits, 0.1)
-    assert np.median(found) >= 0.4 * mu
+    assert sum(m > mu for m in values) <= stats.binom.ppf(1 - 1e-4, audits, 0.1)
+    assert np.median(values) >= 0.4 * mu
 
 
 def test_directions() -> None:

@@ -9,9 +9,9 @@ from leakcore import bounds
 
 
 def test_accuracy_as_the_text_has_it() -> None:
-    found = bounds.epsilon_from_membership(750, 1000)
-    assert found.value == pytest.approx(math.log(3))
-    assert (found.kind, found.confidence, found.accuracy) == ("estimate", None, 0.75)
+    result = bounds.epsilon_from_membership(750, 1000)
+    assert result.value == pytest.approx(math.log(3))
+    assert (result.kind, result.confidence, result.accuracy) == ("estimate", None, 0.75)
     assert bounds.epsilon_from_membership(400, 1000).value == 0
     assert bounds.epsilon_from_membership(5, 5).value == math.inf
 

@@ -45,8 +45,8 @@ def test_coverage_on_randomised_response_of_every_canary(epsilon: float) -> None
     rng = np.random.default_rng(31)
     m, audits = 300, 4000
     counts = rng.binomial(m, 1 / (1 + math.exp(-epsilon)), audits)
-    found = {int(c): bounds.epsilon_lower_bound_one_run(int(c), m, m, confidence=0.95).value for c in set(counts)}
-    misses = sum(found[int(c)] > epsilon for c in counts)
+    bound = {int(c): bounds.epsilon_lower_bound_one_run(int(c), m, m, confidence=0.95).value for c in set(counts)}
+    misses = sum(bound[int(c)] > epsilon for c in counts)
     assert misses <= stats.binom.ppf(1 - 1e-4, audits, 0.05)
     assert misses >= stats.binom.ppf(1e-4, audits, 0.02)  # and the test can fail
 

@@ -19,53 +19,53 @@ def _solve(x: np.ndarray, y: np.ndarray, weight: float) -> np.ndarray:
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
 def test_the_separation_is_that_of_the_solved_problems(targets: np.ndarray | None, scale: float) -> None:
     x, y = scale * X, np.zeros(60) if targets is None else targets
-    found = bounds.ridge_output_perturbation(x, targets, regularisation=0.3, epsilon=1.0, delta=1e-5)
+    bound = bounds.ridge_output_perturbation(x, targets, regularisation=0.3, epsilon=1.0, delta=1e-5)
     before = _solve(x, y, 0.3)
-    after = _solve(np.vstack([x, found.poison]), np.append(y, found.poison_target), 0.3)
-    assert abs((after - before) @ found.poison) == pytest.approx(found.separation, rel=1e-9)
+    after = _solve(np.vstack([x, bound.poison]), np.append(y, bound.poison_target), 0.3)
+    assert abs((after - before) @ bound.poison) == pytest.approx(bound.separation, rel=1e-9)
     # All of it lies along the poison.
-    assert np.linalg.norm(after - before) == pytest.approx(found.separation, rel=1e-6)
-    assert found.separation >= 1 / (0.3 + found.direction_value**2 + 1) * (1 - 1e-12)
+    assert np.linalg.norm(after - before) == pytest.approx(bound.separation, rel=1e-6)
+    assert bound.separation >= 1 / (0.3 + bound.direction_value**2 + 1) * (1 - 1e-12)
 
 
 def test_the_printed_constant_is_no_bound_where_the_singular_value_exceeds_one() -> None:
     """E10: with σ_d = 3 the printed c is 0.5/(λ + 4), half the distance of the means is 0.5/(λ + 10)."""
     x = 3 * np.eye(4)
-    found = bounds.ridge_output_perturbation(x, regularisation=1e-3, epsilon=1.0, delta=1e-5)
-    moved = _solve(np.vstack([x, found.poison]), np.append(np.zeros(4), 1.0), 1e-3) @ found.poison
+    bound = bounds.ridge_output_perturbation(x, regularisation=1e-3, epsilon=1.0, delta=1e-5)
+    moved = _solve(np.vstack([x, bound.poison]), np.append(np.zeros(4), 1.0), 1e-3) @ bound.poison
     assert moved / 2 == pytest.approx(0.5 / (1e-3 + 10), rel=1e-9)
     assert moved < 0.5 / (1e-3 + 4)
-    assert found.printed > found.best
+    assert bound.printed > bound.best
     small = bounds.ridge_output_perturbation(0.1 * np.eye(4), regularisation=0.5, epsilon=1.0, delta=1e-5)
     assert small.printed < 2 * (2 * small.success - 1) * 1.01
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 8.0])
 def test_the_order_of_the_numbers(epsilon: float) -> None:
-    found = bounds.ridge_output_perturbation(X, Y, regularisation=0.5, epsilon=epsilon, delta=1e-5)
-    assert 0 < found.value <= found.best <= found.promised
+    bound = bounds.ridge_output_perturbation(X, Y, regularisation=0.5, epsilon=epsilon, delta=1e-5)
+    assert 0 < bound.value <= bound.best <= bound.promised
     if epsilon <= 1:
-        assert found.promised <= found.claimed
-    assert (found.kind, found.confidence, found.adjacency) == ("lower", None, "replace")
-    assert found.to_dict()["claimed"] == epsilon
+        assert bound.promised <= bound.claimed
+    assert (bound.kind, bound.confidence, bound.adjacency) == ("lower", None, "replace")
+    assert bound.to_dict()["claimed"] == epsilon
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
 def test_our_audit_of_the_released_coefficients_finds_the_closed_form(epsilon: float) -> None:
     """2,000,000 releases on each data set: not above the truth (99.9%, fixed seed), and within 15% of it."""
     weight, delta, trials = 10.0, 1e-5, 2_000_000
-    found = bounds.ridge_output_perturbation(X, Y, regularisation=weight, epsilon=epsilon, delta=delta)
+    bound = bounds.ridge_output_perturbation(X, Y, regularisation=weight, epsilon=epsilon, delta=delta)
     before = _solve(X, Y, weight)
-    after = _solve(np.vstack([X, found.poison]), np.append(Y, found.poison_target), weight)
+    after = _solve(np.vstack([X, bound.poison]), np.append(Y, bound.poison_target), weight)
     rng = np.random.default_rng(11)
     # Only what lies along the poison tells the data sets apart.
     out, into = (
-        found.poison_target * (w @ found.poison + found.noise * rng.normal(size=trials)) for w in (before, after)
+        bound.poison_target * (w @ bound.poison + bound.noise * rng.normal(size=trials)) for w in (before, after)
     )
-    middle = found.poison_target * 0.5 * (before + after) @ found.poison
+    middle = bound.poison_target * 0.5 * (before + after) @ bound.poison
     hits = int((into >= middle).sum()), int((out >= middle).sum())
     fixed = bounds.epsilon_lower_bound(*hits, trials, confidence=0.999, delta=delta, adjacency="replace")
-    assert 0.85 * found.value <= fixed.value <= found.value
+    assert 0.85 * bound.value <= fixed.value <= bound.value
     gaussian = bounds.epsilon_lower_bound(
         *hits,
         trials,
@@ -75,8 +75,8 @@ def test_our_audit_of_the_released_coefficients_finds_the_closed_form(epsilon: f
         adjacency="replace",
     )
     assert gaussian.mu is not None
-    assert 0.85 * found.separation / found.noise <= gaussian.mu <= found.separation / found.noise
-    assert gaussian.value <= found.best
+    assert 0.85 * bound.separation / bound.noise <= gaussian.mu <= bound.separation / bound.noise
+    assert gaussian.value <= bound.best
 
 
 def test_what_is_not_promised_is_said() -> None:
@@ -108,10 +108,10 @@ def test_a_small_singular_value_is_not_lost_in_the_square_of_a_large_one(seed: i
     rng = np.random.default_rng(seed)
     left, right = (np.linalg.qr(rng.standard_normal(shape))[0] for shape in ((50, 5), (5, 5)))
     x = (left * np.array([large, large, large, large, 3.0])) @ right.T
-    found = bounds.ridge_output_perturbation(x, regularisation=1.0, epsilon=100.0, delta=1e-5)
+    bound = bounds.ridge_output_perturbation(x, regularisation=1.0, epsilon=100.0, delta=1e-5)
     truth = 1 / (1 + 9 + 1)
-    assert truth * (1 - 1e-5) <= found.separation <= truth
-    assert found.direction_value == pytest.approx(3, rel=1e-5)
+    assert truth * (1 - 1e-5) <= bound.separation <= truth
+    assert bound.direction_value == pytest.approx(3, rel=1e-5)
 
 
 def test_targets_whose_pull_is_lost_in_rounding_are_refused() -> None:
@@ -122,7 +122,7 @@ def test_targets_whose_pull_is_lost_in_rounding_are_refused() -> None:
 
 
 def test_fewer_rows_than_dimensions_leave_a_direction_free() -> None:
-    found = bounds.ridge_output_perturbation(X[:3], Y[:3], regularisation=0.5, epsilon=1.0, delta=1e-5)
-    assert found.direction_value < 1e-12
-    assert np.abs(X[:3] @ found.poison).max() < 1e-12
-    assert found.separation == pytest.approx(1 / 1.5)
+    bound = bounds.ridge_output_perturbation(X[:3], Y[:3], regularisation=0.5, epsilon=1.0, delta=1e-5)
+    assert bound.direction_value < 1e-12
+    assert np.abs(X[:3] @ bound.poison).max() < 1e-12
+    assert bound.separation == pytest.approx(1 / 1.5)

@@ -24,9 +24,9 @@ def test_the_band_covers_as_often_as_it_says(n: int, confidence: float) -> None:
     assert (np.diff(limits) > 0).all()
     # 40,000 draws of n ordered uniforms against the exact coverage; p-value 1e-4, two-sided.
     rng = np.random.default_rng(n)
-    held = int((np.sort(rng.random((40_000, n)), axis=1) >= limits[1:]).all(axis=1).sum())
+    valid = int((np.sort(rng.random((40_000, n)), axis=1) >= limits[1:]).all(axis=1).sum())
     low, high = stats.binom.ppf([5e-5, 1 - 5e-5], 40_000, _coverage(limits))
-    assert low <= held <= high
+    assert low <= valid <= high
     assert confidence <= _coverage(limits) < confidence + 2e-3
 
 
@@ -49,7 +49,7 @@ def test_null_audits_are_rarely_positive(select: str, direction: str) -> None:
     positive, tested = 0, bounds.Hypothesis(direction=direction)
     for i in range(audits):
         inside, outside = _null(40, rng)
-        found = bounds.epsilon_lower_bound_from_scores(
+        bound = bounds.epsilon_lower_bound_from_scores(
             inside,
             outside,
             threshold=_threshold(select, i),
@@ -57,7 +57,7 @@ def test_null_audits_are_rarely_positive(select: str, direction: str) -> None:
             confidence=0.95,
             adjacency="replace",
         )
-        positive += found.value > 0
+        positive += bound.value > 0
     assert positive <= stats.binom.ppf(1 - 1e-4, audits, 0.05)
 
 
@@ -75,7 +75,7 @@ def test_choosing_on_the_counted_trials_would_break_the_promise() -> None:
             for a, b in counts
             for side in (bounds.Hypothesis(direction="in"), bounds.Hypothesis(direction="out"))
         )
-        found = bounds.epsilon_lower_bound_from_scores(
+        bound = bounds.epsilon_lower_bound_from_scores(
             inside,
             outside,
             threshold=bounds.SimultaneousThreshold(),
@@ -83,7 +83,7 @@ def test_choosing_on_the_counted_trials_would_break_the_promise() -> None:
             confidence=level,
             adjacency="replace",
         )
-        honest += found.value > 0
+        honest += bound.value > 0
     limit = stats.binom.ppf(1 - 1e-4, audits, 1 - level)
     assert honest <= limit < greedy
 
@@ -97,12 +97,12 @@ def test_coverage_on_the_gaussian_mechanism(select: str, family: str) -> None:
     rng = np.random.default_rng(103)
     values = []
     for i in range(audits):
-        found = bounds.epsilon_lower_bound_from_scores(
+        bound = bounds.epsilon_lower_bound_from_scores(
             rng.normal(mu, size=100), rng.normal(size=100), threshold=_threshold(select, i),
             hypothesis=bounds.Hypothesis(family), delta=delta, confidence=0.9,
             adjacency="replace",
         )  # fmt: skip
-        values.append(float(found.value))
+        values.append(float(bound.value))
     assert sum(v > truth for v in values) <= stats.binom.ppf(1 - 1e-4, audits, 0.1)
     assert np.median(values) > (0.15 if family == "gdp" else 0.02) * truth
 
@@ -128,10 +128,10 @@ def test_directions(select: str) -> None:
 
     def prove(a: np.ndarray, b: np.ndarray, direction: str) -> float:
         tested = bounds.Hypothesis(direction=direction)
-        found = bounds.epsilon_lower_bound_from_scores(
+        bound = bounds.epsilon_lower_bound_from_scores(
             a, b, threshold=_threshold(select), hypothesis=tested, adjacency="replace"
         )
-        return float(found.value)
+        return float(bound.value)
 
     assert prove(high, low, "in") > 2
     assert prove(low, high, "out") > 2
@@ -142,11 +142,11 @@ def test_directions(select: str) -> None:
 @pytest.mark.parametrize("select", WAYS)
 def test_ties_and_unequal_numbers_of_trials(select: str) -> None:
     inside, outside = np.repeat([0.0, 1.0], [10, 90]), np.repeat([0.0, 1.0], [190, 10])
-    found = bounds.epsilon_lower_bound_from_scores(
+    bound = bounds.epsilon_lower_bound_from_scores(
         inside, outside, threshold=_threshold(select), confidence=0.9, adjacency="replace"
     )
-    assert 0 < found.value < math.log(0.95 / 0.05)
-    assert found.threshold in (0.0, 0.5, 1.0)
+    assert 0 < bound.value < math.log(0.95 / 0.05)
+    assert bound.threshold in (0.0, 0.5, 1.0)
     same = bounds.epsilon_lower_bound_from_scores(
         np.zeros(50), np.zeros(70), threshold=_threshold(select), adjacency="replace"
     )

@@ -47,10 +47,10 @@ def test_a_full_rank_needs_no_right_hand_side_to_be_judged() -> None:
             rows[1] = rows[0] + 10.0 ** rng.uniform(-16, -2) * rng.standard_normal(d)
         solved = solve_labels(rows, np.zeros(d))
         wanted = solved.identifiable & (solved.error <= 1e-8)
-        found = bounds.label_epsilon(
+        limit = bounds.label_epsilon(
             rows, np.full(n, 0.4), np.zeros(n), noise_multiplier=1, max_grad_norm=1, delta=1e-5
         )
-        np.testing.assert_array_equal(found.identifiable, wanted)
+        np.testing.assert_array_equal(limit.identifiable, wanted)
         full += int(solved.rank == n)
     assert 100 < full < 300
 
@@ -93,8 +93,8 @@ def test_without_noise_the_bound_is_infinite_and_says_so(test: str) -> None:
     assert result.value == math.inf
     assert result.replacement.value == math.inf
     assert any("infinite" in note for note in result.assumptions.notes)
-    seen = np.ones(6, bool) if test == "likelihood-ratio" else result.identifiable
-    np.testing.assert_array_equal(result.per_row, np.where(seen, math.inf, -math.inf))
+    identifiable = np.ones(6, bool) if test == "likelihood-ratio" else result.identifiable
+    np.testing.assert_array_equal(result.per_row, np.where(identifiable, math.inf, -math.inf))
     assert json.loads(result.to_json())["value"] == "inf"
 
 

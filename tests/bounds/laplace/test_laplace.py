@@ -58,8 +58,8 @@ def test_epsilon_and_scale_are_two_ways_to_say_the_same() -> None:
     query = laplace.histogram_sensitivity(5)
     first = laplace.mechanism(np.arange(5), sensitivity=query, epsilon=0.5, seed=1)
     assert np.array_equal(first, laplace.mechanism(np.arange(5), scale=4.0, seed=1))
-    found = laplace.noise_scale(query, 0.5)
-    assert (found.value, found.variance, found.kind, found.adjacency) == (4.0, 32.0, "upper", "replace")
+    result = laplace.noise_scale(query, 0.5)
+    assert (result.value, result.variance, result.kind, result.adjacency) == (4.0, 32.0, "upper", "replace")
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,12 @@ def test_queries_refuse_what_they_cannot_bound() -> None:
 def test_error_bounds_are_the_noises_own() -> None:
     """Both quantiles on 20,000 vectors, binomial p > 1e-3; and the closed forms against each other."""
     noise = laplace.mechanism(np.zeros((20_000, 7)), scale=1.5, seed=5)
-    found = laplace.error_bound(scale=1.5, dimensions=7, confidence=0.9)
-    for exceeded in (np.abs(noise).max(axis=1) > found.value, np.abs(noise).sum(axis=1) > found.l1):
+    result = laplace.error_bound(scale=1.5, dimensions=7, confidence=0.9)
+    for exceeded in (np.abs(noise).max(axis=1) > result.value, np.abs(noise).sum(axis=1) > result.l1):
         assert stats.binomtest(int(exceeded.sum()), len(noise), 0.1).pvalue > 1e-3
-    assert laplace.tail(found.value, scale=1.5, dimensions=7).value == pytest.approx(0.1, rel=1e-12)
-    assert found.mean_l1 == 7 * 1.5
-    assert np.square(noise).sum(axis=1).mean() == pytest.approx(found.root_mean_square**2, rel=0.05)
+    assert laplace.tail(result.value, scale=1.5, dimensions=7).value == pytest.approx(0.1, rel=1e-12)
+    assert result.mean_l1 == 7 * 1.5
+    assert np.square(noise).sum(axis=1).mean() == pytest.approx(result.root_mean_square**2, rel=0.05)
     assert laplace.tail(700.0, scale=1.0, dimensions=10).value == pytest.approx(10 * math.exp(-700.0), rel=1e-12)
     assert laplace.tail(0.0, scale=1.0).value == 1.0
     assert laplace.tail(0.0, scale=0.0).value == 0.0

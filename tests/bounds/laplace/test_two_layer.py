@@ -112,13 +112,13 @@ def test_the_printed_bound_fails_at_a_residual_of_zero_and_the_derived_one_holds
     w, a = rng.standard_normal((m, d)), np.full(m, 1 / m)
     x, other = (v / np.linalg.norm(v) for v in rng.standard_normal((2, d)))
     fitted = float(a @ np.maximum(w @ x, 0.0))
-    found = laplace.printed_change(w, a, (x, fitted), (other, -1.0))
-    assert found.residuals[0] == 0.0
-    assert found.printed.max() == 0.0
-    assert found.change.max() > 0.9
-    assert not found.holds
+    result = laplace.printed_change(w, a, (x, fitted), (other, -1.0))
+    assert result.residuals[0] == 0.0
+    assert result.printed.max() == 0.0
+    assert result.change.max() > 0.9
+    assert not result.holds
     true = np.abs(_gradient(w, a, x, fitted, "relu") - _gradient(w, a, other, -1.0, "relu")).sum()
-    assert found.l1_change == pytest.approx(true, rel=1e-6)
+    assert result.l1_change == pytest.approx(true, rel=1e-6)
     assert true <= laplace.two_layer(w, a).value
     # With the residual unchanged, as the lecture assumes, it does hold.
     y = float(a @ np.maximum(w @ other, 0.0)) - (fitted - 1.0)

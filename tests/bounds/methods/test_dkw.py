@@ -1,4 +1,4 @@
-"""Widths of the paper's own interval beside those of the certificate and of importance sampling."""
+"""The paper's own interval is wider than the certificate and than importance sampling."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ KAPPA = np.array([1e-6, 1e-3, 0.01, 0.1, 0.5])
 def test_every_interval_holds_the_truth_and_the_certificate_is_the_narrower(setting: tuple[float, float, int]) -> None:
     truth = bounds.reconstruction(*setting, kappa=KAPPA).value
     widths = {}
-    for name, found in {
+    for name, bound in {
         "dkw": bounds.reconstruction(*setting, kappa=KAPPA, method="dkw-bennett", num_samples=200_000),
         "certified": bounds.reconstruction(*setting, kappa=KAPPA, method="certified", num_samples=200_000),
         "importance": bounds.reconstruction(*setting, kappa=KAPPA, method="importance", num_samples=200_000),
     }.items():
-        low, high = found.interval
+        low, high = bound.interval
         assert (low <= truth).all(), name
         assert (truth <= high).all(), name
         widths[name] = high - low
@@ -37,10 +37,10 @@ def test_every_interval_holds_the_truth_and_the_certificate_is_the_narrower(sett
 
 
 def test_dkw_limits_and_errors() -> None:
-    found = bounds.reconstruction(math.inf, 0.1, 3, kappa=[0.1, 1.0], method=DKW(1000))
-    assert found.kind == "estimate"
-    assert found.interval[1][1] == 1.0
-    assert found.value[0] == pytest.approx(0.1)
+    bound = bounds.reconstruction(math.inf, 0.1, 3, kappa=[0.1, 1.0], method=DKW(1000))
+    assert bound.kind == "estimate"
+    assert bound.interval[1][1] == 1.0
+    assert bound.value[0] == pytest.approx(0.1)
     # Draws of ν that never meet the mass of μ: the interval says nothing, rather than something false.
     wild = bounds.reconstruction(0.9466991403, 1.0, 100, kappa=0.1, method=DKW(10_000))
     assert wild.interval[1] == 1.0

@@ -124,8 +124,8 @@ class Trivial(methods.Method):
 
 def test_a_new_method_is_a_class_and_a_line_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(methods.TABLE, Trivial.name, Trivial)
-    found = bounds.reconstruction(1.0, 0.1, 3, kappa=[0.5, 0.1], method="trivial", seed=4)
-    assert (found.method, found.seed) == ("trivial", 4)
-    np.testing.assert_array_equal(found.value, 1.0)
+    bound = bounds.reconstruction(1.0, 0.1, 3, kappa=[0.5, 0.1], method="trivial", seed=4)
+    assert (bound.method, bound.seed) == ("trivial", 4)
+    np.testing.assert_array_equal(bound.value, 1.0)
     with pytest.raises(ValueError, match=r"must be one of .*'trivial'"):
         bounds.reconstruction(1.0, 0.1, 3, kappa=0.1, method="fourier")

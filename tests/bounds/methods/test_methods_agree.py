@@ -41,10 +41,10 @@ def _check(setting: tuple[Any, Any, int, float], *, pld: bool) -> None:
     assert exact.log_interval[0] <= truth <= exact.log_interval[1]
     slack = 1e-9
     for method in ("certified", "importance"):
-        found = bounds.reconstruction(
+        bound = bounds.reconstruction(
             sigma, rate, steps, method=method, num_samples=20_000, confidence=SURE, **arguments
         )
-        low, high = found.log_interval
+        low, high = bound.log_interval
         assert low <= truth + slack, (method, setting)
         assert truth <= high + slack, (method, setting)
     assert bounds.reconstruction_rdp(sigma, rate, steps, **arguments).log_value >= truth - 1e-6
@@ -78,9 +78,9 @@ def test_where_a_published_package_falls_below_the_truth() -> None:
     # The noise multiplier is printed to four digits.
     assert exact.value == pytest.approx(0.1814, abs=3e-4)
     for method in ("pld", "importance"):
-        found = bounds.reconstruction(*arguments, kappa=1e-6, method=method, num_samples=20_000)
-        assert found.interval[0] <= exact.value <= found.interval[1]
-        assert found.value > 10.0 * 0.0168
+        bound = bounds.reconstruction(*arguments, kappa=1e-6, method=method, num_samples=20_000)
+        assert bound.interval[0] <= exact.value <= bound.interval[1]
+        assert bound.value > 10.0 * 0.0168
     # Curves by the dual of the REMOVE distribution stay above the truth on finer grids, too.
     from leakcore.bounds.reconstruction.arguments import SampledGaussian
     from leakcore.numerics.profile.dp_accounting_pld import DiscreteLoss
@@ -97,8 +97,8 @@ def test_the_reported_error_of_exact_is_honest() -> None:
     kappa = np.concatenate((np.geomspace(1e-12, 0.5, 40), 1.0 - np.geomspace(0.4, 1e-12, 20)))
     for sigma, rate in [(0.5, 0.1), (1.0, 0.01), (2.0, 0.5), (0.8, 0.9)]:
         truth = bounds.reconstruction(sigma, rate, 1, kappa=kappa, method="closed-form").log_value
-        found = bounds.reconstruction(sigma, rate, 1, kappa=kappa, method="exact")
-        low, high = found.log_interval
+        bound = bounds.reconstruction(sigma, rate, 1, kappa=kappa, method="exact")
+        low, high = bound.log_interval
         slack = 3e-14 * (1.0 + np.abs(truth))
         assert (low <= truth + slack).all(), (sigma, rate)
         assert (truth <= high + slack).all(), (sigma, rate)

@@ -20,29 +20,29 @@ from leakcore import accounting, bounds, numerics
     ],
 )
 def test_calibrated_noise_is_the_inverse(rate: float, steps: int, kappa: float, goal: float) -> None:
-    found = bounds.calibrate_noise(goal, kappa=kappa, sample_rate=rate, steps=steps)
-    sigma = float(found.value)
+    bound = bounds.calibrate_noise(goal, kappa=kappa, sample_rate=rate, steps=steps)
+    sigma = float(bound.value)
     assert bounds.reconstruction(sigma, rate, steps, kappa=kappa).value <= goal * (1 + 1e-12)
     assert bounds.reconstruction(sigma * (1 - 1e-7), rate, steps, kappa=kappa).value > goal
-    assert found.success <= goal
+    assert bound.success <= goal
     # ε-calibration promises the same and needs more noise.
-    assert found.epsilon_noise_multiplier > sigma
-    epsilon = accounting.epsilon(found.epsilon_noise_multiplier, rate, steps, delta=1e-5).value
+    assert bound.epsilon_noise_multiplier > sigma
+    epsilon = accounting.epsilon(bound.epsilon_noise_multiplier, rate, steps, delta=1e-5).value
     assert min(kappa * math.exp(epsilon) + 1e-5, 1 - math.exp(-epsilon) * (1 - 1e-5 - kappa)) <= goal * (1 + 1e-6)
 
 
 def test_calibration_in_closed_form_and_limits() -> None:
     # Φ(Φ⁻¹(κ) + √T/σ) = γ
     expected = 10.0 / (special.ndtri(0.5) - special.ndtri(0.1))
-    found = bounds.calibrate_noise(0.5, kappa=0.1, sample_rate=1.0, steps=100)
-    assert found.value == pytest.approx(expected, rel=1e-8)
-    assert found.value >= expected * (1 - 1e-12)
+    bound = bounds.calibrate_noise(0.5, kappa=0.1, sample_rate=1.0, steps=100)
+    assert bound.value == pytest.approx(expected, rel=1e-8)
+    assert bound.value >= expected * (1 - 1e-12)
     assert bounds.calibrate_noise(1.0, kappa=0.1, sample_rate=0.5, steps=3).value == 0.0
     assert bounds.calibrate_noise(0.1, kappa=0.1, sample_rate=0.0, steps=3).value == 0.0
     # σ = 0: 1 − .9(1 − .1) = .19 already suffices.
     assert bounds.calibrate_noise(0.2, kappa=0.1, sample_rate=0.1, steps=1).value == 0.0
     weighted = bounds.calibrate_noise(0.5, prior=[0.1] * 10, sample_rate=1.0, steps=100)
-    assert weighted.value == pytest.approx(found.value, rel=1e-8)
+    assert weighted.value == pytest.approx(bound.value, rel=1e-8)
     tiny = bounds.calibrate_noise(1e-100, log_kappa=-784 * math.log(4), sample_rate=1.0, steps=10)
     assert tiny.success == pytest.approx(1e-100, rel=1e-6)
     with pytest.raises(ValueError, match=r"`target_success` must be above kappa=0\.1, .*, got 0\.05"):
@@ -55,10 +55,10 @@ def test_calibration_in_closed_form_and_limits() -> None:
 
 @pytest.mark.parametrize("log_kappa", [-700.0, -746.0, -1086.9])
 def test_calibration_compares_with_epsilon_where_kappa_underflows(log_kappa: float) -> None:
-    found = bounds.calibrate_noise(0.5, log_kappa=log_kappa, sample_rate=1.0, steps=100)
-    assert found.epsilon == pytest.approx(math.log(0.5 - 1e-5) - log_kappa)
-    assert found.epsilon_noise_multiplier > found.value
-    assert 1 < found.savings < 2
+    bound = bounds.calibrate_noise(0.5, log_kappa=log_kappa, sample_rate=1.0, steps=100)
+    assert bound.epsilon == pytest.approx(math.log(0.5 - 1e-5) - log_kappa)
+    assert bound.epsilon_noise_multiplier > bound.value
+    assert 1 < bound.savings < 2
 
 
 def test_calibration_says_where_less_noise_may_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,10 +68,10 @@ def test_calibration_says_where_less_noise_may_do(monkeypatch: pytest.MonkeyPatc
         raise numerics.AccuracyError("too wide a range")
 
     monkeypatch.setattr(accounting, "noise_multiplier", beyond)
-    found = bounds.calibrate_noise(0.2, log_kappa=-1086.9, sample_rate=0.1, steps=100)
-    assert found.success <= 0.2
-    assert math.isnan(found.epsilon_noise_multiplier)
-    assert [note.partition(":")[0] for note in found.assumptions.notes] == [
+    bound = bounds.calibrate_noise(0.2, log_kappa=-1086.9, sample_rate=0.1, steps=100)
+    assert bound.success <= 0.2
+    assert math.isnan(bound.epsilon_noise_multiplier)
+    assert [note.partition(":")[0] for note in bound.assumptions.notes] == [
         "this much noise suffices",
         "less noise may do",
         "the noise that calibrating epsilon takes",

@@ -19,10 +19,10 @@ KAPPA = [0.001, 0.1]
 
 
 def test_stops_at_the_wanted_width() -> None:
-    found = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA, method=Certified(2_000_000, width=0.02))
-    low, high = found.interval
+    bound = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA, method=Certified(2_000_000, width=0.02))
+    low, high = bound.interval
     assert (high - low <= 0.02).all()
-    assert found.num_samples < 1_000_000
+    assert bound.num_samples < 1_000_000
     truth = bounds.reconstruction(1.0, 0.1, 10, kappa=KAPPA).value
     assert (low <= truth).all()
     assert (truth <= high).all()
@@ -117,7 +117,7 @@ def _ever_missed(repeats: int, sigma: float, rate: float, steps: int, kappa: flo
     for seed in range(repeats):
         state, miss = None, False
         for count in (500, 1000, 2000, 4000, 8000):
-            found = certify(
+            result = certify(
                 pair,
                 np.log([kappa]),
                 num_samples=count,
@@ -126,8 +126,8 @@ def _ever_missed(repeats: int, sigma: float, rate: float, steps: int, kappa: flo
                 width=None if state else 1e-12,
                 resume=state,
             )
-            state = found.state
-            miss |= bool(found.log_low[0] > truth or found.log_high[0] < truth)
+            state = result.state
+            miss |= bool(result.log_low[0] > truth or result.log_high[0] < truth)
         missed += miss
     return missed
 
@@ -152,10 +152,10 @@ def test_too_few_samples_says_how_many_are_needed(confidence: float) -> None:
             1.0, 0.1, 10, kappa=0.1, method="certified", num_samples=needed - 1, confidence=confidence
         )
     # With that many a limit is better than none where every outcome is alike.
-    found = bounds.reconstruction(
+    bound = bounds.reconstruction(
         1000.0, 1.0, 1, kappa=1e-9, method="certified", num_samples=4 * needed, confidence=confidence
     )
-    assert found.value < 1.0
+    assert bound.value < 1.0
 
 
 def test_measured_norms_are_an_estimate() -> None:
@@ -164,12 +164,12 @@ def test_measured_norms_are_an_estimate() -> None:
     assert bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000).adjacency == "add-remove"
     with pytest.raises(ValueError, match=r"`adjacency` must be None or 'add-remove'.*, got 'replace'"):
         bounds.StatedPair(pair, adjacency="replace")
-    found = bounds.reconstruction_of(pair, kappa=0.1, num_samples=100_000)
-    assert found.kind == "estimate"
-    assert any("not claimed" in note for note in found.assumptions.notes)
+    bound = bounds.reconstruction_of(pair, kappa=0.1, num_samples=100_000)
+    assert bound.kind == "estimate"
+    assert any("not claimed" in note for note in bound.assumptions.notes)
     sigma = np.array([1.0, 2.0, math.inf, 1.25])
     truth = bounds.reconstruction(sigma, 0.3, 4, kappa=0.1).value
-    low, high = found.interval
+    low, high = bound.interval
     assert low <= truth <= high
     claimed = bounds.StatedPair(pair, dominates=True)
     assert bounds.reconstruction_of(claimed, kappa=0.1, num_samples=1000).kind == "upper"

@@ -20,10 +20,10 @@ def test_discrete_prior() -> None:
     m = 0.8
     x = np.linspace(-9, 9, 400_001)
     best = (0.8 * special.ndtr(m - x) + 0.2 * special.ndtr(m + x)).max()
-    found = bounds.discrete_prior(1.0 / m, 1.0, 1, prior=[0.8, 0.2])
-    assert found.value == pytest.approx(best, rel=1e-7)
-    assert found.value <= found.blow_up
-    assert found.blow_up == pytest.approx(bounds.reconstruction(1.0 / m, 1.0, 1, kappa=0.8).value, rel=1e-9)
+    bound = bounds.discrete_prior(1.0 / m, 1.0, 1, prior=[0.8, 0.2])
+    assert bound.value == pytest.approx(best, rel=1e-7)
+    assert bound.value <= bound.blow_up
+    assert bound.blow_up == pytest.approx(bounds.reconstruction(1.0 / m, 1.0, 1, kappa=0.8).value, rel=1e-9)
     # max Σ p B(a), Σ a = 1 by brute force over allotments of three.
     p = np.array([0.5, 0.3, 0.2])
     a, b = np.meshgrid(np.linspace(0.01, 0.98, 98), np.linspace(0.01, 0.98, 98))
@@ -32,8 +32,8 @@ def test_discrete_prior() -> None:
     grid = np.linspace(0.004, 0.999, 400)
     curve = np.interp(shares, grid, bounds.reconstruction(1.0, 0.1, 50, kappa=grid).value)
     brute = float((p @ curve).max())
-    found = bounds.discrete_prior(1.0, 0.1, 50, prior=p)
-    assert brute - 1e-5 <= found.value <= brute + 2e-4
+    bound = bounds.discrete_prior(1.0, 0.1, 50, prior=p)
+    assert brute - 1e-5 <= bound.value <= brute + 2e-4
 
 
 def test_many_weights_use_chords_on_the_safe_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,11 +65,11 @@ def test_chords_of_heavy_tailed_priors_add_little(exponent: float, size: int, si
 def test_discrete_prior_where_the_numerics_do_not_reach_every_tail() -> None:
     """Light weights ask for ε far out: Chernoff's bound does, and whole batches where nothing else does."""
     prior = np.random.default_rng(1).dirichlet(np.ones(30))
-    found = bounds.discrete_prior(2.0, 0.01, 1000, prior=prior)
-    assert found.blind < found.value < found.blow_up
-    assert found.blow_up == pytest.approx(bounds.reconstruction(2.0, 0.01, 1000, kappa=prior.max()).value, rel=1e-9)
+    bound = bounds.discrete_prior(2.0, 0.01, 1000, prior=prior)
+    assert bound.blind < bound.value < bound.blow_up
+    assert bound.blow_up == pytest.approx(bounds.reconstruction(2.0, 0.01, 1000, kappa=prior.max()).value, rel=1e-9)
     two = bounds.discrete_prior(2.0, 0.01, 1000, prior=[prior.max(), 1 - prior.max()]).value
-    assert two >= found.value
+    assert two >= bound.value
     assert bounds.discrete_prior(1.0, 0.5, 10_000, prior=[0.5, 0.3, 0.2]).value <= 1.0
 
 
@@ -83,8 +83,8 @@ def test_discrete_prior_where_next_to_nothing_leaks(monkeypatch: pytest.MonkeyPa
         assert 0.5 <= apart.value <= 0.5 + 1e-15 < apart.blow_up
     for sigma in (1e10, 1e12, 1e15):
         for prior in ([0.25] * 4, [0.4, 0.4, 0.1, 0.1], [0.5, 0.3, 0.2]):
-            found = bounds.discrete_prior(sigma, 0.5, 10, prior=prior)
-            assert found.blind <= found.value <= found.blind * (1 + 1e-9)
+            bound = bounds.discrete_prior(sigma, 0.5, 10, prior=prior)
+            assert bound.blind <= bound.value <= bound.blind * (1 + 1e-9)
     short = [bounds.discrete_prior(30.0, 0.1, 100, prior=p).value for p in ([0.5, 0.3, 0.2], [0.4, 0.38, 0.22])]
     monkeypatch.setattr(sys.modules["leakcore.bounds.reconstruction.discrete_prior"], "_NEGLIGIBLE", -math.inf)
     whole = [bounds.discrete_prior(30.0, 0.1, 100, prior=p).value for p in ([0.5, 0.3, 0.2], [0.4, 0.38, 0.22])]
@@ -93,9 +93,9 @@ def test_discrete_prior_where_next_to_nothing_leaks(monkeypatch: pytest.MonkeyPa
 
 def test_labels() -> None:
     assert bounds.label_success(10.0, 1.0, 100).value == pytest.approx(special.ndtr(1.0), rel=1e-12)
-    found = bounds.label_success(1.0, 0.1, 20, num_classes=10)
-    assert found.value == pytest.approx(bounds.reconstruction(1.0, 0.1, 20, kappa=0.1).value, rel=1e-12)
-    assert found.adjacency == "replace"
+    bound = bounds.label_success(1.0, 0.1, 20, num_classes=10)
+    assert bound.value == pytest.approx(bounds.reconstruction(1.0, 0.1, 20, kappa=0.1).value, rel=1e-12)
+    assert bound.adjacency == "replace"
     # Below the replacement profile through two add/remove steps: ½ + ½δ(0) for equal weights.
     through = 0.5 + 0.5 * accounting.delta(1.0, 0.1, 20, epsilon=0.0, adjacency="replace").value
     assert bounds.label_success(1.0, 0.1, 20).value <= through + 1e-9

@@ -22,20 +22,20 @@ TABLE_2 = {
 
 @pytest.mark.parametrize("n", [10, 100])
 def test_table_2_analytic_to_the_last_digit(n: int) -> None:
-    found = [bounds.fano_advantage(s, num_candidates=n, information="analytic").value for s in SIGMAS]
-    np.testing.assert_allclose(found, TABLE_2["analytic", n], atol=5.01e-4)
+    bound = [bounds.fano_advantage(s, num_candidates=n, information="analytic").value for s in SIGMAS]
+    np.testing.assert_allclose(bound, TABLE_2["analytic", n], atol=5.01e-4)
 
 
 @pytest.mark.parametrize("n", [10, 100])
 def test_table_2_monte_carlo(n: int) -> None:
     for sigma, printed in zip(SIGMAS, TABLE_2["monte-carlo", n], strict=True):
-        found = bounds.fano_advantage(
+        bound = bounds.fano_advantage(
             sigma, num_candidates=n, information=bounds.SampledInformation(num_samples=40_000, seed=3)
         )
-        assert found.standard_error is not None
+        assert bound.standard_error is not None
         # dt/dI is about 1/log(n−1)+: four standard errors of I in the advantage, and the printed digits.
-        assert found.value == pytest.approx(printed, abs=6.0 * found.standard_error + 2e-3)
-        assert found.kind == "estimate"
+        assert bound.value == pytest.approx(printed, abs=6.0 * bound.standard_error + 2e-3)
+        assert bound.kind == "estimate"
 
 
 def test_fano_holds_for_the_optimal_attack_and_lies_above_exact() -> None:
@@ -44,9 +44,9 @@ def test_fano_holds_for_the_optimal_attack_and_lies_above_exact() -> None:
             exact = bounds.reconstruction(sigma, 1.0, 1, kappa=1.0 / n).advantage
             one_hot = bounds.orthogonal_success(sigma, 1, n).value
             for information in ("rdp", "analytic"):
-                found = bounds.fano_advantage(sigma, num_candidates=n, information=information)
-                assert found.success >= one_hot
-                assert found.kind == "upper"
+                bound = bounds.fano_advantage(sigma, num_candidates=n, information=information)
+                assert bound.success >= one_hot
+                assert bound.kind == "upper"
             if n == 10:
                 assert bounds.fano_advantage(sigma, num_candidates=n).value >= exact
 

@@ -63,25 +63,25 @@ def test_it_dominates_data_sets_of_either_extreme(kappa: float) -> None:
         "others alike": (high, (1 - rate) * high + rate * low),
         "others silent": (0.75 * _normal(0.0, sigma) + 0.25 * high, 0.75 * _normal(0.0, sigma) + 0.25 * low),
     }
-    found = bounds.reconstruction_of(bounds.fixed_batch_pair(sigma, rate, 1), kappa=kappa, num_samples=400_000)
+    bound = bounds.reconstruction_of(bounds.fixed_batch_pair(sigma, rate, 1), kappa=kappa, num_samples=400_000)
     exact = {name: _blow_up(mu, nu, kappa) for name, (mu, nu) in cases.items()}
-    assert found.value >= max(exact.values())
+    assert bound.value >= max(exact.values())
     # Neither of the two extremes dominates alone, and the pair is hardly above the larger one.
-    assert found.interval[0] <= max(exact.values()) + 0.02
+    assert bound.interval[0] <= max(exact.values()) + 0.02
 
 
 def test_full_batches_are_a_gaussian_pair_of_twice_the_separation() -> None:
-    found = bounds.reconstruction_of(bounds.fixed_batch_pair(8.0, 1.0, 4), kappa=[0.01, 0.1], num_samples=200_000)
+    bound = bounds.reconstruction_of(bounds.fixed_batch_pair(8.0, 1.0, 4), kappa=[0.01, 0.1], num_samples=200_000)
     truth = bounds.reconstruction(4.0, 1.0, 4, kappa=[0.01, 0.1]).value
-    low, high = found.interval
+    low, high = bound.interval
     assert (low <= truth).all()
     assert (truth <= high).all()
 
 
 def test_result_carries_replacement_and_its_kind() -> None:
     pair = bounds.fixed_batch_pair([1.0, 2.0], 0.1, 2)
-    found = bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000)
-    assert (found.kind, found.adjacency) == ("upper", "replace")
+    bound = bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000)
+    assert (bound.kind, bound.adjacency) == ("upper", "replace")
     unproved = bounds.StatedPair(pair, dominates=False)
     assert bounds.reconstruction_of(unproved, kappa=0.1, num_samples=20_000).kind == "estimate"
     with pytest.raises(ValueError, match=r"`adjacency` must be None or 'replace'.*, got 'add-remove'"):

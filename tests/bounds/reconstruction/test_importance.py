@@ -29,14 +29,14 @@ def _of(row: dict[str, Any], **more: Any) -> Any:
 
 @pytest.mark.parametrize("row", LOGARITHMIC, ids=lambda r: f"{r['T']}-{r['q']}-{r['sigma']}")
 def test_reference_rows_in_log_space_to_one_per_cent(row: dict[str, Any]) -> None:
-    found = _of(row, seed=1)
-    low, high = found.log_interval
+    result = _of(row, seed=1)
+    low, high = result.log_interval
     # At 99.9% per row: a fixed seed, and the number is deterministic.
     assert low <= row["log_value"] <= high
     assert high - row["log_value"] < 0.01
     assert row["log_value"] - low < 0.015
-    assert (found.kind, found.confidence, found.method) == ("upper", 0.999, "importance")
-    assert found.log_value == high
+    assert (result.kind, result.confidence, result.method) == ("upper", 0.999, "importance")
+    assert result.log_value == high
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_a_tilt_whose_mass_lies_beyond_all_that_matters() -> None:
     ids=lambda r: f"{r['T']}-{r['q']}-{r['sigma']}-{r['kappa']}",
 )
 def test_every_reference_row(row: dict[str, Any]) -> None:
-    found = _of(row, num_samples=20_000, confidence=1.0 - 1e-6)
-    low, high = found.log_interval
+    result = _of(row, num_samples=20_000, confidence=1.0 - 1e-6)
+    low, high = result.log_interval
     truth = math.log(row["value"])
     # 180 rows at 1e-6: a miss would be no chance.
     assert low <= truth + 1e-9
@@ -94,9 +94,9 @@ def _misses(repeats: int, setting: tuple[float, float, int, float], count: int) 
     loss = SampledGaussian.parse(sigma, rate, steps).loss()
     low = high = 0
     for seed in range(repeats):
-        found = importance_limits(loss, np.log([kappa]), num_samples=count, confidence=0.9, seed=seed)
-        low += found.log_low[0] > truth
-        high += found.log_high[0] < truth
+        result = importance_limits(loss, np.log([kappa]), num_samples=count, confidence=0.9, seed=seed)
+        low += result.log_low[0] > truth
+        high += result.log_high[0] < truth
     return low, high
 
 
@@ -126,9 +126,9 @@ def test_automatic_takes_it_where_exact_cannot() -> None:
     arguments = {"log_kappa": -784.0 * TINY}
     with pytest.raises(AccuracyError):
         bounds.reconstruction(1.0, 0.001, 100, method="exact", **arguments)
-    found = bounds.reconstruction(1.0, 0.001, 100, num_samples=100_000, **arguments)
-    assert (found.method, found.confidence) == ("importance", 0.999)
-    low, high = found.log_interval
+    bound = bounds.reconstruction(1.0, 0.001, 100, num_samples=100_000, **arguments)
+    assert (bound.method, bound.confidence) == ("importance", 0.999)
+    low, high = bound.log_interval
     assert high - low < 0.2
     # A second route: the same with the steps' order and grouping disturbed.
     other = bounds.reconstruction(
@@ -140,24 +140,24 @@ def test_automatic_takes_it_where_exact_cannot() -> None:
 def test_down_to_the_colour_images_prior() -> None:
     for setting in [(10.0, 1.0, 100), (0.6, 0.01, 100)]:
         truth = bounds.reconstruction(*setting, log_kappa=-3072.0 * TINY).log_value
-        found = bounds.reconstruction(
+        bound = bounds.reconstruction(
             *setting, log_kappa=-3072.0 * TINY, method="importance", num_samples=200_000, seed=2
         )
-        low, high = found.log_interval
+        low, high = bound.log_interval
         assert low <= truth <= high
         assert high - truth < 0.02
 
 
 def test_curves_share_laws_and_agree_with_exact() -> None:
     kappa = np.geomspace(1e-10, 1.0, 12)
-    found = bounds.reconstruction(1.0, 0.1, 20, kappa=kappa, method="importance", num_samples=60_000)
+    bound = bounds.reconstruction(1.0, 0.1, 20, kappa=kappa, method="importance", num_samples=60_000)
     truth = bounds.reconstruction(1.0, 0.1, 20, kappa=kappa).value
-    low, high = found.interval
+    low, high = bound.interval
     assert (low <= truth).all()
     assert (truth <= high).all()
     assert ((high - truth)[:-1] < 0.05 * truth[:-1]).all()
     assert high[-1] == 1.0
-    assert int(found.assumptions.notes[0].split()[0]) < 12
+    assert int(bound.assumptions.notes[0].split()[0]) < 12
 
 
 def test_same_bits_for_any_executor_and_other_bits_for_another_seed() -> None:
@@ -181,9 +181,9 @@ def test_same_bits_for_any_executor_and_other_bits_for_another_seed() -> None:
     ],
 )
 def test_limits_of_the_arguments(setting: tuple[float, float, int], kappa: float, truth: float) -> None:
-    found = bounds.reconstruction(*setting, kappa=kappa, method="importance", num_samples=1000)
-    assert found.interval[0] == pytest.approx(truth, rel=1e-12)
-    assert found.interval[1] == pytest.approx(truth, rel=1e-12)
+    bound = bounds.reconstruction(*setting, kappa=kappa, method="importance", num_samples=1000)
+    assert bound.interval[0] == pytest.approx(truth, rel=1e-12)
+    assert bound.interval[1] == pytest.approx(truth, rel=1e-12)
 
 
 def test_little_noise_and_schedules() -> None:

@@ -18,20 +18,20 @@ def test_erratum_eight_sample_centred_balls_miss_the_centre() -> None:
     # Points on a 50-sphere of radius 1: the ball of radius 1 about the origin holds all, those about samples few.
     points = np.random.default_rng(3).standard_normal((800, 51))
     points /= np.linalg.norm(points, axis=1)[:, None]
-    found = bounds.kappa_from_samples(points, 1.0)
-    assert found.value == 1.0
-    assert found.estimate is not None
-    assert found.estimate < 0.01
-    assert found.kind == "upper"
-    assert found.confidence == 0.99
+    bound = bounds.kappa_from_samples(points, 1.0)
+    assert bound.value == 1.0
+    assert bound.estimate is not None
+    assert bound.estimate < 0.01
+    assert bound.kind == "upper"
+    assert bound.confidence == 0.99
 
 
 def test_counts_by_hand() -> None:
     # 0, 1, 2 on a line and two far points: within 2η = 1 of the middle one there are 3 of 5.
-    found = bounds.kappa_from_samples(np.array([[0.0], [1.0], [2.0], [50.0], [90.0]]), 0.5, confidence=0.95)
-    assert found.value == pytest.approx(stats.beta.ppf(0.95, 4, 2), rel=1e-9)
-    assert found.estimate == 1 / 5
-    assert found.log_value == pytest.approx(math.log(found.value))
+    bound = bounds.kappa_from_samples(np.array([[0.0], [1.0], [2.0], [50.0], [90.0]]), 0.5, confidence=0.95)
+    assert bound.value == pytest.approx(stats.beta.ppf(0.95, 4, 2), rel=1e-9)
+    assert bound.estimate == 1 / 5
+    assert bound.log_value == pytest.approx(math.log(bound.value))
 
 
 @pytest.mark.parametrize("metric", ["euclidean", "manhattan", "chebyshev", "hamming"])
@@ -43,13 +43,13 @@ def test_metrics_agree_with_a_direct_count(metric: str) -> None:
     distance = cdist(points, points, name) * (6 if metric == "hamming" else 1)
     radius = 1.5
     expected = [int((distance <= r * (1 + 1e-9)).sum(axis=1).max()) for r in (radius, 2 * radius)]
-    found = bounds.kappa_from_samples(points, radius, metric=metric, confidence=0.9)
-    assert found.estimate == expected[0] / 300
-    assert found.value == pytest.approx(stats.beta.ppf(0.9, expected[1] + 1, 300 - expected[1]), rel=1e-9)
+    bound = bounds.kappa_from_samples(points, radius, metric=metric, confidence=0.9)
+    assert bound.estimate == expected[0] / 300
+    assert bound.value == pytest.approx(stats.beta.ppf(0.9, expected[1] + 1, 300 - expected[1]), rel=1e-9)
     own = bounds.kappa_from_samples(
         points, radius, metric=lambda a, b: cdist(a, b, name) * (6 if metric == "hamming" else 1), confidence=0.9
     )
-    assert own.value == found.value
+    assert own.value == bound.value
 
 
 def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,9 +136,9 @@ TAILS = [
 
 @pytest.mark.parametrize(("pixels", "fraction", "chance", "truth"), TAILS)
 def test_pixels_are_rounded_up(pixels: int, fraction: float, chance: float, truth: float) -> None:
-    found = bounds.kappa_pixels(pixels, fraction=fraction, pixel_probability=chance).log_value
+    bound = bounds.kappa_pixels(pixels, fraction=fraction, pixel_probability=chance).log_value
     allowed = 4e-12 if truth > math.log(1e-280) else 2e-14 * pixels * math.log(pixels)
-    assert truth <= found <= truth + allowed
+    assert truth <= bound <= truth + allowed
 
 
 def test_pixels_say_that_they_are_uniform_and_black_beats_them_on_real_digits():
@@ -146,9 +146,9 @@ def test_pixels_say_that_they_are_uniform_and_black_beats_them_on_real_digits():
     from sklearn.datasets import load_digits
 
     images = load_digits().data / 16
-    found = bounds.kappa_pixels(64, fraction=0.4)
+    bound = bounds.kappa_pixels(64, fraction=0.4)
     black = float(((images <= 32 / 255).mean(axis=1) >= 0.4).mean())
-    assert found.value < 0.01 < 0.9 < black
-    notes = " ".join(found.assumptions.notes)
+    assert bound.value < 0.01 < 0.9 < black
+    notes = " ".join(bound.assumptions.notes)
     assert "uniform" in notes
     assert "all-black guess" in notes

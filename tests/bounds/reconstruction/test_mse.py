@@ -12,11 +12,11 @@ from leakcore import bounds
 
 
 def test_squared_error() -> None:
-    found = bounds.mse_lower_bound(2.0, 1.0, 3, diameters=[1.0, 2.0])
+    bound = bounds.mse_lower_bound(2.0, 1.0, 3, diameters=[1.0, 2.0])
     epsilon = 3 * 4.0 / 4.0
-    assert found.epsilon == pytest.approx(epsilon)
-    assert found.value == pytest.approx(5.0 / (4 * 2 * math.expm1(epsilon)), rel=1e-12)
-    assert not found.warnings
+    assert bound.epsilon == pytest.approx(epsilon)
+    assert bound.value == pytest.approx(5.0 / (4 * 2 * math.expm1(epsilon)), rel=1e-12)
+    assert not bound.warnings
     # D₂ of the pair N(±1/σ, 1), α·Δ²/2 with Δ = 2/σ, by quadrature.
     x = np.linspace(-30, 30, 60_001)
     first, second = (np.exp(-0.5 * (x - m) ** 2) / math.sqrt(2 * math.pi) for m in (0.5, -0.5))

@@ -28,9 +28,9 @@ def test_orthogonal_attack_simulated() -> None:
     noise = rng.standard_normal((trials, n))
     noise[:, 0] += separation
     share = (noise.argmax(axis=1) == 0).mean()
-    found = bounds.orthogonal_success(5.0, 100, n)
-    assert abs(found.value - share) < 5.0 * math.sqrt(0.25 / trials)
-    assert found.kind == "estimate"
+    bound = bounds.orthogonal_success(5.0, 100, n)
+    assert abs(bound.value - share) < 5.0 * math.sqrt(0.25 / trials)
+    assert bound.kind == "estimate"
 
 
 def test_figures_of_the_trial() -> None:
@@ -41,9 +41,9 @@ def test_figures_of_the_trial() -> None:
 
 
 def test_antipodal_pair_meets_the_bound() -> None:
-    found = bounds.orthogonal_success(3.0, 7, 2, geometry="simplex").value
-    assert found == pytest.approx(special.ndtr(math.sqrt(7.0) / 3.0), rel=1e-12)
-    assert found == pytest.approx(bounds.reconstruction(3.0, 1.0, 7, kappa=0.5).value, rel=1e-12)
+    bound = bounds.orthogonal_success(3.0, 7, 2, geometry="simplex").value
+    assert bound == pytest.approx(special.ndtr(math.sqrt(7.0) / 3.0), rel=1e-12)
+    assert bound == pytest.approx(bounds.reconstruction(3.0, 1.0, 7, kappa=0.5).value, rel=1e-12)
 
 
 def test_orthogonal_limits_and_errors() -> None:

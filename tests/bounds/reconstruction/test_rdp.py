@@ -16,9 +16,9 @@ def test_rdp_full_batch_is_its_closed_form() -> None:
         # γ = min over α of (κ e^{αT/(2σ²)})^{(α−1)/α}
         alpha = 1.0 + np.geomspace(1e-6, 1e6, 400_001)
         direct = math.exp(((alpha - 1.0) / alpha * (math.log(kappa) + alpha * steps / (2.0 * sigma**2))).min())
-        found = bounds.reconstruction_rdp(sigma, 1.0, steps, kappa=kappa)
-        assert found.value == pytest.approx(max(min(direct, 1.0), kappa), rel=1e-6)
-        assert found.kind == "upper"
+        bound = bounds.reconstruction_rdp(sigma, 1.0, steps, kappa=kappa)
+        assert bound.value == pytest.approx(max(min(direct, 1.0), kappa), rel=1e-6)
+        assert bound.kind == "upper"
 
 
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.1, 100), (0.6, 0.01, 100), (5.5, 0.5, 100)])
@@ -30,17 +30,17 @@ def test_rdp_subsampled_is_that_of_dp_accounting(sigma: float, rate: float, step
     epsilons = np.asarray(accountant._rdp)
     for kappa in (0.1, 1e-3, 1e-9):
         over_integers = min(1.0, math.exp(((orders - 1.0) / orders * (math.log(kappa) + epsilons)).min()))
-        found = bounds.reconstruction_rdp(sigma, rate, steps, kappa=kappa).value
+        bound = bounds.reconstruction_rdp(sigma, rate, steps, kappa=kappa).value
         # Real orders can only do better.
-        assert found <= over_integers * (1.0 + 1e-9)
-        # They are those of a fine grid of the same curve, whose values at integers are dp-accounting's.
+        assert bound <= over_integers * (1.0 + 1e-9)
+        # It equals the optimum over a fine grid of the same curve, whose values at integers are dp-accounting's.
         loss = PrivacyLoss.of_steps(np.asarray(sigma), np.asarray(rate), steps)
         ours = [loss.cumulants(float(a)).value / (a - 1.0) for a in orders[:40]]
         np.testing.assert_allclose(ours, epsilons[:40], rtol=1e-9)
         fine = 1.0 + np.geomspace(1e-3, 200.0, 2000)
         exponents = [((a - 1.0) * math.log(kappa) + loss.cumulants(a).value) / a for a in fine]
         on_grid = max(kappa, math.exp(min(0.0, *exponents)))
-        assert on_grid * (1.0 - 1e-3) <= found <= on_grid * (1.0 + 1e-9)
+        assert on_grid * (1.0 - 1e-3) <= bound <= on_grid * (1.0 + 1e-9)
 
 
 def test_rdp_is_never_tighter_than_exact() -> None:

@@ -35,23 +35,23 @@ def test_reference_has_all_its_rows() -> None:
 @pytest.mark.parametrize("method", ["auto", "exact"])
 @pytest.mark.parametrize("row", PLAIN, ids=lambda r: f"{r['T']}-{r['q']}-{r['sigma']}-{r['kappa']}")
 def test_reference_rows(row: dict[str, Any], method: str) -> None:
-    found = bounds.reconstruction(*_arguments(row), kappa=row["kappa"], method=method)
+    bound = bounds.reconstruction(*_arguments(row), kappa=row["kappa"], method=method)
     # Within the reference's own error; where that is below 1e-10 relative, that close.
     allowed = max(1.05 * row["abs_error_estimate"], 1e-10 * row["value"])
-    assert abs(found.value - row["value"]) <= min(allowed, 1e-8)
-    low, high = found.interval
-    assert row["kappa"] <= low <= found.value <= high <= 1.0
-    assert high - low <= 1e-8 * found.value
-    assert found.kind == "upper"
-    assert found.confidence is None
+    assert abs(bound.value - row["value"]) <= min(allowed, 1e-8)
+    low, high = bound.interval
+    assert row["kappa"] <= low <= bound.value <= high <= 1.0
+    assert high - low <= 1e-8 * bound.value
+    assert bound.kind == "upper"
+    assert bound.confidence is None
 
 
 @pytest.mark.parametrize("row", LOGARITHMIC, ids=lambda r: f"{r['T']}-{r['q']}-{r['sigma']}")
 def test_reference_rows_in_log_space(row: dict[str, Any]) -> None:
-    found = bounds.reconstruction(*_arguments(row), log_kappa=row["log_kappa"], method="exact")
-    assert found.log_value == pytest.approx(row["log_value"], rel=1e-10)
-    low, high = found.log_interval
-    assert low <= found.log_value <= high
+    bound = bounds.reconstruction(*_arguments(row), log_kappa=row["log_kappa"], method="exact")
+    assert bound.log_value == pytest.approx(row["log_value"], rel=1e-10)
+    low, high = bound.log_interval
+    assert low <= bound.log_value <= high
 
 
 def test_exact_is_fast() -> None:
@@ -74,12 +74,12 @@ def test_pld_contains_every_row() -> None:
     chosen = [*[s for s in sorted(settings_) if s[2] > 1][::6], (0.5, 0.1, 1), (2.0, 1.0, 1)]
     for setting in chosen:
         rows = [r for r in PLAIN if _arguments(r) == setting and r["kappa"] >= 1e-6]
-        found = bounds.reconstruction(*setting, kappa=[r["kappa"] for r in rows], method="pld")
+        bound = bounds.reconstruction(*setting, kappa=[r["kappa"] for r in rows], method="pld")
         values = np.array([r["value"] for r in rows])
-        low, high = found.interval
+        low, high = bound.interval
         assert (low <= values + 1e-12).all(), setting
         assert (values <= high * (1.0 + 1e-12)).all(), setting
-        assert (found.value >= values * (1.0 - 1e-12)).all(), setting
+        assert (bound.value >= values * (1.0 - 1e-12)).all(), setting
 
 
 @pytest.mark.slow
@@ -87,9 +87,9 @@ def test_pld_contains_every_row_of_every_setting() -> None:
     pytest.importorskip("dp_accounting")
     for setting in sorted({_arguments(r) for r in PLAIN}):
         rows = [r for r in PLAIN if _arguments(r) == setting and r["kappa"] >= 1e-6]
-        found = bounds.reconstruction(*setting, kappa=[r["kappa"] for r in rows], method="pld")
+        bound = bounds.reconstruction(*setting, kappa=[r["kappa"] for r in rows], method="pld")
         values = np.array([r["value"] for r in rows])
-        low, high = found.interval
+        low, high = bound.interval
         assert (low <= values + 1e-12).all(), setting
         assert (values <= high * (1.0 + 1e-12)).all(), setting
 
@@ -102,8 +102,8 @@ def test_table_2_of_the_paper() -> None:
         100: [0.365738, 0.083194, 0.038878, 0.024140, 0.017203, 0.013263],
     }
     for n, row in expected.items():
-        found = [bounds.reconstruction(s, 1.0, 1, kappa=1.0 / n).advantage for s in sigmas]
-        np.testing.assert_allclose(found, row, atol=6e-7)
+        bound = [bounds.reconstruction(s, 1.0, 1, kappa=1.0 / n).advantage for s in sigmas]
+        np.testing.assert_allclose(bound, row, atol=6e-7)
 
 
 CALIBRATED = [
@@ -124,8 +124,8 @@ CALIBRATED = [
 
 @pytest.mark.parametrize(("steps", "rate", "sigma", "tenth", "hundredth"), CALIBRATED)
 def test_calibrated_settings(steps: int, rate: float, sigma: float, tenth: float, hundredth: float) -> None:
-    found = bounds.reconstruction(sigma, rate, steps, kappa=[0.1, 0.01])
-    np.testing.assert_allclose(found.value, [tenth, hundredth], atol=6e-7)
+    bound = bounds.reconstruction(sigma, rate, steps, kappa=[0.1, 0.01])
+    np.testing.assert_allclose(bound.value, [tenth, hundredth], atol=6e-7)
 
 
 def test_closed_forms() -> None:
@@ -154,8 +154,8 @@ def test_exact_and_closed_form_agree_where_both_apply() -> None:
 
 def test_noiseless_steps_beside_noisy_ones() -> None:
     rest = bounds.reconstruction(1.0, 0.1, 10, kappa=0.05).value
-    found = bounds.reconstruction([0.0] + [1.0] * 10, [0.3] + [0.1] * 10, 11, kappa=0.05).value
-    assert found == pytest.approx(1.0 - 0.7 * (1.0 - rest), rel=1e-12)
+    bound = bounds.reconstruction([0.0] + [1.0] * 10, [0.3] + [0.1] * 10, 11, kappa=0.05).value
+    assert bound == pytest.approx(1.0 - 0.7 * (1.0 - rest), rel=1e-12)
 
 
 def test_schedules() -> None:
@@ -188,37 +188,37 @@ def test_schedules() -> None:
 )
 @pytest.mark.parametrize("method", ["auto", "exact", "closed-form", "certified", "monte-carlo"])
 def test_limits(arguments: tuple[float, float, int], expected: float, method: str) -> None:
-    found = bounds.reconstruction(*arguments, kappa=0.1, method=method, num_samples=20_000)
-    tolerance = 1e-12 if found.kind == "upper" and method != "certified" else 1e-3
-    assert found.value == pytest.approx(expected, abs=tolerance)
+    bound = bounds.reconstruction(*arguments, kappa=0.1, method=method, num_samples=20_000)
+    tolerance = 1e-12 if bound.kind == "upper" and method != "certified" else 1e-3
+    assert bound.value == pytest.approx(expected, abs=tolerance)
 
 
 @pytest.mark.parametrize("method", ["auto", "exact", "pld", "certified", "monte-carlo"])
 def test_certain_prior_is_certain(method: str) -> None:
-    found = bounds.reconstruction(1.0, 0.1, 3, kappa=1.0, method=method, num_samples=1000)
-    assert found.value == pytest.approx(1.0, abs=1e-12)
-    assert found.advantage == 0.0
+    bound = bounds.reconstruction(1.0, 0.1, 3, kappa=1.0, method=method, num_samples=1000)
+    assert bound.value == pytest.approx(1.0, abs=1e-12)
+    assert bound.advantage == 0.0
 
 
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.1, 0), (1.0, 0.0, 5), (math.inf, 0.1, 3)])
 def test_pld_where_nothing_leaks(sigma: float, rate: float, steps: int) -> None:
     pytest.importorskip("dp_accounting")
-    found = bounds.reconstruction(sigma, rate, steps, kappa=[0.1, 1e-9], method="pld")
-    np.testing.assert_allclose(found.value, [0.1, 1e-9], rtol=1e-14)
+    bound = bounds.reconstruction(sigma, rate, steps, kappa=[0.1, 1e-9], method="pld")
+    np.testing.assert_allclose(bound.value, [0.1, 1e-9], rtol=1e-14)
 
 
 @pytest.mark.parametrize("sigma", [1e-200, 1e-3, 0.05, 0.08, 0.1, 0.13])
 def test_little_noise_tends_to_none(sigma: float) -> None:
     kappa = np.array([0.9, 0.1, 1e-3])
-    found = bounds.reconstruction(sigma, 0.01, 100, kappa=kappa, method="exact")
+    bound = bounds.reconstruction(sigma, 0.01, 100, kappa=kappa, method="exact")
     bare = bounds.reconstruction(0.0, 0.01, 100, kappa=kappa).value
     # B ≥ B₀(1 − 2η/κ) with η = TΦ(−1/(2σ)): telling sampled records by x > 1/2.
     least = bare * (1.0 - 2.0 * 100 * special.ndtr(-0.5 / sigma) / kappa)
-    assert (found.value <= bare * (1.0 + 1e-12)).all()
-    assert (found.value >= least - 1e-12).all()
-    low, high = found.interval
-    assert (low <= found.value).all()
-    assert (found.value <= high).all()
+    assert (bound.value <= bare * (1.0 + 1e-12)).all()
+    assert (bound.value >= least - 1e-12).all()
+    low, high = bound.interval
+    assert (low <= bound.value).all()
+    assert (bound.value <= high).all()
 
 
 def test_one_quiet_step_among_noisy_ones() -> None:
@@ -229,16 +229,16 @@ def test_one_quiet_step_among_noisy_ones() -> None:
 
 def test_large_noise_leaves_the_prior() -> None:
     for sigma in (1e3, 1e6, 1e9):
-        found = bounds.reconstruction(sigma, 0.1, 100, kappa=0.1)
-        assert 0.0 <= found.value - 0.1 < 1.0 / sigma
+        bound = bounds.reconstruction(sigma, 0.1, 100, kappa=0.1)
+        assert 0.0 <= bound.value - 0.1 < 1.0 / sigma
 
 
 def test_kappa_below_the_smallest_float() -> None:
-    found = bounds.reconstruction(1.0, 0.02, 1000, log_kappa=-3072.0 * math.log(4.0))
-    assert found.value == 0.0
-    assert -3072.0 * math.log(4.0) < found.log_value < -1000.0
-    assert found.interval[0] == 0.0
-    assert found.interval[1] > 0.0
+    bound = bounds.reconstruction(1.0, 0.02, 1000, log_kappa=-3072.0 * math.log(4.0))
+    assert bound.value == 0.0
+    assert -3072.0 * math.log(4.0) < bound.log_value < -1000.0
+    assert bound.interval[0] == 0.0
+    assert bound.interval[1] > 0.0
 
 
 @settings(derandomize=True, deadline=None, max_examples=12)
@@ -265,13 +265,13 @@ def test_monotone_in_everything(sigma: float, rate: float, steps: int) -> None:
 
 def test_shapes_and_fields() -> None:
     grid = np.array([[0.1, 0.2], [0.3, 0.4], [0.5, 1.0]])
-    found = bounds.reconstruction(1.0, 0.1, 10, kappa=grid)
-    for part in (found.value, found.log_value, found.kappa, found.log_kappa, found.advantage, *found.interval):
+    bound = bounds.reconstruction(1.0, 0.1, 10, kappa=grid)
+    for part in (bound.value, bound.log_value, bound.kappa, bound.log_kappa, bound.advantage, *bound.interval):
         assert isinstance(part, np.ndarray)
         assert part.shape == grid.shape
     same = bounds.reconstruction(1.0, 0.1, 10, log_kappa=np.log(grid))
-    np.testing.assert_allclose(same.value, found.value, rtol=1e-12)
-    np.testing.assert_allclose(found.advantage[:2], (found.value[:2] - grid[:2]) / (1.0 - grid[:2]), rtol=1e-12)
+    np.testing.assert_allclose(same.value, bound.value, rtol=1e-12)
+    np.testing.assert_allclose(bound.advantage[:2], (bound.value[:2] - grid[:2]) / (1.0 - grid[:2]), rtol=1e-12)
     single = bounds.reconstruction(1.0, 0.1, 10, kappa=0.2)
     assert isinstance(single.value, float)
     assert isinstance(single.interval[0], float)

@@ -86,16 +86,16 @@ def test_negative_control_the_printed_estimator_is_no_certificate() -> None:
 
 
 def test_certificate_is_tight_enough_to_be_of_use() -> None:
-    found = bounds.reconstruction(1.0, 0.1, 10, kappa=[0.001, 0.1], method="certified", num_samples=1_000_000, seed=1)
+    bound = bounds.reconstruction(1.0, 0.1, 10, kappa=[0.001, 0.1], method="certified", num_samples=1_000_000, seed=1)
     truth = bounds.reconstruction(1.0, 0.1, 10, kappa=[0.001, 0.1]).value
-    low, high = found.interval
+    low, high = bound.interval
     assert (low <= truth).all()
     assert (truth <= high).all()
     assert (high - truth < 0.003).all()
     assert (truth - low < 0.007).all()
-    np.testing.assert_array_equal(found.value, high)
-    assert found.kind == "upper"
-    assert found.confidence == 0.999
+    np.testing.assert_array_equal(bound.value, high)
+    assert bound.kind == "upper"
+    assert bound.confidence == 0.999
 
 
 def test_certificate_where_the_plain_estimator_collapses() -> None:
@@ -119,8 +119,8 @@ def test_same_bits_for_any_executor() -> None:
     with ProcessPoolExecutor(2) as pool:
         processes = bounds.reconstruction(1.0, 0.2, 3, executor=pool, **arguments)
     other = bounds.reconstruction(1.0, 0.2, 3, **(arguments | {"seed": 10}))
-    for found in (threads, processes):
-        np.testing.assert_array_equal(found.log_interval, alone.log_interval)
+    for bound in (threads, processes):
+        np.testing.assert_array_equal(bound.log_interval, alone.log_interval)
     # Negative control: another seed does change the bits.
     assert (np.asarray(other.log_interval) != np.asarray(alone.log_interval)).any()
 
@@ -146,10 +146,10 @@ def test_estimates_are_as_precise_as_they_say(setting: tuple[float, float, int, 
     truth = bounds.reconstruction(sigma, rate, steps, kappa=kappa).value
     scores = []
     for seed in range(40):
-        found = bounds.reconstruction(sigma, rate, steps, kappa=kappa, method=MonteCarlo(20_000, seed, under=under))
-        assert found.kind == "estimate"
-        assert found.confidence is None
-        scores.append((found.value - truth) / found.standard_error)
+        bound = bounds.reconstruction(sigma, rate, steps, kappa=kappa, method=MonteCarlo(20_000, seed, under=under))
+        assert bound.kind == "estimate"
+        assert bound.confidence is None
+        scores.append((bound.value - truth) / bound.standard_error)
     # 40 standardised errors: mean within 4/√40 and spread within a χ² interval of p = 1e-4 on each side.
     assert abs(np.mean(scores)) < 4.0 / math.sqrt(40)
     total = float(np.sum((np.array(scores) - np.mean(scores)) ** 2))
@@ -158,9 +158,9 @@ def test_estimates_are_as_precise_as_they_say(setting: tuple[float, float, int, 
 
 def test_erratum_one_the_printed_factor_is_wrong() -> None:
     # q = T = σ = 1, κ = 0.1: exact 0.3891; dividing by N′ as printed would give 3.89.
-    found = bounds.reconstruction(1.0, 1.0, 1, kappa=0.1, method=MonteCarlo(under="null"))
-    assert found.value == pytest.approx(0.389143691645361, abs=5 * found.standard_error)
-    assert found.value / 0.1 > 3.8
+    bound = bounds.reconstruction(1.0, 1.0, 1, kappa=0.1, method=MonteCarlo(under="null"))
+    assert bound.value == pytest.approx(0.389143691645361, abs=5 * bound.standard_error)
+    assert bound.value / 0.1 > 3.8
 
 
 def test_alternative_spreads_less_than_null() -> None:
@@ -176,13 +176,13 @@ def test_alternative_spreads_less_than_null() -> None:
 
 def test_pair_from_outside() -> None:
     truth = bounds.reconstruction(1.0 / 1.5, 1.0, 1, kappa=[0.001, 0.1, 0.9]).value
-    found = bounds.reconstruction_of(GaussianPair(1.5), kappa=[0.001, 0.1, 0.9], num_samples=300_000, seed=4)
-    low, high = found.interval
+    bound = bounds.reconstruction_of(GaussianPair(1.5), kappa=[0.001, 0.1, 0.9], num_samples=300_000, seed=4)
+    low, high = bound.interval
     assert (low <= truth).all()
     assert (truth <= high).all()
     assert (high - low < 0.03).all()
-    assert found.adjacency is None
-    assert any("caller's theorem" in note for note in found.assumptions.notes)
+    assert bound.adjacency is None
+    assert any("caller's theorem" in note for note in bound.assumptions.notes)
     stated = bounds.StatedPair(GaussianPair(1.5), adjacency="replacement")
     assert bounds.reconstruction_of(stated, kappa=0.1, num_samples=1000).adjacency == "replace"
 

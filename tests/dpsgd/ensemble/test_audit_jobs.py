@@ -21,17 +21,17 @@ PROBES, PROBES_Y = RNG.random((5, 6)), RNG.integers(0, 4, 5)
 
 
 def _ensemble(**change) -> dpsgd.Ensemble:
-    given = {
+    settings = {
         "noise_multiplier": 0.5, "max_grad_norm": 0.3, "learning_rate": 2.0, "steps": 25, "dtype": "float64", "seed": 3,
     }  # fmt: skip
-    return flat.ensemble((6, 5, 4), "relu", **given | change)
+    return flat.ensemble((6, 5, 4), "relu", **settings | change)
 
 
 def _run(ensemble: dpsgd.Ensemble, first: int = 0, runs: int = RUNS, **more) -> dpsgd.EnsembleRun:
-    given = {
+    settings = {
         "extra_features": EXTRA, "extra_labels": EXTRA_Y, "probe_features": PROBES, "probe_labels": PROBES_Y,
     }  # fmt: skip
-    return flat.run(ensemble, X, Y, runs=runs, first_run=first, **given | more)
+    return flat.run(ensemble, X, Y, runs=runs, first_run=first, **settings | more)
 
 
 def _batches(seed: int, runs: int, rows: int, size: int, steps: int) -> np.ndarray:
@@ -138,8 +138,8 @@ def test_noise_around_a_fixed_point() -> None:
     assert stats.kstest(moved.ravel(), "norm").pvalue > 0.001
     assert (noisy[:, 30:35] == fixed[:, 30:35]).all()
     assert abs(np.corrcoef(moved.ravel(), own[:, :30].ravel())[0, 1]) < 4 / moved.size**0.5
-    given = _run(_ensemble(steps=0, initialisation_noise=0.5), 32, 40, initial=fixed[0]).parameters
-    assert (given == noisy).all()
+    parameters = _run(_ensemble(steps=0, initialisation_noise=0.5), 32, 40, initial=fixed[0]).parameters
+    assert (parameters == noisy).all()
 
 
 def test_a_fault_without_departure_is_none() -> None:

@@ -66,14 +66,14 @@ def test_kill_9_then_resume_gives_the_same_bits(tmp_path) -> None:
         time.sleep(0.002)
     child.send_signal(signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL, "the child was done before it could be killed"
-    kept = {path: path.read_bytes() for path in _files(folder)}
-    assert 2 <= len(kept) < 20
+    before = {path: path.read_bytes() for path in _files(folder)}
+    assert 2 <= len(before) < 20
 
-    seen: list[tuple[int, int]] = []
-    resumed = flat.run(ENSEMBLE, **JOB, checkpoint=folder, progress=lambda *at: seen.append(at))
-    assert seen[0][0] == sum(int(p.stem.split("-")[2]) - int(p.stem.split("-")[1]) for p in kept)
-    assert seen[-1] == (600, 600)
-    assert all(path.read_bytes() == content for path, content in kept.items()), "a finished piece was written again"
+    calls: list[tuple[int, int]] = []
+    resumed = flat.run(ENSEMBLE, **JOB, checkpoint=folder, progress=lambda *at: calls.append(at))
+    assert calls[0][0] == sum(int(p.stem.split("-")[2]) - int(p.stem.split("-")[1]) for p in before)
+    assert calls[-1] == (600, 600)
+    assert all(path.read_bytes() == content for path, content in before.items()), "a finished piece was written again"
     alone = flat.run(ENSEMBLE, **JOB)
     for field in FIELDS:
         assert (getattr(resumed, field) == getattr(alone, field)).all()
@@ -125,12 +125,12 @@ def test_another_job_reads_nothing(tmp_path) -> None:
     layers, activation = other.pop("layers"), other.pop("activation")
     for changed in ({"seed": 2}, {"noise_multiplier": 1.5}, {"initialisation": "fixed"}):
         ensemble = flat.ensemble(layers, activation, **other | changed)
-        kept = flat.run(ensemble, **JOB | {"runs": 8}, checkpoint=tmp_path)
-        assert (kept.parameters == flat.run(ensemble, **JOB | {"runs": 8}).parameters).all()
+        stored = flat.run(ensemble, **JOB | {"runs": 8}, checkpoint=tmp_path)
+        assert (stored.parameters == flat.run(ensemble, **JOB | {"runs": 8}).parameters).all()
     for name in ("features", "extra_features", "probe_features"):
         moved = {name: JOB[name] + 0.01}
-        kept = _small(tmp_path, runs=8, **moved)
-        assert (kept.probe_logits == _small(runs=8, **moved).probe_logits).all()
+        stored = _small(tmp_path, runs=8, **moved)
+        assert (stored.probe_logits == _small(runs=8, **moved).probe_logits).all()
     assert len(_files(tmp_path)) == 7
     assert _small(tmp_path, runs=8, keep_parameters=False).parameters.shape == (8, 0)
     assert _small(tmp_path, runs=8).parameters.shape[1] > 0
@@ -149,8 +149,8 @@ def test_rows_of_each_run_are_part_of_the_identity(tmp_path) -> None:
 def test_scorers_and_scores_come_back(tmp_path) -> None:
     from leakcore.attacks.reconstruction.running_scores import Sum
 
-    given = {"candidate_features": np.eye(3, 20), "candidate_labels": [0, 1, 2], "scorers": {"sum": Sum(1.0)}}
-    one, two = (_small(tmp_path, runs=40, **given) for _ in range(2))
+    settings = {"candidate_features": np.eye(3, 20), "candidate_labels": [0, 1, 2], "scorers": {"sum": Sum(1.0)}}
+    one, two = (_small(tmp_path, runs=40, **settings) for _ in range(2))
     assert len(_files(tmp_path)) == 2
     for field in ("dots", "clipped_norms", "clipped"):
         assert (getattr(one, field) == getattr(two, field)).all()
@@ -165,10 +165,10 @@ def test_a_strange_file_is_named(tmp_path) -> None:
 
 
 def test_two_threads_may_share_a_checkpoint(tmp_path, whole) -> None:
-    """Files are whole or absent, and the same whoever writes them."""
+    """Files are whole or absent, and every writer writes the same."""
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: _small(tmp_path, num_threads=1), range(4)))
-    for one in [*found, _small(tmp_path)]:
+        result = list(pool.map(lambda _: _small(tmp_path, num_threads=1), range(4)))
+    for one in [*result, _small(tmp_path)]:
         for field in FIELDS:
             assert (getattr(one, field) == getattr(whole, field)).all()
     assert not list(tmp_path.rglob(".*"))

@@ -19,11 +19,11 @@ TOTAL = 80
 
 
 def _ensemble(seed: int = 11, **change) -> dpsgd.Ensemble:
-    given = {
+    settings = {
         "noise_multiplier": 1.0, "max_grad_norm": 0.5, "learning_rate": 2.0, "steps": 5, "sample_rate": 0.5,
         "seed": seed,
     }  # fmt: skip
-    return flat.ensemble((13, 10, 10), "elu", **given | change)
+    return flat.ensemble((13, 10, 10), "elu", **settings | change)
 
 
 def _data(rows: int = 203):

@@ -32,7 +32,7 @@ def _data(layers: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _by_opacus(layers, activation, run: int, start: np.ndarray, batches, monkeypatch) -> np.ndarray:
-    """The run as an Opacus user writes it; noise and batches are those of the ensemble's streams."""
+    """The run as an Opacus user writes it; noise and batches come from the ensemble's streams."""
     x, y = (torch.from_numpy(a) for a in _data(layers))
     module = models.mlp(layers, activation).double()
     torch.nn.utils.vector_to_parameters(torch.from_numpy(start.copy()), module.parameters())

@@ -202,10 +202,10 @@ def test_clipped_gradients_are_counted(slack) -> None:
         )
 
     norms = first_step(max_grad_norm=1e6).clipped_norms
-    found = first_step(max_grad_norm=bound, clip_slack=slack)
+    result = first_step(max_grad_norm=bound, clip_slack=slack)
     wanted = (norms + slack > bound).sum(axis=(1, 2))
     assert slack > 1 or 0 < wanted.sum() < norms.size
-    np.testing.assert_array_equal(found.clipped, wanted)
+    np.testing.assert_array_equal(result.clipped, wanted)
 
 
 def test_norms_are_exactly_the_bound_where_clipped() -> None:

@@ -168,11 +168,11 @@ REFUSED: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_has_no_value_is_refused_by_name(name: str, tmp_path: Path) -> None:
-    for held, where in ((REFUSED[name], r"\.also"), ([1, {"k": REFUSED[name]}], r"\.also\[1\]\['k'\]")):
+    for value, where in ((REFUSED[name], r"\.also"), ([1, {"k": REFUSED[name]}], r"\.also\[1\]\['k'\]")):
         with pytest.raises(TypeError, match=rf"^scorers\['mine'\]{where}.*: a .* by which finished runs are recog"):
-            flat.run(ENSEMBLE, **ROWS, scorers={"mine": Scaled(also=held)}, checkpoint=tmp_path / name)
+            flat.run(ENSEMBLE, **ROWS, scorers={"mine": Scaled(also=value)}, checkpoint=tmp_path / name)
         assert not (tmp_path / name).exists()
-    flat.run(ENSEMBLE, **ROWS, scorers={"mine": Scaled(also=held)})  # without a checkpoint nothing has to be told
+    flat.run(ENSEMBLE, **ROWS, scorers={"mine": Scaled(also=value)})  # without a checkpoint nothing has to be told
 
 
 def test_a_state_of_ones_own_says_what_counts(tmp_path: Path) -> None:
@@ -238,8 +238,8 @@ def test_scorers_that_pickle_alike_do_not_share_runs(tmp_path: Path) -> None:
         Named.factor = factor
         Named.__qualname__, Named.__module__ = "Named", __name__
         globals()["Named"] = Named
-        found = flat.run(ENSEMBLE, **ROWS, scorers={"mine": Named()}, checkpoint=tmp_path)
-        scores.append(found.scores["mine"])
+        result = flat.run(ENSEMBLE, **ROWS, scorers={"mine": Named()}, checkpoint=tmp_path)
+        scores.append(result.scores["mine"])
         again = flat.run(ENSEMBLE, **ROWS, scorers={"mine": Named()}, checkpoint=tmp_path)
         assert (again.scores["mine"] == scores[-1]).all()
     del globals()["Named"]
@@ -270,8 +270,8 @@ class Net(torch.nn.Module):
 def test_modules_are_told_apart_by_all_that_they_hold(tmp_path: Path, one: Any, other: Any) -> None:
     rows = {name: ROWS[name] for name in ("features", "labels", "runs", "num_threads")}
     weights = Net(1.0).inner.state_dict()
-    for given in (one, other):
-        module = Net(*given)
+    for arguments in (one, other):
+        module = Net(*arguments)
         module.inner.load_state_dict(weights)
         ensemble = dpsgd.Ensemble(
             dpsgd.ModuleNetwork(module, (4,)),
@@ -281,15 +281,15 @@ def test_modules_are_told_apart_by_all_that_they_hold(tmp_path: Path, one: Any, 
             steps=2,
             seed=0,
         )
-        kept = flat.run(ensemble, **rows, checkpoint=tmp_path)
-        assert (kept.parameters == flat.run(ensemble, **rows).parameters).all()
+        stored = flat.run(ensemble, **rows, checkpoint=tmp_path)
+        assert (stored.parameters == flat.run(ensemble, **rows).parameters).all()
     assert _folders(tmp_path) == 2
 
 
 def test_a_hook_is_part_of_a_module(tmp_path: Path) -> None:
     plain, hooked = Net(1.0), Net(1.0)
     hooked.load_state_dict(plain.state_dict())
-    hooked.register_forward_hook(lambda module, given, out: 2 * out)
+    hooked.register_forward_hook(lambda module, inputs, out: 2 * out)
     assert fingerprint(plain, "x") != fingerprint(hooked, "x")
     for other in (torch.nn.LSTM(2, 2, num_layers=2), torch.nn.MultiheadAttention(4, 2)):
         assert fingerprint(other, "x") == fingerprint(other, "x")

@@ -72,9 +72,9 @@ def test_finished_never_enters_that_moment() -> None:
     with ThreadPoolExecutor(1) as pool:
         futures = [_slow_future(pool) for _ in range(3)]
         with _InterruptAt("_acquire_restore") as at:
-            found = list(Finished(futures))
+            finished = list(Finished(futures))
         assert not at.fired
-    assert sorted(map(id, found)) == sorted(map(id, futures))
+    assert sorted(map(id, finished)) == sorted(map(id, futures))
     assert list(Finished()) == []
 
 
@@ -120,16 +120,16 @@ def test_a_handler_of_the_caller_and_other_threads_are_left_alone() -> None:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
-    found: list[bool] = []
+    handled: list[bool] = []
 
     def elsewhere() -> None:
         with Finished().interrupted_between():
-            found.append(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+            handled.append(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 
     thread = threading.Thread(target=elsewhere)
     thread.start()
     thread.join()
-    assert found == [True]
+    assert handled == [True]
 
 
 _STORM = """

@@ -86,9 +86,11 @@ def test_a_checkpoint_knows_the_module(tmp_path) -> None:
     x, y = RNG.random((10, 6)), RNG.integers(0, 3, 10)
     for module in (_mlp((6, 3)), _mlp((6, 5, 3)), nn.Linear(6, 3).double()):
         ensemble = flat.module_ensemble(module, (6,), **MECHANISM)
-        kept = [ensemble.run(x, y, runs=2, execution=dpsgd.Execution(checkpoint=tmp_path)).parameters for _ in range(2)]
-        assert (kept[0] == ensemble.run(x, y, runs=2).parameters).all()
-        assert (kept[0] == kept[1]).all()
+        stored = [
+            ensemble.run(x, y, runs=2, execution=dpsgd.Execution(checkpoint=tmp_path)).parameters for _ in range(2)
+        ]
+        assert (stored[0] == ensemble.run(x, y, runs=2).parameters).all()
+        assert (stored[0] == stored[1]).all()
 
 
 class _Scaled(nn.Module):
@@ -112,8 +114,8 @@ def test_a_checkpoint_knows_what_a_module_does_not_print(tmp_path) -> None:
     modules += [_Scaled(1.0, lambda v: v * 2.0), _Scaled(1.0, lambda v: v * 3.0)]
     for module in modules:
         ensemble = flat.module_ensemble(module, (6,), **MECHANISM)
-        kept = ensemble.run(x, y, runs=2, execution=dpsgd.Execution(checkpoint=tmp_path)).parameters
-        assert (kept == ensemble.run(x, y, runs=2).parameters).all()
+        stored = ensemble.run(x, y, runs=2, execution=dpsgd.Execution(checkpoint=tmp_path)).parameters
+        assert (stored == ensemble.run(x, y, runs=2).parameters).all()
     assert len(list(tmp_path.iterdir())) == len(modules)
     # Made anew it is the same one.
     flat.module_ensemble(_Scaled(5.0, torch.tanh), (6,), **MECHANISM).run(

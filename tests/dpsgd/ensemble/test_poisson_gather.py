@@ -75,13 +75,13 @@ def test_blocks_hold_each_sampled_row_once() -> None:
     gather = poisson_gather.Gather(common, 3, 8)
     taken = np.random.default_rng(0).random((3, 100)) < 0.15
     taken[1] = False
-    seen = np.zeros((3, 6))
+    sums = np.zeros((3, 6))
     for rows, weight in gather.blocks(taken):
         assert rows.inputs.shape == (3, 8, 7)
-        seen += (rows.inputs * weight[:, :, None]).sum(1).numpy()[:, :6]
+        sums += (rows.inputs * weight[:, :, None]).sum(1).numpy()[:, :6]
         assert torch.equal(rows.squares, (rows.inputs**2).sum(-1))
         assert torch.equal(rows.targets.sum(1), torch.ones(3, 8, dtype=torch.float64))
-    np.testing.assert_allclose(seen, taken.astype(float) @ X[:100], rtol=1e-12)
+    np.testing.assert_allclose(sums, taken.astype(float) @ X[:100], rtol=1e-12)
     assert len(list(gather.blocks(np.zeros((3, 100), bool)))) == 1
 
 
@@ -114,7 +114,7 @@ def test_an_executor_changes_nothing(kind) -> None:
     )
     alone = flat.run(ensemble, X[:30], Y[:30], runs=300, first_run=40, **data)
     pool = ThreadPoolExecutor(3) if kind == "threads" else ProcessPoolExecutor(2, mp_context=get_context("spawn"))
-    seen: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     with pool as executor:
         shared = flat.run(
             ensemble,
@@ -123,13 +123,13 @@ def test_an_executor_changes_nothing(kind) -> None:
             runs=300,
             first_run=40,
             executor=executor,
-            progress=lambda *at: seen.append(at),
+            progress=lambda *at: calls.append(at),
             **data,
         )
     for field in ("parameters", "thetas", "observed"):
         assert (getattr(alone, field) == getattr(shared, field)).all()
     assert shared.first_run == 40
-    assert seen[-1] == (300, 300)
+    assert calls[-1] == (300, 300)
 
 
 def test_a_recorded_run_replays() -> None:

@@ -84,14 +84,17 @@ def test_full_batches_take_every_row() -> None:
 
 
 def test_progress_counts_runs_once() -> None:
-    seen: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     ensemble = dpsgd.Ensemble((2, 2), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=2, seed=0)
     ensemble.run(
-        np.zeros((3, 2)), [0, 1, 0], runs=range(10, 50), execution=dpsgd.Execution(progress=lambda *at: seen.append(at))
+        np.zeros((3, 2)),
+        [0, 1, 0],
+        runs=range(10, 50),
+        execution=dpsgd.Execution(progress=lambda *at: calls.append(at)),
     )
-    assert [total for _, total in seen] == [40] * len(seen)
-    assert sorted(done for done, _ in seen) == [done for done, _ in seen]
-    assert seen[-1] == (40, 40)
+    assert [total for _, total in calls] == [40] * len(calls)
+    assert sorted(done for done, _ in calls) == [done for done, _ in calls]
+    assert calls[-1] == (40, 40)
 
 
 def test_an_interrupted_run_leaves_no_thread_behind() -> None:

@@ -54,12 +54,12 @@ def _torchvision() -> Iterator[None]:
     whole.datasets.FakeData = _FakeData
     whole.models = types.SimpleNamespace()
     whole.transforms = types.SimpleNamespace(Compose=list, ToTensor=int, Normalize=lambda mean, std: None)
-    made = {"torchvision": whole, "torchvision.datasets": whole.datasets}
-    sys.modules.update(made)
+    stand_ins = {"torchvision": whole, "torchvision.datasets": whole.datasets}
+    sys.modules.update(stand_ins)
     try:
         yield
     finally:
-        for name in made:
+        for name in stand_ins:
             del sys.modules[name]
 
 
@@ -76,13 +76,13 @@ def collected(examples: int) -> dict[str, unittest.TestCase]:
         return {}
     finally:
         settings.load_profile(before)
-    found = {}
+    cases = {}
     for module in modules:
         for case in _flat(unittest.defaultTestLoader.loadTestsFromModule(module)):
             if _skipped(type(case)) or _skipped(getattr(case, case._testMethodName)):
                 continue
-            found[case.id().removeprefix("opacus.tests.")] = case
-    return found
+            cases[case.id().removeprefix("opacus.tests.")] = case
+    return cases
 
 
 def _skipped(what: object) -> bool:

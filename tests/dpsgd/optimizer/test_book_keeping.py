@@ -1,4 +1,4 @@
-"""Steps without per-sample gradients beside Opacus's with them: the same release, over kinds of layers and types."""
+"""Steps without per-sample gradients against Opacus's with them: the same release, over kinds of layers and types."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def _releases(
 ) -> torch.Tensor:
     optimizer = made(kind, module, max_grad_norm=norm, loss_reduction=reduction)
     torch.manual_seed(1)
-    found = []
+    values = []
     for rows in (5, 6, 1, 7):
         optimizer.zero_grad()
         outputs = module(data(rows))
         functional.cross_entropy(outputs, torch.arange(rows) % 3, reduction=reduction).backward()
         optimizer.pre_step()
-        found += [p.grad.flatten().clone() for p in module.parameters() if p.requires_grad]
+        values += [p.grad.flatten().clone() for p in module.parameters() if p.requires_grad]
         optimizer.original_optimizer.step()
-    return torch.cat(found)
+    return torch.cat(values)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -85,21 +85,21 @@ def test_packed_sequences_of_different_lengths() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             packed = nn.utils.rnn.pack_padded_sequence(x, [5, 3, 2], batch_first=True)
-            found, _ = nn.utils.rnn.pad_packed_sequence(self.cells(packed)[0], batch_first=True)
-            last: torch.Tensor = self.out(found.sum(1))
+            result, _ = nn.utils.rnn.pad_packed_sequence(self.cells(packed)[0], batch_first=True)
+            last: torch.Tensor = self.out(result.sum(1))
             return last
 
     torch.manual_seed(0)
     plain, x = Packed().double(), torch.randn(3, 5, 3, dtype=torch.float64)
-    found = []
+    result = []
     for kind in (DPOptimizer, FusedDPOptimizer):
         module = GradSampleModule(copy.deepcopy(plain))
         optimizer = made(kind, module)
         functional.cross_entropy(module(x), torch.tensor([0, 1, 0])).backward()
         optimizer.pre_step()
-        found.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
-    assert float((found[0] - found[1]).abs().max()) < 1e-15
-    assert float(found[0].abs().max()) > 1e-3
+        result.append(torch.cat([p.grad.flatten() for p in module.parameters()]))
+    assert float((result[0] - result[1]).abs().max()) < 1e-15
+    assert float(result[0].abs().max()) > 1e-3
 
 
 def test_nothing_of_the_batch_times_the_model_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,13 +139,13 @@ def test_rows_are_made_when_asked_for() -> None:
     network, data = MODELS["convolutions, group and instance norm"]
     torch.manual_seed(0)
     plain, x = network().double(), data(6)
-    found = []
+    values = []
     for kind in (DPOptimizer, FusedDPOptimizer):
         module = GradSampleModule(copy.deepcopy(plain))
         optimizer = made(kind, module)
         functional.cross_entropy(module(x), torch.arange(6) % 3).backward()
-        found.append(optimizer.grad_samples)
-    for a, b in zip(*found, strict=True):
+        values.append(optimizer.grad_samples)
+    for a, b in zip(*values, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
@@ -172,8 +172,8 @@ class _Padded(nn.Module):
             self.out.weight = self.table.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.out(torch.tanh(self.table(x)).mean(1))
-        return found
+        output: torch.Tensor = self.out(torch.tanh(self.table(x)).mean(1))
+        return output
 
 
 def _ring(size: int, mode: str) -> Callable[[], nn.Module]:
@@ -230,8 +230,8 @@ class _Beside(nn.Module):
         other.weight = first.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.first(x).flatten(1) + self.other(x).flatten(1)
-        return found
+        output: torch.Tensor = self.first(x).flatten(1) + self.other(x).flatten(1)
+        return output
 
 
 class _OwnEmbedding(nn.Embedding):

@@ -30,15 +30,15 @@ def test_activations_changed_in_place() -> None:
     x, y = torch.randn(4, 6), torch.arange(4) % 3
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
-    found = []
+    values = []
     for inplace in (False, True):
         module = GradSampleModule(copy.deepcopy(plain))
         module._module[1].inplace = inplace
         optimizer = made(FusedDPOptimizer, module)
         functional.cross_entropy(module(x), y).backward()
         optimizer.step()
-        found.append([p.grad for p in module.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        values.append([p.grad for p in module.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*values, strict=True))
     layer = GradSampleModule(nn.Linear(6, 3))
     optimizer = made(FusedDPOptimizer, layer)
     changed = x.clone()
@@ -74,7 +74,7 @@ def test_a_batch_whose_backward_pass_failed_is_not_in_the_next_step() -> None:
     generator = torch.Generator().manual_seed(0)
     failed, x = torch.randn(2, 4, 6, generator=generator)
     y = torch.arange(4) % 3
-    found = []
+    values = []
     for fails in (False, True):
         torch.manual_seed(0)
         first, second = nn.Linear(6, 6), nn.Linear(6, 3)
@@ -92,8 +92,8 @@ def test_a_batch_whose_backward_pass_failed_is_not_in_the_next_step() -> None:
         optimizer.zero_grad()
         functional.cross_entropy(module(x), y).backward()
         optimizer.step()
-        found.append([p.grad for p in module.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        values.append([p.grad for p in module.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*values, strict=True))
 
 
 def test_rows_of_a_step_are_let_go_and_may_not_be_used_again() -> None:

@@ -1,4 +1,4 @@
-"""FusedDPOptimizer beside Opacus's own: the same step for the same noise, the same behaviour around it."""
+"""FusedDPOptimizer against Opacus's own: the same step for the same noise, the same behaviour around it."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def _batch(rows: int, dtype: torch.dtype, seed: int = 0) -> tuple[torch.Tensor, 
 
 
 def _made(kind: type, module: nn.Module, **settings: Any) -> Any:
-    given: dict[str, Any] = {"noise_multiplier": 0.0, "max_grad_norm": 0.5, "expected_batch_size": 8, **settings}
-    return kind(torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9), **given)
+    arguments: dict[str, Any] = {"noise_multiplier": 0.0, "max_grad_norm": 0.5, "expected_batch_size": 8, **settings}
+    return kind(torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9), **arguments)
 
 
 def _train(optimizer: Any, module: nn.Module, dtype: torch.dtype, steps: int = 4) -> list[np.ndarray]:
@@ -54,11 +54,11 @@ def _train(optimizer: Any, module: nn.Module, dtype: torch.dtype, steps: int = 4
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 def test_without_noise_training_is_opacus(dtype: torch.dtype, close: float) -> None:
-    found = []
+    values = []
     for kind in (DPOptimizer, FusedDPOptimizer):
         module = GradSampleModule(copy.deepcopy(_network(dtype)))
-        found.append(_train(_made(kind, module), module, dtype))
-    assert all(np.abs(a - b).max() < close for a, b in zip(*found, strict=True))
+        values.append(_train(_made(kind, module), module, dtype))
+    assert all(np.abs(a - b).max() < close for a, b in zip(*values, strict=True))
 
 
 def test_the_same_noise_gives_the_same_release(monkeypatch: pytest.MonkeyPatch) -> None:

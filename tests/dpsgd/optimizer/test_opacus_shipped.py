@@ -55,16 +55,16 @@ CASES = {name: case for name, case in collected(examples=3).items() if _applies(
 
 
 class Counted(FusedDPOptimizer):
-    made = 0
+    created = 0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         Counted.made += 1
         super().__init__(*args, **kwargs)
 
 
-def _class(**given: Any) -> Any:
-    found = get_optimizer_class(**given)
-    return Counted if found is DPOptimizer else found
+def _class(**arguments: Any) -> Any:
+    optimizer_class = get_optimizer_class(**arguments)
+    return Counted if optimizer_class is DPOptimizer else optimizer_class
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -168,11 +168,11 @@ class Hooked(Base):
 
     def __init__(self) -> None:
         super().__init__()
-        seen: list[Any] = []
+        calls: list[Any] = []
         self.first.register_forward_pre_hook(lambda _, inputs: (inputs[0] * 2,))
-        self.first.register_forward_hook(lambda _, inputs, output: output + 0.01 * len(seen))
-        self.first.register_forward_hook(lambda _, inputs, output: seen.append(output.detach()))
-        self.seen = seen
+        self.first.register_forward_hook(lambda _, inputs, output: output + 0.01 * len(calls))
+        self.first.register_forward_hook(lambda _, inputs, output: calls.append(output.detach()))
+        self.seen = calls
 
 
 class Helper:

@@ -33,12 +33,12 @@ class Run:
             warnings.simplefilter("ignore")
             self.engine = PrivacyEngine(accountant=accountant)
             self.noise = torch.Generator().manual_seed(seed + 1)
-            made = self.engine.make_private(
+            private = self.engine.make_private(
                 module=plain, optimizer=optimizer(plain.parameters(), lr=0.1), data_loader=loader,
                 noise_generator=self.noise, **{"noise_multiplier": 1.5, "max_grad_norm": 0.4, **settings},
             )  # fmt: skip
-        self.module, self.optimizer, self.loader = made[0], made[1], made[-1]
-        self.loss: Any = made[2] if len(made) == 4 else nn.CrossEntropyLoss()
+        self.module, self.optimizer, self.loader = private[0], private[1], private[-1]
+        self.loss: Any = private[2] if len(private) == 4 else nn.CrossEntropyLoss()
         torch.manual_seed(seed + 2)
 
     def train(self, epochs: int = 1, after: Callable[[], None] = lambda: None, loader: Any = None) -> None:
@@ -50,8 +50,8 @@ class Run:
                 after()
 
     def record(self, **settings: Any) -> Any:
-        given = {"candidates": candidates(), "members": np.arange(11) < 6, **settings}
-        return leakcore.record(self.optimizer, **given)
+        arguments = {"candidates": candidates(), "members": np.arange(11) < 6, **settings}
+        return leakcore.record(self.optimizer, **arguments)
 
     def part(self, epochs: int = 1, **settings: Any) -> Any:
         """The recorder of some epochs."""

@@ -1,4 +1,4 @@
-"""Small private runs for `leakcore.record`: 40 rows, of which 6 are candidates beside 5 others."""
+"""Small private runs for `leakcore.record`: 40 rows; 6 of them and 5 other rows are candidates."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def private(**settings: Any) -> Any:
     x, y = data()
     module = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Dropout(0.2), nn.Linear(4, 3))
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=8)
-    given: dict[str, Any] = {"noise_multiplier": 1.5, "max_grad_norm": 0.4, **settings}
+    arguments: dict[str, Any] = {"noise_multiplier": 1.5, "max_grad_norm": 0.4, **settings}
     return PrivacyEngine(accountant="rdp").make_private(
         module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.5), data_loader=loader,
-        noise_generator=torch.Generator().manual_seed(3), **given,
+        noise_generator=torch.Generator().manual_seed(3), **arguments,
     )  # fmt: skip
 
 
@@ -49,8 +49,8 @@ def loop(module: Any, optimizer: Any, loader: Any, loss: Any, epochs: int = 2) -
 
 
 def recorded(loss: Any, **settings: Any) -> Trace:
-    given = {"candidates": candidates(), **settings}
+    arguments = {"candidates": candidates(), **settings}
     module, optimizer, loader = private()
-    with leakcore.record(optimizer, **given) as recorder:
+    with leakcore.record(optimizer, **arguments) as recorder:
         loop(module, optimizer, loader, loss)
     return recorder.trace()

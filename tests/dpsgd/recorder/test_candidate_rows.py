@@ -46,7 +46,7 @@ def _record(
 def test_a_row_with_a_candidates_inputs_and_another_target_is_another_row(
     mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In its batch, beside it, and before it ever came: neither seen, nor in the release's candidates."""
+    """In the candidate's batch, in another, and before its first: not counted as seen, nor as the candidate."""
     batches = [([0, 1, 2, 0], [0, 1, 2, 1]), ([3, 3, 4], [1, 0, 1]), ([5, 6], [0, 0])]
     trace = _record((X[:6], Y[:6]), batches, mode=mode)
     np.testing.assert_array_equal(trace.times_seen, [1, 1, 1, 1, 1, 0])

@@ -105,20 +105,20 @@ def test_rows_that_no_loss_goes_back_from_are_not_of_the_batch() -> None:
 
 
 class _Outer(nn.Module):
-    """Its inputs are no tensor, and the module in it holds all parameters, too."""
+    """Its inputs are not a tensor, and the module in it holds all parameters, too."""
 
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Sequential(nn.Linear(5, 3))
 
     def forward(self, inputs: Any) -> torch.Tensor:
-        found: torch.Tensor = self.inner(inputs["x"] if isinstance(inputs, dict) else inputs)
-        return found * 3
+        output: torch.Tensor = self.inner(inputs["x"] if isinstance(inputs, dict) else inputs)
+        return output * 3
 
 
 def test_the_model_is_the_outermost_module_whatever_its_inputs() -> None:
     x, y = data()
-    found = []
+    values = []
     for wrap in (lambda rows: {"x": rows}, lambda rows: rows):
         torch.manual_seed(0)
         module = GradSampleModule(_Outer())
@@ -130,8 +130,8 @@ def test_the_model_is_the_outermost_module_whatever_its_inputs() -> None:
             nn.CrossEntropyLoss()(module(wrap(x[:10])), y[:10]).backward()
             optimizer.step()
         assert recorder._model is module
-        found.append(recorder.trace().clipped_share)
-    np.testing.assert_array_equal(*found)
+        values.append(recorder.trace().clipped_share)
+    np.testing.assert_array_equal(*values)
 
 
 def _convolution(**settings: Any) -> Any:

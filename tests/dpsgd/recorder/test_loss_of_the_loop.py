@@ -52,8 +52,8 @@ class _Sum(nn.Module):
         self.inner = nn.CrossEntropyLoss()
 
     def forward(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.inner(outputs, y) + outputs.square().mean()
-        return found
+        output: torch.Tensor = self.inner(outputs, y) + outputs.square().mean()
+        return output
 
 
 class _OwnLoss(_Loss):
@@ -91,17 +91,17 @@ def test_a_loss_that_may_not_be_the_criterion_is_refused_in_the_first_step(loss:
 
 
 @pytest.mark.parametrize(
-    ("made", "loss"),
+    ("transform", "loss"),
     [
         (lambda outputs: outputs.log_softmax(1), nn.NLLLoss()),
         (lambda outputs: outputs / 5, nn.CrossEntropyLoss()),
         (lambda outputs: outputs[:, [2, 1, 0]], nn.CrossEntropyLoss()),
     ],
 )
-def test_what_stands_between_the_model_and_its_loss_must_be_named(made: Any, loss: Any) -> None:
+def test_what_stands_between_the_model_and_its_loss_must_be_named(transform: Any, loss: Any) -> None:
     def whole(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = loss(made(outputs), y)
-        return found
+        output: torch.Tensor = loss(transform(outputs), y)
+        return output
 
     with pytest.raises(ValueError, match=r"receives something derived from the model's outputs .* pass criterion="):
         recorded(whole)
@@ -117,13 +117,13 @@ def test_outputs_that_only_change_shape_are_the_models() -> None:
     squared = nn.MSELoss()
 
     def squeezed(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = squared(outputs.flatten(), functional.one_hot(y, 3).flatten().to(outputs.dtype))
-        return found
+        output: torch.Tensor = squared(outputs.flatten(), functional.one_hot(y, 3).flatten().to(outputs.dtype))
+        return output
 
     x, y = candidates()
     targets = functional.one_hot(y, 3).float()
-    found = recorded(squeezed, candidates=(x, targets)).pair_sum
-    np.testing.assert_allclose(found, recorded(squeezed, candidates=(x, targets), criterion=squared).pair_sum)
+    output = recorded(squeezed, candidates=(x, targets)).pair_sum
+    np.testing.assert_allclose(output, recorded(squeezed, candidates=(x, targets), criterion=squared).pair_sum)
 
 
 def test_an_inner_loss_under_ghost_clipping_is_refused() -> None:
@@ -156,19 +156,19 @@ def test_metrics_are_no_criterion() -> None:
         nn.CrossEntropyLoss(reduction="none")(outputs, y)
         return trained
 
-    found = recorded(loss)
-    np.testing.assert_array_equal(found.pair_sum, recorded(loss, criterion=entropy).pair_sum)
+    result = recorded(loss)
+    np.testing.assert_array_equal(result.pair_sum, recorded(loss, criterion=entropy).pair_sum)
 
 
 _WEIGHTS = torch.tensor([1.0, 2.0, 3.0])
 
 
 def _column(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """(B, 1) beside (B,): torch warns, and compares every output with every target."""
+    """(B, 1) against (B,): torch warns, and compares every output with every target."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found: torch.Tensor = nn.MSELoss()(outputs[:, :1], y.to(outputs.dtype))
-        return found
+        result: torch.Tensor = nn.MSELoss()(outputs[:, :1], y.to(outputs.dtype))
+        return result
 
 
 @pytest.mark.parametrize(
@@ -214,10 +214,10 @@ def test_a_loss_reduced_otherwise_than_opacus_was_told_is_refused() -> None:
 def test_a_loss_made_anew_or_reduced_outside_or_made_of_another_is_found(loss: Any) -> None:
     """The first by physical batches: several of them are in a step."""
     traces = []
-    for given in (None, loss):
+    for criterion in (None, loss):
         module, optimizer, loader = private()
         with (
-            leakcore.record(optimizer, candidates=candidates(), criterion=given) as recorder,
+            leakcore.record(optimizer, candidates=candidates(), criterion=criterion) as recorder,
             BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as parts,
         ):
             loop(module, optimizer, parts, loss)
@@ -233,8 +233,8 @@ def test_a_forward_pass_that_fails_leaves_the_next_loss_alone() -> None:
     def loss(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with pytest.raises(RuntimeError):
             other(outputs)
-        found: torch.Tensor = entropy(outputs, y)
-        return found
+        result: torch.Tensor = entropy(outputs, y)
+        return result
 
     assert recorded(loss).steps == 10
 

@@ -191,7 +191,7 @@ def test_more_than_the_criterion_is_refused(whole: Any, message: str, mode: str)
 
 
 def test_a_multiplied_loss_is_recorded_by_a_criterion_that_multiplies() -> None:
-    """The candidates' gradients then are those of the loop: a quarter as long, and none is clipped."""
+    """The candidates' gradients then equal the loop's: a quarter as long, and none is clipped."""
 
     def backward(module: Any, loss: Any, x: torch.Tensor, y: torch.Tensor) -> None:
         (loss(module(x), y) / 64).backward()
@@ -202,7 +202,7 @@ def test_a_multiplied_loss_is_recorded_by_a_criterion_that_multiplies() -> None:
 
 
 def test_the_mean_over_all_values_of_rows_is_the_loops() -> None:
-    """Three values a row, of which the loop takes the mean: a row's gradient is a third of their sum's."""
+    """Three values a row, and the loop takes their mean: a row's gradient is a third of the sum's."""
     x, y = candidates()
     targets = functional.one_hot(y, 3).float()
     traces = []

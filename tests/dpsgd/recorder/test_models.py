@@ -53,16 +53,16 @@ def _seed() -> None:
 def _state(module: nn.Module) -> list[Any]:
     """All that a run leaves: parameters, buffers, and the next number of each generator."""
     own = module._module
-    found = [*(p.detach().clone() for p in own.parameters()), *(b.clone() for b in own.buffers())]
-    found += [torch.rand(()), np.random.random(), random.random()]  # noqa: NPY002
+    state = [*(p.detach().clone() for p in own.parameters()), *(b.clone() for b in own.buffers())]
+    state += [torch.rand(()), np.random.random(), random.random()]  # noqa: NPY002
     for name in ("last", "calls", "log", "recent", "shared", "seen"):
-        found.append(getattr(own, name, None))
-    found.append([awkward_models._BY_SIZE[key] for key in sorted(awkward_models._BY_SIZE)])
+        state.append(getattr(own, name, None))
+    state.append([awkward_models._BY_SIZE[key] for key in sorted(awkward_models._BY_SIZE)])
     if hasattr(own, "helper"):
-        found += [own.helper.count, own.helper.memory, len(own.by_size)]
+        state += [own.helper.count, own.helper.memory, len(own.by_size)]
     if hasattr(own, "generator"):
-        found += [torch.rand((), generator=own.generator), own.numpy.random(), own.python.random()]
-    return found
+        state += [torch.rand((), generator=own.generator), own.numpy.random(), own.python.random()]
+    return state
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -141,8 +141,8 @@ def test_gradients_are_those_of_each_row_alone(kind: type[Base]) -> None:
     for one_by_one in (False, True):
         optimizer = _optimizer(module)
         gradients = CandidateGradients(optimizer, module, loss, x, y, 1 << 20, Route(one_by_one), 4)
-        found = gradients._gradients(np.arange(len(x)))
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+        rows = gradients._gradients(np.arange(len(x)))
+        torch.testing.assert_close(rows, expected, rtol=1e-9, atol=1e-12)
         parts = [gradients._gradients(np.array(some)) for some in ([3, 1], [0, 2])]
         torch.testing.assert_close(torch.cat(parts), expected[[3, 1, 0, 2]], rtol=1e-9, atol=1e-12)
     assert all(torch.equal(a, b) for a, b in zip(before.values(), module.state_dict().values(), strict=True))
@@ -185,8 +185,8 @@ def test_rows_of_several_lengths_go_one_by_one(make: Any) -> None:
     torch.manual_seed(0)
     module, (x, y), route = make().double(), candidates(), Route()
     gradients = CandidateGradients(_optimizer(module), module, nn.CrossEntropyLoss(), x.double(), y, 1 << 20, route, 4)
-    found = gradients._gradients(np.arange(len(x)))
-    torch.testing.assert_close(found, _by_autograd(module, nn.CrossEntropyLoss(), x.double(), y), rtol=1e-9, atol=1e-12)
+    rows = gradients._gradients(np.arange(len(x)))
+    torch.testing.assert_close(rows, _by_autograd(module, nn.CrossEntropyLoss(), x.double(), y), rtol=1e-9, atol=1e-12)
     assert route.one_by_one
 
 
@@ -194,9 +194,9 @@ def test_a_model_that_vmap_takes_goes_all_at_once(caplog: pytest.LogCaptureFixtu
     module, (x, y) = Base().double(), candidates()
     route = Route()
     gradients = CandidateGradients(_optimizer(module), module, nn.CrossEntropyLoss(), x.double(), y, 1 << 20, route, 4)
-    found = gradients._gradients(np.arange(len(x)))
+    rows = gradients._gradients(np.arange(len(x)))
     assert (route.one_by_one, route.checked) == (False, True)
-    torch.testing.assert_close(found, _by_autograd(module, nn.CrossEntropyLoss(), x.double(), y))
+    torch.testing.assert_close(rows, _by_autograd(module, nn.CrossEntropyLoss(), x.double(), y))
     assert not caplog.records
 
 
@@ -320,8 +320,8 @@ def test_hooks_on_parameters_are_of_the_loop_alone() -> None:
     )
     plain = Base().double()
     plain.load_state_dict(module.state_dict())
-    found = gradients._gradients(np.arange(len(x)))
-    torch.testing.assert_close(found, _by_autograd(plain, nn.CrossEntropyLoss(), x.double(), y))
+    rows = gradients._gradients(np.arange(len(x)))
+    torch.testing.assert_close(rows, _by_autograd(plain, nn.CrossEntropyLoss(), x.double(), y))
     assert not calls
     functional.cross_entropy(module(x.double()), y).backward()
     assert sorted(calls) == [1] * 4 + [2] * 4

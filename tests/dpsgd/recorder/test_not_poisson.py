@@ -69,7 +69,7 @@ def test_nothing_is_said_of_batches_that_poisson_sampling_may_give() -> None:
     assert not _sized([8] * 10, q=None).not_poisson
     assert not _sized([8] * 10, q=0.0).not_poisson
     assert not _sized([8] * 10, expected=None).not_poisson
-    assert not _sized([0] * 10).not_poisson  # inputs that are no tensors are not seen
+    assert not _sized([0] * 10).not_poisson  # inputs other than tensors are not counted
     assert not _sized([1] * 1000, q=1 - 1e-9, expected=1.0).not_poisson
     assert not _sized([8] * 10, q=5e-324, expected=2.0**53 - 1).not_poisson
     assert _sized([8] * 9 + [5, 8, 8]).not_poisson.startswith("11 of 12 batches")

@@ -1,4 +1,4 @@
-"""Recording an Opacus run: the scores are those of a literal computation, and the run is not changed by it."""
+"""Recording an Opacus run: the scores equal a literal computation, and recording does not change the run."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ pytestmark = IGNORED
 def test_scores_are_those_of_a_literal_computation() -> None:
     """Every state, release and batch kept; each candidate's gradient by autograd, one at a time."""
     module, optimizer, loader = private()
-    kept: list[Any] = []
+    steps: list[Any] = []
     account = optimizer.step_hook
 
     def keep(o: Any) -> None:
         account(o)
         release = torch.cat([p.grad.flatten() for p in o.params]).double() * o.expected_batch_size
         total = torch.cat([p.summed_grad.flatten() for p in o.params]).double()
-        kept.append((copy.deepcopy(module._module.state_dict()), release - total, seen.pop()))
+        steps.append((copy.deepcopy(module._module.state_dict()), release - total, batches.pop()))
 
-    seen: list[torch.Tensor] = []
+    batches: list[torch.Tensor] = []
     optimizer.attach_step_hook(keep)
 
     def loss(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(output, y)
 
-    handle = module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    handle = module.register_forward_pre_hook(lambda _, inputs: batches.append(inputs[0].clone()))
     with leakcore.record(optimizer, candidates=candidates(), criterion=loss, sample_rate=0.2) as recorder:
         loop(module, optimizer, loader, loss)
     handle.remove()
@@ -54,7 +54,7 @@ def test_scores_are_those_of_a_literal_computation() -> None:
     n = len(x)
     expected = [np.zeros(n), np.zeros(n), np.zeros((n, n)), np.zeros((n, n))]
     plain = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Identity(), nn.Linear(4, 3)).double()
-    for state, noise, batch in kept:
+    for state, noise, batch in steps:
         plain.load_state_dict(state)
         rows = []
         for i in range(n):
@@ -75,13 +75,13 @@ def test_scores_are_those_of_a_literal_computation() -> None:
         expected[1] += ratio(together)
         expected[2] += (alone @ c.T).numpy() / 0.16
         expected[3] += ratio(alone)
-    found = (trace.membership_sum, trace.membership_likelihood, trace.pair_sum, trace.pair_likelihood)
-    for a, b in zip(found, expected, strict=True):
+    result = (trace.membership_sum, trace.membership_likelihood, trace.pair_sum, trace.pair_likelihood)
+    for a, b in zip(result, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-4)  # float32 parameters and gradients, 10 steps
-    assert trace.steps == len(kept) == 10
+    assert trace.steps == len(steps) == 10
     assert trace.members[:MEMBERS].sum() == (trace.times_seen > 0).sum()
     assert not trace.members[MEMBERS:].any()
-    np.testing.assert_array_equal(trace.batch_rows, [len(batch) for *_, batch in kept])
+    np.testing.assert_array_equal(trace.batch_rows, [len(batch) for *_, batch in steps])
 
 
 def test_the_run_is_not_changed_and_the_rate_comes_from_the_accountant() -> None:
@@ -145,12 +145,12 @@ def test_a_trace_survives_an_exception_and_the_file(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         interrupted()
-    loaded, kept = Trace.load(path), recorder.trace()
+    loaded, original = Trace.load(path), recorder.trace()
     assert loaded.steps == 5
     assert loaded.members_given
-    assert loaded.sample_rate == kept.sample_rate
+    assert loaded.sample_rate == original.sample_rate
     for name in ("pair_sum", "pair_likelihood", "members", "noise_multiplier"):
-        np.testing.assert_array_equal(getattr(loaded, name), getattr(kept, name))
+        np.testing.assert_array_equal(getattr(loaded, name), getattr(original, name))
 
 
 def test_files_that_are_no_trace_are_refused(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ class Then(nn.Module):
         self.function, self.layers, self.head = function, nn.ModuleList(layers), nn.Linear(features, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.head(torch.tanh(self.function(x, *self.layers)).flatten(1))
-        return made
+        output: torch.Tensor = self.head(torch.tanh(self.function(x, *self.layers)).flatten(1))
+        return output
 
 
 def dense(*shape: int) -> Callable[[int], torch.Tensor]:
@@ -74,14 +74,16 @@ def recurrent(kind: Any, packed: bool = True, ordered: bool = False, initial: bo
     ways, layers = 2 if settings.get("bidirectional") else 1, settings.get("num_layers", 1)
 
     def outputs(x: torch.Tensor, cells: Any) -> torch.Tensor:
-        given = _packed(x, cells, ordered, first) if packed else x[..., :3] if first else x[..., :3].transpose(0, 1)
+        sequence = _packed(x, cells, ordered, first) if packed else x[..., :3] if first else x[..., :3].transpose(0, 1)
         state = None
         if initial:
             h = x[:, 0, :1].expand(-1, 6).expand(ways * layers, -1, -1)
             state = (h, h.cos()) if kind is DPLSTM else h
-        found = cells(given, state)[0]
-        found = pad_packed_sequence(found, batch_first=True)[0] if packed else found if first else found.transpose(0, 1)
-        return found.sum(1)  # type: ignore[no-any-return]
+        output = cells(sequence, state)[0]
+        output = (
+            pad_packed_sequence(output, batch_first=True)[0] if packed else output if first else output.transpose(0, 1)
+        )
+        return output.sum(1)  # type: ignore[no-any-return]
 
     return Then(outputs, 6 * ways, kind(3, 6, **settings))
 
@@ -110,8 +112,8 @@ class SortsAll(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         lengths, order = x[:, 0, 3].long().sort(descending=True)
         out = self.cells(pack_padded_sequence(x[order][..., :3], lengths, batch_first=True))[0]
-        made: torch.Tensor = self.head(pad_packed_sequence(out, batch_first=True)[0].sum(1))[order.argsort()]
-        return made
+        output: torch.Tensor = self.head(pad_packed_sequence(out, batch_first=True)[0].sum(1))[order.argsort()]
+        return output
 
 
 def bag(mode: str, form: str = "2-D", weights: str = "", **settings: Any) -> nn.Module:
@@ -120,16 +122,18 @@ def bag(mode: str, form: str = "2-D", weights: str = "", **settings: Any) -> nn.
     scales = nn.Embedding(WORDS, 1)
 
     def looked_up(x: torch.Tensor, table: Any, *more: Any) -> torch.Tensor:
-        given = None
+        row_weights = None
         if weights:
-            given = more[0](x)[..., 0] if more else torch.linspace(0.5, 2, x.shape[1]).to(table.weight).expand(x.shape)
+            row_weights = (
+                more[0](x)[..., 0] if more else torch.linspace(0.5, 2, x.shape[1]).to(table.weight).expand(x.shape)
+            )
         if form == "2-D":
-            return table(x, per_sample_weights=given)  # type: ignore[no-any-return]
+            return table(x, per_sample_weights=row_weights)  # type: ignore[no-any-return]
         sizes = x[:, 0] % x.shape[1] if form == "ragged" else torch.full((len(x),), x.shape[1])
         inside = torch.arange(x.shape[1]) < sizes[:, None]
         offsets = torch.cat([torch.zeros(1, dtype=torch.long), sizes.cumsum(0)])
         offsets = offsets if form == "last offset" else offsets[:-1]
-        more_given = () if given is None else (given[inside],)
+        more_given = () if row_weights is None else (row_weights[inside],)
         return table(x[inside], offsets, *more_given)  # type: ignore[no-any-return]
 
     return Then(looked_up, 5, table, *([scales] if weights == "trained" else []))
@@ -165,8 +169,8 @@ class Tied(nn.Module):
         self.out.weight = self.table.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.out(self.middle(self.table(x)).tanh()).mean(1)
-        return made
+        output: torch.Tensor = self.out(self.middle(self.table(x)).tanh()).mean(1)
+        return output
 
 
 class Direct(nn.Module):
@@ -177,8 +181,8 @@ class Direct(nn.Module):
         self.scale, self.head = nn.Parameter(torch.randn(6)), nn.Linear(6, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.head((x * self.scale).tanh())
-        return made
+        output: torch.Tensor = self.head((x * self.scale).tanh())
+        return output
 
 
 class Scaled(nn.Module):
@@ -216,10 +220,10 @@ def _shifted(layer: Shifted, activations: Any, backprops: torch.Tensor) -> dict[
 
 
 def _frozen() -> nn.Module:
-    made = Then(lambda x, a, b: b(a(x).tanh()), 6, nn.Linear(6, 6), nn.Linear(6, 6))
-    made.layers[0].requires_grad_(False)
-    made.layers[1].weight.requires_grad = False  # type: ignore[union-attr]
-    return made
+    network = Then(lambda x, a, b: b(a(x).tanh()), 6, nn.Linear(6, 6), nn.Linear(6, 6))
+    network.layers[0].requires_grad_(False)
+    network.layers[1].weight.requires_grad = False  # type: ignore[union-attr]
+    return network
 
 
 def _functional_use(x: torch.Tensor, layer: Any) -> torch.Tensor:

@@ -77,8 +77,8 @@ class _Grows(nn.Module):
         self.first, self.not_yet, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = self.head(self.first(x).tanh())
-        return made
+        output: torch.Tensor = self.head(self.first(x).tanh())
+        return output
 
 
 def test_a_layer_that_is_never_called_is_named() -> None:
@@ -120,8 +120,8 @@ def test_a_penalty_on_activations_is_no_fault_of_the_layers(caplog: pytest.LogCa
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.hidden = self.first(x).tanh()
-            made: torch.Tensor = self.head(self.hidden)
-            return made
+            output: torch.Tensor = self.head(self.hidden)
+            return output
 
     module, optimizer = fused(Keeps())
     for _ in range(2):

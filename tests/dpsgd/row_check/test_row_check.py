@@ -41,8 +41,8 @@ class _Turns(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
         order = torch.arange(len(x)).roll(1) if self.calls >= self.late else torch.arange(len(x))
-        made: torch.Tensor = self.head(self.drop(self.first(x[order]).tanh())[order.argsort()])
-        return made
+        output: torch.Tensor = self.head(self.drop(self.first(x[order]).tanh())[order.argsort()])
+        return output
 
 
 @pytest.mark.parametrize("drops", [0.0, 0.3])
@@ -92,8 +92,8 @@ class _Busy(nn.Module):
         self.history.append(float(h.detach().sum()))
         self.cache["last"] = h.detach()
         self.mean += 1
-        made: torch.Tensor = self.head(h.tanh())
-        return made
+        output: torch.Tensor = self.head(h.tanh())
+        return output
 
 
 def _state(module: _Busy) -> list[Any]:
@@ -112,7 +112,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def test_a_checked_run_is_the_same_run(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Four steps, three of them checked, beside four that none is; what is random, held and released."""
+    """Four steps, three of them checked, equal four unchecked ones: random state, weights and releases."""
     states = []
     for checked in (True, False):
         if not checked:
@@ -137,8 +137,8 @@ def test_what_cannot_be_repeated_is_said_and_passes(caplog: pytest.LogCaptureFix
             self.layer, self.calls = nn.Linear(6, 4), iter(range(99))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            made: torch.Tensor = self.layer(x) * (1 + next(self.calls))
-            return made
+            output: torch.Tensor = self.layer(x) * (1 + next(self.calls))
+            return output
 
     module, optimizer = fused(Counts())
     for _ in range(3):
@@ -155,8 +155,8 @@ def test_inputs_changed_in_place_are_said_and_pass(caplog: pytest.LogCaptureFixt
             self.layer = nn.Linear(6, 4)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            made: torch.Tensor = self.layer(x.mul_(2))
-            return made
+            output: torch.Tensor = self.layer(x.mul_(2))
+            return output
 
     module, optimizer = fused(Changes())
     take_step(module, optimizer, torch.randn(ROWS, 6))
@@ -164,7 +164,7 @@ def test_inputs_changed_in_place_are_said_and_pass(caplog: pytest.LogCaptureFixt
 
 
 class _Mask(nn.Module):
-    """Takes a dictionary and a mask as long as the batch, of which rows are no part; gives a tuple."""
+    """Takes a dictionary and a mask as long as the batch, which is not a row of it; returns a tuple."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -284,8 +284,8 @@ def test_indices_and_offsets_as_inputs() -> None:
             self.table, self.head = nn.EmbeddingBag(20, 6, mode="mean"), nn.Linear(6, 4)
 
         def forward(self, text: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-            made: torch.Tensor = self.head(self.table(text, offsets))
-            return made
+            output: torch.Tensor = self.head(self.table(text, offsets))
+            return output
 
     torch.manual_seed(0)
     module, optimizer = fused(Text().double())
@@ -308,11 +308,11 @@ def test_parts_of_a_model_called_by_the_loop() -> None:
         assert optimizer._check._said == ""
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_hooks_without_a_wrapper_are_checked_from_the_first_step(given: bool) -> None:
+@pytest.mark.parametrize("named", [True, False])
+def test_hooks_without_a_wrapper_are_checked_from_the_first_step(named: bool) -> None:
     plain = _Turns(1)
     hooks = GradSampleHooks(plain)
-    optimizer = made(FusedDPOptimizer, plain, module=hooks if given else None)
+    optimizer = made(FusedDPOptimizer, plain, module=hooks if named else None)
     with pytest.raises(ValueError, match="are not the rows'"):
         take_step(plain, optimizer, torch.randn(ROWS, 6))
 
@@ -328,8 +328,8 @@ def test_a_checkpoint(reentrant: bool, caplog: pytest.LogCaptureFixture) -> None
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             h = checkpoint(lambda h: h.tanh().square(), self.first(x), use_reentrant=reentrant)
-            made: torch.Tensor = self.head(h)
-            return made
+            output: torch.Tensor = self.head(h)
+            return output
 
     module, optimizer = fused(Saves())
     for _ in range(2):
@@ -346,8 +346,8 @@ def test_batches_of_one_row_and_none_and_squeezed_outputs() -> None:
             self.layer = nn.Linear(6, 1)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            made: torch.Tensor = self.layer(x).squeeze()
-            return made
+            output: torch.Tensor = self.layer(x).squeeze()
+            return output
 
     module, optimizer = fused(Squeezes().double())
     for rows in (0, 1, 2, 3, 7, 1):

@@ -22,8 +22,8 @@ MIXTURE: dict[str, Any] = {"noise_multiplier": 1.0, "sample_rate": 0.1, "seed": 
 
 
 def parts(result: Any) -> list[np.ndarray]:
-    found = vars(result).values() if hasattr(result, "__dict__") else result if isinstance(result, tuple) else [result]
-    flat = [x for part in found for x in (part if isinstance(part, list) else [part])]
+    arrays = vars(result).values() if hasattr(result, "__dict__") else result if isinstance(result, tuple) else [result]
+    flat = [x for part in arrays for x in (part if isinstance(part, list) else [part])]
     return [np.asarray(x) for x in flat if isinstance(x, (np.ndarray, np.generic, int, float))]
 
 
@@ -70,7 +70,7 @@ def main() -> None:
             for _ in range(3):
                 call()  # what is kept from call to call is there
             for and_all_after in (0, 1):
-                held = library.blocks_held()
+                blocks = library.blocks_held()
                 met = -1
                 failures = 1
                 while failures:
@@ -90,7 +90,7 @@ def main() -> None:
                     for a, b in zip(parts(result), wanted, strict=True):
                         np.testing.assert_array_equal(a, b, err_msg=f"{name} after allocation {met} failed")
                 call()
-                sys.stdout.write(json.dumps([name, threads, and_all_after, met, library.blocks_held() - held]) + "\n")
+                sys.stdout.write(json.dumps([name, threads, and_all_after, met, library.blocks_held() - blocks]) + "\n")
                 sys.stdout.flush()
 
 

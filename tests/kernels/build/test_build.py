@@ -33,11 +33,11 @@ def test_the_module_links_neither_torch_nor_cuda():
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="needs binutils")
 def test_the_module_exports_no_cuda_symbol():
-    shown = subprocess.run(
+    symbols = subprocess.run(
         ["nm", "-D", "--defined-only", _C.__file__], check=True, capture_output=True, text=True
     ).stdout
-    assert "PyInit__C" in shown
-    assert "cuda" not in shown.lower()
+    assert "PyInit__C" in symbols
+    assert "cuda" not in symbols.lower()
 
 
 def test_the_module_has_the_names_of_its_stub_and_no_others():

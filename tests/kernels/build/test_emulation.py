@@ -19,8 +19,8 @@ def run(kernel, values):
 
 def test_block_sums():
     values = np.arange(1000.0)
-    found = run("sum", values)[:4]
-    np.testing.assert_array_equal(found, [values[k : k + 256].sum() for k in range(0, 1000, 256)])
+    sums = run("sum", values)[:4]
+    np.testing.assert_array_equal(sums, [values[k : k + 256].sum() for k in range(0, 1000, 256)])
 
 
 def test_shuffles_follow_cuda():

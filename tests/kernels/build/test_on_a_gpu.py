@@ -40,10 +40,10 @@ def test_scratch_goes_with_its_call():
     try:
         first = library.place.scratch(100)
         assert library.place.scratch(50) == first
-        held = weakref.ref(library._held)
-        assert held() is not None
+        reference = weakref.ref(library._held)
+        assert reference() is not None
         del library
-        assert held() is None
+        assert reference() is None
     finally:
         gc.enable()
 
@@ -64,10 +64,10 @@ def test_streams_other_than_the_default(cuda):
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         for _ in range(20):
-            found = kernels.clip_and_noise(grads, 1.0, 1.0, seed=1).sum
+            result = kernels.clip_and_noise(grads, 1.0, 1.0, seed=1).sum
             ratios = kernels.mixture_log_ratio(1000, seed=2, like=grads, **MIXTURE)
     side.synchronize()
-    assert torch.equal(found, wanted)
+    assert torch.equal(result, wanted)
     np.testing.assert_array_equal(ratios.cpu().numpy(), kernels.mixture_log_ratio(1000, seed=2, **MIXTURE))
 
 
@@ -85,6 +85,6 @@ def test_the_second_device(cuda):
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     grads = torch.randn(8, 300, device="cuda:1")
-    found = kernels.clip_and_noise(grads, 1.0, 1.0, seed=1)
-    assert found.sum.device == grads.device
+    result = kernels.clip_and_noise(grads, 1.0, 1.0, seed=1)
+    assert result.sum.device == grads.device
     assert torch.cuda.current_device() == 0

@@ -24,12 +24,12 @@ def check(result_sum, result_norms, params, clip, sigma=0.0, noise=None, mask=No
     """Sum and norms of one run against the reference, within the derived tolerances."""
     sums, norms = reference.clip_and_noise(params, clip, sigma, noise=noise, mask=mask)
     rows, columns = len(params[0]), sum(int(np.prod(p.shape[1:])) for p in params)
-    kept = np.ones(rows, dtype=bool) if mask is None else mask
+    chosen = np.ones(rows, dtype=bool) if mask is None else mask
     dtype, narrow = result_norms.dtype, params[0].dtype.itemsize == 2
     np.testing.assert_allclose(result_norms, norms, rtol=tolerances.norm(columns, dtype, narrow), atol=1e-300)
     clipped = reference.clip(params, clip)
     for i, (got, wanted) in enumerate(zip(result_sum, sums, strict=True)):
-        terms = np.abs(clipped[i][kept]).sum(axis=0)
+        terms = np.abs(clipped[i][chosen]).sum(axis=0)
         if noise is not None:
             terms = terms + sigma * clip * np.abs(noise[i])
         assert got.dtype == dtype
@@ -155,9 +155,9 @@ def test_a_bad_row_is_named_and_nothing_is_written(bad, device):
         np.testing.assert_array_equal(out, 7.0)
     with pytest.raises(ValueError, match="grads run 1, row 1"):
         kernels.clip_and_noise(grads.reshape(2, 3, 5), 1.0)
-    kept = np.array([True] * 4 + [False] * 2)
+    chosen = np.array([True] * 4 + [False] * 2)
     np.testing.assert_array_equal(
-        kernels.clip_and_noise(grads, 1.0, mask=kept).sum, kernels.clip_and_noise(grads[:4], 1.0).sum
+        kernels.clip_and_noise(grads, 1.0, mask=chosen).sum, kernels.clip_and_noise(grads[:4], 1.0).sum
     )
     # In every column: one that looked healthy would lack the row.
     assert np.isnan(kernels.clip_and_noise(grads, 1.0, check_finite=False).sum).all()

@@ -15,8 +15,8 @@ from tests.kernels.layouts import normals
 torch = pytest.importorskip("torch")
 
 TYPES = [torch.float16, torch.bfloat16]
-# Rows that are no multiple of four, and enough for several blocks; rows summed beside norms, eight at a time and, where
-# they lie a multiple of a page apart, four; rows too long for that, and too short.
+# Counts of rows that are not a multiple of four, and enough for several blocks. Rows summed while norms are taken:
+# eight at a time, or four where they lie a multiple of a page apart. Rows too long for that, and too short.
 SIZES = [(3, 700), (41, 2067), (70, 4096), (5, 300_001), (150, 1100), (523, 130), (200, 33)]
 
 
@@ -29,7 +29,7 @@ def wide(grads):
 
 
 def within(result, grads, clip, mask=None):
-    """Sum and norms are as near as promised to those of the same numbers in float64."""
+    """Sum and norms are as near as promised to the same computation in float64."""
     (rows, columns), single = grads.shape, np.dtype(np.float32)
     (total,), norms = reference.clip_and_noise([grads], clip, mask=mask)
     (clipped,) = reference.clip([grads], clip)
@@ -74,11 +74,14 @@ def test_the_bits_do_not_depend_on_threads_or_on_how_rows_lie(rows, columns, dty
     for same in (grads, apart):
         for threads, chunk in ((1, 0), (2, 1), (3, 2)):
             with schedule(threads, chunk):
-                got, seen = kernels.clip_and_noise(same, clip, mask=mask), kernels.clip_scores(same, grads[:2], clip)
+                got, got_scores = (
+                    kernels.clip_and_noise(same, clip, mask=mask),
+                    kernels.clip_scores(same, grads[:2], clip),
+                )
             assert torch.equal(got.sum, wanted.sum)
             assert torch.equal(got.norms, wanted.norms)
-            assert torch.equal(seen.dots, scores.dots)
-            assert torch.equal(seen.clipped_norms, scores.clipped_norms)
+            assert torch.equal(got_scores.dots, scores.dots)
+            assert torch.equal(got_scores.clipped_norms, scores.clipped_norms)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 3000), (3, 3000), (40, 33)])
@@ -119,9 +122,9 @@ def test_a_bad_row_is_named_and_shows_in_an_unchecked_sum(rows, columns, dtype, 
     unchecked = kernels.clip_and_noise(grads, 1.0, check_finite=False)
     assert torch.isnan(unchecked.sum[7])
     mask = torch.arange(rows) != rows // 2
-    kept = kernels.clip_and_noise(grads, 1.0, mask=mask)
+    masked = kernels.clip_and_noise(grads, 1.0, mask=mask)
     clean = torch.where(mask[:, None], grads, torch.zeros((), dtype=dtype))
-    assert torch.equal(kept.sum, kernels.clip_and_noise(clean, 1.0, mask=mask).sum)
+    assert torch.equal(masked.sum, kernels.clip_and_noise(clean, 1.0, mask=mask).sum)
 
 
 @pytest.mark.parametrize("dtype", TYPES)

@@ -57,7 +57,7 @@ def test_a_run_does_not_depend_on_the_others():
 
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
 def test_squares_outside_the_range_of_a_double(scale):
-    """Neighbouring rows need the second pass over their registers, beside rows that do not."""
+    """Rows that need the second pass over their registers, next to rows that do not."""
     grads = normals(2, 40, 600, dtype="float64")
     grads[7:12] *= scale
     result = kernels.clip_and_noise(grads, 1.0)

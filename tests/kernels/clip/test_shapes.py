@@ -12,9 +12,9 @@ import pytest
 from leakcore import kernels
 from tests.kernels.layouts import laid_out, normals
 
-# In blocks and not; across stripes, pieces of 16,384 and segments of 131,072, in 16 bits beside norms; rows short and
-# long enough to be summed beside norms, a multiple of a page apart and not; so long that four or two leave room in the
-# cache (of 1 or 2 MiB), and longer.
+# In blocks and not; across stripes, pieces of 16,384 and segments of 131,072. Rows short and long enough to be summed
+# while norms are taken, a multiple of a page apart and not; so long that four or two fill the cache (1 or 2 MiB), and
+# longer.
 SIZES = [
     (40, 2067),
     (3, 40_001),
@@ -44,14 +44,14 @@ def test_the_bits_do_not_depend_on_the_layout(rows, columns, dtype, layout):
 
 
 @pytest.mark.parametrize("rows", [64, 131])
-@pytest.mark.parametrize("kept", [1.0, 0.4, 0.0])
+@pytest.mark.parametrize("share", [1.0, 0.4, 0.0])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_the_bits_of_a_list_do_not_depend_on_its_layout(rows, kept, dtype):
-    """Contiguous parameters are summed beside the norms of later rows; strided ones after their own norms."""
+def test_the_bits_of_a_list_do_not_depend_on_its_layout(rows, share, dtype):
+    """Contiguous parameters are summed while the norms of later rows are taken; strided ones after their own norms."""
     shapes = [(40, 41), (40,), (3,), (5, 64), (1,), (17_000,)]
     grads = [normals(i, rows, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
     strided = [np.repeat(g, 2, axis=-1)[..., ::2] for g in grads]
-    mask = np.random.default_rng(99).random(rows) < kept
+    mask = np.random.default_rng(99).random(rows) < share
     got, wanted = (kernels.clip_and_noise(g, 30.0, mask=mask) for g in (grads, strided))
     np.testing.assert_array_equal(got.norms, wanted.norms)
     for mine, other in zip(got.sum, wanted.sum, strict=True):

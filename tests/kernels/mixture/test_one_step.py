@@ -98,8 +98,8 @@ def test_parts_are_slices_of_the_whole_and_merge(under, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("under", UNDER)
 def test_a_long_call_equals_its_blocks(under, dtype):
-    """Within a call of many blocks the words of one are drawn beside the logarithms of the one before, unless one of
-    those is beyond 1.41, which of the routes the first never, the second sometimes and the third always has."""
+    """In a call of many blocks the words of one are drawn together with the logarithms of the block before, unless a
+    logarithm's argument is beyond 1.41: never in the first route, sometimes in the second, always in the third."""
     first, count, block = 2**34 - 6144, 12_800, 256
     routes = ((4.0, 0.01), (1.0, 0.02), (0.6, 0.1), (2.0, 0.4))
     sigma, rate = np.array(routes).T[:, :, None]
@@ -150,7 +150,7 @@ def test_a_tie_in_the_leading_word_is_broken_by_the_next(steps):
         philox.words(rows, 4 if steps == 1 else 5, seed=3, purpose=purpose, step=half, first_row=first_row)
         for half in (0, 1)
     )
-    seen = set()
+    visited = set()
     for at in (2, 3, 4, 17, 250):
         word, rest = (int(w.ravel()[at]) for w in (drawn, low))
         for share in (0.25, 0.75):
@@ -158,5 +158,5 @@ def test_a_tie_in_the_leading_word_is_broken_by_the_next(steps):
             got = kernels.mixture_log_ratio(298, noise_multiplier=0.0, sample_rate=rate, steps=steps, **arguments)
             picked = reference.picks(298, rate, seed=3, first_sample=2).any(axis=1)
             np.testing.assert_array_equal(np.isinf(got), picked)
-            seen.add(rest < share * 2**32)
-    assert seen == {True, False}
+            visited.add(rest < share * 2**32)
+    assert visited == {True, False}

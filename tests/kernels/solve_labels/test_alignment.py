@@ -36,9 +36,9 @@ def test_no_bit_depends_on_where_rows_begin(dtype, n, d):
     for offset in range(0, LINE, jacobian.itemsize):
         for gap in (0, -d % 16, 3):
             placed = beginning_at(jacobian, offset, gap)
-            found = kernels.solve_labels(placed, gradient)
+            result = kernels.solve_labels(placed, gradient)
             for name in ("residual", "error", "leverage", "identifiable", "rank"):
-                np.testing.assert_array_equal(getattr(found, name), getattr(wanted, name), err_msg=f"{offset} {gap}")
+                np.testing.assert_array_equal(getattr(result, name), getattr(wanted, name), err_msg=f"{offset} {gap}")
 
 
 def test_a_gradient_of_any_kind_gives_the_same():
@@ -49,6 +49,6 @@ def test_a_gradient_of_any_kind_gives_the_same():
     apart[...] = gradient
     for same in (gradient.astype("float32"), apart, gradient.astype("float64")):
         for system in (jacobian, jacobian.astype("float64")):
-            found = kernels.solve_labels(system, same)
-            np.testing.assert_array_equal(found.rank, wanted.rank)
-            np.testing.assert_allclose(found.residual, wanted.residual, rtol=3e-7)
+            result = kernels.solve_labels(system, same)
+            np.testing.assert_array_equal(result.rank, wanted.rank)
+            np.testing.assert_allclose(result.residual, wanted.residual, rtol=3e-7)

@@ -270,7 +270,7 @@ def test_the_two_routes_agree(seed, n, extra, log_condition, outputs):
 @pytest.mark.parametrize("offset", [-1e-3, -1e-6, -1e-9, 1e-9, 1e-6, 1e-3])
 @pytest.mark.parametrize("condition", [3.0, 300.0])
 def test_the_routes_agree_beside_the_cut(offset, condition):
-    """rcond just beside 1/(‖C‖·‖C⁺‖), where the proof ends, and beside 1/κ, where the rank falls."""
+    """rcond just below and above 1/(‖C‖·‖C⁺‖), where the proof ends, and 1/κ, where the rank falls."""
     jacobian = conditioned(np.random.default_rng(10), 20, 30, condition)
     gradient = gradient_of(jacobian, np.full(20, 0.5))
     s = np.linalg.svd(jacobian, compute_uv=False)
@@ -353,9 +353,9 @@ def test_a_residual_beyond_the_results_type_has_no_bound():
     for dtype, entry, gradient in (("float64", 1e-300, 1e300), ("float32", 1e-40, 1.0)):
         narrow = np.array([[entry]], dtype=dtype)
         with np.errstate(over="ignore"):
-            found = kernels.solve_labels(narrow, np.array([gradient], dtype=dtype))
-        assert not np.isfinite(found.residual).any()
-        assert (found.error == np.inf).all()
+            result = kernels.solve_labels(narrow, np.array([gradient], dtype=dtype))
+        assert not np.isfinite(result.residual).any()
+        assert (result.error == np.inf).all()
 
 
 JAC, GRAD = np.ones((2, 3, 4)), np.ones((2, 4))
@@ -386,10 +386,10 @@ def test_systems_beyond_48_kib_of_shared_memory(device):
     """A device gives a block more where it is asked: up to N = 128 and more where 96 KiB are there."""
     for n in (90, 91, 128, 161):
         c, g = normals(n, 2, n, n + 20), normals(n + 1, 2, n + 20)
-        found = kernels.solve_labels(c, g)
+        result = kernels.solve_labels(c, g)
         wanted = np.linalg.lstsq(c[0].T, g[0], rcond=None)[0] * n
-        assert found.identifiable.all()
-        np.testing.assert_allclose(found.residual[0], wanted, rtol=0, atol=np.max(found.error[0]) + 1e-9)
+        assert result.identifiable.all()
+        np.testing.assert_allclose(result.residual[0], wanted, rtol=0, atol=np.max(result.error[0]) + 1e-9)
 
 
 def test_calls_short_enough_for_an_interrupt_give_the_same_bits(monkeypatch):

@@ -29,29 +29,29 @@ THRESHOLDS = [-np.inf, -1.0, 0.0, 0.3, 2.0]
 
 def results():
     """Everything that random numbers enter, by name, flat."""
-    found = {"uniform": kernels.uniform((3, 1001), seed=5, purpose="init").ravel()}
-    found["normal"] = kernels.standard_normal((3, 1001), seed=5, purpose="init").ravel()
-    found["noise"] = kernels.clip_and_noise(np.ones((4, 333)), 1.0, 0.5, seed=2).sum
+    draws = {"uniform": kernels.uniform((3, 1001), seed=5, purpose="init").ravel()}
+    draws["normal"] = kernels.standard_normal((3, 1001), seed=5, purpose="init").ravel()
+    draws["noise"] = kernels.clip_and_noise(np.ones((4, 333)), 1.0, 0.5, seed=2).sum
     for name, under, dtype in CASES:
         sigma, rate = SCHEDULES[name]
         arguments = {"noise_multiplier": sigma, "sample_rate": rate, "steps": len(sigma), "under": under, "seed": 3}
         arguments |= {"first_sample": 2**32 - 100, "dtype": f"float{dtype}"}
-        found[f"{name} {under} {dtype}"] = kernels.mixture_log_ratio(700, **arguments).astype(np.float64)
+        draws[f"{name} {under} {dtype}"] = kernels.mixture_log_ratio(700, **arguments).astype(np.float64)
         tail = kernels.mixture_tail(700, THRESHOLDS, **arguments)
-        found[f"tail {name} {under} {dtype}"] = np.concatenate([tail.counts, tail.sums.ravel()])
-    return found
+        draws[f"tail {name} {under} {dtype}"] = np.concatenate([tail.counts, tail.sums.ravel()])
+    return draws
 
 
 @pytest.fixture(scope="module")
 def by_tier(tmp_path_factory):
-    found = {}
+    draws = {}
     for tier in TIERS:
         path = tmp_path_factory.mktemp(tier) / "results.npz"
         program = f"import numpy, tests.kernels.tiers.test_random as t; numpy.savez({str(path)!r}, **t.results())"
         environment = {**os.environ, "LEAKCORE_ISA": tier, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
-        found[tier] = dict(np.load(path))
-    return found
+        draws[tier] = dict(np.load(path))
+    return draws
 
 
 @pytest.mark.skipif(len(TIERS) < 3, reason="needs two tiers with fused multiply-add")

@@ -24,7 +24,7 @@ def results():
     """Every clipping result over the element types, layouts and odd sizes that the inner loops treat differently, each
     with how far another tier's may be from it: one more rounding of every product, then that of the result."""
     shapes = [(1, 1), (3, 7), (5, 1024), (9, 2067), (37, 333), (2, 40_001)]
-    found = []
+    pairs = []
     for seed, (rows, columns) in enumerate(shapes):
         for dtype in ("float16", "float32", "float64"):
             grads, observed = normals(seed, rows, columns, dtype=dtype), normals(seed + 9, 6, columns, dtype=dtype)
@@ -37,7 +37,7 @@ def results():
                 products = np.abs(observed.astype(np.float64)) @ clipped.T
                 near, narrow = tolerances.norm(columns, total.norms.dtype), dtype == "float16"
                 sums = tolerances.clipped_sum(rows, columns, terms, total.sum, total.sum.dtype, narrow)
-                found += [
+                pairs += [
                     (total.sum, (1 + narrow) * sums),
                     (total.norms, near * total.norms),
                     (scores.dots, tolerances.score(columns, products, scores.dots, scores.dots.dtype)),
@@ -45,11 +45,11 @@ def results():
                 ]
                 if dtype != "float64":
                     dots = kernels.clip_scores(g, observed, clip, product_dtype="float32").dots
-                    found.append((dots, tolerances.float_score(columns, products, dots)))
+                    pairs.append((dots, tolerances.float_score(columns, products, dots)))
     runs = kernels.clip_and_noise(normals(3, 3, 300, 11), 1.0)
     lists = kernels.clip_and_noise([normals(4, 40, 5, 7), normals(5, 40, 1500)], 1.0)
     rest = [runs.sum, runs.norms, *lists.sum, lists.norms]
-    return found + [(r, tolerances.clipped_sum(300, 1535, np.full(r.shape, 300.0), r, r.dtype)) for r in rest]
+    return pairs + [(r, tolerances.clipped_sum(300, 1535, np.full(r.shape, 300.0), r, r.dtype)) for r in rest]
 
 
 def digest():
@@ -106,17 +106,17 @@ def test_float32_norms_and_scores_have_the_same_bits_on_every_tier():
         "scores = kernels.clip_scores(grads, observed, 1e3)\n"
         "print(hashlib.sha256(scores.dots.tobytes() + scores.clipped_norms.tobytes()).hexdigest())"
     )
-    found = {in_tier(tier, program).stdout for tier in TIERS}
-    assert len(found) == 1
-    assert "" not in found
+    outputs = {in_tier(tier, program).stdout for tier in TIERS}
+    assert len(outputs) == 1
+    assert "" not in outputs
 
 
 @pytest.mark.skipif("avx2" not in TIERS, reason="needs AVX2")
 def test_tiers_with_fused_multiply_add_solve_labels_with_the_same_bits():
     program = "print(test_tiers.hashlib.sha256(test_tiers.label_bytes()).hexdigest())"
-    found = {in_tier(tier, program).stdout for tier in TIERS if tier != "baseline"}
-    assert len(found) == 1
-    assert "" not in found
+    outputs = {in_tier(tier, program).stdout for tier in TIERS if tier != "baseline"}
+    assert len(outputs) == 1
+    assert "" not in outputs
 
 
 @pytest.mark.parametrize("tier", TIERS)

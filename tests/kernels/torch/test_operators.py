@@ -121,27 +121,27 @@ def test_vmap_calls_once_for_each_and_repeats_no_noise():
 
 @pytest.mark.skipif(not hasattr(torch.library.CustomOpDef, "register_vmap"), reason="torch 2.5")
 def test_vmap_over_any_argument():
-    seen, masks, parts = torch.randn(3, 12), torch.rand(3, len(GRADS)) < 0.5, torch.randn(3, len(GRADS), 2)
+    observed, masks, parts = torch.randn(3, 12), torch.rand(3, len(GRADS)) < 0.5, torch.randn(3, len(GRADS), 2)
     for over, call in (
-        (seen, lambda x: leakcore.clip_scores(GRADS, x, 1.0).dots),
-        (seen, lambda x: leakcore.solve_labels(GRADS, x).residual),
-        (seen, lambda x: leakcore.clip_and_noise(GRADS, 1.0, 1.0, noise=x).sum),
+        (observed, lambda x: leakcore.clip_scores(GRADS, x, 1.0).dots),
+        (observed, lambda x: leakcore.solve_labels(GRADS, x).residual),
+        (observed, lambda x: leakcore.clip_and_noise(GRADS, 1.0, 1.0, noise=x).sum),
         (masks, lambda x: leakcore.clip_and_noise(GRADS, 1.0, mask=x).sum),
         (parts, lambda x: leakcore.clip_and_noise([GRADS, x], 1.0).norms),
     ):
         wanted = torch.stack([call(x) for x in over])
         torch.testing.assert_close(torch.func.vmap(call)(over), wanted, rtol=0, atol=0)
     with pytest.raises(ValueError, match="solve_labels: called under vmap over no elements"):
-        torch.func.vmap(lambda x: leakcore.solve_labels(GRADS, x).residual)(seen[:0])
+        torch.func.vmap(lambda x: leakcore.solve_labels(GRADS, x).residual)(observed[:0])
 
 
 def test_functional_tensors_are_read_by_what_they_stand_for():
     """Their own memory holds anything at all (torch 2.13)."""
-    seen = torch.randn(3, 12)
+    observed = torch.randn(3, 12)
     for over, call in (
         (GRADS, lambda x: leakcore.clip_and_noise(x, 1.0).sum),
-        (GRADS, lambda x: leakcore.solve_labels(x, seen[0]).residual),
-        (seen, lambda x: leakcore.clip_scores(GRADS, x, 1.0).dots),
+        (GRADS, lambda x: leakcore.solve_labels(x, observed[0]).residual),
+        (observed, lambda x: leakcore.clip_scores(GRADS, x, 1.0).dots),
     ):
         torch.testing.assert_close(torch.func.functionalize(call)(over), call(over), rtol=0, atol=0)
 
@@ -149,8 +149,8 @@ def test_functional_tensors_are_read_by_what_they_stand_for():
 def test_constants_are_constants_inside_grad():
     for grads in (GRADS, GRADS.bfloat16()):
         wanted = leakcore.clip_and_noise(grads, 1.0).sum
-        found = torch.func.grad(lambda w, g=grads: (w * leakcore.clip_and_noise(g, 1.0).sum).sum())(torch.ones(12))
-        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+        result = torch.func.grad(lambda w, g=grads: (w * leakcore.clip_and_noise(g, 1.0).sum).sum())(torch.ones(12))
+        torch.testing.assert_close(result, wanted, rtol=0, atol=0)
     with pytest.raises(ValueError, match="clip_and_noise: grads requires grad"):
         torch.func.grad(lambda g: leakcore.clip_and_noise(g, 1.0).sum.sum())(GRADS)
     with pytest.raises(TypeError, match="clip_and_noise: grads cannot be read here"):
