@@ -114,8 +114,9 @@ def _seconds(call: Callable[[], Any], repeats: int = 3) -> float:
 
 
 def show(measured: dict[str, Any]) -> None:
+    """Print what `main` measured; docs/how-to/clusters.md quotes it."""
     first = measured["seconds"]["1"]
-    cores = environment.processors()
+    cores = measured["machine"]["processors"]
     print(f"{measured['job_samples']:,} samples of 10 steps, certified; {cores} processors")
     print("workers  seconds  speed-up  efficiency  same bits")
     for n in WORKERS:

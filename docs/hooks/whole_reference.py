@@ -12,8 +12,9 @@ _LISTED = re.compile(r"^::: (\S+)\n    options:\n      members:\n((?:        - \
 
 
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
-    if page.file.src_uri.startswith("reference/"):
-        source = Path(config.docs_dir, page.file.src_uri).read_text(encoding="utf-8")
+    file = Path(config.docs_dir, page.file.src_uri)
+    if page.file.src_uri.startswith("reference/") and file.exists():  # reference/names.md is made by names.py
+        source = file.read_text(encoding="utf-8")
         listed = [
             f"{package}.{name}" for package, names in _LISTED.findall(source) for name in re.findall(r"\w+", names)
         ]

@@ -16,6 +16,16 @@ class Defense:
     """One transform of what is released; `stage` says what it acts on.
 
     `apply` neither changes its argument nor keeps any state. Subclass it for a defence of your own.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import defenses
+        >>> class Signs(defenses.Defense):
+        ...     stage = "release"
+        ...     def apply(self, gradients, *, seed=None, step=0):
+        ...         return np.sign(gradients)
+        >>> defenses.Compose(defenses.Clip(1.0), Signs()).apply(np.array([3.0, -4.0])).tolist()
+        [1.0, -1.0]
     """
 
     stage: ClassVar[str]

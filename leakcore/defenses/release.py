@@ -26,6 +26,13 @@ class Release:
         gradient: (D,) tensor.
         parts: the same gradient by parameter's name, each of its parameter's shape.
         defense: the defence that was applied, or None.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import defenses
+        >>> released = defenses.release(torch.nn.Linear(3, 2), torch.ones(4, 3), torch.tensor([0, 1, 0, 1]))
+        >>> released.gradient.shape, list(released.parts)
+        (torch.Size([8]), ['weight', 'bias'])
     """
 
     gradient: torch.Tensor

@@ -23,6 +23,18 @@ class Attached:
         optimizer: as in `attach`.
         defense: as in `attach`.
         seed: as in `attach`.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import defenses
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> handle = defenses.attach(optimizer, defenses.Prune(0.5))
+        >>> model(torch.ones(3, 2)).sum().backward()
+        >>> optimizer.step()
+        >>> handle.step
+        1
+        >>> handle.remove()
     """
 
     def __init__(self, optimizer: Any, defense: Defense, seed: int | None) -> None:

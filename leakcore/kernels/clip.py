@@ -29,6 +29,13 @@ class Clipped(ArrayRecord):
         sum: the clipped and noised sum, not divided by the batch size: (D,), (runs, D), or a list of arrays shaped like
             the parameters.
         norms: the joint norm of every row *before* clipping, (B,) or (runs, B).
+
+    Example:
+        >>> import numpy as np
+        >>> import leakcore
+        >>> clipped = leakcore.clip_and_noise(np.array([[3.0, 4.0], [0.3, 0.4]]), 1.0)
+        >>> clipped.norms.tolist(), np.round(clipped.sum, 6).tolist()
+        ([5.0, 0.5], [0.9, 1.2])
     """
 
     sum: Any
@@ -42,6 +49,13 @@ class Scores(ArrayRecord):
     Attributes:
         dots: ⟨clip_C(g_i), o_m⟩, (M, n), or (n,) for one observation; with runs (runs, ...).
         clipped_norms: ‖clip_C(g_i)‖, (n,); with runs (runs, n).
+
+    Example:
+        >>> import numpy as np
+        >>> import leakcore
+        >>> scores = leakcore.clip_scores(np.array([[3.0, 4.0], [0.3, 0.4]]), np.array([1.0, 0.0]), 1.0)
+        >>> np.round(scores.dots, 6).tolist(), np.round(scores.clipped_norms, 6).tolist()
+        ([0.6, 0.3], [1.0, 0.5])
     """
 
     dots: Any

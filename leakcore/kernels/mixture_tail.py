@@ -34,6 +34,15 @@ class MixtureTail(ArrayRecord):
         exact_sums: the integers, in units of 2⁻¹⁰⁷⁴, from which counts and sums come.
         experiment: a digest of σ, q, steps, under, seed and dtype.
         configs: number of configurations, None for one.
+
+    Example:
+        >>> from leakcore import kernels
+        >>> mechanism = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 10}
+        >>> whole = kernels.mixture_tail(2000, [0.0], **mechanism)
+        >>> first = kernels.mixture_tail(1000, [0.0], **mechanism)
+        >>> second = kernels.mixture_tail(1000, [0.0], first_sample=1000, **mechanism)
+        >>> (first + second).counts == whole.counts
+        array([ True])
     """
 
     counts: Any

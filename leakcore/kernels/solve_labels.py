@@ -31,6 +31,14 @@ class LabelSolution(ArrayRecord):
         identifiable: bool, (..., N). Where it is False the system does not determine the label: do not guess it.
         error: bound on the rounding error of each residual, shaped like it; infinite where not identifiable.
         rank: (...), int64, the number of singular values above the cut.
+
+    Example:
+        >>> import numpy as np
+        >>> import leakcore
+        >>> hidden = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])  # one row a sample; the third shows nothing
+        >>> solution = leakcore.solve_labels(hidden, hidden.T @ np.array([0.5, -0.5, 0.5]) / 3)
+        >>> solution.identifiable.tolist(), int(solution.rank)
+        ([True, True, False], 2)
     """
 
     residual: Any

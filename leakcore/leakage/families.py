@@ -27,7 +27,20 @@ from leakcore._base.quiet import quiet
 
 @runtime_checkable
 class Family(Protocol):
-    """The protocol that `v_information` needs of a family: `fit` and `log_prob`."""
+    """The protocol that `v_information` needs of a family: `fit` and `log_prob`.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import leakage
+        >>> class Frequencies:  # ignores the gradients
+        ...     def fit(self, gradients, labels):
+        ...         self.log_share = np.log(np.bincount(labels) / len(labels))
+        ...         return self
+        ...     def log_prob(self, gradients):
+        ...         return np.tile(self.log_share, (len(gradients), 1))
+        >>> isinstance(Frequencies(), leakage.Family)
+        True
+    """
 
     def fit(self, gradients: np.ndarray, labels: np.ndarray) -> Any:
         """Learn from gradients (n, d) with labels (n,)."""

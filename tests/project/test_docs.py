@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import types
 import warnings
 from pathlib import Path
 
@@ -104,6 +105,14 @@ def test_the_performance_page_says_what_the_kept_results_say() -> None:
     assert claims.rewritten(page, claims.read()) == page, "run docs/hooks/claims.py"
 
 
+def test_the_page_on_the_fused_optimizer_says_what_the_stored_results_say() -> None:
+    claims = load("docs/hooks/claims.py")
+    page = claims.STEPS_PAGE.read_text(encoding="utf-8")
+    assert page.count(claims.BEGIN_STEPS) == page.count(claims.END_STEPS) == 1
+    assert page.count("ms (") == 6
+    assert claims.rewritten(page, claims.read()) == page, "run docs/hooks/claims.py"
+
+
 def test_pictures_are_light() -> None:
     for picture in [*(DOCS / "papers" / "img").glob("*"), *(DOCS / "img").glob("*")]:
         assert picture.suffix in (".png", ".svg")
@@ -145,3 +154,29 @@ def test_every_public_function_and_class_is_in_the_reference() -> None:
         assert wanted
         missing = wanted - set(listed[f"leakcore.{name}"].split())
         assert not missing, f"name them under leakcore.{name} in docs/reference: {sorted(missing)}"
+
+
+def test_the_names_at_a_glance_are_all_public_names() -> None:
+    import importlib
+
+    import leakcore
+
+    hook = load("docs/hooks/names.py")
+    packages = list(hook.packages())
+    assert packages[0] == "leakcore"
+    assert {
+        f"leakcore.{name}" for name in leakcore.__all__ if isinstance(getattr(leakcore, name), types.ModuleType)
+    } < {*packages}
+    page = hook.page()
+    many = set()
+    for package in packages:
+        rows = list(hook.names(package))
+        assert [row.name for row in rows] == [
+            name
+            for name in hook.offered(importlib.import_module(package))
+            if not isinstance(getattr(importlib.import_module(package), name), types.ModuleType)
+        ]
+        assert f"## {package}\n" in page
+        many |= {row.name for row in rows if row.kind in ("function", "class") and row.size and int(row.size) > 8}
+    assert many == {"clip_and_noise", "mixture_log_ratio", "mixture_tail", "reconstruction"}
+    assert "`clip_scores(grads, observed, max_grad_norm, *, product_dtype='float64', check_finite=None)`" in page

@@ -21,6 +21,7 @@ def test_no_refused_word_outside_the_folders_that_are_not_clean_yet() -> None:
         ("a.py", '"""This is no proof."""\n', ["is no"]),
         ("a.py", "x = 1  # those beside it\n", ["beside"]),
         ("a.py", 'raise ValueError("whoever calls")\n', ["whoever"]),
+        ("a.md", "# Title\n\n```python\nfound = 1\n```\n", ["found"]),
         ("a.md", "There is no default.\n\nIt is no larger, and is no longer needed.\n", []),
         ("a.md", "Two bounds, of which one holds.\nThe values are those of NumPy.\n", ["of which", "are those of"]),
     ],

@@ -56,6 +56,10 @@ def uses(path: str, text: str, words: Words) -> Iterator[Use]:
             if token.type in (tokenize.COMMENT, tokenize.STRING):
                 yield from _phrases(path, token.string, token.start[0], words)
     else:
+        if path.endswith(".md"):
+            for block in re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+                first = text.count("\n", 0, block.start(1))
+                yield from (use._replace(line=use.line + first) for use in _names(path, block[1], words))
         yield from _phrases(path, text, 1, words)
 
 

@@ -32,6 +32,14 @@ class Poisoning:
         poison_labels: their labels.
         test_features: where the loss is measured; the statistic is minus its mean, larger where the poison was learned.
         test_labels: their labels.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import poisoning
+        >>> x, y = np.random.default_rng(0).random((20, 3)), np.arange(20) % 2
+        >>> poisoned = poisoning.ClipBKD().poison(x, y, k=2, adjacency="add-remove")
+        >>> poisoned.k, poisoned.adjacency, poisoned.poison_features.shape
+        (2, 'add-remove', (2, 3))
     """
 
     name: str

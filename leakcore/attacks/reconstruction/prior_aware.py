@@ -29,6 +29,14 @@ class PriorAware(ArrayRecord):
             plus the log of its prior probability where there is a prior.
         method: "sum" (Algorithm 2), "top" (Algorithm 3) or "likelihood" (Appendix G).
         top: how many steps were summed.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import attacks
+        >>> dots = np.array([[1.0, 0.1], [0.9, 0.0]])  # two steps, two candidates
+        >>> guess = attacks.prior_aware(dots, max_grad_norm=1.0, method="sum")
+        >>> int(guess.index), bool(guess.undecided), np.round(guess.scores, 6).tolist()
+        (0, False, [1.9, 0.1])
     """
 
     index: np.ndarray

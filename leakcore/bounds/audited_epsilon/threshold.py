@@ -53,7 +53,13 @@ def _checked(name: str, values: object) -> np.ndarray:
 
 
 class Threshold(abc.ABC):
-    """A valid way to choose the threshold, and which of several audits is reported."""
+    """A valid way to choose the threshold, and which of several audits is reported.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> sorted(way.__name__ for way in bounds.Threshold.__subclasses__())
+        ['SimultaneousThreshold', 'SplitThreshold']
+    """
 
     @abc.abstractmethod
     def prove(self, audit: ScoredAudit) -> EpsilonFromScores:

@@ -38,6 +38,12 @@ class FixedBatchPair:
         sample_rate: γ_t, (T,) float64.
         dominates: True: proved to dominate the mechanism.
         adjacency: "replace".
+
+    Example:
+        >>> from leakcore import bounds
+        >>> pair = bounds.fixed_batch_pair(2.0, 0.1, 5)
+        >>> pair.sample_log_ratio(3, "alternative", 0, 0).shape, pair.adjacency
+        ((3,), 'replace')
     """
 
     noise_multiplier: np.ndarray

@@ -84,11 +84,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         panels=panels,
         stated=stated,
         agreement=agreement,
-        conclusion=f"ClipBKD proves more than 2.5 times what membership guesses prove in {beats_membership} of "
-        f"{len(settings)} settings and more than the backdoor in {beats_doors} of the {len(with_door)} that have one "
-        f"(membership is add/remove, and without noise in full batches); without noise, in shuffled minibatches "
-        f"from one fixed start, it proves {', '.join(f'{v:.2f}' for v in perfect)} of the {ceiling:.2f} that {trials} "
-        f"trials can. {_gaussian(panels)}",
+        conclusion=f"ClipBKD proves more than 2.5 times the ε that membership guesses prove in {beats_membership} of "
+        f"{len(settings)} settings, and more than the backdoor in {beats_doors} of the {len(with_door)} settings that "
+        "have one. (Membership is audited under add/remove, and without noise in full batches.) Without noise, in "
+        f"shuffled minibatches from one fixed start, ClipBKD proves {', '.join(f'{v:.2f}' for v in perfect)}; {trials} "
+        f"trials can prove {ceiling:.2f} at most. {_gaussian(panels)}",
         notes=_NOTES,
     )
     return experiment.result(
@@ -137,7 +137,7 @@ def _gaussian(panels: list[Panel]) -> str:
     ]
     if not ratios:
         return "No finite ε_th was proved to leak."
-    return f"The Gaussian bound on the same models is {min(ratios):.1f} to {max(ratios):.1f} times as large."
+    return f"The Gaussian bound proves {min(ratios):.1f} to {max(ratios):.1f} times as much on the same models."
 
 
 def _row(where: str, name: str, epsilon: float, attack: str, how: str, ours: float, comment: str) -> Stated:

@@ -62,8 +62,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     ratios = [leak.last.mean() / leak.second_median.mean() for f in sweeps for leak in
               (f.trained[s]["layer"] for s in f.settings)]  # fmt: skip
     gaps = {f.study.name: [_upper(s[0]) / f.trained[s]["layer"].last.mean() for s in f.settings] for f in sweeps}
-    summary = "; ".join(
-        f"{notes.TITLES[n]} from {g[0]:.1f} at σ = {sigmas[0]:g} to {g[-1]:.1f} at σ = {sigmas[-1]:g}"
+    summary = ", ".join(
+        f"{g[0]:.1f} at σ = {sigmas[0]:g} and {g[-1]:.1f} at σ = {sigmas[-1]:g} ({notes.TITLES[n]})"
         for n, g in gaps.items()
     )
     findings = Findings(
@@ -74,16 +74,17 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             "The paper's bound falls with σ on both layers" if falls else "The bound does not fall with σ everywhere"
         )
         + (
-            ", and paper ≤ optimal ≤ likelihood-ratio ≤ replacement ε of one step holds throughout"
+            ". The paper's test never proves more than the optimal one, which never proves more than the "
+            "likelihood-ratio test, which never exceeds the replacement ε of one step"
             if ordered
-            else ", and the order of the tests is broken: an error"
+            else ". The order of the three tests is broken: an error"
         )
-        + f". Trained, the last layer's mean bound is {min(ratios):.1f} to {max(ratios):.1f} times the second last's"
+        + f". On trained networks the last layer's mean bound is {min(ratios):.1f} to {max(ratios):.1f} times the "
+        "second last's."
         + _grown(context, studies, sigmas[-1])
-        + f". The upper bound over the last layer's mean bound: {summary}. Points: mean over batches and networks with "
-        "the 5th to 95th percentile of single batches, each network trained at its σ; third panel: largest row of all "
-        "batches, initial network, with the likelihood-ratio test on top of the upper bound where every gradient is "
-        "clipped.",
+        + f" The upper bound divided by the last layer's mean bound is {summary}. Points are means over batches and "
+        "networks, with the 5th to 95th percentile of single batches; each network is trained at its σ. The third "
+        "panel shows the largest row of all batches on the initial network.",
     )
     return notes.report(
         experiment,
@@ -107,8 +108,8 @@ def _grown(context: Context, studies: list[_study.LabelData], sigma: float) -> s
         return ""
     times = " and ".join(f"{g:.1f}" for g in growth)
     return (
-        f", least where σ is largest: noise has enlarged the last layer's weights there (by factors of {times} at σ = "
-        f"{sigma:g}), which the second last layer's gradients carry as a factor"
+        f" At σ = {sigma:g} noise has enlarged the last layer's weights by factors of {times}, and the second last "
+        "layer's gradients have these weights as a factor."
     )
 
 

@@ -52,6 +52,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     retrained = [notes.TITLES[f.study.name] for f in sweeps if not _falls(f, True)]
     above = all(r > 1 for f in sweeps for scope in study.SCOPES for r in f.ratio(scope))
     least, most = (g(r for f in sweeps for r in f.ratio("layer")) for g in (min, max))
+    below = sorted({s[1] for f in sweeps for s, r in zip(f.settings, f.ratio("layer"), strict=True) if r < 1})
     joint = [r for f in sweeps for r in f.ratio("joint")]
     findings = Findings(
         panels=panels,
@@ -63,17 +64,18 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             else "The bound rises with C on a fixed network: an error"
         )
         + (
-            "; on networks trained with each C it falls as well"
+            ". On networks trained with each C it falls as well"
             if not retrained
-            else f"; on networks trained with each C it does not fall everywhere ({', '.join(retrained)})"
+            else f". On networks trained with each C it does not fall everywhere ({', '.join(retrained)})"
         )
-        + f". The last layer's mean bound is {least:.1f} to {most:.1f} times the second last's when clipped by the "
-        f"layer, {min(joint):.1f} to {max(joint):.1f} times by the joint norm (median over its neurons)"
-        + (", not the orders of magnitude that the paper draws." if max(most, *joint) < 100 else ".")
+        + f". The last layer's mean bound is {least:.1f} to {most:.1f} times the second last's if each is clipped by "
+        f"itself, and {min(joint):.1f} to {max(joint):.1f} times if both are clipped by their joint norm (median "
+        "over the second last layer's neurons)."
+        + (" The paper draws orders of magnitude." if max(most, *joint) < 100 else "")
         + (
-            " Below 1 is where nearly every gradient is clipped by its own layer: all have norm C then, and the second "
-            "last layer leaks no less."
-            if least < 1
+            f" The ratio is below 1 at C = {', '.join(f'{c:g}' for c in below)}. Clipped gradients of both layers have "
+            "norm C, so that the second last layer need not leak less."
+            if below
             else ""
         ),
     )

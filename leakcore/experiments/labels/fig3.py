@@ -19,7 +19,7 @@ _BINS = 24
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Histogram of every row's bound on one trained network, with the exponential of the same mean."""
     studies = _study.studies(context)
-    panels, stated, cvs = [], [], []
+    panels, stated, cvs, lowest = [], [], [], []
     for study in studies:
         rows, undetermined = _rows(study, _study.trained(context, study, _SIGMA)[0])
         title, mean = notes.TITLES[study.name], float(rows.mean())
@@ -39,6 +39,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 y_range=None,
             )
         )  # fmt: skip
+        lowest.append((int(counts[0]), float(expected[0])))
         # An exponential variable's deviation is its mean, and its median log 2 of that.
         cvs.append(float(rows.std()) / mean)
         excess = float((rows > 3 * mean).mean())
@@ -51,14 +52,18 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         ]
     close = [0.8 <= cv <= 1.25 for cv in cvs]
     summary = " and ".join(f"{cv:.2f} ({notes.TITLES[s.name]})" for cv, s in zip(cvs, studies, strict=True))
+    few = " and ".join(
+        f"{count:,} samples where an exponential has {wanted:,.0f} ({notes.TITLES[s.name]})"
+        for (count, wanted), s in zip(lowest, studies, strict=True)
+    )
     findings = Findings(
         panels=panels,
         stated=stated,
         agreement="yes" if all(close) else ("partly" if any(close) else "no"),
-        conclusion=f"Per-sample bounds of the last layer at σ = {_SIGMA:g}, C = 1, after training. An exponential "
-        f"variable's deviation is its mean; here deviation over mean is {summary}. Few samples lie at 0, where an "
-        "exponential density is largest. Rows that the linear system does not determine have no bound and are left "
-        "out.",
+        conclusion=f"Bounds of single samples from the last layer's gradient, at σ = {_SIGMA:g} and C = 1, after "
+        "training. The standard deviation of an exponential variable equals its mean; here deviation over mean is "
+        f"{summary}. The lowest bin of the histogram holds {few}. Samples that the linear system does not determine "
+        "have no bound and are left out.",
     )
     return notes.report(
         experiment,

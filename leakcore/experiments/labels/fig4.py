@@ -56,9 +56,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         panels=panels,
         stated=stated,
         agreement="yes" if least > 3 else ("partly" if least > 1 else "no"),
-        conclusion=f"Where it is not 0, an entry of the last layer's gradient is {least:.0f} to {most:.0f} times as "
-        "large as one of the second last's (medians), since the latter carry the factor W_J, at first uniform within "
-        "±1/√200.",
+        conclusion=f"The median entry of the last layer's gradient is {least:.0f} to {most:.0f} times as large as the "
+        "second last layer's (entries that are 0 left out). The second last layer's gradient has the last layer's "
+        "weights as a factor, and these start uniform within ±1/√200.",
     )
     return notes.report(
         experiment,

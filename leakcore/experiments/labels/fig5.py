@@ -71,9 +71,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                    comment="printed, not compared: another adjacency, and all steps"),
         ]  # fmt: skip
     over = [n for n in growths if growths[n] < promises[n]["harmonic"]]
-    summary = "; ".join(
-        f"{notes.TITLES[n]} ×{growths[n]:.2f} where the harmonic rule says ×{promises[n]['harmonic']:.2f} and the "
-        f"logarithmic ×{promises[n]['log']:.2f}"
+    summary = " ".join(
+        f"On {notes.TITLES[n]} it grows by a factor of {growths[n]:.2f}; the harmonic rule says "
+        f"{promises[n]['harmonic']:.2f}, and the logarithmic rule {promises[n]['log']:.2f}."
         for n in growths
     )
     slow = all(g < 1 + np.log(s.batches) for g, s in zip(growths.values(), studies, strict=True))
@@ -81,13 +81,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         panels=panels,
         stated=stated,
         agreement=("partly" if over else "yes") if slow else "no",
-        conclusion=f"The bound grows slowly with the number of batches: {summary}. "
+        conclusion=f"The bound grows {'slowly' if slow else 'fast'} with the number of batches. {summary}"
         + (
-            "Both rules promise more than was measured, since the bounds are not exponential (labels-fig3). "
+            " Both rules predict more growth than we measure; they assume exponential bounds (see labels-fig3)."
             if len(over) == len(growths)
             else ""
         )
-        + "Points: mean over random orders and networks with the 5th to 95th percentile.",
+        + " Points are means over random orders and networks, with the 5th to 95th percentile.",
     )
     return notes.report(
         experiment,

@@ -55,7 +55,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     spans = [f.interval for f in inverted if f.interval is not None]
     sizes = {i: np.array([m.means["F"][i] for m in moved]) for i in names}
     bits = {i: np.array([np.asarray(v.value)[i] for v in latent]) for i in names}
-    kinds = {"sensitivity of the first layer": sizes[0], "latent, first classifier layer": bits[2]}
+    kinds = {"sensitivity of the first layer": sizes[0], "latent information of the first classifier layer": bits[2]}
     early = {name: float(v[1] / max(v[0], 1e-9)) for name, v in kinds.items()}
     later = {name: float(v[1:].max() / max(v[1:].min(), 1e-9)) for name, v in kinds.items()}
     little = {name: ratio < _LITTLE for name, ratio in later.items()}
@@ -99,13 +99,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             ),
         ],
         agreement="yes" if all(little.values()) else "partly" if any(little.values()) else "no",
-        conclusion="By epoch: "
-        + "; ".join(
-            f"{name}, ×{early[name]:.2f} in the first {epochs[1]} epochs, then largest ÷ smallest {later[name]:.2f} "
-            f"({'little effect' if little[name] else 'it matters'})"
+        conclusion=" ".join(
+            f"The {name} changes by a factor of {early[name]:.2f} in the first {epochs[1]} epochs. After that its "
+            f"largest value is {later[name]:.2f} times its smallest"
+            + (", a small effect." if little[name] else ", so the epoch matters.")
             for name in kinds
         )
-        + ". Training on few rows, as here, goes on to change the network long after the first epochs.",
+        + ("" if all(little.values()) else " On few rows, training goes on to change the network after that."),
         notes=(
             (
                 "half-widths of 95% intervals of the inversion scores: "

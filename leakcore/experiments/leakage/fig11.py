@@ -102,10 +102,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             ),
         ],
         agreement="yes" if all(fits) else "partly" if any(fits) else "no",
-        conclusion=f"From σ = {sigmas[0]:g} to {sigmas[-1]:g} pair {where[0]} loses most of the inversion's score "
-        f"({lost.max():.2f}) and layer {where[1]} most latent information ({reduced.max():.3f} nats). "
-        f"At σ = {sigmas[0]:g} pair {int(np.argmax(above[0])) + 1} and layer {int(np.argmax(bits[0])) + 1} had most. "
-        "ε is not stated: one release, noise on one layer only.",
+        conclusion=f"Between σ = {sigmas[0]:g} and σ = {sigmas[-1]:g}, pair {where[0]} loses the most of the "
+        f"inversion's score ({lost.max():.2f}) and layer {where[1]} the most latent information ({reduced.max():.3f} "
+        f"nats). At σ = {sigmas[0]:g} pair {int(np.argmax(above[0])) + 1} and layer {int(np.argmax(bits[0])) + 1} had "
+        "the most. No ε is stated, because this is one release with noise on one layer only.",
         notes=(
             "sensitivity is not shown: noise that does not depend on the input leaves ∂g/∂x as it is",
             "latent: gradients of single samples, clipped over the parameters shown (at most 1,500 of a layer)",

@@ -71,7 +71,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             firsts[kind, epoch] = int(np.argmax(values)) + 1
     ones = [v == 1 for v in firsts.values()]
     summary = ", ".join(
-        f"{kind} {'at the start' if e == 0 else f'after {e} epochs'}: layer {v}" for (kind, e), v in firsts.items()
+        f"layer {v} ({kind} {'at the start' if e == 0 else f'after {e} epochs'})" for (kind, e), v in firsts.items()
     )
     findings = Findings(
         panels=panels,
@@ -80,9 +80,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             Stated(what=f"layer with the most, {kind}, epoch {e}", paper="1", ours=int(v))
             for (kind, e), v in firsts.items()
         ],
-        conclusion=f"Largest estimate by layer: {summary}. Held out, on {rows} rows and 16 leading coordinates of each "
-        "gradient: such estimates miss much of what is there; a label cannot give more than log "
-        "10 = 2.30.",
+        conclusion=f"The layer with the largest estimate is {summary}. The estimates are held out, on {rows} rows and "
+        "16 leading coordinates of each gradient, and such estimates miss much of the information. A label cannot give "
+        "more than log 10 = 2.30 nats.",
         notes=("estimates on training rows, as MINE is usually quoted, would be larger",),
     )
     return notes.report(

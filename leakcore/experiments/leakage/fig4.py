@@ -61,15 +61,15 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 comment=f"{notes.images(count)}; largest at pair {int(np.argmax(scores.raw)) + 1}",
             )
         )
-    summary = ", ".join(f"{k} {v:.0%}" for k, v in falls.items())
+    summary = ", ".join(f"{v:.0%} ({k})" for k, v in falls.items())
     good = [v >= 0.8 for v in falls.values()]
     findings = Findings(
         panels=panels,
         stated=stated,
         agreement="yes" if all(good) else "partly" if any(good) else "no",
-        conclusion=f"The score falls from the first pair to the last on these shares of images: {summary}. It is "
-        f"largest at {', '.join(f'pair {v} ({k})' for k, v in largest.items())}: no prior on images "
-        "was used, so a pair scores what its gradients alone say.",
+        conclusion=f"From the first pair of layers to the last, the score falls on {summary} of the images. It is "
+        f"largest at {', '.join(f'pair {v} ({k})' for k, v in largest.items())}. No prior on images was used, so a "
+        "pair scores only what its own gradients say.",
         notes=("a total-variation prior raises every pair's score and its score against other images alike",),
     )
     return notes.report(

@@ -75,12 +75,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         panels=panels,
         stated=stated,
         agreement="yes" if hits == len(peaks) else "partly" if hits else "no",
-        conclusion=f"Above the null the first classifier layer is highest for {hits} of {len(peaks)} pairs of "
-        "attribute and family; which layer it is depends on both. Attributes of bank clients give "
-        f"{min(bank[True]):.2f} nats or more while their column is among the inputs, {max(bank[False]):.3f} or less "
-        f"without it. Of the fine class inside its superclass the first classifier layer says more than nothing in "
-        f"{fine.ours:.0f} of {len(panel.series[0].y)} superclasses, too few images to conclude from. Bars: 95% over "
-        "rows.",
+        conclusion=f"The first classifier layer is highest above its null for {hits} of {len(peaks)} pairs of "
+        f"attribute and family. Attributes of bank clients give at least {min(bank[True]):.2f} nats while their column "
+        f"is among the inputs, and at most {max(bank[False]):.3f} without it. In {fine.ours:.0f} of "
+        f"{len(panel.series[0].y)} superclasses the first classifier layer's 95% interval for the fine class lies "
+        "above 0. Bars are 95% intervals over rows.",
         notes=(
             (
                 "magnitudes: logistic regression on absolute values, for a target turns a gradient's signs, which a "

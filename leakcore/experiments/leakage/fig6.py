@@ -101,13 +101,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             ),
         ],
         agreement="yes" if all(plain) else "partly" if any(first) or any(plain) else "no",
-        conclusion="Per root of the number of parameters the first convolution is the most sensitive of "
-        f"{', '.join(k for k, ok in zip(highest, first, strict=True) if ok) or 'no network'}; the raw norm, "
-        "which the paper "
-        f"plots, is largest at layer {', '.join(f'{a} ({k})' for k, (a, _) in highest.items())}, for it grows "
-        "with a layer's "
-        f"size. Correlation with V-information on LeNet (the paper: 0.69–0.71): {_shown(*by['F'])} raw, "
-        f"{_shown(*by['F/√p'])} per √p.",
+        conclusion="Divided by the root of its number of parameters, the first convolution is the most sensitive layer "
+        f"of {', '.join(k for k, ok in zip(highest, first, strict=True) if ok) or 'no network'}. The undivided norm, "
+        "which the paper plots, grows with the size of a layer; it is largest at layer "
+        f"{', '.join(f'{a} ({k})' for k, (a, _) in highest.items())}. On LeNet its correlation with V-information is "
+        f"{_shown(*by['F'])} (the paper: 0.69–0.71); divided by √p it is {_shown(*by['F/√p'])}.",
     )
     return notes.report(
         experiment,

@@ -93,11 +93,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         panels=panels,
         stated=stated,
         agreement="yes" if all(peaks) and span[0] > 0.3 else "partly" if any(peaks) or r > 0.3 else "no",
-        conclusion=f"The raw distance is largest at the first or second classifier layer in {sum(peaks)} of "
-        f"{len(peaks)} pairs of network and attribute that have one; gradients swapped within pairs of one target lie "
-        f"at {np.median(chance):.0%} of the distance (median over layers), and {outside} of {len(apart)} layers lie "
-        f"beyond every permutation. Above its null the distance correlates with latent V-information at R = {r:.2f} "
-        f"[{span[0]:.2f}, {span[1]:.2f}] (the paper: 0.69–0.71).",
+        conclusion=f"The distance is largest at the first or second classifier layer in {sum(peaks)} of {len(peaks)} "
+        "pairs of network and attribute that have such a layer. Gradients swapped within pairs of one target lie at "
+        f"{np.median(chance):.0%} of that distance (median over layers), and {outside} of {len(apart)} layers lie "
+        "beyond every permutation. The part of the distance above its null correlates with latent V-information at R = "
+        f"{r:.2f} [{span[0]:.2f}, {span[1]:.2f}] (the paper: 0.69–0.71).",
     )
     return notes.report(
         experiment,

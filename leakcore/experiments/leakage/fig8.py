@@ -39,7 +39,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 Stated(what=f"{kind}, {name}: largest at layer", paper="1", ours=best, comment=notes.images(count))
             )
         context.progress("sensitivity", number + 1, len(counts))
-    summary = "; ".join(f"{s.what.replace(': largest at layer', '')} layer {s.ours:.0f}" for s in stated)
+    summary = ", ".join(f"layer {s.ours:.0f} ({s.what.replace(': largest at layer', '')})" for s in stated)
     findings = Findings(
         stated=stated,
         panels=[
@@ -54,9 +54,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             for norm, name in (("1", "1-norm (largest column sum)"), ("inf", "∞-norm (largest row sum)"))
         ],
         agreement="yes" if all(firsts) else "partly" if any(firsts) else "no",
-        conclusion=f"Largest layers: {summary}. A column sum runs over a layer's parameters, so the 1-norm grows "
-        f"with their "
-        "number; a row sum runs over pixels, and does not.",
+        conclusion=f"The norm is largest at {summary}. A column sum runs over a layer's parameters, so the 1-norm "
+        "grows with their number. A row sum runs over pixels and does not.",
     )
     return notes.report(
         experiment,

@@ -135,11 +135,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             ),
         ],
         agreement="yes" if all(gone) else "partly" if any(gone) else "no",
-        conclusion=f"Sensitivity is exactly its share 1/(n + 1) in the mean (largest relative deviation "
-        f"{exact:.1g}). Of the inversion's score "
-        f"(above its null) {original[nearest(10)]:.2f} of {original[0]:.2f} are left at 10×, "
-        "of latent V-information "
-        f"{best[nearest(30)]:.3f} of {best[0]:.3f} nats at 30× and {best[nearest(50)]:.3f} at 50×.",
+        conclusion="In a mean with n other gradients the sensitivity falls to 1/(n + 1) (largest relative deviation "
+        f"{exact:.1g}). With 10 others the inversion's score above its null is {original[nearest(10)]:.2f} instead of "
+        f"{original[0]:.2f}. Latent V-information above its null falls from {best[0]:.3f} nats to "
+        f"{best[nearest(30)]:.3f} with 30 others and to {best[nearest(50)]:.3f} with 50.",
         notes=("others drawn at random from the same data; the inversion knows the target's label and not the others",),
     )
     return notes.report(

@@ -125,11 +125,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
     findings = Findings(
         conclusion=("" if is_bounded else "The derived bound was exceeded: an error. ")
-        + f"With a_j = 1/m, {BATCH} examples and ε = {EPSILON:g} the noise exceeds the gradient in every network: the "
-        f"ratio lies between {ratios.min():.2g} and {ratios.max():.2g}; with no more noise than the measured "
-        f"sensitivity asks for it is at most {hopeful.max():.2g}. At m = {sweeps['m'][-1][0]}, d = {_FIXED_INPUTS} a "
-        f"ratio of 1 takes about {_needed(largest):,.0f} examples. Impractical, as the lecture says, though not by the "
-        "order it prints.",
+        + f"With a_j = 1/m, {BATCH} examples and ε = {EPSILON:g}, the gradient is {ratios.min():.2g} to "
+        f"{ratios.max():.2g} times as large as the noise. With only as much noise as the measured sensitivity asks "
+        f"for, it is at most {hopeful.max():.2g} times as large. At m = {sweeps['m'][-1][0]}, d = {_FIXED_INPUTS}, a "
+        f"gradient as large as the noise takes about {_needed(largest):,.0f} examples."
+        + (" So the mechanism is impractical, as the lecture says." if ratios.max() < 1.0 else ""),
         agreement="no" if not is_bounded or ratios.max() >= 1.0 else "partly",
         stated=stated,
         panels=panels,

@@ -119,21 +119,21 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     slopes = {sweep.over: _slope(sweep, errors) for sweep in sweeps if sweep.settings[0].defence == "none"}
     exact = float(np.median(inverted[base]))
     conclusion = (
-        f"With the constant {constant:.2f}, fitted as the least that covers the {len(plain)} settings without defence, "
-        f"the tensor method's median error is below the table's bound in {len(judged) - len(above)} of the "
-        f"{len(judged)} defended settings that could be above it"
-        + (f"; not under {', '.join(above)}" if above else "")
-        + f". {repeating} more repeat the undefended answer, by a strength that does nothing or because the method "
-        "ignores the gradient's length (clipping), and are not counted. "
-        "Constants that would cover each: "
+        f"The table's bounds hold up to a constant. We take {constant:.2f}, the smallest that covers the {len(plain)} "
+        "settings without defence. The tensor method's median error is then below the bound in "
+        f"{len(judged) - len(above)} of the {len(judged)} defended settings that could be above it"
+        + (f"; it is above under {', '.join(above)}" if above else "")
+        + f". We do not count {repeating} further settings that repeat the undefended answer, because their strength "
+        "does nothing or because the method ignores the gradient's length (clipping). "
+        "The smallest constants that would cover each defence: "
         + ", ".join(f"{name} {c:.2f}" for name, c in needed.items())
-        + f". Exponents without defence: m {slopes['neurons m']:.2f} (−.5), d {slopes['inputs d']:.2f} (.5), B "
-        f"{slopes['rows B']:.2f} (1 is the bound's). "
+        + f". Without defence the error grows with the power {slopes['neurons m']:.2f} of m (the bound: −0.5), "
+        f"{slopes['inputs d']:.2f} of d (0.5) and {slopes['rows B']:.2f} of B (1). "
         + (f"Against the bound's direction: {', '.join(backwards)}. " if backwards else
-           "Every defence moves the error in the direction its bound says. ")
+           "Every defence moves the error in the direction of its bound. ")
         + f"Gradient inversion of the whole gradient (m = {small.neurons}, d = {small.inputs}) ends at {exact:.2g} "
-        "without defence: the bounds are the tensor method's, not every attacker's. Pruning and per-sample DP-SGD have "
-        "no row and are measured."
+        "without defence: the bounds are about the tensor method, not about every attacker. The table has no row for "
+        "pruning and per-sample DP-SGD; we measure both."
     )  # fmt: skip
     findings = Findings(
         conclusion=conclusion,

@@ -1,4 +1,4 @@
-"""How long the quick scale takes, so that one knows before starting. Rough: on two cores of 2024, with some company."""
+"""Roughly how long the quick scale takes, on two cores of 2024 that had other work as well."""
 
 _SECONDS = {
     "fig1": 170,
@@ -39,7 +39,7 @@ _SECONDS = {
 
 
 def at_quick_scale(name: str) -> str:
-    """ "about 75 s" or "about 2.5 min"; empty where nobody took the time."""
+    """ "about 75 s" or "about 2.5 min"; empty where it was not measured."""
     seconds = _SECONDS.get(name.removeprefix("reconstruction-"))
     if seconds is None:
         return ""

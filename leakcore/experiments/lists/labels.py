@@ -6,16 +6,16 @@ FIGURES = (
         "fig1",
         "Label-ε: lower and upper bound against the noise multiplier",
         (
-            "lower and upper bound fall together as the noise grows, at a constant distance on a logarithmic axis; "
-            "exposing the last layer is far riskier than the second last"
+            "lower and upper bound fall together as the noise grows, at a constant distance on a logarithmic axis; it "
+            "is far riskier to expose the last layer than the second last"
         ),
     ),
     (
         "fig2",
         "Label-ε: lower and upper bound against the clipping norm, σ = 0.5",
         (
-            "the lower bound falls as the clipping norm grows, which does not change the provable ε; exposing the last "
-            "layer is far riskier than the second last"
+            "the lower bound falls as the clipping norm grows, which does not change the provable ε; it is far riskier "
+            "to expose the last layer than the second last"
         ),
     ),
     (
@@ -32,8 +32,8 @@ FIGURES = (
         "fig5",
         "Label-ε against the number of batches, with both extrapolations",
         (
-            "all batches give 11% more than one (cancer), 0.091 instead of 0.033 (bank, with an upper bound of "
-            "282.24), roughly as the extrapolation says: growth by factors of 1.69 and 2.12"
+            "with all batches the bound is 11% larger than with one (cancer), and 0.091 instead of 0.033 (bank, with "
+            "an upper bound of 282.24): roughly the growth by factors of 1.69 and 2.12 that the extrapolation predicts"
         ),
     ),
 )

@@ -2,8 +2,8 @@
 
 FIGURES = (
     ("fig3", "Mutual information of each layer's gradient with inputs and labels", ("mnist",),
-     ("the first layer's gradient always has the highest mutual information with both; later layers have less of the "
-     "label's except in the first epochs")),
+     ("the first layer's gradient always has the highest mutual information with both; after the first epochs, later "
+     "layers have less information about the label")),
     ("fig4", "Original information by V-information, pairs of layers", ("cifar100",),
      "the risk generally decreases from the first pair of layers to the last"),
     ("fig5", "Latent information by V-information, layer by layer", ("cifar100", "imdb", "bank"),
@@ -17,10 +17,10 @@ FIGURES = (
     ("fig8", "Original information by sensitivity, 1-norm and ∞-norm", ("cifar100",),
      "as with the F-norm, first layers have higher risks"),
     ("fig9", "Aggregation with gradients of other samples", ("cifar100",),
-     ("sensitivity is near zero at 30 times as much other information; 10 times makes reconstruction very difficult, "
-     "30 to 50 times the inference of attributes hard")),
+     ("with 30 times as much other information, sensitivity is near zero; 10 times make reconstruction very difficult, "
+     "and 30 to 50 times make attributes hard to infer")),
     ("fig10", "Training epochs", ("cifar100",),
-     "but for a fall in the first 10 (original) or 20 (latent) epochs, the epoch has a negligible effect"),
+     "the epoch has a negligible effect, except for a fall in the first 10 (original) or 20 (latent) epochs"),
     ("fig11", "Noise on one layer's gradient, clipping norm 1", ("cifar100",),
-     "noise reduces both risks; on the first layers it reduces original, on the last layers latent information most"),
+     "noise reduces both risks: original information most on the first layers, latent information most on the last"),
 )  # fmt: skip

@@ -68,18 +68,19 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )  # fmt: skip
         verdicts.append((error[-1] * 10 <= model[-1], bool(good), error[-1] < model[-1]))
         summaries.append(
-            f"{name}: gradient-based " + ", ".join(f"{a:.4f}" for a in error)
-            + ", model-based " + ", ".join(f"{b:.4f}" for b in model)
-            + (f"; near-perfect from ε = {min(good):g}" if good else "; never near-perfect")
+            f"On {name} the gradient-based attack ends at " + ", ".join(f"{a:.4f}" for a in error)
+            + " and the model-based attack at " + ", ".join(f"{b:.4f}" for b in model)
+            + (f"; reconstructions are near-perfect from ε = {min(good):g}" if good else
+               "; no reconstruction is near-perfect")
         )  # fmt: skip
     agreement = "yes" if all(a and b for a, b, _ in verdicts) else ("partly" if any(c for *_, c in verdicts) else "no")
     findings = Findings(
         agreement=agreement,
-        conclusion="Mean squared error at ε = "
+        conclusion="Mean squared error per pixel at ε = "
         + ", ".join(f"{e:g}" for e in epsilons)
         + ". "
         + ". ".join(summaries)
-        + ". The lower bound holds for unbiased attacks only; here its ε is the mechanism's own of order two."
+        + ". The lower bound holds for unbiased attacks only."
         + ("" if verdicts[-1][1] else " " + oblivious.FEATURES + "."),
         stated=stated,
         panels=panels,

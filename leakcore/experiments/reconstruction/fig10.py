@@ -55,10 +55,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     minor = lost[few] < 0.25 * (informed[few, last] - 0.1)
     findings = Findings(
         agreement="yes" if fails and minor else ("partly" if fails or minor else "no"),
-        conclusion=f"Without subtraction, success at ε = {last:g} is "
+        conclusion=f"At ε = {last:g} the attack that does not subtract known gradients succeeds with probability "
         + ", ".join(f"{blind[r, last]:.3f} (|D₋| = {r}; with subtraction {informed[r, last]:.3f})" for r in known)
-        + "; guessing gives 0.1."
-        + (f" Still above guessing by its 95% interval: {', '.join(above)}." if above else ""),
+        + ". A guess succeeds with probability 0.1."
+        + (f" The attack is above guessing, interval and all, with {', '.join(above)}." if above else ""),
         stated=stated,
         panels=panels,
         notes=("with few rows the step is shortened in proportion, since noise moves the parameters by σ·step/rows",),

@@ -22,10 +22,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     tighter = bool((exact < both[:, 0]).all()), bool((exact < both[:, 1]).all())
     ratio = both[:, 0] / exact, both[:, 1] / exact
     findings = Findings(
-        conclusion=f"The blow-up bound is {'below' if all(tighter) else 'not always below'} both of Guo et "
-        f"al.'s: theirs is "
-        f"{ratio[0].min():.2f} to {ratio[0].max():.2f} times as large, its Monte-Carlo form {ratio[1].min():.2f} to "
-        f"{ratio[1].max():.2f} times.",
+        conclusion=f"The blow-up bound is {'below' if all(tighter) else 'not always below'} both bounds of Guo et al. "
+        f"Their analytic bound is {ratio[0].min():.2f} to {ratio[0].max():.2f} times as large, and its Monte-Carlo "
+        f"form {ratio[1].min():.2f} to {ratio[1].max():.2f} times.",
         agreement="yes" if all(tighter) else "no",
         stated=(
             Stated(

@@ -103,11 +103,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             if holds
             else "An attack lies above the bound of uniform pixels, an assumption that real images break"
         )
-        + "; the largest success is "
+        + ". The largest success is "
         + ", ".join(f"{b:.2f} ({n})" for n, b in best.items())
-        + ". κ, and so the bound, is for images of uniform and independent pixels, with the erratum E9 mended: for "
-        "ρ < 1 it is a binomial tail, far larger than printed. An all-black guess, without any gradient, succeeds on "
-        f"{black[easiest]:.0%} of the images ({easiest})"
+        + ". κ, and so the bound, is for images whose pixels are uniform and independent. For ρ < 1 we use a binomial "
+        "tail, which is far larger than the printed κ (erratum E9). An all-black guess, without any gradient, succeeds "
+        f"on {black[easiest]:.0%} of the images ({easiest})"
         + (", so the bound does not hold for real images." if black[easiest] > 0 else "."),
         stated=stated,
         panels=panels,

@@ -52,14 +52,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     falls = short[1.0, top] < short[1.0, epsilons[0]] or len(epsilons) == 1
     findings = Findings(
         agreement="yes" if wider and tight and falls else ("partly" if wider or falls else "no"),
-        conclusion="Bound minus attack: "
+        conclusion="The attack is below the bound by "
         + ", ".join(
-            f"{bound[e] - rates[0.1, e]:+.3f} at C = 0.1, {bound[e] - rates[1.0, e]:+.3f} at C = 1 (ε = {e:g})"
+            f"{bound[e] - rates[0.1, e]:.3f} with C = 0.1 and {bound[e] - rates[1.0, e]:.3f} with C = 1 (ε = {e:g})"
             for e in epsilons
         )
-        + f". The mean clipped norm over C at ε = {top:g} is {short[0.1, top]:.2f} at C = 0.1 (paper: 1) and "
-        f"{short[1.0, top]:.2f} at C = 1 (paper: 0.5). Gradients shorter than C are weaker signals than the bound "
-        "allows for.",
+        + f". At ε = {top:g} the mean norm of clipped gradients is {short[0.1, top]:.2f} C with C = 0.1 (paper: 1) "
+        f"and {short[1.0, top]:.2f} C with C = 1 (paper: 0.5). The bound allows for gradients of norm C; shorter ones "
+        "are weaker signals.",
         stated=stated,
         panels=panels,
     )

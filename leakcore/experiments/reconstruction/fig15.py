@@ -61,10 +61,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     widest = max(epsilons, key=lambda e: float(spread[e].max()))
     rising = all((np.diff([bound[e, float(q)] for q in rates], axis=0) > -1e-9).all() for e in epsilons)
     findings = Findings(
-        conclusion=f"At one ε the bound {'rises' if rising else 'mostly rises'} with q: from q = {first:g} to "
-        f"{last:g} by a "
-        f"factor of up to {spread[widest].max():.2f} (ε = {widest:g}). ε alone does not tell how well "
-        f"reconstruction can do.",
+        conclusion=f"At a fixed ε the bound {'rises' if rising else 'mostly rises'} with q: from q = {first:g} to "
+        f"{last:g} by a factor of up to {spread[widest].max():.2f} (at ε = {widest:g}). So ε alone does not say how "
+        "often a reconstruction can succeed.",
         agreement="yes" if all((bound[e, first] < bound[e, last]).all() for e in epsilons) else "partly",
         stated=stated,
         panels=panels,

@@ -50,11 +50,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     wide = max(gaps, key=lambda k: gaps[k])
     findings = Findings(
         agreement="yes" if falls and small < 0.1 and wide[0] > min(epsilons) else "partly",
-        conclusion=f"Bound and attack {'fall' if falls else 'do not always fall'} as the prior grows. Bound minus "
-        f"attack is at most {small:.3f} at ε = {min(epsilons):g}, and widest, {gaps[wide]:.3f}, at ε = {wide[0]:g} "
-        f"and a prior of {wide[1]}; at the largest prior ({sizes[-1]}) it is "
+        conclusion=f"Bound and attack {'fall' if falls else 'do not always fall'} as the prior grows. The gap between "
+        f"them is at most {small:.3f} at ε = {min(epsilons):g}. It is widest, {gaps[wide]:.3f}, at ε = {wide[0]:g} "
+        f"and {wide[1]} candidates. With the most candidates ({sizes[-1]}) it is "
         + ", ".join(f"{gaps[e, sizes[-1]]:+.3f} (ε = {e:g})" for e in epsilons)
-        + ". The dash-dotted curve is what an attack can do at best if the candidates' gradients are orthogonal.",
+        + ". The dash-dotted curve is the best that any attack can do if the candidates' gradients are orthogonal.",
         stated=stated,
         panels=panels,
     )

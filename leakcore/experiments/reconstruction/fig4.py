@@ -50,10 +50,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     apart = max(better)
     findings = Findings(
         agreement="yes" if apart > 0.1 and near < 0.15 else ("partly" if apart > 0.02 or near < 0.15 else "no"),
-        conclusion=f"At ε = {epsilons[-1]:g}: bound {top:.3f}, plain {last['sum'].value:.3f}, improved "
-        f"{last['top'].value:.3f}, likelihood {last['likelihood'].value:.3f}. Improved minus plain: "
+        conclusion=f"At ε = {epsilons[-1]:g} the bound is {top:.3f}. The plain attack reaches "
+        f"{last['sum'].value:.3f}, the improved one {last['top'].value:.3f} and the likelihood attack "
+        f"{last['likelihood'].value:.3f}. The improvement over the plain attack is "
         + ", ".join(f"{d:+.3f} (ε = {e:g})" for e, d in zip(epsilons, better, strict=True))
-        + f"; the improved attack stays up to {near:.3f} below the bound.",
+        + f". The improved attack stays up to {near:.3f} below the bound.",
         stated=stated,
         panels=[panel],
     )

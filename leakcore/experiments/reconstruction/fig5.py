@@ -56,15 +56,15 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     rising = curves.bound[0] < curves.bound[-1]
     best_rising = curves.top[0].value < curves.top[-1].value
     off = [
-        f"q = {q:g} it is {float(top.value):.3f}, the paper says {_PRINTED[q][1]} ({100 * top.clipped_share:.0f}% of "
-        "the gradients are clipped)"
+        f"q = {q:g} the paper says {_PRINTED[q][1]}, and we measure {float(top.value):.3f} with "
+        f"{100 * top.clipped_share:.0f}% of the gradients clipped"
         for q, top in zip(rates, curves.top, strict=True)
         if q in _ATTACK and not _holds(top, _ATTACK[q])
     ]
     findings = Findings(
         agreement="yes" if rising and best_rising and not off else ("partly" if rising else "no"),
-        conclusion=f"At the same ε = 4 the bound goes from {curves.bound[0]:.3f} (q = {rates[0]:g}) to "
-        f"{curves.bound[-1]:.3f} (q = {rates[-1]:g}), the attack from {curves.top[0].value:.3f} to "
+        conclusion=f"At ε = 4 the bound goes from {curves.bound[0]:.3f} (q = {rates[0]:g}) to "
+        f"{curves.bound[-1]:.3f} (q = {rates[-1]:g}), and the attack from {curves.top[0].value:.3f} to "
         f"{curves.top[-1].value:.3f}." + (f" At {'; at '.join(off)}." if off else ""),
         stated=stated,
         panels=panels,

@@ -35,9 +35,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             for n in names]  # fmt: skip
     findings = Findings(
         agreement="yes" if all(falls) else ("partly" if any(falls) else "no"),
-        conclusion="Reconstructions by Equation 1 from uniform starts, labels known. Mean squared error: "
+        conclusion="Equation 1 reconstructs from a uniformly random start and knows the labels. Mean squared error: "
         + "; ".join(texts)
-        + ". A uniformly random image has 0.167 on average against another."
+        + ". Two uniformly random images differ by 0.167 on average."
         + ("" if falls[-1] else " " + oblivious.FEATURES + "."),
         stated=stated,
         panels=[],

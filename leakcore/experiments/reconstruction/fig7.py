@@ -43,13 +43,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     left_out = [w for w in _PRINTED if w not in widths]
     findings = Findings(
         agreement="yes" if overlap and not left_out else "partly",
-        conclusion="Success at hidden layers of "
-        + ", ".join(map(str, widths))
-        + ": "
-        + "; ".join(", ".join(f"{r:.3f}" for r in rates[e]) + f" (ε = {e:g})" for e in epsilons)
-        + f". The 95% intervals {'overlap at every ε' if overlap else 'do not overlap at every ε'}; "
-        f"differences below about {1.4 / fewest**0.5:.2f} would not show with {fewest} runs."
-        + (f" Left out at this scale: {', '.join(f'{w:,}' for w in left_out)}." if left_out else ""),
+        conclusion="With hidden layers of "
+        + " and ".join(map(str, widths))
+        + " units the attack succeeds with probability "
+        + ", ".join(" and ".join(f"{r:.3f}" for r in rates[e]) + f" (ε = {e:g})" for e in epsilons)
+        + f". The 95% intervals {'overlap at every ε' if overlap else 'do not overlap at every ε'}, but {fewest} runs "
+        f"cannot show differences below about {1.4 / fewest**0.5:.2f}."
+        + (f" This scale leaves out the layer of {', '.join(f'{w:,}' for w in left_out)}." if left_out else ""),
         stated=stated,
         panels=panels,
     )

@@ -41,19 +41,20 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                                  comment=f"prior-aware {game.value:.4f}, bound {attacked[-1][1]:.4f}, "
                                          f"guessing {1 / n:.4f}"))  # fmt: skip
         summaries.append(
-            f"{n}: " + ", ".join(f"{a.value:.3f} of {b.value:.3f}" for a, b in zip(guesses, games, strict=True))
+            f"{n} candidates: "
+            + ", ".join(f"{a.value:.3f} against {b.value:.3f}" for a, b in zip(guesses, games, strict=True))
         )
         drawn = (_games.series("prior-aware attack", "attack", epsilons, games),
                  oblivious.series("gradient-based attack, nearest prior point", epsilons, guesses))  # fmt: skip
         panels.append(_games.panel(context, f"prior of {n}", epsilons, n, drawn))
     findings = Findings(
         agreement="yes" if min(ratios) >= 8 else ("partly" if min(ratios) > 1 else "no"),
-        conclusion="Gradient-based of prior-aware success by number of candidates (ε = "
+        conclusion="Success of the gradient-based against the prior-aware attack (at ε = "
         + ", ".join(f"{e:g}" for e in epsilons)
-        + "): "
+        + "). "
         + "; ".join(summaries)
-        + f". The prior-aware attack does at least {min(ratios):.1f} times as well. With a prior of 2 a "
-        "guess already succeeds half of the time, so that an order of magnitude there means worse than guessing.",
+        + f". The prior-aware attack succeeds at least {min(ratios):.1f} times as often. With two candidates a guess "
+        "already succeeds half of the time, so an attack that is ten times worse would be worse than guessing.",
         stated=stated,
         panels=panels,
         notes=(

@@ -37,9 +37,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     least = max(map(abs, differ.values()))
     findings = Findings(
         agreement="yes" if least < 0.05 and widest < 0.15 else ("partly" if least < 0.1 else "no"),
-        conclusion="Success with digits minus success with noise: "
+        conclusion="Success with a prior of digits minus success with a prior of noise is "
         + ", ".join(f"{d:+.3f} (ε = {e:g})" for e, d in differ.items())
-        + f". The widest gap to the bound is {widest:.3f}.",
+        + f". The attack stays at most {widest:.3f} below the bound.",
         stated=stated,
         panels=[_games.panel(context, "prior of 10", epsilons, 10, tuple(drawn))],
         notes=("noise is uniform at the digits' mean squared distance, with uniform labels",),

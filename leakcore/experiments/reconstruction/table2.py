@@ -76,13 +76,13 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
     least = min(values[n, "monte-carlo", s] - values[n, "ours", s] for n in (10, 100) for s in _NOISE)
     order = (
-        "The exact bound is below both of Guo et al.'s in every cell"
+        "The exact bound is below both bounds of Guo et al. in every cell"
         if least > 0
-        else f"The exact bound is not below Guo et al.'s in every cell (least difference {least:.4f})"
+        else f"The exact bound is not below the bounds of Guo et al. in every cell (least difference {least:.4f})"
     )
     findings = Findings(
-        conclusion=f"{order}. {len(below)} of the 12 printed values of the paper's own bound lie below the exact value "
-        f"by more than half a unit of their last digit: estimates, no upper bounds: {', '.join(below)}.",
+        conclusion=f"{order}. The paper's own bound is an estimate, not an upper bound: {len(below)} of its 12 printed "
+        f"values lie below the exact value by more than half a unit of their last digit ({', '.join(below)}).",
         agreement="yes" if least > 0 else "no",
         stated=stated,
         panels=panels,

@@ -18,12 +18,12 @@ from leakcore.experiments.result import Series
 from leakcore.numerics import clopper_pearson
 
 NOTE = (
-    "Equation 1 is minimised by some hundred steps of Adam from uniform starts (settings, optimiser), where the text "
+    "Equation 1 is minimised by some hundred steps of Adam from uniform starts (settings, optimiser), where the paper "
     "takes 10⁶ steps of plain gradient descent with five restarts"
 )
 FEATURES = (
-    "CIFAR-10's last layer sees a few dozen features of an image of 3,072 numbers, which many images share: its "
-    "gradients cannot give the image back, whatever ε (the text's network has 640 features)"
+    "The last layer of the CIFAR-10 network reads a few dozen features, which many images of 3,072 numbers share, so "
+    "its gradients cannot give the image back, whatever ε (the paper's network has 640 features)"
 )
 _TRAINED = 32
 """Runs trained at once: an ensemble's block, which a part of one costs too."""

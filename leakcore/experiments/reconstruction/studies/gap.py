@@ -74,14 +74,15 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     near = [p for p in clipped if p.gap[1] <= _NEAR]
     shares = ", ".join(f"{100 * p.plain.clipped_share:.0f}%" for p in accurate)
     conclusion = (
-        f"Bound minus attack ({runs:,} reconstructions each), learning rates that leave all gradients clipped: "
-        + "; ".join(p.parts for p in clipped)
-        + ". Nearly identical (gap at most 0.02 with its 95% interval) at "
-        + (", ".join(f"ε = {p.epsilon:g}" for p in near) if near else "none of them")
-        + ". At the learning rates of the most accurate models gradients shrink below C "
-        f"({shares} clipped) and the gap is "
+        f"The gap is bound minus attack, on {runs:,} reconstructions each. It has two parts: bound minus optimum (the "
+        "best attack on orthogonal gradients), and optimum minus attack. With learning rates that leave all gradients "
+        "clipped: " + "; ".join(p.parts for p in clipped)
+        + ". Bound and attack are nearly identical (gap at most 0.02 with its 95% interval) at "
+        + (", ".join(f"ε = {p.epsilon:g}" for p in near) if near else "none of these ε")
+        + ". With the learning rates of the most accurate models, gradients shrink: "
+        f"{shares} are clipped, and the gap is "
         + ", ".join(f"{p.limits.bound - float(p.plain.value):+.3f}" for p in accurate)
-        + "; the likelihood attack, which knows how long each gradient is, leaves "
+        + ". For the likelihood attack, which knows the length of each gradient, it is "
         + ", ".join(f"{p.limits.bound - float(p.likelihood.value):+.3f}" for p in accurate) + "."
     )  # fmt: skip
     findings = Findings(
@@ -141,11 +142,11 @@ class _Point:
     @property
     def parts(self) -> str:
         rate, bound, optimum = float(self.plain.value), self.limits.bound, self.limits.orthogonal
-        as_if = f", as if all cosines were {self.cosine:.2f}" if optimum - rate > 1e-3 else ""
+        as_if = f" (as if all cosines were {self.cosine:.2f})" if optimum - rate > 1e-3 else ""
         low, high = self.gap
         return (
-            f"ε = {self.epsilon:g}: {bound - rate:+.4f} [{low:+.4f}, {high:+.4f}] = {bound - optimum:+.4f} (bound − "
-            f"optimum) {optimum - rate:+.4f} (optimum − attack{as_if})"
+            f"at ε = {self.epsilon:g} the gap is {bound - rate:+.4f} [{low:+.4f}, {high:+.4f}], made up of "
+            f"{bound - optimum:+.4f} and {optimum - rate:+.4f}{as_if}"
         )
 
 

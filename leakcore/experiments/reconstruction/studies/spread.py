@@ -81,7 +81,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         stated=stated,
         panels=panels,
         agreement="yes" if all(within) else ("partly" if any(within) else "no"),
-        conclusion="Standard deviation of Algorithm 1 at ε = 10 and a prior of 10: "
+        conclusion="At ε = 10 and a prior of 10, the standard deviation of Algorithm 1 is "
         + "; ".join(
             f"{' and '.join(f'{o:.4f}' for o in row)} with {n:,} samples (printed: below {p})"
             for row, (n, p) in zip(ours, _PRINTED.items(), strict=True)

@@ -76,7 +76,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         optimum = ""
         if q > 0.9:
             limit = float(orthogonal_success(noise, setting.steps, 10).value)
-            optimum = f"; ten orthogonal, clipped candidates in full batches would give {limit:.3f}"
+            optimum = f" Ten orthogonal, clipped candidates in full batches would give {limit:.3f}."
             series.append(
                 Series(name="optimum, orthogonal candidates", role="orthogonal", x=x, y=np.full(len(x), limit))
             )
@@ -87,11 +87,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         holds = [r for r, g in zip(accuracies, games, strict=True) if _covers(_games.interval(g), printed)]
         agree.append(bool(holds))
         summaries.append(
-            f"q = {q:g}: bound {bound:.3f}, attack "
+            f"At q = {q:g} the bound is {bound:.3f}, and the attack reaches "
             + ", ".join(f"{float(g.value):.3f} (η = {r:g})" for r, g in zip(accuracies, games, strict=True))
-            + f"; most accurate at η = {chosen.learning_rate:g} ({chosen.accuracy:.2f}){optimum}; "
-            f"the stated {printed:g} is "
-            + (f"within the interval at η = {', '.join(f'{r:g}' for r in holds)}" if holds else "in no interval")
+            + f". The model is most accurate at η = {chosen.learning_rate:g} ({chosen.accuracy:.2f}).{optimum} The "
+            f"paper's {printed:g} is "
+            + (f"inside the interval at η = {', '.join(f'{r:g}' for r in holds)}" if holds else "inside no interval")
         )
     findings = Findings(
         agreement="yes" if all(agree) else ("partly" if any(agree) else "no"),
@@ -118,8 +118,8 @@ def _by_clipping(games: list[ReconstructionGame]) -> str:
     least = min(dense, key=lambda g: g.clipped_share)
     clipped = f"from {min(full):.3f} to {max(full):.3f}" if full else "not measured"
     return (
-        f"At q = 0.99 the attack is {clipped} at learning rates that leave more than 99% of gradients clipped, and "
-        f"{float(least.value):.3f} at the one that leaves {100 * least.clipped_share:.0f}% clipped."
+        f"At q = 0.99 the attack reaches {clipped} at learning rates that leave more than 99% of the gradients "
+        f"clipped, and {float(least.value):.3f} at the one that leaves {100 * least.clipped_share:.0f}% clipped."
     )
 
 
