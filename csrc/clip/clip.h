@@ -1,6 +1,6 @@
 // Per-sample clipping fused with what follows it: the clipped, noised sum of a batch, and the scores of clipped
 // gradients against observations. Neither ever holds a clipped gradient. Accumulation is in double, unless float
-// products are asked for, and but for the first few terms of 16-bit elements on the CPU (clip_simd.h); partial sums
+// products are asked for, and except for the first few terms of 16-bit elements on the CPU (clip_simd.h); partial sums
 // have a shape fixed by the sizes alone, so results do not depend on threads or chunks.
 #pragma once
 

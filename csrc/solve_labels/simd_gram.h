@@ -1,5 +1,5 @@
 // Sums over the columns of a Jacobian, for solve_labels_simd.cpp alone: its Gram matrix and its products with a vector.
-// Columns go into kStripe partial sums, so that a pair of samples costs its products and nothing is laid out anew.
+// Columns go into kStripe partial sums, so that a pair of samples costs its products and nothing is laid out again.
 #pragma once
 
 #include "solve_labels/simd_lanes.h"

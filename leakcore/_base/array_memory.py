@@ -127,7 +127,7 @@ def untransformed() -> Any:
 
 
 def of_tensor(name: str, x: Any) -> np.ndarray:
-    """A tensor on the CPU as NumPy sees it, without a copy but for bfloat16, which comes as float32.
+    """A tensor on the CPU as NumPy sees it, without a copy, except that bfloat16 comes as float32.
 
     Raises as `plain_tensor`, ValueError for a tensor elsewhere or one that requires grad, TypeError for complex numbers
     and element types that NumPy has no name for.

@@ -16,7 +16,7 @@ _Update = Callable[[Any], object]
 
 
 def digest(*parts: Any) -> str:
-    """SHA-256 of the parts, 64 hexadecimal digits; equal for equal values only, but for a chance of 2⁻²⁵⁶.
+    """SHA-256 of the parts, 64 hexadecimal digits; equal for equal values only (others agree with probability 2⁻²⁵⁶).
 
     Args:
         parts: None, truth values, numbers, text, bytes, arrays of NumPy's and tensors of torch's (any dtype without

@@ -79,7 +79,7 @@ def answers(
 ) -> Generator[tuple[K, T], None, None]:
     """(key, answer) of each job: done here in order, or by the executor's workers, as they finish.
 
-    ahead: at most so many are handed out at a time, where what they carry should not all be in memory; None: all. The
+    ahead: how many at most are handed out at a time, if what they carry should not all be in memory; None: all. The
     end of the iteration, of whatever kind, calls off what has not begun. Jobs are pickled where workers are processes.
     """
     if executor is None:

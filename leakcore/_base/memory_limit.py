@@ -16,7 +16,7 @@ _SMALL = 1 << 26
 
 
 def require(nbytes: int, **sizes: Any) -> None:
-    """ValueError, naming the sizes, where arrays of so many bytes are more than this process may hold."""
+    """ValueError, naming the sizes, where arrays of this many bytes are more than the process may hold."""
     if nbytes < _SMALL:
         return
     limit = _allowed()

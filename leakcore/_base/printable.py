@@ -29,7 +29,7 @@ def name_of(text: object) -> str:
 
 
 def names_of(names: object, most: int = 20) -> str:
-    """Names between commas, at most so many of them; "none" where there is none."""
+    """Names between commas, at most `most` of them; "none" if there are none."""
     listed = [name_of(name) for name in names]  # type: ignore[attr-defined]
     more = f" and {len(listed) - most:,} more" if len(listed) > most else ""
     return (", ".join(listed[:most]) or "none") + more

@@ -66,7 +66,7 @@ class Attached:
         # torch hands over the optimizer itself as the first of `args`.
         if any(extra is not None and extra is not optimizer for extra in (*args, kwargs.get("closure"))):
             raise ValueError(
-                "attach: optimizer.step(closure) computes the gradient anew after the defence: call backward(), then "
+                "attach: optimizer.step(closure) computes the gradient again after the defence: call backward(), then "
                 "step() without a closure (an optimizer that needs one, as LBFGS, cannot be defended)"
             )
         self._defend()

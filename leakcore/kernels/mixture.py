@@ -22,7 +22,7 @@ _SAMPLE_STEPS_PER_LAUNCH = 40_000_000_000  # likewise of a GPU, which the host d
 _SAMPLES_PER_LAUNCH = 2**31 - 2**20  # the far sums of a call are carried at its end: 2³¹ summands leave room
 _CONFIGS_PER_LAUNCH = 4 * 65_535  # four to a row of blocks
 _REMEMBERED_STEPS = 4096
-_BLOCK = 256  # the native core works on so many samples at a time
+_BLOCK = 256  # samples that the native core works on at a time
 
 
 class _Schedules(NamedTuple):

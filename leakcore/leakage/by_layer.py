@@ -34,7 +34,7 @@ _EXACT = 5 * 10**8
 """Numbers in one sample's Jacobian (parameters × inputs) up to which its norms are computed exactly: seconds."""
 _PROBES = 16
 _MEANS = 16
-"""Means of gradients per side behind a subspace distance, which its null deals anew."""
+"""Means of gradients per side behind a subspace distance, which its null deals again."""
 _PAIRS = 10
 """Rows with an attribute, and as many without, that a latent measure takes: two for each of its five folds."""
 _ROWS = 64
@@ -347,7 +347,7 @@ def _first_of_equals(data: LayeredModel) -> np.ndarray:
 
 
 def _columns(model: LayeredModel, index: np.ndarray, most: int, seed: int) -> dict[str, np.ndarray]:
-    """Gradients of single rows, at most so many parameters of each layer, never all of them at once."""
+    """Gradients of single rows, at most this many parameters of each layer, never all of them at once."""
     rng = kernels.generator(seed, kernels.Stream.LAYER_COLUMNS)
     chosen = [slice(None) if s <= most else np.sort(rng.choice(s, most, replace=False)) for s in model.sizes]
     parts: dict[str, list[np.ndarray]] = {}

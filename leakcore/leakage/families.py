@@ -122,7 +122,7 @@ MAX_TREES = 100_000
 
 
 class RandomForest:
-    """A random forest with √d columns at a split: the text's family. Deterministic by seed.
+    """A random forest with √d columns at a split: the paper's family. Deterministic by seed.
 
     It may predict 0, hence a log loss of ∞; `v_information` mixes every family with the prior, which Definition 1 of
     the text allows. Each column is scaled to the range that it has where the forest learns, so a factor of the

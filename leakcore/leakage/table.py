@@ -26,7 +26,7 @@ _NOTES = (
 
 
 _WIDTH = 110
-"""Characters of a line, at most, but for very long names."""
+"""Characters of a line, at most, except for very long names."""
 _PER_INCH = 17
 """Characters of the figure's caption: at 7.5 points they take less than 0.055 inches each, margins included."""
 

@@ -96,7 +96,7 @@ class CrossValidation:
 
     Attributes:
         folds: at least 2.
-        prior: f[∅]: "uniform" (the text's), or "empirical": frequencies of the training part.
+        prior: f[∅]: "uniform" (the paper's), or "empirical": frequencies of the training part.
         balance: draw as many units of each class (in each stratum) as the smallest has, so that the sets are equal.
         strata: (n,) values, such as the task's labels: sets are matched, and labels permuted, within each.
         groups: (n,) values: rows of a group (one sample in several snapshots, for example) stay together and must have

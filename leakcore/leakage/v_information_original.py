@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 SPREAD = 1 / (2 * math.pi)
-"""σ of the text's density: its prefactor is then 1, and f[∅] = exp(−2π²)."""
+"""σ of the paper's density: its prefactor is then 1, and f[∅] = exp(−2π²)."""
 LARGEST = 2 * math.pi**2
 """The value at a perfect reconstruction."""
 

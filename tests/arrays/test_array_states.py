@@ -28,7 +28,7 @@ QUICK = {
 
 
 class Worker:
-    """A process of `tests.arrays.worker`, begun anew where a call ends it."""
+    """A process of `tests.arrays.worker`, started again where a call ends it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None

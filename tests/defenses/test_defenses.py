@@ -365,7 +365,7 @@ def test_a_closure_is_refused_because_it_comes_after_the_defence():
         return loss
 
     closure()
-    with pytest.raises(ValueError, match=r"step\(closure\) computes the gradient anew"):
+    with pytest.raises(ValueError, match=r"step\(closure\) computes the gradient again"):
         optimizer.step(closure)
     with pytest.raises(ValueError, match=r"step\(closure\)"):
         optimizer.step(closure=closure)

@@ -1,4 +1,4 @@
-"""Arrays of more than 2³¹ elements: zero but for a few rows at the far end, since an unwritten page takes no memory."""
+"""Arrays of more than 2³¹ elements: zero except a few rows at the far end, as unwritten pages take no memory."""
 
 import numpy as np
 import pytest

@@ -43,7 +43,7 @@ def _v_information_of_gaussians(shift: float) -> float:
 
 
 def _covers(misses: int, repetitions: int, p_value: float = 1e-3) -> bool:
-    """Whether so many misses are consistent with a rate of 5% (one-sided binomial test)."""
+    """Whether this many misses are consistent with a rate of 5% (one-sided binomial test)."""
     return bool(binomtest(misses, repetitions, 0.05, alternative="greater").pvalue > p_value)
 
 

@@ -41,7 +41,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def members(package: str) -> Iterator[tuple[str, Any]]:
-    """The functions and classes that a package offers, but for those that another package defines and lists."""
+    """The functions and classes that a package offers, except what another package defines and lists."""
     module = importlib.import_module(package)
     for name in getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]:
         member = getattr(module, name)

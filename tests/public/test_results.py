@@ -26,7 +26,7 @@ from tests.public.arrays import CALLS, resolve
 
 NAMES = [name for name in CALLS if not inspect.isclass(resolve(name))]
 SHOWN_LINES = 4
-"""A `repr` is at most so many lines of a terminal."""
+"""A `repr` is at most this many lines of a terminal."""
 ONLY_IN_THE_REPORT_OF_A_RUN = {"RunReport"}
 
 

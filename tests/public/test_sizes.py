@@ -61,7 +61,7 @@ def test_a_composition_of_many_laplace_mechanisms_is_a_closed_form() -> None:
     assert (np.diff(values) > 0).all()
     many = laplace.compose(0.1, count=10**9, delta=1e-6)
     assert many.method == "rdp"
-    # Far below the sum, and above k·KL, below which no composition of so many goes.
+    # Far below the sum, and above k·KL, below which no composition of this many goes.
     mean = 10**9 * (0.1 - 1 + np.exp(-0.1))
     assert mean < many.value < 1.01 * mean < many.basic
     with pytest.raises(

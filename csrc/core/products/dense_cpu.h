@@ -26,7 +26,7 @@ double dot(const double* x, const double* y, int64_t count);
 double norm2(const double* x, int64_t count);
 void axpy(double factor, const double* x, double* y, int64_t count);
 
-// A reflection I − tau·v·vᵀ whose v overwrites x[0..count) but for the value it maps x to, ‖x‖·(∓1, 0, …), which is
+// A reflection I − tau·v·vᵀ whose v overwrites x[0..count) except for the value it maps x to, ‖x‖·(∓1, 0, …), which is
 // returned.
 struct Reflection {
   double tau = 0.0;  // 0: the identity

@@ -37,7 +37,7 @@ double compute(const std::string& name, int64_t count) {
   return loop(count);
 }
 
-// Every byte of these ranges (address, bytes) once, but for up to 255 at the end of each.
+// Every byte of these ranges (address, bytes) once, except for up to 255 at the end of each.
 void read(const std::vector<std::pair<uint64_t, int64_t>>& ranges, int threads) {
   constexpr int64_t kPiece = 1 << 20, kUnit = 256;
   std::vector<std::pair<const char*, int64_t>> pieces;

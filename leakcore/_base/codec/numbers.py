@@ -17,7 +17,7 @@ PLAIN_TYPES = ("float64", "int64", "bool")
 MISSING: Any = object()
 """What a reader returns of a value that is not of its type."""
 _SPARSE = 1024
-"""From so many numbers on an array that is mostly zeros is written as its other cells."""
+"""An array of at least this many numbers that is mostly zeros is written as its other cells."""
 _LARGEST = 2**26
 """Numbers that a few cells may stand for."""
 

@@ -16,7 +16,7 @@ RATIO = 100
 
 
 def allowed(size: int) -> int:
-    """Bytes that a file of so many bytes may expand to."""
+    """Bytes that a file of this size may expand to."""
     return max(FREE, RATIO * size)
 
 

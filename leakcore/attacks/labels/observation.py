@@ -33,7 +33,7 @@ class _Aggregate:
             object.__setattr__(self, "batch_size", validate.positive(batch_size=self.batch_size))
 
     def divisor(self, rows: int) -> float:
-        """What the sum over so many rows was divided by."""
+        """What the sum over this many rows was divided by."""
         return 1.0 if self.reduction == "sum" else float(rows) if self.batch_size is None else self.batch_size
 
 

@@ -69,7 +69,7 @@ class ReconstructionGame(Result):
 
     @property
     def kappa(self) -> float:
-        """What a guess that sees nothing achieves: the κ of the bound that this attack is held against."""
+        """What a guess without the release achieves: the κ of the bound that this attack is compared with."""
         return self.chance
 
     def merge(self, other: ReconstructionGame) -> ReconstructionGame:

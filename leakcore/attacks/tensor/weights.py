@@ -74,7 +74,7 @@ class Weights:
         return cls(array.shape[0], array.shape[1], lambda start, stop: array[start:stop])
 
     def blocks(self, width: int, limit: int | None = None) -> Iterator[tuple[slice, np.ndarray]]:
-        """(rows, their weights), so many rows at a time that `width` numbers for each fit a block; at most `limit`."""
+        """(rows, their weights), as many rows at a time as fit a block with `width` numbers each; at most `limit`."""
         size = max(64, _BLOCK // max(width, self.num_inputs))
         end = self.num_neurons if limit is None else min(limit, self.num_neurons)
         for start in range(0, end, size):

@@ -1,4 +1,4 @@
-"""Audit a claimed ε: train with and without the attacker's rows, and hold what is proved against the claim."""
+"""Audit a claimed ε: train with and without the attacker's rows, and compare what is proved with the claim."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class ReconstructionPoint:
 
     @property
     def testable(self) -> bool:
-        """Whether an attack that never errs, in so many trainings, would have contradicted the claim."""
+        """Whether an attack that never errs, in this many trainings, would have contradicted the claim."""
         return self.attack_ceiling > float(self.bound.value) or self.epsilon_ceiling > float(self.epsilon.value)
 
 

@@ -1,4 +1,4 @@
-"""The ε that an audit is held against: always of the audit's own adjacency."""
+"""The ε that an audit is compared with, always under the audit's own adjacency."""
 
 from __future__ import annotations
 

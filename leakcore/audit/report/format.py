@@ -43,7 +43,7 @@ def number(value: Number | Result, digits: int = 4, kind: str = "estimate") -> s
 
 
 def fixed(value: Number | Result, places: int, kind: str = "estimate") -> str:
-    """A number with so many digits after the point. A result goes by its own kind; kind: of a plain number."""
+    """A number with this many digits after the point. A result goes by its own kind; kind: of a plain number."""
     value, kind = _read(value, kind)
     return _fixed(decimal.Decimal(repr(value)), places, kind)
 
@@ -88,7 +88,7 @@ def interval(result: Result) -> str:
 
 
 def ends(result: Result, places: int) -> str:
-    """`low–high` of a number in [0, 1] that is not a share, with so many digits after the point, rounded outwards."""
+    """`low–high` of a number in [0, 1] that is not a share, with this many digits after the point, rounded outwards."""
     low, high = (float(v) for v in result.interval or (0.0, 1.0))
     return f"{fixed(low, places, 'lower')}–{fixed(high, places, 'upper')}"
 

@@ -357,7 +357,7 @@ class ScoresReport(AuditReport):
     def _gate_assumed(self) -> str:
         return (
             f"A claim is contradicted only by what is proved at {100 * GATE:g}%: chance does that to a model that "
-            f"keeps it with probability at most {1 - GATE:.1g}. A limit (fail_above) is held against the ε printed, "
+            f"keeps it with probability at most {1 - GATE:.1g}. A limit (fail_above) is compared with the ε printed, "
             f"proved at {100 * self.confidence:g}%: chance lifts that above the model's own with probability at most "
             f"{1 - self.confidence:.2g}."
         )

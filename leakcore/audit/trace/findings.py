@@ -94,15 +94,15 @@ def reconstruction(report: TraceFacts) -> str:
         if m is None:
             missing = f" Naming one of {p:,} takes {p - 1:,} non-members: not measured."
         else:
-            against = f"; held against {percent(report.held(float(b.value)), 'upper')}" if picked else ""
+            against = f"; compared with {percent(report.held(float(b.value)), 'upper')}" if picked else ""
             reached.append(f"{percent(m)} among {p:,} ({interval(m)}{against})")
-    bounds = f" Rates are held against bounds{picked}." if picked else ""
+    bounds = f" Rates are compared with bounds{picked}." if picked else ""
     where = f"In {run.alone}" if run.partial else "On this run"
     below = f"{'Not above' if picked else 'Below'} the bound{picked}: nothing contradicts the schedule."
     return Finding(
         f"{said} {where} the prior-aware attack named {' and '.join(reached)} (estimate, "
         f"{100 * report.confidence:g}% intervals, {report.statistic}).{bounds}{missing}",
-        verdict=standing(compared) or (below if compared else f"Not held against the bounds: {report.incomparable}."),
+        verdict=standing(compared) or (below if compared else f"Not compared with the bounds: {report.incomparable}."),
         assumes="the attacker knows every other row and every batch, and members and non-members are alike. The "
         "intervals treat rows as independent; they do not count the noise that all rows of one run share.",
     )
@@ -122,7 +122,7 @@ def membership(report: TraceFacts) -> str:
     area = report.area
     sure, few = f"{100 * report.confidence:g}%", report.members + report.non_members
     picked = f"; the bounds are{for_picked(report.lift)}" if report.lift < 1 else ""
-    picked += f"; not held against the bounds: {report.incomparable}" if report.incomparable else ""
+    picked += f"; not compared with the bounds: {report.incomparable}" if report.incomparable else ""
     return Finding(
         f"Membership: the test by {report.statistic} separates members from non-members with an area under the ROC "
         f"curve of {number(area, 3)} (estimate, {sure} interval {ends(area, 2)}). Guessing gives 0.5, "
@@ -151,7 +151,7 @@ def proof(report: TraceFacts) -> str:
         )
     proved = float(report.audited.value)
     if math.isinf(report.claim) and report.run.unknown:
-        verdict = "The run's ε is not known, and none is claimed: there is nothing to hold this against."
+        verdict = "The run's ε is not known, and none is claimed: there is nothing to compare this with."
     elif report.between:
         verdict = (
             f"More than is claimed, at {100 * report.confidence:g}%; at the gate's {100 * GATE:g}% it is not: record "

@@ -98,7 +98,7 @@ class TraceReport(TraceFacts):
             whose = "" if among == size and not self.undecided else f", among {among},"
             where = " in the recorded steps" if self.run.partial else ""
             limit = percent(self.held(float(upper.value)), "upper")
-            against = f", held against {limit}{for_picked(self.lift)}" if self.lift < 1 else ""
+            against = f", compared with {limit}{for_picked(self.lift)}" if self.lift < 1 else ""
             said.append(
                 f"For comparison, the attack on this run's candidates{where}{whose} reached "
                 f"{self._estimate(best)}{against}."
@@ -142,7 +142,7 @@ class TraceReport(TraceFacts):
             else "A candidate counts as a member if it turned up in a recorded batch, and as none otherwise."
             if self.incomparable
             else "A candidate counts as a member if it turned up in a batch; one that sampling never picked counts as "
-            "none. Rates are held against bounds divided by the probability that sampling picks a row, "
+            "none. Rates are compared with bounds divided by the probability that sampling picks a row, "
             f"{percent(self.picked)}."
         )
         mechanism = (
@@ -162,7 +162,7 @@ class TraceReport(TraceFacts):
             f"printed next to it, what coins prove at {100 * self.confidence:g}% among them: chance lifts that above "
             f"the ε of a correct run with probability at most {1 - self.confidence:.2g}."
             if self.coins
-            else "A claim, and a limit (fail_above), are held against the schedule's ε alone: no coins, no proof."
+            else "A claim, and a limit (fail_above), are compared with the schedule's ε alone: no coins, no proof."
         )
         rates = "A rate above its bound fails nothing: one run's noise lifts the rates of all candidates together."
         return [

@@ -38,7 +38,7 @@ def attacks_table(report: TraceFacts) -> Table:
     if run.unknown:
         caption += (
             f" The bounds are of {run.alone} alone: an attacker who sees the others, too, may do better, and rates are "
-            "not held against them."
+            "not compared with them."
         )
     elif run.partial:
         caption += f" Bounds are of the run's {run.steps:,} steps, rates of the {run.recorded:,} that were recorded."
@@ -71,7 +71,7 @@ def exposed_table(report: TraceFacts) -> Table:
 
 
 def roc_figure(report: TraceFacts, measured: tuple[np.ndarray, np.ndarray], alt: str) -> page.Figure:
-    """The test's ROC below the curve that its rates are held against. alt: what it says, in a sentence."""
+    """The test's ROC below the curve that its rates are compared with. alt: what it says, in a sentence."""
     from leakcore.audit.report.plots import roc_svg
 
     bars = [

@@ -22,7 +22,7 @@ R = TypeVar("R", bound=Result)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Extent:
     """How much of a run was recorded. recorded: steps of the trace. steps: of the run up to the end of the recording,
-    at least so many unless `exact`. said: as the caller says. unknown: why ε and bounds of the whole run are not known;
+    at least that many unless `exact`. said: by the caller. unknown: why ε and bounds of the whole run are not known;
     empty where they are.
     """
 

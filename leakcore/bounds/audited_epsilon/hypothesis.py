@@ -1,4 +1,4 @@
-"""What an audit's trials are held against, and how they refute it."""
+"""What an audit's trials test, and how they refute it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PRIVATE = Hypothesis()
 
 @dataclasses.dataclass(frozen=True)
 class RefutableClaim:
-    """What the counts are held against at a confidence: k applications of a one-row guarantee, under a relation."""
+    """What the counts test at a confidence: k applications of a one-row guarantee, under a relation."""
 
     confidence: float
     delta: float

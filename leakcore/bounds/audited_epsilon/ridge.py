@@ -23,7 +23,7 @@ class RidgeEpsilon(Result):
     Attributes:
         value: ε at δ that the threshold halfway between the two means proves; 0 where it proves nothing.
         best: ε of the best test, which is that of the two Gaussians themselves.
-        printed: the text's bound (see the function, E10).
+        printed: the paper's bound (see the function, E10).
         promised: the mechanism's exact ε at δ for its sensitivity 2/λ.
         claimed: ε that was asked for.
         delta: δ that was asked for.

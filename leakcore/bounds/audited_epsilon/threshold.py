@@ -34,7 +34,7 @@ class EpsilonFromScores(EpsilonLowerBound):
 
 
 class ScoredAudit(NamedTuple):
-    """Scores by the argument that brought them, (with the k rows, without them), and what they are held against."""
+    """Scores by the argument that brought them, (with the k rows, without them), and the hypothesis that they test."""
 
     sides: dict[str, np.ndarray]
     claim: RefutableClaim

@@ -42,7 +42,7 @@ def extrapolate_label_epsilon(
     M batches of N rows
 
     - "harmonic": H_{MN}/H_N, exact for every N; 1.600 and 1.972 for (M, N) = (15, 50) and (80, 50).
-    - "log": 1 + log M/log N, the text's approximation; 1.69 and 2.12 there. Needs N ≥ 2.
+    - "log": 1 + log M/log N, the paper's approximation; 1.69 and 2.12 there. Needs N ≥ 2.
 
     Args:
         lb_one_batch: at least 0, a number or an array, ideally the mean over several single batches.

@@ -139,4 +139,4 @@ class Certified(SampledLimits):
         if not same or (state.seed, state.confidence, state.pair) != (self.seed, self.confidence, fingerprint(pair)):
             raise ValueError("`resume` must be of this mechanism, kappa, seed and confidence, but belongs to another")
         if apart := difference(dict(state.computed_with), computed_with(pair)):
-            raise ValueError(f"`resume` was begun elsewhere ({apart}), where the last bits differ: begin anew")
+            raise ValueError(f"`resume` was begun elsewhere ({apart}), where the last bits differ: begin again")

@@ -24,7 +24,7 @@ class Importance(SampledLimits):
     (docs/explanation/bounds.md).
 
     Args:
-        num_samples: shared by the two limits, and drawn anew for κ that need another tilt.
+        num_samples: shared by the two limits, and drawn again for κ that need another tilt.
         confidence: in (0, 1 − 1e-12], for each κ.
         seed: of the samples.
         executor: maps shards of samples; the answer is bit-identical without it.
@@ -76,7 +76,7 @@ class Importance(SampledLimits):
             method=self.name,
             assumptions=assumptions(
                 f"{limits.num_laws} tilted law(s) of {self.num_samples} samples each",
-                "exact but for float64 rounding: tables from both sides",
+                "exact except for float64 rounding: tables from both sides",
                 *((POINTWISE,) if prior.shape else ()),
             ),
             seed=self.seed,

@@ -97,7 +97,7 @@ def _warnings(effective: np.ndarray) -> tuple[str, ...]:
 
 def _from_null(log_ratio: np.ndarray, log_kappa: np.ndarray) -> list[tuple[float, float, float]]:
     n = len(log_ratio)
-    # N′ = ⌈κN⌉; the guard keeps a κN that is whole but for rounding (0.1 · 1e6) from being rounded up.
+    # N′ = ⌈κN⌉; the guard keeps a κN that is whole except for rounding (0.1 · 1e6) from being rounded up.
     sizes = [min(max(math.ceil(math.exp(k) * n * (1.0 - 1e-12)), 1), n) for k in log_kappa]
     # Selection puts each N′-th largest in place with all larger ones behind it; no sort.
     split = np.partition(log_ratio, sorted({n - size for size in sizes}))

@@ -52,7 +52,7 @@ class FixedBatchPair:
     adjacency: str = "replace"
 
     def fingerprint(self) -> str:
-        """Equal for equal pairs only, but for a chance of 2⁻²⁵⁶."""
+        """Equal for equal pairs only (others agree with probability 2⁻²⁵⁶)."""
         return f"FixedBatchPair {digest(self.noise_multiplier, self.sample_rate)}"
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
@@ -97,7 +97,7 @@ class FixedBatchPair:
 
 
 def fixed_batch_pair(noise_multiplier: Any, sample_rate: Any, steps: int) -> FixedBatchPair:
-    """The pair for `reconstruction_of` when every batch has the same size, b of n records, drawn anew in each step.
+    """The pair for `reconstruction_of` when every batch has the same size, b of n records, drawn again in each step.
 
     An attack that knows all other records succeeds with probability at most B_κ of this pair (Hayes et al. 2023,
     Theorem 2, with ν the run on any fixed record in the target's place; Balle, Barthe and Gaboardi 2018; Zhu, Dong and

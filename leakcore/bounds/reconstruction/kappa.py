@@ -154,7 +154,7 @@ def kappa_pixels(num_pixels: int, *, fraction: float = 1.0, pixel_probability: f
     chance = validate.probability(pixel_probability=pixel_probability)
     if chance == 0.0:
         raise ValueError(f"`pixel_probability` must be in (0, 1], got {pixel_probability!r}")
-    # ρd that is whole but for rounding must not be rounded up: that would make κ too small.
+    # ρd that is whole except for rounding must not be rounded up: that would make κ too small.
     least = math.ceil(share * count * (1.0 - 1e-12))
     if least == 0 or chance == 1.0:
         log_value = 0.0

@@ -47,7 +47,7 @@ class MixturePair:
     adjacency: ClassVar[str] = "add-remove"
 
     def fingerprint(self) -> str:
-        """Equal for equal pairs only, but for a chance of 2⁻²⁵⁶."""
+        """Equal for equal pairs only (others agree with probability 2⁻²⁵⁶)."""
         parts = (np.asarray(part, dtype=np.float64) for part in (self.noise_multiplier, self.sample_rate, self.steps))
         return f"MixturePair {digest(*parts)}"
 

@@ -330,7 +330,7 @@ def _require_folder(folder: Path | None) -> None:
 
 
 def _finish(result: audits.AuditReport, folder: Path | None, report: dict[str, Any], *, written: bool) -> NoReturn:
-    """Write, print, and leave with the gate's exit code. written: the folder has the report, but for a limit."""
+    """Write, print, and leave with the gate's exit code. written: the folder has the report, if without a limit."""
     import shutil
 
     limit = report["fail_above"]

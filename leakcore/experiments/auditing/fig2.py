@@ -62,7 +62,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 full = setting.AuditedTraining(hidden, noise)
                 guessed = setting.guessed(context, rows, full, max(4, trials // 50), f"membership, {where}")
                 lines["membership"].append(guessed.bound)
-                remark = f"accuracy {guessed.accuracy:.4f}; the text's estimate {guessed.estimate:.3g}"
+                remark = f"accuracy {guessed.accuracy:.4f}; the paper's estimate {guessed.estimate:.3g}"
                 stated.append(_row(where, rows.name, epsilon, "membership", "over coins", guessed.bound, remark))
                 for name in ("clipbkd", "backdoor", "membership"):
                     if lines[name]:
@@ -120,7 +120,7 @@ _NOTES = (
         "without noise is a constant: every attack on it ties"
     ),
     (
-        "membership: rows in or out by coins of their own, threshold from other models; the text's number, by the "
+        "membership: rows in or out by coins of their own, threshold from other models; the paper's number, by the "
         "accuracy alone, is an estimate"
     ),
 )

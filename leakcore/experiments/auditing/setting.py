@@ -201,7 +201,7 @@ def _execution(context: Context, task: str) -> dpsgd.Execution:
 
 @dataclasses.dataclass(frozen=True)
 class Membership:
-    """estimate: the text's, from the accuracy. bound: what the guesses at coins prove. accuracy: of the guesses."""
+    """estimate: the paper's, from the accuracy. bound: what the guesses at coins prove. accuracy: of the guesses."""
 
     estimate: float
     bound: float

@@ -52,8 +52,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         ]
     close = [0.8 <= cv <= 1.25 for cv in cvs]
     summary = " and ".join(f"{cv:.2f} ({notes.TITLES[s.name]})" for cv, s in zip(cvs, studies, strict=True))
-    few = " and ".join(
-        f"{count:,} samples where an exponential has {wanted:,.0f} ({notes.TITLES[s.name]})"
+    few = ", ".join(
+        f"{count:,} on {notes.TITLES[s.name]} (an exponential: {wanted:,.0f})"
         for (count, wanted), s in zip(lowest, studies, strict=True)
     )
     findings = Findings(
@@ -62,8 +62,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         agreement="yes" if all(close) else ("partly" if any(close) else "no"),
         conclusion=f"Bounds of single samples from the last layer's gradient, at σ = {_SIGMA:g} and C = 1, after "
         "training. The standard deviation of an exponential variable equals its mean; here deviation over mean is "
-        f"{summary}. The lowest bin of the histogram holds {few}. Samples that the linear system does not determine "
-        "have no bound and are left out.",
+        f"{summary}. Samples in the lowest bin of the histogram: {few}. Samples that the linear system does not "
+        "determine have no bound and are left out.",
     )
     return notes.report(
         experiment,

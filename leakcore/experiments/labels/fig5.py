@@ -15,7 +15,7 @@ from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 
 _SIGMA = 0.5
 _PAPER = {"cancer": ("1.11", "1.69"), "bank": ("2.76 (0.033 to 0.091)", "2.12")}
-"""Growth from one batch to all, and what the text's extrapolation makes of it."""
+"""Growth from one batch to all, and what the paper's extrapolation makes of it."""
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:

@@ -14,7 +14,7 @@ from leakcore.experiments.result import ExperimentResult, Panel, Stated
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
-    """LeNet, AlexNet and VGG9, initial networks as the text's attacks start from."""
+    """LeNet, AlexNet and VGG9, initial networks, as the paper's attacks start from."""
     study = _study.images(context)
     counts = context.pick(tiny=(2, 1, 1), quick=(10, 3, 3), paper=(40, 20, 20))
     steps = context.pick(tiny=3, quick=80, paper=1000)

@@ -23,7 +23,9 @@ from leakcore.kernels.arrays.backends import Library as Library
 from leakcore.kernels.arrays.backends import is_torch as is_torch
 
 _DTYPE_CODES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
-_NAMES = {np.dtype(name): name for name in ("float16", "float32", "float64", "bool")}  # NumPy makes a name anew, slowly
+_NAMES = {
+    np.dtype(name): name for name in ("float16", "float32", "float64", "bool")
+}  # NumPy builds a name each time, slowly
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 _ALLOWED = "float16, bfloat16, float32 or float64"
 _NUMPY = Host(None)

@@ -260,7 +260,7 @@ class Imported(OnDevice):
         return self.server.at_most(x, limit)
 
     def give(self, x: Any) -> Any:
-        # The array's own library knows nothing of this stream: it may use the memory of a temporary anew at once.
+        # The array's own library knows nothing of this stream: it may reuse the memory of a temporary at once.
         self.server.synchronize()
         if hasattr(self.like, "__array_namespace__"):
             return self.like.__array_namespace__().from_dlpack(x)

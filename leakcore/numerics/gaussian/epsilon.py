@@ -55,7 +55,7 @@ def _root(m: np.ndarray, delta: float) -> np.ndarray:
     """The ε at which each pair's profile is δ, by Newton's iteration on the logarithm of the profile.
 
     In x that logarithm is concave, since the profile is the convolution of a Gaussian with the log-concave function
-    (1 − e^{−m(t−x)})_+. It falls, so a start on the right of the root descends to it and never passes it but for
+    (1 − e^{−m(t−x)})_+. It falls, so a start on the right of the root descends to it and never passes it except for
     rounding, which ends the descent.
     """
     log_delta = math.log(delta)

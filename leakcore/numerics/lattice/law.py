@@ -2,7 +2,7 @@
 
 A step's two laws on a lattice (`_lattice_steps`) are tilted by e^{θ·loss}, composed as powers of their discrete Fourier
 transforms, and transformed back. It needs no smoothness: losses that pile up, rare large ones and losses of thousands
-of nats are all one to it, at the price of an error that falls with the square of h only. Limits are proved but for
+of nats are all one to it, at the price of an error that falls with the square of h only. Limits are proved except for
 rounding, for which ten times the usual estimate is allowed.
 """
 

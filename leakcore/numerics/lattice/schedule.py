@@ -43,7 +43,7 @@ def _merged(groups: list[StepGroup], up: bool) -> list[StepGroup]:
 
 
 def _bins(values: np.ndarray, bins: int) -> np.ndarray:
-    """Which of so many equal parts of the range each value lies in."""
+    """Which of `bins` equal parts of the range each value lies in."""
     width = float(np.ptp(values))
     if width == 0.0:
         return np.zeros(len(values), dtype=np.intp)

@@ -37,7 +37,7 @@ _COARSE = 1e-3
 _EFFORT = 10.0
 """Work of Fourier inversion, relative to the usual, where the recursion does not apply."""
 _NARROW = 0.5
-"""Relative width of limits of ε between which δ is computed anew."""
+"""Relative width of limits of ε between which δ is computed again."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from leakcore import attacks
 
 
 def test_nearest_prior_is_the_average_over_drawn_priors() -> None:
-    """Against the text's procedure, priors drawn one at a time; p = 0.001 per target, Bonferroni; fixed seed."""
+    """Against the paper's procedure, priors drawn one at a time; p = 0.001 per target, Bonferroni; fixed seed."""
     rng = np.random.default_rng(0)
     pool, n, draws = rng.random((40, 3)), 5, 4000
     index = np.array([3, 11, 25, 30])

@@ -232,7 +232,7 @@ def test_what_claims_and_limits_are_held_against_is_said_with_its_own_confidence
     assert "what coins prove at 90% among them" in said
     assert "with probability at most 0.1." in said
     (said,) = [line for line in audit.from_trace(trace).assumptions() if "limit" in line]
-    assert said.startswith("A claim, and a limit (fail_above), are held against the schedule's ε alone")
+    assert said.startswith("A claim, and a limit (fail_above), are compared with the schedule's ε alone")
 
 
 def test_a_limit_is_failed_by_a_number_that_is_seen_to_be_above_it() -> None:

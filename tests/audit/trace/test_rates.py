@@ -274,7 +274,7 @@ def test_a_rate_stands_beside_the_bound_that_it_is_held_against(monkeypatch: pyt
         assert row.cells[3].text == percent(lifted, "upper")
         assert row.cells[3].note == f"{percent(bound, 'upper')} / 30.0%"
         assert any(
-            f"held against {percent(lifted, 'upper')}" in said
+            f"compared with {percent(lifted, 'upper')}" in said
             or f"no attacker beats {percent(lifted, 'upper')}" in said
             for said in report.findings()
         )
@@ -282,7 +282,7 @@ def test_a_rate_stands_beside_the_bound_that_it_is_held_against(monkeypatch: pyt
         assert words in _finding(report, about)
     assert words in _finding(report, "Reconstruction").verdict
     last = percent(min(1.0, sides[1][1] / report.lift), "upper")
-    assert f", held against {last} {words}" in report.verdict()
+    assert f", compared with {last} {words}" in report.verdict()
     drawn: dict[str, Any] = {}
 
     def draw(fpr: np.ndarray, bound: np.ndarray, *_: Any, **named_: Any) -> str:

@@ -117,7 +117,7 @@ def test_a_checkpoint_knows_what_a_module_does_not_print(tmp_path) -> None:
         stored = ensemble.run(x, y, runs=2, execution=dpsgd.Execution(checkpoint=tmp_path)).parameters
         assert (stored == ensemble.run(x, y, runs=2).parameters).all()
     assert len(list(tmp_path.iterdir())) == len(modules)
-    # Made anew it is the same one.
+    # Built again, it is the same one.
     flat.module_ensemble(_Scaled(5.0, torch.tanh), (6,), **MECHANISM).run(
         x, y, runs=2, execution=dpsgd.Execution(checkpoint=tmp_path)
     )

@@ -56,7 +56,7 @@ class Observation:
 
 
 def noise_radius(std: float, entries: int, level: float) -> float:
-    """What the norm of so many independent normals stays below with probability `level`: std times χ's quantile.
+    """What the norm of this many independent normals stays below with probability `level`: std times χ's quantile.
 
     It holds for the whole vector, and so for whatever certificate is chosen after the noise was seen.
     """

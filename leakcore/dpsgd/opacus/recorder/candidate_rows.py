@@ -17,7 +17,7 @@ from leakcore.dpsgd.opacus.recorder.forward_passes import ForwardPass
 _log = logging.getLogger(__name__)
 _CHANCE = 1e-6
 _CONTRADICTED = 3
-"""If so many candidates come with other targets only, before any comes with its own, they count as wrong targets."""
+"""How many candidates must come with other targets only, before any comes with its own, to count as wrong targets."""
 
 
 class CandidateRows:

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 MEMORY = 1 << 28
 _AUTOSAVE = 100
 _FAILURES = 3
-"""After so many steps in a row that cannot be recorded, the recording ends."""
+"""The recording ends after this many steps in a row that cannot be recorded."""
 
 
 class Recorder:

@@ -19,7 +19,7 @@ _ALIKE = ("sample_rate", "expected_batch_size", "members_given", "candidates")
 def joined(first: Trace, later: Trace) -> Trace:
     """The steps of two neighbouring parts of a run as one trace.
 
-    Sums of scores and log-likelihood ratios are added, because each is a sum over steps; shares are computed anew.
+    Sums of scores and log-likelihood ratios are added, because each is a sum over steps; shares are computed again.
 
     Raises:
         ValueError: says why these are not neighbouring parts of one run.
@@ -129,5 +129,5 @@ def _schedule(trace: Trace) -> Iterator[tuple[float | None, float | None, int]]:
 
 
 def _steps_before(trace: Trace) -> int:
-    """Steps of the run before the first step of the trace; if the trace is not complete, at least so many."""
+    """Steps of the run before the first step of the trace; if the trace is not complete, at least this many."""
     return sum(s.steps for s in trace.unrecorded if s.after == 0)

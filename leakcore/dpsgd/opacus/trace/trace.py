@@ -48,7 +48,7 @@ class Trace(Record):
             noise.
         pair_sum: (n, n), entry (i, j) is the sum for j if the adversary knows all rows but i.
         pair_likelihood: (n, n), likewise for the likelihood.
-        unrecorded: the run's other steps as (after, σ, q, steps): so many steps after so many recorded ones; None for
+        unrecorded: the run's other steps as (after, σ, q, steps): `steps` steps after `after` recorded ones; None for
             an unknown σ or q.
         complete: False if the run may have more steps.
         origin: digests of candidates and parameters, by which `audit.join` recognises parts of a run.
@@ -111,7 +111,7 @@ class Trace(Record):
 
     @property
     def run_steps(self) -> int:
-        """Steps of the run up to the end of the recording; if the trace is not `complete`, at least so many."""
+        """Steps of the run up to the end of the recording; if the trace is not `complete`, at least this many."""
         return self.steps + sum(s.steps for s in self.unrecorded)
 
     @property

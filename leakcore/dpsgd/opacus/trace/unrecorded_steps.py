@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Stretch(NamedTuple):
-    """`steps` steps that were not recorded, after so many recorded ones; σ or q is None where it is not known."""
+    """`steps` steps that were not recorded, after `after` recorded ones; σ or q is None where it is not known."""
 
     after: int
     noise_multiplier: float | None
