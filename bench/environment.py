@@ -99,7 +99,7 @@ def _version(name: str) -> str:
 
 
 def _git(*arguments: str) -> str:
-    """Of the checkout that is being timed: the one `leakcore` comes from."""
+    """What git says about the checkout that is being timed: the one `leakcore` comes from."""
     import leakcore
 
     root = Path(leakcore.__file__).resolve().parent

@@ -67,7 +67,7 @@ class Bench:
             process.close()
 
     def rates(self, tier: str, threads: int) -> Rates:
-        """Of a tier's loops, with the bandwidth of the widest tier."""
+        """The rates of a tier's loops, with the bandwidth of the widest tier."""
         if (tier, threads) not in self._rates:
             answer = self.process(tier).ask("rates", threads=threads, streaming=not tier)
             if tier:

@@ -15,7 +15,7 @@ from typing import Any
 
 PICTURE = Path(__file__).resolve().parents[1] / "img" / "attack-and-bound.svg"
 STEPS, DELTA = 100, 1e-5
-"""Of `make audit`."""
+"""The setting of `make audit`."""
 TEXT, BOUND, ATTACK = "#7d8590", "#d9534f", "#3b8eea"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 _MAX_DIMS = 32
-"""That NumPy's own functions all take; its arrays may have 64."""
+"""How many dimensions all of NumPy's functions take; its arrays may have 64."""
 
 
 def is_torch(x: Any) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Columns:
-    """Of given rows (n, d): every column less its mean, over the largest distance from it.
+    """A scale for rows (n, d): each column minus its mean, divided by the largest distance from it.
 
     Trees ask only for the order within a column, which this keeps; but they read float32, and take columns that spread
     over less than 1e-7 for constant, as gradients of a trained network do. Looks at no label.

@@ -6,7 +6,7 @@ import importlib.metadata
 
 
 def version_of(name: str) -> str | None:
-    """Of a distribution, by its name on the package index; None where it is not installed."""
+    """The version of a distribution, by its name on the package index; None if it is not installed."""
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

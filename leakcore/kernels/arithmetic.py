@@ -72,7 +72,7 @@ def _vendor() -> str:
 
 
 def _blas() -> list[str]:
-    """By name, version and kernels; without other packages' own, torch's for one, which are loaded or not."""
+    """The BLAS libraries by name, version and kernels, without the ones that other packages such as torch bring."""
     import scipy.linalg  # noqa: F401  # brings a BLAS of its own
     import threadpoolctl
 

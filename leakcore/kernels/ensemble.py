@@ -53,7 +53,7 @@ class Taken:
 
     @classmethod
     def of(cls, taken: np.ndarray) -> Taken:
-        """From (runs, rows) bool."""
+        """Read from (runs, rows) bool."""
         run, row = np.nonzero(taken)
         offsets = np.zeros(len(taken) + 1, np.int64)
         np.cumsum(np.bincount(run, minlength=len(taken)), out=offsets[1:])

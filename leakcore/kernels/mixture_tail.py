@@ -146,7 +146,7 @@ def finish(
 
 
 def _shape(thresholds: np.ndarray, configs: int | None) -> tuple[int, ...]:
-    """Of the counts: like the thresholds, led by the configurations."""
+    """The shape of the counts: like the thresholds, with the configurations first."""
     return thresholds.shape if configs is None or thresholds.ndim > 1 else (configs, *thresholds.shape)
 
 

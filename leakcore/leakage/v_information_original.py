@@ -336,7 +336,7 @@ def _pairs(pairs: Sequence[Sequence[str]] | None, layers: tuple[str, ...]) -> tu
 
 
 def _numbers(point: torch.Tensor) -> np.ndarray:
-    """On the host; NumPy has no bfloat16, whose numbers float32 holds."""
+    """The numbers on the host; bfloat16 becomes float32, because NumPy lacks it."""
     import torch
 
     return np.asarray((point.float() if point.dtype == torch.bfloat16 else point).cpu().numpy())

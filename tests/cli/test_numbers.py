@@ -36,7 +36,7 @@ DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[
 MEMORY = 4 * 2**30
 """Bytes that one call may ask for beyond what is there."""
 SECONDS = 300
-"""Of the processor, after which a call counts as one that never ends."""
+"""Processor time after which a call counts as one that never ends."""
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ ALL: dict[str, defenses.Defense] = {
 LOUD: dict[str, defenses.Defense] = {"gaussian noise": GaussianNoise(5.0), "laplace": Laplace(5.0)}
 """Noise of many times the residuals, which are 0.3 to 0.7."""
 SCALING = ("clip", "clip samples")
-"""Of one row they keep the direction: hidden from nobody who does not look at the length."""
+"""They keep the direction of a single row, which does not hide it from an attacker who ignores the length."""
 
 
 def _given() -> tuple[nn.Module, torch.Tensor, list[int]]:

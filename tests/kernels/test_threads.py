@@ -40,7 +40,7 @@ def test_a_forked_child_computes_the_same():
 
 
 def test_callers_beside_each_other_compute_the_same():
-    """Of several sizes, whose partial sums lie in memory that one call leaves to the next."""
+    """Several sizes: their partial sums lie in memory that one call leaves to the next."""
     rows = [ROWS, ROWS.reshape(300, 4000), ROWS[:, :90_000].reshape(80, 4500), ROWS.reshape(2400, 500)]
 
     def release(seed):

@@ -126,7 +126,7 @@ def test_bad_input_is_named():
 
 
 def test_permutations_that_change_nothing_but_rounding_count_as_equal():
-    """Of 20 ways to choose three of six two give the sets themselves: no p-value is below 2/20 but by chance."""
+    """Two of the 20 ways to choose three of six give the sets themselves: no p-value is below 2/20 except by chance."""
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(3, 6, 2)), rng.normal(size=(3, 6, 2))
     b[:, :3] += 50

@@ -32,7 +32,7 @@ def _rows(shift: float, columns: int, count: int, seed: int) -> tuple[np.ndarray
 
 
 def _v_information_of_gaussians(shift: float) -> float:
-    """Of two unit Gaussians: the best predictor is logistic, so this is V-information of logistic regression, too."""
+    """Which of two unit Gaussians? The best predictor is logistic, so logistic V-information equals this."""
     half = shift / 2
 
     def term(t: float) -> float:

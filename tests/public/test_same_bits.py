@@ -120,7 +120,7 @@ ENTRIES: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 
 def digests() -> dict[str, str]:
-    """Of every entry."""
+    """A digest for every entry."""
     out = {}
     for name, entry in ENTRIES.items():
         whole = hashlib.sha256()

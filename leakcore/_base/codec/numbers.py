@@ -13,7 +13,7 @@ from leakcore._base.printable import printable
 
 WORDS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 PLAIN_TYPES = ("float64", "int64", "bool")
-"""Whose element type a JSON list of numbers tells."""
+"""Element types that a JSON list of numbers already tells."""
 MISSING: Any = object()
 """What a reader returns of a value that is not of its type."""
 _SPARSE = 1024

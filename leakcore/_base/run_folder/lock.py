@@ -30,7 +30,7 @@ class _Held:
 
 _guard = threading.RLock()  # one thread may come back: the collector runs finalizers at any moment
 _here: dict[tuple[int, int], _Held] = {}
-"""By (device, inode) what this process has locked."""
+"""What this process has locked, by (device, inode)."""
 
 
 class FolderBusy(ValueError):

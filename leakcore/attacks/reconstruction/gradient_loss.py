@@ -28,7 +28,7 @@ class ReleasedSteps:
 
     @classmethod
     def of(cls, thetas: Any, observed: Any, layers: tuple[int, ...], max_grad_norm: float) -> ReleasedSteps:
-        """From flat (steps, parameters) arrays in the order of `models.mlp(...).parameters()`."""
+        """Read flat (steps, parameters) arrays in the order of `models.mlp(...).parameters()`."""
         flat = [torch.as_tensor(thetas), torch.as_tensor(observed) / max_grad_norm]
         return cls(*(_by_layer(values, layers) for values in flat))
 

@@ -202,7 +202,7 @@ class _Attempt:
     seed: int
 
     def run(self, g: np.ndarray, unit: float) -> TensorReconstruction:
-        """In units of `unit`, which only the reason, in words, is free of."""
+        """Reconstruct from g in units of `unit`; only the reason, a text, is converted back."""
         used, count, margin = self.orders, self.count, self.how.margin
         rng = kernels.generator(self.seed, kernels.Stream.TENSOR_STARTS)
         moments = estimate(g, self.source, used, count, self.how.subtract, margin)

@@ -63,7 +63,7 @@ class Weights:
 
     @classmethod
     def read(cls, weights: Any) -> Weights:
-        """From `GaussianWeights` or an (m, d) array, NumPy or CPU torch."""
+        """Read `GaussianWeights` or an (m, d) array, NumPy or CPU torch."""
         if isinstance(weights, GaussianWeights):
             return cls(weights.num_neurons, weights.num_inputs, weights.rows)
         array, _ = check.host_array(weights=weights)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _HELD_OUT = 0.2
 _WIDTH, _EPOCHS = 16, 8
-"""Of the frozen network: half a minute of training; 64 features."""
+"""Size of the frozen network: half a minute of training; 64 features."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -81,7 +81,7 @@ class _Batches:
 
 
 LARGEST_EPSILON = 64.0
-"""Of a companion: above it noise hides no label, and the accountant takes minutes, then gives up, to find the noise."""
+"""The largest ε of a companion. Above it noise hides no label, and the search for the noise takes minutes and fails."""
 
 
 def study(

@@ -17,7 +17,7 @@ from leakcore.audit.trace.facts import TraceFacts
 
 
 def cards(report: TraceFacts) -> tuple[Card, Card, Card, Card]:
-    """In the order of `QUESTIONS`; what the recorded steps alone do not give is said to be unknown."""
+    """The four numbers, in the order of `QUESTIONS`; a number that the recorded steps do not give is called unknown."""
     run = report.run
     if run.unknown:
         unknown = f"The recorded steps alone do not tell: {run.unknown}."

@@ -14,7 +14,7 @@ from leakcore.audit.trace.rates import for_picked, levels, standing
 
 
 def findings(report: TraceFacts) -> list[str]:
-    """In the order of the report."""
+    """The findings, in the order of the report."""
     out = [accountant(report), reconstruction(report), membership(report), proof(report)]
     if report.exposed:
         first, recorded = report.exposed[0], "recorded " * report.run.partial

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _MOST_NOISE = 1e12
-"""Of the gradient, whose squares are summed in float32; and of the prior on images, likewise."""
+"""The largest noise on the gradient, and the largest weight of the prior: their squares are summed in float32."""
 _MOST_WEIGHT = 1e12
 _MOST_NUMBERS = 2**24
-"""In one input."""
+"""The most numbers in one input."""
 
 
 @click.command("inversion")
@@ -105,7 +105,7 @@ class _Search:
     total_variation: str
 
     def weights(self) -> tuple[float, ...]:
-        """Of the prior on images, one after the other."""
+        """The weights of the prior on images, one after the other."""
         try:
             weights = tuple(float(part) for part in self.total_variation.split(","))
         except ValueError:

@@ -167,7 +167,7 @@ def audited(
     trials: int,
     task: str,
 ) -> dict[str, bounds.EpsilonBest]:
-    """By family: the best k, threshold and k chosen on `trials` models per data set, as many others counted."""
+    """The best k for each family: threshold and k are chosen on `trials` models per data set, others are counted."""
 
     def run() -> dict[str, Any]:
         poisoned = attack(rows, name, max(ks), context.seed)

@@ -15,7 +15,7 @@ from leakcore.experiments.result import ExperimentResult, Panel, Stated
 _SIGMA = 0.5
 _LOOKS = {"trained": ("bound", "simplex"), "initial": ("rdp", "baseline")}
 _EDGES = np.arange(-8.0, 1.01, 0.25)
-"""Of the logarithm to base 10."""
+"""Edges of the bins, of the logarithm to base 10."""
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:

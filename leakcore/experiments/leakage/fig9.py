@@ -157,7 +157,7 @@ def _others(study: _study.LayerData, n: int, rng: np.random.Generator) -> torch.
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Target:
-    """Whose gradient is released in a mean with others: the images x with labels y."""
+    """The targets, whose gradient is released in a mean with others: images x with labels y."""
 
     context: Context
     model: torch.nn.Module
@@ -185,7 +185,7 @@ class _Target:
         return [float(v) for v in sensitivities.per_sample["F"][:, 0]]
 
     def inversion(self, n: int, rng: np.random.Generator) -> leakage.OriginalInformation:
-        """Of the pair of first layers, its gradient in a mean with n others."""
+        """Inversion of the first pair of layers, with its gradient in a mean with n others."""
         pair = tuple(attack.layer_gradients(self.model, self.x[:1], self.y[:1]))[:2]
         rows = np.array([rng.choice(len(self.study.inputs), max(n, 1), replace=False) for _ in range(len(self.x))])
         others = attack.layer_gradients(self.model, self.study.inputs, self.study.targets, batches=rows, layers=pair)
@@ -205,7 +205,7 @@ class _Target:
         )
 
     def latent(self, n: int, rows: int, rng: np.random.Generator) -> leakage.VInformation:
-        """Of brightness, each gradient in a mean with n others."""
+        """V-information about brightness, with each gradient in a mean with n others."""
         alone = _study.sets(self.model, self.study, "brightness", rows=rows, seed=self.context.seed, columns=1000)
         pool = list(alone.gradients)
         mixed = {}

@@ -14,7 +14,7 @@ from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Series
 
 CONFIDENCE = 0.95
-"""Of the intervals of correlations."""
+"""Confidence of the intervals of correlations."""
 _NOTES = (
     (
         "LFW, CelebA, PubFig and CSI are not here: plain features of CIFAR-100 images, IMDB and Bank Marketing stand "
@@ -42,7 +42,7 @@ def curve(name: str, role: str, values: Any, low: Any = None, high: Any = None, 
 
 
 def images(count: int) -> str:
-    """So many images, in words."""
+    """A number of images, in words."""
     return f"{count} image{'s' * (count != 1)}"
 
 

@@ -22,7 +22,7 @@ _SOURCE = "Lecture 13 (Lei 2024), Table 1 and eq. 5.2; Liu, Wang and Lei (2024);
 _NOISE = 1.0
 """σ where another setting is varied, in units of what one sample adds to the sum."""
 _RATE = 1e-3
-"""Of local steps: small, so that the network is nearly the same in all of them."""
+"""The learning rate of local steps, small enough for the network to be nearly the same in all of them."""
 
 
 _NOTES = (

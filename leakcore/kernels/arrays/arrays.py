@@ -250,7 +250,7 @@ def rows_of(array: Array, *, runs: bool = False, rows: bool = False) -> _C.Rows:
 
 
 def rows_by_stride(array: Array, *, run: int, row: int, columns: int, column: int) -> _C.Rows:
-    """By strides in elements: those of run and row (0 if there is none), and that of the columns."""
+    """Rows described by strides in elements: of a run, of a row (0 if there is none) and of a column."""
     return _C.Rows.by_stride(
         data=address(array.values),
         dtype=_DTYPE_CODES[array.dtype],

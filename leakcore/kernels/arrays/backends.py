@@ -337,7 +337,7 @@ def _header(
 
 
 def header_of_interface(x: Any) -> np.ndarray:
-    """Of anything with `__cuda_array_interface__`; masks are refused."""
+    """The header of anything with `__cuda_array_interface__`; masks are refused."""
     interface = x.__cuda_array_interface__
     if interface.get("mask") is not None:
         raise TypeError("an array with a mask, which would be lost")

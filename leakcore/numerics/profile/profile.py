@@ -231,7 +231,7 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort:
 
 
 def _sharp_epsilon(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
-    """By the recursion, or by Fourier inversion with more frequencies than at first; AccuracyError where neither
+    """ε by the recursion, or by Fourier inversion with more frequencies than at first; AccuracyError if neither
     serves."""
     try:
         return recursion_profile.epsilon(loss, log_target, direction)
@@ -245,8 +245,8 @@ def _sharp_epsilon(loss: PrivacyLoss, log_target: float, direction: str) -> tupl
 def _epsilon_by_profile(
     loss: PrivacyLoss, log_target: float, direction: str, low: float, high: float
 ) -> tuple[float, float]:
-    """From δ itself, whose tilts are made for each ε in this narrow range and not for the target: where small losses
-    and rare large ones lie on either side of it."""
+    """ε by a search over δ, whose tilts are chosen for each ε in this narrow range and not for the target. It serves
+    where small losses and rare large ones lie on either side of the target."""
 
     def limits(epsilon: float) -> tuple[float, float]:
         try:

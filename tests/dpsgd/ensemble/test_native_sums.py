@@ -48,7 +48,7 @@ def test_equal_to_batched_products(layers, activation, how, monkeypatch) -> None
 
 
 def _sums(rows: EnsembleRows, weights: np.ndarray, runs: int, taken: Taken | None = None) -> np.ndarray:
-    """Of a linear model with three outputs."""
+    """The sums of a linear model with three outputs."""
     into = np.full_like(weights, np.nan)
     EnsembleSums(runs, (weights.shape[2] - 1, 3), "relu", str(weights.dtype), max_grad_norm=1.0, slack=0.0).add(
         [weights.ctypes.data], rows, None, [into.ctypes.data], [0], common_taken=taken

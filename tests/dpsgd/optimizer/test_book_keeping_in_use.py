@@ -70,7 +70,7 @@ def test_a_forward_pass_that_is_not_followed_by_a_backward_is_forgotten() -> Non
 
 
 def test_a_batch_whose_backward_pass_failed_is_not_in_the_next_step() -> None:
-    """Of a layer used twice one use had arrived; the loop catches the error, and goes on."""
+    """A layer is used twice, and one use has arrived when the error comes; the loop catches it and goes on."""
     generator = torch.Generator().manual_seed(0)
     failed, x = torch.randn(2, 4, 6, generator=generator)
     y = torch.arange(4) % 3

@@ -319,7 +319,7 @@ def test_hooks_without_a_wrapper_are_checked_from_the_first_step(named: bool) ->
 
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_checkpoint(reentrant: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """Of either kind: the rows are compared, and are right."""
+    """Both kinds: the rows are compared, and are right."""
 
     class Saves(nn.Module):
         def __init__(self) -> None:

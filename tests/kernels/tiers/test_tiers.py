@@ -189,7 +189,7 @@ def test_rows_read_once_and_twice_sum_alike(rows, columns):
 
 @pytest.mark.parametrize(("dtype", "number"), [("float64", 4_200_003), ("float32", 8_400_003)])
 def test_memory_that_no_cache_holds_gets_the_same_ratios(dtype, number):
-    """Of one step, into 32 MiB and some of the caller's: memory is asked for before it is written."""
+    """One step into more than 32 MiB of the caller's memory, which is requested before it is written."""
     arguments = {"noise_multiplier": 1.0, "sample_rate": 0.01, "steps": 1, "dtype": dtype}
     out = np.full(number, np.nan, dtype=dtype)
     kernels.mixture_log_ratio(number, out=out, **arguments)

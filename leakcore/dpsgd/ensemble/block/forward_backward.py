@@ -33,7 +33,7 @@ class RowGroup:
     def of(
         cls, features: np.ndarray, labels: np.ndarray, num_outputs: int, dtype: torch.dtype, device: torch.device
     ) -> RowGroup:  # fmt: skip
-        """From features (..., rows, d) and labels (..., rows), which become one-hot, or 0/1 for a single output, the
+        """Read features (..., rows, d) and labels (..., rows). Labels become one-hot, or 0/1 for a single output, the
         logit.
         """
         inputs = torch.ones((*features.shape[:-1], features.shape[-1] + 1), dtype=dtype)

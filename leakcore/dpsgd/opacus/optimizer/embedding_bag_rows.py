@@ -31,7 +31,7 @@ class Bags:
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
     ) -> Bags:
-        """From the arguments of the layer's forward pass, with the same checks. ValueError for what it refuses."""
+        """Read the arguments of the layer's forward pass, with the same checks. ValueError for what it refuses."""
         weights = per_sample_weights
         if weights is not None and layer.mode != "sum":
             raise ValueError(f"per_sample_weights with mode={layer.mode!r}: must have mode='sum'")

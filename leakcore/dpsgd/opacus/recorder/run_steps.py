@@ -68,7 +68,7 @@ class RunSteps:
         self._places.append(place)
 
     def origin(self) -> Origin:
-        """By what the trace of these steps is recognised."""
+        """What identifies the trace of these steps."""
         self._known_candidates = self._known_candidates or digest(self._candidates)
         after = self._after[1] if self._after is not None and self._after[0] == len(self._places) else None
         shapes = tuple(tuple(p.shape) for p in self._optimizer.params)

@@ -7,7 +7,7 @@ from leakcore.experiments.reconstruction.setting import data, games, oblivious
 
 
 def epsilons(context: Context) -> tuple[float, ...]:
-    """From hopeless to legible."""
+    """Values of ε, from hopeless to legible."""
     legible = (10.0, 100.0, 1000.0, 10_000.0)
     return context.pick(tiny=(100.0,), quick=legible, paper=(1.0, *legible))
 

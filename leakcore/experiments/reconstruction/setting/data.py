@@ -39,7 +39,7 @@ class Split:
         )  # fmt: skip
 
     def cut(self, rows: int) -> Split:
-        """With the first `rows` known rows only."""
+        """The same with the first `rows` known rows only."""
         return dataclasses.replace(
             self, known_features=self.known_features[:rows], known_labels=self.known_labels[:rows]
         )

@@ -116,7 +116,7 @@ def series(name: str, role: str, x: tuple[float, ...], games: list[attacks.Recon
 
 
 def interval(game: attacks.ReconstructionGame) -> tuple[float, float] | None:
-    """Of the success rate, as floats."""
+    """The interval of the success rate, as floats."""
     return None if game.interval is None else (float(game.interval[0]), float(game.interval[1]))
 
 

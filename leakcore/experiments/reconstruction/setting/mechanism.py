@@ -43,7 +43,7 @@ class BoundsAtNoise:
 
     @classmethod
     def at(cls, noise_multiplier: float, steps: int, num_candidates: int) -> BoundsAtNoise:
-        """For T full-batch steps."""
+        """The bounds for T full-batch steps."""
         return cls(
             upper(noise_multiplier, 1.0, steps, num_candidates),
             float(bounds.reconstruction_rdp(noise_multiplier, 1.0, steps, kappa=1 / num_candidates).value),

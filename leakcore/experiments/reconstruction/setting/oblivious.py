@@ -48,7 +48,7 @@ class Reconstructions:
 
 
 def settings(context: Context) -> dict[str, Any]:
-    """Of the optimiser: the paper's five restarts and 10⁶ plain steps are replaced by far fewer steps of Adam."""
+    """The optimiser's settings: far fewer steps of Adam instead of the paper's five restarts of 10⁶ plain steps."""
     return context.pick(
         tiny={"iterations": 5, "restarts": 1},
         quick={"iterations": 150, "restarts": 1},
