@@ -23,7 +23,8 @@ MODULES = {
     "accounting/epsilon.py": "tests/accounting/test_epsilon.py",
     "accounting/noise_multiplier.py": "tests/accounting/test_noise_multiplier.py",
     "attacks/labels/solving/known_probabilities.py": "tests/attacks/labels/test_known_probabilities.py",
-    "attacks/labels/result.py": "tests/attacks/labels/test_labels.py tests/attacks/labels/test_consistency.py",
+    "attacks/labels/result.py": "tests/attacks/labels/test_labels.py tests/attacks/labels/test_observations.py "
+    "tests/attacks/labels/test_consistency.py",
     "attacks/labels/solving/sign_alignment.py": "tests/attacks/labels/test_second_last_layer.py",
     "bounds/audited_epsilon/counts.py": "tests/bounds/audited_epsilon/test_counts.py",
     "bounds/audited_epsilon/one_run.py": "tests/bounds/audited_epsilon/test_one_run.py",
