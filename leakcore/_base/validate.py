@@ -27,9 +27,9 @@ def real(**kwargs: Any) -> float:
     name, value = _one(kwargs)
     if type(value) is float and value == value:
         return value  # the usual case, in calls that may be short
-    if isinstance(value, (bool, np.bool_, str, bytes)):
-        raise TypeError(f"{name}={value!r}: must be a real number")
     value = _item(name, value)
+    if isinstance(value, (bool, np.bool_, str, bytes, np.complexfloating)):
+        raise TypeError(f"{name}={value!r}: must be a real number")
     try:
         out = float(value)
     except OverflowError:

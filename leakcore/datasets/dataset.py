@@ -68,7 +68,7 @@ class Dataset:
             raise ValueError(f"`shape` must hold the {features.shape[1]} columns of features, got {self.shape}")
         if not np.isfinite(features).all():
             raise ValueError("`features` must be finite")
-        if not np.issubdtype(labels.dtype, np.integer):
+        if labels.dtype.kind not in "iu":  # durations are integers to np.issubdtype
             raise TypeError(f"`labels` must be integers, got {labels.dtype}")
         if labels.size and labels.max() > np.iinfo(np.int64).max:
             raise ValueError(f"`labels` must fit int64, got [{labels.min()}, {labels.max()}]")

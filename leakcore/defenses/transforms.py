@@ -96,10 +96,11 @@ class Prune(Defense):
         # 0.55 of 100 is 55, but 56 in floating point.
         count = math.ceil(Fraction(repr(float(self.keep_fraction))) * g.shape[-1])
         if isinstance(g, np.ndarray):
-            order = np.argsort(-np.abs(g), axis=-1, kind="stable")[..., :count]
-            out = np.zeros_like(g)
-            np.put_along_axis(out, order, np.take_along_axis(g, order, -1), -1)
-            return out
+            rows = g.reshape(-1, g.shape[-1])  # NumPy takes along an axis of 32 at most
+            order = np.argsort(-np.abs(rows), axis=-1, kind="stable")[:, :count]
+            out = np.zeros_like(rows)
+            np.put_along_axis(out, order, np.take_along_axis(rows, order, -1), -1)
+            return out.reshape(g.shape)
         import torch
 
         largest = torch.argsort(g.abs(), dim=-1, descending=True, stable=True)[..., :count]
@@ -174,6 +175,8 @@ class DPSGD(Defense):
         if len(g.shape) != 2:
             raise ValueError(f"DPSGD: `gradients` must have shape (B, D), one row per sample, got {tuple(g.shape)}")
         key = need_seed("DPSGD", seed) if self.noise_multiplier > 0 else None
+        if isinstance(g, np.ndarray):
+            g = np.require(g, requirements="A")  # elements that begin anywhere in memory: the kernel would refuse them
         done = kernels.clip_and_noise(g, self.max_grad_norm, self.noise_multiplier, seed=key, step=step)
         mean = done.sum / (len(g) if self.expected_batch_size is None else self.expected_batch_size)
         return mean.to(g.dtype) if hasattr(g, "to") else mean.astype(g.dtype, copy=False)

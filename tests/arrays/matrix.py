@@ -41,10 +41,11 @@ OF_PRECISION = {
     "attacks.labels.general": _LABELS,
     "attacks.labels.last_layer": _LABELS,
     "attacks.labels.second_last_layer": (*_LABELS, "residuals", "condition"),
+    "leakage.subspace_distance": ("rtol",),
 }
-"""Fields that tell a narrow type from float64 on purpose: what rounding hides is not determined, and the second
-last layer has the residuals of the neuron that determines a row best, each on a scale of its own, and the condition of
-the singular values that count. `overclaim` looks at what is determined instead."""
+"""Fields that tell a narrow type from float64 on purpose: what rounding hides is not determined and spans nothing. The
+second last layer has the residuals of the neuron that determines a row best, each on a scale of its own, and the
+condition of the singular values that count. `overclaim` looks at what is determined instead."""
 BY_LAYER = {
     ("attacks.inversion.ReleasedGradient", "gradient"),
     ("attacks.labels.GradientObservation", "gradient"),

@@ -45,8 +45,8 @@ def test_clip_scores(grads):
     result = kernels.clip_scores(grads, observed, 1.0)
     few = kernels.clip_scores(grads[FAR], observed, 1.0)
     np.testing.assert_array_equal(result.dots[:, FAR], few.dots)
-    np.testing.assert_array_equal(result.norms[FAR], few.norms)
-    assert np.count_nonzero(result.norms) == len(FAR)
+    np.testing.assert_array_equal(result.clipped_norms[FAR], few.clipped_norms)
+    assert np.count_nonzero(result.clipped_norms) == len(FAR)
 
 
 def test_solve_labels(grads):
