@@ -2,7 +2,7 @@
 
 Three questions, each answered with a number that says its kind, its confidence and its adjacency:
 
-- what can no attacker beat? `leakcore.bounds`, `leakcore.accounting`
+- what can no attacker beat? `leakcore.mechanisms`, `leakcore.bounds`, `leakcore.accounting`
 - what can an attacker do? `leakcore.attacks`
 - how private is this training run? `leakcore.audit`
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from leakcore import experiments as experiments
     from leakcore import kernels as kernels
     from leakcore import leakage as leakage
+    from leakcore import mechanisms as mechanisms
     from leakcore import models as models
     from leakcore import numerics as numerics
     from leakcore.dpsgd import record as record
@@ -47,6 +48,7 @@ _NAMES = {
     "experiments": ".experiments",
     "kernels": ".kernels",
     "leakage": ".leakage",
+    "mechanisms": ".mechanisms",
     "models": ".models",
     "numerics": ".numerics",
     "record": ".dpsgd",

@@ -1,4 +1,4 @@
-"""The arguments that ε, δ and σ share, checked once: a configuration, a neighbouring relation and a route."""
+"""The arguments that ε, δ and σ share, checked once: a mechanism, a neighbouring relation and a route."""
 
 from __future__ import annotations
 
@@ -7,58 +7,85 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from leakcore._base import validate
-from leakcore._base.results import Adjacency, parse_adjacency
-from leakcore.numerics import AccuracyError, PrivacyLoss, parse_schedule
+from leakcore._base.results import Adjacency
+from leakcore.mechanisms import Mechanism, Poisson, as_mechanism
+from leakcore.numerics import AccuracyError, Curve, DiscreteCurve, PrivacyLoss
 
 METHODS = ("exact", "pld", "rdp")
-STEPS = {"add-remove": 1.0, "replace": 2.0}
-"""Number of add/remove steps that one change takes (for a replacement: where batches are sampled)."""
 FAINT = 1e-6
-"""Separation of the full batches' Gaussian pair below which the profile of that pair is used."""
+"""Separation of a Gaussian pair that leaks at least as much, below which that pair's profile is used."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Accountant:
-    """A privacy loss with the relation and the method to account for it; orders: for "rdp", None: its own."""
+    """A mechanism with the relation and the method to account for it.
 
-    loss: PrivacyLoss
+    loss: where the mechanism's pair is one of sampled Gaussian steps, else None. orders: for "rdp", None: its own.
+    """
+
+    mechanism: Mechanism
     relation: Adjacency
     method: str
     orders: Any
+    loss: PrivacyLoss | None
 
     @classmethod
     def parse(
-        cls, noise_multiplier: Any, sample_rate: Any, steps: Any, *, adjacency: str, method: str, orders: Any
+        cls, noise_multiplier: Any, sample_rate: Any, steps: Any, *, adjacency: str | None, method: str, orders: Any
     ) -> Accountant:
         """ValueError or TypeError names the argument that is out of range, or that the others do not go with."""
-        relation = parse_adjacency(adjacency)
         name = validate.one_of(*METHODS, method=method)
-        sigmas, rates, count = parse_schedule(noise_multiplier, sample_rate, steps)
+        mechanism = as_mechanism(noise_multiplier, sample_rate, steps)
+        relation = mechanism.relation(adjacency)
         if orders is not None and name != "rdp":
             raise ValueError(f"`orders` must be None with method={name!r}, got {orders!r}: only method='rdp' takes it")
-        loss = PrivacyLoss.of_steps(sigmas, rates, count)
-        if relation == "replace" and name == "rdp" and loss.groups:
+        if relation == "replace" and name == "rdp" and mechanism.steps_loss(relation) is None:
             raise ValueError(
                 "`method` must be 'exact' or 'pld' for adjacency='replace' with sample_rate < 1, got 'rdp'"
             )
-        return cls(loss, relation, name, _orders(orders))
+        if name != "exact" and mechanism.steps_loss(relation) is None and not isinstance(mechanism, Poisson):
+            raise ValueError(f"`method` must be 'exact' for {type(mechanism).__name__}, got {name!r}")
+        return cls(mechanism, relation, name, _orders(orders), mechanism.steps_loss(relation))
 
-    def as_added(self) -> Accountant:
-        """Full batches under replacement as an add/remove pair: clipped gradients up to 2C apart, twice the separation.
+    def with_noise(self, sigma: float) -> Accountant:
+        """The same with another noise multiplier."""
+        changed = self.mechanism.with_noise(sigma)
+        return dataclasses.replace(self, mechanism=changed, loss=changed.steps_loss(self.relation))
 
-        Any other accountant is returned as it is.
-        """
-        if self.relation != "replace" or self.loss.groups:
-            return self
-        doubled = PrivacyLoss((), 4.0 * self.loss.gaussian_variance, self.loss.log_no_escape)
-        return dataclasses.replace(self, loss=doubled, relation="add-remove")
+    @property
+    def curve(self) -> Curve:
+        """The profile by the method, which is not "rdp"."""
+        if self.method == "exact":
+            return self.mechanism.curve(self.relation)
+        return DiscreteCurve(self.loss) if self.loss is not None else DiscreteCurve(self._added, replaced=True)
 
-    def full_batch_separation(self) -> float:
-        """Separation of the Gaussian pair of full batches, which leak at least as much as subsampled ones."""
-        return STEPS[self.relation] * self.loss.full_batch_separation()
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The directions of the profile that differ."""
+        return ("remove",) if self.mechanism.is_symmetric(self.relation) else ("remove", "add")
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing leaks."""
+        return self._added.silent if isinstance(self.mechanism, Poisson) else self.separation == 0.0
+
+    @property
+    def separation(self) -> float:
+        """Separation of a Gaussian pair that leaks at least as much; ∞ where none is known."""
+        return self.mechanism.separation(self.relation)
+
+    def total_variation(self) -> float:
+        """An upper bound of δ(0)."""
+        if self.loss is not None:
+            return self.loss.total_variation()
+        return 2.0 * self._added.total_variation() if isinstance(self.mechanism, Poisson) else 1.0
+
+    @property
+    def _added(self) -> PrivacyLoss:
+        loss = self.mechanism.steps_loss("add-remove")
+        assert loss is not None
+        return loss
 
 
 def _orders(orders: Any) -> Any:
@@ -73,15 +100,13 @@ def _orders(orders: Any) -> Any:
 
 
 @contextlib.contextmanager
-def naming(sigma: Any, rate: Any, steps: Any) -> Iterator[None]:
-    """Adds the configuration to an AccuracyError, so that swapped σ and q are seen."""
+def naming(mechanism: Mechanism) -> Iterator[None]:
+    """Adds the mechanism to an AccuracyError, so that swapped σ and q are seen."""
     try:
         yield
     except AccuracyError as error:
         if str(error).startswith("noise_multiplier="):
             raise
-        texts = [f"{float(v):g}" if np.ndim(v) == 0 else f"[{len(v)} values]" for v in (sigma, rate)]
-        hint = "" if "method=" in str(error) else "; method='pld' gives an upper bound"
-        raise AccuracyError(
-            f"noise_multiplier={texts[0]}, sample_rate={texts[1]}, steps={steps}: {error}{hint}"
-        ) from error
+        hint = "; method='pld' gives an upper bound"
+        hint = hint if isinstance(mechanism, Poisson) and "method=" not in str(error) else ""
+        raise AccuracyError(f"{mechanism!r}: {error}{hint}") from error

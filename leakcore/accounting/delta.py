@@ -11,8 +11,8 @@ from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Result
 from leakcore.accounting.arguments import FAINT, Accountant, naming
-from leakcore.accounting.provenance import PROVENANCE, assumptions, label
-from leakcore.numerics import Curve, DiscreteCurve, ExactCurve, gaussian_pair, replacement
+from leakcore.accounting.provenance import assumptions, label, provenance
+from leakcore.numerics import gaussian_pair
 
 _HOPELESS = -41.0
 """log δ below which an upper bound of δ is as good as its exact value."""
@@ -27,6 +27,8 @@ class Delta(Result):
         value: the smallest δ that the method proves at `epsilon`.
         epsilon: the ε that was asked for.
         log_value: natural logarithm of δ (−inf at 0), which is precise where δ underflows.
+        poisson_claim: of a mechanism that is often accounted for as if it were Poisson sampling: the δ that this
+            accounting claims; else None.
     """
 
     compared_at: ClassVar[tuple[str, ...]] = ("epsilon",)
@@ -34,29 +36,31 @@ class Delta(Result):
     quantity: str = "δ"
     epsilon: float
     log_value: float
+    poisson_claim: float | None = None
 
 
 @one_thread()
 def delta(
     noise_multiplier: Any,
-    sample_rate: Any,
-    steps: int,
+    sample_rate: Any = None,
+    steps: int | None = None,
     *,
     epsilon: float,
-    adjacency: str = "add-remove",
+    adjacency: str | None = None,
     method: str = "exact",
     orders: Any = None,
 ) -> Delta:
-    """The smallest δ for which `steps` steps of DP-SGD with Poisson sampling are proved (ε, δ)-private.
+    """The smallest δ for which a mechanism is proved (ε, δ)-private.
 
     As a function of ε this is the privacy profile. `epsilon` has the formulas.
 
     Args:
-        noise_multiplier: σ_t in [0, ∞], relative to the clipping norm; a number, or an array of length `steps`.
-        sample_rate: q_t in [0, 1]; likewise.
-        steps: T ≥ 0.
+        noise_multiplier: a mechanism; or σ_t in [0, ∞], relative to the clipping norm, a number or an array of length
+            `steps`.
+        sample_rate: q_t in [0, 1]; likewise. None with a mechanism.
+        steps: T ≥ 0. None with a mechanism.
         epsilon: ε in [0, ∞).
-        adjacency: "add-remove" or "replace".
+        adjacency: "add-remove", "zero-out" or "replace"; None: the mechanism's own, add-remove for Poisson sampling.
         method: "exact", "pld" or "rdp", as in `epsilon`.
         orders: of method "rdp" only, as in `epsilon`.
 
@@ -71,7 +75,8 @@ def delta(
         AccuracyError: (an ArithmeticError) where a method has no answer.
 
     Guarantees:
-        Deterministic. `interval` is the numerical error of "exact", rounded outward, and None for the others.
+        Deterministic. `interval` is the numerical error of "exact", rounded outward, or a bracket where `method` says
+        so, and None for the others.
 
     Example:
         >>> from leakcore import accounting
@@ -83,48 +88,49 @@ def delta(
         noise_multiplier, sample_rate, steps, adjacency=adjacency, method=method, orders=orders
     )
     target = validate.non_negative(epsilon=epsilon)
-    with naming(noise_multiplier, sample_rate, steps):
+    with naming(accountant.mechanism):
         log_low, log_high = _log_limits(accountant, target)
     value = above(log_high)
+    claimed = accountant.mechanism.poisson_claim
+    route = label(accountant, (log_low, log_high), 0.0 if log_high > _HOPELESS else math.inf)
     return Delta(
         value=value,
         kind="upper",
         confidence=None,
         interval=(_below(log_low), value) if accountant.method == "exact" else None,
-        method=(route := label(accountant.method, (log_low, log_high), 0.0 if log_high > _HOPELESS else math.inf)),
+        method=route,
         assumptions=assumptions(accountant),
-        provenance=PROVENANCE[route],
+        provenance=provenance(accountant, route),
         epsilon=target,
         log_value=log_high,
+        poisson_claim=None if claimed is None else float(delta(claimed, epsilon=target)),
     )
 
 
 def _log_limits(accountant: Accountant, epsilon: float) -> tuple[float, float]:
     """(low, high) of log δ(ε)."""
-    accountant = accountant.as_added()
     loss, method = accountant.loss, accountant.method
-    if loss.silent:
+    if accountant.silent:
         return -math.inf, -math.inf
-    if loss.log_no_escape != 0.0 and method != "exact":
+    if loss is not None and loss.log_no_escape != 0.0 and method != "exact":
         return 0.0, 0.0
     if method == "rdp":
         from leakcore.numerics import dp_accounting_rdp
 
+        assert loss is not None
         out = dp_accounting_rdp.log_delta(loss, epsilon, accountant.orders)
         return out, out
-    separation = accountant.full_batch_separation()
+    separation = accountant.separation
     if method == "exact" and separation < FAINT:
         bound = gaussian_pair.log_profile_limits(epsilon, separation)[1]
         if bound < math.log(1e-18):
             return -math.inf, bound
-    curve: Curve = ExactCurve(loss) if method == "exact" else DiscreteCurve(loss)
-    if accountant.relation == "replace":
-        return replacement.log_delta(curve, epsilon)
-    pairs = [
-        curve.log_delta(epsilon, direction)
-        for direction in (("remove", "add") if loss.groups or loss.log_no_escape else ("remove",))
-    ]
-    return max(low for low, _ in pairs), max(high for _, high in pairs)
+    curve = accountant.curve
+    pairs = [curve.log_delta(epsilon, direction) for direction in accountant.directions]
+    low, high = max(low for low, _ in pairs), max(high for _, high in pairs)
+    if high >= 0.0 and method == "exact" and separation < math.inf:
+        high = min(high, gaussian_pair.log_profile_limits(epsilon, separation)[1])
+    return low, high
 
 
 def above(log_value: float) -> float:

@@ -6,15 +6,14 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
-import numpy as np
-
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Result
-from leakcore.accounting.arguments import STEPS, Accountant
+from leakcore.accounting.arguments import Accountant
 from leakcore.accounting.epsilon import epsilon_limits
-from leakcore.accounting.provenance import PROVENANCE, assumptions
-from leakcore.numerics import ExactCurve, PrivacyLoss, fft_rounding, gaussian_pair, least_noise, replacement, search
+from leakcore.accounting.provenance import assumptions, provenance
+from leakcore.mechanisms import Mechanism, Poisson
+from leakcore.numerics import AccuracyError, fft_rounding, gaussian_pair, least_noise, search
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,25 +35,26 @@ class NoiseMultiplier(Result):
 
 @one_thread()
 def noise_multiplier(
-    sample_rate: float,
-    steps: int,
+    sample_rate: Any,
+    steps: int | None = None,
     *,
     epsilon: float,
     delta: float,
-    adjacency: str = "add-remove",
+    adjacency: str | None = None,
     method: str = "exact",
     orders: Any = None,
 ) -> NoiseMultiplier:
-    """The smallest σ, the same in every step, with which DP-SGD is proved (ε, δ)-private.
+    """The smallest σ, the same in every step, with which a mechanism is proved (ε, δ)-private.
 
-    It inverts `epsilon` in σ by a search that ends on the safe side, within a relative 1e-9 (1e-6 for "pld" and "rdp").
+    It inverts `epsilon` in σ by a search that ends on the safe side, within a relative 1e-9 (1e-6 for "pld", "rdp" and
+    lattice laws).
 
     Args:
-        sample_rate: q in [0, 1], a number.
-        steps: T ≥ 0.
+        sample_rate: a mechanism, whose own noise multiplier does not count; or q in [0, 1] of Poisson sampling.
+        steps: T ≥ 0. None with a mechanism.
         epsilon: ε in [0, ∞).
         delta: δ in [0, 1).
-        adjacency: "add-remove" or "replace".
+        adjacency: as in `epsilon`.
         method: "exact", "pld" or "rdp", as in `epsilon`.
         orders: of method "rdp" only, as in `epsilon`.
 
@@ -64,7 +64,7 @@ def noise_multiplier(
 
     Raises:
         ValueError: for a value that is not allowed, and for a δ too small for "pld"; the text names the argument.
-        TypeError: for an argument of another type.
+        TypeError: for an argument of another type, or a mechanism without a noise multiplier.
         ImportError: for "pld" and "rdp" without dp-accounting.
         AccuracyError: (an ArithmeticError) where a method has no answer.
 
@@ -80,39 +80,29 @@ def noise_multiplier(
         True
     """
     wanted, slack = validate.non_negative(epsilon=epsilon), validate.below_one(delta=delta)
-    rate = validate.probability(sample_rate=sample_rate)
-    at_one = Accountant.parse(1.0, rate, steps, adjacency=adjacency, method=method, orders=orders)
-    count = validate.integer(0, steps=steps)
+    scheme = _scheme(sample_rate, steps)
+    at_one = Accountant.parse(scheme, None, None, adjacency=adjacency, method=method, orders=orders)
     notes: tuple[str, ...] = ()
 
-    def loss_at(sigma: float) -> PrivacyLoss:
-        return PrivacyLoss.of_steps(np.asarray(sigma), np.asarray(rate), count)
-
     def limits(sigma: float, **how: Any) -> tuple[float, float]:
-        return epsilon_limits(dataclasses.replace(at_one, loss=loss_at(sigma)), slack, **how)
+        return epsilon_limits(at_one.with_noise(sigma), slack, **how)
 
-    def split_at(sigma: float) -> float:
-        return replacement.best_split(ExactCurve(loss_at(sigma)), math.log(slack))
-
-    if count == 0 or rate == 0.0:
+    if at_one.silent:
         value = 0.0
     elif slack == 0.0:
         value = math.inf
-    elif at_one.method == "exact" and limits(0.0)[1] <= wanted:
+    elif _noiseless_suffices(at_one, wanted, slack):
         value = 0.0
-    elif at_one.method == "pld" and slack <= (least := STEPS[at_one.relation] * fft_rounding(count)):
+    elif at_one.method == "pld" and slack <= (least := _pld_rounding(at_one)):
         raise ValueError(
             f"`delta` must be above {least:.2g} with method='pld', got {slack!r}: its convolutions round as much over "
-            f"{count} steps; use method='exact'"
+            f"so many steps; use method='exact'"
         )
     else:
-        # Full batches leak at least as much as subsampled ones.
-        separation = gaussian_pair.gaussian_separation(wanted, slack) * (0.5 if at_one.relation == "replace" else 1.0)
-        guess = math.sqrt(count) / separation
+        # The Gaussian pair leaks at least as much.
+        guess = at_one.separation / gaussian_pair.gaussian_separation(wanted, slack)
         if at_one.method == "exact":
-            value, tight = least_noise(
-                limits, wanted, guess, split_at if at_one.relation == "replace" and rate < 1.0 else None
-            )
+            value, tight = least_noise(limits, wanted, guess)
             notes = () if tight else ("a little less noise may do: the search rests on upper bounds of epsilon here",)
         else:
             value, below = search.least_sigma(lambda sigma: limits(sigma)[1], wanted, guess, 1e-6)
@@ -125,7 +115,31 @@ def noise_multiplier(
         interval=None,
         method=at_one.method,
         assumptions=assumptions(at_one, notes),
-        provenance=PROVENANCE[at_one.method],
+        provenance=provenance(at_one, at_one.method),
         epsilon=wanted,
         delta=slack,
     )
+
+
+def _scheme(sample_rate: Any, steps: Any) -> Mechanism:
+    """The mechanism at σ = 1."""
+    if isinstance(sample_rate, Mechanism):
+        if steps is not None:
+            raise TypeError(f"`steps` must be left out where a mechanism is passed, got {steps!r}")
+        return sample_rate.with_noise(1.0)
+    if steps is None:
+        raise TypeError("`steps` must be passed next to `sample_rate`, unless that is a mechanism")
+    return Poisson(1.0, validate.probability(sample_rate=sample_rate), steps)
+
+
+def _noiseless_suffices(accountant: Accountant, wanted: float, slack: float) -> bool:
+    """Whether (ε, δ) is proved without noise: sampling alone may do."""
+    try:
+        return accountant.method == "exact" and epsilon_limits(accountant.with_noise(0.0), slack)[1] <= wanted
+    except (AccuracyError, ValueError):  # a scheme for which σ = 0 is not defined
+        return False
+
+
+def _pld_rounding(accountant: Accountant) -> float:
+    steps = accountant.mechanism.steps if isinstance(accountant.mechanism, Poisson) else 1
+    return (1.0 if accountant.loss is not None else 2.0) * fft_rounding(steps)

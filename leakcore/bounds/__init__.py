@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from leakcore.bounds.reconstruction.discrete_prior import label_success as label_success
     from leakcore.bounds.reconstruction.fano import FanoBound as FanoBound
     from leakcore.bounds.reconstruction.fano import fano_advantage as fano_advantage
-    from leakcore.bounds.reconstruction.fixed_batch import FixedBatchPair as FixedBatchPair
-    from leakcore.bounds.reconstruction.fixed_batch import fixed_batch_pair as fixed_batch_pair
     from leakcore.bounds.reconstruction.information import AnalyticInformation as AnalyticInformation
     from leakcore.bounds.reconstruction.information import RenyiInformation as RenyiInformation
     from leakcore.bounds.reconstruction.information import SampledInformation as SampledInformation
@@ -100,8 +98,6 @@ _NAMES = {
     "reconstruction_of": ".reconstruction.reconstruction",
     "StatedPair": ".reconstruction.pair",
     "measured_pair": ".reconstruction.pair",
-    "fixed_batch_pair": ".reconstruction.fixed_batch",
-    "FixedBatchPair": ".reconstruction.fixed_batch",
     "reconstruction_rdp": ".reconstruction.rdp",
     "membership": ".reconstruction.membership",
     "orthogonal_success": ".reconstruction.orthogonal",

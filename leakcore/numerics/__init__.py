@@ -15,23 +15,34 @@ if TYPE_CHECKING:
     from leakcore.numerics.gaussian.step_ratio import step_log_ratio as step_log_ratio
     from leakcore.numerics.gaussian.step_tables import StepTable as StepTable
     from leakcore.numerics.gaussian.step_tables import step_table as step_table
+    from leakcore.numerics.lattice.cells import StepLaw as StepLaw
+    from leakcore.numerics.lattice.lattice_profile import Sides as Sides
+    from leakcore.numerics.lattice.schedule import sides_of as sides_of
+    from leakcore.numerics.lattice.steps import SampledStep as SampledStep
     from leakcore.numerics.limits.betting import betting_upper_limit as betting_upper_limit
     from leakcore.numerics.limits.betting import choose_bet as choose_bet
     from leakcore.numerics.limits.betting_from_sums import PairSums as PairSums
     from leakcore.numerics.limits.betting_from_sums import lower_limit as lower_limit
     from leakcore.numerics.limits.binomial import clopper_pearson as clopper_pearson
     from leakcore.numerics.limits.order_band import simultaneous_lower_limits as simultaneous_lower_limits
+    from leakcore.numerics.pairs.atoms import AtomLaw as AtomLaw
+    from leakcore.numerics.pairs.fixed_batch import FixedBatchStep as FixedBatchStep
+    from leakcore.numerics.pairs.sampled_replacement import ReplacementStep as ReplacementStep
+    from leakcore.numerics.pairs.shuffled import ShuffledLowerStep as ShuffledLowerStep
     from leakcore.numerics.privacy_loss import blow_up as blow_up
     from leakcore.numerics.privacy_loss.blow_up import log_blow_up_exact as log_blow_up_exact
     from leakcore.numerics.privacy_loss.blow_up import with_escape as with_escape
     from leakcore.numerics.privacy_loss.loss import AccuracyError as AccuracyError
     from leakcore.numerics.privacy_loss.loss import PrivacyLoss as PrivacyLoss
+    from leakcore.numerics.privacy_loss.loss import StepGroup as StepGroup
     from leakcore.numerics.privacy_loss.loss import parse_schedule as parse_schedule
     from leakcore.numerics.profile import dp_accounting_rdp as dp_accounting_rdp
-    from leakcore.numerics.profile import replacement as replacement
+    from leakcore.numerics.profile.curves import Bounded as Bounded
+    from leakcore.numerics.profile.curves import Bracket as Bracket
     from leakcore.numerics.profile.curves import Curve as Curve
     from leakcore.numerics.profile.curves import DiscreteCurve as DiscreteCurve
     from leakcore.numerics.profile.curves import ExactCurve as ExactCurve
+    from leakcore.numerics.profile.curves import LatticeCurve as LatticeCurve
     from leakcore.numerics.profile.dp_accounting_pld import DiscreteLoss as DiscreteLoss
     from leakcore.numerics.profile.dp_accounting_pld import fft_rounding as fft_rounding
     from leakcore.numerics.profile.dp_accounting_pld import import_dp_accounting as import_dp_accounting
@@ -41,6 +52,7 @@ if TYPE_CHECKING:
     from leakcore.numerics.profile.profile import Effort as Effort
     from leakcore.numerics.profile.profile import chernoff_log_delta as chernoff_log_delta
     from leakcore.numerics.profile.profile import log_delta as log_delta
+    from leakcore.numerics.profile.replacement import Between as Between
 
 _NAMES = {
     "clopper_pearson": ".limits.binomial",
@@ -49,6 +61,19 @@ _NAMES = {
     "simultaneous_lower_limits": ".limits.order_band",
 }
 _SHARED = {
+    "AtomLaw": ".pairs.atoms",
+    "Between": ".profile.replacement",
+    "Bounded": ".profile.curves",
+    "Bracket": ".profile.curves",
+    "FixedBatchStep": ".pairs.fixed_batch",
+    "LatticeCurve": ".profile.curves",
+    "ReplacementStep": ".pairs.sampled_replacement",
+    "SampledStep": ".lattice.steps",
+    "ShuffledLowerStep": ".pairs.shuffled",
+    "Sides": ".lattice.lattice_profile",
+    "StepGroup": ".privacy_loss.loss",
+    "StepLaw": ".lattice.cells",
+    "sides_of": ".lattice.schedule",
     "ACTIVATIONS": ".activations",
     "AUTHORS_ORDERS": ".profile.dp_accounting_rdp",
     "Activation": ".activations",
@@ -76,7 +101,6 @@ _SHARED = {
     "log_delta": ".profile.profile",
     "lower_limit": ".limits.betting_from_sums",
     "parse_schedule": ".privacy_loss.loss",
-    "replacement": ".profile.replacement",
     "search": ".search",
     "step_log_ratio": ".gaussian.step_ratio",
     "step_table": ".gaussian.step_tables",

@@ -26,11 +26,12 @@ LAYERS = (
     {"dpsgd"},
     {"gradients"},
     {"accounting"},
+    {"mechanisms"},
     {"datasets", "models"},
     {"numerics", "kernels"},
     {"_base", "_C"},
 )
-TORCH_FREE = {"bounds", "numerics", "accounting", "reference", "__init__", "_base"}
+TORCH_FREE = {"bounds", "numerics", "mechanisms", "accounting", "reference", "__init__", "_base"}
 ONLY_KERNELS = "_C"
 REACHES: dict[tuple[str, str], str] = {}
 """{(importing module, imported name): why it needs what its package does not share}; at most 20."""

@@ -20,6 +20,7 @@ PACKAGES = (
     "leakcore.bounds.laplace",
     "leakcore.bounds.methods",
     "leakcore.kernels",
+    "leakcore.mechanisms",
     "leakcore.numerics",
     "leakcore.attacks",
     "leakcore.attacks.attributes",
@@ -108,6 +109,15 @@ NUMBERS = {
         lambda: {"epsilon": 2.0, "delta": 1e-5, "sample_rate": 0.5, "steps": 3, "adjacency": "add-remove",
                  "method": "exact"}, at_least_zero,
     ),
+    "mechanisms.Poisson": Call(_mechanism()),
+    "mechanisms.FullBatch": Call(lambda: {"noise_multiplier": 1.0, "steps": 3}),
+    "mechanisms.FixedSize": Call(
+        lambda: {"noise_multiplier": 1.0, "batch_size": 1, "dataset_size": 2, "steps": 3}
+    ),
+    "mechanisms.Shuffled": Call(lambda: {"noise_multiplier": 1.0, "batches": 4, "epochs": 2}),
+    "mechanisms.GDP": Call(lambda: {"mu": 1.0, "claimed_under": "add-remove"}),
+    "mechanisms.ApproximateDP": Call(lambda: {"epsilon": 1.0, "delta": 1e-5, "claimed_under": "add-remove"}),
+    "mechanisms.Composition": Call(lambda: {"parts": (_pair(), _pair())}),
     "accounting.to_replacement": Call(lambda: {"claim": _epsilon()}, at_least_zero),
     "bounds.reconstruction": Call(
         _mechanism(kappa=0.1, method="auto", num_samples=2000, confidence=0.99, seed=0), unit
@@ -131,7 +141,6 @@ NUMBERS = {
     "bounds.measured_pair": Call(
         lambda: {"noise_multiplier": 1.0, "sample_rate": 0.5, "clipped_norms": np.full(3, 0.5)}
     ),
-    "bounds.fixed_batch_pair": Call(_mechanism()),
     "bounds.membership": Call(_mechanism(fpr=0.1), unit),
     "bounds.orthogonal_success": Call(
         lambda: {"noise_multiplier": 1.0, "steps": 3, "num_candidates": 4, "geometry": "orthogonal"}, unit
@@ -247,9 +256,9 @@ NUMBERS = {
 
 
 def _pair() -> Any:
-    from leakcore import bounds
+    from leakcore import mechanisms
 
-    return bounds.fixed_batch_pair(1.0, 0.5, 3)
+    return mechanisms.FixedSize(1.0, 1, 2, 3)
 
 
 def public() -> Iterator[tuple[str, Any]]:

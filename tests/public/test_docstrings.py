@@ -26,6 +26,7 @@ PACKAGES = (
     "leakcore.bounds.laplace",
     "leakcore.bounds.methods",
     "leakcore.datasets",
+    "leakcore.mechanisms",
     "leakcore.defenses",
     "leakcore.dpsgd",
     "leakcore.experiments",

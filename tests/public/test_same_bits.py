@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from leakcore import attacks, audit, bounds, dpsgd, kernels, leakage
+from leakcore import attacks, audit, bounds, dpsgd, kernels, leakage, mechanisms
 from leakcore.attacks import membership
 from tests.dpsgd.ensemble import flat_arguments as flat
 
@@ -45,7 +45,7 @@ def _bound(method: str | bounds.methods.Method, **more: Any) -> tuple[Any, ...]:
 
 
 def _pair() -> tuple[Any, ...]:
-    bound = bounds.reconstruction_of(bounds.fixed_batch_pair(*SIGMA), kappa=0.1, num_samples=MANY)
+    bound = bounds.reconstruction_of(mechanisms.FixedSize(1.0, 2, 10, 20), kappa=0.1, num_samples=MANY)
     return bound.value, bound.interval
 
 

@@ -16,7 +16,7 @@ from leakcore.bounds import laplace
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = [
-    "bounds.methods.DKW", "bounds.methods.Certified", "bounds.SampledInformation", "bounds.fixed_batch_pair",
+    "bounds.methods.DKW", "bounds.methods.Certified", "bounds.SampledInformation",
     "bounds.orthogonal_success", "bounds.label_success",
     "bounds.fano_advantage", "bounds.mse_lower_bound", "bounds.kappa_pixels", "bounds.laplace.compose",
     "bounds.extrapolate_label_epsilon", "numerics.simultaneous_lower_limits", "kernels.mixture_log_ratio",

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from leakcore import attacks, audit, bounds, datasets, defenses, dpsgd, experiments, kernels, models
+from leakcore import attacks, audit, bounds, datasets, defenses, dpsgd, experiments, kernels, mechanisms, models
 from leakcore.attacks import membership, poisoning
 from leakcore.kernels import Stream
 from tests.public.arrays import CALLS, resolve
@@ -238,7 +238,7 @@ def test_bounds_of_one_seed_share_nothing():
     with recorded() as draws:
         for method in ("certified", "monte-carlo", "importance"):
             bounds.reconstruction(1.0, 0.5, 3, method=method, num_samples=2000, **kappa)
-        bounds.reconstruction_of(bounds.fixed_batch_pair(1.0, 0.5, 3), num_samples=2000, **kappa)
+        bounds.reconstruction_of(mechanisms.FixedSize(1.0, 1, 2, 3), num_samples=2000, **kappa)
         information = bounds.SampledInformation(num_samples=2000, seed=7)
         bounds.fano_advantage(1.0, 1.0, 3, prior=[0.25] * 4, information=information)
         bounds.epsilon_lower_bound_from_scores(np.arange(40.0), np.arange(40.0) - 9, adjacency="add-remove",

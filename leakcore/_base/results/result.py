@@ -20,7 +20,7 @@ from leakcore._base.results.record import Record
 from leakcore._base.results.table import Rows, as_html, as_line, as_text, rounded, short
 
 Kind = Literal["upper", "lower", "estimate"]
-Adjacency = Literal["add-remove", "replace"]
+Adjacency = Literal["add-remove", "replace", "zero-out"]
 Number = float | np.ndarray
 """A float, or a float64 array where the caller asked for several values at once."""
 
@@ -33,6 +33,7 @@ _ADJACENCIES: dict[str, Adjacency] = {
     "replace": "replace",
     "replacement": "replace",
     "replace-one": "replace",
+    "zero-out": "zero-out",
 }
 
 

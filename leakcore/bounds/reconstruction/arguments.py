@@ -10,6 +10,7 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore._base.results import Number, Result, picture
+from leakcore.mechanisms import Poisson
 from leakcore.numerics import PrivacyLoss, parse_schedule
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class ReconstructionBound(Result):
         effective_sample_size: of Monte-Carlo estimates, else None.
         num_samples: samples drawn; None for deterministic methods.
         warnings: why the number may mislead; empty if nothing does.
+        poisson_claim: of a mechanism that is often accounted for as if it were Poisson sampling: the bound that this
+            claims, which may lie below the lower limit; else None.
         state: of `methods.Certified` with `width` or `resume`: pass it as `resume` to go on; else None.
     """
 
@@ -54,6 +57,7 @@ class ReconstructionBound(Result):
     effective_sample_size: Number | None = None
     num_samples: int | None = None
     warnings: tuple[str, ...] = ()
+    poisson_claim: Number | None = None
     state: dict[str, Any] | None = None
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -85,6 +89,25 @@ class SampledGaussian:
     def parse(cls, noise_multiplier: Any, sample_rate: Any, steps: Any) -> SampledGaussian:
         """ValueError or TypeError names the argument that is out of range or of another length than `steps`."""
         return cls(*parse_schedule(noise_multiplier, sample_rate, steps))
+
+    @classmethod
+    def of(cls, mechanism: Poisson) -> SampledGaussian:
+        """Of a mechanism, which has checked its numbers."""
+        return cls(np.asarray(mechanism.noise_multiplier), np.asarray(mechanism.sample_rate), mechanism.steps)
+
+    @classmethod
+    def of_loss(cls, loss: PrivacyLoss) -> SampledGaussian:
+        """Steps that have this loss."""
+        steps = [(group.sigma, group.rate, group.count) for group in loss.groups]
+        if loss.gaussian_variance > 0.0:
+            steps.append((1.0 / math.sqrt(loss.gaussian_variance), 1.0, 1))
+        if loss.log_no_escape < 0.0:
+            steps.append((0.0, -math.expm1(loss.log_no_escape), 1))
+        sigma, rate, count = (np.array([step[i] for step in steps]) for i in range(3))
+        if len(steps) == 1:
+            return cls(sigma[0], rate[0], int(count[0]))
+        count = count.astype(np.int64)
+        return cls(np.repeat(sigma, count), np.repeat(rate, count), int(count.sum()))
 
     def loss(self) -> PrivacyLoss:
         """Steps grouped by equal (σ, q)."""

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from leakcore import accounting
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Result
 from leakcore.bounds.reconstruction.arguments import ATTACKER, SampledGaussian
 from leakcore.bounds.reconstruction.kappa import parse_prior
+from leakcore.mechanisms import Poisson
 from leakcore.numerics import (
     AccuracyError,
     PrivacyLoss,
@@ -97,9 +99,9 @@ def label_success(
     """The largest probability with which any attack names the label of a training record.
 
     The attacker knows everything but the label: features, all other records, all noisy sums. The candidates are the
-    record with each label, so this is `discrete_prior` with the label's prior. With two classes and q = 1 it equals the
-    best test of two opposite clipped gradients, Φ(√T/σ) at equal weights. With q < 1 it is usually below what composing
-    replacement as two add/remove steps gives.
+    record with each label, so this is `discrete_prior` with the label's prior. Two classes are also compared with each
+    other, p + (1 − p)·δ(log(p/(1 − p))) with δ under replacement, and the smaller number counts. With q = 1 that is the
+    best test of two opposite clipped gradients, Φ(√T/σ) at equal weights.
 
     Args:
         noise_multiplier: as in `reconstruction`.
@@ -116,7 +118,7 @@ def label_success(
         TypeError: for an argument of another type.
 
     Guarantees:
-        Replacement adjacency (one label changes), through the dataset without the record; deterministic.
+        Replacement adjacency (one label changes); deterministic.
 
     Example:
         >>> from leakcore import bounds
@@ -130,19 +132,30 @@ def label_success(
         )
     if prior is not None:
         weights = parse_prior(prior)
+        num_labels = len(weights)
     else:
-        classes = 2 if num_classes is None else validate.integer(1, 2**63 - 1, num_classes=num_classes)
+        classes = num_labels = 2 if num_classes is None else validate.integer(1, 2**63 - 1, num_classes=num_classes)
         weights = np.array([1.0 / classes])  # equal weights are one question, however many
     mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, steps)
     value, blow_up = _success(mechanism.loss(), weights)
+    if num_labels == 2:
+        value = min(value, _two_labels(Poisson(noise_multiplier, sample_rate, steps), float(weights.max())))
     return DiscretePriorBound(
         **_fields(value, blow_up, weights),
         assumptions=Assumptions(
             adjacency="replace",
             attacker="knows the record's features, all other records, the hyperparameters and every noisy gradient sum",
-            notes=("two labels are compared through the data set without the record; Poisson sampling",),
+            notes=("labels are compared through the data set without the record, two also directly; Poisson sampling",),
         ),
     )
+
+
+def _two_labels(mechanism: Poisson, likelier: float) -> float:
+    """sup over tests of p·μ₁(says 1) + (1 − p)·μ₂(says 2) = p + (1 − p)·δ(log(p/(1 − p))) of one row's replacement."""
+    if likelier == 1.0:
+        return 1.0
+    epsilon = math.log(likelier / (1.0 - likelier))
+    return likelier + (1.0 - likelier) * float(accounting.delta(mechanism, epsilon=epsilon, adjacency="replace"))
 
 
 def _fields(value: float, blow_up: float, weights: np.ndarray) -> dict[str, Any]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
-from leakcore._base.results import Assumptions, Number, Result, picture
-from leakcore.bounds.reconstruction.arguments import ATTACKER, SampledGaussian
+from leakcore._base.results import Number, Result, picture
 from leakcore.bounds.reconstruction.reconstruction import reconstruction
+from leakcore.mechanisms import as_mechanism
 from leakcore.numerics import AccuracyError, gaussian_pair
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class MembershipBound(Result):
         fpr: the false-positive rate that was asked for.
         advantage: TPR − FPR there.
         max_advantage: the largest advantage over all false-positive rates.
+        poisson_claim: as in `ReconstructionBound`.
     """
 
     compared_at: ClassVar[tuple[str, ...]] = ("fpr",)
@@ -34,6 +36,7 @@ class MembershipBound(Result):
     fpr: Number
     advantage: Number
     max_advantage: float
+    poisson_claim: Number | None = None
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the trade-off: the largest true-positive rate over the false-positive rate.
@@ -52,8 +55,10 @@ class MembershipBound(Result):
 
 
 @one_thread()
-def membership(noise_multiplier: Any, sample_rate: Any, steps: int, *, fpr: Any) -> MembershipBound:
-    """The largest true-positive rate of any membership attack on DP-SGD at false-positive rate `fpr`.
+def membership(
+    noise_multiplier: Any, sample_rate: Any = None, steps: int | None = None, *, fpr: Any
+) -> MembershipBound:
+    """The largest true-positive rate of any membership attack on a mechanism at false-positive rate `fpr`.
 
     TPR = B_fpr, the same quantity as in `reconstruction` (Hayes et al. 2023, Section 3 after equation 3), for the test
     of ν (record absent) against μ (record present). `max_advantage` = max_α B_α − α = δ(0), the total variation
@@ -74,7 +79,7 @@ def membership(noise_multiplier: Any, sample_rate: Any, steps: int, *, fpr: Any)
         TypeError: for an argument of another type.
 
     Guarantees:
-        Add-remove adjacency; deterministic.
+        The mechanism's own adjacency, add-remove for Poisson sampling; deterministic.
 
     Example:
         >>> from leakcore import bounds
@@ -82,15 +87,15 @@ def membership(noise_multiplier: Any, sample_rate: Any, steps: int, *, fpr: Any)
         >>> f"TPR at 1% FPR {bound.value:.3f}, advantage at most {bound.max_advantage:.3f}"
         'TPR at 1% FPR 0.015, advantage at most 0.051'
     """
-    from leakcore.numerics import log_delta
-
     level = validate.real_array("in (0, 1]", lambda v: (v > 0.0) & (v <= 1.0), fpr=fpr)
-    curve = reconstruction(noise_multiplier, sample_rate, steps, kappa=level)
-    loss = SampledGaussian.parse(noise_multiplier, sample_rate, steps).loss()
-    try:
-        _, log_largest = log_delta(loss, 0.0, "remove")
-    except AccuracyError:
-        _, log_largest = gaussian_pair.log_profile_limits(0.0, loss.full_batch_separation())
+    mechanism = as_mechanism(noise_multiplier, sample_rate, steps)
+    curve = reconstruction(mechanism, kappa=level)
+    relation = mechanism.adjacency
+    log_largest = 0.0
+    with contextlib.suppress(AccuracyError):
+        log_largest = mechanism.curve(relation).log_delta(0.0, "remove")[1]
+    if mechanism.separation(relation) < math.inf:
+        log_largest = min(log_largest, gaussian_pair.log_profile_limits(0.0, mechanism.separation(relation))[1])
     return MembershipBound(
         value=curve.value,
         kind="upper",
@@ -98,9 +103,10 @@ def membership(noise_multiplier: Any, sample_rate: Any, steps: int, *, fpr: Any)
         interval=curve.interval,
         method=curve.method,
         seed=curve.seed,
-        assumptions=Assumptions(adjacency="add-remove", attacker=ATTACKER, notes=curve.assumptions.notes),
+        assumptions=curve.assumptions,
         provenance=curve.provenance,
         fpr=curve.kappa,
         advantage=curve.value - curve.kappa,
+        poisson_claim=curve.poisson_claim,
         max_advantage=min(1.0, math.exp(log_largest)),
     )

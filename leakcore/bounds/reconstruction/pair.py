@@ -178,8 +178,8 @@ class StatedPair:
         ValueError: where `adjacency` differs from the pair's own.
 
     Example:
-        >>> from leakcore import bounds
-        >>> pair = bounds.fixed_batch_pair(1.0, 0.01, 10)
+        >>> from leakcore import bounds, mechanisms
+        >>> pair = mechanisms.FixedSize(1.0, 10, 1000, 10)
         >>> bounds.StatedPair(pair, dominates=False).adjacency
         'replace'
     """

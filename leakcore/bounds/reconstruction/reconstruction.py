@@ -6,14 +6,16 @@ from concurrent.futures import Executor
 from typing import Any
 
 from leakcore.bounds.methods import Certified, Method, method_of
-from leakcore.bounds.reconstruction.arguments import Kappa, ReconstructionBound, SampledGaussian
+from leakcore.bounds.reconstruction.arguments import Kappa, ReconstructionBound
+from leakcore.bounds.reconstruction.of_mechanism import bound_of_mechanism
 from leakcore.bounds.reconstruction.pair import StatedPair
+from leakcore.mechanisms import as_mechanism
 
 
 def reconstruction(
     noise_multiplier: Any,
-    sample_rate: Any,
-    steps: int,
+    sample_rate: Any = None,
+    steps: int | None = None,
     *,
     kappa: Any = None,
     log_kappa: Any = None,
@@ -26,20 +28,20 @@ def reconstruction(
 ) -> ReconstructionBound:
     """The largest probability with which any attack reconstructs a record that it could guess with probability κ.
 
-    B_κ = sup{μ(E) : ν(E) ≤ κ} for the pair that dominates DP-SGD with Poisson sampling: ν = N(0, σ²I_T) and μ = Π_t
-    [(1−q) N(0, σ²) + q N(1, σ²)] (Hayes et al. 2023, Corollary 4 and equation 3).
+    B_κ = sup{μ(E) : ν(E) ≤ κ} for the mechanism's pair (μ, ν). Three numbers stand for Poisson sampling: ν = N(0,
+    σ²I_T) and μ = Π_t [(1−q) N(0, σ²) + q N(1, σ²)] (Hayes et al. 2023, Corollary 4 and equation 3).
 
     Args:
-        noise_multiplier: σ_t in [0, ∞], relative to the clipping norm; a number, or an array of length `steps`.
-        sample_rate: q_t in [0, 1]; likewise.
-        steps: T ≥ 0.
+        noise_multiplier: a mechanism; or σ_t in [0, ∞], a number or an array of length `steps`.
+        sample_rate: q_t in [0, 1]; likewise. None with a mechanism.
+        steps: T ≥ 0. None with a mechanism.
         kappa: κ in (0, 1], a float or an array; 1/n for n equally likely candidates.
         log_kappa: log κ instead, for priors too small for a float.
         method: a name or an object of `bounds.methods`; an object holds its own options.
         num_samples: for a method that samples, like the next four.
         confidence: likewise.
-        seed: of the samples.
-        device: where "monte-carlo" and "certified" draw: None, "cpu", "cuda" or "cuda:N".
+        seed: likewise.
+        device: where "monte-carlo" and "certified" draw: "cpu", "cuda" or "cuda:N".
         executor: maps shards of samples; the result is the same.
 
     Returns:
@@ -52,8 +54,8 @@ def reconstruction(
         AccuracyError: (an ArithmeticError) where no method covers the mechanism.
 
     Guarantees:
-        Add-remove adjacency. Values lie in [κ, 1] and rise with κ. `interval` is the numerical error, rounded outward,
-        or the confidence limits, whose upper end is the value of a sampled bound. Deterministic given the seed.
+        The mechanism's own adjacency, add-remove for Poisson sampling. Values lie in [κ, 1] and rise with κ. `interval`
+        is the numerical error, or the confidence limits, whose upper end is the value. Deterministic given the seed.
 
     Example:
         >>> from leakcore import bounds
@@ -64,7 +66,7 @@ def reconstruction(
     chosen = method_of(
         method, num_samples=num_samples, confidence=confidence, seed=seed, device=device, executor=executor
     )
-    return chosen.bound(SampledGaussian.parse(noise_multiplier, sample_rate, steps), Kappa.parse(kappa, log_kappa))
+    return bound_of_mechanism(as_mechanism(noise_multiplier, sample_rate, steps), Kappa.parse(kappa, log_kappa), chosen)
 
 
 def reconstruction_of(
@@ -80,7 +82,7 @@ def reconstruction_of(
 ) -> ReconstructionBound:
     """Certified limits of B_κ = sup{μ(E) : ν(E) ≤ κ} for any pair of laws (μ, ν) that can be sampled.
 
-    `bounds.fixed_batch_pair` and `bounds.measured_pair` make such pairs. The result is about the pair. Whether it also
+    Mechanisms are such pairs, and `bounds.measured_pair` makes one. The result is about the pair. Whether it also
     bounds attacks on a mechanism is a theorem about that mechanism, which the caller must prove.
 
     Args:
@@ -107,8 +109,8 @@ def reconstruction_of(
         the seed.
 
     Example:
-        >>> from leakcore import bounds
-        >>> pair = bounds.fixed_batch_pair(1.0, 0.01, 10)
+        >>> from leakcore import bounds, mechanisms
+        >>> pair = mechanisms.FixedSize(1.0, 10, 1000, 10)
         >>> bound = bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000)
         >>> bound.kind, bound.adjacency, 0.1 <= bound.value < 0.3
         ('upper', 'replace', True)

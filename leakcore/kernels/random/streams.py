@@ -48,7 +48,7 @@ class Stream(enum.IntEnum):
     MIXTURE_ONE_PICK = 9, 0, 2
     """As `MIXTURE_PICK`, likewise."""
     FIXED_BATCH = 6, 2, 2
-    """`bounds.fixed_batch_pair`. Step: 0 under the null, 1 under the alternative. Row: the sample."""
+    """`mechanisms.FixedSize`. Step: 0 under the null, 1 under the alternative. Row: the sample."""
     CLIP_NOISE = 2
     """Noise of DP-SGD: of `clip_and_noise`, of training and of `defenses.DPSGD`, which are one mechanism. Step: the
     training's. Row: the run. Draw: the column."""
@@ -232,6 +232,11 @@ class Stream(enum.IntEnum):
     """Noise on the pairs of layers of leakage-fig11. Step: the noise level."""
     FIGURE11_LAYERS = 74
     """Noise on its single layers. Step: the noise level."""
+    COMPOSITION_PART = 80, 0, 1
+    """Seeds of the parts of a composed mechanism. Row: the part."""
+    CLAIMED_PAIR = 81, 0, 2
+    """Outcomes of the pair of an (epsilon, delta) claim. Step: 0 under the null, 1 under the alternative. Row: the
+    sample."""
 
     CALLER = 255
     """For callers: nothing in leakcore draws from it."""

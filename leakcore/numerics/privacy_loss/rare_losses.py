@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import log_ndtr
 
 from leakcore._base.validate import LARGE
@@ -35,6 +34,8 @@ _LARGEST = 600.0
 
 def log_tail_bound(loss: PrivacyLoss, epsilon: float) -> float:
     """An upper bound of log P_μ(L > ε), hence of log δ_remove(ε); 0 where ε ≤ 0. Steps with σ = 0 are not in it."""
+    from scipy.optimize import minimize_scalar  # slow to import, and seldom needed
+
     if epsilon <= 0.0 or not loss.groups or max(group.sigma for group in loss.groups) > LARGE:
         return 0.0
     edges = epsilon * _EDGES

@@ -6,25 +6,55 @@ import dataclasses
 import math
 from typing import Protocol
 
-from leakcore.numerics.privacy_loss.loss import PrivacyLoss
+import numpy as np
+
+from leakcore.numerics.lattice import lattice_blow_up, lattice_profile
+from leakcore.numerics.lattice.cells import StepLaw
+from leakcore.numerics.lattice.lattice_profile import ProfileQuestion, Sides
+from leakcore.numerics.lattice.schedule import sides_of
+from leakcore.numerics.privacy_loss.blow_up import log_blow_up_exact
+from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss
 from leakcore.numerics.profile import profile as _profile
 from leakcore.numerics.profile.profile import BEST, Effort
+
+Tables = tuple[tuple[np.ndarray, np.ndarray], ...]
+_NONE = (-math.inf, -math.inf)
 
 
 class Curve(Protocol):
     """A mechanism's privacy profile in each direction, as one method computes it: (low, high)."""
 
-    @property
-    def loss(self) -> PrivacyLoss: ...
+    def chernoff_tables(self, log_floor: float) -> Tables:
+        """(s, K) of "remove" and of "add": log δ(ε) ≤ K − sε for each s."""
+        ...
 
     def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]: ...
 
     def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]: ...
 
 
+class Bounded(Curve, Protocol):
+    """A profile that also gives limits of B_κ = sup{μ(E): ν(E) ≤ κ}."""
+
+    def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(low, high) of log B_κ for each of a 1-d array of log κ ≤ 0."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class ExactCurve:
+    """Sampled Gaussian steps, by every route that serves."""
+
     loss: PrivacyLoss
+
+    def chernoff_tables(self, log_floor: float) -> Tables:
+        """See `Curve`."""
+        return lattice_profile.chernoff_tables(sides_of(self.loss).upper, log_floor)
+
+    def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `Bounded`."""
+        tail = log_blow_up_exact(self.loss, log_kappa)
+        return tail.log_low, tail.log_high
 
     def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
         return _profile.epsilon_for(self.loss, log_delta, direction, effort=effort)
@@ -33,12 +63,89 @@ class ExactCurve:
         return _profile.log_delta(self.loss, epsilon, direction, effort=effort)
 
 
+@dataclasses.dataclass(frozen=True)
+class LatticeCurve:
+    """Any step laws, by lattice laws from both sides."""
+
+    sides: Sides
+
+    def chernoff_tables(self, log_floor: float) -> Tables:
+        """See `Curve`."""
+        return lattice_profile.chernoff_tables(self.sides.upper, log_floor)
+
+    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+        """See `Curve`; −∞ to ∞ where the lattice has no answer."""
+        if max(self._log_infinite(laws, direction) for laws in (self.sides.upper, self.sides.lower)) >= log_delta:
+            return (math.inf if self._log_infinite(self.sides.lower, direction) >= log_delta else -math.inf), math.inf
+        return self._limits(ProfileQuestion(log_delta=log_delta), direction, effort, (-math.inf, math.inf))
+
+    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+        """See `Curve`."""
+        low, high = self._limits(ProfileQuestion(epsilon=epsilon), direction, effort, (-math.inf, 0.0))
+        return min(low, 0.0), min(high, 0.0)
+
+    def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `Bounded`."""
+        return lattice_blow_up.log_blow_up(self.sides, log_kappa)
+
+    def _limits(
+        self, question: ProfileQuestion, direction: str, effort: Effort, unknown: tuple[float, float]
+    ) -> tuple[float, float]:
+        if effort.sharp:
+            raise AccuracyError("a lattice gives limits, not a number to its last digits")
+        try:
+            if effort.bits:
+                return unknown[0], lattice_profile.upper_limit(self.sides, question, direction, effort.bits)
+            return lattice_profile.limits(self.sides, question, direction)
+        except AccuracyError:
+            return unknown
+
+    @staticmethod
+    def _log_infinite(laws: tuple[StepLaw, ...], direction: str) -> float:
+        """log of the mass of infinite losses, all steps together."""
+        side = 0 if direction == "remove" else 1
+        finite = math.fsum(law.count * math.log1p(-math.exp(getattr(law, "log_infinite", _NONE)[side])) for law in laws)
+        return math.log(-math.expm1(finite)) if finite < 0.0 else -math.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Bracket:
+    """Low limits from one curve, high ones from another: of a mechanism that no pair is known to describe exactly."""
+
+    lower: Bounded
+    upper: Bounded
+
+    def chernoff_tables(self, log_floor: float) -> Tables:
+        """See `Curve`."""
+        return self.upper.chernoff_tables(log_floor)
+
+    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+        """See `Curve`."""
+        high = self.upper.epsilon(log_delta, direction, effort=effort)[1]
+        return (-math.inf if effort.bits else self.lower.epsilon(log_delta, direction)[0]), high
+
+    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+        """See `Curve`."""
+        high = self.upper.log_delta(epsilon, direction, effort=effort)[1]
+        return (-math.inf if effort.bits else self.lower.log_delta(epsilon, direction)[0]), high
+
+    def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `Bounded`."""
+        return self.lower.log_blow_up(log_kappa)[0], self.upper.log_blow_up(log_kappa)[1]
+
+
 class DiscreteCurve:
-    def __init__(self, loss: PrivacyLoss) -> None:
+    """Sampled Gaussian steps, by dp-accounting; upper limits alone."""
+
+    def __init__(self, loss: PrivacyLoss, *, replaced: bool = False) -> None:
         from leakcore.numerics.profile.dp_accounting_pld import DiscreteLoss
 
         self.loss = loss
-        self._discrete = DiscreteLoss(loss, pessimistic=True)
+        self._discrete = DiscreteLoss(loss, pessimistic=True, replaced=replaced)
+
+    def chernoff_tables(self, log_floor: float) -> Tables:
+        """See `Curve`."""
+        return ExactCurve(self.loss).chernoff_tables(log_floor)
 
     def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
         low, high = -1.0, 1.0

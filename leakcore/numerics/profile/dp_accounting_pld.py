@@ -40,12 +40,15 @@ def import_dp_accounting(method: str) -> Any:
 
 class DiscreteLoss:
     """The composed, discretised privacy loss: pessimistic, an upper bound in both directions, or optimistic, a lower
-    bound in the REMOVE direction only, which is all that a blow-up needs."""
+    bound in the REMOVE direction only, which is all that a blow-up needs. replaced: of the steps under replacement,
+    pessimistic only."""
 
-    def __init__(self, loss: PrivacyLoss, *, pessimistic: bool, interval: float | None = None) -> None:
+    def __init__(
+        self, loss: PrivacyLoss, *, pessimistic: bool, interval: float | None = None, replaced: bool = False
+    ) -> None:
         if loss.log_no_escape != 0.0:
             raise ValueError("`noise_multiplier` must be positive with method='pld', got 0; use method='exact'")
-        import_dp_accounting("pld")
+        relation = import_dp_accounting("pld").NeighboringRelation
         from dp_accounting.pld import privacy_loss_distribution as pld
 
         steps = [(g.sigma, g.rate, g.count) for g in loss.groups]
@@ -70,6 +73,7 @@ class DiscreteLoss:
                     pessimistic_estimate=True,
                     value_discretization_interval=self.interval,
                     use_connect_dots=True,
+                    **({"neighboring_relation": relation.REPLACE_ONE} if replaced else {}),
                 )
             else:
                 one = pld.PrivacyLossDistribution(_rounded_down(sigma, rate, self.interval))

@@ -19,14 +19,11 @@ _TINY = 1e-9
 """ε for which a coarse lattice is enough."""
 
 
-def least_noise(
-    limits: Callable[..., tuple[float, float]], wanted: float, guess: float, split_at: Callable[[float], float] | None
-) -> tuple[float, bool]:
+def least_noise(limits: Callable[..., tuple[float, float]], wanted: float, guess: float) -> tuple[float, bool]:
     """(σ, whether it is the least to 1e-9): found on coarse lattices, whose ε is proved but not tight, then on finer
     ones, and closed in on where Fourier inversion serves."""
-    # Removing a record is nearly always the direction that decides, and the cheaper one; an even split of δ is not far
-    # from the best.
-    hows: list[dict[str, Any]] = [{"split": 0.0}, {}] if split_at else [{"directions": ("remove",)}, {}]
+    # Removing a record is nearly always the direction that decides, and the cheaper one.
+    hows: list[dict[str, Any]] = [{"directions": ("remove",)}, {}]
     sigma = guess
     for how in hows:
 
@@ -35,9 +32,6 @@ def least_noise(
 
         near = 0.0 if how is hows[0] else 2e-3
         sigma, _ = search.least_sigma(functools.partial(upper, effort=_ROUGH), wanted, sigma, 1e-3, near=near)
-        if split_at and how is hows[0]:
-            hows[1]["split"] = split_at(sigma)
-            continue
         value, tight, closed_in = sigma, False, False
         # The last one takes seconds a look: only where finer lattices do not close in on what the coarse one found.
         for effort, tolerance in ((_SHARP, 1e-9), (_FINER, 1e-6), (_FINEST, 1e-8), (BEST, 2e-2)):

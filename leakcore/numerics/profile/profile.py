@@ -201,7 +201,7 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort:
         return least, -loss.minimum if direction == "add" else math.inf
     if direction == "add":
         least = least_loss.epsilon_from_below(loss, log_target)
-        if -loss.minimum - least <= _EPSILON_PROMISE * (1.0 + abs(least)):
+        if least > -math.inf and -loss.minimum - least <= _EPSILON_PROMISE * (1.0 + abs(least)):
             return least, -loss.minimum
     if len(loss.groups) <= _MOST_GROUPS and not effort.bits:
         with contextlib.suppress(AccuracyError):

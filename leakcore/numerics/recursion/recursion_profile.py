@@ -16,6 +16,7 @@ _LEAST_ADD = math.log(1e-8)
 
 def log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float, float]:
     """log δ by two discretisations; AccuracyError where there are none, before any long work."""
+    _require_minimum(loss)
     threshold = epsilon if direction == "remove" else -epsilon
     power, sign = (1.0, 1.0) if direction == "remove" else (0.0, -1.0)
     theta = loss.tilt_with_mean(threshold, power, sign)
@@ -27,6 +28,7 @@ def log_delta(loss: PrivacyLoss, epsilon: float, direction: str) -> tuple[float,
 
 def epsilon(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float, float]:
     """(low, high) of ε, to 1e-6; AccuracyError otherwise, before any long work."""
+    _require_minimum(loss)
     if direction == "add":
         low, high = 0.0, -loss.minimum
         if log_target < _LEAST_ADD:
@@ -45,6 +47,11 @@ def epsilon(loss: PrivacyLoss, log_target: float, direction: str) -> tuple[float
     if gap > 1e-6 * (1.0 + abs(first)):
         raise AccuracyError("epsilon could not be computed to 1e-6")
     return first - gap, first + gap
+
+
+def _require_minimum(loss: PrivacyLoss) -> None:
+    if loss.minimum == -math.inf:
+        raise AccuracyError("the recursion for the privacy loss begins at its minimum, and full batches have none")
 
 
 def _log_delta(profile: Profile, epsilon: float, direction: str) -> float:

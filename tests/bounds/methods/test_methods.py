@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from leakcore import bounds
+from leakcore import bounds, mechanisms
 from leakcore.bounds import methods
 from leakcore.bounds.reconstruction.arguments import Kappa, ReconstructionBound, SampledGaussian
 
@@ -44,7 +44,7 @@ def test_the_keywords_of_reconstruction_default_to_what_the_objects_do() -> None
 
 @pytest.mark.parametrize("key", ["num_samples", "confidence", "seed"])
 def test_a_keyword_next_to_an_object_is_not_swallowed(key: str) -> None:
-    option, pair = {key: OPTIONS[key]}, bounds.fixed_batch_pair(1.0, 0.2, 5)
+    option, pair = {key: OPTIONS[key]}, mechanisms.FixedSize(1.0, 2, 10, 5)
     for call, first in ((bounds.reconstruction, (1.0, 0.2, 5)), (bounds.reconstruction_of, (pair,))):
         with pytest.raises(ValueError, match=rf"`{key}` must go into the method object, Certified\(\.\.\.\)"):
             call(*first, kappa=0.1, method=methods.Certified(), **option)
@@ -90,7 +90,7 @@ def test_options_are_checked_when_the_object_is_made(make: Any, message: str) ->
 
 
 def test_a_pair_from_outside_is_certified_and_nothing_else() -> None:
-    pair = bounds.fixed_batch_pair(1.0, 0.2, 5)
+    pair = mechanisms.FixedSize(1.0, 2, 10, 5)
     for method in ("exact", methods.Importance()):
         with pytest.raises(ValueError, match=r"`method` must be 'certified' or a bounds\.methods\.Certified, got "):
             bounds.reconstruction_of(pair, kappa=0.1, method=method)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ def test_what_stands_for_nothing_is_refused() -> None:
     with pytest.raises(TypeError, match="sample_log_ratio"):
         bounds.StatedPair(object())
     with pytest.raises(TypeError, match="dominates=2"):
-        bounds.StatedPair(bounds.fixed_batch_pair(1.0, 0.2, 5), dominates=2)  # type: ignore[arg-type]
+        bounds.StatedPair(mechanisms.FixedSize(1.0, 2, 10, 5), dominates=2)  # type: ignore[arg-type]
 
 
 @dataclasses.dataclass(frozen=True)

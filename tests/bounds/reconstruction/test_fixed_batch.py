@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from leakcore import bounds
+from leakcore import bounds, mechanisms
+
+
+def _pair(sigma: Any, rate: float, steps: int) -> mechanisms.FixedSize:
+    return mechanisms.FixedSize(sigma, round(1000 * rate), 1000, steps)
+
 
 GRID = np.linspace(-30.0, 30.0, 400_001)
 
@@ -29,7 +35,7 @@ def _normal(centre: float, sigma: float) -> np.ndarray:
 @pytest.mark.parametrize("under", ["null", "alternative"])
 def test_one_step_has_the_stated_profile(sigma: float, rate: float, under: str) -> None:
     count = 400_000
-    loss = bounds.fixed_batch_pair(sigma, rate, 1).sample_log_ratio(count, under, 5, 0)
+    loss = _pair(sigma, rate, 1).sample_log_ratio(count, under, 5, 0)
     q, p = stats.norm(0.0, sigma), stats.norm(2.0, sigma)
 
     def hockey(alpha: float) -> float:
@@ -63,7 +69,7 @@ def test_it_dominates_data_sets_of_either_extreme(kappa: float) -> None:
         "others alike": (high, (1 - rate) * high + rate * low),
         "others silent": (0.75 * _normal(0.0, sigma) + 0.25 * high, 0.75 * _normal(0.0, sigma) + 0.25 * low),
     }
-    bound = bounds.reconstruction_of(bounds.fixed_batch_pair(sigma, rate, 1), kappa=kappa, num_samples=400_000)
+    bound = bounds.reconstruction_of(_pair(sigma, rate, 1), kappa=kappa, num_samples=400_000)
     exact = {name: _blow_up(mu, nu, kappa) for name, (mu, nu) in cases.items()}
     assert bound.value >= max(exact.values())
     # Neither of the two extremes dominates alone, and the pair is hardly above the larger one.
@@ -71,7 +77,7 @@ def test_it_dominates_data_sets_of_either_extreme(kappa: float) -> None:
 
 
 def test_full_batches_are_a_gaussian_pair_of_twice_the_separation() -> None:
-    bound = bounds.reconstruction_of(bounds.fixed_batch_pair(8.0, 1.0, 4), kappa=[0.01, 0.1], num_samples=200_000)
+    bound = bounds.reconstruction_of(_pair(8.0, 1.0, 4), kappa=[0.01, 0.1], num_samples=200_000)
     truth = bounds.reconstruction(4.0, 1.0, 4, kappa=[0.01, 0.1]).value
     low, high = bound.interval
     assert (low <= truth).all()
@@ -79,7 +85,7 @@ def test_full_batches_are_a_gaussian_pair_of_twice_the_separation() -> None:
 
 
 def test_result_carries_replacement_and_its_kind() -> None:
-    pair = bounds.fixed_batch_pair([1.0, 2.0], 0.1, 2)
+    pair = _pair([1.0, 2.0], 0.1, 2)
     bound = bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000)
     assert (bound.kind, bound.adjacency) == ("upper", "replace")
     unproved = bounds.StatedPair(pair, dominates=False)
@@ -89,22 +95,26 @@ def test_result_carries_replacement_and_its_kind() -> None:
 
 
 def test_samples_depend_on_their_number_alone_and_none_without_steps() -> None:
-    pair = bounds.fixed_batch_pair(1.0, 0.3, 5)
+    pair = _pair(1.0, 0.3, 5)
     whole = pair.sample_log_ratio(1000, "alternative", 3, 0)
     np.testing.assert_array_equal(whole[400:], pair.sample_log_ratio(600, "alternative", 3, 400))
     assert (whole != pair.sample_log_ratio(1000, "alternative", 4, 0)).any()
-    assert (bounds.fixed_batch_pair(1.0, 0.3, 0).sample_log_ratio(7, "null", 0, 0) == 0.0).all()
+    assert (_pair(1.0, 0.3, 0).sample_log_ratio(7, "null", 0, 0) == 0.0).all()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((0.0, 0.1, 3), r"`noise_multiplier` must be in \(0, inf\), got 0\.0"),
-        ((math.inf, 0.1, 3), r"`noise_multiplier` must be in \(0, inf\), got inf"),
-        ((1.0, 0.0, 3), r"`sample_rate` must be in \(0, 1\], got 0\.0"),
-        ((1.0, [0.1, 0.2], 3), r"`sample_rate` must be a number or an array of length steps=3, got shape \(2,\)"),
+        ((0.0, 1, 10, 3), r"`noise_multiplier` must be in \(0, inf\), got 0\.0"),
+        ((math.inf, 1, 10, 3), r"`noise_multiplier` must be in \(0, inf\), got inf"),
+        ((1.0, 11, 10, 3), r"`batch_size` must be at most dataset_size=10, got 11"),
+        ((1.0, 0, 10, 3), r"batch_size.* must be an integer in \[1, inf\]"),
+        (
+            ([1.0, 2.0], 1, 10, 3),
+            r"`noise_multiplier` must be a number or an array of length steps=3, got shape \(2,\)",
+        ),
     ],
 )
-def test_bad_input_is_named(arguments: tuple[float, float, int], message: str) -> None:
+def test_bad_input_is_named(arguments: tuple[Any, int, int, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        bounds.fixed_batch_pair(*arguments)
+        mechanisms.FixedSize(*arguments)

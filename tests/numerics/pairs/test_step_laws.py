@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from leakcore import accounting, bounds
+from leakcore import accounting, bounds, mechanisms
 from leakcore.numerics import PrivacyLoss
 from leakcore.numerics.lattice import lattice_profile
 from leakcore.numerics.lattice.lattice_blow_up import log_blow_up
@@ -108,7 +108,7 @@ def test_fixed_batches_agree_with_certified_sampling():
     kappa = np.array([0.01, 0.1, 0.5])
     low, high = log_blow_up(both(law), np.log(kappa))
     sampled = bounds.reconstruction_of(
-        bounds.fixed_batch_pair(1.0, 0.2, 5), kappa=kappa, num_samples=200_000, confidence=0.999, seed=3
+        mechanisms.FixedSize(1.0, 2, 10, 5), kappa=kappa, num_samples=200_000, confidence=0.999, seed=3
     )
     assert (np.exp(low) <= sampled.interval[1]).all()
     assert (np.exp(high) >= sampled.interval[0]).all()

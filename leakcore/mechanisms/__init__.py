@@ -1,0 +1,36 @@
+"""What is run, as a pair of laws that dominates it: the one seam from a training scheme to every bound.
+
+Each mechanism says its neighbouring relation and what is proved of it, and where. `a @ b` composes.
+"""
+
+from typing import TYPE_CHECKING
+
+from leakcore._base.lazy import attach as _attach
+
+if TYPE_CHECKING:
+    from leakcore.mechanisms.claims import GDP as GDP
+    from leakcore.mechanisms.claims import ApproximateDP as ApproximateDP
+    from leakcore.mechanisms.fixed_size import FixedSize as FixedSize
+    from leakcore.mechanisms.mechanism import Composition as Composition
+    from leakcore.mechanisms.mechanism import Loss as Loss
+    from leakcore.mechanisms.mechanism import Mechanism as Mechanism
+    from leakcore.mechanisms.poisson import FullBatch as FullBatch
+    from leakcore.mechanisms.poisson import Poisson as Poisson
+    from leakcore.mechanisms.poisson import as_mechanism as as_mechanism
+    from leakcore.mechanisms.shuffled import Shuffled as Shuffled
+
+_NAMES = {
+    "ApproximateDP": ".claims",
+    "Composition": ".mechanism",
+    "FixedSize": ".fixed_size",
+    "FullBatch": ".poisson",
+    "GDP": ".claims",
+    "Loss": ".mechanism",
+    "Mechanism": ".mechanism",
+    "Poisson": ".poisson",
+    "Shuffled": ".shuffled",
+}
+_SHARED = {"as_mechanism": ".poisson"}
+"""For leakcore's other packages: no promise to users."""
+if not TYPE_CHECKING:  # a checker would take any name from it
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

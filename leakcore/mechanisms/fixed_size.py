@@ -1,0 +1,104 @@
+"""Batches of a fixed size, drawn anew in each step without replacement."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+
+from leakcore._base import validate
+from leakcore._base.results import Adjacency, Number
+from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
+from leakcore.mechanisms.poisson import FullBatch
+from leakcore.numerics import FixedBatchStep, PrivacyLoss, Sides, parse_schedule
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class FixedSize(Mechanism):
+    """Each step's batch is a fresh uniform subset of B of the n rows; one row is replaced.
+
+    With γ = B/n, Q = N(0, σ²) and P = N(2, σ²) a step's profile is at most that of ((1−γ)Q + γP, Q) for ε ≥ 0, and at
+    most that of (P, (1−γ)P + γQ) for ε < 0. This pair has exactly that profile. docs/explanation/bounds.md derives it.
+
+    Attributes:
+        noise_multiplier: σ_t in (0, ∞); a number, or an array of length `steps`.
+        batch_size: B, 1 to n.
+        dataset_size: n.
+        steps: T ≥ 0.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import accounting, mechanisms
+        >>> training = mechanisms.FixedSize(1.0, 10, 1000, 100)
+        >>> spent = accounting.epsilon(training, delta=1e-5)
+        >>> f"{spent.value:.3f}", spent.adjacency
+        ('6.641', 'replace')
+    """
+
+    _relations: ClassVar[tuple[Adjacency, ...]] = ("replace",)
+
+    noise_multiplier: Number
+    batch_size: int
+    dataset_size: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        total = validate.integer(1, dataset_size=self.dataset_size)
+        size = validate.integer(1, batch_size=self.batch_size)
+        if size > total:
+            raise ValueError(f"`batch_size` must be at most dataset_size={total}, got {size}")
+        sigma, _, count = parse_schedule(self.noise_multiplier, 1.0, self.steps)
+        if (sigma <= 0.0).any() or np.isinf(sigma).any():
+            raise ValueError(f"`noise_multiplier` must be in (0, inf), got {self.noise_multiplier!r}")
+        object.__setattr__(self, "noise_multiplier", float(sigma) if sigma.ndim == 0 else sigma)
+        for name, value in (("batch_size", size), ("dataset_size", total), ("steps", count)):
+            object.__setattr__(self, name, value)
+
+    def proof(self, adjacency: str | None = None) -> str:
+        """See `Mechanism`."""
+        self.relation(adjacency)
+        return (
+            "batches of a fixed size without replacement: Balle, Barthe and Gaboardi (2018), Theorem 9; Zhu, Dong and "
+            "Wang (2022), Theorem 10 and Proposition 30"
+        )
+
+    def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
+        """See `Mechanism`."""
+        if self.batch_size < self.dataset_size:
+            return None
+        return FullBatch(self.noise_multiplier, self.steps).steps_loss("replace")
+
+    def sides(self, adjacency: Adjacency) -> Sides:
+        """See `Mechanism`."""
+        loss = self.steps_loss(adjacency)
+        if loss is not None:
+            return gaussian_sides(loss)
+        sigma, counts = np.unique(np.asarray(self.noise_multiplier), return_counts=True)
+        counts = counts if np.ndim(self.noise_multiplier) else np.array([self.steps])
+        rate = self.batch_size / self.dataset_size
+        laws = tuple(FixedBatchStep(float(s), rate, count=int(c)) for s, c in zip(sigma, counts, strict=True) if c > 0)
+        return Sides(laws, laws)
+
+    def is_symmetric(self, adjacency: Adjacency) -> bool:
+        """See `Mechanism`."""
+        return True
+
+    def separation(self, adjacency: Adjacency) -> float:
+        """See `Mechanism`."""
+        return FullBatch(self.noise_multiplier, self.steps).separation("replace")
+
+    def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
+        """See `Mechanism`."""
+        return ("batches of a fixed size, drawn anew in each step without replacement; independent steps",)
+
+    def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
+        """See `Mechanism`: 64 random bits for each step."""
+        from leakcore.mechanisms.fixed_batch_sampler import sample_losses
+
+        sigma = np.broadcast_to(np.asarray(self.noise_multiplier, dtype=np.float64), (self.steps,))
+        rate = np.full(self.steps, self.batch_size / self.dataset_size)
+        return sample_losses(sigma, rate, num_samples, under, seed, first_sample)

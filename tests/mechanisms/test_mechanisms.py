@@ -1,0 +1,157 @@
+"""Mechanisms: against references, against each other, what is refused, and what results say of them."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from leakcore import accounting, bounds, mechanisms
+
+DELTA = 1e-5
+SHUFFLED = mechanisms.Shuffled(1.0, 10, 1)
+
+
+def test_three_numbers_stand_for_poisson_sampling():
+    training = mechanisms.Poisson(1.0, 0.01, 100)
+    assert accounting.epsilon(training, delta=DELTA) == accounting.epsilon(1.0, 0.01, 100, delta=DELTA)
+    assert bounds.reconstruction(training, kappa=0.1) == bounds.reconstruction(1.0, 0.01, 100, kappa=0.1)
+    assert bounds.membership(training, fpr=0.1) == bounds.membership(1.0, 0.01, 100, fpr=0.1)
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+def test_a_composition_of_gaussians_is_a_gaussian(adjacency):
+    parts = mechanisms.FullBatch(2.0, 4) @ mechanisms.FullBatch(3.0, 9)
+    mu = math.sqrt(4 / 4 + 9 / 9) * (2.0 if adjacency == "replace" else 1.0)
+    wanted = accounting.epsilon(mechanisms.GDP(mu), delta=DELTA).value
+    assert accounting.epsilon(parts, delta=DELTA, adjacency=adjacency).value == pytest.approx(wanted, rel=1e-9)
+
+
+def test_a_gaussian_composed_on_the_lattice_keeps_its_value():
+    # The claim that says nothing has no closed form together with another mechanism.
+    nothing = mechanisms.ApproximateDP(0.0, 0.0)
+    both = accounting.epsilon(mechanisms.GDP(1.0) @ nothing, delta=DELTA)
+    alone = accounting.epsilon(mechanisms.GDP(1.0), delta=DELTA).value
+    assert both.interval[0] - 1e-9 <= alone <= both.interval[1] + 1e-9
+    assert both.interval[1] - both.interval[0] < 1e-5
+
+
+def test_shuffled_batches_are_bracketed_and_poisson_is_named():
+    training = mechanisms.Shuffled(0.7, 100, 1)
+    spent = accounting.epsilon(training, delta=DELTA)
+    low, high = spent.interval
+    assert spent.value == high == pytest.approx(accounting.epsilon(0.7, 1.0, 1, delta=DELTA).value)
+    assert spent.poisson_claim == accounting.epsilon(0.7, 0.01, 100, delta=DELTA).value
+    assert spent.poisson_claim < low < high
+    assert (spent.kind, spent.method, spent.adjacency) == ("upper", "bracket", "zero-out")
+    bound = bounds.reconstruction(training, kappa=[0.01, 0.1])
+    assert (bound.poisson_claim < bound.interval[0]).all()
+    assert (bound.interval[0] < bound.value).all()
+
+
+@pytest.mark.parametrize(("sigma", "batches"), [(0.5, 4), (1.0, 10), (1.0, 1000)])
+def test_the_lower_bound_of_shuffling_is_reached_by_a_test(sigma, batches):
+    """The power of "M > c" on the very data sets, by its distribution functions, is no more than the lower bound's."""
+    lower = accounting.epsilon(mechanisms.Shuffled(sigma, batches, 1), delta=DELTA).interval[0]
+
+    def above(c, mean):
+        return -np.expm1(stats.norm.logcdf((c - mean) / sigma) + (batches - 1) * stats.norm.logcdf(c / sigma))
+
+    c = np.linspace(0.0, 2.0 + 10.0 * sigma, 4001)
+    power, level = above(c, 2.0), above(c, 1.0)
+    claimed = np.log(np.maximum(power - DELTA, 1e-300) / level).max()
+    assert claimed <= lower + 1e-6
+    assert claimed > 0.9 * lower  # one threshold does nearly as well as the likelihood ratio
+
+
+def test_fixed_batches_are_accounted_exactly():
+    training = mechanisms.FixedSize(1.0, 10, 1000, 100)
+    spent = accounting.epsilon(training, delta=DELTA)
+    assert spent.adjacency == "replace"
+    assert spent.interval[1] - spent.interval[0] < 1e-4
+    at = accounting.delta(training, epsilon=spent.value).value
+    assert at == pytest.approx(DELTA, rel=1e-3)
+    # Full batches leak more, and half of the rows more than a hundredth of them.
+    more = accounting.epsilon(mechanisms.FixedSize(1.0, 500, 1000, 100), delta=DELTA).value
+    assert spent.value < more < accounting.epsilon(mechanisms.FixedSize(1.0, 1000, 1000, 100), delta=DELTA).value
+
+
+@pytest.mark.parametrize(
+    "training", [mechanisms.FixedSize(1.0, 10, 100, 20), mechanisms.ApproximateDP(1.0, 1e-3)], ids=["fixed", "claim"]
+)
+def test_exact_and_certified_bounds_agree(training):
+    kappa = [0.01, 0.1, 0.5]
+    exact = bounds.reconstruction(training, kappa=kappa)
+    sampled = bounds.reconstruction(training, kappa=kappa, method="certified", num_samples=200_000, seed=2)
+    assert (exact.interval[0] <= sampled.interval[1]).all()
+    assert (sampled.interval[0] <= exact.interval[1]).all()
+    assert exact.assumptions.adjacency == sampled.assumptions.adjacency
+
+
+def test_a_claim_gives_what_it_says():
+    claim = mechanisms.ApproximateDP(1.5, 1e-6)
+    assert accounting.epsilon(claim, delta=1e-6).value == pytest.approx(1.5, abs=1e-9)
+    assert accounting.epsilon(claim, delta=1e-7).value == math.inf
+    assert accounting.epsilon(claim, delta=1e-3).value < 1.5
+    # Twice (1.5, 1e-6) is no more than (3, 2e-6), by basic composition.
+    assert accounting.epsilon(claim @ claim, delta=2e-6).value <= 3.0 + 1e-3
+    assert bounds.reconstruction(claim, kappa=0.1).value == pytest.approx(0.1 * math.exp(1.5) + 1e-6, rel=1e-9)
+
+
+@pytest.mark.parametrize("scheme", [mechanisms.Shuffled(1.0, 20, 3), mechanisms.FixedSize(1.0, 10, 1000, 50)])
+def test_noise_is_calibrated_for_any_scheme(scheme):
+    noise = accounting.noise_multiplier(scheme, epsilon=2.0, delta=DELTA).value
+    assert accounting.epsilon(scheme.with_noise(noise), delta=DELTA).value <= 2.0 + 1e-9
+    assert accounting.epsilon(scheme.with_noise(0.99 * noise), delta=DELTA).value > 2.0
+
+
+def test_a_loss_gives_its_profile_in_either_direction():
+    training = mechanisms.Poisson(1.0, 0.1, 10)
+    spent = [training.loss(direction).epsilon(DELTA)[1] for direction in ("remove", "add")]
+    assert max(spent) == pytest.approx(accounting.epsilon(training, delta=DELTA).value, rel=1e-9)
+    low, high = training.loss("remove").delta(max(spent))
+    assert low <= DELTA * (1.0 + 1e-6)
+    assert high == pytest.approx(DELTA, rel=1e-6)
+
+
+def test_samples_of_a_composition_are_those_of_its_parts():
+    both = mechanisms.FullBatch(2.0, 4) @ mechanisms.GDP(1.0)
+    drawn = both.sample_log_ratio(100_000, "alternative", 5, 0)
+    mu = math.sqrt(1.0 + 1.0)
+    # N(μ²/2, μ²): a Kolmogorov–Smirnov test at p = 1e-4.
+    assert stats.kstest(drawn, stats.norm(0.5 * mu * mu, mu).cdf).pvalue > 1e-4
+
+
+def test_mechanisms_are_equal_by_value_and_survive_json():
+    one = mechanisms.Poisson([1.0, 2.0], 0.1, 2)
+    assert one == mechanisms.Poisson(np.array([1.0, 2.0]), 0.1, 2)
+    assert one != mechanisms.Poisson([1.0, 2.0], 0.2, 2)
+    assert mechanisms.Poisson.from_dict(one.to_dict()) == one
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: mechanisms.Shuffled(0.0, 10, 1), "noise_multiplier"),
+        (lambda: mechanisms.Shuffled(1.0, 0, 1), "batches"),
+        (lambda: mechanisms.FixedSize(1.0, 1, 2, 3) @ mechanisms.GDP(1.0, claimed_under="add-remove"), "`parts` must"),
+        (
+            lambda: accounting.epsilon(mechanisms.Shuffled(1.0, 10, 1), delta=DELTA, adjacency="add-remove"),
+            "`adjacency`",
+        ),
+        (lambda: accounting.epsilon(SHUFFLED, delta=DELTA, method="rdp"), "`method` must be"),
+        (lambda: bounds.reconstruction(SHUFFLED, kappa=0.1, method="pld"), "`method` must be"),
+    ],
+)
+def test_what_is_not_proved_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_mechanism_takes_the_place_of_all_three_numbers():
+    with pytest.raises(TypeError, match="`steps` must be left out"):
+        accounting.epsilon(mechanisms.GDP(1.0), steps=3, delta=DELTA)
+    with pytest.raises(TypeError, match="`sample_rate` must be passed"):
+        accounting.epsilon(1.0, delta=DELTA)
+    with pytest.raises(TypeError, match="noise_multiplier"):
+        accounting.noise_multiplier(mechanisms.GDP(1.0), epsilon=1.0, delta=DELTA)
