@@ -1,4 +1,4 @@
-"""Batches of a fixed size, drawn anew in each step without replacement."""
+"""Batches of a fixed size, drawn again in each step without replacement."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class FixedSize(Mechanism):
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
         """See `Mechanism`."""
-        return ("batches of a fixed size, drawn anew in each step without replacement; independent steps",)
+        return ("batches of a fixed size, drawn again in each step without replacement; independent steps",)
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
         """See `Mechanism`: 64 random bits for each step."""

@@ -184,7 +184,7 @@ class Loss:
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Composition(Mechanism):
-    """Several mechanisms that are released together, each of which may depend on what the ones before it released.
+    """Several mechanisms that are released together. Each may depend on what the ones before it released.
 
     Adaptive composition multiplies dominating pairs (Zhu, Dong and Wang 2022, Theorem 10).
 

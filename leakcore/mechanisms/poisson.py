@@ -188,9 +188,9 @@ def replaced(loss: PrivacyLoss) -> Sides:
     more: list[AtomLaw] = []
     if loss.log_no_escape != 0.0:
         # With σ = 0 a sampled row is seen for certain, whichever of the two it is.
-        seen = math.log(-math.expm1(loss.log_no_escape))
+        revealed = math.log(-math.expm1(loss.log_no_escape))
         rest = np.array([loss.log_no_escape])
-        more.append(AtomLaw.of(rest, rest, (seen, seen)))
+        more.append(AtomLaw.of(rest, rest, (revealed, revealed)))
     both = sides_of(PrivacyLoss(loss.groups, loss.gaussian_variance))
     upper, lower = (
         tuple(_replacement_of(law.group) for law in laws if isinstance(law, SampledStep)) + tuple(more)

@@ -36,13 +36,13 @@ def reconstruction(
         sample_rate: q_t in [0, 1]; likewise. None with a mechanism.
         steps: T ≥ 0. None with a mechanism.
         kappa: κ in (0, 1], a float or an array; 1/n for n equally likely candidates.
-        log_kappa: log κ instead, for priors too small for a float.
+        log_kappa: log κ, for priors too small for a float.
         method: a name or an object of `bounds.methods`; an object holds its own options.
         num_samples: for a method that samples, like the next four.
         confidence: likewise.
         seed: likewise.
         device: where "monte-carlo" and "certified" draw: "cpu", "cuda" or "cuda:N".
-        executor: maps shards of samples; the result is the same.
+        executor: maps shards of samples.
 
     Returns:
         `ReconstructionBound` of kind "upper" ("estimate" for "monte-carlo" and "dkw-bennett").
