@@ -55,7 +55,7 @@ def test_no_noise_is_enough_where_delta_allows_every_sample() -> None:
 
 
 @pytest.mark.slow
-def test_little_noise_is_found_beside_what_cannot_be_told() -> None:
+def test_little_noise_is_found_next_to_noise_that_cannot_be_judged() -> None:
     result = accounting.noise_multiplier(epsilon=300.0, delta=1e-5, sample_rate=0.1, steps=10).value
     assert accounting.epsilon(result, 0.1, 10, delta=1e-5).value <= 300.0
     assert accounting.epsilon(result * (1 - 1e-6), 0.1, 10, delta=1e-5).value > 300.0
@@ -70,7 +70,7 @@ def test_bad_targets() -> None:
         accounting.noise_multiplier(epsilon=1.0, delta=1e-5, sample_rate=1.5, steps=1)
 
 
-def test_noise_beside_rare_large_losses() -> None:
+def test_noise_with_rare_large_losses() -> None:
     result = accounting.noise_multiplier(epsilon=0.01, delta=1e-10, sample_rate=1e-4, steps=500)
     assert accounting.epsilon(result.value, 1e-4, 500, delta=1e-10).value <= 0.01
     # Fourier inversion does not serve here, so the search ends a little above the least noise, and says so.

@@ -15,7 +15,7 @@ def _net(seed=0):
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5), nn.Tanh(), nn.Linear(5, 3))
 
 
-def test_layer_gradients_are_those_of_autograd():
+def test_layer_gradients_match_autograd():
     model = _net()
     x, y = torch.rand(5, 1, 6, 6), torch.tensor([0, 1, 2, 1, 0])
     result = attributes.layer_gradients(model, x, y)

@@ -88,7 +88,7 @@ def test_clipbkd_takes_the_least_likely_class_of_a_clean_model():
 
 
 @pytest.mark.parametrize("layers", [(64, 8, 2), (64, 1)])
-def test_losses_are_those_of_the_modules(layers):
+def test_losses_match_the_modules(layers):
     ensemble = dpsgd.Ensemble(
         dpsgd.Network(layers, "relu", dtype="float64"),
         noise_multiplier=1.0,
@@ -109,7 +109,7 @@ def test_losses_are_those_of_the_modules(layers):
     np.testing.assert_allclose(result[1], wanted, rtol=1e-9)
 
 
-def test_scores_are_those_of_training_with_and_without_the_poison():
+def test_scores_match_training_with_and_without_the_poison():
     poisoned = poisoning.ClipBKD().poison(X, Y, k=2, adjacency="replace")
     ensemble = _ensemble(noise_multiplier=1.0, initialisation="per-run", sample_rate=0.5)
     scores = poisoning.poisoning_scores(ensemble, poisoned, trials=range(30, 35))

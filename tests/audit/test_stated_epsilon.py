@@ -56,6 +56,6 @@ def test_then_full_batches() -> None:
     assert any("every row in every batch" in note for note in result.assumptions.notes)
 
 
-def test_noise_whose_square_is_no_float_ends_nothing() -> None:
+def test_noise_whose_square_is_not_a_float_ends_nothing() -> None:
     result = proved_epsilon(np.array([1.0, 1e160]), 0.5, 2, delta=1e-5)
     assert 0.0 < result.value <= accounting.epsilon(1.0, 1.0, 1, delta=1e-5).value * (1 + 1e-9)

@@ -128,7 +128,7 @@ def test_tricks_with_csv_are_refused(content: bytes, message: str, tmp_path: Pat
     assert str(refused.value).isprintable()
 
 
-def test_a_device_and_a_folder_are_no_files(tmp_path: Path) -> None:
+def test_a_device_and_a_folder_are_not_files(tmp_path: Path) -> None:
     (tmp_path / "f.npz").mkdir()
     (tmp_path / "f.csv").symlink_to("/dev/zero")
     (tmp_path / "f.safetensors").symlink_to("/dev/zero")

@@ -236,7 +236,7 @@ def test_fork_after_opening_and_work_in_both(tmp_path: Path) -> None:
     assert folder(tmp_path).get_or_run("b", never) == {"v": 2}
 
 
-def test_a_folder_removed_meanwhile_is_made_anew(tmp_path: Path) -> None:
+def test_a_folder_removed_meanwhile_is_made_again(tmp_path: Path) -> None:
     import shutil
 
     pieces = folder(tmp_path)

@@ -127,7 +127,7 @@ def test_damage_is_refused_and_not_touched(tmp_path: Path, name: str, damage: Ca
     assert snapshot(tmp_path) == before
 
 
-def test_a_damaged_piece_removed_is_computed_anew(tmp_path: Path) -> None:
+def test_a_damaged_piece_removed_is_computed_again(tmp_path: Path) -> None:
     folder(tmp_path).get_or_run("piece", lambda: {"hits": 7})
     (tmp_path / "partial" / "audit" / "piece.json").unlink()
     assert folder(tmp_path).get_or_run("piece", lambda: {"hits": 7}) == {"hits": 7}
@@ -267,7 +267,7 @@ def test_a_report_that_is_not_ours_is_not_overwritten(tmp_path: Path) -> None:
             require_ours(tmp_path, "report.json")
 
 
-def test_a_copy_under_another_name_is_no_other_piece(tmp_path: Path) -> None:
+def test_a_copy_under_another_name_is_not_another_piece(tmp_path: Path) -> None:
     pieces = PartialResults(tmp_path, "audit", {"a": 1})
     pieces.get_or_run("one", lambda: {"value": 1})
     pieces.get_or_run("two", lambda: {"value": 2})

@@ -29,13 +29,13 @@ def test_values_outside_the_range_are_named(validator: Callable[..., Any], value
 
 
 @pytest.mark.parametrize("value", ["1", None, True, 1 + 2j])
-def test_what_is_no_real_number_is_a_type_error(value: object) -> None:
+def test_what_is_not_a_real_number_is_a_type_error(value: object) -> None:
     with pytest.raises(TypeError, match=r"sigma=.*: must be a real number"):
         check.positive(sigma=value)
 
 
 @pytest.mark.parametrize("value", [1.0, "3", True])
-def test_what_is_no_integer_is_a_type_error(value: object) -> None:
+def test_what_is_not_an_integer_is_a_type_error(value: object) -> None:
     with pytest.raises(TypeError, match=r"steps=.*: must be an integer"):
         check.integer(steps=value)
 

@@ -184,7 +184,7 @@ def test_a_private_file_behind_links_stays_private_and_linked(tmp_path: Path) ->
         write_atomically(tmp_path / "loop", "x")
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     (tmp_path / "report.json").mkdir()
     with pytest.raises(CannotWrite, match=r"report\.json: cannot be written \(Is a directory\)"):
         write_atomically(tmp_path / "report.json", "x")
@@ -232,7 +232,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     assert left(tmp_path) == []
 
 
-def test_a_file_system_that_syncs_no_folders_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_syncs_no_folders_causes_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.fsync
 
     def fsync(handle: int) -> None:

@@ -211,7 +211,7 @@ def test_calibrate_refuses_what_no_noise_reaches() -> None:
     assert "blind guess" in err
 
 
-def test_attack_prints_success_beside_the_bound() -> None:
+def test_attack_prints_success_next_to_the_bound() -> None:
     code, out, _ = run(
         "attack",
         "prior-aware",
@@ -284,7 +284,7 @@ def test_reproduce_refuses_a_name_and_a_missing_data_set(tmp_path: Path, monkeyp
     assert "LEAKCORE_DATA" in err
 
 
-def test_reproduce_prints_the_papers_numbers_beside_ours(tmp_path: Path) -> None:
+def test_reproduce_prints_the_papers_numbers_and_ours(tmp_path: Path) -> None:
     code, out, _ = run("reproduce", "reconstruction-fig11", "--out", str(tmp_path), "--quiet")
     assert code == 0
     assert "stated" in out

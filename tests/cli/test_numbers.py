@@ -132,7 +132,7 @@ def test_numbers_that_training_cannot_take_are_refused_by_their_options(option: 
     assert done.faults(option) == [], done
 
 
-def test_an_epsilon_whose_exponential_is_no_float_is_refused_by_its_option(place: Path) -> None:
+def test_an_epsilon_whose_exponential_is_not_a_float_is_refused_by_its_option(place: Path) -> None:
     done = outcome(["audit", "--sweep=", *GAME[2:], "--epsilon", "1e9"], place / "out")
     shutil.rmtree(place / "out", ignore_errors=True)
     assert done.code == 2, done

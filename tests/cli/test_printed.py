@@ -30,7 +30,7 @@ def printed(*arguments: str) -> str:
     return done.output
 
 
-def test_the_bound_beside_an_attack_is_rounded_up_and_its_interval_outwards(tmp_path: Path) -> None:
+def test_the_bound_next_to_an_attack_is_rounded_up_and_its_interval_outwards(tmp_path: Path) -> None:
     for epsilon in ("1", "2", "3", "4", "5"):
         out = tmp_path / epsilon
         text = printed(*GAME, "--epsilon", epsilon, "--out", str(out), "--quiet")
@@ -92,7 +92,7 @@ def test_label_bounds_say_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("form", ["scores", "trace"])
-def test_a_file_that_is_no_path_is_bad_input(form: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_path_is_bad_input(form: str, tmp_path: Path) -> None:
     for value in ("3", '"a\\u0000b"'):
         (tmp_path / "audit.toml").write_text(f"[{form}]\nfile = {value}\n")
         result = CliRunner().invoke(main, ["audit", "--config", str(tmp_path / "audit.toml")])

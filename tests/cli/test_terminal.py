@@ -270,7 +270,7 @@ def test_bars_move_the_cursor_and_their_names_do_not(capsys: pytest.CaptureFixtu
     assert "\\u001b]0;owned" in text
 
 
-def test_an_ascii_terminal_is_no_way_around() -> None:
+def test_an_ascii_terminal_is_not_a_way_around() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "leakcore", "bound", "--steps", "\x1b]0;owned\x07σ"], capture_output=True, check=False,
         env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONPATH": ":".join(sys.path)},

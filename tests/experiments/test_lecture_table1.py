@@ -30,7 +30,7 @@ def test_the_printed_bounds(setting: TableCell, factor: float) -> None:
 
 
 @pytest.mark.slow
-def test_the_table_measures_every_defence_beside_its_bound(tmp_path: Path) -> None:
+def test_the_table_measures_every_defence_and_prints_its_bound(tmp_path: Path) -> None:
     result = experiments.run("lecture-table1", scale="tiny", out=tmp_path)
     assert (tmp_path / "lecture-table1.png").read_bytes().startswith(b"\x89PNG")
     panels = {p.title.split(":")[0]: {s.name.split(" ")[0]: s.y for s in p.series} for p in result.panels}

@@ -153,7 +153,7 @@ def test_archives_that_unfold_beyond_measure_are_refused(name: str, data: object
     assert done.stdout.startswith("refused"), done.stdout
 
 
-def test_what_numpy_says_of_text_in_numbers_is_no_warning() -> None:
+def test_what_numpy_says_of_text_in_numbers_is_not_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for data in corpus("purchase"):

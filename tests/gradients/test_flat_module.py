@@ -123,7 +123,7 @@ class _Dropping(nn.Module):
         return self.last(nn.functional.dropout(self.first(x).tanh(), 0.5, self.training))
 
 
-def test_dropout_that_is_no_layer_is_noticed() -> None:
+def test_dropout_that_is_not_a_layer_is_noticed() -> None:
     torch.manual_seed(0)
     model, x, y = _Dropping().train(), torch.rand(3, 4), torch.tensor([0, 1, 1])
     g = inversion.gradient(model.eval(), x, y)

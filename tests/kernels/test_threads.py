@@ -39,7 +39,7 @@ def test_a_forked_child_computes_the_same():
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
 
 
-def test_callers_beside_each_other_compute_the_same():
+def test_callers_at_the_same_time_compute_the_same():
     """Several sizes: their partial sums lie in memory that one call leaves to the next."""
     rows = [ROWS, ROWS.reshape(300, 4000), ROWS[:, :90_000].reshape(80, 4500), ROWS.reshape(2400, 500)]
 

@@ -93,7 +93,7 @@ def test_the_derived_bound_is_above_and_not_far_above(m: int, d: int) -> None:
     assert measured.layers["hidden"] <= bound.hidden_part
 
 
-def test_it_is_no_ground_for_noise() -> None:
+def test_it_does_not_justify_noise() -> None:
     measured = leakage.l1_sensitivity(_mlp(), *_data())
     with pytest.raises(ValueError, match="kind 'lower'"):
         laplace.noise_scale(measured, 1.0)

@@ -34,7 +34,7 @@ def _small():
 
 
 @pytest.mark.parametrize("memory", [1, 2**28])
-def test_the_norms_are_those_of_the_full_jacobian(memory):
+def test_the_norms_match_the_full_jacobian(memory):
     model, x, y = _small(), torch.rand(3, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 2, 1])
     measured = leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(memory=memory))
     assert measured.layers == ("0", "4", "6")

@@ -45,7 +45,7 @@ def test_one_steps_loss_has_full_relative_accuracy(sigma: float, rate: float, z:
 @pytest.mark.parametrize(
     ("sigma", "rate", "theta"), [(1.0, 0.1, 2.0), (0.3, 0.01, 1.5), (5.0, 0.9, -3.0), (0.7, 0.5, 0.0)]
 )
-def test_cumulants_are_those_of_the_tilted_law(sigma: float, rate: float, theta: float) -> None:
+def test_cumulants_match_the_tilted_law(sigma: float, rate: float, theta: float) -> None:
     group = StepGroup(sigma, rate, 1)
 
     def moment(power: int) -> float:

@@ -21,7 +21,7 @@ def _least(answer: float, *gaps: tuple[float, float], guess: float = 10.0) -> tu
 
 
 @pytest.mark.parametrize("gap", [(1.3, 2.0), (0.5, 0.8), (4.9, 7.01), (9.0, 11.0), (1.0000001, 1.001)])
-def test_a_gap_beside_the_answer_is_stepped_across(gap: tuple[float, float]) -> None:
+def test_a_gap_next_to_the_answer_is_stepped_across(gap: tuple[float, float]) -> None:
     value, below = _least(1.0, gap)
     assert value == pytest.approx(1.0, rel=2e-9)
     assert below == pytest.approx(1.0, rel=2e-9)

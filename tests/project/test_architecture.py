@@ -185,7 +185,7 @@ def test_folders_are_small(folder: Path) -> None:
     assert len(files) <= 16, "a folder holds at most 16 files: open a folder inside it, or a new room"
 
 
-def test_reference_is_no_hot_path() -> None:
+def test_reference_is_not_a_hot_path() -> None:
     assert [
         _name(p) for p in _files() if _room(p) != "reference" and any(i.room == "reference" for i in _imports(p))
     ] == []

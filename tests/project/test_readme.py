@@ -64,7 +64,7 @@ def test_every_make_target_named_exists() -> None:
     assert set(re.findall(r"(?:^\$ |`)make ([a-z-]+)", README.read_text(encoding="utf-8"), re.MULTILINE)) <= targets
 
 
-def test_the_two_lines_for_opacus_are_those_of_the_example() -> None:
+def test_the_two_lines_for_opacus_match_the_example() -> None:
     readme = README.read_text(encoding="utf-8")
     example = (README.parent / "examples" / "opacus_digits.py").read_text(encoding="utf-8")
     match = re.search(r"^with leakcore\.record\(.*$", readme, re.MULTILINE)

@@ -17,6 +17,7 @@ def test_no_refused_word_outside_the_folders_that_are_not_clean_yet() -> None:
         ("a.py", "def f():\n    found = 1\n    return found\n", ["found"]),
         ("a.py", "def f(kept):\n    return kept\n", ["kept"]),
         ("a.py", "class A:\n    given: int\n", []),
+        ("a.py", "def test_a_sum_beside_its_bound() -> None: ...\n", ["beside"]),
         ("a.py", "rows = network.found\n", []),
         ("a.py", '"""This is no proof."""\n', ["is no"]),
         ("a.py", "x = 1  # those beside it\n", ["beside"]),

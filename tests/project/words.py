@@ -64,7 +64,7 @@ def uses(path: str, text: str, words: Words) -> Iterator[Use]:
 
 
 def _names(path: str, text: str, words: Words) -> Iterator[Use]:
-    """Variables and parameters; fields and functions are another matter."""
+    """Variables and parameters, not fields; phrases in names of functions and classes."""
     tree = ast.parse(text)
     fields = {id(part.target) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
               for part in node.body if isinstance(part, ast.AnnAssign)}  # fmt: skip
@@ -74,6 +74,8 @@ def _names(path: str, text: str, words: Words) -> Iterator[Use]:
             name = node.id
         elif isinstance(node, ast.arg):
             name = node.arg
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield from _phrases(path, node.name.replace("_", " "), node.lineno, words)
         if name in words.names:
             yield Use(path, node.lineno, name, words.names[name])
 

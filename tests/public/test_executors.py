@@ -209,7 +209,7 @@ def test_every_measure_by_layer(pool: ProcessPoolExecutor) -> None:
         lambda e: leakage.by_layer(models.mlp((3, 2)), np.ones((4, 3), np.float32), [0, 1, 0, 1], executor=e),
     ],
 )
-def test_what_is_no_executor_is_named_before_any_work(call: Callable[[Any], Any]) -> None:
+def test_what_is_not_an_executor_is_named_before_any_work(call: Callable[[Any], Any]) -> None:
     with pytest.raises(TypeError, match=r"executor=4: must be a concurrent\.futures\.Executor, or None"):
         call(4)
 
@@ -235,7 +235,7 @@ class Direct(Executor):
         self.out[number].set_result(value)
 
 
-def test_at_most_so_many_jobs_are_out_and_the_rest_is_called_off() -> None:
+def test_a_limited_number_of_jobs_is_out_and_the_rest_is_cancelled() -> None:
     executor = Direct()
     asked: list[int] = []
 

@@ -220,7 +220,7 @@ def test_every_bent_argument(name: str) -> None:
                 raise
 
 
-def test_dataclasses_that_are_exempt_are_no_inputs() -> None:
+def test_dataclasses_that_are_exempt_are_not_inputs() -> None:
     for name in EXEMPT:
         if EXEMPT[name].startswith("what a function returns"):
             assert dataclasses.is_dataclass(resolve(name)) or isinstance(resolve(name), type), name

@@ -66,7 +66,7 @@ def test_what_the_environment_says_is_part_of_it(name: str, value: str, said: An
     }
 
 
-def test_threads_are_no_part_of_it() -> None:
+def test_threads_are_not_part_of_it() -> None:
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "LEAKCORE_NUM_THREADS")
     assert json.loads(_run(_ASK, **dict.fromkeys(names, "2")).stdout) == kernels.arithmetic()
 

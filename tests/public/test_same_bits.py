@@ -181,7 +181,7 @@ def test_a_cell_gives_the_bits_of_the_first(cell):
     assert {name for name in ENTRIES if first[name] != other[name]} == set()
 
 
-def test_runs_shared_out_among_cells_are_those_of_one():
+def test_runs_divided_among_cells_match_one_cell():
     """The first runs here, the rest on another number of threads and, where there is one, another tier."""
     here, elsewhere = (_in_cell(*cell, "everything()") for cell in (CELLS[0], CELLS[-1]))
     (first, hits), (rest, more) = here["first"], elsewhere["rest"]

@@ -44,7 +44,7 @@ def test_a_batch_is_matched_row_by_row():
     assert np.isnan(broken.mse).all()
 
 
-def test_a_digit_from_the_reconstruction_papers_mlp_and_the_closed_form_beside_it():
+def test_a_digit_from_the_reconstruction_papers_mlp_and_its_closed_form():
     digits = datasets.digits()
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), models.digits_mlp())

@@ -100,7 +100,7 @@ def test_honest_gradients_always_fit(dtype: torch.dtype, classes: int) -> None:
         assert (exact.labels == y.numpy())[exact.determined].all()
 
 
-def test_contradicting_proofs_are_no_proof() -> None:
+def test_contradicting_proofs_prove_nothing() -> None:
     one = labels.last_layer(np.eye(4), np.array([0.1, -0.1, 0.1, -0.1]), noise=labels.Noise(0))
     other = labels.last_layer(np.eye(4), -np.full(4, 0.1), noise=labels.Noise(0))
     assert one.kind == other.kind == "lower"

@@ -35,7 +35,7 @@ def test_canaries_are_as_long_as_rows_and_nearly_orthogonal() -> None:
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
-def test_scores_are_those_of_a_run_on_the_included_canaries(rate: float) -> None:
+def test_scores_match_a_run_on_the_included_canaries(rate: float) -> None:
     points, labels = membership.canaries(_ROWS, 3, count=9, seed=2)
     ensemble = _ensemble(sample_rate=rate)
     play = membership.play_canaries(ensemble, _ROWS, _LABELS, points, labels, runs=range(4, 7))

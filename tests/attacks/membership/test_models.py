@@ -18,7 +18,7 @@ def _ensemble(noise=0.0, **more):
     return flat.ensemble((30, 2), noise_multiplier=noise, **settings)
 
 
-def test_coins_are_fair_and_those_of_a_run():
+def test_coins_are_fair_and_a_runs_own():
     tossed = membership.coins(400, 100, seed=1)
     assert stats.binomtest(int(tossed.sum()), tossed.size, 0.5).pvalue > 0.001
     np.testing.assert_array_equal(membership.coins(range(30, 35), 100, seed=1), tossed[30:35])
@@ -65,7 +65,7 @@ def test_overfitted_models_give_their_rows_away_and_the_likelihood_ratio_knows_b
     assert proof.value > 0
 
 
-def test_the_scores_are_those_of_two_gaussians():
+def test_the_scores_match_two_gaussians():
     rng = np.random.default_rng(0)
     reference, there = rng.exponential(size=(50, 4)), rng.random((50, 4)) < 0.5
     losses = rng.exponential(size=(3, 4))

@@ -273,7 +273,7 @@ def test_a_callers_worker_keeps_its_torch_threads() -> None:
         assert executor.submit(torch.get_num_threads).result() == 2
 
 
-def test_what_is_no_network_or_shape_is_named() -> None:
+def test_what_is_not_a_network_or_shape_is_named() -> None:
     run, _, labels = _run()
     with pytest.raises(TypeError, match="module is a function"):
         attacks.FrozenEmbedding(lambda x: x, (7,))

@@ -75,7 +75,7 @@ def test_what_is_wrong_is_named_with_section_key_value_and_what_is_allowed(
     assert not list((tmp_path / "out").glob("report.*"))
 
 
-def test_a_file_that_is_no_configuration_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_configuration_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in run("--config", tmp_path / "none.toml").output
     path = tmp_path / "huge.toml"
     path.write_bytes(b"#" * (toml_file.LARGEST + 1))

@@ -55,7 +55,7 @@ def test_wrong_types_are_named() -> None:
         defenses.parse(3)  # type: ignore[arg-type]
 
 
-def test_clipped_gradients_are_those_of_torch() -> None:
+def test_clipped_gradients_match_torch() -> None:
     config = audit.AuditConfig(**{**SMALL, "hidden": (6, 5), "activation": "tanh", "max_grad_norm": 0.3})
     game = defense_game._DefendedGame(config, 1.0, None)
     theta, candidates, _ = game.start(3, 2)

@@ -27,7 +27,7 @@ def study() -> layer_section.LayerStudy:
     return layer_section.study(audit.AuditConfig(**SMALL), 2.0, NOWHERE, lambda *_: None)
 
 
-def test_each_layer_stands_beside_its_null(study: layer_section.LayerStudy) -> None:
+def test_each_layer_stands_next_to_its_null(study: layer_section.LayerStudy) -> None:
     assert [study.name(i) for i in range(2)] == ["layer 1 (64→10)", "layer 2 (10→10)"]
     assert study.measures.parameters == (650, 110)
     assert not study.measures.sensitivity.probes

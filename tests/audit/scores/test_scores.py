@@ -63,7 +63,7 @@ def test_scores_that_say_nothing_prove_nothing() -> None:
     assert max(above.values()) <= stats.binom.ppf(0.999, 200, 0.05)
 
 
-def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_held_against_it() -> None:
+def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_compared_with_it() -> None:
     plain = audit.from_scores(INSIDE, OUTSIDE, claimed_epsilon=0.1, adjacency="add-remove")
     assert (plain.epsilon.kind, plain.epsilon.confidence, plain.gate) == ("estimate", None, None)
     assert plain.passed
@@ -148,7 +148,7 @@ def test_the_area_is_printed_with_an_interval_that_holds_its_own() -> None:
         assert f"{match[1]}–{match[2]}" in report.to_text()
 
 
-def test_what_claims_and_limits_are_held_against_is_said_with_its_own_confidence() -> None:
+def test_what_claims_and_limits_are_compared_with_is_said_with_its_own_confidence() -> None:
     def said(**arguments: Any) -> list[str]:
         report = audit.from_scores(INSIDE, OUTSIDE, adjacency="add-remove", **arguments)
         return [line for line in report.assumptions() if "fail_above" in line]

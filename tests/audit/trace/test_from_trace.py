@@ -225,7 +225,7 @@ def test_the_prior_that_was_asked_for_keeps_its_bound_where_candidates_are_too_f
         audit.from_trace(trace, num_candidates=2**53 + 1)
 
 
-def test_what_claims_and_limits_are_held_against_is_said_with_its_own_confidence() -> None:
+def test_what_claims_and_limits_are_compared_with_is_said_with_its_own_confidence() -> None:
     trace = _simulated(np.arange(60) < 30, sigma=2.0)
     (said,) = [line for line in audit.from_trace(trace, coins=True, confidence=0.9).assumptions() if "limit" in line]
     assert "by what coins prove at 99.9%: chance does that to a correct run with probability at most 0.001." in said
@@ -263,7 +263,7 @@ def test_the_area_is_printed_with_an_interval_that_holds_its_own() -> None:
         assert high <= float(result[2])
 
 
-def test_one_batch_is_no_batches() -> None:
+def test_one_batch_is_not_several() -> None:
     trace = _simulated(np.arange(12) < 6, sigma=2.0, steps=1, rate=1.0)
     report = audit.from_trace(trace)
     assert "was in 1 batch, its gradient" in report.findings()[-1]

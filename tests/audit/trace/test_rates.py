@@ -224,7 +224,7 @@ def test_a_row_that_no_batch_held_is_not_exposed() -> None:
     assert not {e.candidate for e in report.exposed} & set(unused.tolist())
 
 
-def test_members_recognised_in_batches_are_held_against_what_sampling_allows() -> None:
+def test_members_recognised_in_batches_are_compared_with_what_sampling_allows() -> None:
     """Of 700 rows a tenth is picked in one step at q = 0.1. A rate among these alone is above the bound for members
     whether picked or not, in a run that is as recorded: fixed seed.
     """
@@ -252,7 +252,7 @@ def _recognised(*, sigma: float, steps: int, rate: float, members: int) -> audit
     return audit.from_trace(Trace(**{**vars(trace), "members": trace.times_seen > 0, "members_given": False}))
 
 
-def test_a_rate_stands_beside_the_bound_that_it_is_held_against(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rate_stands_next_to_the_bound_that_it_is_compared_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """σ = 0.6 in one step at q = 0.3: naming rows that were picked is above the bound of all rows, and below thrice it.
     The table, the sentences, the verdict and the figure print the same number, and what it is.
     """

@@ -39,7 +39,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["audit", "--quiet", *map(str, arguments)])
 
 
-def test_bounds_are_those_of_all_steps() -> None:
+def test_bounds_match_all_steps() -> None:
     report = audit.from_trace(sampled())
     assert report.epsilon.value == accounting.epsilon(2.0, 0.3, 80, delta=DELTA).value
     replaced = accounting.epsilon(2.0, 0.3, 80, delta=DELTA, adjacency="replace")
@@ -87,7 +87,7 @@ def test_what_is_said_names_the_whole_and_the_part() -> None:
     assert (read["passed"], read["undecided"]) == (True, "")
 
 
-def test_a_claim_is_held_against_the_whole_run() -> None:
+def test_a_claim_is_about_the_whole_run() -> None:
     alone, whole = (float(audit.from_trace(t).epsilon.value) for t in (part(()), part()))
     claim = (alone + whole) / 2
     assert audit.from_trace(part(()), claimed_epsilon=claim).passed is True
@@ -205,7 +205,7 @@ def test_steps_that_do_not_fit_are_refused(trace: Trace, steps: Any, message: st
         audit.from_trace(trace, steps=steps)
 
 
-def test_members_that_were_recognised_in_a_part_are_not_held_against_bounds() -> None:
+def test_members_that_were_recognised_in_a_part_are_not_compared_with_bounds() -> None:
     report = audit.from_trace(sampled(members_given=False))
     assert report.names() == report.tells() == []
     assert report.lift == 1.0

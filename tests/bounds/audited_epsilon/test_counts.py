@@ -73,7 +73,7 @@ def test_no_counts_exceed_the_ceiling(direction: str, delta: float) -> None:
         assert best == pytest.approx(ceiling, rel=1e-12)
 
 
-def test_limits_are_those_of_binomtest() -> None:
+def test_limits_match_binomtest() -> None:
     for a, b, n in [(40, 3, 50), (500, 0, 500), (30, 29, 60), (77, 12, 100)]:
         result = bounds.epsilon_lower_bound(a, b, n, confidence=0.95, adjacency="replace")
         i = stats.binomtest(a, n).proportion_ci(0.95)
@@ -367,7 +367,7 @@ def test_bad_input_is_named() -> None:
 
 @pytest.mark.parametrize(("family", "delta"), [("dp", 0.0), ("dp", 1e-3), ("gdp", 1e-3)])
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_many_pairs_of_limits_are_held_against_a_claim_as_one_is(family: str, delta: float, k: int) -> None:
+def test_many_pairs_of_limits_are_tested_against_a_claim_as_one_is(family: str, delta: float, k: int) -> None:
     claim = RefutableClaim.parse(0.99, delta, k, "replace", bounds.Hypothesis(family=family))
     high, low = np.array([0.9, 0.5, 0.2, 0.6]), np.array([0.1, 0.499, 0.4, 0.0])
     wanted = [claim.proved(a, b) if b > 0 else 0.0 for a, b in zip(high, low, strict=True)]

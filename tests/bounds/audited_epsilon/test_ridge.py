@@ -28,7 +28,7 @@ def test_the_separation_is_that_of_the_solved_problems(targets: np.ndarray | Non
     assert bound.separation >= 1 / (0.3 + bound.direction_value**2 + 1) * (1 - 1e-12)
 
 
-def test_the_printed_constant_is_no_bound_where_the_singular_value_exceeds_one() -> None:
+def test_the_printed_constant_is_not_a_bound_where_the_singular_value_exceeds_one() -> None:
     """E10: with σ_d = 3 the printed c is 0.5/(λ + 4), half the distance of the means is 0.5/(λ + 10)."""
     x = 3 * np.eye(4)
     bound = bounds.ridge_output_perturbation(x, regularisation=1e-3, epsilon=1.0, delta=1e-5)

@@ -88,7 +88,7 @@ def test_wrong_types_are_named() -> None:
             laplace.mechanism(values, scale=1.0, seed=0)
 
 
-def test_a_measured_sensitivity_is_no_ground_for_noise() -> None:
+def test_a_measured_sensitivity_does_not_justify_noise() -> None:
     measured = bounds.epsilon_lower_bound(90, 10, 100, adjacency="replace")
     with pytest.raises(ValueError, match="kind 'lower'"):
         laplace.noise_scale(measured, 1.0)

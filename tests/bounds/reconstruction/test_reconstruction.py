@@ -152,7 +152,7 @@ def test_exact_and_closed_form_agree_where_both_apply() -> None:
         np.testing.assert_allclose(both[0], both[1], rtol=1e-9)
 
 
-def test_noiseless_steps_beside_noisy_ones() -> None:
+def test_noiseless_steps_among_noisy_ones() -> None:
     rest = bounds.reconstruction(1.0, 0.1, 10, kappa=0.05).value
     bound = bounds.reconstruction([0.0] + [1.0] * 10, [0.3] + [0.1] * 10, 11, kappa=0.05).value
     assert bound == pytest.approx(1.0 - 0.7 * (1.0 - rest), rel=1e-12)

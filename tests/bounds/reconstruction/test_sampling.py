@@ -70,7 +70,7 @@ def test_certificates_cover_over_two_thousand_repetitions(setting: tuple[float, 
     assert max(low, high) <= stats.binom.ppf(0.999, repeats, 0.05)
 
 
-def test_negative_control_the_printed_estimator_is_no_certificate() -> None:
+def test_negative_control_the_printed_estimator_is_not_a_certificate() -> None:
     # Algorithm 1's estimate lies below the truth more often than not; taken for an upper bound it would fail
     # the test above.
     sigma, rate, steps, kappa = 1.0, 1.0, 9, 0.01

@@ -221,7 +221,7 @@ def test_padding_is_clipped_as_autograd_sees_it(name: str, norm: float) -> None:
     torch.testing.assert_close(factors @ rows, expected, rtol=1e-10, atol=1e-14)
 
 
-class _Beside(nn.Module):
+class _TwoBranches(nn.Module):
     """Its first layer's weight is another's too, which is left to Opacus, and so is the first layer."""
 
     def __init__(self, first: Any, other: Any) -> None:
@@ -242,10 +242,10 @@ class _OwnEmbedding(nn.Embedding):
     ("model", "setting"),
     [
         (
-            lambda: _Beside(nn.Conv1d(3, 3, 3, padding=1, padding_mode="reflect"), OwnConv1d(3, 3, 3, padding=1)),
+            lambda: _TwoBranches(nn.Conv1d(3, 3, 3, padding=1, padding_mode="reflect"), OwnConv1d(3, 3, 3, padding=1)),
             "padding_mode='reflect'",
         ),
-        (lambda: _Beside(nn.Embedding(5, 4, padding_idx=1), _OwnEmbedding(5, 4)), "padding_idx=1"),
+        (lambda: _TwoBranches(nn.Embedding(5, 4, padding_idx=1), _OwnEmbedding(5, 4)), "padding_idx=1"),
         (lambda: nn.Embedding(5, 4, scale_grad_by_freq=True), "scale_grad_by_freq=True"),
     ],
 )

@@ -85,7 +85,7 @@ def test_a_candidate_twice_in_a_batch_is_seen_once() -> None:
     np.testing.assert_array_equal(trace.batch_rows, [4, 1])
 
 
-def test_a_row_equal_to_a_candidate_that_is_no_member_is_another_row(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_equal_to_a_candidate_that_is_not_a_member_is_another_row(caplog: pytest.LogCaptureFixture) -> None:
     """By the caller's word; where that is wrong the warning says it."""
     members = np.array([True, True, False])
     trace = _record((X[:3], Y[:3]), [([0, 2, 5], [0, 2, 2]), ([1, 2], [1, 2])], members=members)

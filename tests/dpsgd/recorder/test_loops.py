@@ -78,7 +78,7 @@ def test_batches_that_together_are_all_rows_are_a_full_batch() -> None:
     np.testing.assert_array_equal(trace.batch_rows, [40, 40])
 
 
-def test_accumulated_batches_that_are_no_poisson_sample_are_refused() -> None:
+def test_accumulated_batches_that_are_not_a_poisson_sample_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"accumulates 2 batches, each sampled at q = 0\.2: together they are not a Poisson"
     ):

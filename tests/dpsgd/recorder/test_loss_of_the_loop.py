@@ -144,7 +144,7 @@ class _FocalRows(_Focal):
         return (1 - torch.exp(-entropy)) ** 2 * entropy
 
 
-def test_metrics_are_no_criterion() -> None:
+def test_metrics_are_not_a_criterion() -> None:
     """Losses of detached outputs, and such as nothing goes back from, before and after the one that trains."""
     entropy = nn.CrossEntropyLoss(label_smoothing=0.1)
 
@@ -211,7 +211,7 @@ def test_a_loss_reduced_otherwise_than_opacus_was_told_is_refused() -> None:
         _OwnLoss(),
     ],
 )
-def test_a_loss_made_anew_or_reduced_outside_or_made_of_another_is_found(loss: Any) -> None:
+def test_a_loss_that_is_new_or_reduced_outside_or_part_of_another_is_recognised(loss: Any) -> None:
     """The first by physical batches: several of them are in a step."""
     traces = []
     for criterion in (None, loss):

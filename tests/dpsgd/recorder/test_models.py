@@ -124,7 +124,7 @@ def _by_autograd(module: nn.Module, loss: Any, x: torch.Tensor, y: torch.Tensor)
 
 
 @pytest.mark.parametrize("kind", [*MODELS, *REFUSED])
-def test_gradients_are_those_of_each_row_alone(kind: type[Base]) -> None:
+def test_gradients_match_each_row_alone(kind: type[Base]) -> None:
     """By the route that is chosen, one by one, and in parts of two: the same."""
     torch.manual_seed(0)
     module = kind().double()

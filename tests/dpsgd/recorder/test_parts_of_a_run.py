@@ -170,7 +170,7 @@ def test_the_accountant_is_found_behind_hooks_around_its_own(kind: str) -> None:
         assert (unrecorded(recorder.trace()), recorder.trace().complete) == ([(0, 10)], True)
 
 
-def test_an_accountant_that_does_not_count_these_steps_is_no_evidence() -> None:
+def test_an_accountant_that_does_not_count_these_steps_proves_nothing() -> None:
     run = Run()
     run.train(2)
     run.optimizer.attach_step_hook(lambda _, accountant=run.engine.accountant: len(accountant.history))  # type: ignore[misc]

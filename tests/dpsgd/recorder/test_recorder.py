@@ -27,7 +27,7 @@ from tests.dpsgd.recorder.recorded_runs import MEMBERS, candidates, data, loop, 
 pytestmark = IGNORED
 
 
-def test_scores_are_those_of_a_literal_computation() -> None:
+def test_scores_match_a_literal_computation() -> None:
     """Every state, release and batch kept; each candidate's gradient by autograd, one at a time."""
     module, optimizer, loader = private()
     steps: list[Any] = []
@@ -153,7 +153,7 @@ def test_a_trace_survives_an_exception_and_the_file(tmp_path: Path) -> None:
         np.testing.assert_array_equal(getattr(loaded, name), getattr(original, name))
 
 
-def test_files_that_are_no_trace_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_a_trace_are_refused(tmp_path: Path) -> None:
     text = tmp_path / "text.npz"
     text.write_text("hello")
     with pytest.raises(ValueError, match="cannot be read as a trace"):
@@ -230,7 +230,7 @@ def test_other_clipping_is_refused_by_type(clipping: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [DistributedDPOptimizer, DistributedDPOptimizerFastGradientClipping])
-def test_a_release_of_which_one_process_sees_a_part_is_refused(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_that_one_process_sees_in_part_is_refused(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     optimizer = kind(

@@ -110,7 +110,7 @@ def test_it_stands_in_no_state_and_no_copy() -> None:
     assert all(not m._forward_hooks and not m._forward_pre_hooks for m in module._module.modules())
 
 
-def test_a_penalty_on_activations_is_no_fault_of_the_layers(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_penalty_on_activations_is_not_a_fault_of_the_layers(caplog: pytest.LogCaptureFixture) -> None:
     """The rows are right, and the gradient that comes back to the outputs is not all of them."""
 
     class Keeps(nn.Module):

@@ -79,7 +79,7 @@ def test_the_table_says_what_it_is(table):
 
 @pytest.mark.parametrize("under", ["null", "alternative"])
 @pytest.mark.parametrize("steps", [0, 1, 7])
-def test_log_ratios_are_those_of_python(table, under, steps):
+def test_log_ratios_match_python(table, under, steps):
     sigma, rate = np.linspace(0.5, 2, steps), np.linspace(0.01, 0.9, steps)
     problem, got = log_ratio(table, 1500, sigma, rate, alternative=int(under == "alternative"), first=17, threads=2)
     assert problem is None
@@ -87,7 +87,7 @@ def test_log_ratios_are_those_of_python(table, under, steps):
     np.testing.assert_array_equal(got, kernels.mixture_log_ratio(1500, seed=3, first_sample=17, **arguments))
 
 
-def test_clipped_sums_are_those_of_python(table):
+def test_clipped_sums_match_python(table):
     grads = np.random.default_rng(0).standard_normal((9, 300)).astype(np.float32)[:, :200]
     problem, got, norms = clip(table, grads, clip_at=3.0, noise=0.7, threads=2)
     assert problem is None

@@ -164,7 +164,7 @@ def test_a_bad_row_is_named_and_nothing_is_written(bad, device):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_noise_that_is_no_finite_number_is_refused_before_anything_is_written(device, bad):
+def test_noise_that_is_not_finite_is_refused_before_anything_is_written(device, bad):
     if device != "cpu":
         pytest.skip("on a device only norms are looked at")
     grads, noise, out = np.ones((6, 3000)), np.zeros(3000), np.full(3000, 7.0)
@@ -269,7 +269,7 @@ def test_errors_name_argument_value_and_what_is_allowed(device, grads, change, e
         kernels.clip_and_noise(grads, arguments.pop("max_grad_norm"), **arguments)
 
 
-def test_strides_that_are_no_multiple_of_the_element_are_refused(device):
+def test_strides_that_are_not_a_multiple_of_the_element_are_refused(device):
     _needs_the_very_memory(device)
     records = np.zeros(3, dtype=[("tag", "u1"), ("g", "f4", (4,))])
     with pytest.raises(ValueError, match=r"grads has strides of .* not multiples of its 4-byte elements"):

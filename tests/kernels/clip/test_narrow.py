@@ -105,7 +105,7 @@ def test_factors_beyond_the_range_of_float32(clip, rows, columns):
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 3000), (3, 3000), (40, 33)])
 @pytest.mark.parametrize("clip", [1e36, 3e38])
-def test_rows_of_which_two_leave_the_range_of_float32(clip, rows, columns):
+def test_two_rows_leave_the_range_of_float32(clip, rows, columns):
     grads = gradients(rows, columns, torch.bfloat16)
     grads[:, 0] = torch.tensor([clip, clip, -clip, -clip], dtype=torch.bfloat16).repeat(rows // 4 + 1)[:rows]
     within(kernels.clip_and_noise(grads, clip), wide(grads), clip)

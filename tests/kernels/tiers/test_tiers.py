@@ -147,7 +147,7 @@ def test_the_widest_tier_is_the_default():
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="tiers beyond the baseline are for x86-64")
-def test_the_tiers_are_those_of_this_processor():
+def test_the_tiers_match_this_processor():
     try:
         with open("/proc/cpuinfo") as file:
             flags = next(line for line in file if line.startswith("flags")).split()

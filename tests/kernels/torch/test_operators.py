@@ -73,7 +73,7 @@ def test_fake_and_meta_tensors_have_shapes():
     assert total.device.type == "meta"
 
 
-def test_a_recorded_call_is_no_constant():
+def test_a_recorded_call_is_not_a_constant():
     from torch.fx.experimental.proxy_tensor import make_fx
 
     def function(grads):
