@@ -54,7 +54,7 @@ def test_the_two_routes_agree(seed, n, extra, log_condition, outputs):
 
 @pytest.mark.parametrize("offset", [-1e-3, -1e-6, -1e-9, 1e-9, 1e-6, 1e-3])
 @pytest.mark.parametrize("condition", [3.0, 300.0])
-def test_the_routes_agree_beside_the_cut(offset, condition):
+def test_the_routes_agree_near_the_cut(offset, condition):
     """rcond just below and above 1/(‖C‖·‖C⁺‖), where the proof ends, and 1/κ, where the rank falls."""
     jacobian = conditioned(np.random.default_rng(10), 20, 30, condition)
     gradient = gradient_of(jacobian, np.full(20, 0.5))
