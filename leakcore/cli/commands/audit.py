@@ -78,51 +78,55 @@ _file = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--config", "config_path", type=_file, help="TOML file that describes the audit; options go before it.")
+@click.option(
+    "--config", "config_path", type=_file, help="TOML file that describes the audit; options take precedence."
+)
 @click.option(
     "--trace",
     type=_file,
     metavar="FILE",
     multiple=True,
     callback=_parts,
-    help="Report on a training run of yours: the file leakcore.record wrote; its parts in order, one option each.",
+    help="Report on your own training run: the file of leakcore.record, or its parts in order, one option each.",
 )
 @click.option("--scores", type=_file, metavar="FILE", help="Report on membership scores of another tool, npz or csv.")
 @click.option(
     "--attack", type=click.Choice(["clipbkd", "backdoor", "membership", "zero-input", "one-run"]),
     help="Try to disprove a claimed ε by this attack, on thousands of trained models (one-run: on one).",
 )  # fmt: skip
-@click.option("--epsilon", type=REAL, help="Claimed ε (add/remove adjacency).  [default: 10; files say their own]")
+@click.option("--epsilon", type=REAL, help="Claimed ε (add/remove adjacency).  [default: 10; a file has its own]")
 @click.option("--noise-multiplier", type=REAL, help="Noise multiplier σ, instead of computing it from --epsilon.")
 @click.option("--sweep", callback=_levels, help="Further ε to audit as well, '' for none.  [default: 1,4,10,40]")
 @click.option("--delta", type=REAL, help="[default: 1e-5]")
 @click.option(
     "--steps",
     type=count(1, MOST_STEPS),
-    help="Steps; with --trace, of the whole run, if it does not say.  [default: 100; with --attack 24]",
+    help="Steps. With --trace: steps of the whole run, if the file does not say.  [default: 100; with --attack 24]",
 )
-@click.option("--sample-rate", type=REAL, help="Poisson rate q; with --trace, if it does not say.  [default: 1]")
+@click.option("--sample-rate", type=REAL, help="Poisson rate q. With --trace: if the file does not say.  [default: 1]")
 @click.option("--max-grad-norm", type=REAL, help="Clipping norm C.  [default: 0.1; with --attack 1]")
 @click.option("--num-candidates", type=int, help="Number of equally likely candidates.  [default: 10]")
 @click.option("--num-rows", type=int, help="Training rows, the target included.  [default: 1000; with --attack all]")
 @click.option(
     "--defense",
     metavar="NAME:NUMBERS",
-    help="Play the game also with releases put through it: prune:0.1, local-steps:4.",
+    help="A defence, such as prune:0.1 or local-steps:4: play the game with it as well.",
 )
 @click.option("--runs", type=count(1, MOST_RUNS), help="Runs (one training each) per noise level.  [default: 1000]")
 @click.option(
     "--trials",
     type=count(1, MOST_RUNS),
-    help="Trials of --attack that are counted, and as many that choose its threshold.  [default: 500]",
+    help="Trials of --attack that are counted; as many others choose its threshold.  [default: 500]",
 )
-@click.option("--confidence", type=REAL, help="Of intervals and proofs.  [default: 0.95; with --attack 0.99]")
+@click.option(
+    "--confidence", type=REAL, help="Confidence of intervals and proofs.  [default: 0.95; with --attack 0.99]"
+)
 @click.option(
     "--adjacency",
     type=click.Choice(["add-remove", "replace"]),
     help="What took the place of a row that is out: nothing, or another row. --scores needs it without --coins.",
 )
-@click.option("--coins", is_flag=True, help="A fair coin for each candidate (score) decided if it was trained on.")
+@click.option("--coins", is_flag=True, help="A fair coin decided for each candidate (score) whether it was trained on.")
 @click.option("--retrained", is_flag=True, help="Every score is from a model that was trained on its own.")
 @click.option("--k", type=int, metavar="K", help="With --retrained: rows that were left out together.  [default: 1]")
 @click.option("--members", metavar="NAME", help="Array or column of --scores: scores of members.")
@@ -140,12 +144,12 @@ _file = click.Path(dir_okay=False, path_type=Path)
 )  # fmt: skip
 @click.option(
     "--json", "json_path", is_flag=False, flag_value="-", metavar="[PATH]",
-    help="Write the report as JSON to PATH; alone, print it instead of tables.",
+    help="Write the report as JSON to PATH; without PATH, print it instead of tables.",
 )  # fmt: skip
 @click.option("--html", "html_path", type=_file, metavar="PATH", help="Write the report as one HTML page to PATH.")
 @click.option(
     "--fail-above", type=REAL, metavar="ε",
-    help="Exit with 1 where the accountant's ε (add/remove), or the one proved, is above this; says what it judged.",
+    help="Exit with code 1 if the accountant's ε (add/remove) or the proved one is above this.",
 )  # fmt: skip
 @QUIET
 def audit(config_path: Path | None, **params: Any) -> None:

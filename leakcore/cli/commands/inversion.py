@@ -41,7 +41,7 @@ _MOST_NUMBERS = 2**24
     "--batch", type=_FILE, help="True `inputs` and, to give them to the attacker, `labels`: npz, safetensors."
 )
 @click.option(
-    "--batch-size", type=count(1, 2**16), help="Rows behind the gradient, where --batch does not tell.  [default: 1]"
+    "--batch-size", type=count(1, 2**16), help="Rows behind the gradient, if --batch does not say.  [default: 1]"
 )
 @click.option(
     "--dataset", type=click.Choice(["digits", "mnist", "cifar100"]),
@@ -58,10 +58,10 @@ _MOST_NUMBERS = 2**24
 @click.option("--unknown-labels", is_flag=True, help="Optimise the labels with the inputs.")
 @click.option("--method", type=click.Choice(["l2", "cosine"]), default="l2", show_default=True)
 @click.option("--restarts", type=count(1, 10**4), default=3, show_default=True)
-@click.option("--iterations", type=count(1, 10**8), help="Of each search.  [default: the method's]")
+@click.option("--iterations", type=count(1, 10**8), help="Iterations of each search.  [default: the method's]")
 @click.option(
     "--total-variation", default="0", show_default=True, metavar="WEIGHT[,WEIGHT…]",
-    help="Of the prior on images; several fall one after the other: 1e-2,3e-3,1e-3,3e-4,1e-4 for a batch.",
+    help="Weight of the prior on images; several are used in turn: 1e-2,3e-3,1e-3,3e-4,1e-4 for a batch.",
 )  # fmt: skip
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write inversion.png and .npz here.")
 @seed_json_quiet("the result")

@@ -33,7 +33,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--noise-multiplier", type=REAL, help="With --dataset: σ of the released gradient.  [default: 0]")
 @click.option("--max-grad-norm", type=REAL, help="With --dataset: clipping norm C.  [default: 1]")
 @click.option("--batches", type=count(1, 10**5), help="With --dataset: how many batches of 50.  [default: 15]")
-@click.option("--confidence", type=REAL, default=0.99, show_default=True, help="That no determined label is wrong.")
+@click.option(
+    "--confidence", type=REAL, default=0.99, show_default=True, help="Confidence that no determined label is wrong."
+)
 @SEED
 @as_json()
 def labels(as_json: bool, **options: Any) -> None:

@@ -51,9 +51,9 @@ _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar
 )
 @click.option(
     "--num-rows", type=count(20, 10**6), default=400, show_default=True,
-    help="Gradients behind the latent measures, at most, half of them with the attribute; five folds take 20.",
+    help="At most this many gradients for the latent measures, half of them with the attribute; at least 20.",
 )  # fmt: skip
-@click.option("--permutations", type=count(0, 10**5), default=9, show_default=True, help="Of every null.")
+@click.option("--permutations", type=count(0, 10**5), default=9, show_default=True, help="Permutations for each null.")
 @click.option("--no-inversion", is_flag=True, help="Leave out original information: inverting takes longest.")
 @click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Write the heat map: png, svg or pdf.")
 @run_folder("leakage.json", "measures")

@@ -15,9 +15,15 @@ from leakcore.cli.progress import bars
 
 @click.command()
 @click.option(
-    "--audits", type=count(1, 10**6), default=500, show_default=True, help="Per method; five times as many for ε = 0."
+    "--audits",
+    type=count(1, 10**6),
+    default=500,
+    show_default=True,
+    help="Audits per method; five times as many for ε = 0.",
 )
-@click.option("--confidence", type=REAL, default=0.95, show_default=True, help="Of the bounds that are tested.")
+@click.option(
+    "--confidence", type=REAL, default=0.95, show_default=True, help="Confidence of the bounds that are tested."
+)
 @seed_json_quiet()
 def selftest(audits: int, confidence: float, seed: int, as_json: bool) -> None:
     """Audit mechanisms whose ε is known and count how often a lower bound exceeds it.
