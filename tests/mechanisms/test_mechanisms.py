@@ -114,7 +114,7 @@ def test_a_loss_gives_its_profile_in_either_direction():
     assert high == pytest.approx(DELTA, rel=1e-6)
 
 
-def test_samples_of_a_composition_are_those_of_its_parts():
+def test_samples_of_a_composition_match_its_parts():
     both = mechanisms.FullBatch(2.0, 4) @ mechanisms.GDP(1.0)
     drawn = both.sample_log_ratio(100_000, "alternative", 5, 0)
     mu = math.sqrt(1.0 + 1.0)
