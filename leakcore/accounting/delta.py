@@ -12,6 +12,7 @@ from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Result
 from leakcore.accounting.arguments import FAINT, Accountant, naming
 from leakcore.accounting.provenance import assumptions, label, provenance
+from leakcore.mechanisms import over_grids
 from leakcore.numerics import gaussian_pair
 
 _HOPELESS = -41.0
@@ -39,6 +40,7 @@ class Delta(Result):
     poisson_claim: float | None = None
 
 
+@over_grids
 @one_thread()
 def delta(
     noise_multiplier: Any,

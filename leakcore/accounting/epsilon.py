@@ -11,6 +11,7 @@ from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Result
 from leakcore.accounting.arguments import FAINT, Accountant, naming
 from leakcore.accounting.provenance import NEGLIGIBLE, assumptions, label, provenance
+from leakcore.mechanisms import over_grids
 from leakcore.numerics import BEST, Effort, gaussian_pair
 
 
@@ -30,6 +31,7 @@ class Epsilon(Result):
     poisson_claim: float | None = None
 
 
+@over_grids
 @one_thread()
 def epsilon(
     noise_multiplier: Any,

@@ -10,7 +10,12 @@ from leakcore._base.lazy import attach as _attach
 if TYPE_CHECKING:
     from leakcore.mechanisms.claims import GDP as GDP
     from leakcore.mechanisms.claims import ApproximateDP as ApproximateDP
+    from leakcore.mechanisms.events import from_event as from_event
     from leakcore.mechanisms.fixed_size import FixedSize as FixedSize
+    from leakcore.mechanisms.grid import Grid as Grid
+    from leakcore.mechanisms.grid import GridResult as GridResult
+    from leakcore.mechanisms.grid import grid as grid
+    from leakcore.mechanisms.grid import over_grids as over_grids
     from leakcore.mechanisms.mechanism import Composition as Composition
     from leakcore.mechanisms.mechanism import Loss as Loss
     from leakcore.mechanisms.mechanism import Mechanism as Mechanism
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
     from leakcore.mechanisms.poisson import Poisson as Poisson
     from leakcore.mechanisms.poisson import as_mechanism as as_mechanism
     from leakcore.mechanisms.shuffled import Shuffled as Shuffled
+    from leakcore.mechanisms.zcdp import ZCDP as ZCDP
 
 _NAMES = {
     "ApproximateDP": ".claims",
@@ -25,12 +31,17 @@ _NAMES = {
     "FixedSize": ".fixed_size",
     "FullBatch": ".poisson",
     "GDP": ".claims",
+    "Grid": ".grid",
+    "GridResult": ".grid",
     "Loss": ".mechanism",
     "Mechanism": ".mechanism",
     "Poisson": ".poisson",
     "Shuffled": ".shuffled",
+    "ZCDP": ".zcdp",
+    "from_event": ".events",
+    "grid": ".grid",
 }
-_SHARED = {"as_mechanism": ".poisson"}
+_SHARED = {"as_mechanism": ".poisson", "over_grids": ".grid"}
 """For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
     __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

@@ -155,3 +155,22 @@ def test_a_mechanism_takes_the_place_of_all_three_numbers():
         accounting.epsilon(1.0, delta=DELTA)
     with pytest.raises(TypeError, match="noise_multiplier"):
         accounting.noise_multiplier(mechanisms.GDP(1.0), epsilon=1.0, delta=DELTA)
+
+
+@pytest.mark.parametrize("scheme", [mechanisms.Shuffled(1.0, 20, 3), mechanisms.FixedSize(1.0, 10, 1000, 50)])
+def test_noise_for_a_limit_on_reconstruction(scheme):
+    noise = bounds.calibrate_noise(scheme, 0.3, kappa=0.1)
+    assert bounds.reconstruction(scheme.with_noise(noise.value), kappa=0.1).value <= 0.3 + 1e-9
+    assert bounds.reconstruction(scheme.with_noise(0.98 * noise.value), kappa=0.1).value > 0.3
+    assert noise.savings > 1.0
+    assert noise.adjacency == scheme.adjacency
+
+
+def test_a_discrete_prior_from_the_curve_agrees_with_the_exact_one():
+    prior = np.array([0.4, 0.3, 0.2, 0.05, 0.05])
+    exact = bounds.discrete_prior(mechanisms.FullBatch(2.0, 1), prior=prior)
+    # Composed with a claim that says nothing, it has no formula.
+    composed = mechanisms.FullBatch(2.0, 1) @ mechanisms.ApproximateDP(0.0, 0.0)
+    curve = bounds.discrete_prior(composed, prior=prior)
+    assert exact.value * (1.0 - 1e-6) <= curve.value <= exact.value * 1.03
+    assert curve.value <= curve.blow_up

@@ -237,6 +237,8 @@ RESULTS = (
     "dpsgd.EnsembleRun",
     "dpsgd.Trace",
     "kernels.Clipped",
+    "mechanisms.Grid",
+    "mechanisms.GridResult",
     "mechanisms.Loss",
     "kernels.LabelSolution",
     "kernels.MixtureTail",

@@ -117,6 +117,9 @@ NUMBERS = {
     "mechanisms.Shuffled": Call(lambda: {"noise_multiplier": 1.0, "batches": 4, "epochs": 2}),
     "mechanisms.GDP": Call(lambda: {"mu": 1.0, "claimed_under": "add-remove"}),
     "mechanisms.ApproximateDP": Call(lambda: {"epsilon": 1.0, "delta": 1e-5, "claimed_under": "add-remove"}),
+    "mechanisms.ZCDP": Call(lambda: {"rho": 0.5, "claimed_under": "add-remove"}),
+    "mechanisms.from_event": Call(lambda: {"event": _event()}),
+    "mechanisms.grid": Call(lambda: {"kind": _poisson(), "noise_multiplier": [1.0, 2.0], **_rest()}),
     "mechanisms.Composition": Call(lambda: {"parts": (_pair(), _pair())}),
     "accounting.to_replacement": Call(lambda: {"claim": _epsilon()}, at_least_zero),
     "bounds.reconstruction": Call(
@@ -253,6 +256,22 @@ NUMBERS = {
         lambda r: unit(r) and bool((np.diff(r) >= 0).all()),
     ),
 }  # fmt: skip
+
+
+def _event() -> Any:
+    import dp_accounting
+
+    return dp_accounting.GaussianDpEvent(1.0)
+
+
+def _rest() -> dict[str, Any]:
+    return {"sample_rate": 0.5, "steps": 3}
+
+
+def _poisson() -> Any:
+    from leakcore import mechanisms
+
+    return mechanisms.Poisson
 
 
 def _pair() -> Any:

@@ -14,7 +14,9 @@ from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Result
 from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa
 from leakcore.bounds.reconstruction.kappa import parse_prior
-from leakcore.numerics import AccuracyError, PrivacyLoss, log_blow_up_exact
+from leakcore.bounds.reconstruction.of_mechanism import limits
+from leakcore.mechanisms import Mechanism, Poisson
+from leakcore.numerics import AccuracyError, log_blow_up_exact
 
 _TOLERANCE = 1e-9
 
@@ -49,23 +51,24 @@ class CalibratedNoise(Result):
 
 @one_thread()
 def calibrate_noise(
-    target_success: float,
+    mechanism: Any = None,
+    target_success: Any = None,
     *,
     kappa: Any = None,
     log_kappa: Any = None,
     prior: Any = None,
-    sample_rate: float,
-    steps: int,
+    sample_rate: float | None = None,
+    steps: int | None = None,
     delta: float = 1e-5,
 ) -> CalibratedNoise:
     """The smallest noise multiplier with which no attack reconstructs a record with probability above `target_success`.
 
-    The least σ with B_κ(σ, q, T) ≤ γ (Hayes et al. 2023, Theorem 2 and Corollary 4). For comparison it also computes
-    the usual way: any (ε, δ)-private mechanism has B_κ ≤ min(e^ε κ + δ, 1 − e^{−ε}(1 − δ − κ)); take the largest ε for
-    which that is at most γ, and the least σ that is (ε, δ)-private. That way ignores what the mechanism is, and needs
-    more noise.
+    The least σ with B_κ(σ) ≤ γ (Hayes et al. 2023, Theorem 2). Compared with the usual way, which knows no more than
+    (ε, δ): B_κ ≤ min(e^ε κ + δ, 1 − e^{−ε}(1 − δ − κ)) at most γ, and the least σ that is (ε, δ)-private.
 
     Args:
+        mechanism: a scheme, whose own noise multiplier does not count. Without one `target_success` comes first, and
+            sample_rate and steps of Poisson sampling are needed.
         target_success: γ in (κ, 1].
         kappa: κ, a number. Exactly one of kappa, log_kappa and prior.
         log_kappa: log κ.
@@ -79,8 +82,7 @@ def calibrate_noise(
         `epsilon_noise_multiplier` is inf where δ leaves no room.
 
     Raises:
-        ValueError: for a value that is not allowed, and for γ ≤ κ, since no noise pushes success below a blind guess
-            (except T = 0 or q = 0 at γ = κ).
+        ValueError: for a value that is not allowed, and for γ ≤ κ, unless nothing leaks.
         TypeError: for an argument of another type.
         AccuracyError: (an ArithmeticError) where the exact bound reaches no σ that suffices.
 
@@ -94,6 +96,8 @@ def calibrate_noise(
         >>> f"{noise.value:.2f} instead of {noise.epsilon_noise_multiplier:.2f}"
         '7.80 instead of 24.24'
     """
+    scheme, target_success = _scheme(mechanism, target_success, sample_rate, steps)
+    relation = scheme.adjacency
     goal = validate.probability(target_success=target_success)
     if prior is not None:
         if kappa is not None or log_kappa is not None:
@@ -103,22 +107,23 @@ def calibrate_noise(
     if level.shape != ():
         raise ValueError(f"`kappa` must be a number, got shape {level.shape}")
     log_k = float(level.log[0])
-    rate = validate.probability(sample_rate=sample_rate)
-    count = validate.integer(0, steps=steps)
     slack = validate.open_probability(delta=delta)
-    silent = count == 0 or rate == 0.0
+    silent = scheme.separation(relation) == 0.0
     log_goal = math.log(goal) if goal > 0.0 else -math.inf
     if log_goal < log_k or (log_goal == log_k and not silent and log_k < 0.0):
         raise ValueError(
             f"`target_success` must be above {level}, the success of a blind guess, got {target_success!r}"
         )
-    shape = np.asarray(rate)
 
     def log_bound(sigma: float) -> float:
-        loss = PrivacyLoss.of_steps(np.asarray(sigma), shape, count)
+        at = scheme.with_noise(sigma)
+        loss = at.steps_loss(relation)
+        if loss is None:
+            return float(limits(at, np.array([log_k]))[1][0])
         return float(log_blow_up_exact(loss, np.array([log_k])).log_high[0])
 
-    sigma, unseen = (0.0, False) if silent or log_bound(0.0) <= log_goal else _least(log_bound, log_goal)
+    enough = silent or (log_goal >= 0.0 if scheme.steps_loss(relation) is None else log_bound(0.0) <= log_goal)
+    sigma, unseen = (0.0, False) if enough else _least(log_bound, log_goal)
     notes: tuple[str, ...] = ("this much noise suffices",)
     if unseen:
         notes += ("less noise may do: the exact bound reaches no smaller noise multiplier",)
@@ -131,7 +136,7 @@ def calibrate_noise(
         usual = 0.0
     else:
         try:
-            for_epsilon = accounting.noise_multiplier(epsilon=epsilon, delta=slack, sample_rate=rate, steps=count)
+            for_epsilon = accounting.noise_multiplier(scheme, epsilon=epsilon, delta=slack)
             usual = float(for_epsilon.value)
         except AccuracyError:
             usual = math.nan
@@ -142,16 +147,33 @@ def calibrate_noise(
         confidence=None,
         interval=None,
         method="exact",
-        assumptions=Assumptions(adjacency="add-remove", attacker=ATTACKER, notes=notes),
-        provenance="Hayes, Mahloujifar and Balle (2023), Theorem 2 and Corollary 4, inverted in sigma",
+        assumptions=Assumptions(adjacency=relation, attacker=ATTACKER, notes=notes + scheme.notes(relation)),
+        provenance=f"Hayes, Mahloujifar and Balle (2023), Theorem 2, inverted in sigma; {scheme.proof(relation)}",
         target_success=goal,
         log_kappa=log_k,
-        success=min(1.0, math.exp(log_bound(sigma))),
+        success=1.0 if sigma == 0.0 and goal == 1.0 else min(1.0, math.exp(log_bound(sigma))),
         epsilon_noise_multiplier=usual,
         epsilon=epsilon,
         delta=slack,
         savings=usual / sigma if sigma > 0.0 else (math.nan if usual == 0.0 else math.inf),
     )
+
+
+def _scheme(mechanism: Any, target: Any, sample_rate: Any, steps: Any) -> tuple[Mechanism, Any]:
+    """(the scheme at σ = 1, the target): a first argument that is no mechanism is the target."""
+    if isinstance(mechanism, Mechanism):
+        for name, value in (("sample_rate", sample_rate), ("steps", steps)):
+            if value is not None:
+                raise TypeError(f"`{name}` must be left out where a mechanism is passed, got {value!r}")
+        return mechanism.with_noise(1.0), target
+    if mechanism is not None:
+        if target is not None:
+            raise TypeError(f"`mechanism` must be a mechanism, got {mechanism!r}")
+        target = mechanism
+    for name, value in (("sample_rate", sample_rate), ("steps", steps)):
+        if value is None:
+            raise TypeError(f"`{name}` must be passed unless a mechanism is")
+    return Poisson(1.0, validate.probability(sample_rate=sample_rate), steps), target
 
 
 def _epsilon_that_implies(goal: float, log_kappa: float, delta: float) -> float:

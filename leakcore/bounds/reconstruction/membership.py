@@ -11,7 +11,7 @@ from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Number, Result, picture
 from leakcore.bounds.reconstruction.reconstruction import reconstruction
-from leakcore.mechanisms import as_mechanism
+from leakcore.mechanisms import as_mechanism, over_grids
 from leakcore.numerics import AccuracyError, gaussian_pair
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class MembershipBound(Result):
         return axes
 
 
+@over_grids
 @one_thread()
 def membership(
     noise_multiplier: Any, sample_rate: Any = None, steps: int | None = None, *, fpr: Any

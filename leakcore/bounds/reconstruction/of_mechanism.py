@@ -37,7 +37,7 @@ def bound_of_mechanism(mechanism: Mechanism, prior: Kappa, method: Method) -> Re
         raise ValueError(
             f"`method` must be 'auto', 'exact' or 'certified' for {type(mechanism).__name__}, got {method.name!r}"
         )
-    low, high = _limits(mechanism, prior.log)
+    low, high = limits(mechanism, prior.log)
     claimed = mechanism.poisson_claim
     exact = mechanism.is_exact(mechanism.adjacency)
     return ReconstructionBound(
@@ -54,7 +54,8 @@ _SOURCE = "Hayes, Mahloujifar and Balle (2023), Theorem 2 and equation (3)"
 
 
 @one_thread()
-def _limits(mechanism: Mechanism, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def limits(mechanism: Mechanism, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(low, high) of log B_κ under the mechanism's own relation, for each of a 1-d array."""
     low, high = mechanism.curve(mechanism.adjacency).log_blow_up(log_kappa)
     separation = mechanism.separation(mechanism.adjacency)
     if separation < np.inf:

@@ -9,9 +9,10 @@ from leakcore.bounds.methods import Certified, Method, method_of
 from leakcore.bounds.reconstruction.arguments import Kappa, ReconstructionBound
 from leakcore.bounds.reconstruction.of_mechanism import bound_of_mechanism
 from leakcore.bounds.reconstruction.pair import StatedPair
-from leakcore.mechanisms import as_mechanism
+from leakcore.mechanisms import as_mechanism, over_grids
 
 
+@over_grids
 def reconstruction(
     noise_multiplier: Any,
     sample_rate: Any = None,

@@ -47,6 +47,9 @@ def _laws(sides: Sides, log_kappa: float, bits: int) -> tuple[Tails | None, Tail
     """The tails of the laws on both sides under a tilt for this κ."""
     out: list[Tails | None] = []
     for laws, dominating in ((sides.upper, True), (sides.lower, False)):
+        if not laws:
+            out.append(None)
+            continue
         try:
             with lattice_profile.in_floats(laws):
                 floor = log_kappa - 20.0

@@ -93,9 +93,10 @@ class LatticeCurve:
     ) -> tuple[float, float]:
         if effort.sharp:
             raise AccuracyError("a lattice gives limits, not a number to its last digits")
+        bits = effort.bits or (0 if self.sides.lower else lattice_profile.LAST_BITS)
         try:
-            if effort.bits:
-                return unknown[0], lattice_profile.upper_limit(self.sides, question, direction, effort.bits)
+            if bits:
+                return unknown[0], lattice_profile.upper_limit(self.sides, question, direction, bits)
             return lattice_profile.limits(self.sides, question, direction)
         except AccuracyError:
             return unknown
