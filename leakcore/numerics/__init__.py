@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from leakcore.numerics.limits.betting_from_sums import lower_limit as lower_limit
     from leakcore.numerics.limits.binomial import clopper_pearson as clopper_pearson
     from leakcore.numerics.limits.order_band import simultaneous_lower_limits as simultaneous_lower_limits
+    from leakcore.numerics.pairs.allocation import AllocationStep as AllocationStep
     from leakcore.numerics.pairs.atoms import AtomLaw as AtomLaw
     from leakcore.numerics.pairs.fixed_batch import FixedBatchStep as FixedBatchStep
     from leakcore.numerics.pairs.sampled_replacement import ReplacementStep as ReplacementStep
@@ -61,6 +62,7 @@ _NAMES = {
     "simultaneous_lower_limits": ".limits.order_band",
 }
 _SHARED = {
+    "AllocationStep": ".pairs.allocation",
     "AtomLaw": ".pairs.atoms",
     "Between": ".profile.replacement",
     "Bounded": ".profile.curves",

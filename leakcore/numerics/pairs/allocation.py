@@ -1,0 +1,216 @@
+"""Random allocation (balls and bins): one epoch as finitely many atoms and as a step law, from above and from below.
+
+A row draws one of b batches: Q = N(0, σ²I_b), P = (1/b) Σ_t N(e_t, σ²I_b), dP/dQ = S/b with S = Σ_t X_t and
+X_t = exp((x_t − ½)/σ²) independent of mean 1 under Q. The pair dominates an epoch in both directions (Chua et al. 2025;
+Feldman and Shenfeld 2025). All of it is a matter of S's law under Q. The space is cut by the largest X_t into levels,
+each with a grid of its own, so that small and large sums are known equally well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+
+from leakcore.numerics.lattice.cells import EVERYWHERE, Grid, LatticeStep, LossCells
+from leakcore.numerics.pairs.level_plan import LevelPlan, split_variance
+from leakcore.numerics.pairs.log_normal import LogNormal
+from leakcore.numerics.pairs.pair_atoms import PairAtoms
+from leakcore.numerics.pairs.sum_level import SumLevel
+from leakcore.numerics.privacy_loss.loss import AccuracyError
+
+_SPREAD, _MOST_SPREAD = 2e-8, 2e-7
+"""What rounding may add to the variance of an epoch's loss: relative to that variance, and at most in rare parts."""
+_RARE = 35.0
+"""The lowest grid is fitted to sums below which Q has e^35 times what may be left out."""
+_MOST_LEVELS = 60
+_LOSS_ERROR = 2.0**-45
+_MASS_ERROR = 2.0**-48
+"""Rounding of an atom's loss, and of one coordinate's masses."""
+_NEGLIGIBLE = -15.0
+"""log of the part of what may be left out that a single atom may have."""
+_BITS, _MOST_BITS = 18, 20
+_LEAST_LOST, _LOST_RATIO, _MOST_LOST = 60.0, 1.35, 640.0
+"""−log of the mass that a pair may leave out is one of a few numbers, so that questions share their pairs."""
+
+
+class AllocationPair:
+    """One epoch of random allocation to b batches with noise σ; μ is P, with the row, and ν is Q.
+
+    Args:
+        sigma: noise multiplier.
+        batches: b.
+        log_lost: log of the mass that may be left out at either end.
+        bits: log₂ of the points of each level's grid.
+    """
+
+    def __init__(self, sigma: float, batches: int, log_lost: float = -_LEAST_LOST, bits: int = _BITS) -> None:
+        self.sigma, self.batches, self.log_lost = sigma, batches, log_lost
+        reach = math.sqrt(2.0 * (2.0 + math.log(batches) - log_lost)) + 1.0 / sigma
+        if not reach / sigma < 600.0:
+            raise AccuracyError(f"noise_multiplier={sigma:g}: one epoch's loss is out of a float's reach")
+        self._law = LogNormal(sigma, reach)
+        self._top = float(self._law.x(reach))
+        self._lost: list[tuple[float, float]] = []
+        self._levels = self._cut(1 << bits)
+        self._atoms: dict[tuple[bool, bool], PairAtoms] = {}
+
+    @property
+    def loss_range(self) -> tuple[float, float]:
+        """Losses beyond which no level has more than may be left out."""
+        bottom = min(level.plan.bottom for level in self._levels)
+        top = max(level.plan.top for level in self._levels)
+        return math.log(bottom / self.batches), math.log(top / self.batches)
+
+    def atoms(self, remove: bool, dominating: bool) -> PairAtoms:
+        """The atoms for one direction of the profile, "remove" (P over Q) or "add"; rounding is on the safe side."""
+        if (remove, dominating) not in self._atoms:
+            self._atoms[remove, dominating] = self._make_atoms(remove, dominating)
+        return self._atoms[remove, dominating]
+
+    def _make_atoms(self, remove: bool, dominating: bool) -> PairAtoms:
+        parts = [level.dominating() if dominating else level.dominated(remove) for level in self._levels]
+        log_nu = np.concatenate([part.log_nu for part in parts])
+        log_nu += (1.0 if dominating else -1.0) * _MASS_ERROR * (self.batches + 16)
+        with np.errstate(divide="ignore"):
+            losses = np.log(np.concatenate([part.ratio for part in parts]))
+        losses += _LOSS_ERROR if remove == dominating else -_LOSS_ERROR
+        used = (log_nu + np.maximum(losses, 0.0) > self.log_lost + _NEGLIGIBLE) & np.isfinite(losses)
+        lost = (-math.inf, -math.inf)
+        if dominating:
+            rare = log_nu[~used], (log_nu + losses)[~used]
+            beyond = [self._beyond(), *self._lost, *(level.plan.lost(level.spacing) for level in self._levels)]
+            nu, mu = (np.append(few, part) for few, part in zip(rare, zip(*beyond, strict=True), strict=True))
+            lost = float(np.logaddexp.reduce(mu)), float(np.logaddexp.reduce(nu))
+        losses, log_nu = losses[used], log_nu[used]
+        order = np.argsort(losses, kind="stable")
+        atoms = PairAtoms(losses[order], log_nu[order], *lost)
+        side = 1.0 if dominating else -1.0
+        for masses, log_rest in zip(atoms.masses(), reversed(lost), strict=True):
+            # Of what dominates nothing may be missing, and what is dominated may not exceed 1.
+            if not -1e-9 < side * (float(masses.sum()) + math.exp(log_rest) - 1.0) < 1e-3:
+                raise AccuracyError(
+                    f"noise_multiplier={self.sigma:g}, batches={self.batches}: the sums' rounding is too large"
+                )
+        return atoms
+
+    def _beyond(self) -> tuple[float, float]:
+        """log of Q's and of P's mass where the largest X_t is above all levels, at most."""
+        nu, mu = self._law.log_above(self._levels[-1].high)
+        nu += math.log(self.batches)
+        return nu, float(np.logaddexp(nu, mu))
+
+    def _cut(self, size: int) -> list[SumLevel]:
+        """Levels from below, each as wide as the loss's spread allows."""
+        variance = min(1.0, math.expm1(min(1.0 / self.sigma**2, 1.0)) / self.batches)
+        levels: list[SumLevel] = []
+        low = 0.0
+        while low < self._top * (1.0 - 1e-12):
+            plan = self._next(low, size - self.batches - 4, variance)
+            low = plan.high
+            if plan.tilts:
+                levels.append(SumLevel(plan, size))
+                low = levels[-1].high
+            else:
+                self._lost.append(plan.lost(0.0))
+            if len(levels) > _MOST_LEVELS:
+                raise AccuracyError(f"noise_multiplier={self.sigma:g}: one epoch's loss is too wide")
+        return levels
+
+    def _next(self, low: float, points: int, variance: float) -> LevelPlan:
+        """The next level: the largest whose rounding spreads the loss as little as is wanted, or nearly as little as
+        the smallest sensible one."""
+        law, b = self._law, self.batches
+        if low == 0.0:
+            usual = LevelPlan(law, b, 0.0, min(self._top, law.usual(b)), self.log_lost)
+            smallest = usual.quantile(self.log_lost + _RARE)
+            least, high = min(usual.largest(self.log_lost + _RARE), self._top), usual.high
+            spread = _SPREAD * variance
+        else:
+            # What is rare adds little to the variance of the loss.
+            log_mass = max(law.log_above(low)[0] + math.log(b), law.log_above(low)[1])
+            spread = min(_MOST_SPREAD, _SPREAD * variance * math.exp(-min(log_mass, 0.0)))
+            smallest, least = low, min(2.0 * low, self._top)
+            high = low * points * math.sqrt(spread)
+        plan = LevelPlan(law, b, low, least, self.log_lost)
+        if not plan.tilts:
+            return plan
+        smallest = max(smallest, plan.bottom)
+        spacings = np.geomspace(1e-9, 1.0, 200) * plan.width
+        fits = spacings[split_variance(plan, spacings) <= spread * smallest**2]
+        width = max(1.3 * plan.width, (float(fits[-1]) if len(fits) else 0.0) * points)
+        high = min(high, self._top)
+        while high > least:
+            wider = LevelPlan(law, b, low, high, self.log_lost)
+            if wider.tilts and wider.width <= width:
+                return wider
+            part = width / wider.width if wider.tilts else 0.5
+            high *= min(max(part, 0.02), 0.8)
+        return plan
+
+
+@dataclasses.dataclass(frozen=True)
+class AllocationStep:
+    """One epoch as a step law of the lattice, `count` times, each time with a fresh draw.
+
+    Attributes:
+        sigma: noise multiplier.
+        batches: batches of an epoch; the row draws one.
+        count: epochs.
+    """
+
+    sigma: float
+    batches: int
+    count: int = 1
+
+    def loss_range(self, reach: float) -> tuple[float, float]:
+        """See `StepLaw`."""
+        return self._pair(reach).loss_range
+
+    def cells(self, spacing: float, reach: float, fine: tuple[float, float] = EVERYWHERE) -> LossCells:
+        """See `StepLaw`."""
+        pair = self._pair(reach)
+        return _AllocationCells(pair, Grid.within(pair.loss_range, fine, 0.0, spacing))
+
+    def out_of_reach(self, theta: float) -> AccuracyError:
+        """See `StepLaw`."""
+        return AccuracyError(f"noise_multiplier={self.sigma:g}: one epoch's loss tilted by {theta:.3g} is out of reach")
+
+    def _pair(self, reach: float) -> AllocationPair:
+        bits = max(_BITS, math.ceil(math.log2(self.batches)) + 3)
+        if bits > _MOST_BITS:
+            raise AccuracyError(f"batches={self.batches}: more than {1 << (_MOST_BITS - 3)} are too many for a grid")
+        steps = math.ceil(math.log(max(0.5 * reach * reach / _LEAST_LOST, 1.0)) / math.log(_LOST_RATIO))
+        lost = _LEAST_LOST * _LOST_RATIO**steps
+        if lost > _MOST_LOST:
+            raise AccuracyError("so small a delta needs probabilities of an epoch that a float cannot hold")
+        return _cached_pair(self.sigma, self.batches, -lost, bits)
+
+
+@functools.lru_cache(maxsize=2)
+def _cached_pair(sigma: float, batches: int, log_lost: float, bits: int) -> AllocationPair:
+    return AllocationPair(sigma, batches, log_lost, bits)
+
+
+class _AllocationCells(LossCells):
+    """The cells of a grid of losses: the dominating atoms' for "dots", the dominated ones' for "cells"."""
+
+    def __init__(self, pair: AllocationPair, grid: Grid) -> None:
+        self._pair, self._grid = pair, grid
+
+    def dots(self, remove: bool) -> LatticeStep:
+        """See `LossCells`."""
+        atoms = self._pair.atoms(remove, True)
+        lost = (atoms.log_mu_lost, atoms.log_nu_lost)
+        return LossCells(self._grid, *atoms.part_log_masses(self._grid.edges()), lost).dots(remove)
+
+    def cells(self, remove: bool, theta: float) -> LatticeStep:
+        """See `LossCells`."""
+        parts = []
+        for masses in self._pair.atoms(remove, False).point_log_masses(self._grid):
+            part = np.full(2 * len(masses) + 1, -np.inf)
+            part[:-1:2] = masses
+            parts.append(part)
+        return LossCells(self._grid, parts[0], parts[1]).cells(remove, theta)
