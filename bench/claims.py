@@ -140,6 +140,25 @@ ON_CPU = (
         NANOSECONDS,
     ),
     Claim(
+        "allocation b=100 f64, of normals and exponentials",
+        50,
+        _of_limit("allocation", "b=100 N", "leakcore f64"),
+        shown=PERCENT,
+    ),
+    Claim(
+        "allocation b=100 f64 against NumPy f64, blocked",
+        10,
+        _faster("allocation", "b=100 N", "NumPy f64, blocked", "leakcore f64"),
+    ),
+    Claim(
+        "allocation b=100 f32 against NumPy f32, blocked",
+        10,
+        _faster("allocation", "b=100 N", "NumPy f32, blocked", "leakcore f32"),
+    ),
+    Claim(
+        "allocation b=100 f64 against jax_privacy", 5, _faster("allocation", "b=100 N", "jax_privacy", "leakcore f64")
+    ),
+    Claim(
         "clip (256, 10⁶) against Opacus",
         1,
         _faster("clip_and_noise", "(256, 1000000) f", "Opacus flat", "leakcore", BOTH),

@@ -7,7 +7,11 @@ own type. First-order bounds; sums of n terms err by at most n·u·Σ|terms| in 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+
+from leakcore.kernels import Allocation
 
 U64 = 2.0**-53
 U32 = 2.0**-24
@@ -94,6 +98,35 @@ def log_ratio_float32(sigma: np.ndarray, ratios: np.ndarray) -> np.ndarray:
     sigma = np.maximum(np.asarray(sigma, dtype=np.float64), 1e-300)
     reach = np.minimum(6.77 / sigma + 1.5 / sigma / sigma, 1e300)
     return log_ratio(sigma, ratios) + U32 * (np.minimum(7 * reach + 8, 1e300).sum() + np.abs(ratios))
+
+
+def allocation(pair: Allocation, ratios: np.ndarray) -> np.ndarray:
+    """Absolute, of `allocation_log_ratio`: derivatives in an epoch's exponents add up to k, those of the two parts that
+    k > b/2 is put together from to b. An exponent has its normals' errors over σ, and a rounding for each column and
+    four more. Every bin then adds 30 roundings of a positive term, or as many of the logarithms as the levels carry,
+    which reach (m + 1) exponents; kernel and reference alike. The logarithm of C(b, k) and the sum over epochs come
+    last."""
+    if pair.factor is None:
+        size, square, columns = 1.0, 1.0, 1
+    else:
+        dense = np.abs(pair.factor if isinstance(pair.factor, np.ndarray) else pair.factor.toarray())
+        size, square, columns = dense.sum(axis=1).max(), (dense**2).sum(axis=1).max(), dense.shape[1]
+    sigma, levels = pair.noise_multiplier, min(pair.k, pair.bins - pair.k) + 1
+    reach = 6.77 * size / sigma + 1.5 * square / sigma / sigma
+    exponent = NORMAL_ABS * size / sigma + 2 * (columns + 4) * U64 * reach
+    weight = pair.k if pair.k <= pair.bins - pair.k else pair.bins
+    subsets = math.log(math.comb(pair.bins, pair.k))
+    epoch = weight * exponent + pair.bins * U64 * (30 + 6 * levels * reach) + 10 * U64 * subsets
+    return pair.epochs * epoch + 2 * (pair.epochs + 2) * U64 * np.abs(ratios)
+
+
+def allocation_float32(pair: Allocation, ratios: np.ndarray) -> np.ndarray:
+    """Absolute, dtype="float32" against float64: as `log_ratio_float32`, the normals err by 6 units of 2⁻²⁴ and the
+    exponent by one more; a term and the sum of four add 8. All terms are positive, or add up to no less than −15/16;
+    there the sum, 1 at most, is divided by 1/16."""
+    sigma = pair.noise_multiplier
+    reach = 6.77 / sigma + 1.5 / sigma**2
+    return allocation(pair, ratios) + U32 * (pair.epochs * 16 * (7 * reach + 8) + np.abs(ratios))
 
 
 def tail_sum(count: np.ndarray, total: np.ndarray, ratio_error: float) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench.case import Case
 from bench.cases import (
     accounting,
+    allocation,
     clip,
     cuda,
     curve,
@@ -25,6 +26,7 @@ def all_cases(device: str, quick: bool) -> list[Case]:
         return cuda.cases(quick)
     return [
         *mixture.cases(quick),
+        *allocation.cases(quick),
         *clip.cases(quick),
         *solve_labels.cases(quick),
         *label_bound.cases(quick),

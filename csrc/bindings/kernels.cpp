@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "allocation/allocation.h"
 #include "bindings/call.h"
 #include "bindings/released.h"
 #include "clip/clip.h"
@@ -46,6 +47,8 @@ using ClipScores = Placed<ClipScoresArgs>;
 using SolveLabels = Placed<SolveLabelsArgs>;
 using LogRatio = Placed<MixtureLogRatioArgs>;
 using Tail = Placed<MixtureTailArgs>;
+using AllocationRatio = Placed<AllocationLogRatioArgs>;
+using AllocationTail = Placed<AllocationTailArgs>;
 
 py::object clip_and_noise(Clip& clip) {
   clip.num_params = static_cast<int32_t>(clip.all_grads.size());
@@ -76,6 +79,17 @@ py::object mixture_tail(Tail& tail) {
   return dispatch(args, tail.place, mixture_tail_cpu, mixture_tail_cuda, mixture_tail_cuda_scratch);
 }
 
+py::object allocation_log_ratio(AllocationRatio& ratio) {
+  AllocationLogRatioArgs& args = ratio;
+  return dispatch(args, ratio.place, allocation_log_ratio_cpu, allocation_log_ratio_cuda,
+                  allocation_log_ratio_cuda_scratch);
+}
+
+py::object allocation_tail(AllocationTail& tail) {
+  AllocationTailArgs& args = tail;
+  return dispatch(args, tail.place, allocation_tail_cpu, allocation_tail_cuda, allocation_tail_cuda_scratch);
+}
+
 // Common to mixture_log_ratio and mixture_tail, and what one of them has.
 template <class Args>
 std::vector<Field<Args>> mixture_fields(std::vector<Field<Args>> more) {
@@ -83,6 +97,22 @@ std::vector<Field<Args>> mixture_fields(std::vector<Field<Args>> more) {
       LEAKCORE_FIELD(Args, seed),        LEAKCORE_FIELD(Args, first_sample),     LEAKCORE_FIELD(Args, num_samples),
       LEAKCORE_FIELD(Args, alternative), LEAKCORE_FIELD(Args, single),           LEAKCORE_FIELD(Args, configs),
       LEAKCORE_FIELD(Args, steps),       LEAKCORE_FIELD(Args, noise_multiplier), LEAKCORE_FIELD(Args, sample_rate),
+  };
+  fields.insert(fields.end(), more.begin(), more.end());
+  fields.push_back(LEAKCORE_FIELD(Args, place));
+  fields.push_back(LEAKCORE_FIELD(Args, schedule));
+  return fields;
+}
+
+// Likewise of random allocation.
+template <class Args>
+std::vector<Field<Args>> allocation_fields(std::vector<Field<Args>> more) {
+  std::vector<Field<Args>> fields = {
+      LEAKCORE_FIELD(Args, seed),        LEAKCORE_FIELD(Args, first_sample), LEAKCORE_FIELD(Args, num_samples),
+      LEAKCORE_FIELD(Args, alternative), LEAKCORE_FIELD(Args, single),       LEAKCORE_FIELD(Args, noise_multiplier),
+      LEAKCORE_FIELD(Args, bins),        LEAKCORE_FIELD(Args, epochs),       LEAKCORE_FIELD(Args, chosen),
+      LEAKCORE_FIELD(Args, log_subsets), LEAKCORE_FIELD(Args, columns),      LEAKCORE_FIELD(Args, row_column),
+      LEAKCORE_FIELD(Args, row_start),   LEAKCORE_FIELD(Args, values),
   };
   fields.insert(fields.end(), more.begin(), more.end());
   fields.push_back(LEAKCORE_FIELD(Args, place));
@@ -206,6 +236,15 @@ void bind_kernels(py::module_& m) {
                          LEAKCORE_FIELD(Tail, counts),
                          LEAKCORE_FIELD(Tail, sums),
                      }));
+  Call<AllocationRatio>::define(m, "allocation_log_ratio", allocation_log_ratio,
+                                allocation_fields<AllocationRatio>({LEAKCORE_FIELD(AllocationRatio, out)}));
+  Call<AllocationTail>::define(m, "allocation_tail", allocation_tail,
+                               allocation_fields<AllocationTail>({
+                                   LEAKCORE_FIELD(AllocationTail, num_thresholds),
+                                   LEAKCORE_FIELD(AllocationTail, thresholds),
+                                   LEAKCORE_FIELD(AllocationTail, counts),
+                                   LEAKCORE_FIELD(AllocationTail, sums),
+                               }));
   Call<RandomRows>::define(m, "fill_rows", fill_rows,
                            {
                                LEAKCORE_FIELD(RandomRows, normal),

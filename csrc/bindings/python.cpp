@@ -89,7 +89,9 @@ PYBIND11_MODULE(_C, m) {
                                py::arg("clip_noise") = static_cast<uint32_t>(Purpose::clip_noise),
                                py::arg("mixture_pick") = static_cast<uint32_t>(Purpose::mixture_pick),
                                py::arg("mixture_one") = static_cast<uint32_t>(Purpose::mixture_one),
-                               py::arg("mixture_one_pick") = static_cast<uint32_t>(Purpose::mixture_one_pick));
+                               py::arg("mixture_one_pick") = static_cast<uint32_t>(Purpose::mixture_one_pick),
+                               py::arg("allocation") = static_cast<uint32_t>(Purpose::allocation),
+                               py::arg("allocation_pick") = static_cast<uint32_t>(Purpose::allocation_pick));
   bind_arrays(m);
   bind_kernels(m);
   bind_ensemble(m);

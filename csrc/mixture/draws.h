@@ -1,4 +1,4 @@
-// Random words and normals of a block of samples. Included by mixture_simd.cpp alone.
+// Random words and normals of a block of samples. Included by mixture_simd.cpp and allocation_simd.cpp alone.
 //
 // A block's first sample is a multiple of kBlock, so the upper half of the sample index is the same throughout.
 #pragma once

@@ -4,9 +4,9 @@
 // configurations (σ, q) share the random numbers; each comes out to the bits of a call of its own.
 #pragma once
 
-#include "core/products/exact_sum.h"
 #include "core/runtime/array.h"
 #include "core/runtime/status.h"
+#include "mixture/tail.h"
 
 namespace leakcore {
 
@@ -32,19 +32,7 @@ struct MixtureLogRatioArgs : MixtureArgs {
   bool written = false;  // memory of the caller's, which has been written to before
 };
 
-// Counts and exact sums over samples, added to what the arrays hold. Each configuration's thresholds ascend strictly;
-// bracket j holds the samples with t_j <= L < t_{j+1}. A sample is `far` where |L| > kExpSafe: there e^{−L} is not a
-// normal double, or one too small for the excess over a threshold to be had from it.
-struct MixtureTailArgs : MixtureArgs {
-  int64_t num_thresholds = 0;
-  const double* thresholds = nullptr;  // [configs][num_thresholds]; host memory
-  int64_t* counts = nullptr;           // [configs][num_thresholds][2]: samples in the bracket; those among them far
-  uint64_t* sums = nullptr;            // [configs][num_thresholds][3][kSumDigits], carried
-};
-
-// The three sums: e^{−L} over the bracket's near samples; over its far ones (a summand beyond the largest double
-// counts as that double); and over all far samples with L >= t_j, 1 − e^{t_j − L}.
-constexpr int kTailSums = 3;
+struct MixtureTailArgs : MixtureArgs, TailArgs {};
 
 Status mixture_log_ratio_cpu(const MixtureLogRatioArgs& args);
 Status mixture_tail_cpu(const MixtureTailArgs& args);

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING
 from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.kernels.allocation import Allocation as Allocation
+    from leakcore.kernels.allocation import allocation_tail as allocation_tail
+    from leakcore.kernels.api import allocation_log_ratio as allocation_log_ratio
     from leakcore.kernels.api import clip_and_noise as clip_and_noise
     from leakcore.kernels.api import clip_scores as clip_scores
     from leakcore.kernels.api import mixture_log_ratio as mixture_log_ratio
@@ -51,6 +54,9 @@ if TYPE_CHECKING:
     from leakcore.kernels.threads import thread_limit as thread_limit
 
 _NAMES = {
+    "Allocation": ".allocation",
+    "allocation_log_ratio": ".api",
+    "allocation_tail": ".allocation",
     "arithmetic": ".arithmetic",
     "clip_and_noise": ".api",
     "clip_scores": ".api",

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from leakcore.kernels.allocation import allocation_log_ratio as _allocation_log_ratio
 from leakcore.kernels.clip import clip_and_noise as _clip_and_noise
 from leakcore.kernels.clip import clip_scores as _clip_scores
 from leakcore.kernels.mixture import mixture_log_ratio as _mixture_log_ratio
@@ -45,3 +46,4 @@ clip_and_noise = _door(_clip_and_noise, "grads", "mask", "noise", "out")
 clip_scores = _door(_clip_scores, "grads", "observed")
 solve_labels = _door(_solve_labels, "jacobian", "gradient")
 mixture_log_ratio = _door(_mixture_log_ratio, "like")
+allocation_log_ratio = _door(_allocation_log_ratio, "like")

@@ -1,4 +1,4 @@
-"""What `mixture_tail` returns: exact integers per bracket between thresholds, and what is rounded from them."""
+"""What the tails of a log ratio return: exact integers per bracket between thresholds, and what they round to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MixtureTail(ArrayRecord):
         thresholds: t.
         samples: the index ranges [a, b) covered, ascending.
         exact_sums: the integers, in units of 2⁻¹⁰⁷⁴, from which counts and sums come.
-        experiment: a digest of σ, q, steps, under, seed and dtype.
+        experiment: a digest of the pair, under, seed and dtype.
         configs: number of configurations, None for one.
 
     Example:
@@ -70,7 +70,8 @@ class MixtureTail(ArrayRecord):
             return NotImplemented
         if self.experiment != other.experiment:
             raise ValueError(
-                "cannot merge: the shards differ in noise_multiplier, sample_rate, steps, under or seed, or in dtype"
+                "cannot merge: the shards differ in noise_multiplier, sample_rate, steps, under or seed, in allocation "
+                "or in dtype"
             )
         if not np.array_equal(self.thresholds, other.thresholds):
             raise ValueError("cannot merge: the shards have different thresholds")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 MIXTURE, CLIP_NOISE, MIXTURE_PICK, MIXTURE_ONE, MIXTURE_ONE_PICK = 1, 2, 6, 8, 9
+ALLOCATION, ALLOCATION_PICK = 78, 79
 _MASK = np.uint64(0xFFFFFFFF)
 
 

@@ -146,6 +146,8 @@ _ON_DEVICE = {
     "solve_labels": ("jacobian", "gradient"),
     "mixture_log_ratio": ("out",),
     "mixture_tail": (),
+    "allocation_log_ratio": (),
+    "allocation_tail": (),
     "standard_normal": ("out",),
     "uniform": ("out",),
 }
@@ -162,7 +164,7 @@ def _through(name, function):
         arguments = {k: to_device(v) if k in _ON_DEVICE[name] else v for k, v in kwargs.items()}
         if name.startswith(("clip", "solve")):
             arguments.setdefault("check_finite", True)
-        if name.startswith(("mixture", "standard", "uniform")) and "out" not in kwargs:
+        if name.startswith(("mixture", "allocation", "standard", "uniform")) and "out" not in kwargs:
             arguments.setdefault("like", to_device(np.zeros(1)))
         result = function(*args, **arguments)
         if dataclasses.is_dataclass(result):

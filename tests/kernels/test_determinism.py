@@ -42,6 +42,8 @@ WIDE = normals(1, 3, 200_000, dtype="float32")
 TALL = normals(2, 30_000, 7)
 RUNS = normals(3, 8, 40, 500)
 MIXTURE = {"noise_multiplier": 0.7, "sample_rate": 0.05, "steps": 30, "under": "alternative"}
+PAIR = kernels.Allocation(0.7, 7, epochs=3)
+BANDED = kernels.Allocation(0.7, 7, epochs=3, factor=np.tri(7) - np.tri(7, k=-3))
 CASES = {
     "clip wide": lambda: kernels.clip_and_noise(WIDE, 1.0, 1.0, seed=1),
     "clip tall": lambda: kernels.clip_and_noise(TALL, 1.0, 1.0, seed=1),
@@ -54,6 +56,11 @@ CASES = {
     "tails": lambda: kernels.mixture_tail(20_001, [-1.0, 0.0, 0.5], **MIXTURE),
     "one step": lambda: kernels.mixture_log_ratio(20_001, **{**MIXTURE, "steps": 1, "first_sample": 7}),
     "one step, tails": lambda: kernels.mixture_tail(20_001, [-1.0, 0.0], **{**MIXTURE, "steps": 1, "first_sample": 7}),
+    "allocation": lambda: kernels.allocation_log_ratio(PAIR, 20_001, first_sample=7, under="alternative"),
+    "allocation, subsets": lambda: kernels.allocation_log_ratio(kernels.Allocation(0.7, 9, k=3), 20_001),
+    "allocation, tails": lambda: kernels.allocation_tail(PAIR, 20_001, [-1.0, 0.0, 0.5], first_sample=7),
+    "bands": lambda: kernels.allocation_log_ratio(BANDED, 20_001, first_sample=7, under="alternative"),
+    "bands, tails": lambda: kernels.allocation_tail(BANDED, 20_001, [-1.0, 0.0, 0.5], first_sample=7),
     "normals": lambda: kernels.standard_normal((50, 5001), seed=1, purpose="init"),
 }
 

@@ -20,6 +20,7 @@ from tests.public.examples import (
     ensemble,
     model,
     optimizer,
+    pair,
     purpose,
     quality,
     rows,
@@ -45,6 +46,13 @@ ARRAYS = {
                                                "first_sample": 0, "dtype": "float64"}),
     "kernels.mixture_tail": Call(
         lambda: {"num_samples": 9, "thresholds": np.array([0.0, 1.0]), **SIGMA, "under": "null", "seed": 0,
+                 "first_sample": 0, "dtype": "float64"}, lambda r: at_least_zero(r.counts),
+    ),
+    "kernels.Allocation": Call(lambda: {"noise_multiplier": 1.0, "bins": 4, "epochs": 2, "k": 2}),
+    "kernels.allocation_log_ratio": Call(lambda: {"allocation": pair(), "num_samples": 9, "under": "null", "seed": 0,
+                                                  "first_sample": 0, "dtype": "float64"}),
+    "kernels.allocation_tail": Call(
+        lambda: {"allocation": pair(), "num_samples": 9, "thresholds": np.array([0.0, 1.0]), "under": "null", "seed": 0,
                  "first_sample": 0, "dtype": "float64"}, lambda r: at_least_zero(r.counts),
     ),
     "kernels.philox4x32": Call(lambda: {"counter": [0, 1, 2, 3], "key": [4, 5]}),

@@ -141,6 +141,12 @@ def sgd() -> Any:
     return labels.SGD(0.1)
 
 
+def pair() -> Any:
+    from leakcore import kernels
+
+    return kernels.Allocation(1.0, 5, epochs=2)
+
+
 def purpose() -> Any:
     return "batch"
 

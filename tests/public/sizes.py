@@ -23,6 +23,7 @@ INDICES = ("seed", "step", "first_sample", "first_row", "first_run", "first_tria
 """Integers that are not sizes."""
 AS_LONG_AS_ASKED = {
     "bounds.reconstruction_of": ("num_samples",), "kernels.mixture_tail": ("num_samples",),
+    "kernels.allocation_tail": ("num_samples",),
     "attacks.reconstruction_game": ("runs",), "attacks.reconstruction_games": ("runs",),
     "leakage.by_layer": ("permutations", "iterations"),
     "leakage.mutual_information": ("steps", "permutations"), "leakage.v_information": ("permutations",),

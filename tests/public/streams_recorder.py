@@ -14,7 +14,7 @@ from leakcore.kernels import Stream
 from leakcore.kernels.random import generators
 
 PACKAGE = Path(generators.__file__).resolve().parents[2]
-NATIVE = ("fill_rows", "clip_and_noise", "mixture_log_ratio", "mixture_tail")
+NATIVE = ("fill_rows", "clip_and_noise", "mixture_log_ratio", "mixture_tail", "allocation_log_ratio", "allocation_tail")
 CALLER = "the caller"
 
 
@@ -68,6 +68,15 @@ def recorded() -> Iterator[list[Draw]]:
 
         return call
 
+    def allocation(name: str) -> Any:
+        def call(**arguments: Any) -> Any:
+            first, alternative = arguments["first_sample"], arguments["alternative"]
+            words = [Stream.ALLOCATION + alternative, *([Stream.ALLOCATION_PICK] if alternative else [])]
+            add(arguments["seed"], words, first, first + arguments["num_samples"])
+            return native[name](**arguments)
+
+        return call
+
     def door(seed: int, purpose: Any, step: int, row: int) -> tuple[int, int, int]:
         out = read(seed, purpose, step, row)
         add(out[0], [out[1]], out[2], out[2] + 1)
@@ -78,6 +87,8 @@ def recorded() -> Iterator[list[Draw]]:
         "clip_and_noise": clip_and_noise,
         "mixture_log_ratio": mixture("mixture_log_ratio"),
         "mixture_tail": mixture("mixture_tail"),
+        "allocation_log_ratio": allocation("allocation_log_ratio"),
+        "allocation_tail": allocation("allocation_tail"),
     }
     try:
         for name, double in doubles.items():

@@ -20,6 +20,7 @@ QUICK = [
     "bounds.orthogonal_success", "bounds.label_success",
     "bounds.fano_advantage", "bounds.mse_lower_bound", "bounds.kappa_pixels", "bounds.laplace.compose",
     "bounds.extrapolate_label_epsilon", "numerics.simultaneous_lower_limits", "kernels.mixture_log_ratio",
+    "kernels.allocation_log_ratio", "kernels.Allocation",
     "kernels.standard_normal", "kernels.uniform", "attacks.membership.canaries", "attacks.membership.coins",
     "attacks.membership.canary_coins", "attacks.membership.play", "dpsgd.secure_normal", "dpsgd.Ensemble.run",
     "leakage.subspace_distance",

@@ -151,7 +151,7 @@ def test_each_stream_is_used_in_one_place():
                 for node in _own(function):
                     if isinstance(node, ast.Attribute) and ast.unparse(node.value).split(".")[-1] == "Stream":
                         users[node.attr].add(f"{name}:{function.name}")
-    native = {"MIXTURE", "MIXTURE_PICK", "MIXTURE_ONE", "MIXTURE_ONE_PICK"}
+    native = {"MIXTURE", "MIXTURE_PICK", "MIXTURE_ONE", "MIXTURE_ONE_PICK", "ALLOCATION", "ALLOCATION_PICK"}
     assert set(users) == set(Stream.__members__) - native - {"CALLER"}
     shared = {member: sorted(where) for member, where in users.items() if len(where) > 1}
     assert shared == {}

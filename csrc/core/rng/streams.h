@@ -13,6 +13,8 @@ enum class Purpose : uint32_t {
   mixture_pick = 6,  // which component a mixture step takes; step 0: the leading 32 bits, step 1: the next 32
   mixture_one = 8,   // as mixture, where T = 1: sample i takes draw i % 4 of sample index i / 4, so that none is wasted
   mixture_one_pick = 9,  // as mixture_pick, likewise
+  allocation = 78,       // normals of random allocation; step 0 under the null, 1 under the alternative
+  allocation_pick = 79,  // which bin of a factor's the target is in: draws 2e and 2e + 1 for epoch e
 };
 
 constexpr uint32_t kStepBits = 24;

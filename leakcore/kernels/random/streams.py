@@ -47,6 +47,11 @@ class Stream(enum.IntEnum):
     """As `MIXTURE`, where T = 1: sample i takes draw i % 4 of row i // 4, so that none is wasted."""
     MIXTURE_ONE_PICK = 9, 0, 2
     """As `MIXTURE_PICK`, likewise."""
+    ALLOCATION = 78, 0, 2
+    """Normals of random allocation: epoch e of b bins (columns of a factor) takes draws e·b to (e + 1)·b − 1. Step: 0
+    under the null, 1 under the alternative. Row: the sample."""
+    ALLOCATION_PICK = 79, 0, 1
+    """Which bin the target is in, where their noise is correlated: draws 2e and 2e + 1 for epoch e. Row: the sample."""
     FIXED_BATCH = 6, 2, 2
     """`mechanisms.FixedSize`. Step: 0 under the null, 1 under the alternative. Row: the sample."""
     CLIP_NOISE = 2

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from leakcore.kernels.allocation import allocation_log_ratio as _allocation_log_ratio
 from leakcore.kernels.clip import PRODUCTS, Clipped, Scores
 from leakcore.kernels.clip import clip_and_noise as _clip_and_noise
 from leakcore.kernels.clip import clip_scores as _clip_scores
@@ -46,6 +47,7 @@ def _bound(kernel: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
 
 _CLIP, _SCORES = _bound(_clip_and_noise), _bound(_clip_scores)
 _LABELS, _RATIO = _bound(_solve_labels), _bound(_mixture_log_ratio)
+_ALLOCATION = _bound(_allocation_log_ratio)
 
 
 def clip_and_noise(*args: Any, **kwargs: Any) -> Clipped:
@@ -75,10 +77,26 @@ def mixture_log_ratio(*args: Any, **kwargs: Any) -> Any:
     """`kernels.mixture_log_ratio`, traced."""
     x = _RATIO(args, kwargs)
     _require_no_out("mixture_log_ratio", x.pop("out"))
-    if not isinstance(x["dtype"], str):
-        x["dtype"] = float_dtype("mixture_log_ratio", x["dtype"]).name
-    x["seed"], x["first_sample"] = signed(x["seed"]), signed(x["first_sample"], "first_sample")
+    _simplify("mixture_log_ratio", x)
     return operators.mixture_log_ratio(x.pop("like"), *x.values())
+
+
+def allocation_log_ratio(*args: Any, **kwargs: Any) -> Any:
+    """`kernels.allocation_log_ratio`, traced."""
+    x = _ALLOCATION(args, kwargs)
+    pair = x.pop("allocation")
+    if pair.factor is not None:
+        raise ValueError("allocation_log_ratio: allocation has a factor, which torch cannot trace")
+    _simplify("allocation_log_ratio", x)
+    like = x.pop("like")
+    return operators.allocation_log_ratio(like, pair.noise_multiplier, pair.bins, pair.epochs, pair.k, *x.values())
+
+
+def _simplify(kernel: str, x: dict[str, Any]) -> None:
+    """Sampling arguments as the operators take them."""
+    if not isinstance(x["dtype"], str):
+        x["dtype"] = float_dtype(kernel, x["dtype"]).name
+    x["seed"], x["first_sample"] = signed(x["seed"]), signed(x["first_sample"], "first_sample")
 
 
 def _require_no_out(kernel: str, out: Any) -> None:

@@ -1,11 +1,11 @@
 """The kernels as torch operators: visible to `torch.compile`, fake tensors and the meta device.
 
 Importing this module registers `torch.ops.leakcore.clip_and_noise`, `clip_and_noise_list`, `clip_scores`,
-`solve_labels` and `mixture_log_ratio`. `leakcore.clip_and_noise` and the others take this way by themselves where
-torch is tracing; import the module to call the operators by name. Each computes what the function of its name does, on
-the CPU and on CUDA, and has no derivative: kernels refuse tensors that require grad, and operators any forward-mode
-differentiation around them. A seed (or `first_sample`) of 2⁶³ or more is given to an operator less 2⁶⁴, as torch has no
-larger integers.
+`solve_labels`, `mixture_log_ratio` and `allocation_log_ratio`. `leakcore.clip_and_noise` and the others take this way
+by themselves where torch is tracing; import the module to call the operators by name. Each computes what the function
+of its name does, on the CPU and on CUDA, and has no derivative: kernels refuse tensors that require grad, and operators
+any forward-mode differentiation around them. A seed (or `first_sample`) of 2⁶³ or more is given to an operator less
+2⁶⁴, as torch has no larger integers.
 Under `vmap` noise from a seed is refused, since every element would get the same: use the (runs, B, D) form.
 
 An operator cannot look at values while it is traced, so errors about values (a row that is not finite) come when it
@@ -21,6 +21,8 @@ from typing import Any
 import torch
 
 from leakcore._base import array_memory
+from leakcore.kernels.allocation import Allocation
+from leakcore.kernels.allocation import allocation_log_ratio as _allocation_log_ratio
 from leakcore.kernels.clip import clip_and_noise as _clip_and_noise
 from leakcore.kernels.clip import clip_scores as _clip_scores
 from leakcore.kernels.mixture import mixture_log_ratio as _mixture_log_ratio
@@ -37,6 +39,11 @@ _CLIP = (
 )
 _RATIO = (
     "int num_samples, float noise_multiplier, float sample_rate, int steps, str under, int seed, int first_sample, "
+    "str dtype"
+)
+
+_ALLOCATION = (
+    "float noise_multiplier, int bins, int epochs, int k, int num_samples, str under, int seed, int first_sample, "
     "str dtype"
 )
 
@@ -173,6 +180,17 @@ def _ratio(like: torch.Tensor, *rest: Any) -> torch.Tensor:
     return ratios
 
 
+def _allocation_ratio(like: torch.Tensor, *rest: Any) -> torch.Tensor:
+    x = _keywords(_ALLOCATION, rest)
+    pair = Allocation(*(x.pop(name) for name in ("noise_multiplier", "bins", "epochs", "k")))
+    ratios: torch.Tensor = _allocation_log_ratio(pair, **x, like=like)
+    return ratios
+
+
+def _allocation_fake(like: torch.Tensor, noise_multiplier: float, bins: int, epochs: int, k: int, *rest: Any) -> Any:
+    return _ratio_fake(like, *rest)
+
+
 def _ratio_fake(like: torch.Tensor, num_samples: int, *rest: Any) -> torch.Tensor:
     kind = torch.float32 if rest[-1] == "float32" else torch.float64
     return like.new_empty((num_samples,), dtype=kind)
@@ -209,4 +227,10 @@ mixture_log_ratio = _operator(
     f"(Tensor like, {_RATIO}) -> Tensor",
     _ratio,
     _ratio_fake,
+)
+allocation_log_ratio = _operator(
+    "allocation_log_ratio",
+    f"(Tensor like, {_ALLOCATION}) -> Tensor",
+    _allocation_ratio,
+    _allocation_fake,
 )

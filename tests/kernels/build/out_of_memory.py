@@ -18,6 +18,7 @@ RNG = np.random.default_rng(0)
 GRADS = RNG.normal(size=(3, 40, 700))
 ROWS = GRADS[0].astype(np.float32)
 JACOBIAN, GRADIENT = RNG.normal(size=(20, 6, 9)), RNG.normal(size=(20, 9))
+FACTOR = kernels.Allocation(1.0, 7, factor=np.tri(7))
 MIXTURE: dict[str, Any] = {"noise_multiplier": 1.0, "sample_rate": 0.1, "seed": 3}
 
 
@@ -49,6 +50,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "mixture_log_ratio": lambda: kernels.mixture_log_ratio(60_000, steps=7, **MIXTURE),
     "mixture_log_ratio of one step": lambda: kernels.mixture_log_ratio(600_000, steps=1, **MIXTURE),
     "mixture_tail": lambda: kernels.mixture_tail(60_000, np.linspace(-1, 1, 9), steps=7, **MIXTURE),
+    "allocation_log_ratio": lambda: kernels.allocation_log_ratio(kernels.Allocation(1.0, 9, k=3), 60_000, seed=3),
+    "allocation_log_ratio of a factor": lambda: kernels.allocation_log_ratio(FACTOR, 60_000, under="alternative"),
+    "allocation_tail": lambda: kernels.allocation_tail(kernels.Allocation(1.0, 9), 60_000, np.linspace(-1, 1, 9)),
     "standard_normal": lambda: kernels.standard_normal((300, 70), seed=1, purpose="init"),
     "uniform": lambda: kernels.uniform((300, 70), seed=1, purpose="init"),
     "ensemble": ensemble,

@@ -24,6 +24,18 @@ SCHEDULES = {
     "mixed": ([0.0, 0.03, 1.0, 5.0, 0.5, 0.7, 2.0, 2.0, 1.0], [0.1, 0.2, 1.0, 0.6, 1.0, 1.0, 1.0, 1.0, 0.0]),
 }
 CASES = [(name, under, dtype) for name in SCHEDULES for under in ("null", "alternative") for dtype in ("64", "32")]
+PAIRS = {
+    "bins": kernels.Allocation(1.0, 100),
+    "bins, large σ": kernels.Allocation(20.0, 10, epochs=3),
+    "bins, small σ": kernels.Allocation(0.02, 9, epochs=2),
+    "subsets": kernels.Allocation(1.0, 21, k=5, epochs=2),
+    "subsets, small σ": kernels.Allocation(0.03, 11, k=3),
+    "nearly all bins": kernels.Allocation(1.0, 11, k=8),
+    "all bins": kernels.Allocation(1.0, 11, k=11),
+    "bands": kernels.Allocation(1.0, 30, factor=0.5 * (np.tri(30) - np.tri(30, k=-4)), epochs=3),
+    "factor, small σ": kernels.Allocation(0.05, 6, factor=np.cos(np.arange(30.0)).reshape(6, 5)),
+}
+DRAWN = [(name, under, dtype) for name in PAIRS for under in ("null", "alternative") for dtype in ("64", "32")]
 THRESHOLDS = [-np.inf, -1.0, 0.0, 0.3, 2.0]
 
 
@@ -38,6 +50,11 @@ def results():
         arguments |= {"first_sample": 2**32 - 100, "dtype": f"float{dtype}"}
         draws[f"{name} {under} {dtype}"] = kernels.mixture_log_ratio(700, **arguments).astype(np.float64)
         tail = kernels.mixture_tail(700, THRESHOLDS, **arguments)
+        draws[f"tail {name} {under} {dtype}"] = np.concatenate([tail.counts, tail.sums.ravel()])
+    for name, under, dtype in DRAWN:
+        arguments = {"under": under, "seed": 3, "first_sample": 2**32 - 100, "dtype": f"float{dtype}"}
+        draws[f"{name} {under} {dtype}"] = kernels.allocation_log_ratio(PAIRS[name], 700, **arguments).astype(float)
+        tail = kernels.allocation_tail(PAIRS[name], 700, THRESHOLDS, **arguments)
         draws[f"tail {name} {under} {dtype}"] = np.concatenate([tail.counts, tail.sums.ravel()])
     return draws
 
@@ -75,3 +92,7 @@ def test_the_baseline_is_within_its_bound(by_tier):
         bound = tolerances.log_ratio if dtype == "64" else tolerances.log_ratio_float32
         error = bound(sigma[(sigma > 0) & (rate > 0)], two[~infinite])
         assert (np.abs(one[~infinite] - two[~infinite]) <= error).all(), (name, under, dtype)
+    for name, under, dtype in DRAWN:
+        one, two = (tier[f"{name} {under} {dtype}"] for tier in (base, wide))
+        bound = tolerances.allocation if dtype == "64" else tolerances.allocation_float32
+        assert (np.abs(one - two) <= bound(PAIRS[name], two)).all(), (name, under, dtype)

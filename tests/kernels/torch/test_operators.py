@@ -21,7 +21,9 @@ CASES = {
     "clip_scores": (GRADS, GRADS[:2].cos(), 1.0, None, "float32"),
     "solve_labels": (GRADS, GRADS[0].cos(), None, True),
     "mixture_log_ratio": (GRADS, 7, 1.0, 0.1, 3, "null", 0, 0, "float64"),
+    "allocation_log_ratio": (GRADS, 1.0, 5, 2, 3, 7, "null", 0, 0, "float32"),
 }
+PAIR = kernels.Allocation(1.0, 5, epochs=2, k=3)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -48,9 +50,10 @@ def scored_and_solved(grads):
 
 def drawn(grads):
     large = leakcore.clip_and_noise(grads, 1.0, 1.0, seed=2**64 - 3).sum
-    return large, leakcore.mixture_log_ratio(
+    ratios = leakcore.mixture_log_ratio(
         9, noise_multiplier=1.0, sample_rate=0.1, steps=3, seed=2**63 + 1, dtype="float32", like=grads
     )
+    return large, ratios, kernels.allocation_log_ratio(PAIR, 9, seed=2**63 + 1, like=grads)
 
 
 @pytest.mark.parametrize("function", [clipped, clipped_parameters, scored_and_solved, drawn])
@@ -58,6 +61,14 @@ def test_a_whole_graph_with_kernels_compiles(function):
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")(GRADS)
     for got, wanted in zip(compiled, function(GRADS), strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+def test_a_factor_is_not_traced():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    pair = kernels.Allocation(1.0, 2, factor=[[1.0], [0.5]])
+    with pytest.raises(ValueError, match="allocation has a factor, which torch cannot trace"):
+        make_fx(lambda grads: kernels.allocation_log_ratio(pair, 3, like=grads))(GRADS)
 
 
 def test_fake_and_meta_tensors_have_shapes():
