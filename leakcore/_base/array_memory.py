@@ -24,48 +24,55 @@ def is_torch(x: Any) -> bool:
     return torch is not None and hasattr(torch, "Tensor") and isinstance(x, torch.Tensor)
 
 
-def plain_tensor(name: str, x: Any) -> Any:
+def _subject(name: str, kernel: str | None) -> str:
+    """The argument as an error begins with it, after the kernel that reads it."""
+    return f"`{name}`" if kernel is None else f"{kernel}: `{name}`"
+
+
+def plain_tensor(name: str, x: Any, *, kernel: str | None = None) -> Any:
     """The same tensor as torch's own class, on its device, all of it in memory of its own.
 
     A parameter or subclass is read as the tensor that it is, without names of dimensions. Raises TypeError (without
     dense values, or values that its memory does not hold as they are) or ValueError (its storage is shorter than it
-    reaches, or it is on the meta device); each begins with `name`.
+    reaches, or it is on the meta device); each begins with the kernel, if one is named, and `name`.
     """
     torch = sys.modules["torch"]
     kind = type(x)
     if kind is not torch.Tensor:
-        _refuse_wrapper(torch, name, x)
+        _refuse_wrapper(torch, name, x, kernel)
         with torch._C.DisableTorchFunctionSubclass():
             x = x.as_subclass(torch.Tensor)
     if torch._C._functorch.is_functorch_wrapped_tensor(x) or torch._is_functional_tensor(x):
         raise TypeError(
-            f"{name} cannot be read here: it is a tensor of torch.func (vmap, grad, jvp, functionalize), which has no "
-            "values of its own inside the transform"
+            f"{_subject(name, kernel)} cannot be read here: it is a tensor of torch.func (vmap, grad, jvp, "
+            "functionalize), which has no values of its own inside the transform"
         )
     if x.is_meta:
-        raise ValueError(f"{name} is on device 'meta': must be on the CPU or a CUDA device")
+        raise ValueError(f"{_subject(name, kernel)} must be on the CPU or a CUDA device, got device 'meta'")
     if x.layout is not torch.strided or x.is_nested:
         layout = f"nested ({x.layout})" if x.is_nested else x.layout
-        raise TypeError(f"{name} has layout {layout}: must be a dense (strided) tensor")
+        raise TypeError(f"{_subject(name, kernel)} must be a dense (strided) tensor, got layout {layout}")
     if x.is_quantized:
-        raise TypeError(f"{name} has dtype {str(x.dtype).removeprefix('torch.')}: must not be quantized")
+        dtype = str(x.dtype).removeprefix("torch.")
+        raise TypeError(f"{_subject(name, kernel)} must not be quantized, got {dtype}")
     if hasattr(x, "has_names") and x.has_names():  # torch before 2.13
         x = x.rename(None)
-    _require_memory(name, x)
+    _require_memory(name, x, kernel)
     return x
 
 
-def _refuse_wrapper(torch: Any, name: str, x: Any) -> None:
+def _refuse_wrapper(torch: Any, name: str, x: Any, kernel: str | None) -> None:
     kind = type(x)
     if issubclass(kind, torch.nn.parameter.UninitializedTensorMixin):
-        raise ValueError(f"{name} is an uninitialized tensor: run the model once before")
+        raise ValueError(f"{_subject(name, kernel)} must be initialized: run the model once before")
     if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise TypeError(
-            f"{name} is a {kind.__name__}, whose values are not those of a memory of its own: pass a plain torch tensor"
+            f"{_subject(name, kernel)} must be a plain torch tensor, got a {kind.__name__}, whose values are not those "
+            "of a memory of its own"
         )
 
 
-def _require_memory(name: str, x: Any) -> None:
+def _require_memory(name: str, x: Any, kernel: str | None) -> None:
     """ValueError where the storage ends before the last element that sizes and strides reach."""
     if x.numel() == 0:
         return
@@ -75,8 +82,8 @@ def _require_memory(name: str, x: Any) -> None:
     if stored_bytes < last * size:
         state = "is freed" if stored_bytes == 0 else f"has {stored_bytes} bytes left"
         raise ValueError(
-            f"{name} reaches over {last * size} bytes, but its storage {state} (as FSDP does between uses, "
-            "untyped_storage().resize_): gather it before"
+            f"{_subject(name, kernel)} reaches over {last * size} bytes, but its storage {state} (as FSDP does between "
+            "uses, untyped_storage().resize_): gather it before"
         )
 
 
@@ -96,9 +103,9 @@ def differentiated(x: Any) -> bool:
 def refuse_gradients(name: str, x: Any) -> None:
     """ValueError for a tensor whose operations torch follows."""
     if x.requires_grad:
-        raise ValueError(f"{name}: requires grad; pass {name}.detach()")
+        raise ValueError(f"`{name}` must not require grad: pass {name}.detach()")
     if differentiated(x):
-        raise ValueError(f"{name}: has a tangent; pass {name}.detach()")
+        raise ValueError(f"`{name}` must not have a tangent: pass {name}.detach()")
 
 
 def transformed() -> bool:
@@ -111,7 +118,7 @@ def refuse_transforms(name: str) -> None:
     """TypeError under a transform of torch.func, which would change what trains or differentiates inside it, and where
     all tensors are to be fake."""
     if transformed() or _fake_mode():
-        raise TypeError(f"{name} is read inside a transform of torch's, which cannot follow this: call it outside")
+        raise TypeError(f"`{name}` is read inside a transform of torch's, which cannot follow this: call it outside")
 
 
 def _fake_mode() -> bool:
@@ -135,45 +142,45 @@ def of_tensor(name: str, x: Any) -> np.ndarray:
     refuse_gradients(name, x)
     x = plain_tensor(name, x)
     if not x.is_cpu:
-        raise ValueError(f"{name}: is on {x.device}; this computation runs on the CPU, pass {name}.cpu()")
+        raise ValueError(f"`{name}` must be on the CPU, where this computation runs, got {x.device}: pass {name}.cpu()")
     torch = sys.modules["torch"]
     if x.is_complex():
-        raise TypeError(f"{name}: must be an array of real numbers, not of {x.dtype}")
+        raise TypeError(f"`{name}` must be an array of real numbers, got {x.dtype}")
     with untransformed():
         x = x.resolve_neg()
         try:
             out: np.ndarray = (x.float() if x.dtype is torch.bfloat16 else x).numpy()
         except (TypeError, RuntimeError) as why:
-            raise TypeError(f"{name}: cannot be read as an array of real numbers ({x.dtype}): {why}") from why
+            raise TypeError(f"`{name}` must be an array of real numbers, got {x.dtype} ({why})") from why
     return out
 
 
-def of_numpy(name: str, x: np.ndarray) -> np.ndarray:
+def of_numpy(name: str, x: np.ndarray, *, kernel: str | None = None) -> np.ndarray:
     """An array of NumPy's as its plain class; TypeError where a mask would be lost, ValueError where its file is cut
     short."""
     if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{name}: is a masked array, whose mask would be lost: pass a plain array")
+        raise TypeError(f"{_subject(name, kernel)} must be a plain array, got a masked one, whose mask would be lost")
     base: Any = x
     while base is not None:
         owner = base.obj if isinstance(base, memoryview) else base
         if isinstance(owner, mmap.mmap):
-            _require_file(name, owner, 0)
+            _require_file(name, owner, 0, kernel)
             break
         if isinstance(owner, np.memmap):
             offset = getattr(owner, "offset", 0) or 0
             mapped = getattr(owner, "_mmap", None)
             if isinstance(mapped, mmap.mmap):
-                _require_file(name, mapped, offset - offset % mmap.ALLOCATIONGRANULARITY)
+                _require_file(name, mapped, offset - offset % mmap.ALLOCATIONGRANULARITY, kernel)
                 break
         base = owner.base if isinstance(owner, np.ndarray) else None
     return np.asarray(x)
 
 
-def _require_file(name: str, mapped: mmap.mmap, start: int) -> None:
+def _require_file(name: str, mapped: mmap.mmap, start: int, kernel: str | None) -> None:
     if mapped.size() < start + len(mapped):
         raise ValueError(
-            f"{name} is mapped from a file that now ends after {mapped.size()} bytes, before the "
-            f"{start + len(mapped)} of the array: must be whole"
+            f"{_subject(name, kernel)} must be whole, got an array of {start + len(mapped)} bytes of a file that now "
+            f"ends after {mapped.size()}"
         )
 
 
@@ -191,7 +198,7 @@ def host(name: str, value: Any) -> Any:
         try:
             return np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError) as why:
-            raise TypeError(f"{name}: cannot be read through DLPack: {why}") from why
+            raise TypeError(f"`{name}` cannot be read through DLPack: {why}") from why
     return value
 
 
@@ -201,7 +208,7 @@ def array(name: str, value: Any) -> np.ndarray:
     try:
         out = np.asarray(ready)
     except Exception as why:  # whatever an object's own conversion raises
-        raise TypeError(f"{name}: must be an array of numbers ({why})") from why
+        raise TypeError(f"`{name}` must be an array of numbers ({why})") from why
     if out.ndim > _MAX_DIMS:
-        raise ValueError(f"{name} has {out.ndim} dimensions: must have at most {_MAX_DIMS}")
+        raise ValueError(f"`{name}` must have at most {_MAX_DIMS} dimensions, got {out.ndim}")
     return out

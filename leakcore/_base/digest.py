@@ -60,7 +60,7 @@ def _feed(update: _Update, value: Any) -> None:
         for line in sorted(digest(key, inside) for key, inside in value.items()):
             update(line.encode())
     else:
-        raise TypeError(f"a {type(value).__name__} has no digest: must be numbers, text, arrays, or lists of these")
+        raise TypeError(f"a digest is of numbers, text, arrays, or lists of these, got {type(value).__name__}")
 
 
 def _block(update: _Update, letter: bytes, content: Any) -> None:
@@ -70,7 +70,7 @@ def _block(update: _Update, letter: bytes, content: Any) -> None:
 
 def _feed_array(update: _Update, array: np.ndarray) -> None:
     if array.dtype.hasobject or array.dtype.names:
-        raise TypeError(f"an array of {array.dtype} has no digest: must hold numbers or text")
+        raise TypeError(f"a digest is of arrays of numbers or text, got an array of {array.dtype}")
     _block(update, b"a", f"{array.dtype.str} {array.shape}".encode())
     flat = np.ascontiguousarray(array).reshape(-1)
     _block(update, b"v", flat.view(np.uint8).data if flat.nbytes else b"")

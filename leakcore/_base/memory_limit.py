@@ -21,9 +21,9 @@ def require(nbytes: int, **sizes: Any) -> None:
         return
     limit = _allowed()
     if nbytes > limit:
-        asked = ", ".join(f"{name}={value}" for name, value in sizes.items())
+        asked = ", ".join(f"`{name}={value}`" for name, value in sizes.items())
         raise ValueError(
-            f"{asked}: needs {nbytes / 2**30:.3g} GiB of memory, and this process may have {limit / 2**30:.3g}: ask "
+            f"{asked} needs {nbytes / 2**30:.3g} GiB of memory, and this process may have {limit / 2**30:.3g}: ask "
             "for less at a time"
         )
 

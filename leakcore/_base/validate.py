@@ -1,14 +1,14 @@
 """One-line named validators: `sigma = _validate.non_negative(noise_multiplier=noise_multiplier)`.
 
-Each takes exactly one keyword, whose name appears in the error next to the value and what is allowed, and returns the
-value as a plain Python number (or a float64 array for the `*_array` forms).
+Each takes exactly one keyword and returns the value as a plain Python number (or a float64 array for the `*_array`
+forms). The error names the keyword, what is allowed and the value: "`steps` must be at least 1, got 0".
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -29,15 +29,15 @@ def real(**kwargs: Any) -> float:
         return value  # the usual case, in calls that may be short
     value = _item(name, value)
     if isinstance(value, (bool, np.bool_, str, bytes, np.complexfloating)):
-        raise TypeError(f"{name}={value!r}: must be a real number")
+        raise TypeError(f"`{name}` must be a real number, got {value!r}")
     try:
         out = float(value)
     except OverflowError:
-        raise ValueError(f"{name}: an integer beyond what a float64 holds") from None
+        raise ValueError(f"`{name}` must be within float64, got a larger integer") from None
     except (TypeError, ValueError):
-        raise TypeError(f"{name}={value!r}: must be a real number") from None
+        raise TypeError(f"`{name}` must be a real number, got {value!r}") from None
     if math.isnan(out):
-        raise ValueError(f"{name}=nan: must be a number")
+        raise ValueError(f"`{name}` must be a number, got nan")
     return out
 
 
@@ -53,18 +53,22 @@ def _check(allowed: str, ok: Callable[[float], bool], kwargs: dict[str, Any]) ->
     name, value = _one(kwargs)
     out = real(**kwargs)
     if not ok(out):
-        raise ValueError(f"{name}={value!r}: must be {allowed}")
+        raise ValueError(f"`{name}` must be {allowed}, got {value!r}")
     return out
+
+
+def _check_finite(allowed: str, ok: Callable[[float], bool], kwargs: dict[str, Any]) -> float:
+    return _check("finite" if math.isinf(real(**kwargs)) else allowed, lambda v: ok(v) and v != math.inf, kwargs)
 
 
 def positive(**kwargs: Any) -> float:
     """A real number in (0, ∞)."""
-    return _check("in (0, inf)", lambda v: 0 < v < math.inf, kwargs)
+    return _check_finite("above 0", lambda v: v > 0, kwargs)
 
 
 def non_negative(**kwargs: Any) -> float:
     """A real number in [0, ∞)."""
-    return _check("in [0, inf)", lambda v: 0 <= v < math.inf, kwargs)
+    return _check_finite("at least 0", lambda v: v >= 0, kwargs)
 
 
 def probability(**kwargs: Any) -> float:
@@ -93,17 +97,27 @@ def integer(low: int | None = None, high: int | None = None, **kwargs: Any) -> i
     if type(value) is int and (low is None or low <= value) and (high is None or value <= high):
         return value  # the usual case, in calls that may be short
     if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}={value!r}: must be an integer")
+        raise TypeError(f"`{name}` must be an integer, got {value!r}")
     value = _item(name, value)
     try:
         out = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}={value!r}: must be an integer") from None
+        raise TypeError(f"`{name}` must be an integer, got {value!r}") from None
     if (low is not None and out < low) or (high is not None and out > high):
-        raise ValueError(
-            f"{name}={out}: must be an integer in [{'-inf' if low is None else low}, {'inf' if high is None else high}]"
-        )
+        raise ValueError(f"`{name}` must be {_range(low, high)}, got {out}")
     return out
+
+
+def _range(low: int | None, high: int | None) -> str:
+    if high is None:
+        return f"at least {low}"
+    return f"at most {high}" if low is None else f"in [{low}, {high}]"
+
+
+def either(words: Iterable[object]) -> str:
+    """Words as an error lists them: 'a', 'b' or 'c'."""
+    *most, last = map(str, words)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def seed(**kwargs: Any) -> int:
@@ -118,7 +132,7 @@ def boolean(**kwargs: Any) -> bool:
     """True or False, and nothing that only counts as one of them."""
     ((name, value),) = kwargs.items()
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}={value!r}: must be True or False")
+        raise TypeError(f"`{name}` must be True or False, got {value!r}")
     return bool(value)
 
 
@@ -126,7 +140,7 @@ def optional_boolean(**kwargs: Any) -> bool | None:
     """True, False or None, which leaves the choice to the function."""
     ((name, value),) = kwargs.items()
     if value is not None and not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}={value!r}: must be True, False or None")
+        raise TypeError(f"`{name}` must be True, False or None, got {value!r}")
     return None if value is None else bool(value)
 
 
@@ -134,7 +148,7 @@ def one_of(*allowed: str, **kwargs: Any) -> str:
     """One of the named strings."""
     name, value = kwargs.popitem()
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name}={value!r}: must be one of {', '.join(map(repr, allowed))}")
+        raise ValueError(f"`{name}` must be {either(map(repr, allowed))}, got {value!r}")
     return str(value)
 
 
@@ -142,21 +156,21 @@ def instance(*kinds: type, **kwargs: Any) -> None:
     """TypeError where the value is of none of the classes."""
     name, value = _one(kwargs)
     if not isinstance(value, kinds):
-        raise TypeError(f"{name} is a {type(value).__name__}: must be a {' or '.join(k.__name__ for k in kinds)}")
+        raise TypeError(f"`{name}` must be of type {either(k.__name__ for k in kinds)}, got {type(value).__name__}")
 
 
 def executor(**kwargs: Any) -> None:
     """TypeError where the value is neither None nor a `concurrent.futures.Executor`."""
     name, value = _one(kwargs)
     if value is not None and not isinstance(value, Executor):
-        raise TypeError(f"{name}={value!r}: must be a concurrent.futures.Executor, or None")
+        raise TypeError(f"`{name}` must be a concurrent.futures.Executor or None, got {value!r}")
 
 
 def callback(**kwargs: Any) -> None:
     """TypeError where the value is neither None nor callable."""
     name, value = _one(kwargs)
     if value is not None and not callable(value):
-        raise TypeError(f"{name}={value!r}: must be a callable, or None")
+        raise TypeError(f"`{name}` must be callable or None, got {value!r}")
 
 
 def sizes(low: int = 1, **kwargs: Any) -> tuple[int, ...]:
@@ -166,8 +180,8 @@ def sizes(low: int = 1, **kwargs: Any) -> tuple[int, ...]:
         array = even_array(**kwargs)
         value = array.tolist() if array.ndim == 1 else None
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise TypeError(f"{name}={value!r}: must be a sequence of integers")
-    return tuple(integer(low, None, **{name: size}) for size in value)
+        raise TypeError(f"`{name}` must be a sequence of integers, got {value!r}")
+    return tuple(integer(low, None, **{f"{name}[{i}]": size}) for i, size in enumerate(value))
 
 
 def even_array(**kwargs: Any) -> np.ndarray:
@@ -181,37 +195,37 @@ def plain_array(**kwargs: Any) -> np.ndarray:
     name, _ = _one(kwargs)
     out = even_array(**kwargs)
     if out.dtype.kind not in "biuf":
-        raise TypeError(f"{name}: must be an array of real numbers, not of {out.dtype}")
+        raise TypeError(f"`{name}` must be an array of real numbers, got {out.dtype}")
     return out
 
 
 def floating(name: str, value: Any) -> Any:
     """An array of NumPy's or a tensor on any device, of a floating element type, that may be computed with where it
-    lies; a tensor comes back as torch's own class. TypeError or ValueError begins with `name`."""
+    lies; a tensor comes back as torch's own class. TypeError or ValueError names `name`."""
     if array_memory.is_torch(value):
         array_memory.refuse_gradients(name, value)
         value = array_memory.plain_tensor(name, value)
     elif isinstance(value, np.ndarray):
         value = array_memory.of_numpy(name, value)
     else:
-        raise TypeError(f"{name} is a {type(value).__name__}: must be a NumPy array or a torch tensor")
+        raise TypeError(f"`{name}` must be a NumPy array or a torch tensor, got {type(value).__name__}")
     kind = str(value.dtype).rpartition(".")[2]
     if kind not in FLOATING:
-        raise TypeError(f"{name}: dtype {kind}: must be {', '.join(FLOATING[:-1])} or {FLOATING[-1]}")
+        raise TypeError(f"`{name}` must be of type {either(FLOATING)}, got {kind}")
     return value
 
 
 def real_array(allowed: str, ok: Callable[[np.ndarray], np.ndarray], **kwargs: Any) -> np.ndarray:
     """A float64 array (any shape) whose entries all satisfy `ok`; the error shows the first that does not."""
     name, value = _one(kwargs)
-    out = _doubles(name, value, "must be a real number or an array of them")
+    out = _doubles(name, value, "a real number or an array of them")
     if out.ndim == 0 and ok(out[()]):  # what an array of no dimensions costs several microseconds to find out
         return out
     bad = ~ok(out)
     if bad.any():
         where = tuple(int(i) for i in np.argwhere(bad)[0])
         at = "" if out.ndim == 0 else "[" + ", ".join(map(str, where)) + "]"
-        raise ValueError(f"{name}{at}={float(out[where])!r}: must be {allowed}")
+        raise ValueError(f"`{name}{at}` must be {allowed}, got {float(out[where])!r}")
     return out
 
 
@@ -221,7 +235,7 @@ def _doubles(name: str, value: Any, allowed: str) -> np.ndarray:
     if type(value) is float or type(value) is int:
         array = np.asarray(value)
     elif isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}={value!r}: {allowed}")
+        raise TypeError(f"`{name}` must be {allowed}, got {value!r}")
     else:
         array = array_memory.array(name, value)
     kind = array.dtype.kind
@@ -233,14 +247,14 @@ def _doubles(name: str, value: Any, allowed: str) -> np.ndarray:
     else:
         numbers = kind in "biuf"
     if not numbers:
-        raise TypeError(f"{name}={_short(value)}: {allowed}")
+        raise TypeError(f"`{name}` must be {allowed}, got {_short(value)}")
     try:
         out = np.asarray(array, dtype=np.float64)
         return out if out.flags.aligned else out.copy()  # which the kernels cannot read
     except OverflowError:
-        raise ValueError(f"{name}: holds an integer beyond what a float64 holds") from None
+        raise ValueError(f"`{name}` must be within float64, got a larger integer") from None
     except (TypeError, ValueError):
-        raise TypeError(f"{name}={_short(value)}: {allowed}") from None
+        raise TypeError(f"`{name}` must be {allowed}, got {_short(value)}") from None
 
 
 def _short(value: Any) -> str:
@@ -277,10 +291,10 @@ def host_array(*, finite: bool = True, **kwargs: Any) -> tuple[np.ndarray, float
     and do not require grad. finite=False leaves the check of the entries to a caller who reads them all anyway.
     """
     name, value = _one(kwargs)
-    out = _doubles(name, value, "must be an array of real numbers")
+    out = _doubles(name, value, "an array of real numbers")
     if finite and not np.isfinite(out).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
-        raise ValueError(f"{name}[{', '.join(map(str, where))}]={float(out[where])!r}: must be finite")
+        raise ValueError(f"`{name}[{', '.join(map(str, where))}]` must be finite, got {float(out[where])!r}")
     return out, max(roundoff(value), 2.0**-53)
 
 

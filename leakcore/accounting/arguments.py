@@ -105,8 +105,8 @@ def naming(mechanism: Mechanism) -> Iterator[None]:
     try:
         yield
     except AccuracyError as error:
-        if str(error).startswith("noise_multiplier="):
+        if "noise_multiplier=" in str(error):
             raise
         hint = "; method='pld' gives an upper bound"
         hint = hint if isinstance(mechanism, Poisson) and "method=" not in str(error) else ""
-        raise AccuracyError(f"{mechanism!r}: {error}{hint}") from error
+        raise AccuracyError(f"{error}, of {mechanism!r}{hint}") from error

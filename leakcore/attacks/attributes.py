@@ -146,8 +146,8 @@ def matched_batches(
             kinds.append(int(target))
     if not pairs:
         raise ValueError(
-            f"attribute: no target has {number} rows on both sides ({int(has.sum())} rows with, {int((~has).sum())} "
-            "without)"
+            f"`attribute` must leave at least {number} rows of some target on both sides, got {int(has.sum())} rows "
+            f"with and {int((~has).sum())} without it"
         )
     chosen = rng.permutation(len(pairs))[:most]
     rows = np.array([pairs[i][side] for i in chosen for side in (0, 1)])
@@ -268,7 +268,7 @@ def infer(
         raise ValueError("`layers` must name at least one layer")
     for name in names:
         if name not in known.gradients or name not in observed.gradients:
-            raise ValueError(f"layers: {name!r} is not in both sets (known has {', '.join(known.gradients)})")
+            raise ValueError(f"`layers` must be in both sets (known has {', '.join(known.gradients)}), got {name!r}")
         if known.gradients[name].shape[1:] != observed.gradients[name].shape[1:]:
             raise ValueError(f"`observed`: layer {name!r} must have the same size as in `known`")
         for what, sets in (("known", known), ("observed", observed)):

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from typing import Any
@@ -70,7 +71,7 @@ def _native() -> tuple[dict[str, Any], list[str]]:
     except ValueError as error:
         wrong = [str(error)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    while (name := wrong[-1].partition("=")[0]) in _OF_NATIVE and environment.pop(name, None) is not None:
+    while (name := _named(wrong[-1])) in _OF_NATIVE and environment.pop(name, None) is not None:
         done = subprocess.run(
             [sys.executable, "-c", _ASK], env=environment, capture_output=True, text=True, check=False
         )
@@ -79,10 +80,16 @@ def _native() -> tuple[dict[str, Any], list[str]]:
             break
         answer = json.loads(done.stdout)
         if "info" in answer:
-            refused = {_OF_NATIVE[w.partition("=")[0]]: "refused, see wrong" for w in wrong}
+            refused = {_OF_NATIVE[_named(w)]: "refused, see wrong" for w in wrong}
             return {**answer["info"], **refused}, wrong
         wrong.append(answer["wrong"])
     return {}, wrong
+
+
+def _named(refusal: str) -> str:
+    """The environment variable that a refusal begins with."""
+    match = re.match(r"`?(\w+)", refusal)
+    return "" if match is None else match[1]
 
 
 def _facts(*, imported: bool) -> dict[str, Any]:

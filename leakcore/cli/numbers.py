@@ -27,7 +27,9 @@ class _Real(click.types.FloatParamType):
         number = float(super().convert(value, param, ctx))
         if not abs(number) <= LARGE or 0 < abs(number) < sys.float_info.min:
             self.fail(
-                f"{value}: must be a finite number, below {LARGE:g} in size and no smaller than floats are", param, ctx
+                f"it must be a finite number, below {LARGE:g} in size and no smaller than floats are, got {value}",
+                param,
+                ctx,
             )
         return number
 
@@ -41,9 +43,9 @@ def count(low: int, high: int) -> click.IntRange:
 
 
 def as_typed(error: BaseException, names: Mapping[str, str]) -> str:
-    """The message with options in place of the arguments that it names, such as --steps=0 for steps=0.
+    """The message with options in place of the arguments that it names, such as `--steps` for `steps`.
 
-    An argument stands before "=", "[" or ": ", or between backticks.
+    An argument stands between backticks, or before "=", "[" or ": ".
 
     names: further names of the library's, and the options that stand for them. Where a computation failed and the
     message names none of the options, those that were given numbers far out are added.
@@ -57,7 +59,7 @@ def as_typed(error: BaseException, names: Mapping[str, str]) -> str:
         message = re.sub(rf"(?<![\w.\[-]){re.escape(name)}(?=[=\[`]|: )", option, message)
     failed = isinstance(error, (ArithmeticError, MemoryError))
     if failed and not any(option in message for option in named.values()) and (far := far_out()):
-        message = f"{far}: cannot be computed with that ({message})"
+        message = f"cannot be computed with {far} ({message})"
     return message
 
 

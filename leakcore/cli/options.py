@@ -102,11 +102,11 @@ def refuse_mixed(
     missing = [name for name in required if values[name] is None]
     if values["dataset"] is not None:
         if mixed:
-            raise click.UsageError(f"--dataset and {option(mixed[0])}: give one or the other")
+            raise click.UsageError(f"give `--dataset` or `{option(mixed[0])}`, not both")
     elif missing:
         raise click.UsageError(f"{option(missing[0])} is missing (or give --dataset)")
     elif alone:
-        raise click.UsageError(f"{option(alone[0])}: only with --dataset")
+        raise click.UsageError(f"`{option(alone[0])}` is allowed only with --dataset")
 
 
 def _one_kappa(
@@ -121,7 +121,7 @@ def _one_kappa(
         )
     if num_candidates is not None:
         if num_candidates < 1:
-            raise click.UsageError(f"--num-candidates {num_candidates}: must be an integer of at least 1")
+            raise click.UsageError(f"`--num-candidates` must be at least 1, got {num_candidates}")
         if num_candidates > 1e300:  # beyond what a float holds there is the logarithm
             return None, -math.log(num_candidates)
         kappa = 1.0 / num_candidates

@@ -51,4 +51,4 @@ def require_place(name: str, path: Path) -> None:
         if not is_stream(path):
             try_writing(path)
     except OSError as error:
-        raise click.UsageError(f"--{name} {path}: cannot be written ({error.strerror})") from None
+        raise click.UsageError(f"`--{name}` must be writable, got {path} ({error.strerror})") from None

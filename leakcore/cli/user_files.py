@@ -18,7 +18,7 @@ def read_arrays(path: Path) -> dict[str, Any]:
         from leakcore.models import read_safetensors
 
         return dict(read_safetensors(path))
-    raise ValueError(f"{path}: must end in .safetensors or .npz")
+    raise ValueError(f"a file of arrays must end in .safetensors or .npz, got {path}")
 
 
 def built_model(spec: str) -> Any:
@@ -27,21 +27,25 @@ def built_model(spec: str) -> Any:
 
     where, _, name = spec.partition(":")
     if not where or not name:
-        raise ValueError(f"model={spec!r}: must be package.module:factory")
+        raise ValueError(f"`model` must be package.module:factory, got {spec!r}")
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(where)
     except (Exception, SystemExit) as error:  # a module of the user's raises what it likes
-        raise ValueError(f"model={spec!r}: cannot import {where} ({type(error).__name__}: {error})") from error
+        raise ValueError(
+            f"`model` must name a module that can be imported, got {spec!r} ({type(error).__name__}: {error})"
+        ) from error
     finally:
         sys.path.remove(str(Path.cwd()))
     factory = getattr(module, name, None)
     if not callable(factory):
-        raise ValueError(f"model={spec!r}: {where} has no callable {name!r}")
+        raise ValueError(f"`model` must name a callable, got {spec!r}: {where} has no callable {name!r}")
     try:
         built = factory()
     except (Exception, SystemExit) as error:
-        raise ValueError(f"model={spec!r}: {name}() failed ({type(error).__name__}: {error})") from error
+        raise ValueError(
+            f"`model` must name a factory, got {spec!r}, which failed ({type(error).__name__}: {error})"
+        ) from error
     if not isinstance(built, torch.nn.Module):
-        raise TypeError(f"model={spec!r}: returned {type(built).__name__}, must be a torch.nn.Module")
+        raise TypeError(f"`model` must return a torch.nn.Module, got {type(built).__name__} from {spec!r}")
     return built

@@ -88,12 +88,14 @@ def _table(where: Path, name: str, *, columns: int, classes: int, source: str) -
     try:
         files = read_tar(where)
         if len(files) != 1:
-            raise ValueError(f"holds {len(files)} files, must hold one")
+            raise ValueError(f"it must hold one file, got {len(files)}")
         text = files.popitem()[1].replace(b'"', b"")
     except ValueError as why:
         raise ValueError(f"{printable(where)}: not an archive of one table ({why})") from why
     if odd := set(text) - set(b"0123456789,\n\r "):
-        raise ValueError(f"{printable(where)}: holds {bytes([min(odd)])!r}, must hold whole numbers between commas")
+        raise ValueError(
+            f"{printable(where)}: its entries must be whole numbers between commas, got {bytes([min(odd)])!r}"
+        )
     if not text.strip():
         raise ValueError(f"{printable(where)}: has no rows")
     try:
@@ -102,7 +104,7 @@ def _table(where: Path, name: str, *, columns: int, classes: int, source: str) -
         raise ValueError(f"{printable(where)}: {why}") from why
     if table.shape[1] != columns + 1:
         raise ValueError(
-            f"{printable(where)}: has {table.size} entries in {len(table)} rows, must have {columns + 1} in each"
+            f"{printable(where)}: its rows must have {columns + 1} entries each, got {table.size} in {len(table)} rows"
         )
     if not np.isin(table[:, 1:], (0, 1)).all() or not (table[:, 0].min() >= 1 and table[:, 0].max() <= classes):
         raise ValueError(f"{printable(where)}: features must be 0 or 1, classes 1 to {classes}")

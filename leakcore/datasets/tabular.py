@@ -151,7 +151,7 @@ def bank_marketing(part: str = "additional", *, path: Folder | None = None, down
     inside = where / name
     header, rows = _table(inside, text, ";")
     if header != _BANK_COLUMNS:
-        raise ValueError(f"{inside}: its columns are {', '.join(header)}, must be {', '.join(_BANK_COLUMNS)}")
+        raise ValueError(f"{inside}: its columns must be {', '.join(_BANK_COLUMNS)}, got {', '.join(header)}")
     numeric = np.stack([_numbers(inside, header, rows, n) for n in header if n not in _CATEGORIES and n != "y"], axis=1)
     if np.isnan(numeric).any():
         row, column = (int(i) for i in np.argwhere(np.isnan(numeric))[0])
@@ -191,7 +191,7 @@ def _table(where: Path, text: str, delimiter: str) -> tuple[list[str], list[list
         if len(row) != len(header):
             last = header[min(len(row), len(header)) - 1]
             raise ValueError(
-                f"{where}: row {number} has {len(row)} entries, must have {len(header)} (it ends or overflows at "
+                f"{where}: row {number} must have {len(header)} entries, got {len(row)} (it ends or overflows at "
                 f"column {last!r})"
             )
     if not rows:

@@ -133,11 +133,11 @@ def _read(where: Path, split: str) -> tuple[list[str], np.ndarray]:
     rows = rows_of(io.StringIO(read_gzip(where).decode(), newline=""), ",")
     header = next(rows, [])
     if any(header.count(name) != 1 for name in _COLUMNS):
-        raise ValueError(f"{printable(where)}: its columns are {names_of(header)}, must hold {', '.join(_COLUMNS)}")
+        raise ValueError(f"{printable(where)}: its columns must be {', '.join(_COLUMNS)}, got {names_of(header)}")
     chosen: list[dict[str, str]] = []
     for number, row in enumerate(rows, 1):
         if len(row) != len(header):
-            raise ValueError(f"{printable(where)}: row {number} has {len(row)} entries, must have {len(header)}")
+            raise ValueError(f"{printable(where)}: row {number} must have {len(header)} entries, got {len(row)}")
         entry = dict(zip(header, row, strict=True))
         if entry["split"] == split:
             chosen.append(entry)

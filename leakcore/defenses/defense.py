@@ -53,7 +53,7 @@ class Defense:
 
 
 def read_rows(name: str, gradients: Any, least: int = 1) -> Any:
-    gradients = check.floating(f"{name}: gradients", gradients)
+    gradients = check.floating("gradients", gradients)
     shape = tuple(gradients.shape)
     if len(shape) < least or 0 in shape:
         raise ValueError(f"{name}: `gradients` must have shape (..., D), none of them 0, got {shape}")

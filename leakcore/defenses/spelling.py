@@ -65,7 +65,7 @@ def parse(text: str, *, learning_rate: float | None = None) -> Defense:
         Compose(Clip(max_grad_norm=1.0), GaussianNoise(std=0.1))
     """
     if not isinstance(text, str):
-        raise TypeError(f"defense={text!r}: must be text, such as 'prune:0.1 + laplace:0.5'")
+        raise TypeError(f"`defense` must be text, such as 'prune:0.1 + laplace:0.5', got {text!r}")
     parts = [_one(part.strip(), learning_rate) for part in re.split(r"\+(?=\s*[a-z]|\s*$)", text)]
     return parts[0] if len(parts) == 1 else Compose(*parts)
 
@@ -73,7 +73,7 @@ def parse(text: str, *, learning_rate: float | None = None) -> Defense:
 def _one(text: str, learning_rate: float | None) -> Defense:
     name, _, rest = text.partition(":")
     if name not in _KINDS:
-        raise ValueError(f"defense={text!r}: no such defence; there are {', '.join(_KINDS)}")
+        raise ValueError(f"`defense` must begin with one of {', '.join(_KINDS)}, got {text!r}")
     kind, numbers, words = _KINDS[name]
     options: dict[str, Any] = {}
     waiting = list(numbers)
@@ -83,28 +83,28 @@ def _one(text: str, learning_rate: float | None) -> Defense:
             options[word[1]] = word[2]
             continue
         if not waiting:
-            raise ValueError(f"defense={text!r}: {entry!r} is superfluous: {_usage(name)}")
+            raise ValueError(f"{_usage(name)}, got {text!r}: {entry!r} is superfluous")
         field, read = waiting.pop(0)
         try:
             options[field] = read(entry)
         except ValueError:
-            raise ValueError(f"defense={text!r}: {field}={entry!r} is not a number: {_usage(name)}") from None
+            raise ValueError(f"{_usage(name)}, got {text!r}: {field}={entry!r} is not a number") from None
     if kind is LocalSteps and learning_rate is not None:
         options.setdefault("learning_rate", learning_rate)
     required = [f.name for f in dataclasses.fields(kind) if f.default is dataclasses.MISSING]
     if missing := [field for field in required if field not in options]:
-        raise ValueError(f"defense={text!r}: {missing[0]} is missing: {_usage(name)}")
+        raise ValueError(f"{_usage(name)}, got {text!r}: {missing[0]} is missing")
     try:
         out: Defense = kind(**options)
     except (ValueError, TypeError) as why:
-        raise type(why)(f"defense={text!r}: {why}") from why
+        raise type(why)(f"`defense` must hold values that are allowed, got {text!r}: {why}") from why
     return out
 
 
 def _usage(name: str) -> str:
     _, numbers, words = _KINDS[name]
     more = "".join(f"[,{word}]" for word, _, _ in words)
-    return f"must be {name}:{','.join(field for field, _ in numbers)}{more}"
+    return f"`defense` must be {name}:{','.join(field for field, _ in numbers)}{more}"
 
 
 def spell(defense: Defense) -> str:
@@ -140,4 +140,4 @@ def _spelt(part: Defense) -> str:
             said = [repr(value).removesuffix(".0") for value in plain]
             said += [word for word, field, value in words if getattr(part, field) == value]
             return f"{name}:{','.join(said)}"
-    raise TypeError(f"defense={type(part).__name__}: has no spelling; there are {', '.join(_KINDS)}")
+    raise TypeError(f"`defense` must be one of {', '.join(_KINDS)}, got {type(part).__name__}, which has no spelling")

@@ -155,5 +155,5 @@ def find(name: str) -> Experiment:
         ()
     """
     if name not in EXPERIMENTS:
-        raise ValueError(f"name={name!r}: no such experiment; there are {', '.join(EXPERIMENTS)}")
+        raise ValueError(f"`name` must be an experiment's, one of {', '.join(EXPERIMENTS)}, got {name!r}")
     return EXPERIMENTS[name]

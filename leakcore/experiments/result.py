@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from leakcore._base import validate as check
 from leakcore._base.results import Record, Result, Rows
 from leakcore.experiments import text
 
@@ -50,7 +51,10 @@ class Series(Record):
                 continue
             array = np.asarray(value, dtype=np.float64)
             if array.ndim != 1 or len(array) != len(np.asarray(self.x)):
-                raise ValueError(f"{field}: must be one-dimensional and as long as x ({len(np.asarray(self.x))})")
+                raise ValueError(
+                    f"`{field}` must be one-dimensional and as long as x ({len(np.asarray(self.x))}), got shape "
+                    f"{array.shape}"
+                )
             object.__setattr__(self, field, array)
 
 
@@ -113,7 +117,7 @@ class Stated(Record):
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"kind={self.kind!r}: must be one of {', '.join(map(repr, KINDS))}")
+            raise ValueError(f"`kind` must be {check.either(map(repr, KINDS))}, got {self.kind!r}")
 
     def shown(self) -> str:
         """Our number as tables print it."""
@@ -182,7 +186,7 @@ class ExperimentResult(Record):
 
     def __post_init__(self) -> None:
         if self.agreement not in AGREEMENT:
-            raise ValueError(f"agreement={self.agreement!r}: must be one of {', '.join(map(repr, AGREEMENT))}")
+            raise ValueError(f"`agreement` must be {check.either(map(repr, AGREEMENT))}, got {self.agreement!r}")
         # As JSON gives them back.
         object.__setattr__(self, "settings", json.loads(json.dumps(self.settings)))
 

@@ -69,13 +69,13 @@ def run(
     start = check.seed(seed=seed)
     how = check.one_of(*TRAINERS, trainer=trainer)
     if how != "ensemble" and not name.startswith("labels-"):
-        raise ValueError(f"trainer={how!r}: only for the label figures; {name} has one trainer, dpsgd.Ensemble")
+        raise ValueError(f"`trainer` must be 'ensemble' for {name}, got {how!r}: only the label figures have several")
     check.executor(executor=executor)
     check.callback(progress=progress)
     folder = None if out is None else Path(out)
     where = None if data is None else Path(data)
     if where is not None and not where.is_dir():
-        raise ValueError(f"data={str(data)!r}: must be a folder that holds the data sets")
+        raise ValueError(f"`data` must be a folder that holds the data sets, got {str(data)!r}")
     if folder is not None:
         require_writable(folder, name="out")
         require_ours(folder, f"{name}.json")

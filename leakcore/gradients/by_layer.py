@@ -66,9 +66,9 @@ def gradients_of_layers(
     import torch
 
     if isinstance(layers, str):
-        raise TypeError(f"layers={layers!r}: must be a sequence of names, as [{layers!r}]")
+        raise TypeError(f"`layers` must be a sequence of names, as [{layers!r}], got {layers!r}")
     if layers is not None and not len(layers):
-        raise ValueError("layers: must name at least one layer")
+        raise ValueError(f"`layers` must name at least one layer, got {layers!r}")
     for name in layers or ():
         check.one_of(*model.layers, layers=name)
     wanted = {name: group for name, group in model.layers.items() if layers is None or name in layers}
@@ -123,7 +123,7 @@ def _per_sample(
 def _batches(batches: Any, rows: int) -> np.ndarray:
     index = check.even_array(batches=batches)
     if index.dtype.kind not in "iu" or index.ndim != 2 or 0 in index.shape:
-        raise ValueError(f"batches.shape={index.shape}, dtype={index.dtype}: must be (batches, size) integers")
+        raise ValueError(f"`batches` must be (batches, size) integers, got shape {index.shape}, {index.dtype}")
     if index.min() < 0 or index.max() >= rows:
-        raise ValueError(f"batches span [{index.min()}, {index.max()}]: must lie in [0, {rows - 1}]")
+        raise ValueError(f"`batches` must lie in [0, {rows - 1}], got values in [{index.min()}, {index.max()}]")
     return index.astype(np.int64)

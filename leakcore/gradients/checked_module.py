@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from torch import nn
@@ -19,10 +20,10 @@ def trained_parameters(model: Any) -> dict[str, nn.Parameter]:
         TypeError: if the model is not a torch module.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
+        raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not trained:
-        raise ValueError("model: has no parameters that require grad, so there is no gradient")
+        raise ValueError("`model` must have parameters that require grad, or there is no gradient")
     require_still(model)
     return trained
 
@@ -34,9 +35,8 @@ def require_memory(model: nn.Module, argument: str = "model") -> None:
         ValueError: if one was freed, or not created yet.
         TypeError: if one has another type.
     """
-    for kind, tensors in (("parameter", model.named_parameters()), ("buffer", model.named_buffers())):
-        for name, values in tensors:
-            array_memory.plain_tensor(f"{argument}: its {kind} {name!r}", values)
+    for name, values in itertools.chain(model.named_parameters(), model.named_buffers()):
+        array_memory.plain_tensor(f"{argument}.{name}", values)
 
 
 def require_still(model: nn.Module) -> None:
@@ -48,7 +48,7 @@ def require_still(model: nn.Module) -> None:
     require_memory(model)
     for name, module in model.named_modules():
         if (what := unrest(module)) is not None:
-            cure = "call model.eval()" if module.training else "must have track_running_stats=True"
+            cure = "call model.eval()" if module.training else "build it with track_running_stats=True"
             raise ValueError(f"model: layer {name} ({type(module).__name__}) {what}: {cure}")
 
 

@@ -21,8 +21,8 @@ def mean_cross_entropy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Te
     """
     if outputs.ndim < 2:
         raise ValueError(
-            f"loss=None: the model's outputs have shape {tuple(outputs.shape)}: must be (rows, classes) or (rows, 1); "
-            "give loss=..."
+            "`loss` must be given for outputs of another shape than (rows, classes) or (rows, 1), got None and "
+            f"{tuple(outputs.shape)}"
         )
     if outputs.ndim == 2 and outputs.shape[1] == 1:
         wanted = targets.to(outputs.dtype).reshape(outputs.shape)
@@ -46,7 +46,7 @@ def require_classes(targets: torch.Tensor, outputs: Any, name: str) -> None:
     wrong = (targets < 0) | (targets > last)
     if bool(wrong.any()):
         at = int(wrong.int().argmax())
-        raise ValueError(f"{name}[{at}]={int(targets[at])}: must be a class of the model, in [0, {last}]")
+        raise ValueError(f"`{name}[{at}]` must be a class of the model, in [0, {last}], got {int(targets[at])}")
 
 
 def criterion(loss: Any) -> Callable[[Any, Any], Any]:
@@ -54,7 +54,7 @@ def criterion(loss: Any) -> Callable[[Any, Any], Any]:
     if loss is None:
         return mean_cross_entropy
     if not callable(loss):
-        raise TypeError(f"loss={type(loss).__name__}: must be a function of outputs and targets, or None")
+        raise TypeError(f"`loss` must be a function of outputs and targets or None, got {type(loss).__name__}")
     return loss  # type: ignore[no-any-return]
 
 
@@ -63,7 +63,7 @@ def as_classes(loss: Any, targets: torch.Tensor) -> torch.Tensor:
     if loss is not None:
         return targets
     if targets.ndim == 1 and (targets.is_floating_point() or targets.dtype == torch.bool):
-        raise ValueError(f"targets: of {targets.dtype}, cross-entropy needs class numbers, integers")
+        raise ValueError(f"`targets` must be class numbers, integers, for cross-entropy, got {targets.dtype}")
     return targets if targets.is_floating_point() else targets.long()
 
 

@@ -46,11 +46,11 @@ def numbers(name: str, values: torch.Tensor) -> torch.Tensor:
     values = array_memory.plain_tensor(name, values).resolve_neg()
     kind = str(values.dtype).removeprefix("torch.")
     if kind not in (*check.FLOATING, *_INTEGERS):
-        raise TypeError(f"{name}: must be real numbers of 16 bits or more, or integers, not of {values.dtype}")
+        raise TypeError(f"`{name}` must be real numbers of 16 bits or more, or integers, got {values.dtype}")
     if kind in ("uint16", "uint32", "uint64"):  # which torch combines with no other type
         values = values.to(torch.int64)
         if bool((values < 0).any()):
-            raise ValueError(f"{name}: holds an integer beyond what an int64 holds")
+            raise ValueError(f"`{name}` must be within int64, got a larger integer")
     return values.clone() if values.is_inference() and not torch.is_inference_mode_enabled() else values
 
 
@@ -62,7 +62,7 @@ def _fitting(x: torch.Tensor) -> Iterator[None]:
     except RuntimeError as why:
         if "shape" not in str(why) and "size" not in str(why):
             raise
-        raise ValueError(f"inputs (shape {tuple(x.shape[1:])} each) do not fit the model: {why}") from why
+        raise ValueError(f"`inputs` must fit the model, got shape {tuple(x.shape[1:])} each ({why})") from why
 
 
 class FlatModule:
@@ -77,7 +77,7 @@ class FlatModule:
 
     def __init__(self, model: Any, loss: Loss | None = None, names: Sequence[str] | None = None) -> None:
         if not isinstance(model, nn.Module):
-            raise TypeError(f"model={type(model).__name__}: must be a torch.nn.Module")
+            raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
         array_memory.refuse_transforms("model")
         with lock_of(model):
             self._read(model, loss, names)
@@ -86,7 +86,7 @@ class FlatModule:
         trained = trained_parameters(model)
         wanted = tuple(trained) if names is None else (names,) if isinstance(names, str) else tuple(names)
         if not wanted or len(set(wanted)) != len(wanted) or not set(wanted) <= set(trained):
-            raise ValueError(f"parameters={wanted}: must name parameters of the model, each once: {', '.join(trained)}")
+            raise ValueError(f"`parameters` must name some of {', '.join(trained)}, each once, got {wanted}")
         self.model = model
         self.loss = loss or mean_cross_entropy
         self.names = wanted
@@ -108,7 +108,7 @@ class FlatModule:
         """Concatenate a state dict, which may hold more names, to (D,)."""
         missing = [name for name in self.names if name not in parts]
         if missing:
-            raise ValueError(f"states: lack the parameter {missing[0]!r}")
+            raise ValueError(f"`states` must hold the parameter {missing[0]!r}")
         return torch.cat([tensor(parts[name], f"states[{name!r}]").flatten().to(self.theta) for name in self.names])
 
     def outputs(self, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -137,7 +137,7 @@ class FlatModule:
         except Exception as why:
             if "random operation" in str(why):
                 raise ValueError(
-                    "model: draws random numbers as it runs, which no seed controls: must not (call model.eval(); "
+                    "`model` must not draw random numbers as it runs, which no seed controls (call model.eval(); "
                     "functional.dropout takes training=self.training)"
                 ) from why
 
@@ -173,7 +173,7 @@ class FlatModule:
     def _one_number(loss: Any) -> torch.Tensor:
         if not isinstance(loss, torch.Tensor) or loss.ndim:
             what = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise ValueError(f"loss: returns {what}: must be one number for a batch, as reduction='mean' is")
+            raise ValueError(f"`loss` must return one number for a batch, as reduction='mean' does, got {what}")
         return loss
 
     def per_sample(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

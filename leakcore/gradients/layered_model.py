@@ -65,15 +65,21 @@ class LayeredModel:
             x, y = tensor(inputs, "inputs"), tensor(targets, "targets")
             if x.ndim < 2 or x.numel() == 0 or not x.is_floating_point() or len(x) < least:
                 raise ValueError(
-                    f"inputs.shape={tuple(x.shape)}, dtype={x.dtype}: must be ({rows}, ...), floating, at least {least}"
+                    f"`inputs` must be floating of shape ({rows}, ...), {rows} at least {least}, got {x.dtype} of "
+                    f"shape {tuple(x.shape)}"
                 )
             if y.ndim == 0 or len(y) != len(x):
-                raise ValueError(f"targets.shape={tuple(y.shape)}: must hold one target for each of {len(x)} inputs")
+                raise ValueError(
+                    f"`targets` must hold one target for each of {len(x)} inputs, got shape {tuple(y.shape)}"
+                )
             finite = torch.isfinite(x).flatten(1).all(1)
             if not bool(finite.all()):
-                raise ValueError(f"inputs[{int(finite.int().argmin())}]: must be finite")
+                at = int(finite.int().argmin())
+                raise ValueError(f"`inputs[{at}]` must be finite, got a NaN or an infinity")
             if x.dtype != anchor.dtype or x.device != anchor.device:
-                raise ValueError(f"inputs: {x.dtype} on {x.device}, the model has {anchor.dtype} on {anchor.device}")
+                raise ValueError(
+                    f"`inputs` must be {anchor.dtype} on {anchor.device}, as the model is, got {x.dtype} on {x.device}"
+                )
             criterion(loss)
             outputs, misfit = None, None
             try:
@@ -130,7 +136,7 @@ class LayeredModel:
         """ValueError if the model does not run on its inputs."""
         if self.misfit is not None:
             shape = tuple(self.inputs.shape)
-            raise ValueError(f"inputs of shape {shape}: do not fit the model ({self.misfit})") from self.misfit
+            raise ValueError(f"`inputs` must fit the model, got shape {shape} ({self.misfit})") from self.misfit
 
 
 @locked

@@ -78,13 +78,13 @@ class Allocation:
         factor, rows = (None, None) if self.factor is None else _read_factor(self.factor, bins)
         epochs = validate.integer(1, MAX_DRAWS // (bins if rows is None else rows.columns), epochs=self.epochs)
         if rows is not None and chosen > 1:
-            raise ValueError(f"k={chosen}: must be 1 where a factor is given")
+            raise ValueError(f"`k` must be 1 with a factor, got {chosen}")
         if min(chosen, bins - chosen) > _MAX_LEVEL:
-            raise ValueError(f"k={chosen}: must be at most {_MAX_LEVEL}, or at least bins - {_MAX_LEVEL}")
+            raise ValueError(f"`k` must be at most {_MAX_LEVEL}, or at least bins - {_MAX_LEVEL}, got {chosen}")
         if not math.isfinite(sigma) or not _largest_exponent(sigma, rows) < _LARGEST / bins / epochs:
             raise ValueError(
-                f"noise_multiplier={self.noise_multiplier!r}: must be finite, and not so small that log ratios leave "
-                "float64"
+                "`noise_multiplier` must be finite, and not so small that log ratios leave float64, got "
+                f"{self.noise_multiplier!r}"
             )
         subsets = math.log(math.comb(bins, min(chosen, bins - chosen)))
         fields = ("noise_multiplier", "bins", "epochs", "k", "factor", "_rows", "_log_subsets")
@@ -309,7 +309,7 @@ def _read_factor(factor: Any, bins: int) -> tuple[Any, _Rows]:
         copy.flags.writeable = False
     shape = tuple(copy.shape)
     if len(shape) != 2 or shape[0] != bins or not 1 <= shape[1] <= _MAX_BINS:
-        raise ValueError(f"factor has shape {shape}: must be (bins, columns) with bins={bins}")
+        raise ValueError(f"`factor` must have shape (bins, columns) with bins={bins}, got {shape}")
     values = validate.real_array("finite", np.isfinite, factor=entries)
     if copy is entries:
         row, column = np.nonzero(values)

@@ -18,7 +18,7 @@ from leakcore.kernels.random.philox import MAX_DRAWS, float_dtype, read_out
 from leakcore.kernels.random.streams import step_in_range
 
 PRODUCTS = "product_dtype"
-_FINITE = "must be finite (check_finite=False lets it pass)"
+_PASSES = "(check_finite=False lets it pass)"
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -122,7 +122,8 @@ def clip_and_noise(
     first = params[0]
     if not several and first.values.ndim not in (2, 3):
         raise ValueError(
-            f"{kernel}: grads has shape {first.shape}: must be (B, D), (runs, B, D), or a list of (B, ...) arrays"
+            f"{kernel}: `grads` must have shape (B, D) or (runs, B, D), or be a list of (B, ...) arrays, got shape "
+            f"{first.shape}"
         )
     batched = not several and first.values.ndim == 3
     lead = 2 if batched else 1
@@ -133,19 +134,23 @@ def clip_and_noise(
     clip = validate.positive(max_grad_norm=max_grad_norm)
     sigma = validate.non_negative(noise_multiplier=noise_multiplier)
     if not math.isfinite(sigma * clip):
-        raise ValueError(f"{kernel}: noise_multiplier={sigma} times max_grad_norm={clip}: must be within float64")
+        raise ValueError(
+            f"{kernel}: `noise_multiplier` times `max_grad_norm` must be within float64, got {sigma} and {clip}"
+        )
     step = step_in_range(step=step)
     first_run = validate.integer(0, 2**63 - 1, first_run=first_run)
     key = None if seed is None else validate.seed(seed=seed)
     if seed is not None and noise is not None:
-        raise ValueError(f"{kernel}: seed={seed} and noise are both given: pass one of them")
+        raise ValueError(f"{kernel}: `seed` must be None with noise, got {seed}")
     if sigma > 0 and seed is None and noise is None:
         raise ValueError(
-            f"{kernel}: noise_multiplier={sigma} needs a seed, or standard normals as noise: a default seed would give "
-            "two calls the same noise"
+            f"{kernel}: `seed` is required with noise_multiplier={sigma}, or standard normals as `noise`: a default "
+            "seed would give two calls the same noise"
         )
     if sigma > 0 and key is not None and columns > MAX_DRAWS:
-        raise ValueError(f"{kernel}: grads has {columns} columns: noise from a seed reaches at most 2**34; pass noise")
+        raise ValueError(
+            f"{kernel}: `grads` must have at most 2**34 columns for noise from a seed, got {columns}: pass `noise`"
+        )
     check_finite = validate.optional_boolean(check_finite=check_finite)
 
     shapes = [((runs,) if batched else ()) + p.shape[lead:] for p in params]
@@ -162,7 +167,7 @@ def clip_and_noise(
             for source in [*params, *noises, *sums[:i]]:
                 if np.may_share_memory(target.values, source.values):
                     raise ValueError(
-                        f"{kernel}: {target.name} overlaps {source.name} in memory: must be an array of its own"
+                        f"{kernel}: `{target.name}` must be an array of its own, but overlaps `{source.name}` in memory"
                     )
     norms = library.empty((runs, rows), np.dtype(np.float64))
 
@@ -189,7 +194,7 @@ def clip_and_noise(
     if bad is not None and bad[1] == "noise":
         run, column = divmod(bad[0], columns)
         where = f"column {column}" if not batched else f"run {run}, column {column}"
-        raise ValueError(f"{kernel}: noise {where} is not finite: {_FINITE}")
+        raise ValueError(f"{kernel}: `noise` must be finite, which {where} is not {_PASSES}")
     if check_finite and library.place is not _arrays.CPU:
         in_batch = None if mask_array is None else mask_array.library.to_host(mask_array.origin)
         index = _first_bad_row(library.to_host(norms), in_batch)
@@ -211,24 +216,22 @@ def _first_bad_row(norms: np.ndarray, in_batch: np.ndarray | None) -> int | None
 
 def _bad_row(kernel: str, norm: float, run: int | None, row: int) -> ValueError:
     where = f"row {row}" if run is None else f"run {run}, row {row}"
-    return ValueError(f"{kernel}: grads {where} has norm {norm}: {_FINITE}")
+    return ValueError(f"{kernel}: `grads` must be finite, but {where} has norm {norm} {_PASSES}")
 
 
 def _read_params(kernel: str, grads: Sequence[Any]) -> list[_arrays.Array]:
     if not grads:
-        raise ValueError(f"{kernel}: grads is an empty sequence: must hold at least one (B, ...) array")
+        raise ValueError(f"{kernel}: `grads` must hold at least one (B, ...) array, got an empty sequence")
     params = [_arrays.read(kernel, f"grads[{i}]", g) for i, g in enumerate(grads)]
     first = params[0]
     for p in params:
         _arrays.same_library(kernel, first, p)
         if p.values.ndim < 1:
-            raise ValueError(f"{kernel}: {p.name} has no dimensions: must be (B, ...)")
+            raise ValueError(f"{kernel}: `{p.name}` must have shape (B, ...), got ()")
         if p.shape[0] != first.shape[0]:
-            raise ValueError(
-                f"{kernel}: {p.name} has {p.shape[0]} rows and grads[0] {first.shape[0]}: must be the same B"
-            )
+            raise ValueError(f"{kernel}: `{p.name}` must have the {first.shape[0]} rows of grads[0], got {p.shape[0]}")
         if p.dtype != first.dtype:
-            raise TypeError(f"{kernel}: {p.name} has dtype {p.dtype} and grads[0] {first.dtype}: must be the same")
+            raise TypeError(f"{kernel}: `{p.name}` must be of type {first.dtype}, as grads[0] is, got {p.dtype}")
     return params
 
 
@@ -243,7 +246,9 @@ def _read_matching(
 ) -> list[_arrays.Array]:
     """noise or out: shaped like the sum, one array per parameter where grads is a sequence."""
     if several and (not isinstance(values, (list, tuple)) or len(values) != len(shapes)):
-        raise ValueError(f"{kernel}: {name} must be a sequence of {len(shapes)} arrays, one per parameter, as grads is")
+        raise ValueError(
+            f"{kernel}: `{name}` must be a sequence of {len(shapes)} arrays, one per parameter, as grads is"
+        )
     arrays = []
     for i, (item, shape) in enumerate(zip(values if several else [values], shapes, strict=True)):
         label = f"{name}[{i}]" if several else name
@@ -252,7 +257,7 @@ def _read_matching(
         else:
             array = _arrays.read(kernel, label, item)
             if array.shape != shape:
-                raise ValueError(f"{kernel}: {label} has shape {array.shape}: must be {shape}")
+                raise ValueError(f"{kernel}: `{label}` must have shape {shape}, got {array.shape}")
         _arrays.same_library(kernel, first, array)
         arrays.append(array)
     return arrays
@@ -272,7 +277,7 @@ def _read_mask(
     if batched and values.shape == (runs, rows):
         return (_arrays.address(values), values.strides[0], values.strides[1]), array
     allowed = f"({rows},) or ({runs}, {rows})" if batched else f"({rows},)"
-    raise ValueError(f"{kernel}: mask has shape {values.shape}: must be {allowed}")
+    raise ValueError(f"{kernel}: `mask` must have shape {allowed}, got {values.shape}")
 
 
 def clip_scores(
@@ -324,23 +329,21 @@ def clip_scores(
     o = _arrays.read(kernel, "observed", observed)
     _arrays.same_library(kernel, g, o)
     if g.values.ndim not in (2, 3):
-        raise ValueError(f"{kernel}: grads has shape {g.shape}: must be (n, D) or (runs, n, D)")
+        raise ValueError(f"{kernel}: `grads` must have shape (n, D) or (runs, n, D), got {g.shape}")
     batched = g.values.ndim == 3
     lead = int(batched)
     if o.values.ndim not in (lead + 1, lead + 2):
         allowed = "(runs, M, D) or (runs, D)" if batched else "(M, D) or (D,)"
-        raise ValueError(f"{kernel}: observed has shape {o.shape}: must be {allowed}")
+        raise ValueError(f"{kernel}: `observed` must have shape {allowed}, got {o.shape}")
     if o.shape[-1] != g.shape[-1]:
-        raise ValueError(f"{kernel}: observed has {o.shape[-1]} columns and grads {g.shape[-1]}: must be the same D")
+        raise ValueError(f"{kernel}: `observed` must have the {g.shape[-1]} columns of grads, got {o.shape[-1]}")
     if batched and o.shape[0] != g.shape[0]:
-        raise ValueError(f"{kernel}: observed has {o.shape[0]} runs and grads {g.shape[0]}: must be the same")
+        raise ValueError(f"{kernel}: `observed` must have the {g.shape[0]} runs of grads, got {o.shape[0]}")
     clip = validate.positive(max_grad_norm=max_grad_norm)
     float_products = float_dtype(kernel, product_dtype, PRODUCTS) == np.float32
     for array in (g, o) if float_products else ():
         if array.dtype == "float64":
-            raise ValueError(
-                f"{kernel}: {PRODUCTS}={product_dtype!r}: must be 'float64', since {array.name} is float64"
-            )
+            raise ValueError(f"{kernel}: `{PRODUCTS}` must be 'float64', as {array.name} is, got {product_dtype!r}")
     check_finite = validate.optional_boolean(check_finite=check_finite)
     single = o.values.ndim == lead + 1
     runs, n = (g.shape[0] if batched else 1), g.shape[-2]
@@ -372,11 +375,10 @@ def clip_scores(
     check_dots = bool(check_finite) if on_device else check_finite is not False
     if check_dots and n > 0 and not np.isfinite(library.to_host(dots)).all():
         run, row = (int(k) for k in np.argwhere(~np.isfinite(library.to_host(dots)).all(axis=2))[0])
-        which = ([f"run {run}"] if batched else []) + ([] if single else [f"row {row}"])
-        where = " ".join(["observed", ", ".join(which)]).rstrip()
+        where = ", ".join(([f"run {run}"] if batched else []) + ([] if single else [f"row {row}"]))
         raise ValueError(
-            f"{kernel}: {where} gives a score that is not finite (it is not finite itself, or its products with grads "
-            f"leave float64): {_FINITE}"
+            f"{kernel}: `observed` must be finite, and its products with grads within float64, but {where or 'it'} "
+            f"gives a score that is not finite {_PASSES}"
         )
     if single:
         dots = dots[:, 0]

@@ -58,8 +58,8 @@ class _Mixture:
         """(offset, length): native calls short enough for Ctrl-C to get through between them."""
         if on_device and self.configs > _CONFIGS_PER_LAUNCH:
             raise ValueError(
-                f"noise_multiplier, sample_rate: {self.configs} configurations: a GPU takes at most "
-                f"{_CONFIGS_PER_LAUNCH} in one call"
+                f"`noise_multiplier` and `sample_rate` must have at most {_CONFIGS_PER_LAUNCH} configurations on a "
+                f"GPU, got {self.configs}"
             )
         allowed = _SAMPLE_STEPS_PER_LAUNCH if on_device else _SAMPLE_STEPS_PER_CALL
         cells = self.schedules.sigma.size
@@ -143,7 +143,7 @@ def mixture_log_ratio(
         else:
             result = read_out(kernel, "out", out, shape, target)
             if not result.values.flags.c_contiguous:
-                raise ValueError(f"{kernel}: out has strides of {result.values.strides} bytes: must be contiguous")
+                raise ValueError(f"{kernel}: `out` must be contiguous, got strides of {result.values.strides} bytes")
             library, start = result.library, arrays.address(result.values)
     num_configs, num_steps = mixture.schedules.sigma.shape
     for offset, length in mixture.shards(library.place is not arrays.CPU):
@@ -231,8 +231,8 @@ def mixture_tail(
     configs = mixture.configs if mixture.several else None
     if configs is not None and wanted.ndim > 1 and wanted.shape[0] != configs:
         raise ValueError(
-            f"thresholds has shape {wanted.shape}: must be a number, an array of one dimension, or one of shape "
-            f"({configs}, ...), a row for each of the {configs} configurations"
+            f"`thresholds` must be a number, an array of one dimension, or one of shape ({configs}, ...), a row for "
+            f"each of the {configs} configurations, got shape {wanted.shape}"
         )
     brackets = Brackets(wanted, configs, library)
     num_configs, num_steps = mixture.schedules.sigma.shape
@@ -292,7 +292,7 @@ def _schedules(noise_multiplier: Any, sample_rate: Any, steps: Any) -> _Schedule
     sigma = _schedule(
         length,
         noise_multiplier=validate.real_array(
-            "in [0, inf)", lambda v: (v >= 0) & (v < np.inf), noise_multiplier=noise_multiplier
+            "at least 0 and finite", lambda v: (v >= 0) & (v < np.inf), noise_multiplier=noise_multiplier
         ),
     )
     rate = _schedule(
@@ -301,7 +301,8 @@ def _schedules(noise_multiplier: Any, sample_rate: Any, steps: Any) -> _Schedule
     several = sigma.ndim > 1 or rate.ndim > 1
     if sigma.ndim > 1 and rate.ndim > 1 and len(sigma) != len(rate) and 1 not in (len(sigma), len(rate)):
         raise ValueError(
-            f"noise_multiplier has {len(sigma)} configurations and sample_rate {len(rate)}: must be as many, or one"
+            f"`noise_multiplier` and `sample_rate` must have equally many configurations, or one, got {len(sigma)} and "
+            f"{len(rate)}"
         )
     sigma, rate = (v if v.ndim > 1 else v[None] for v in (sigma, rate))
     if sigma.shape != rate.shape:
@@ -321,6 +322,6 @@ def _schedule(steps: int, **kwargs: np.ndarray) -> np.ndarray:
     if values.shape == (steps,) or (values.ndim == 2 and values.shape[1] in (1, steps)):
         return np.broadcast_to(values, (*values.shape[:-1], steps))
     raise ValueError(
-        f"{name} has shape {values.shape}: must be a number, an array of length steps={steps}, or one of shape "
-        f"(configs, {steps}) or (configs, 1)"
+        f"`{name}` must be a number, an array of length steps={steps}, or one of shape (configs, {steps}) or "
+        f"(configs, 1), got shape {values.shape}"
     )

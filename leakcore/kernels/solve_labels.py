@@ -92,7 +92,7 @@ def solve_labels(
     grad = arrays.read(kernel, "gradient", gradient)
     arrays.same_library(kernel, jac, grad)
     if jac.values.ndim < 2:
-        raise ValueError(f"{kernel}: jacobian has shape {jac.shape}: must be (..., N, d)")
+        raise ValueError(f"{kernel}: `jacobian` must have shape (..., N, d), got {jac.shape}")
     *lead, n, d = jac.shape
     batch = tuple(lead)
     if grad.shape == (*batch, d):
@@ -101,8 +101,8 @@ def solve_labels(
         several, outputs = True, grad.shape[-1]
     else:
         raise ValueError(
-            f"{kernel}: gradient has shape {grad.shape}: must be {(*batch, d)} or {(*batch, d, 'K')} for a jacobian of "
-            f"shape {jac.shape}"
+            f"{kernel}: `gradient` must have shape {(*batch, d)} or {(*batch, d, 'K')} for a jacobian of shape "
+            f"{jac.shape}, got {grad.shape}"
         )
     epsilon = max(jac.epsilon, grad.epsilon)
     cut = _default_cut(jac.epsilon, max(n, d)) if rcond is None else validate.below_one(rcond=rcond)
@@ -172,7 +172,7 @@ def solve_labels(
 
 def _not_finite(kernel: str, what: str, batch: tuple[int, ...], position: tuple[int, ...]) -> ValueError:
     where = "" if not batch else f"[{', '.join(map(str, position))}]"
-    return ValueError(f"{kernel}: {what}{where} has a NaN or an infinity: must be finite")
+    return ValueError(f"{kernel}: `{what}{where}` must be finite, but has a NaN or an infinity")
 
 
 def _default_cut(epsilon: float, size: int) -> float:

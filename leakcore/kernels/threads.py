@@ -48,9 +48,9 @@ def num_threads() -> int:
     # Not from `os.environ`, which would take a microsecond of a call that may be short.
     if text := (_C.environment("LEAKCORE_NUM_THREADS") or "").strip():
         if not text.isdecimal() or int(text) < 1:
-            raise ValueError(f"LEAKCORE_NUM_THREADS={text!r}: must be a positive integer")
+            raise ValueError(f"`LEAKCORE_NUM_THREADS` must be a positive integer, got {text!r}")
         if int(text) > _MOST:
-            raise ValueError(f"LEAKCORE_NUM_THREADS={text!r}: must be at most {_MOST}")
+            raise ValueError(f"`LEAKCORE_NUM_THREADS` must be at most {_MOST}, got {text!r}")
         return int(text)
     torch = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "get_num_threads"):

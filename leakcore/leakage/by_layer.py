@@ -321,7 +321,7 @@ def _matched(data: LayeredModel, how: LayerMeasures, seed: int) -> dict[str, Any
             batches = attack.matched_batches(one_each, task, limit=limit, seed=seed)
             matched[name] = dataclasses.replace(batches, rows=first[batches.rows])
         except ValueError as error:
-            raise ValueError(f"attribute={name!r}: {str(error).removeprefix('attribute: ')}") from error
+            raise ValueError(f"attribute {name!r}: {error}") from error
         if (pairs := len(matched[name].attribute) // 2) < _PAIRS:
             raise ValueError(
                 f"`attribute={name!r}` must have at least {_PAIRS} pairs of rows with and without it that share "

@@ -115,7 +115,8 @@ def l1_sensitivity(
             progress(min(start + block, len(x)), len(x))
     norms = np.sum(list(alone.values()), axis=0)
     if not np.isfinite(norms).all():
-        raise ValueError(f"inputs[{int(np.argmin(np.isfinite(norms)))}]: its gradient is not finite")
+        at = int(np.argmin(np.isfinite(norms)))
+        raise ValueError(f"`inputs[{at}]` must have a finite gradient, got norm {norms[at]}")
     worst: tuple[int, ...]
     if relation == "replace":
         value, worst, layers = _worst_pairs(measure, x, y, norms, alone, block)
@@ -155,7 +156,7 @@ class _Gradients:
         try:
             gradients: dict[str, torch.Tensor] = self._gradient(self._parameters, x, y)
         except (RuntimeError, NotImplementedError) as error:
-            raise ValueError(f"model: torch.func cannot differentiate it or its loss: {error}") from error
+            raise ValueError(f"`model` and `loss` must be ones that torch.func can differentiate ({error})") from error
         return {name: g.detach().reshape(len(g), -1) for name, g in gradients.items()}
 
 

@@ -256,7 +256,9 @@ class _JacobianColumns:
         except _FAILURES as error:
             with _dual_levels(), lock_of(self._model):
                 culprit = self._culprit(calls)
-            raise ValueError(f"model: torch.func cannot differentiate {culprit}: {error}") from error
+            raise ValueError(
+                f"`model` must be one that torch.func can differentiate, but {culprit} fails ({error})"
+            ) from error
         outputs = sum(output.numel() for _, _, _, output in calls if isinstance(output, torch.Tensor))
         numbers = sum(p.numel() for p in self._parameters.values()) + outputs + x.numel()
         return int(numbers * x.element_size())
@@ -279,7 +281,7 @@ class _JacobianColumns:
             with torch.no_grad():
                 self._model(x)
         except _FAILURES as error:
-            raise ValueError(f"model: {entered[-1]}: {error}") from error
+            raise ValueError(f"`model` must run on the inputs, but {entered[-1]} fails ({error})") from error
         finally:
             for handle in handles:
                 handle.remove()

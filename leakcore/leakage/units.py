@@ -31,7 +31,9 @@ class Units:
         for name, values in (("labels", labels), ("strata", layer)):
             if (values != values[first][rows]).any():
                 bad = int(np.argmax(values != values[first][rows]))
-                raise ValueError(f"groups[{bad}]: its rows have different {name}; a group must have one")
+                raise ValueError(
+                    f"`groups` must give the rows of each group the same {name}, which row {bad} and its group lack"
+                )
         return cls(rows, labels[first], layer[first])
 
     def balanced(self, rng: np.random.Generator) -> np.ndarray:

@@ -134,12 +134,14 @@ class CrossValidation:
         every = np.arange(len(units.labels))
         part = units.balanced(kernels.generator(seed, kernels.Stream.V_BALANCE)) if self.balance else every
         if len(part) == 0:
-            raise ValueError("strata: no stratum holds every class, so there are no sets to match; pass balance=False")
+            raise ValueError(
+                "`strata` must have one that holds every class, or there are no sets to match; pass balance=False"
+            )
         units, rows = units.only(part)
         sizes = np.bincount(units.labels)
         if (sizes < 2 * self.folds).any():
             raise ValueError(
-                f"folds={self.folds} needs at least {2 * self.folds} units of each class, got {sizes.tolist()}"
+                f"`folds={self.folds}` needs at least {2 * self.folds} units of each class, got {sizes.tolist()}"
             )
         return units, rows
 

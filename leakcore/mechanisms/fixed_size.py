@@ -53,7 +53,7 @@ class FixedSize(Mechanism):
             raise ValueError(f"`batch_size` must be at most dataset_size={total}, got {size}")
         sigma, _, count = parse_schedule(self.noise_multiplier, 1.0, self.steps)
         if (sigma <= 0.0).any() or np.isinf(sigma).any():
-            raise ValueError(f"`noise_multiplier` must be in (0, inf), got {self.noise_multiplier!r}")
+            raise ValueError(f"`noise_multiplier` must be above 0 and finite, got {self.noise_multiplier!r}")
         object.__setattr__(self, "noise_multiplier", float(sigma) if sigma.ndim == 0 else sigma)
         for name, value in (("batch_size", size), ("dataset_size", total), ("steps", count)):
             object.__setattr__(self, name, value)

@@ -95,7 +95,7 @@ def _header(stream: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
         raise ValueError("its header is not a JSON object")
     notes = header.pop("__metadata__", {})
     if not isinstance(notes, dict) or not all(isinstance(text, str) for text in notes.values()):
-        raise ValueError("__metadata__: must be texts by name")
+        raise ValueError("`__metadata__` must be texts by name")
     return header, 8 + length
 
 
@@ -173,9 +173,9 @@ def load_safetensors(module: torch.nn.Module, path: str | os.PathLike[str]) -> N
     for name in sorted(wanted.keys() & stored.keys()):
         ours, theirs = wanted[name], stored[name]
         if ours.shape != theirs.shape:
-            wrong.append(f"{name} has shape {tuple(theirs.shape)}, must be {tuple(ours.shape)}")
+            wrong.append(f"{name} must have shape {tuple(ours.shape)}, got {tuple(theirs.shape)}")
         elif ours.is_floating_point() != theirs.is_floating_point():
-            wrong.append(f"{name} is {theirs.dtype}, must be {ours.dtype}")
+            wrong.append(f"{name} must be of type {ours.dtype}, got {theirs.dtype}")
         elif ours.is_floating_point() and bool((theirs.isfinite() & ~theirs.to(ours.dtype).isfinite()).any()):
             wrong.append(f"{name} holds numbers beyond {ours.dtype}")
     if wrong:

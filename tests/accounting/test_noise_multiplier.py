@@ -62,11 +62,11 @@ def test_little_noise_is_found_next_to_noise_that_cannot_be_judged() -> None:
 
 
 def test_bad_targets() -> None:
-    with pytest.raises(ValueError, match="epsilon=-1"):
+    with pytest.raises(ValueError, match=r"`epsilon` must be at least 0, got -1.0"):
         accounting.delta(1.0, 1.0, 1, epsilon=-1.0)
-    with pytest.raises(ValueError, match="epsilon=-1"):
+    with pytest.raises(ValueError, match=r"`epsilon` must be at least 0, got -1.0"):
         accounting.noise_multiplier(epsilon=-1.0, delta=1e-5, sample_rate=0.1, steps=1)
-    with pytest.raises(ValueError, match=r"sample_rate=1\.5"):
+    with pytest.raises(ValueError, match=r"`sample_rate` must be in \[0, 1\], got 1.5"):
         accounting.noise_multiplier(epsilon=1.0, delta=1e-5, sample_rate=1.5, steps=1)
 
 

@@ -76,7 +76,9 @@ def main() -> None:
                 error = refusal
             else:
                 raise AssertionError(f"{name} accepts a model that is {state}")
-            if not re.search("(model|module): its (parameter|buffer) '|the model has .* on meta", str(error)):
+            if not re.search(
+                "`(model|module)[.].*` must be |`.*[.].*` reaches over|on meta, as the model is", str(error)
+            ):
                 raise AssertionError(f"{name}, {state}: {error}")
 
 

@@ -105,20 +105,20 @@ def test_numbers_of_batches_are_names_only():
 
 def test_bad_input_is_named():
     model, x, y = _net(), torch.rand(4, 1, 6, 6), torch.tensor([0, 1, 2, 1])
-    with pytest.raises(ValueError, match=r"batches span \[0, 9\]"):
+    with pytest.raises(ValueError, match=r"`batches` must lie in \[0, 3\], got values in \[0, 9\]"):
         attributes.layer_gradients(model, x, y, batches=np.array([[0, 9]]))
-    with pytest.raises(ValueError, match="layers='7'"):
+    with pytest.raises(ValueError, match="`layers` must be '0', '3' or '5', got '7'"):
         attributes.layer_gradients(model, x, y, layers=["7"])
     with pytest.raises(ValueError, match=r"layer 1 \(BatchNorm1d\) mixes samples"):
         attributes.layer_gradients(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), torch.rand(2, 4), y[:2])
-    with pytest.raises(ValueError, match="attribute: no target has 3 rows on both sides"):
+    with pytest.raises(ValueError, match=r"`attribute` must leave at least.*, got 2 rows with and 2 without it"):
         attributes.matched_batches([0, 1, 0, 1], None, size=3, seed=0)
     with pytest.raises(ValueError, match="`attribute` must have shape"):
         attributes.matched_batches([0, 2, 0, 1], None, seed=0)
     with pytest.raises(ValueError, match="`snapshots` must hold"):
         attributes.gradient_sets([], x, y, attributes.matched_batches([0, 1, 0, 1], None, seed=0))
     known, observed = _sets(1.0, snapshots=1, limit=5)
-    with pytest.raises(ValueError, match="'9' is not in both sets"):
+    with pytest.raises(ValueError, match=r"`layers` must be in both sets \(known has 0, 3, 5\), got '9'"):
         attributes.infer(known, observed, layers=["9"])
     with pytest.raises(ValueError, match="`layers` must name at least one layer"):
         attributes.infer(known, observed, layers=[])

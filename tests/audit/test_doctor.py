@@ -30,8 +30,8 @@ def test_facts_and_nothing_wrong() -> None:
 @pytest.mark.parametrize(
     ("variables", "messages"),
     [
-        ({"LEAKCORE_NUM_THREADS": "abc"}, ["LEAKCORE_NUM_THREADS='abc': must be a positive integer"]),
-        ({"LEAKCORE_NUM_THREADS": "0"}, ["LEAKCORE_NUM_THREADS='0': must be a positive integer"]),
+        ({"LEAKCORE_NUM_THREADS": "abc"}, ["`LEAKCORE_NUM_THREADS` must be a positive integer, got 'abc'"]),
+        ({"LEAKCORE_NUM_THREADS": "0"}, ["`LEAKCORE_NUM_THREADS` must be a positive integer, got '0'"]),
     ],
 )
 def test_a_refused_variable_is_named_and_the_rest_is_said(
@@ -47,7 +47,7 @@ def test_a_refused_variable_is_named_and_the_rest_is_said(
     assert content["native num_threads"] == "refused, see wrong"
     assert content["numpy"][0].isdigit()
     assert messages[0] in run().stdout
-    with pytest.raises(ValueError, match="LEAKCORE_NUM_THREADS="):
+    with pytest.raises(ValueError, match="`LEAKCORE_NUM_THREADS` must be a positive integer, got"):
         doctor.environment()
 
 
@@ -63,7 +63,7 @@ def test_both_variables_in_a_process_that_has_not_chosen_its_instructions(monkey
     assert "Traceback" not in done.stderr
     content = json.loads(done.stdout)
     assert content["wrong"][0].startswith("LEAKCORE_ISA='foo': this processor and build have baseline")
-    assert content["wrong"][1] == "LEAKCORE_NUM_THREADS='abc': must be a positive integer"
+    assert content["wrong"][1] == "`LEAKCORE_NUM_THREADS` must be a positive integer, got 'abc'"
     assert content["native simd"] == content["native num_threads"] == "refused, see wrong"
     assert "baseline" in content["native simd_available"]
 

@@ -38,5 +38,7 @@ def test_equal_values_have_one_digest() -> None:
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, np.array([object()]), 1j, range(3)])
 def test_what_has_no_digest_is_refused(value: object) -> None:
-    with pytest.raises(TypeError, match="has no digest"):
+    with pytest.raises(
+        TypeError, match=r"a digest is of (arrays of )?numbers.*, got (an array of )?(object|set|complex|range)"
+    ):
         digest(value)

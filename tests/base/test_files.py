@@ -43,7 +43,7 @@ _W = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
         (_tensors({"w": _W, "v": _W}, bytes(8)), "overlap"),
         (_tensors({"w": _W}, bytes(4)), r"offsets \[0, 8\] do not hold"),
         (_tensors(None, bytes(8), raw=b'{"w":%b,"w":%b}' % ((json.dumps(_W).encode(),) * 2)), "gives w twice"),
-        (_tensors({"w": _W, "__metadata__": {"a": 1}}, bytes(8)), "__metadata__: must be texts by name"),
+        (_tensors({"w": _W, "__metadata__": {"a": 1}}, bytes(8)), "`__metadata__` must be texts by name"),
         (_tensors(None, raw=b"[" * 100_000), "nested too deeply"),
         (_tensors(None, raw=b'{"w":NaN}'), "NaN"),
         (struct.pack("<Q", 2**24 + 1) + bytes(2**24 + 1), "may have|at most 16777216"),
@@ -117,7 +117,7 @@ def test_a_byte_order_mark_and_long_configurations_are_read(tmp_path: Path) -> N
         (b'score,member\n1,"1\n', "unexpected end|cannot be read"),
         (b"score,member\n\xff,1\n", "cannot be read as csv"),
         (b"score,member,score\n1,1,2\n2,0,2\n", "has 2 arrays or columns named score, score"),
-        (b"score,member\n1,\x1b[2J\n", r"member='\\x1b\[2J': must be 0 or 1"),
+        (b"score,member\n1,\x1b[2J\n", r"`member` must be 0 or 1 .*, got '\\x1b\[2J'"),
         (b"\x1b]0;x\x07,b\n1,1\n", r"its names are \\u001b\]0;x\\u0007, b"),
     ],
 )

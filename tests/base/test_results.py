@@ -48,7 +48,7 @@ def test_results_are_frozen_and_equal_by_value() -> None:
 
 
 def test_kind_is_checked() -> None:
-    with pytest.raises(ValueError, match=r"kind='exact': must be one of \('upper', 'lower', 'estimate'\)"):
+    with pytest.raises(ValueError, match="`kind` must be 'upper', 'lower' or 'estimate', got 'exact'"):
         result(kind="exact")
 
 
@@ -58,7 +58,7 @@ def test_adjacency_spellings(name: str) -> None:
 
 
 def test_unknown_adjacency_names_value_and_choices() -> None:
-    with pytest.raises(ValueError, match=r"adjacency='swap': must be 'add-remove' or 'replace'"):
+    with pytest.raises(ValueError, match="`adjacency` must be 'add-remove' or 'replace', got 'swap'"):
         parse_adjacency("swap")
 
 

@@ -89,10 +89,10 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert code == 0, text
     code, text = _call(*common, "--batch", "batch.npz", "--batch-size", "2")  # before any search
     assert code == 2
-    assert "--batch: holds inputs of shape (1, 1, 4, 4), must be (2, 1, 4, 4)" in text
+    assert "`--batch` must hold inputs of shape (2, 1, 4, 4), --batch-size rows of --shape, got (1, 1, 4, 4)" in text
     code, text = _call(*common[:-3], "--shape", "a,b", "--quiet")
     assert code == 2
-    assert "shape='a,b'" in text
+    assert "`--shape` must be numbers between commas, as 3,32,32, got 'a,b'" in text
 
 
 def test_bad_options() -> None:
@@ -101,7 +101,10 @@ def test_bad_options() -> None:
     code, text = _call("--dataset", "digits", "--num-rows", "0", "--quiet")
     assert code == 2
     assert "'--num-rows': 0 is not in the range 1<=x<=65536" in text
-    for value, refusal in (("-1", "--noise-std=-1.0: must be"), ("nan", "'--noise-std': nan: must be")):
+    for value, refusal in (
+        ("-1", "`--noise-std` must be at least 0, got -1.0"),
+        ("nan", "'--noise-std': it must be a finite number"),
+    ):
         code, text = _call("--dataset", "digits", "--noise-std", value, "--quiet")
         assert code == 2
         assert refusal in text

@@ -91,19 +91,28 @@ def test_what_is_printed_says_what_it_is_worth(saved) -> None:
     ("arguments", "message"),
     [
         (("--model", "nets_of_mine:build"), "--batch is missing (or give --dataset)"),
-        ((*FILES, "--dataset", "cancer"), "--dataset and --model: give one or the other"),
+        ((*FILES, "--dataset", "cancer"), "give `--dataset` or `--model`, not both"),
         (("--model", "nets_of_mine", "--batch", "batch.npz", "--gradient", "gradient.npz"), "must be package.module:"),
         (("--model", "nets_of_mine:no", "--batch", "batch.npz", "--gradient", "gradient.npz"), "has no callable 'no'"),
         (("--model", "nets_of_mine:constant", "--batch", "batch.npz", "--gradient", "gradient.npz"), "no callable"),
-        (("--model", "nets_of_mine:number", "--batch", "batch.npz", "--gradient", "gradient.npz"), "returned int"),
+        (
+            ("--model", "nets_of_mine:number", "--batch", "batch.npz", "--gradient", "gradient.npz"),
+            "`--model` must return a torch.nn.Module, got int",
+        ),
         (("--model", "no_such_module:f", "--batch", "batch.npz", "--gradient", "gradient.npz"), "no_such_module"),
         ((*FILES, "--batch", "gradient.npz", "--gradient", "gradient.npz"), "holds no array named inputs; there are 0"),
         ((*FILES, "--batch", "batch.npz", "--gradient", "batch.npz"), "holds no gradient of any parameter"),
         ((*FILES, "--batch", "batch.npz", "--gradient", "gradient.npz", "--parameter", "9.w"), "holds no 9.w"),
-        ((*FILES, "--batch", "batch.csv", "--gradient", "gradient.npz"), "batch.csv: must end in .safetensors or .npz"),
+        (
+            (*FILES, "--batch", "batch.csv", "--gradient", "gradient.npz"),
+            "must end in .safetensors or .npz, got batch.csv",
+        ),
         ((*FILES, "--batch", "other.npz", "--gradient", "gradient.npz"), "other.npz"),
         ((*FILES, "--batch", "batch.npz", "--gradient", "text.npz"), "text.npz: is not an npz file"),
-        ((*FILES, "--batch", "batch.npz", "--gradient", "gradient.npz", "--batches", "3"), "--batches: only with"),
+        (
+            (*FILES, "--batch", "batch.npz", "--gradient", "gradient.npz", "--batches", "3"),
+            "`--batches` is allowed only with",
+        ),
         (("--dataset", "cancer", "--data", "."), "risk_factors_cervical_cancer.csv"),
     ],
 )
@@ -120,7 +129,7 @@ def test_labels_of_another_length_are_refused(saved) -> None:
         np.savez("short.npz", inputs=file["inputs"], labels=file["labels"][:3])
     code, _, err = run(*FILES, "--batch", "short.npz", "--gradient", "gradient.npz")
     assert code == 2
-    assert "labels of shape (3,), must be (8,)" in err
+    assert "short.npz: `labels` must have shape (8,), one per input, got (3,)" in err
 
 
 @needs_data

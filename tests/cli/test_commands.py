@@ -80,9 +80,9 @@ def test_an_estimate_says_that_it_is_one_and_warns_where_it_may_mislead() -> Non
     [
         ((*BOUND,), "give exactly one of --num-candidates, --kappa, --log-kappa (given: none)"),
         ((*BOUND, "--num-candidates", "10", "--kappa", "0.1"), "given: --num-candidates, --kappa"),
-        ((*BOUND, "--num-candidates", "0"), "--num-candidates 0: must be an integer of at least 1"),
-        ((*BOUND, "--kappa", "1.5"), "kappa=1.5"),
-        ((*BOUND, "--kappa", "0.1", "--method", "guess"), "method='guess'"),
+        ((*BOUND, "--num-candidates", "0"), "`--num-candidates` must be at least 1, got 0"),
+        ((*BOUND, "--kappa", "1.5"), "`--kappa` must be in (0, 1], got 1.5"),
+        ((*BOUND, "--kappa", "0.1", "--method", "guess"), "`--method` must be 'auto', 'closed-form', "),
         (("bound", "--noise-multiplier", "-1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10"), "-1"),
         (
             (
@@ -100,9 +100,9 @@ def test_an_estimate_says_that_it_is_one_and_warns_where_it_may_mislead() -> Non
             ),
             "pld",
         ),
-        (("audit", "--delta", "2"), "delta=2.0: must be in (0, 1)"),
+        (("audit", "--delta", "2"), "`--delta` must be in (0, 1), got 2.0"),
         (("audit", "--epsilon", "1", "--noise-multiplier", "1"), "give exactly one of the two"),
-        (("audit", "--sweep", "1,x"), "--sweep 1,x: must be numbers separated by commas"),
+        (("audit", "--sweep", "1,x"), "`--sweep` must be numbers separated by commas, got '1,x'"),
         (("audit", "--num-rows", "1797", "--quiet"), "digits has 1797 rows"),
     ],
 )
@@ -243,7 +243,7 @@ def test_attack_says_what_is_wrong() -> None:
     assert "'--hidden': 0 is not in the range 1<=x<=65536" in err
     code, _, err = run("attack", "prior-aware", "--noise-multiplier", "1", "--delta", "2", "--quiet")
     assert code == 2
-    assert "delta=2.0: must be in (0, 1)" in err
+    assert "`--delta` must be in (0, 1), got 2.0" in err
 
 
 def test_attack_says_kind_confidence_and_adjacency_of_every_number_and_what_its_noise_is_worth() -> None:
@@ -275,7 +275,8 @@ def test_reproduce_lists_its_names() -> None:
 def test_reproduce_refuses_a_name_and_a_missing_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, err = run("reproduce", "fig99", "--out", str(tmp_path), "--quiet")
     assert code == 2
-    assert "no such experiment" in err
+    assert "`name` must be an experiment's, one of " in err
+    assert "got 'fig99'" in err
     empty = tmp_path / "empty"
     empty.mkdir()
     code, _, err = run("reproduce", "reconstruction-fig7", "--data", str(empty), "--out", str(tmp_path), "--quiet")

@@ -236,7 +236,7 @@ def test_a_folder_that_takes_no_files_is_refused_before_the_work(command: tuple[
     (tmp_path / "file").touch()
     result = CliRunner().invoke(main, (*command, "--out", str(tmp_path / "file" / "out")))
     assert result.exit_code == 2
-    assert "cannot be written" in result.output
+    assert "`--out` must be writable, got" in result.output
 
 
 def _from_cause() -> None:
@@ -348,14 +348,15 @@ def test_memory_that_is_not_there_is_bad_input(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr("leakcore.bounds.reconstruction", failing)
         done = CliRunner().invoke(main, [*BOUND[:-2], "--num-candidates", "1000000"])
         assert done.exit_code == 2
-        assert "--num-candidates=1000000: cannot be computed with that (not enough memory" in done.stderr
+        assert "cannot be computed with --num-candidates=1000000 (not enough memory" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("message", "printed"),
     [
-        ("steps=0: must be at least 1", "--steps=0: must be at least 1"),
         ("`steps` must be at least 1, got 0", "`--steps` must be at least 1, got 0"),
+        ("`steps[2]` must be at least 1, got 0", "`--steps[2]` must be at least 1, got 0"),
+        ("`seed` must be None with steps=2", "`seed` must be None with --steps=2"),
         ("`local_steps` must be at least 1", "`local_steps` must be at least 1"),
     ],
 )

@@ -64,26 +64,32 @@ MINE = ("nets_to_measure:build", "--data", "rows.npz")
             (*MINE, "--attribute", "few"),
             "`attribute='few'` must have at least 10 pairs of rows with and without it that share a target, got 9",
         ),
-        ((*MINE, "--attribute", "same"), "attribute='same': no target has 1 rows on both sides"),
+        ((*MINE, "--attribute", "same"), "attribute 'same': `attribute` must leave at least 1 rows of some"),
         (
             (*MINE, "--attribute", "odd"),
-            "attribute='odd': `attribute` must have shape (n,) and hold 0 and 1, got shape (40,)",
+            "attribute 'odd': `attribute` must have shape (n,) and hold 0 and 1, got shape (40,)",
         ),
         (
             (*MINE, "--attribute", "short"),
-            "attribute='short': `attribute` must have shape (40,), one for each row, got (7,)",
+            "attribute 'short': `attribute` must have shape (40,), one for each row, got (7,)",
         ),
         (("nets_to_measure:build", "--data", "few.npz"), "`attribute='mean'` must have at least 10 pairs of rows"),
         (
             ("no_such_nets:build", "--data", "rows.npz"),
-            "model='no_such_nets:build': cannot import no_such_nets (Module",
+            "`model` must name a module that can be imported, got 'no_such_nets:build' (ModuleNotFoundError: No m",
         ),
         (
             ("nets_with_a_fault:build", "--data", "rows.npz"),
-            "cannot import nets_with_a_fault (ModuleNotFoundError: No m",
+            "that can be imported, got 'nets_with_a_fault:build' (ModuleNotFoundError: No m",
         ),
-        (("nets_with_a_typo:build", "--data", "rows.npz"), "cannot import nets_with_a_typo (SyntaxError: "),
-        (("nets_to_measure:broken", "--data", "rows.npz"), "broken() failed (RuntimeError: no such size)"),
+        (
+            ("nets_with_a_typo:build", "--data", "rows.npz"),
+            "that can be imported, got 'nets_with_a_typo:build' (SyntaxError: ",
+        ),
+        (
+            ("nets_to_measure:broken", "--data", "rows.npz"),
+            "`model` must name a factory, got 'nets_to_measure:broken', which failed (RuntimeError: no such size)",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_before_any_work(user: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -137,7 +137,7 @@ def test_cifar_binaries(monkeypatch, tmp_path) -> None:
     ],
 )
 def test_unknown_parts(call) -> None:
-    with pytest.raises(ValueError, match="must be one of"):
+    with pytest.raises(ValueError, match=r"`(split|part|labels)` must be '.*' or '.*', got '(validation|half|medium)'"):
         call()
 
 

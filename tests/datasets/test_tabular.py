@@ -61,7 +61,7 @@ def test_missing_values_become_medians_and_constant_columns_zero(monkeypatch, tm
         ("40,1.0", "nan,1.0", r"column 'Age', row 3: 'nan' must be a finite number"),
         ("0,0,0,1\n40", "0,0,0,2\n40", r"column 'Biopsy', row 2: '2' must be one of 0, 1"),
         ("0,0,0,1\n40", "0,0,0,?\n40", r"column 'Biopsy', row 2: '\?' must be one of 0, 1"),
-        ("8.0,1,0,0,0", "8.0,1,0,0", r"row 3 has 7 entries, must have 8"),
+        ("8.0,1,0,0,0", "8.0,1,0,0", "row 3 must have 8 entries, got 7"),
         ("Biopsy", "biopsy", r"column 'Biopsy' is missing; there are Age"),
     ],
 )
@@ -134,10 +134,10 @@ def test_bank_archive_and_part_are_checked(monkeypatch, tmp_path) -> None:
     folder = _bank(monkeypatch, tmp_path, {}, member="other.csv")
     with pytest.raises(ValueError, match=r"holds no bank-additional-full.csv"):
         datasets.bank_marketing("additional-full", path=folder)
-    with pytest.raises(ValueError, match="part='half': must be one of"):
+    with pytest.raises(ValueError, match="`part` must be 'additional' or 'additional-full', got 'half'"):
         datasets.bank_marketing("half", path=folder)
     monkeypatch.setitem(BANK_ROW, "extra", "1")
-    with pytest.raises(ValueError, match=r"its columns are age, .*, extra, must be age"):
+    with pytest.raises(ValueError, match=r"its columns must be age, .*, got age, .*, extra"):
         datasets.bank_marketing(path=_bank(monkeypatch, tmp_path, {}))
     with pytest.raises(FileNotFoundError, match=r"(?s)risk_factors_cervical_cancer.csv of cervical was not found"):
         datasets.cervical_cancer(path=tmp_path)

@@ -211,14 +211,14 @@ def test_in_opacus_training_and_what_the_recorder_sees():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: GaussianNoise(-1.0), "std=-1.0"),
-        (lambda: Laplace(-1.0), "scale=-1.0"),
-        (lambda: Clip(0.0), "max_grad_norm=0.0"),
-        (lambda: ClipSamples(0.0), "max_grad_norm=0.0"),
-        (lambda: DPSGD(1.0, -1.0), "noise_multiplier=-1.0"),
+        (lambda: GaussianNoise(-1.0), r"`std` must be at least 0, got -1.0"),
+        (lambda: Laplace(-1.0), r"`scale` must be at least 0, got -1.0"),
+        (lambda: Clip(0.0), r"`max_grad_norm` must be above 0, got 0.0"),
+        (lambda: ClipSamples(0.0), r"`max_grad_norm` must be above 0, got 0.0"),
+        (lambda: DPSGD(1.0, -1.0), r"`noise_multiplier` must be at least 0, got -1.0"),
         (lambda: Dropout(0.0), r"`keep_probability` must be in \(0, 1\], got 0\.0"),
         (lambda: Prune(1.5), r"`keep_fraction` must be in \(0, 1\], got 1\.5"),
-        (lambda: LocalSteps(0, 0.1), "steps=0"),
+        (lambda: LocalSteps(0, 0.1), "`steps` must be at least 1, got 0"),
         (lambda: Clip(1.0).apply(np.zeros((0, 3))), "Clip: `gradients` must have shape .*none of them 0, got"),
         (lambda: DPSGD(1.0, 0.0).apply(np.zeros(3)), "DPSGD: `gradients` must have shape .*got"),
         (lambda: Compose(ClipSamples(1.0)).apply(np.zeros(3)), r"must have shape \(B, D\)"),
@@ -233,7 +233,9 @@ def test_bad_types_are_named():
     with pytest.raises(TypeError, match="list"):
         Clip(1.0).apply([1.0, 2.0])
     for rows in (np.arange(3), torch.zeros(3).to(torch.float8_e4m3fn)):
-        with pytest.raises(TypeError, match="must be float16, bfloat16, float32 or float64"):
+        with pytest.raises(
+            TypeError, match=r"`gradients` must be of type float16, bfloat16, float32 or float64, got (int64|float8)"
+        ):
             Clip(1.0).apply(rows)
     model, (x, y) = _model(), _batch()
     with pytest.raises(TypeError, match="Defense"):

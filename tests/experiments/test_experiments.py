@@ -45,10 +45,13 @@ def test_the_registry_names_every_figure_and_each_can_be_loaded() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "fig1"}, "name='fig1'"),
-        ({"name": "reconstruction-fig11", "scale": "huge"}, "scale='huge'"),
-        ({"name": "reconstruction-fig11", "seed": -1}, "seed=-1"),
-        ({"name": "reconstruction-fig11", "data": "/no/such/folder"}, "data='/no/such/folder'"),
+        ({"name": "fig1"}, r"`name` must be an experiment's, one of reconstruction-fig1,.*, got 'fig1'"),
+        ({"name": "reconstruction-fig11", "scale": "huge"}, "`scale` must be 'tiny', 'quick' or 'paper', got 'huge'"),
+        ({"name": "reconstruction-fig11", "seed": -1}, r"`seed` must be in \[0, 18446744073709551615\], got -1"),
+        (
+            {"name": "reconstruction-fig11", "data": "/no/such/folder"},
+            r"`data` must be a folder that.*, got '/no/such/folder'",
+        ),
     ],
 )
 def test_bad_input_is_named(arguments: dict[str, object], message: str) -> None:
@@ -140,7 +143,7 @@ def test_the_verdict_leads_the_caption_and_is_one_of_four() -> None:
     assert _result().caption == "So it is."
     assert _result(agreement="partly").caption == "The paper's finding is reproduced in part. So it is."
     assert "not reproduced. So it is." in " ".join(_result(agreement="no").to_text().split())
-    with pytest.raises(ValueError, match="agreement='maybe'"):
+    with pytest.raises(ValueError, match="`agreement` must be '', 'yes', 'partly' or 'no', got 'maybe'"):
         _result(agreement="maybe")
 
 

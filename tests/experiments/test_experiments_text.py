@@ -40,7 +40,7 @@ def test_an_interval_has_its_level_in_text_and_in_json() -> None:
     assert (first["kind"], first["confidence"]) == ("estimate", 0.95)
     assert (second["kind"], second["confidence"]) == ("lower", 0.99)
     assert result.to_dict()["schema"] == "leakcore.experiment/1"
-    with pytest.raises(ValueError, match="kind='above'"):
+    with pytest.raises(ValueError, match="`kind` must be '', 'upper', 'lower' or 'estimate', got 'above'"):
         Stated(what="", paper="", kind="above")
 
 

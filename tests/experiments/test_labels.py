@@ -60,7 +60,7 @@ def test_what_the_attacker_sees_is_the_gradient_that_torch_computes() -> None:
             loss = torch.nn.functional.binary_cross_entropy_with_logits(logit, y)
             whole = torch.autograd.grad(loss, list(module.parameters()), retain_graph=True)
             assert norms[b, flip, r] == pytest.approx(float(torch.cat([g.flatten() for g in whole]).norm()), rel=1e-9)
-    with pytest.raises(ValueError, match=r"parameters of shape \(3,\): must be"):
+    with pytest.raises(ValueError, match=r"`parameters` must have shape \(41601,\) for layers \(5,.*, got \(3,\)"):
         network.observe(np.zeros(3), x)
 
 

@@ -83,12 +83,12 @@ def test_without_opacus_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     ensemble = dpsgd.Ensemble(
         dpsgd.Network(LAYERS, "relu"), noise_multiplier=1, max_grad_norm=1, learning_rate=1, steps=1, seed=0
     )
-    with pytest.raises(ImportError, match=r"trainer='opacus': needs Opacus: pip install 'leakcore\[opacus\]'"):
+    with pytest.raises(ImportError, match=r"`trainer='opacus'` needs Opacus: pip install 'leakcore\[opacus\]'"):
         opacus_training.train(ensemble, x, y, initial=np.zeros((1, 10)))
 
 
 def test_the_trainer_is_checked_before_any_work() -> None:
-    with pytest.raises(ValueError, match=r"trainer='opacus': only for the label figures"):
+    with pytest.raises(ValueError, match="`trainer` must be 'ensemble' for reconstruction-fig15, got 'opacus'"):
         experiments.run("reconstruction-fig15", trainer="opacus")
-    with pytest.raises(ValueError, match=r"trainer='jax': must be one of"):
+    with pytest.raises(ValueError, match="`trainer` must be 'ensemble' or 'opacus', got 'jax'"):
         experiments.run("labels-fig1", trainer="jax")

@@ -26,14 +26,14 @@ def test_rows_are_not_taken_for_classes() -> None:
     torch.manual_seed(0)
     model, x = _Squeezed(), torch.randn(5, 4)
     labels = torch.tensor([0, 1, 1, 0, 1])
-    message = r"loss=None: the model's outputs have shape \(5,\): must be \(rows, classes\) or \(rows, 1\); give loss"
+    message = r"`loss` must be given for outputs of another shape than \(rows, classes\) or \(rows, 1\), got None and"
     for y in (labels, labels.float()):
         with pytest.raises(ValueError, match=message):
             inversion.gradient(model, x, y)
         with pytest.raises(ValueError, match=message):
             defenses.release(model, x, y)
     for measure in (leakage.sensitivity, leakage.l1_sensitivity, leakage.v_information_original):
-        with pytest.raises(ValueError, match=r"loss=None: the model's outputs have shape \(1,\)"):
+        with pytest.raises(ValueError, match=r"`loss` must be given for outputs of another.*, got None and \("):
             measure(model, x, labels)
     # With a loss of its own it is the logit's.
     loss = nn.functional.binary_cross_entropy_with_logits
@@ -135,10 +135,10 @@ def test_dropout_that_is_not_a_layer_is_noticed() -> None:
         lambda: defenses.release(model, x, y),
         lambda: defenses.release(model, x, y, defense=defenses.ClipSamples(1.0)),
     ):
-        with pytest.raises(ValueError, match=r"model: draws random numbers as it runs.*call model\.eval\(\)"):
+        with pytest.raises(ValueError, match="`model` must not draw random numbers as it runs, which no"):
             call()
     assert torch.equal(rng, torch.get_rng_state())
-    with pytest.raises(ValueError, match="model: draws random numbers as it runs"):
+    with pytest.raises(ValueError, match="`model` must not draw random numbers as it runs, which no seed"):
         inversion.invert(model, g, (4,), labels=y, optimizer=inversion.LBFGS(iterations=1, restarts=1))
     torch.testing.assert_close(defenses.release(model.eval(), x, y).gradient, g)
 

@@ -56,14 +56,22 @@ def test_every_measure_by_layer_checks_the_model_once(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"model": 3}, TypeError, "model=int: must be a torch.nn.Module"),
-        ({"model": nn.Flatten()}, ValueError, "model: has no parameters that require grad"),
+        ({"model": 3}, TypeError, r"`model` must be a torch.nn.Module, got int"),
+        ({"model": nn.Flatten()}, ValueError, "`model` must have parameters that require grad, or there"),
         ({"model": nn.Sequential(nn.Dropout(), nn.Linear(4, 2)).double()}, ValueError, r"model: layer 0 \(Dropout\)"),
-        ({"loss": 3}, TypeError, "loss=int: must be a function"),
-        ({"inputs": torch.zeros(48, 4)}, ValueError, "inputs: torch.float32 on cpu, the model has torch.float64"),
-        ({"inputs": torch.full((48, 4), torch.nan).double()}, ValueError, r"inputs\[0\]: must be finite"),
-        ({"targets": torch.full((48,), 2)}, ValueError, r"targets\[0\]=2: must be a class of the model, in \[0, 1\]"),
-        ({"targets": torch.zeros(47).long()}, ValueError, "targets.shape=.*one target for each of 48"),
+        ({"loss": 3}, TypeError, "`loss` must be a function of outputs and targets or None, got int"),
+        ({"inputs": torch.zeros(48, 4)}, ValueError, r"`inputs` must be.*, got torch.float32 on cpu"),
+        (
+            {"inputs": torch.full((48, 4), torch.nan).double()},
+            ValueError,
+            r"`inputs\[0\]` must be finite, got a NaN or an infinity",
+        ),
+        ({"targets": torch.full((48,), 2)}, ValueError, r"`targets\[0\]` must be a class of the model, in.*, got 2"),
+        (
+            {"targets": torch.zeros(47).long()},
+            ValueError,
+            r"`targets` must hold one target for each of.*, got shape \(47,\)",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(change: dict[str, Any], error: Any, message: str) -> None:
@@ -77,5 +85,5 @@ def test_a_model_that_does_not_run_passes_until_its_outputs_are_needed() -> None
     _, y = _batch()
     layered = LayeredModel.of(_model(), torch.zeros(48, 5).double(), y)
     assert layered.misfit is not None
-    with pytest.raises(ValueError, match=r"inputs of shape \(48, 5\): do not fit the model"):
+    with pytest.raises(ValueError, match=r"`inputs` must fit the model, got shape \(48, 5\)"):
         gradients_of_layers(layered)

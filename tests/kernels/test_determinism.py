@@ -102,9 +102,9 @@ def test_threads_are_chosen_in_the_documented_order(monkeypatch):
     finally:
         kernels.set_num_threads(None)
     monkeypatch.setenv("LEAKCORE_NUM_THREADS", "0")
-    with pytest.raises(ValueError, match="LEAKCORE_NUM_THREADS='0': must be a positive integer"):
+    with pytest.raises(ValueError, match="`LEAKCORE_NUM_THREADS` must be a positive integer, got '0'"):
         kernels.num_threads()
-    with pytest.raises(ValueError, match="count=0"):
+    with pytest.raises(ValueError, match=r"`count` must be in \[1, 4096\], got 0"):
         kernels.set_num_threads(0)
 
 

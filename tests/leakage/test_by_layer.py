@@ -84,7 +84,7 @@ def test_equal_samples_stand_for_one():
     np.testing.assert_array_equal(a.value, b.value)
     np.testing.assert_array_equal(a.null_mean, b.null_mean)
     with pytest.raises(
-        ValueError, match=r"attribute='bright': `attribute` must have shape \(60,\), one for each row, got \(59,\)"
+        ValueError, match=r"attribute 'bright': `attribute` must have shape \(60,\), one for each row, got \(59,\)"
     ):
         leakage.by_layer(
             model,
@@ -210,12 +210,21 @@ def test_the_commands_of_the_documentation(tmp_path, monkeypatch):
         (["usernets:build", "--data", "rows.npz", "--attribute", "age"], "holds no array named age"),
         (["usernets:build", "--data", "none.npz"], "none.npz"),
         (["usernets", "--data", "rows.npz"], "must be package.module:factory"),
-        (["usernets:build", "--data", "digits"], "do not fit the model"),
-        (["leakcore.models:breast_cancer_mlp", "--data", "digits"], "do not fit the model"),
-        (["usernets:build", "--data", "floats.npz"], "targets: of torch.float64, cross-entropy needs class numbers"),
+        (["usernets:build", "--data", "digits"], "`--data` must hold inputs that fit the model, got shape (64,)"),
+        (
+            ["leakcore.models:breast_cancer_mlp", "--data", "digits"],
+            "`--data` must hold inputs that fit the model, got shape (64,)",
+        ),
+        (
+            ["usernets:build", "--data", "floats.npz"],
+            "`targets` must be class numbers, integers, for cross-entropy, got torch.float64",
+        ),
         (["usernets:build", "--data", "beyond.npz"], "must be a class of the model, in [0, 1]"),
         (["usernets:build", "--data", "rows.npz", "--figure", "x.jpg"], "must end in"),
-        (["usernets:build", "--data", "digits", "--attribute", "a"], "has none"),
+        (
+            ["usernets:build", "--data", "digits", "--attribute", "a"],
+            "`--attribute` must be left out with --data digits",
+        ),
     ],
 )
 def test_command_says_what_is_wrong(user, arguments, message):

@@ -103,19 +103,25 @@ def test_it_does_not_justify_noise() -> None:
     ("change", "message"),
     [
         ({"inputs": torch.zeros(1, 4).double(), "targets": torch.zeros(1).long()}, "at least 2"),
-        ({"inputs": torch.zeros(9, 4)}, "inputs: torch.float32"),
-        ({"targets": torch.zeros(2).long()}, "targets.shape"),
-        ({"adjacency": "swap"}, "adjacency='swap'"),
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"memory": 0}, "memory=0"),
+        ({"inputs": torch.zeros(9, 4)}, r"`inputs` must be torch.float64 on cpu,.*, got torch.float32 on cpu"),
+        ({"targets": torch.zeros(2).long()}, r"`targets` must hold one target for each of 9 inputs, got shape \(2,\)"),
+        ({"adjacency": "swap"}, "`adjacency` must be 'add-remove' or 'replace', got 'swap'"),
+        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
+        ({"memory": 0}, "`memory` must be at least 1, got 0"),
         ({"model": torch.nn.Sequential(torch.nn.Dropout(), _mlp())}, r"layer 0 \(Dropout\)"),
-        ({"inputs": torch.full((9, 4), float("inf")).double()}, r"inputs\[0\]: must be finite"),
-        ({"loss": lambda outputs, targets: outputs.sum() * math.inf}, r"inputs\[0\]: its gradient is not finite"),
+        (
+            {"inputs": torch.full((9, 4), float("inf")).double()},
+            r"`inputs\[0\]` must be finite, got a NaN or an infinity",
+        ),
+        (
+            {"loss": lambda outputs, targets: outputs.sum() * math.inf},
+            r"`inputs\[0\]` must have a finite gradient, got norm nan",
+        ),
     ],
 )
 def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
     x, y = _data()
     with pytest.raises(ValueError, match=message):
         leakage.l1_sensitivity(**{"model": _mlp(), "loss": None, "inputs": x, "targets": y, **change})
-    with pytest.raises(TypeError, match="model=int"):
+    with pytest.raises(TypeError, match=r"`model` must be a torch.nn.Module, got int"):
         leakage.l1_sensitivity(3, x, y)  # type: ignore[arg-type]

@@ -144,34 +144,36 @@ def test_what_cannot_be_differentiated_is_named():
         leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5)), x, y)
     with pytest.raises(ValueError, match=r"layer 1 \(Linear\)"):
         leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), nn.Linear(5, 2)), x, y)
-    with pytest.raises(ValueError, match=r"torch.func cannot differentiate layer 1 \(_Wrapper\)"):
+    with pytest.raises(ValueError, match=r"`model` must be one that torch.func can differentiate, but"):
         leakage.sensitivity(nn.Sequential(nn.Linear(4, 3), _Wrapper()), x, y)
 
 
 def test_bad_input_is_named():
     model, x, y = _small(), torch.rand(2, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 1])
-    with pytest.raises(ValueError, match="norms='2'"):
+    with pytest.raises(ValueError, match="`norms` must be 'F', '1' or 'inf', got '2'"):
         leakage.sensitivity(model, x, y, norms=("2",))
     with pytest.raises(ValueError, match="`norms` must be 'F' alone with probes"):
         leakage.sensitivity(model, x, y, norms=("1",), budget=leakage.JacobianBudget(probes=4), seed=0)
     with pytest.raises(ValueError, match="`seed` is required"):
         leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(probes=4))
-    with pytest.raises(ValueError, match=r"inputs: torch.float32 on cpu, the model has torch.float64"):
+    with pytest.raises(ValueError, match=r"`inputs` must be torch.float64 on cpu,.*, got torch.float32 on cpu"):
         leakage.sensitivity(model, x.float(), y)
-    with pytest.raises(ValueError, match=r"targets.shape=\(1,\)"):
+    with pytest.raises(ValueError, match=r"`targets` must hold one target for each of 2 inputs, got shape \(1,\)"):
         leakage.sensitivity(model, x, y[:1])
-    with pytest.raises(ValueError, match=r"inputs.shape=\(0, 2, 6, 6\)"):
+    with pytest.raises(
+        ValueError, match=r"`inputs` must be floating of shape.*, got torch.float64 of shape \(0, 2, 6, 6\)"
+    ):
         leakage.sensitivity(model, x[:0], y[:0])
-    with pytest.raises(ValueError, match="has no parameters that require grad"):
+    with pytest.raises(ValueError, match="`model` must have parameters that require grad, or there is no gradient"):
         leakage.sensitivity(nn.ReLU(), x, y)
-    with pytest.raises(TypeError, match="model=int"):
+    with pytest.raises(TypeError, match=r"`model` must be a torch.nn.Module, got int"):
         leakage.sensitivity(3, x, y)
     for measure in (leakage.sensitivity, leakage.l1_sensitivity):
-        with pytest.raises(ValueError, match=r"targets\[1\]=3: must be a class of the model, in \[0, 2\]"):
+        with pytest.raises(ValueError, match=r"`targets\[1\]` must be a class of the model, in \[0, 2\], got 3"):
             measure(model, x, torch.tensor([0, 3]))
-    with pytest.raises(ValueError, match="seed=-1"):
+    with pytest.raises(ValueError, match=r"`seed` must be in \[0, 18446744073709551615\], got -1"):
         leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(probes=4), seed=-1)
-    with pytest.raises(TypeError, match="progress=1"):
+    with pytest.raises(TypeError, match="`progress` must be callable or None, got 1"):
         leakage.sensitivity(model, x, y, progress=1)
 
 
@@ -187,7 +189,7 @@ def test_one_output_is_a_logit():
     for measure in (leakage.sensitivity, leakage.l1_sensitivity):
         np.testing.assert_allclose(measure(model, x, y).value, measure(model, x, y, loss=logistic).value)
         assert np.all(np.asarray(measure(model, x, y).value) > 0)
-        with pytest.raises(ValueError, match=r"targets\[0\]=2: must be a class of the model, in \[0, 1\]"):
+        with pytest.raises(ValueError, match=r"`targets\[0\]` must be a class of the model, in \[0, 1\], got 2"):
             measure(model, x, y + 2)
 
 

@@ -121,7 +121,7 @@ def test_bad_input_is_named():
         leakage.subspace_distance(good, np.ones((2, 3, 5)))
     with pytest.raises(ValueError, match=r"grads_with.*must be finite"):
         leakage.subspace_distance(good, good * np.nan)
-    with pytest.raises(ValueError, match="rank=4"):
+    with pytest.raises(ValueError, match=r"`rank` must be in \[1, 3\], got 4"):
         leakage.subspace_distance(good, good, rank=4)
 
 

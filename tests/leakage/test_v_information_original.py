@@ -126,9 +126,9 @@ def test_on_lenet_it_falls_from_the_first_pair_to_the_last():
 def test_bad_input_is_named():
     model, x, y = nn.Linear(4, 2), torch.rand(2, 4), torch.tensor([0, 1])
     for keywords, message in (
-        ({"pairs": [("a",)]}, "pairs='a'"),
+        ({"pairs": [("a",)]}, "`pairs` must be 'Linear', got 'a'"),
         ({"pairs": []}, "must name at least one layer"),
-        ({"iterations": 0}, "iterations=0"),
+        ({"iterations": 0}, "`iterations` must be at least 1, got 0"),
         ({"total_variation": 1.0}, "`total_variation` must be 0 for inputs that are not images"),
         ({"low": 1.0, "high": 0.0}, "`low` must be below `high`"),
         ({"released": lambda g, k: g[:1]}, "`released` must return a tensor"),

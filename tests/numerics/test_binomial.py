@@ -70,9 +70,9 @@ def test_bad_input_is_named() -> None:
         clopper_pearson(0.5, 5, confidence=0.9)
     with pytest.raises(TypeError, match="`trials` must be an integer or an array of integers, got True"):
         clopper_pearson(1, True, confidence=0.9)
-    with pytest.raises(ValueError, match="confidence=1"):
+    with pytest.raises(ValueError, match=r"`confidence` must be in \(0, 1\), got 1"):
         clopper_pearson(1, 5, confidence=1)
-    with pytest.raises(ValueError, match="side='both'"):
+    with pytest.raises(ValueError, match="`side` must be 'two-sided', 'lower' or 'upper', got 'both'"):
         clopper_pearson(1, 5, confidence=0.9, side="both")
     with pytest.raises(ValueError, match="`successes` and `trials` must broadcast"):
         clopper_pearson([1, 2], [3, 4, 5], confidence=0.9)

@@ -79,9 +79,9 @@ def test_monotone() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match=r"separation\[1\]=-1.0"):
+    with pytest.raises(ValueError, match=r"`separation\[1\]` must be at least 0, got -1.0"):
         _epsilon([0.0, -1.0], 0.1)
-    with pytest.raises(ValueError, match="delta=1"):
+    with pytest.raises(ValueError, match=r"`delta` must be in \[0, 1\), got 1"):
         _epsilon(1.0, 1)
 
 

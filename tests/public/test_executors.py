@@ -210,7 +210,7 @@ def test_every_measure_by_layer(pool: ProcessPoolExecutor) -> None:
     ],
 )
 def test_what_is_not_an_executor_is_named_before_any_work(call: Callable[[Any], Any]) -> None:
-    with pytest.raises(TypeError, match=r"executor=4: must be a concurrent\.futures\.Executor, or None"):
+    with pytest.raises(TypeError, match=r"`executor` must be a concurrent.futures.Executor or None, got 4"):
         call(4)
 
 

@@ -155,5 +155,5 @@ def test_a_certificate_begun_elsewhere_is_not_continued() -> None:
     moved = {**state, "computed_with": {**state["computed_with"], "simd": "another"}}
     with pytest.raises(ValueError, match=r'`resume` was begun elsewhere \(simd is "another" there, ".*" here\)'):
         bounds.reconstruction(1.0, 0.5, 3, kappa=0.1, method=dataclasses.replace(again, resume=moved))
-    with pytest.raises(ValueError, match=r"this one is damaged \(it: lacks computed_with\)"):
+    with pytest.raises(ValueError, match="`resume` must be the `state` of an earlier result, but this one"):
         dataclasses.replace(again, resume={k: v for k, v in state.items() if k != "computed_with"})

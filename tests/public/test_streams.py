@@ -158,7 +158,7 @@ def test_each_stream_is_used_in_one_place():
 
 
 def test_a_step_beyond_the_streams_is_refused():
-    with pytest.raises(ValueError, match=r"step=1: must be an integer in \[0, 0\]"):
+    with pytest.raises(ValueError, match=r"`step` must be in \[0, 0\], got 1"):
         kernels.uniform((1, 1), seed=0, purpose=Stream.CANARY_COINS, step=1)
 
 

@@ -65,5 +65,5 @@ def from_fields(plain: Any, kind: type) -> Any:
     """The dataclass that `fields_to_plain` was given; ValueError as `from_plain`."""
     value = Reader((), {}).dataclass(plain, kind, by_fields=True)
     if value is MISSING:
-        raise ValueError(f"it is {printable(repr(plain), 60)}: must be a {kind.__name__}")
+        raise ValueError(f"it must be a {kind.__name__}, got {printable(repr(plain), 60)}")
     return value

@@ -85,7 +85,7 @@ def tagged_array(plain: Mapping[str, Any]) -> np.ndarray:
     if "cells" in plain:
         size = math.prod(shape)
         if size > _LARGEST:
-            raise ValueError(f"{size:,} numbers: may be {_LARGEST:,}")
+            raise ValueError(f"{size:,} numbers, at most {_LARGEST:,} are read")
         memory_limit.require(size * dtype.itemsize, size=size)
         flat = np.zeros(size, dtype)
         for cell, number in plain["cells"]:

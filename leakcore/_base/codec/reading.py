@@ -26,6 +26,11 @@ from leakcore._base.codec.writing import TAGS
 from leakcore._base.printable import name_of, printable
 
 
+def _subject(where: str) -> str:
+    """The place in the value as an error begins with it."""
+    return f"`{where}`" if where else "it"
+
+
 class Reader:
     def __init__(self, classes: Iterable[type], arrays: Mapping[str, np.ndarray]) -> None:
         self._classes = {c.__name__: c for c in classes}
@@ -36,7 +41,7 @@ class Reader:
             value = self._one(plain, option, where)
             if value is not MISSING:
                 return value
-        raise ValueError(f"{where or 'it'} is {printable(repr(plain), 60)}: must be {named(kind)}")
+        raise ValueError(f"{_subject(where)} must be {named(kind)}, got {printable(repr(plain), 60)}")
 
     def _one(self, plain: Any, kind: Any, where: str) -> Any:
         """The value where it can be of this type, else MISSING."""
@@ -92,14 +97,14 @@ class Reader:
         if set(plain) == {"array"}:
             name = plain["array"]
             if not isinstance(name, str) or name not in self._arrays:
-                raise ValueError(f"{where or 'it'}: the array {printable(repr(name), 60)} is missing")
+                raise ValueError(f"{_subject(where)} lacks the array {printable(repr(name), 60)}")
             return self._arrays[name]
         if set(plain) not in TAGS[:2]:
             return MISSING
         try:
             return tagged_array(plain)
         except (TypeError, ValueError, IndexError, OverflowError, KeyError) as why:
-            raise ValueError(f"{where or 'it'}: is a damaged array ({printable(why, 120)})") from None
+            raise ValueError(f"{_subject(where)} is a damaged array ({printable(why, 120)})") from None
 
     def _sequence(self, plain: Any, kind: Any, origin: Any, where: str) -> Any:
         if origin is tuple and isinstance(plain, dict) and set(plain) == {"tuple"}:
@@ -117,7 +122,7 @@ class Reader:
         if set(plain) == {"items"}:
             pairs = plain["items"]
             if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):
-                raise ValueError(f"{where or 'it'}: must be pairs of a key and a value")
+                raise ValueError(f"{_subject(where)} must hold pairs of a key and a value")
             read = [(self.read(k, keys, where), self.read(v, inside, where)) for k, v in pairs]
         else:
             read = [
@@ -127,7 +132,7 @@ class Reader:
         try:
             return dict(read)
         except TypeError as why:
-            raise ValueError(f"{where or 'it'}: {printable(why)}") from None
+            raise ValueError(f"{_subject(where)} has a key that no dict takes ({printable(why)})") from None
 
     def dataclass(self, plain: Any, base: type, where: str = "", *, by_fields: bool = False) -> Any:
         """MISSING for what is not a mapping. by_fields: read the fields even of a class with a form of its own."""
@@ -137,21 +142,23 @@ class Reader:
         name = fields.pop("class", None)
         cls = base if name in (None, base.__name__) else self._classes.get(str(name)) or _heir(base, name)
         if cls is None or not dataclasses.is_dataclass(cls):
-            whose = f"{where or 'it'}: is of class {printable(repr(name), 60)}"
             wanted = "an object of a class" if base is object else f"a {base.__name__}"
-            raise ValueError(f"{whose}: must be {wanted} that is known here")
+            raise ValueError(
+                f"{_subject(where)} must be {wanted} that is known here, got class {printable(repr(name), 60)}"
+            )
         if says_itself(cls) and not by_fields:
             return cls.from_dict(fields)  # type: ignore[attr-defined]
         schema = getattr(cls, "schema", None)
         if isinstance(schema, str) and fields.pop("schema", None) != schema:
             raise ValueError(
-                f"{where or 'it'}: schema is {printable(repr(plain.get('schema')), 60)}: must be {schema!r}"
+                f"{_subject(f'{where}.schema'.lstrip('.'))} must be {schema!r}, "
+                f"got {printable(repr(plain.get('schema')), 60)}"
             )
         kinds = hints(cls)
         if unknown := sorted(set(fields) - set(kinds)):
-            raise ValueError(f"{where or 'it'}: a {cls.__name__} has no field {name_of(unknown[0])}")
+            raise ValueError(f"{_subject(where)} has a field {name_of(unknown[0])}, which no {cls.__name__} has")
         if lacking := [n for n in kinds if n not in fields]:
-            raise ValueError(f"{where or 'it'}: lacks {', '.join(lacking)}")
+            raise ValueError(f"{_subject(where)} lacks {', '.join(lacking)}")
         return cls(**{n: self.read(v, kinds[n], f"{where}.{n}".lstrip(".")) for n, v in fields.items()})
 
 
@@ -180,4 +187,4 @@ def _key(key: str, kind: Any, where: str) -> Any:
     try:
         return int(key)
     except ValueError:
-        raise ValueError(f"{where or 'it'}: {name_of(key)} must be a whole number") from None
+        raise ValueError(f"{_subject(where)} must have whole numbers as keys, got {name_of(key)}") from None

@@ -85,7 +85,7 @@ def _header(stream: IO[bytes], name: str, kinds: str) -> tuple[tuple[int, ...], 
         raise ValueError(f"{name_of(name)}: is of npy version {version}")
     shape, fortran, dtype = readers[version](stream)
     if dtype.kind not in kinds:
-        raise ValueError(f"{name_of(name)}: is of type {dtype}, must be numbers; objects are never unpickled")
+        raise ValueError(f"{name_of(name)} is of type {dtype}, and only numbers are read: objects are never unpickled")
     return shape, fortran, dtype
 
 

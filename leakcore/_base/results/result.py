@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from leakcore._base import validate
 from leakcore._base.codec import by_codec, fields_to_plain
 from leakcore._base.codec.numbers import number
 from leakcore._base.results.comparison import require_comparable
@@ -42,7 +43,7 @@ def parse_adjacency(value: str) -> Adjacency:
     try:
         return _ADJACENCIES[value]
     except (KeyError, TypeError):
-        raise ValueError(f"adjacency={value!r}: must be 'add-remove' or 'replace'") from None
+        raise ValueError(f"`adjacency` must be 'add-remove' or 'replace', got {value!r}") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Result(Record):
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
-            raise ValueError(f"kind={self.kind!r}: must be one of {_KINDS}")
+            raise ValueError(f"`kind` must be {validate.either(map(repr, _KINDS))}, got {self.kind!r}")
 
     @property
     def adjacency(self) -> Adjacency | None:

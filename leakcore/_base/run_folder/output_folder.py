@@ -15,7 +15,7 @@ def require_writable(folder: Path, *, name: str = "folder") -> None:
     try:
         try_folder(folder)
     except OSError as error:
-        raise ValueError(f"{name}={str(folder)!r}: cannot be written ({error.strerror})") from error
+        raise ValueError(f"`{name}` must be writable, got {str(folder)!r} ({error.strerror})") from error
 
 
 def require_ours(folder: Path, report: str, schema: str = "leakcore.") -> None:

@@ -252,7 +252,7 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
     weight, bias = (parts[name].double() for name in _first_linear(flat, sizes))
     square = float(bias.square().sum())
     if square == 0.0:
-        raise ValueError("gradient: the first layer's bias has gradient 0, so the layer's input cannot be computed")
+        raise ValueError("`gradient` must not be 0 for the first layer's bias, or the layer's input cannot be computed")
     return np.asarray((weight.T @ bias / square).reshape(sizes).cpu().numpy())
 
 
@@ -276,9 +276,9 @@ def _first_linear(flat: FlatModule, shape: tuple[int, ...]) -> tuple[str, str]:
     if not isinstance(first, torch.nn.Linear) or not set(names) <= set(flat.names):
         raise ValueError(f"`model` must begin with an nn.Linear with bias, got {type(first).__name__}")
     if not torch.equal(fed.flatten(), x.flatten()) or first.in_features != x.numel():
-        raise ValueError(f"`model`: the first layer, {name or 'Linear'}, must receive the flattened input unchanged")
+        raise ValueError(f"`model` must give the flattened input unchanged to its first layer, {name or 'Linear'}")
     own = {id(p) for p in first.parameters(recurse=False)}
     uses = sum(any(id(p) in own for p in module.parameters(recurse=False)) for module, _ in calls)
     if uses > 1:
-        raise ValueError(f"`model`: the first layer, {name or 'Linear'}, must be used once, but is used {uses} times")
+        raise ValueError(f"`model` must use its first layer, {name or 'Linear'}, once, got {uses} uses")
     return names

@@ -200,7 +200,7 @@ def _labels(
         check.one_of("recover", labels=labels)
         if (batch_size or 1) != 1 or len(released) > 1 or own_loss:
             raise ValueError(
-                "labels='recover' is allowed only with one row, one state and cross-entropy; for a batch pass a "
+                "`labels='recover'` is allowed only with one row, one state and cross-entropy; for a batch pass a "
                 "result of attacks.labels"
             )
         labels = _recovered(flat, released[0], shape, targets[0])
@@ -234,8 +234,8 @@ def _recovered(flat: FlatModule, gradient: torch.Tensor, shape: tuple[int, ...],
     key = f"{name}." if name else ""
     if name is None or f"{key}weight" not in parts or len(parts[f"{key}weight"]) != classes:
         raise ValueError(
-            "labels='recover': the model must end in an nn.Linear that is used once and whose outputs are "
-            "the logits, and the gradient must include that layer's"
+            "`labels='recover'` needs a model that ends in an nn.Linear, used once, whose outputs are the logits, and "
+            "a gradient that includes that layer's"
         )
     bias = parts.get(f"{key}bias")
     if bias is None and classes <= 2:

@@ -66,7 +66,9 @@ class KnownModel:
     def the_one(self) -> Any:
         """The only model; ValueError for a list of them."""
         if isinstance(self.model, list | tuple):
-            raise ValueError(f"model: is a {type(self.model).__name__}; several steps are for last_layer alone")
+            raise ValueError(
+                f"`model` must be one module, got a {type(self.model).__name__}: only last_layer takes several"
+            )
         return self.model
 
 

@@ -121,8 +121,8 @@ class MaliciousInput:
         for j in used:
             if not self.usable[j]:
                 raise ValueError(
-                    f"neurons: {j} is not usable (its factor differs between the rows, or is 0); usable are "
-                    f"{np.flatnonzero(self.usable).tolist()}"
+                    f"`neurons` must be usable ones, {np.flatnonzero(self.usable).tolist()}, got {j}, whose factor "
+                    "differs between the rows, or is 0"
                 )
         return used
 
@@ -174,7 +174,7 @@ def malicious_input(
         ((8, 12), True)
     """
     if (model is None) == (weights is None):
-        raise ValueError("model, weights: give exactly one of them")
+        raise ValueError("exactly one of `model` and `weights` must be given")
     import torch
 
     n = validate.integer(1, batch_size=batch_size)
@@ -255,14 +255,16 @@ def _check_activation(activation: Callable[[torch.Tensor], torch.Tensor]) -> Non
         try:
             after = activation(at)
         except (RuntimeError, TypeError) as error:
-            raise ValueError(f"activation: must be a function of a torch tensor, with a derivative ({error})") from None
+            raise ValueError(
+                f"`activation` must be a function of a torch tensor, with a derivative ({error})"
+            ) from None
         if not isinstance(after, torch.Tensor) or after.shape != at.shape:
             raise ValueError("`activation` must map a tensor to a tensor of the same shape")
         slope = torch.autograd.grad(after.sum(), at, allow_unused=True)[0] if after.requires_grad else None
     if slope is None or bool((slope == 0).any()):
         raise ValueError(
-            "activation: its derivative is 0 on an interval (as ReLU's), which can hide the labels; use tanh, sigmoid, "
-            "ELU or another that is strictly monotone"
+            "`activation` must be strictly monotone, as tanh, sigmoid and ELU are; a derivative that is 0 on an "
+            "interval (as ReLU's) can hide the labels"
         )
 
 

@@ -54,7 +54,7 @@ class SGD:
         validate.non_negative(weight_decay=self.weight_decay)
         validate.below_one(dampening=self.dampening)
         if self.nesterov and (self.momentum == 0 or self.dampening != 0):
-            raise ValueError("nesterov=True: needs momentum > 0 and dampening=0")
+            raise ValueError("`nesterov=True` needs momentum > 0 and dampening=0")
         if self.momentum > 0 and self.momentum_buffer is None:
             raise ValueError(
                 "`momentum_buffer` must be given with momentum > 0: the buffer before the step, or 'first' for "
@@ -84,7 +84,9 @@ class SGD:
         names = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
         settings = [{name: group[name] for name in names} for group in optimizer.param_groups]
         if any(s != settings[0] for s in settings):
-            raise ValueError(f"optimizer: its parameter groups differ in {', '.join(names)}; pass labels.SGD(...)")
+            raise ValueError(
+                f"`optimizer` must have the same {', '.join(names)} in all parameter groups; pass labels.SGD(...)"
+            )
         if settings[0].pop("maximize"):
-            raise ValueError("optimizer: maximize=True is not supported")
+            raise ValueError("`optimizer` must have maximize=False, got True")
         return cls(**settings[0], momentum_buffer=momentum_buffer)

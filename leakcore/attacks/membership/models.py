@@ -236,13 +236,13 @@ def likelihood_ratio(
         if number.min() < least:
             at = int(number.argmin())
             raise ValueError(
-                f"reference_included: row {at} is {'in' if sign > 0 else 'out of'} {number[at]} reference "
-                f"models, but spread={kind!r} needs at least {least}: pass more models"
+                f"`reference_included` must have each row in and out of at least {least} reference models with "
+                f"spread={kind!r}, got row {at} {'in' if sign > 0 else 'out of'} {number[at]}: pass more models"
             )
         if kind == "shared" and number.sum() == len(number):
             raise ValueError(
-                f"reference_included: every row is {'in' if sign > 0 else 'out of'} only one reference model, "
-                "which shows no spread; pass more models"
+                f"`reference_included` must have a row {'in' if sign > 0 else 'out of'} two reference models, since "
+                "one shows no spread: pass more models"
             )
         mean = (known * who).sum(axis=0) / number
         squares = ((known - mean) ** 2 * who).sum(axis=0)

@@ -102,7 +102,7 @@ class Backdoor:
         count = check.integer(1, len(others), k=k)
         held_out = tx[ty != self.label]
         if len(held_out) == 0:
-            raise ValueError(f"test_labels: every row has label {self.label}, so none is left to test")
+            raise ValueError(f"`test_labels` must have rows of other labels than {self.label}, or none is left to test")
         chosen = others[order(len(others), seed)[:count]]
         return place(
             "backdoor", x, y, chosen, adjacency, self.perturb(x[chosen]), self.label, self.perturb(held_out)

@@ -82,7 +82,7 @@ class ReconstructionGame(Result):
         for key in sorted(self.settings.keys() | other.settings.keys()):
             ours, theirs = self.settings.get(key), other.settings.get(key)
             if ours != theirs:
-                raise ValueError(f"other: {key}={theirs!r} there, {ours!r} here: only equal games merge")
+                raise ValueError(f"`other` must be of an equal game, got {key}={theirs!r} there, {ours!r} here")
         return result(
             self.settings,
             _joined(self.run_ranges + other.run_ranges),
@@ -99,10 +99,11 @@ class ReconstructionGame(Result):
         trials = sum(high - low for low, high in self.run_ranges)
         if not (0 <= self.hits <= self.hits + self.undecided <= trials == self.trials):
             raise ValueError(
-                f"hits={self.hits}, undecided={self.undecided}, trials={self.trials}: must not exceed the {trials} runs"
+                f"`hits` and `undecided` must be at least 0 and add up to at most trials={self.trials}, which must be "
+                f"the {trials} runs, got {self.hits} and {self.undecided}"
             )
         if self.value != self.hits / trials:
-            raise ValueError(f"value={self.value}: must be hits/trials, {self.hits}/{trials}")
+            raise ValueError(f"`value` must be hits/trials, {self.hits}/{trials}, got {self.value}")
         if not 0 <= self.clipped <= self.gradients:
             raise ValueError(f"`clipped` must be among the gradients ({self.gradients}), got {self.clipped}")
 
@@ -129,7 +130,7 @@ def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
         if not 0 <= low <= high:
             raise ValueError(f"`run_ranges` must hold ranges of runs, got ({low}, {high})")
         if out and low < out[-1][1]:
-            raise ValueError(f"other: run {low} is in both games and would count twice")
+            raise ValueError(f"`other` must be of other runs, but run {low} is in both games and would count twice")
         if out and low == out[-1][1]:
             out[-1] = (out[-1][0], high)
         else:

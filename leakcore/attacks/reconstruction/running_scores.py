@@ -97,7 +97,9 @@ def rule(method: str, *, max_grad_norm: float, sample_rate: float, steps: int, n
     if method == "top":
         return Top(max_grad_norm, min(steps, max(1, math.floor(sample_rate * steps + 0.5))))
     if noise_multiplier is None or noise_multiplier == 0:
-        raise ValueError(f"`noise_multiplier` must be in (0, inf) for method='likelihood', got {noise_multiplier}")
+        raise ValueError(
+            f"`noise_multiplier` must be above 0 and finite for method='likelihood', got {noise_multiplier}"
+        )
     return Likelihood(max_grad_norm, noise_multiplier, sample_rate)
 
 

@@ -43,7 +43,9 @@ def decompose(
     system = _System(moments, coefficients, last)
     same_sign = 2 in moments.tensors and np.ptp(np.sign(np.diag(moments.tensors[2]))) == 0
     if method == "power" and not same_sign:
-        raise ValueError("method='power': whitening needs residuals of one sign and order 2: use 'diagonal' or 'auto'")
+        raise ValueError(
+            "`method='power'` needs residuals of one sign and order 2, for whitening: use 'diagonal' or 'auto'"
+        )
     starts: list[tuple[str, np.ndarray]] = []
     if method != "power":
         starts += [("simultaneous diagonalisation", v) for v in _pencils(moments, last, rng)]

@@ -170,8 +170,8 @@ def choose(activation: Any, *, orders: Sequence[int] | None = None) -> Orders:
     if best is None:
         only = "Σ r_i x_i" if not there[2] else "Σ r_i x_i and Σ r_i x_i x_iᵀ"
         raise ValueError(
-            f"activation={name!r}: its Hermite orders 3 and 4 vanish (or 2 and 3 do), so the gradient determines only "
-            f"{only}, no single input"
+            f"`activation` must have an order 3, or 2 and 4, in its Hermite series, got {name!r}: its gradient "
+            f"determines only {only}, no single input"
         )
     used = best
     if orders is not None:
@@ -179,7 +179,7 @@ def choose(activation: Any, *, orders: Sequence[int] | None = None) -> Orders:
         gone = [p for p in used if not there[p]]
         if gone:
             raise ValueError(
-                f"orders={used}: order {gone[0]} vanishes for {name} (coefficient {coefficients[gone[0]]:.1e}): "
-                f"use {best}"
+                f"`orders` must be ones that {name} has, such as {best}, got {used}: the coefficient of order "
+                f"{gone[0]} is {coefficients[gone[0]]:.1e}"
             )
     return Orders(name, function, tuple(coefficients.tolist()), tuple(shares.tolist()), used)

@@ -177,7 +177,9 @@ def reconstruct(
         seed=check.seed(seed=seed),
     )
     if how.method == "power" and attempt.orders.used[0] != 2:
-        raise ValueError(f"method='power': whitening needs order 2, which {attempt.orders.name} lacks: use 'diagonal'")
+        raise ValueError(
+            f"`method='power'` needs order 2, for whitening, which {attempt.orders.name} lacks: use 'diagonal'"
+        )
     if not g.any():
         return attempt.result(g, "the gradient is zero")
     # A power of two, exactly: squares of a tiny gradient would vanish.

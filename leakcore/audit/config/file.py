@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -127,5 +128,6 @@ def run_config(file: Mapping[str, Any], options: Mapping[str, Any]) -> AuditConf
     try:
         return AuditConfig.from_dict(fields)
     except (ValueError, TypeError) as why:
-        key = str(why).partition("=")[0].partition("[")[0]
-        raise type(why)(f"run.{why}" if key in file and key not in options else str(why)) from None
+        named = re.match(r"`?(\w+)", str(why))
+        of_file = named is not None and named[1] in file and named[1] not in options
+        raise type(why)(re.sub(r"^`?", r"\g<0>run.", str(why), count=1) if of_file else str(why)) from None

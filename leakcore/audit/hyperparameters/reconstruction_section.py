@@ -163,8 +163,8 @@ def _require_rows(config: AuditConfig) -> None:
     rows = len(datasets.digits().labels)
     if config.num_rows - 1 + config.num_candidates > rows:
         raise ValueError(
-            f"num_rows={config.num_rows}, num_candidates={config.num_candidates}: digits has {rows} rows, so "
-            "num_rows - 1 + num_candidates must be at most that"
+            f"`num_rows` and `num_candidates` must add up to at most {rows + 1}, for digits has {rows} rows and the "
+            f"game takes num_rows - 1 and num_candidates more, got {config.num_rows} and {config.num_candidates}"
         )
 
 

@@ -67,7 +67,7 @@ def run(
     if config is None or isinstance(config, Mapping):
         config = AuditConfig.from_dict(config or {})
     if not isinstance(config, AuditConfig):
-        raise TypeError(f"config={config!r}: must be an AuditConfig or a mapping of its fields")
+        raise TypeError(f"`config` must be an AuditConfig or a mapping of its fields, got {config!r}")
     check.executor(executor=executor)
     check.callback(progress=progress)
     report_progress = progress or (lambda task, done, total: None)
@@ -111,5 +111,6 @@ def require_report_folder(folder: Path) -> None:
     require_ours(folder, "report.json")
     if (folder / "report.html").exists() and not (folder / "report.json").exists():
         raise ValueError(
-            f"folder={str(folder)!r}: holds a report.html that is not leakcore's; move it, or choose another"
+            f"`folder` must not hold a report.html that is not leakcore's, got {str(folder)!r}: move it, or choose "
+            "another"
         )

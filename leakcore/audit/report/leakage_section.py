@@ -38,12 +38,12 @@ def where_it_sits(measures: LeakageByLayer) -> Part:
         >>> report.with_parts(part).to_html("report.html")  # doctest: +SKIP
         >>> audit.where_it_sits("the first layer")
         Traceback (most recent call last):
-        TypeError: measures=str: must be what leakage.by_layer returns
+        TypeError: `measures` must be what leakage.by_layer returns, got str
     """
     from leakcore.leakage import LeakageByLayer
 
     if not isinstance(measures, LeakageByLayer):
-        raise TypeError(f"measures={type(measures).__name__}: must be what leakage.by_layer returns")
+        raise TypeError(f"`measures` must be what leakage.by_layer returns, got {type(measures).__name__}")
     figure = Figure(
         svg=functools.partial(heat_map_svg, measures),
         alt="Heat map, layers by measures; the table below holds the same numbers.",

@@ -77,7 +77,7 @@ class AuditReport(Record, abc.ABC):
         taken = [*self.to_dict(), *(p.key for p in parts)]
         for part in parts:
             if taken.count(part.key) > 1:
-                raise ValueError(f"key={part.key!r}: the report has a part or field of that name")
+                raise ValueError(f"`key` must differ from the report's parts and fields, got {part.key!r}")
         return dataclasses.replace(self, parts=all_parts)
 
     def with_limit(self, fail_above: float) -> Self:
@@ -95,8 +95,8 @@ class AuditReport(Record, abc.ABC):
         limit = check.non_negative(fail_above=fail_above)
         if not self.judged():
             raise ValueError(
-                f"fail_above={limit:g}: this report proves no ε, and an estimate cannot decide a gate; say how "
-                "members were chosen (coins, or retrained models)"
+                f"`fail_above` must be left out, got {limit:g}: this report proves no ε, and an estimate cannot decide "
+                "a gate; say how members were chosen (coins, or retrained models)"
             )
         return dataclasses.replace(self, fail_above=limit)
 
@@ -244,7 +244,7 @@ class AuditReport(Record, abc.ABC):
     def from_dict(cls, data: Any) -> Self:
         """The report that `to_dict` was taken from, also after a trip through JSON. ValueError for anything else."""
         if not isinstance(data, dict) or not isinstance(data.get("report"), dict):
-            raise ValueError("it: lacks report: must be what a report's to_dict returns")
+            raise ValueError("`data` must be what a report's to_dict returns, but lacks report")
         rest = {"environment": data.get("environment"), "seconds": data.get("seconds", 0.0)}
         report: Self = from_fields({**data["report"], **rest}, cls)
         return report

@@ -21,7 +21,8 @@ def require_fair(heads: int, coins: int, rows: str) -> None:
     more = max(heads, coins - heads)
     if 2 * float(special.betainc(more, coins - more + 1, 0.5)) < _FAIR:
         raise ValueError(
-            f"coins=True: {heads:,} of {coins:,} {rows} are members: fair coins do not do that, or rows are missing"
+            f"`coins=True` needs fair coins, which do not make {heads:,} of {coins:,} {rows} members, unless rows are "
+            "missing"
         )
 
 

@@ -138,23 +138,23 @@ def read_scores(
     asked = _asked(members, non_members, values, labels)
     readers = {".npz": _npz_read, ".csv": _csv_read}
     if where.suffix not in readers:
-        raise ValueError(f"scores={str(where)!r}: must end in .npz or .csv; pickled results are never loaded")
+        raise ValueError(f"`scores` must end in .npz or .csv, got {str(where)!r}; pickled results are never loaded")
     try:
         layout, read = readers[where.suffix](where, asked)
     except FileNotFoundError:
-        raise ValueError(f"scores={str(where)!r}: no such file") from None
+        raise ValueError(f"`scores` must be a file that exists, got {str(where)!r}") from None
     first, second = read[layout.first], read[layout.second]
     if layout.second == "keep" and first.ndim == 2 and first.shape[1]:
         first = first.mean(axis=1)
     for name, side in ((layout.first, first), (layout.second, second)):
         if side.ndim != 1:
             raise ValueError(
-                f"{printable(where)}: {name_of(name)} has shape {side.shape}: must be one number per row, (n,); "
+                f"{printable(where)}: `{name_of(name)}` must be one number per row, (n,), got shape {side.shape}: "
                 "average or combine the others first"
             )
     for name, side in ((layout.first, first), (layout.second, second)):
         if len(bad := np.flatnonzero(np.isnan(side))) and not (layout.labelled and name == layout.second):
-            raise ValueError(f"{printable(where)}: {name_of(name)}[{bad[0]}]=nan: must be a number")
+            raise ValueError(f"{printable(where)}: `{name_of(name)}[{bad[0]}]` must be a number, got nan")
     if layout.labelled:
         first, second = _parted(where, layout, first, second)
     for name, side in (("members", first), ("non-members", second)):
@@ -179,8 +179,8 @@ def _asked(members: str | None, non_members: str | None, values: str | None, lab
     if all(labelled) and not any(pair):
         return ScoreColumns(str(values), str(labels), True, "names as given")
     raise ValueError(
-        f"members={members!r}, non_members={non_members!r}, values={values!r}, labels={labels!r}: give members and "
-        "non_members, or values and labels"
+        f"`members` and `non_members` must be given, or `values` and `labels`, got {members!r} and {non_members!r}, "
+        f"{values!r} and {labels!r}"
     )
 
 
@@ -224,12 +224,12 @@ def _own(where: Path, name: str, names: list[str], sniffed: bool) -> str:
 def _parted(where: Path, layout: ScoreColumns, scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if scores.shape != labels.shape:
         raise ValueError(
-            f"{printable(where)}: {name_of(layout.first)} has {len(scores)} entries, "
-            f"{name_of(layout.second)} {len(labels)}"
+            f"{printable(where)}: `{name_of(layout.first)}` and `{name_of(layout.second)}` must have equally many "
+            f"entries, got {len(scores)} and {len(labels)}"
         )
     if not np.isin(labels, (0, 1)).all():
         odd = labels[~np.isin(labels, (0, 1))][0].item()
-        raise ValueError(f"{printable(where)}: {name_of(layout.second)} holds {odd!r}: must be 0 or 1, 1 for a member")
+        raise ValueError(f"{printable(where)}: `{name_of(layout.second)}` must be 0 or 1, 1 for a member, got {odd!r}")
     inside = labels.astype(bool)
     return scores[inside], scores[~inside]
 
@@ -242,7 +242,9 @@ def _npz_read(where: Path, asked: ScoreColumns | None) -> tuple[ScoreColumns, Ma
     read = {name: arrays[spelt] for name, spelt in own.items()}
     for name, side in read.items():
         if side.size > _MOST:
-            raise ValueError(f"{printable(where)}: {name_of(name)} has {side.size:,} entries, may have {_MOST:,}")
+            raise ValueError(
+                f"{printable(where)}: `{name_of(name)}` must have at most {_MOST:,} entries, got {side.size:,}"
+            )
     return layout, read
 
 
@@ -275,7 +277,7 @@ def _number(where: Path, line: int, column: str, cell: str) -> float:
     except ValueError:
         value = math.nan
     if math.isnan(value):
-        raise ValueError(f"{printable(where)}, line {line}: {name_of(column)}={cell[:40]!r}: must be a number")
+        raise ValueError(f"{printable(where)}, line {line}: `{name_of(column)}` must be a number, got {cell[:40]!r}")
     return value
 
 
@@ -283,7 +285,7 @@ def _label(where: Path, line: int, column: str, cell: str) -> float:
     word = cell.lower()
     if word not in _TRUE | _FALSE:
         raise ValueError(
-            f"{printable(where)}, line {line}: {name_of(column)}={cell[:40]!r}: must be 0 or 1 (or false and true, in "
-            "and out)"
+            f"{printable(where)}, line {line}: `{name_of(column)}` must be 0 or 1 (or false and true, in and out), got "
+            f"{cell[:40]!r}"
         )
     return float(word in _TRUE)

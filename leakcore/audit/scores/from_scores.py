@@ -110,7 +110,9 @@ def from_scores(
     design = retrained if isinstance(retrained, Retrained) else Retrained()
     alone = design is retrained or check.boolean(retrained=retrained)
     if coins and alone:
-        raise ValueError("coins=True, retrained=True: one run with many coins, or one model for each score; not both")
+        raise ValueError(
+            "`coins` and `retrained` must not both be True: one run with many coins, or one model for each score"
+        )
     inside, outside, source, upward = _sides(members, non_members)
     n, m = len(inside), len(outside)
     if coins:
@@ -187,11 +189,11 @@ def _sides(members: Any, non_members: Any) -> tuple[np.ndarray, np.ndarray, str,
         members = read_scores(members)
     if isinstance(members, ScoreFile):
         if non_members is not None:
-            raise TypeError("non_members: the file holds them; give one or the other")
+            raise TypeError("`non_members` must be None with a file, which holds them")
         scores, upward = (members.members, members.non_members), members.higher
         source = f"{members.name} ({members.layout.tool})"
     elif non_members is None:
-        raise TypeError("non_members=None: give the scores of both, or the file that holds both")
+        raise TypeError("`non_members` must be given, or the file that holds the scores of both, got None")
     else:
         scores, upward, source = (members, non_members), "members", "scores as given"
     sign = 1.0 if upward == "members" else -1.0
@@ -199,9 +201,9 @@ def _sides(members: Any, non_members: Any) -> tuple[np.ndarray, np.ndarray, str,
     for name, values in zip(("members", "non_members"), scores, strict=True):
         side, _ = check.host_array(finite=False, **{name: values})
         if side.ndim != 1 or side.size < 2:
-            raise ValueError(f"{name}.shape={side.shape}: must be one score per row, at least two")
+            raise ValueError(f"`{name}` must be one score per row, at least two, got shape {side.shape}")
         if np.isnan(side).any():
-            raise ValueError(f"{name}[{int(np.flatnonzero(np.isnan(side))[0])}]=nan: must be a number")
+            raise ValueError(f"`{name}[{int(np.flatnonzero(np.isnan(side))[0])}]` must be a number, got nan")
         sides.append(sign * side)
     return sides[0], sides[1], source, upward
 

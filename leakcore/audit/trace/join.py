@@ -54,9 +54,9 @@ def join(traces: Sequence[Trace | Recorder | str | Path]) -> Trace:
         ([2, 2], 4)
     """
     if isinstance(traces, (Trace, str, Path)) or not isinstance(traces, Sequence):
-        raise TypeError(f"traces is a {type(traces).__name__}: must be a list of the parts of a run, in its order")
+        raise TypeError(f"`traces` must be a list of the parts of a run, in its order, got {type(traces).__name__}")
     if not traces:
-        raise ValueError("traces=[]: must hold at least one part of a run")
+        raise ValueError("`traces` must hold at least one part of a run, got none")
     parts = [read_trace(part, f"traces[{i}]") for i, part in enumerate(traces)]
     whole = parts[0]
     for i, part in enumerate(parts[1:], 1):

@@ -81,7 +81,7 @@ def read_trace(trace: Any, name: str = "trace") -> Trace:
         recorded = trace.trace()
         if isinstance(recorded, Trace):
             return recorded
-    raise TypeError(f"{name} is a {type(trace).__name__}: must be what leakcore.record gave, or the file it wrote")
+    raise TypeError(f"`{name}` must be what leakcore.record gave, or the file it wrote, got {type(trace).__name__}")
 
 
 def _sampled(trace: Trace, sample_rate: float | None) -> Trace:
@@ -89,14 +89,17 @@ def _sampled(trace: Trace, sample_rate: float | None) -> Trace:
     recorded = trace.sample_rate
     rate = recorded if sample_rate is None else check.probability(sample_rate=sample_rate)
     if rate is None:
-        raise ValueError("sample_rate=None: the trace does not say how batches were sampled; give q")
+        raise ValueError("`sample_rate` must be given, q, for the trace does not say how batches were sampled")
     if recorded is not None and not math.isclose(rate, recorded, rel_tol=1e-9):
-        raise ValueError(f"sample_rate={rate:.12g}: the trace was recorded at q = {recorded:.12g}; leave it out")
+        raise ValueError(
+            f"`sample_rate` must be left out, or the q = {recorded:.12g} at which the trace was recorded, got "
+            f"{rate:.12g}"
+        )
     sampled = dataclasses.replace(trace, sample_rate=rate)
     if rate < 1 and sampled.not_poisson:
         raise ValueError(
-            f"trace: {sampled.not_poisson}; the accountant's ε and all bounds here are for Poisson sampling, and none "
-            "is proved for other batches"
+            f"`trace` must be of Poisson sampling, for which the accountant's ε and all bounds here are proved, but "
+            f"{sampled.not_poisson}"
         )
     return sampled
 
@@ -104,10 +107,10 @@ def _sampled(trace: Trace, sample_rate: float | None) -> Trace:
 def _require_coins(trace: Trace) -> None:
     """ValueError where the members of a trace cannot have been decided by fair coins."""
     if trace.members.all() or not trace.members.any():
-        raise ValueError("coins=True: all candidates are on the same side: fair coins do not do that")
+        raise ValueError("`coins=True` needs fair coins, but all candidates are on the same side")
     if not trace.members_given and trace.sample_rate != 1:
         raise ValueError(
-            "coins=True: the trace knows as members only those that sampling picked, which is not a fair coin; record "
+            "`coins=True` needs fair coins, but the trace knows as members only those that sampling picked; record "
             "with members=…, the coins themselves"
         )
     require_fair(int(trace.members.sum()), len(trace.members), "candidates")

@@ -90,7 +90,7 @@ def whole_run(trace: Trace, steps: int | None) -> WholeRun:
     if steps is not None:
         total = _agreed(trace, check.integer(1, _LARGEST, steps=steps))
     if total > _LARGEST:
-        raise ValueError(f"trace: its run has {total:,} steps; bounds are computed for {_LARGEST:,} at most")
+        raise ValueError(f"`trace` must be of a run of at most {_LARGEST:,} steps, for bounds, got {total:,}")
     sigma = trace.noise_multiplier
     runs = [(float(s), trace.sample_rate, 1) for s in sigma] if (sigma != sigma[0]).any() else [
         (float(sigma[0]), trace.sample_rate, trace.steps)
@@ -113,15 +113,18 @@ def whole_run(trace: Trace, steps: int | None) -> WholeRun:
 
 def _agreed(trace: Trace, steps: int) -> int:
     if trace.complete and steps != trace.run_steps:
-        raise ValueError(f"steps={steps}: the trace knows that its run has {trace.run_steps:,}; leave it out")
+        raise ValueError(
+            f"`steps` must be left out, for the trace knows that its run has {trace.run_steps:,}, got {steps}"
+        )
     if steps < trace.run_steps:
-        raise ValueError(f"steps={steps}: the trace's run has at least {trace.run_steps:,}; must be as many or more")
+        raise ValueError(f"`steps` must be at least {trace.run_steps:,}, as many as the trace's run has, got {steps}")
     sigma = trace.noise_multiplier
     taken = steps > trace.run_steps or any(s.noise_multiplier is None for s in trace.unrecorded)
     if taken and (sigma != sigma[0]).any():
         raise ValueError(
-            f"steps={steps}: the recorded steps have σ from {sigma.min():.4g} to {sigma.max():.4g}, so that of the "
-            "others cannot be taken from them; record the run from its first step, or with Opacus's accountant"
+            f"`steps` must be left out where σ varies, got {steps}: the recorded steps have σ from {sigma.min():.4g} "
+            f"to {sigma.max():.4g}, so that of the others cannot be taken from them; record the run from its first "
+            "step, or with Opacus's accountant"
         )
     return steps
 
@@ -144,7 +147,7 @@ def _one_or_all(values: list[Any], counts: list[int]) -> Any:
         return values[0]
     if sum(counts) > _WRITTEN_OUT:
         raise ValueError(
-            f"trace: its run has {sum(counts):,} steps of different settings; bounds are computed for "
-            f"{_WRITTEN_OUT:,} at most"
+            f"`trace` must be of a run of at most {_WRITTEN_OUT:,} steps of different settings, for bounds, got "
+            f"{sum(counts):,}"
         )
     return np.repeat(np.array(values, dtype=np.float64), counts)

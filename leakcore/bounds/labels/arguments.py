@@ -60,7 +60,7 @@ def joint_norms(grad_norms: Any, norms: np.ndarray, e: np.ndarray) -> np.ndarray
         return norms
     stated, _ = validate.host_array(grad_norms=grad_norms)
     _broadcast("grad_norms", stated, (*e.shape[:-1], 2, e.shape[-1]), f"probs of shape {e.shape}", own=2)
-    validate.real_array("in [0, inf)", lambda v: v >= 0, grad_norms=stated)
+    validate.real_array("at least 0", lambda v: v >= 0, grad_norms=stated)
     first, second = (np.broadcast_to(stated[..., i, :], e.shape) for i in (0, 1))
     joint = first + second
     # Under the logistic loss the two norms are |e|·J and (1 − |e|)·J. 1e-3 leaves room for norms taken in half

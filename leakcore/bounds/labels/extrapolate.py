@@ -65,7 +65,7 @@ def extrapolate_label_epsilon(
         >>> f"{bounds.extrapolate_label_epsilon(2.0, 15, 50).value:.2f}"
         '3.20'
     """
-    one = validate.real_array("in [0, inf)", lambda v: np.isfinite(v) & (v >= 0), lb_one_batch=lb_one_batch)
+    one = validate.real_array("at least 0 and finite", lambda v: np.isfinite(v) & (v >= 0), lb_one_batch=lb_one_batch)
     batches = validate.integer(1, num_batches=num_batches)
     which = validate.one_of("harmonic", "log", rule=rule)
     rows = validate.integer(2 if which == "log" else 1, batch_size=batch_size)

@@ -81,7 +81,9 @@ def compose(
         >>> f"{total.value:.2f} instead of {total.basic:.2f}"
         '4.53 instead of 10.00'
     """
-    levels = np.atleast_1d(validate.real_array("in (0, inf)", lambda v: (v > 0) & np.isfinite(v), epsilons=epsilons))
+    levels = np.atleast_1d(
+        validate.real_array("above 0 and finite", lambda v: (v > 0) & np.isfinite(v), epsilons=epsilons)
+    )
     if levels.ndim != 1 or not 0 < levels.size <= _MAX_DISTINCT:
         raise ValueError(
             f"`epsilons` must be a number or have shape (n,), n from 1 to {_MAX_DISTINCT}, got {levels.shape}"

@@ -31,7 +31,7 @@ class ClosedForm(Method):
         loss = mechanism.loss()
         if not blow_up.has_closed_form(loss):
             raise ValueError(
-                "method='closed-form' covers sample_rate=1 in every step, a single step, or noise_multiplier=0: "
-                f"this has {loss.num_mixture_steps} subsampled steps; use method='exact'"
+                "`method='closed-form'` needs sample_rate=1 in every step, a single step, or noise_multiplier=0, got "
+                f"{loss.num_mixture_steps} subsampled steps; use method='exact'"
             )
         return computed(self.name, prior, blow_up.log_blow_up_exact(loss, prior.log))

@@ -58,8 +58,8 @@ class Importance(SampledLimits):
         loss = mechanism.loss()
         if loss.num_mixture_steps > _MAX_STEPS:
             raise AccuracyError(
-                f"steps={mechanism.steps}: 'importance' draws each of a sample's steps, at most {_MAX_STEPS}; "
-                "'reconstruction_rdp' gives an upper bound for any number"
+                f"`steps` must be at most {_MAX_STEPS} for 'importance', which draws each of a sample's steps, got "
+                f"{mechanism.steps}; 'reconstruction_rdp' gives an upper bound for any number"
             )
         limits = importance_limits(
             loss,

@@ -132,7 +132,7 @@ class Kappa:
         if kappa is not None:
             value = validate.real_array("in (0, 1]", lambda v: (v > 0.0) & (v <= 1.0), kappa=kappa)
             return cls(np.log(value).ravel(), value.shape, value.ravel())
-        value = validate.real_array("in (-inf, 0]", lambda v: (v <= 0.0) & (v > -math.inf), log_kappa=log_kappa)
+        value = validate.real_array("finite and at most 0", lambda v: (v <= 0.0) & (v > -math.inf), log_kappa=log_kappa)
         return cls(value.ravel().copy(), value.shape, None)
 
     def __str__(self) -> str:

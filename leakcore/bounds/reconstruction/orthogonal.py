@@ -62,7 +62,7 @@ def orthogonal_success(
     """
     sigma = float(validate.real(noise_multiplier=noise_multiplier))
     if sigma < 0.0:
-        raise ValueError(f"`noise_multiplier` must be in [0, inf], got {noise_multiplier!r}")
+        raise ValueError(f"`noise_multiplier` must be at least 0, got {noise_multiplier!r}")
     count = validate.integer(0, steps=steps)
     n = validate.integer(1, num_candidates=num_candidates)
     kind = validate.one_of("orthogonal", "simplex", geometry=geometry)

@@ -54,9 +54,9 @@ _RUNS = {"run": "audit", "claim": "audit-attack"}
 _CLAIM = 10.0
 """What is claimed where neither file nor options say: the default of [run] epsilon."""
 _WITH = {
-    "trace": ": not with --trace, the recorded run says it",
-    "scores": ": not with --scores",
-    "claim": " does not go with --attack, nor with a --config that describes its audit",
+    "trace": " is not allowed with --trace: the recorded run says it",
+    "scores": " is not allowed with --scores",
+    "claim": " is not allowed with --attack, nor with a --config that describes its audit",
 }
 
 
@@ -66,7 +66,7 @@ def _levels(context: click.Context, parameter: click.Parameter, value: str | Non
     try:
         return tuple(float(part) for part in value.split(",") if part.strip())
     except ValueError:
-        raise click.UsageError(f"--sweep {value}: must be numbers separated by commas") from None
+        raise click.UsageError(f"`--sweep` must be numbers separated by commas, got {value!r}") from None
 
 
 def _parts(context: click.Context, parameter: click.Parameter, value: tuple[Path, ...]) -> Any:
@@ -198,22 +198,24 @@ def _form(of_file: str | None, options: dict[str, Any], config_path: Path | None
     asked = [(form, option) for form, option in (("trace", "trace"), ("scores", "scores"), ("claim", "attack"))
              if option in options]  # fmt: skip
     if len(asked) > 1:
-        raise click.UsageError(f"--{asked[0][1]}, --{asked[1][1]}: different audits, one at a time")
+        raise click.UsageError(f"give `--{asked[0][1]}` or `--{asked[1][1]}`, not both: they are different audits")
     if config_path is not None and of_file is None and not asked:
         from leakcore.audit import LACKING
 
-        raise click.UsageError(f"--config {config_path}: {LACKING}")
+        raise click.UsageError(f"`--config` {config_path} {LACKING}")
     form = asked[0][0] if asked else of_file or "run"
     if of_file is not None and form != of_file:
-        raise click.UsageError(f"--{asked[0][1]}: --config {config_path} describes another audit, [{of_file}]"
-                               .replace("[claim]", "of a claimed ε"))  # fmt: skip
+        other = "of a claimed ε" if of_file == "claim" else f"[{of_file}]"
+        raise click.UsageError(
+            f"`--{asked[0][1]}` is not allowed with --config {config_path}, which describes another audit, {other}"
+        )
     parameters = {p.name: p.opts[0] for p in click.get_current_context().command.params}
     for name in options:
         known = (
             name not in _NOT_OF_A_RUN if form == "run" else name in (_CLAIM_KEYS if form == "claim" else _KEYS[form])
         )
         if not known:
-            raise click.UsageError(f"{parameters[name]}{_WITH[form] if form in _WITH else _only_with(name)}")
+            raise click.UsageError(f"`{parameters[name]}`{_WITH[form] if form in _WITH else _only_with(name)}")
     return form
 
 
@@ -228,7 +230,7 @@ def _as_options(form: str, options: dict[str, Any]) -> dict[str, str]:
 
 def _only_with(name: str) -> str:
     own: dict[str, Collection[str]] = {"--trace": _KEYS["trace"], "--scores": _KEYS["scores"], "--attack": _CLAIM_KEYS}
-    return ": only with " + " or ".join(option for option, keys in own.items() if name in keys)
+    return " is allowed only with " + " or ".join(option for option, keys in own.items() if name in keys)
 
 
 def _read_files(sections: Any, options: dict[str, Any]) -> dict[str, Any]:
@@ -255,7 +257,7 @@ def _require_apart(places: dict[str, Path], folder: Path | None, read: dict[str,
             continue
         place = path.resolve()
         if place in taken and taken[place] != f"report.{name} in {folder}":
-            raise click.UsageError(f"--{name} {path}: is also {taken[place]}")
+            raise click.UsageError(f"`--{name}` must be a file of its own, got {path}, which is also {taken[place]}")
         taken[place] = f"--{name}"
 
 
@@ -272,8 +274,8 @@ def _section(form: str, sections: dict[str, Any], options: dict[str, Any]) -> di
     keys = read_form(form, {**sections.get(form, {}), **{_KEYS[form][name]: value for name, value in options.items()}})
     for file in keys["file"] if isinstance(keys["file"], tuple) else (keys["file"],):
         if not Path(file).is_file():
-            asked = f"--{form} {file}" if options.get(form) is not None else f"[{form}] file = {file!r}"
-            raise click.UsageError(f"{asked}: no such file")
+            asked = f"`--{form}`" if options.get(form) is not None else f"`{form}.file`"
+            raise click.UsageError(f"{asked} must be a file that exists, got {file!r}")
     return keys
 
 
@@ -295,7 +297,7 @@ def _scores(sections: Any, options: dict[str, Any], folder: Path | None, show: A
     retrained = keys.pop("retrained")
     if design != audits.Retrained() and not retrained:
         name = "k" if design.k > 1 else "seed"
-        raise ValueError(f"scores.{name}={getattr(design, name)}: only with retrained = true (--retrained)")
+        raise ValueError(f"`scores.{name}={getattr(design, name)}` is allowed only with retrained = true (--retrained)")
     _require_folder(folder)
     scores = audits.read_scores(keys.pop("file"), **names)
     if keys["adjacency"] is None and not keys["coins"]:

@@ -55,8 +55,8 @@ def bound(noise_multiplier: float, sample_rate: float, steps: int, as_json: bool
 
     if how["method"] in bounds.methods.taking("executor") and how["num_samples"] * steps > _MOST_DRAWS:
         raise click.UsageError(
-            f"--num-samples={how['num_samples']}: times --steps={steps} must be at most {_MOST_DRAWS:,}, which takes "
-            "an hour"
+            f"`--num-samples` times `--steps` must be at most {_MOST_DRAWS:,}, which takes an hour, got "
+            f"{how['num_samples']} times {steps}"
         )
     result = checked(lambda: bounds.reconstruction(noise_multiplier, sample_rate, steps, **how))
     finish(result, as_json, lambda: _lines(result))

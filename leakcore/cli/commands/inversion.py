@@ -109,9 +109,13 @@ class _Search:
         try:
             weights = tuple(float(part) for part in self.total_variation.split(","))
         except ValueError:
-            raise ValueError(f"total_variation={self.total_variation!r}: must be numbers between commas") from None
+            raise ValueError(
+                f"`total_variation` must be numbers between commas, got {self.total_variation!r}"
+            ) from None
         if not all(0 <= weight <= _MOST_WEIGHT for weight in weights):
-            raise ValueError(f"total_variation={self.total_variation!r}: must be numbers in [0, {_MOST_WEIGHT:g}]")
+            raise ValueError(
+                f"`total_variation` must be numbers in [0, {_MOST_WEIGHT:g}], got {self.total_variation!r}"
+            )
         return weights
 
     def objective(self, weights: tuple[float, ...], box: tuple[float, float] | None) -> L2 | Cosine:
@@ -139,7 +143,7 @@ def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, se
     batch = rows or 1
     if inputs is not None and inputs.shape != (batch, *shape):
         raise ValueError(
-            f"--batch: holds inputs of shape {inputs.shape}, must be {(batch, *shape)}: --batch-size rows of --shape"
+            f"`--batch` must hold inputs of shape {(batch, *shape)}, --batch-size rows of --shape, got {inputs.shape}"
         )
     bar = bars()
     boxed = search.method == "cosine" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
@@ -177,9 +181,11 @@ def _from_files(
     try:
         sizes = tuple(int(part) for part in shape.split(","))
     except ValueError:
-        raise ValueError(f"shape={shape!r}: must be numbers between commas, as 3,32,32") from None
+        raise ValueError(f"`shape` must be numbers between commas, as 3,32,32, got {shape!r}") from None
     if not all(1 <= size <= _MOST_NUMBERS for size in sizes) or math.prod(sizes) > _MOST_NUMBERS:
-        raise ValueError(f"shape={shape!r}: must be numbers of at least 1, with a product of at most {_MOST_NUMBERS:,}")
+        raise ValueError(
+            f"`shape` must be numbers of at least 1, with a product of at most {_MOST_NUMBERS:,}, got {shape!r}"
+        )
     module = built_model(model)
     if weights is not None:
         load_safetensors(module, weights)
@@ -200,11 +206,12 @@ def _from_data(
 
     if noise_std is not None and check.non_negative(**{"--noise-std": noise_std}) > _MOST_NOISE:
         raise ValueError(
-            f"--noise-std={noise_std}: must be at most {_MOST_NOISE:g}: squares of the gradient are summed in float32"
+            f"`--noise-std` must be at most {_MOST_NOISE:g}, got {noise_std}: squares of the gradient are summed in "
+            "float32"
         )
     count = 1 if num_rows is None else num_rows
     if count < 1:
-        raise ValueError(f"num_rows={count}: must be at least 1")
+        raise ValueError(f"`num_rows` must be at least 1, got {count}")
     if dataset == "digits":
         whole = datasets.digits()
     elif dataset == "mnist":

@@ -104,7 +104,9 @@ def _on_files(
     if "labels" in rows:
         truth = np.asarray(rows["labels"]).reshape(-1)
         if truth.shape != recovery.labels.shape:
-            raise ValueError(f"{batch}: labels of shape {truth.shape}, must be {recovery.labels.shape}, one per input")
+            raise ValueError(
+                f"{batch}: `labels` must have shape {recovery.labels.shape}, one per input, got {truth.shape}"
+            )
         right = int((recovery.labels == truth)[recovery.determined].sum())
         out["right"] = right
         lines["right"] = f"{right} of {int(recovery.determined.sum())} determined"

@@ -68,7 +68,7 @@ def leakage(model: str, figure: Path | None, as_json: bool, **options: Any) -> N
     leakcore leakage mine.nets:build --weights net.safetensors --data rows.npz --attribute smoker --figure leak.png
     """
     if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
-        raise click.UsageError(f"--figure {figure}: must end in .png, .svg or .pdf")
+        raise click.UsageError(f"`--figure` must end in .png, .svg or .pdf, got {figure}")
     if figure is not None:
         require_place("figure", figure)
     pieces = None if options["out"] is None else options["out"] / "partial" / "leakage"
@@ -88,7 +88,7 @@ def _drawn(report: Any, figure: Path) -> None:
     try:
         write_atomically(figure, picture.getvalue())
     except OSError as error:
-        raise ValueError(f"figure={str(figure)!r}: cannot be written ({error.strerror})") from error
+        raise ValueError(f"`figure` must be writable, got {str(figure)!r} ({error.strerror})") from error
 
 
 def _measured(
@@ -163,7 +163,7 @@ def _behaviour(module: Any, x: Any) -> Iterable[tuple[str, Any]]:
         except RuntimeError:
             return  # the measures say what does not fit
         if not isinstance(out, torch.Tensor):
-            raise TypeError(f"model: returns a {type(out).__name__}, must return a tensor")
+            raise TypeError(f"`model` must return a tensor, got {type(out).__name__}")
         trained = [p for p in module.parameters() if p.requires_grad] if out.requires_grad else []
         moved = torch.autograd.grad((out * out.detach()).sum(), trained, allow_unused=True) if trained else ()
     yield "outputs", out.detach()
@@ -185,12 +185,15 @@ def _classes(module: Any, x: Any, y: Any) -> Any:
         with torch.no_grad():
             out = module(x[:1])
     except RuntimeError as error:
-        raise ValueError(f"data: inputs of shape {tuple(x.shape[1:])} do not fit the model: {error}") from error
+        raise ValueError(
+            f"`data` must hold inputs that fit the model, got shape {tuple(x.shape[1:])} ({error})"
+        ) from error
     if not isinstance(out, torch.Tensor):
-        raise TypeError(f"model: returns a {type(out).__name__}, must return a tensor")
+        raise TypeError(f"`model` must return a tensor, got {type(out).__name__}")
     if out.ndim != 2:
         raise ValueError(
-            f"model: returns {tuple(out.shape)} for one input; cross-entropy needs (1, classes), or (1, 1) for a logit"
+            "`model` must return shape (1, classes), or (1, 1) for a logit, for one input and cross-entropy, got "
+            f"{tuple(out.shape)}"
         )
     wanted = targets_of(None, y, out)
     return wanted.to(x.dtype) if wanted.is_floating_point() else wanted
@@ -200,11 +203,13 @@ def _data(data: str, attributes: tuple[str, ...]) -> tuple[Any, Any, dict[str, A
     """(inputs, targets, attributes or None for plain features of the inputs)."""
     if data in _NAMED:
         if attributes:
-            raise ValueError(f"attribute={attributes[0]!r}: {data} has none; give a file of your own")
+            raise ValueError(
+                f"`--attribute` must be left out with --data {data}, which has none, got {attributes[0]!r}"
+            )
         dataset = _named(data)
         return (dataset.images() if dataset.shape is not None else dataset.features), dataset.labels, None
     if not Path(data).is_file():
-        raise ValueError(f"--data {data}: no such file, nor one of {', '.join(_NAMED)}")
+        raise ValueError(f"`--data` must be a file, or one of {', '.join(_NAMED)}, got {data!r}")
     arrays = read_arrays(Path(data))
     names = ", ".join(sorted(arrays)) or "none"
     kind = "targets" if "targets" in arrays else "labels"

@@ -153,8 +153,9 @@ def _data(setting: _Setting) -> Dataset:
     rows = len(whole.labels)
     if setting.num_rows - 1 + setting.num_candidates > rows:
         raise ValueError(
-            f"num_rows={setting.num_rows}, num_candidates={setting.num_candidates}: {setting.dataset} has {rows:,} "
-            "rows; the game takes num_rows - 1 and num_candidates more"
+            f"`num_rows` and `num_candidates` must add up to at most {rows + 1}, for {setting.dataset} has {rows:,} "
+            f"rows and the game takes num_rows - 1 and num_candidates more, got {setting.num_rows} and "
+            f"{setting.num_candidates}"
         )
     return whole
 

@@ -33,18 +33,19 @@ def samples(
     array_memory.refuse_transforms(x_name)
     raw = _read(x_name, features)
     if raw.dtype.kind not in "fiu":
-        raise TypeError(f"{x_name}.dtype={raw.dtype}: must be a real floating or integer type")
+        raise TypeError(f"`{x_name}` must be of a real floating or integer type, got {raw.dtype}")
     x = _cast(raw, dtype)
     y = _read(y_name, labels)
     if y.dtype.kind not in "iu":
-        raise TypeError(f"{y_name}.dtype={y.dtype}: must be an integer type")
+        raise TypeError(f"`{y_name}` must be of an integer type, got {y.dtype}")
     if y.dtype.kind == "u" or not y.dtype.isnative:  # a type that torch does not combine with others
         y = y.astype(np.int64)
     shape = "(rows, " if not leading else f"{(*leading, 'rows')} or (rows, "
     if x.ndim not in {2, 2 + len(leading)} or x.shape[-1] != layers[0]:
-        raise ValueError(f"{x_name}.shape={x.shape}: must be {shape}{layers[0]}) (first of layers={layers})")
+        wanted = f"{shape}{layers[0]}) (first of layers={layers})"
+        raise ValueError(f"`{x_name}` must have shape {wanted}, got {x.shape}")
     if y.ndim not in {1, 1 + len(leading)} or y.shape[-1:] != x.shape[-2:-1]:
-        raise ValueError(f"{y_name}.shape={y.shape}: must give one label to each row of {x_name}.shape={x.shape}")
+        raise ValueError(f"`{y_name}` must give one label to each row of {x_name}, {x.shape}, got shape {y.shape}")
     rows = x.shape[-2]
     own, own_labels = x, y  # what runs share is checked once
     try:
@@ -52,16 +53,16 @@ def samples(
         y = np.broadcast_to(y, (*leading, rows))
     except ValueError:
         raise ValueError(
-            f"{x_name}.shape={x.shape}, {y_name}.shape={y.shape}: must start with runs={leading[0]}"
+            f"`{x_name}` and `{y_name}` must have shapes that start with runs={leading[0]}, got {x.shape} and {y.shape}"
         ) from None
     classes = max(2, layers[-1])
     if not np.isfinite(own).all():
         where = (0,) * (x.ndim - own.ndim) + tuple(int(i) for i in np.argwhere(~np.isfinite(own))[0])
         value = np.broadcast_to(raw, x.shape)[where]
-        raise ValueError(f"{x_name}{list(where)}={value}: must be finite in {dtype}")
+        raise ValueError(f"`{x_name}{list(where)}` must be finite in {dtype}, got {value}")
     if own_labels.size and not (own_labels.min() >= 0 and own_labels.max() < classes):
         bad = own_labels[(own_labels < 0) | (own_labels >= classes)].flat[0]
-        raise ValueError(f"{y_name}={bad}: must be in [0, {classes - 1}] (last of layers={layers})")
+        raise ValueError(f"`{y_name}` must be in [0, {classes - 1}] (last of layers={layers}), got {bad}")
     return Samples(x, y)
 
 
@@ -73,13 +74,13 @@ def injected(
         return None
     out = _read(name, value)
     if out.dtype.kind not in kinds:
-        raise TypeError(f"{name}.dtype={out.dtype}: must be {allowed}")
+        raise TypeError(f"`{name}` must be of {allowed}, got {out.dtype}")
     if out.shape != shape:
-        raise ValueError(f"{name}.shape={out.shape}: must be {shape}")
+        raise ValueError(f"`{name}` must have shape {shape}, got {out.shape}")
     out = _cast(out, dtype)
     if kinds == "f" and not np.isfinite(out).all():
         where = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
-        raise ValueError(f"{name}{list(where)}={_read(name, value)[where]}: must be finite in {dtype}")
+        raise ValueError(f"`{name}{list(where)}` must be finite in {dtype}, got {_read(name, value)[where]}")
     return out
 
 
@@ -87,8 +88,8 @@ def _read(name: str, value: Any) -> np.ndarray:
     """`value` as a NumPy array: lists, NumPy and torch CPU tensors; the error names the argument."""
     try:
         return check.even_array(**{name: value})
-    except (TypeError, ValueError) as why:
-        raise TypeError(f"{name}: cannot be read as a NumPy array ({why})") from None
+    except ValueError as why:
+        raise TypeError(str(why)) from None
 
 
 def _cast(values: np.ndarray, dtype: str) -> np.ndarray:
@@ -101,8 +102,8 @@ def run_range(runs: int | range, *, name: str = "runs", most: int = 2**62) -> tu
     """(first, stop) of the absolute run numbers, with `first` at most `most`. Errors name `name`."""
     if isinstance(runs, range):
         if runs.step != 1 or len(runs) == 0:
-            raise ValueError(f"{name}={runs!r}: must be a range of consecutive numbers, at least one")
+            raise ValueError(f"`{name}` must be a range of consecutive numbers, at least one, got {runs!r}")
         if not 0 <= runs.start <= most:
-            raise ValueError(f"{name}={runs!r}: must start in [0, {most}]")
+            raise ValueError(f"`{name}` must start in [0, {most}], got {runs!r}")
         return runs.start, runs.stop
     return 0, check.integer(1, None, **{name: runs})

@@ -38,7 +38,7 @@ class Checkpoint:
         try:
             make_folder(self._folder)
         except OSError as why:
-            raise ValueError(f"checkpoint={str(folder)!r}: cannot be written ({why.strerror})") from None
+            raise ValueError(f"`checkpoint` must be writable, got {str(folder)!r} ({why.strerror})") from None
 
     def restore(self) -> Iterator[tuple[int, int, BlockOutput]]:
         """The finished runs [low, high) of the request, in ascending order, none twice."""
@@ -57,7 +57,7 @@ class Checkpoint:
     def _range(path: Path) -> tuple[int, int]:
         match = _NAME.fullmatch(path.name)
         if match is None:
-            raise ValueError(f"checkpoint: {str(path)!r} is not a file of a checkpoint, remove it")
+            raise ValueError(f"`checkpoint` must hold files of a checkpoint alone, got {str(path)!r}: remove it")
         return int(match[1]), int(match[2])
 
 

@@ -98,7 +98,7 @@ class Ensemble:
         fault: Fault | None = None,
     ) -> None:
         if fault is not None and not isinstance(fault, Fault):
-            raise TypeError(f"fault={fault!r}: must be a dpsgd.Fault")
+            raise TypeError(f"`fault` must be a dpsgd.Fault or None, got {fault!r}")
         vars(self).update(
             network=read_network(network),
             noise_multiplier=check.non_negative(noise_multiplier=noise_multiplier),
@@ -112,7 +112,8 @@ class Ensemble:
         limits = np.finfo(self.dtype)
         if not float(limits.tiny) <= self.max_grad_norm * self.max_grad_norm <= float(limits.max):
             raise ValueError(
-                f"max_grad_norm={max_grad_norm!r}: its square must be a normal number in dtype={self.dtype!r}"
+                f"`max_grad_norm` must have a square that is a normal number in dtype={self.dtype!r}, got "
+                f"{max_grad_norm!r}"
             )
 
     @property
@@ -284,11 +285,13 @@ class Ensemble:
         memory_limit.require(count * (1 + numbers * np.dtype(self.dtype).itemsize), runs=count)
         num_rows = common.rows + (0 if extra is None else extra.rows)
         if self.batch_size is not None and self.batch_size > num_rows:
-            raise ValueError(f"batch_size={self.batch_size}: must be at most the {num_rows} rows of a training set")
+            raise ValueError(
+                f"`batch_size` must be at most the {num_rows} rows of a training set, got {self.batch_size}"
+            )
         if num_rows == 0:
-            raise ValueError("features: must hold at least one row, or per_run.extra must")
+            raise ValueError("`features` or `per_run.extra` must hold at least one row")
         if attacker.cosines and candidates is not None and candidates.rows < 2:
-            raise ValueError(f"candidates has {candidates.rows} row: cosines needs at least 2")
+            raise ValueError(f"`candidates` must have at least 2 rows with cosines, got {candidates.rows}")
         return Request(
             first=first, stop=stop, common=common, extra=extra, candidates=candidates, probes=read_at,
             watch=attacker.watch(), keep_parameters=check.boolean(keep_parameters=keep_parameters), device=device,
@@ -329,15 +332,15 @@ class Ensemble:
         largest = float(np.finfo(self.dtype).max)
         step = rate / expected if expected * largest > rate else math.inf
         factors = {
-            f"noise_multiplier={noise!r}, max_grad_norm={norm!r}: product": noise * norm,
-            f"learning_rate={rate!r}, expected_batch_size={expected!r}: quotient": step,
-            f"initialisation.scale={initial.scale!r}: it": initial.scale,
-            f"initialisation.noise={initial.noise!r}: it": initial.noise,
-            f"clip_slack={slack!r}: it": slack,
+            "`noise_multiplier` times `max_grad_norm`": (noise * norm, f"{noise!r} times {norm!r}"),
+            "`learning_rate` over `expected_batch_size`": (step, f"{rate!r} over {expected!r}"),
+            "`initialisation.scale`": (initial.scale, initial.scale),
+            "`initialisation.noise`": (initial.noise, initial.noise),
+            "`clip_slack`": (slack, slack),
         }
-        for what, factor in factors.items():
+        for what, (factor, text) in factors.items():
             if factor > largest:
-                raise ValueError(f"{what} must be at most {largest:.3g}, the largest {self.dtype}")
+                raise ValueError(f"{what} must be at most {largest:.3g}, the largest {self.dtype}, got {text}")
 
 
 def _pieces(plan: Plan, request: Request, execution: Execution) -> Generator[Piece, None, None]:

@@ -95,7 +95,7 @@ class ModuleNetwork:
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, torch.nn.Module):
-            raise TypeError(f"module={self.module!r}: must be a torch.nn.Module")
+            raise TypeError(f"`module` must be a torch.nn.Module, got {self.module!r}")
         check.one_of(*_DTYPES, dtype=self.dtype)
         require_memory(self.module, "module")
         object.__setattr__(self, "input_shape", check.sizes(input_shape=self.input_shape))
@@ -138,7 +138,10 @@ class ModuleNetwork:
 def read_network(network: Any) -> Network | ModuleNetwork:
     """The network; a sequence of layer sizes stands for a `Network` of them."""
     if isinstance(network, torch.nn.Module):
-        raise TypeError(f"network={type(network).__name__}: pass dpsgd.ModuleNetwork(module, input_shape)")
+        raise TypeError(
+            f"`network` must be sizes of layers or a dpsgd.ModuleNetwork(module, input_shape), got "
+            f"{type(network).__name__}"
+        )
     return network if isinstance(network, Network | ModuleNetwork) else Network(network)
 
 
@@ -147,26 +150,27 @@ def _outputs(module: torch.nn.Module, input_shape: tuple[int, ...]) -> int:
     for part in module.modules():
         if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
             raise ValueError(
-                f"module: {part} mixes the rows of a batch, whose gradients then cannot be clipped one by one"
+                f"`module` must compute each row by itself, but {part} mixes the rows of a batch, whose gradients then "
+                "cannot be clipped one by one"
             )
         off = isinstance(part, torch.nn.modules.dropout._DropoutNd) and part.p == 0
         if not off and (what := unrest(part)) is not None:
             raise ValueError(f"module: {part} {what}: call module.eval()")
     first = next(module.parameters(), None)
     if first is None:
-        raise ValueError("module: has no parameters to train")
+        raise ValueError("`module` must have parameters to train")
     frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
     if frozen:
         raise ValueError(
-            f"module: parameter {frozen[0]!r} does not require grad, and every parameter is trained: make it a buffer, "
-            "or let it require grad"
+            f"`module` must have parameters that require grad, for all are trained, but {frozen[0]!r} does not: make "
+            "it a buffer, or let it require grad"
         )
     try:
         with torch.no_grad():
             out = module(torch.zeros((2, *input_shape), dtype=first.dtype, device=first.device))
     except RuntimeError as why:
-        raise ValueError(f"module: does not take rows of input_shape={input_shape} ({why})") from None
+        raise ValueError(f"`module` must take rows of input_shape={input_shape} ({why})") from None
     if not isinstance(out, torch.Tensor) or out.ndim != 2 or len(out) != 2:
         shape = tuple(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
-        raise ValueError(f"module: returned {shape} for two rows: must be (2, outputs) logits")
+        raise ValueError(f"`module` must return (2, outputs) logits for two rows, got {shape}")
     return int(np.shape(out)[1])

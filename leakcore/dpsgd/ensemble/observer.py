@@ -57,12 +57,14 @@ class Observer:
         for name in ("subtract_known", "cosines", "keep_steps", "record"):
             object.__setattr__(self, name, check.boolean(**{name: getattr(self, name)}))
         if self.candidates is None and (self.cosines or self.scorers or not (self.subtract_known or self.record)):
-            raise ValueError("cosines, scorers, subtract_known: need candidates, got candidates=None")
+            raise ValueError("`candidates` must be given for cosines, scorers and subtract_known, got None")
         if self.scorers is not None:
             check.instance(Mapping, scorers=self.scorers)
             for name, scorer in self.scorers.items():
                 if not callable(getattr(scorer, "start", None)):
-                    raise TypeError(f"scorers[{name!r}]={scorer!r}: must have a start(shape) method, see dpsgd.Scorer")
+                    raise TypeError(
+                        f"`scorers[{name!r}]` must have a start(shape) method, see dpsgd.Scorer, got {scorer!r}"
+                    )
 
     def watch(self) -> Watch:
         """The part of these options that the training loop needs."""

@@ -70,6 +70,8 @@ class PerRun:
         start = arguments.injected(initial, name="initial", shape=(runs, size), **real)
         ready = arguments.injected(self.noise, name="noise", shape=(runs, steps, size), **real)
         if ready is not None and not noisy:
-            raise ValueError("noise: must be None with noise_multiplier=0, which adds no noise")
-        taken = arguments.injected(self.batches, name="batches", shape=shape, dtype="bool", kinds="b", allowed="bool")
+            raise ValueError("`noise` must be None with noise_multiplier=0, which adds no noise")
+        taken = arguments.injected(
+            self.batches, name="batches", shape=shape, dtype="bool", kinds="b", allowed="type bool"
+        )
         return {"initial": start, "noise": ready, "batches": taken}

@@ -91,7 +91,7 @@ class EnsembleRun(ArrayRecord):
 
         run = check.integer(self.first_run, self.first_run + len(self) - 1, run=run)
         if self.parameters.shape[1] == 0:
-            raise ValueError("keep_parameters=False: these runs have no parameters")
+            raise ValueError("`keep_parameters` must be True for runs that have parameters, got False")
         flat = torch.from_numpy(self.parameters[run - self.first_run].copy())
         if self.template is None:
             module: torch.nn.Module = models.mlp(self.layers, self.activation).to(flat.dtype)

@@ -45,9 +45,9 @@ class Rows:
 
     def __post_init__(self) -> None:
         if self.features is None:
-            raise TypeError("features=None: must be (runs, n, inputs) or (n, inputs)")
+            raise TypeError("`features` must have shape (runs, n, inputs) or (n, inputs), got None")
         if self.index is not None and self.labels is None:
-            raise ValueError("labels=None: a pool, which index draws from, must have labels")
+            raise ValueError("`labels` must be given for a pool, which index draws from, got None")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,17 +96,19 @@ class RowReader:
         return self._samples(features, labels, "")
 
     def of_runs(self, rows: Rows | None, name: str) -> Source | None:
-        """Rows of each run; errors begin with `name`."""
+        """Rows of each run; errors name `name`."""
         if rows is None:
             return None
         if rows.labels is None:
-            raise ValueError(f"{name}.labels=None: must give one label to each row")
+            raise ValueError(f"`{name}.labels` must give one label to each row, got None")
         if rows.index is not None:
             pool = self._pool(rows, f"{name}.")
             return Source(pool, _row_numbers(rows.index, f"{name}.index", pool.rows, self._runs))
         samples = self._samples(rows.features, rows.labels, f"{name}.", (self._runs,))
         if samples.rows == 0:
-            raise ValueError(f"{name}.features.shape={samples.features.shape}: must hold at least one row per run")
+            raise ValueError(
+                f"`{name}.features` must hold at least one row per run, got shape {samples.features.shape}"
+            )
         return Source(samples)
 
     def probes(self, rows: Rows | None) -> Samples | Source | None:
@@ -114,13 +116,13 @@ class RowReader:
         if rows is None:
             return None
         if rows.index is not None:
-            raise ValueError("probes.index: must be None, give each run's features")
+            raise ValueError("`probes.index` must be None: give each run's features")
         shape = check.even_array(**{"probes.features": rows.features}).shape
         leading = (self._runs,) if len(shape) == 3 else ()
         labels = np.zeros(shape[:-1], np.int64) if rows.labels is None else rows.labels
         samples = self._samples(rows.features, labels, "probes.", leading)
         if samples.rows == 0:
-            raise ValueError(f"probes.features.shape={shape}: must hold at least one row")
+            raise ValueError(f"`probes.features` must hold at least one row, got shape {shape}")
         return Source(samples) if leading else samples
 
     def _samples(self, features: Any, labels: Any, name: str, leading: tuple[int, ...] = ()) -> Samples:
@@ -138,10 +140,10 @@ class RowReader:
 def _row_numbers(index: Any, name: str, rows: int, runs: int) -> np.ndarray:
     out = check.even_array(**{name: index})
     if out.dtype.kind not in "iu":
-        raise TypeError(f"{name}.dtype={out.dtype}: must be an integer type")
+        raise TypeError(f"`{name}` must be of an integer type, got {out.dtype}")
     if out.ndim != 2 or out.shape[0] != runs or out.shape[1] == 0:
-        raise ValueError(f"{name}.shape={out.shape}: must be (runs={runs}, at least one row)")
+        raise ValueError(f"`{name}` must have shape (runs={runs}, at least one row), got {out.shape}")
     bad = (out < 0) | (out >= rows)
     if bad.any():
-        raise ValueError(f"{name}={out[bad][0]}: must be in [0, {rows - 1}], a row of the pool")
+        raise ValueError(f"`{name}` must be in [0, {rows - 1}], a row of the pool, got {out[bad][0]}")
     return out.astype(np.int64, copy=False)

@@ -36,7 +36,7 @@ class PoissonBatches:
     def __post_init__(self) -> None:
         rate = check.probability(sample_rate=self.sample_rate)
         if rate == 0:
-            raise ValueError("sample_rate=0: must be in (0, 1]")
+            raise ValueError("`sample_rate` must be in (0, 1], got 0")
         object.__setattr__(self, "sample_rate", rate)
         _check_expected(self)
 
@@ -85,4 +85,4 @@ def read_sampling(sample_rate: float | PoissonBatches | ShuffledBatches) -> Pois
     try:
         return PoissonBatches(sample_rate)
     except (TypeError, ValueError) as why:
-        raise type(why)(f"{why}; or a dpsgd.PoissonBatches or a dpsgd.ShuffledBatches") from None
+        raise type(why)(f"{why}; a dpsgd.PoissonBatches or a dpsgd.ShuffledBatches is allowed, too") from None

@@ -74,7 +74,7 @@ def _layers(flat: np.ndarray, sizes: Sequence[int]) -> list[tuple[np.ndarray, np
     pairs = list(itertools.pairwise(sizes))
     wanted = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairs)
     if flat.shape != (wanted,):
-        raise ValueError(f"parameters of shape {flat.shape}: must be ({wanted},) for layers {tuple(sizes)}")
+        raise ValueError(f"`parameters` must have shape ({wanted},) for layers {tuple(sizes)}, got {flat.shape}")
     out, at = [], 0
     for fan_in, fan_out in pairs:
         weight = flat[at : at + fan_in * fan_out].reshape(fan_out, fan_in)

@@ -35,7 +35,7 @@ def train(
             from opacus import GradSampleModule
             from opacus.optimizers import DPOptimizer
         except ImportError as error:
-            raise ImportError("trainer='opacus': needs Opacus: pip install 'leakcore[opacus]'") from error
+            raise ImportError("`trainer='opacus'` needs Opacus: pip install 'leakcore[opacus]'") from error
         # Copies: torch warns of arrays that may not be written, and the parameters become views of theirs.
         x, y = (torch.from_numpy(np.array(a, dtype=np.float32)) for a in (features, labels))
         out = np.empty((len(initial), models.num_parameters(ensemble.layers)), dtype=np.float32)

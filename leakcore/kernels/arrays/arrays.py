@@ -74,7 +74,7 @@ class Array:
 def _refuse_cuda(kernel: str, name: str, device: str) -> None:
     if not _C.with_cuda:
         raise ValueError(
-            f"{kernel}: {name} is on {device}, but this build of leakcore has no CUDA kernels: rebuild it with "
+            f"{kernel}: `{name}` is on {device}, but this build of leakcore has no CUDA kernels: rebuild it with "
             f"LEAKCORE_CUDA=1 where nvcc is installed, or move {name} to the CPU"
         )
 
@@ -89,12 +89,16 @@ def _of_torch(kernel: str, name: str, x: Any) -> Array:
     torch = sys.modules["torch"]
     on_cpu = x.is_cpu
     if not on_cpu and x.device.type != "cuda":
-        raise ValueError(f"{kernel}: {name} is on device {str(x.device)!r}: must be on the CPU or a CUDA device")
+        raise ValueError(f"{kernel}: `{name}` must be on the CPU or a CUDA device, got device {str(x.device)!r}")
     if x.requires_grad:
-        raise ValueError(f"{kernel}: {name} requires grad, but kernels are not differentiable: pass {name}.detach()")
+        raise ValueError(
+            f"{kernel}: `{name}` must not require grad, for kernels have no derivative: pass {name}.detach()"
+        )
     if array_memory.differentiated(x):
-        raise ValueError(f"{kernel}: {name} has a tangent, but kernels have no derivative: pass {name}.detach()")
-    whole = array_memory.plain_tensor(f"{kernel}: {name}", x)
+        raise ValueError(
+            f"{kernel}: `{name}` must not have a tangent, for kernels have no derivative: pass {name}.detach()"
+        )
+    whole = array_memory.plain_tensor(name, x, kernel=kernel)
     if whole.is_neg() or whole.is_conj():
         whole = whole.resolve_neg().resolve_conj()
     if not on_cpu:
@@ -106,8 +110,8 @@ def _of_torch(kernel: str, name: str, x: Any) -> Array:
     except (TypeError, RuntimeError) as why:
         dtype = str(x.dtype).removeprefix("torch.")
         if dtype not in _DTYPE_CODES and dtype != "bool":  # of eight bits
-            raise TypeError(f"{kernel}: {name} has dtype {dtype}: must be {_ALLOWED}") from why
-        raise TypeError(f"{kernel}: {name} cannot be read here: {why}") from why
+            raise TypeError(f"{kernel}: `{name}` must be of type {_ALLOWED}, got {dtype}") from why
+        raise TypeError(f"{kernel}: `{name}` cannot be read here: {why}") from why
     return Array(name, values, "bfloat16" if narrow else dtype_name(values.dtype), x, Host(x))
 
 
@@ -126,7 +130,7 @@ def _on_device(kernel: str, name: str, x: Any, device: str) -> Array:
         library, view = served
         values = library.header(view)
     except TypeError as error:
-        raise TypeError(f"{kernel}: {name}, a {type(x).__name__} on {device}, cannot be read: {error}") from error
+        raise TypeError(f"{kernel}: `{name}`, a {type(x).__name__} on {device}, cannot be read: {error}") from error
     dtype = str(view.dtype).removeprefix("torch.") if is_torch(view) else dtype_name(values.dtype)
     return Array(name, values, dtype, view, library)
 
@@ -135,28 +139,28 @@ def _any(kernel: str, name: str, x: Any) -> Array:
     if is_torch(x):
         return _of_torch(kernel, name, x)
     if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(f"{kernel}: {name} is a masked array, whose mask would be lost: pass a plain array")
+        raise TypeError(f"{kernel}: `{name}` must be a plain array, got a masked one, whose mask would be lost")
     if isinstance(x, np.ndarray):
-        return _of_numpy(name, array_memory.of_numpy(f"{kernel}: {name}", x), x)
+        return _of_numpy(name, array_memory.of_numpy(name, x, kernel=kernel), x)
     if hasattr(x, "__dlpack_device__") and hasattr(x, "__dlpack__"):
         device_type, device_index = x.__dlpack_device__()
         if int(device_type) in _DLPACK_CUDA:
             return _on_device(kernel, name, x, f"cuda:{device_index}")
         if int(device_type) != _DLPACK_CPU:
             raise ValueError(
-                f"{kernel}: {name} is on DLPack device {int(device_type)}: must be on the CPU or a CUDA device"
+                f"{kernel}: `{name}` must be on the CPU or a CUDA device, got DLPack device {int(device_type)}"
             )
         if str(getattr(x, "dtype", "")) == "bfloat16" and hasattr(x, "__array__"):  # NumPy's DLPack lacks the type
             return _of_numpy(name, np.asarray(x), x)
         try:
             values = np.from_dlpack(x)
         except (BufferError, RuntimeError, TypeError) as error:
-            raise TypeError(f"{kernel}: {name} cannot be read through DLPack: {error}") from error
+            raise TypeError(f"{kernel}: `{name}` cannot be read through DLPack: {error}") from error
         return Array(name, values, dtype_name(values.dtype), x, Host(x))
     if hasattr(x, "__cuda_array_interface__"):
         return _on_device(kernel, name, x, "a CUDA device")
     raise TypeError(
-        f"{kernel}: {name} is a {type(x).__name__}: must be a NumPy array, a torch tensor or a DLPack array"
+        f"{kernel}: `{name}` must be a NumPy array, a torch tensor or a DLPack array, got {type(x).__name__}"
     )
 
 
@@ -170,17 +174,17 @@ def read(kernel: str, name: str, x: Any) -> Array:
     array = _any(kernel, name, x)
     values = array.values
     if array.dtype not in _DTYPE_CODES:
-        raise TypeError(f"{kernel}: {name} has dtype {array.dtype}: must be {_ALLOWED}")
+        raise TypeError(f"{kernel}: `{name}` must be of type {_ALLOWED}, got {array.dtype}")
     if not values.dtype.isnative:
-        raise ValueError(f"{kernel}: {name} has byte order {values.dtype.str!r}: must be in native byte order")
+        raise ValueError(f"{kernel}: `{name}` must be in native byte order, got {values.dtype.str!r}")
     if not values.flags.aligned and not any(s % values.itemsize for s in values.strides):
         raise ValueError(
-            f"{kernel}: {name} does not begin at a multiple of its {values.itemsize}-byte elements: pass a copy"
+            f"{kernel}: `{name}` must begin at a multiple of its {values.itemsize}-byte elements: pass a copy"
         )
     if any(s % values.itemsize for s in values.strides):
         raise ValueError(
-            f"{kernel}: {name} has strides of {values.strides} bytes, not multiples of its {values.itemsize}-byte "
-            "elements: pass a copy"
+            f"{kernel}: `{name}` must have strides that are multiples of its {values.itemsize}-byte elements, got "
+            f"{values.strides} bytes: pass a copy"
         )
     return array
 
@@ -189,7 +193,7 @@ def read_bool(kernel: str, name: str, x: Any) -> Array:
     """A caller's boolean array, without a copy."""
     array = _any(kernel, name, x)
     if array.dtype != "bool":
-        raise TypeError(f"{kernel}: {name} has dtype {array.dtype}: must be bool")
+        raise TypeError(f"{kernel}: `{name}` must be of type bool, got {array.dtype}")
     return array
 
 
@@ -200,16 +204,16 @@ def same_library(kernel: str, first: Array, other: Array) -> None:
         return
     if is_torch(first.origin) != is_torch(other.origin):
         raise TypeError(
-            f"{kernel}: {first.name} is a {type(first.origin).__name__} and {other.name} a "
-            f"{type(other.origin).__name__}: must come from the same library"
+            f"{kernel}: `{first.name}` and `{other.name}` must come from the same library, got "
+            f"{type(first.origin).__name__} and {type(other.origin).__name__}"
         )
 
 
 def same_device(kernel: str, first: Array, other: Array) -> None:
     if first.library.device != other.library.device:
         raise ValueError(
-            f"{kernel}: {first.name} is on {first.library.device} and {other.name} on {other.library.device}: must be "
-            "on the same device"
+            f"{kernel}: `{first.name}` and `{other.name}` must be on the same device, got {first.library.device} and "
+            f"{other.library.device}"
         )
 
 
@@ -246,7 +250,7 @@ def rows_of(array: Array, *, runs: bool = False, rows: bool = False) -> _C.Rows:
     try:
         return _C.Rows.of(array.values, _DTYPE_CODES[array.dtype], runs, rows)
     except ValueError as error:
-        raise ValueError(f"{array.name} has {error}") from None
+        raise ValueError(f"`{array.name}` has {error}") from None
 
 
 def rows_by_stride(array: Array, *, run: int, row: int, columns: int, column: int) -> _C.Rows:

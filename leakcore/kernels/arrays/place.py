@@ -17,11 +17,11 @@ def check(device: Any) -> None:
     if device is None or device == "cpu":
         return
     if not isinstance(device, str) or not re.fullmatch(r"cuda(:\d+)?", device):
-        raise ValueError(f"device={device!r}: must be None, 'cpu', 'cuda' or 'cuda:N'")
+        raise ValueError(f"`device` must be None, 'cpu', 'cuda' or 'cuda:N', got {device!r}")
     if not _C.with_cuda:
         raise ValueError(
-            f"device={device!r}: this build of leakcore has no CUDA kernels: rebuild it with LEAKCORE_CUDA=1 where "
-            "nvcc is installed, or use device='cpu'"
+            f"`device` must be None or 'cpu' in a build of leakcore without CUDA kernels, got {device!r}: rebuild it "
+            "with LEAKCORE_CUDA=1 where nvcc is installed"
         )
 
 
@@ -43,7 +43,7 @@ def anchor(device: str | None) -> Any:
                 return library.empty(0)
         except Exception as error:  # whatever a library says of a missing driver or device
             problems.append(f"{name}: {' '.join(str(error).split())}")
-    raise ValueError(f"device={device!r}: not to be had ({'; '.join(problems)})")
+    raise ValueError(f"`device` must be one that torch or CuPy can use here, got {device!r} ({'; '.join(problems)})")
 
 
 def to_numpy(x: Any) -> np.ndarray:

@@ -42,7 +42,7 @@ def philox4x32(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, in
     """
     words, keys = _words(counter=counter), _words(key=key)
     if len(words) != 4 or len(keys) != 2:
-        raise ValueError(f"counter has {len(words)} words and key {len(keys)}: must be 4 and 2")
+        raise ValueError(f"`counter` and `key` must have 4 and 2 words, got {len(words)} and {len(keys)}")
     return _C.philox4x32(words, keys)
 
 
@@ -50,7 +50,7 @@ def _words(**kwargs: Any) -> tuple[int, ...]:
     ((name, _),) = kwargs.items()
     words = validate.even_array(**kwargs)
     if words.ndim != 1 or words.dtype.kind not in "iuO":
-        raise TypeError(f"{name}: must be a sequence of integers")
+        raise TypeError(f"`{name}` must be a sequence of integers, got shape {words.shape}, {words.dtype}")
     return tuple(validate.integer(0, 2**32 - 1, **{f"{name}[{i}]": w}) for i, w in enumerate(words.tolist()))
 
 
@@ -157,7 +157,7 @@ class _Draws(NamedTuple):
         """The error names the argument."""
         extents = validate.sizes(0, shape=shape)
         if len(extents) != 2:
-            raise ValueError(f"{kernel}: shape={extents}: must be two integers, (rows, columns)")
+            raise ValueError(f"{kernel}: `shape` must be two integers, (rows, columns), got {extents}")
         return cls(
             kernel,
             (extents[0], validate.integer(0, MAX_DRAWS, **{"shape[1]": extents[1]})),
@@ -202,7 +202,7 @@ def float_dtype(kernel: str, dtype: Any, argument: str = "dtype") -> np.dtype[An
         return _FLOATS[dtype]  # the usual case, in calls that may be short
     name = str(dtype).removeprefix("torch.") if not isinstance(dtype, type | np.dtype) else np.dtype(dtype).name
     if name not in _FLOATS:
-        raise TypeError(f"{kernel}: {argument}={dtype!r}: must be 'float32' or 'float64'")
+        raise TypeError(f"{kernel}: `{argument}` must be 'float32' or 'float64', got {dtype!r}")
     return _FLOATS[name]
 
 
@@ -212,18 +212,18 @@ def read_out(
     """A caller's array to write to: the right shape, a type the kernel writes, writeable."""
     target = arrays.read(kernel, name, out)
     if target.shape != shape:
-        raise ValueError(f"{kernel}: {name} has shape {target.shape}: must be {shape}")
+        raise ValueError(f"{kernel}: `{name}` must have shape {shape}, got {target.shape}")
     allowed = ("float32", "float64") if dtype is None else (dtype.name,)
     if target.dtype not in allowed:
-        raise TypeError(f"{kernel}: {name} has dtype {target.dtype}: must be {' or '.join(allowed)}")
+        raise TypeError(f"{kernel}: `{name}` must be of type {' or '.join(allowed)}, got {target.dtype}")
     if not target.values.flags.writeable:
-        raise ValueError(f"{kernel}: {name} is read-only: must be writeable")
+        raise ValueError(f"{kernel}: `{name}` must be writeable, but is read-only")
     if arrays.is_torch(out) and out.is_neg():  # what it shows is not what its memory holds
-        raise ValueError(f"{kernel}: {name} is a negated view (Tensor.is_neg): must be an array of its own")
+        raise ValueError(f"{kernel}: `{name}` must be an array of its own, got a negated view (Tensor.is_neg)")
     if not _apart(target.values):
         raise ValueError(
-            f"{kernel}: {name} has elements that share memory, or lie across each other (shape {shape}, strides of "
-            f"{target.values.strides} bytes): must be an array of its own"
+            f"{kernel}: `{name}` must be an array of its own, but has elements that share memory, or lie across each "
+            f"other (shape {shape}, strides of {target.values.strides} bytes)"
         )
     return target
 

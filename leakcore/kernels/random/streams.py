@@ -253,7 +253,7 @@ def stream_word(purpose: Stream | str, step: int) -> int:
     if not isinstance(member, Stream) or (isinstance(purpose, str) and purpose != purpose.lower()):
         error = ValueError if isinstance(purpose, str) else TypeError
         raise error(
-            f"purpose={purpose!r}: must be a leakcore.kernels.Stream or its name in lower case; 'caller' is yours"
+            f"`purpose` must be a leakcore.kernels.Stream or its name in lower case, got {purpose!r}; 'caller' is yours"
         )
     return int(member) + validate.integer(0, member.steps - 1, step=step)
 

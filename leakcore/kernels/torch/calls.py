@@ -101,4 +101,4 @@ def _simplify(kernel: str, x: dict[str, Any]) -> None:
 
 def _require_no_out(kernel: str, out: Any) -> None:
     if out is not None:
-        raise ValueError(f"{kernel}: out is given where torch is tracing: copy the result there instead")
+        raise ValueError(f"{kernel}: `out` must be None where torch is tracing: copy the result there instead")

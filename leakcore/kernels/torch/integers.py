@@ -11,7 +11,7 @@ def signed(value: int | None, name: str = "seed") -> int | None:
     """A seed, or the index of a sample, as the 64-bit integer that an operator takes."""
     if value is None or value < _HALF:
         if value is not None and value < 0:
-            raise ValueError(f"{name}={value}: must be an integer in [0, {_WHOLE - 1}]")
+            raise ValueError(f"`{name}` must be in [0, {_WHOLE - 1}], got {value}")
         return value
     return value - _WHOLE if value < _WHOLE else value
 

@@ -73,8 +73,8 @@ def _each(name: str, op: Any, info: Any, in_dims: tuple[Any, ...], *args: Any) -
     """One call per element of a `vmap`, as torch does by itself; refuses noise from a seed, which would be the same."""
     if name.startswith("clip_and_noise") and args[2] > 0 and args[3] is not None:
         raise ValueError(
-            f"{name}: noise_multiplier={args[2]} with a seed under vmap: every element would get the same noise; use "
-            "grads of shape (runs, B, D)"
+            f"{name}: `noise_multiplier` must be 0 with a seed under vmap, got {args[2]}: every element would get the "
+            "same noise; use grads of shape (runs, B, D)"
         )
 
     if info.batch_size == 0:
@@ -114,7 +114,7 @@ def _keywords(schema: str, values: Sequence[Any]) -> dict[str, Any]:
 
 def _clip_fake(grads: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if grads.ndim not in (2, 3):
-        raise ValueError(f"clip_and_noise: grads has {grads.ndim} dimensions: must be 2 or 3")
+        raise ValueError(f"clip_and_noise: `grads` must have 2 or 3 dimensions, got {grads.ndim}")
     kind = _result_dtype(grads)
     lead = grads.shape[:-2]
     return grads.new_empty((*lead, grads.shape[-1]), dtype=kind), grads.new_empty(grads.shape[:-1], dtype=kind)

@@ -25,7 +25,7 @@ def traced(kernel: str, **arrays: Any) -> bool:
                 (fake if kind.__name__ == "FakeTensor" else tensors).append((name, y))
     if fake:
         if tensors and not fake[0][1].fake_mode.allow_non_fake_inputs:
-            raise TypeError(f"{kernel}: {fake[0][0]} is a fake tensor and {tensors[0][0]} is not: must both be")
+            raise TypeError(f"{kernel}: `{fake[0][0]}` and `{tensors[0][0]}` must both be fake tensors, or neither")
         return True
     # make_fx and torch.jit.trace hold real tensors, so a kernel's result would be recorded as a constant.
     if tensors and (torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None):

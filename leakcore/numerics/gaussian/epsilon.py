@@ -42,7 +42,7 @@ def gaussian_pair_epsilon(separation: Any, *, delta: float) -> Number:
         >>> numerics.gaussian_pair_epsilon([0.0, 0.5, 1.0], delta=1e-5).round(2).tolist()
         [0.0, 1.99, 4.38]
     """
-    m = validate.real_array("in [0, inf]", lambda v: v >= 0, separation=separation)
+    m = validate.real_array("at least 0", lambda v: v >= 0, separation=separation)
     slack = validate.below_one(delta=delta)
     out = np.where((m > 0) & ((slack == 0) | np.isinf(m)), np.inf, 0.0)
     solve = np.isfinite(out) & (m > 0) & (special.erf(m / math.sqrt(8.0)) > slack)

@@ -235,7 +235,7 @@ class KnownMasses(abc.ABC):
 
     def out_of_reach(self, theta: float) -> AccuracyError:
         """See `StepLaw`."""
-        return AccuracyError(f"{self}: one step's loss tilted by {theta:.3g} is out of reach")
+        return AccuracyError(f"one step's loss tilted by {theta:.3g} is out of reach at {self}")
 
 
 def _log_expm1(x: float) -> float:

@@ -99,7 +99,7 @@ def in_floats(laws: Sequence[StepLaw]) -> Iterator[None]:
         try:
             yield
         except (OverflowError, ZeroDivisionError, ValueError, IndexError, MemoryError) as error:
-            raise AccuracyError(f"{laws[0]}: the privacy loss is out of a float's reach") from error
+            raise AccuracyError(f"the privacy loss is out of a float's reach at {laws[0]}") from error
 
 
 @dataclasses.dataclass(frozen=True)

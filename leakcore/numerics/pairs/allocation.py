@@ -50,7 +50,7 @@ class AllocationPair:
         self.sigma, self.batches, self.log_lost = sigma, batches, log_lost
         reach = math.sqrt(2.0 * (2.0 + math.log(batches) - log_lost)) + 1.0 / sigma
         if not reach / sigma < 600.0:
-            raise AccuracyError(f"noise_multiplier={sigma:g}: one epoch's loss is out of a float's reach")
+            raise AccuracyError(f"one epoch's loss is out of a float's reach at noise_multiplier={sigma:g}")
         self._law = LogNormal(sigma, reach)
         self._top = float(self._law.x(reach))
         self._lost: list[tuple[float, float]] = []
@@ -92,7 +92,7 @@ class AllocationPair:
             # Of what dominates nothing may be missing, and what is dominated may not exceed 1.
             if not -1e-9 < side * (float(masses.sum()) + math.exp(log_rest) - 1.0) < 1e-3:
                 raise AccuracyError(
-                    f"noise_multiplier={self.sigma:g}, batches={self.batches}: the sums' rounding is too large"
+                    f"the sums' rounding is too large at noise_multiplier={self.sigma:g}, batches={self.batches}"
                 )
         return atoms
 
@@ -116,7 +116,7 @@ class AllocationPair:
             else:
                 self._lost.append(plan.lost(0.0))
             if len(levels) > _MOST_LEVELS:
-                raise AccuracyError(f"noise_multiplier={self.sigma:g}: one epoch's loss is too wide")
+                raise AccuracyError(f"one epoch's loss is too wide at noise_multiplier={self.sigma:g}")
         return levels
 
     def _next(self, low: float, points: int, variance: float) -> LevelPlan:
@@ -176,12 +176,16 @@ class AllocationStep:
 
     def out_of_reach(self, theta: float) -> AccuracyError:
         """See `StepLaw`."""
-        return AccuracyError(f"noise_multiplier={self.sigma:g}: one epoch's loss tilted by {theta:.3g} is out of reach")
+        return AccuracyError(
+            f"one epoch's loss tilted by {theta:.3g} is out of reach at noise_multiplier={self.sigma:g}"
+        )
 
     def _pair(self, reach: float) -> AllocationPair:
         bits = max(_BITS, math.ceil(math.log2(self.batches)) + 3)
         if bits > _MOST_BITS:
-            raise AccuracyError(f"batches={self.batches}: more than {1 << (_MOST_BITS - 3)} are too many for a grid")
+            raise AccuracyError(
+                f"more than {1 << (_MOST_BITS - 3)} batches are too many for a grid, got batches={self.batches}"
+            )
         steps = math.ceil(math.log(max(0.5 * reach * reach / _LEAST_LOST, 1.0)) / math.log(_LOST_RATIO))
         lost = _LEAST_LOST * _LOST_RATIO**steps
         if lost > _MOST_LOST:

@@ -42,7 +42,7 @@ class SumLevel:
         usable = size - plan.batches - 4
         self.inner = int(plan.low * usable / plan.width)
         if plan.low > 0.0 and self.inner < _LEAST_INNER:
-            raise AccuracyError(f"batches={plan.batches}: the sums of an epoch are too wide for a grid")
+            raise AccuracyError(f"the sums of an epoch are too wide for a grid at batches={plan.batches}")
         self.spacing = plan.low / self.inner if self.inner else plan.width / usable
         self.outer = math.ceil(plan.high / self.spacing)
         self.high = self.outer * self.spacing

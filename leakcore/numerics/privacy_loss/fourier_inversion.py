@@ -114,7 +114,7 @@ def _characteristic_function(
                 log_phi += group.count * np.log(_transform(weights, values, start, count, spacing))
         if (log_phi.real > _EXCESS).any():
             steps = sum(group.count for group in loss.groups)
-            raise AccuracyError(f"steps={steps}: the rounding of this many steps exceeds the whole")
+            raise AccuracyError(f"the rounding of steps={steps} exceeds the whole")
         blocks.append(np.exp(log_phi - 1j * omega * offset))
         start += count
     return np.arange(total) * spacing, np.concatenate(blocks)

@@ -41,7 +41,7 @@ def parse_schedule(noise_multiplier: Any, sample_rate: Any, steps: Any) -> tuple
     ValueError or TypeError names the argument that is out of range or of another length.
     """
     count = validate.integer(0, steps=steps)
-    sigma = validate.real_array("in [0, inf]", lambda v: v >= 0.0, noise_multiplier=noise_multiplier)
+    sigma = validate.real_array("at least 0", lambda v: v >= 0.0, noise_multiplier=noise_multiplier)
     rate = validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), sample_rate=sample_rate)
     for name, array in (("noise_multiplier", sigma), ("sample_rate", rate)):
         if array.ndim > 1 or (array.ndim == 1 and len(array) != count):
@@ -89,8 +89,8 @@ class StepGroup:
     def out_of_reach(self, theta: float) -> AccuracyError:
         """The error to raise where a float cannot hold the loss, or θ times it."""
         return AccuracyError(
-            f"noise_multiplier={self.sigma:g}, sample_rate={self.rate:g}: one step's loss tilted by {theta:.3g} is out "
-            "of reach"
+            f"one step's loss tilted by {theta:.3g} is out of reach at noise_multiplier={self.sigma:g}, "
+            f"sample_rate={self.rate:g}"
         )
 
     def nodes(self, theta: float, frequency: float = 0.0, refine: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -110,7 +110,7 @@ class StepGroup:
         count = (high - low) / step
         if not count <= _MAX_NODES:
             raise AccuracyError(
-                f"noise_multiplier={self.sigma:g}, sample_rate={self.rate:g}: one step's loss needs {count:.2g} nodes"
+                f"one step's loss needs {count:.2g} nodes at noise_multiplier={self.sigma:g}, sample_rate={self.rate:g}"
             )
         z = np.arange(math.floor(low / step), math.ceil(high / step) + 1) * step
         if len(z) == 0:

@@ -17,7 +17,7 @@ from leakcore.numerics.privacy_loss.loss import PrivacyLoss
 _REACH = 10.0
 _MAX_POINTS = 80_000
 _OPTIMISTIC_POINTS = 200_000
-_MISSING = "method={method!r} needs dp-accounting, which is not installed: pip install leakcore[accounting]"
+_MISSING = "`method={method!r}` needs dp-accounting, which is not installed: pip install leakcore[accounting]"
 
 
 def fft_rounding(count: int) -> float:

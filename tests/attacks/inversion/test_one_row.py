@@ -31,7 +31,7 @@ def test_a_label_is_recovered_from_the_layer_that_makes_the_logits():
         assert attack.labels.tolist() == [label]
     model = _HeadFirst(torch.nn.LogSigmoid())
     g = inversion.gradient(model, torch.rand(1, 6), torch.tensor([1]))
-    with pytest.raises(ValueError, match=r"labels='recover': the model must end in an nn.Linear"):
+    with pytest.raises(ValueError, match=r"`labels='recover'` needs a model that ends in an nn.Linear,"):
         inversion.invert(model, g, (6,), labels="recover")
 
 
@@ -82,11 +82,11 @@ def test_the_closed_form_is_of_the_layer_that_the_input_enters():
     )
     assert torch.equal(rng, torch.get_rng_state())
     assert not any(part._forward_pre_hooks for part in model.modules())
-    fed = r"`model`: the first layer, body, must receive the flattened input unchanged"
+    fed = "`model` must give the flattened input unchanged to its first layer, body"
     for other, message in (
         (_Ordered(nn.LayerNorm(3, elementwise_affine=False)), fed),
         (_Ordered(nn.Softplus()), fed),
-        (_Ordered(nn.AvgPool1d(1), times=2), r"`model`: the first layer, body, must be used once, but is used 2 times"),
+        (_Ordered(nn.AvgPool1d(1), times=2), "`model` must use its first layer, body, once, got 2 uses"),
         (_Ordered(nn.LayerNorm(3)), r"`model` must begin with an nn\.Linear with bias, got LayerNorm"),
         (
             nn.Sequential(nn.Flatten(), nn.Linear(6, 4, bias=False), nn.Linear(4, 2)),
@@ -95,5 +95,5 @@ def test_the_closed_form_is_of_the_layer_that_the_input_enters():
     ):
         with pytest.raises(ValueError, match=message):
             inversion.closed_form(other, inversion.gradient(other, x, y), (2, 3))
-    with pytest.raises(ValueError, match=r"`shape` must fit the model, got \(5,\) \(.*do not fit the model"):
+    with pytest.raises(ValueError, match=r"`shape` must fit the model, got \(5,\) \(`inputs` must.*, got shape \(5,\)"):
         inversion.closed_form(model, inversion.gradient(model, x, y), (5,))

@@ -116,13 +116,13 @@ def test_a_neuron_that_is_not_usable_is_refused() -> None:
         model[2].weight[0, 2] = 0.0
     crafted = labels.malicious_input(model, batch_size=6, seed=0)
     assert crafted.usable.tolist() == [True, True, False, True]
-    with pytest.raises(ValueError, match="neurons: 2 is not usable"):
+    with pytest.raises(ValueError, match=r"`neurons` must be usable ones, \[0, 1, 3\], got 2"):
         crafted.recover(np.ones((4, 30)), positive_ratio=0.2, neurons=[0, 2], noise=labels.Noise(0))
 
 
 def test_a_parameter_that_is_named_twice_is_refused() -> None:
     model = torch.nn.Linear(6, 1, bias=False)
-    with pytest.raises(ValueError, match="parameters: 'weight' is named twice"):
+    with pytest.raises(ValueError, match="`parameters` must name each parameter once, got 'weight' twice"):
         labels.general(labels.KnownModel(model, torch.ones(1, 6)), [torch.ones(1, 6)] * 2, parameters=["weight"] * 2)
 
 
@@ -132,11 +132,11 @@ def _net() -> tuple[torch.nn.Sequential, torch.Tensor]:
 
 def test_general_names_inputs_and_gradients_that_do_not_fit() -> None:
     model, x = _net()
-    with pytest.raises(ValueError, match="inputs: the model does not run"):
+    with pytest.raises(ValueError, match=r"`inputs` must be ones that the model runs on \(mat1 and mat2"):
         labels.general(labels.KnownModel(model, torch.ones(4, 5)), torch.ones(65))
-    with pytest.raises(ValueError, match=r"gradient: \(1, 2\) for parameter '2.weight'"):
+    with pytest.raises(ValueError, match=r"`gradient` must have shape \(1, 8\) for parameter.*, got \(1, 2\)"):
         labels.general(labels.KnownModel(model, x), [[[1, 2]], [3]], parameters=["2.weight", "2.bias"])
-    with pytest.raises(TypeError, match="gradient: must be an array of real numbers"):
+    with pytest.raises(TypeError, match="`gradient` must be an array of real numbers, got <U1"):
         labels.general(labels.KnownModel(model, x), [["a", "b"]], parameters="2.weight")
 
 
@@ -151,16 +151,16 @@ def test_neurons_and_activations_of_another_kind_are_named() -> None:
     model, x = _net()
     with pytest.raises(TypeError, match=r"`neurons` must be an integer, several of them, or None, got 1\.5"):
         labels.second_last_layer(labels.KnownModel(model, x), torch.zeros(8, 6), positive_ratio=0.2, neurons=1.5)
-    with pytest.raises(ValueError, match="activation: must be a function of a torch tensor"):
+    with pytest.raises(ValueError, match="`activation` must be a function of a torch tensor, with a"):
         labels.malicious_input(weights=np.eye(3, 20), batch_size=4, seed=0, activation=np.tanh)
 
 
 def test_layers_must_be_names() -> None:
     model, x = _net()
     targets = torch.zeros(4, dtype=torch.int64)
-    with pytest.raises(ValueError, match="layers: must name"):
+    with pytest.raises(ValueError, match=r"`layers` must name at least one layer, got \[\]"):
         attributes.layer_gradients(model, x, targets, layers=[])
-    with pytest.raises(TypeError, match="layers='02'"):
+    with pytest.raises(TypeError, match=r"`layers` must be a sequence of names, as \['02'\], got '02'"):
         attributes.layer_gradients(model, x, targets, layers="02")
 
 

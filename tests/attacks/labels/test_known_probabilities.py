@@ -163,11 +163,11 @@ def test_noise_leaves_no_wrong_label_at_its_confidence() -> None:
 def test_bad_probabilities_are_named() -> None:
     rows, probs, _, gradient = _gaussian(4, 6, 9)
     for value, message in [
-        (probs + 1, r"known_probs\[0\]=.*must be in \[0, 1\]"),
+        (probs + 1, r"`known_probs\[0\]` must be in \[0, 1\], got 1.6148"),
         (probs[:3], r"`known_probs` must have shape \(4,\) or \(4, 'K'\) to match activations, got \(3,\)"),
         (np.full((4, 2), 0.5), r"`known_probs` must have as many classes as the gradient has weight vectors, 1, got 2"),
         (True, "`known_probs=True` is allowed only with labels.KnownModel"),
-        (probs * np.nan, r"known_probs\[0\]=nan"),
+        (probs * np.nan, r"`known_probs\[0\]` must be finite, got nan"),
     ]:
         with pytest.raises(ValueError, match=message):
             labels.last_layer(rows, gradient, known_probs=value)
@@ -260,11 +260,11 @@ def test_bad_clipping_is_named() -> None:
         labels.Clipping(grad_norms=np.ones((2, 4)))  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="max_grad_norm"):
         labels.Clipping(clip_slack=1e-6)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="clipping is a float: must be a Clipping"):
+    with pytest.raises(TypeError, match="`clipping` must be of type Clipping, got float"):
         labels.last_layer(rows, gradient, known_probs=probs, clipping=1.0)  # type: ignore[arg-type]
     for arguments, message in [
-        ({"max_grad_norm": 0.0}, "max_grad_norm=0"),
-        ({"max_grad_norm": 1.0, "clip_slack": -1.0}, "clip_slack=-1"),
+        ({"max_grad_norm": 0.0}, r"`max_grad_norm` must be above 0, got 0.0"),
+        ({"max_grad_norm": 1.0, "clip_slack": -1.0}, r"`clip_slack` must be at least 0, got -1.0"),
         (
             {"max_grad_norm": 1.0, "grad_norms": np.ones(4)},
             r"`grad_norms` must have shape \(2, 4\), joint norms under both labels, got \(4,\)",

@@ -143,25 +143,28 @@ def test_bad_input_is_named() -> None:
         ),
         (lambda: labels.last_layer(a[0], g), r"`activations` must have shape \(N, .*got \(4,\)"),
         (lambda: labels.last_layer(a[:0], g), r"`activations` must have shape \(N, .*got \(0, 4\)"),
-        (lambda: labels.last_layer(a * np.nan, g), r"activations\[0, 0\]=nan: must be finite"),
-        (lambda: labels.last_layer(a, g * np.inf), r"gradient\[0\]=inf"),
+        (lambda: labels.last_layer(a * np.nan, g), r"`activations\[0, 0\]` must be finite, got nan"),
+        (lambda: labels.last_layer(a, g * np.inf), r"`gradient\[0\]` must be finite, got inf"),
         (lambda: labels.last_layer(torch.ones(3, 4, requires_grad=True), g), r"activations.*detach"),
         (lambda: labels.last_layer(labels.KnownModel([], a), g), "`model` must hold at least one module"),
-        (lambda: labels.last_layer(a, labels.WeightDifference(g, labels.SGD(0))), "lr=0"),
+        (lambda: labels.last_layer(a, labels.WeightDifference(g, labels.SGD(0))), "`lr` must be above 0, got 0"),
         (lambda: labels.last_layer(a, step(weights=g[:2])), r"`weights` must have the difference's .*got \(2,\)"),
-        (lambda: labels.last_layer(a, observed(g, reduction="none")), "reduction='none'"),  # type: ignore[arg-type]
+        (
+            lambda: labels.last_layer(a, observed(g, reduction="none")),
+            "`reduction` must be 'mean' or 'sum', got 'none'",
+        ),  # type: ignore[arg-type]
         (
             lambda: labels.last_layer(a, observed(g, reduction="sum", batch_size=3)),
             r"`batch_size=3` is allowed only with reduction='mean'; a sum is not divided",
         ),
-        (lambda: labels.last_layer(a, observed(g, batch_size=0)), "batch_size=0"),
-        (lambda: step(batch_size=0), "batch_size=0"),
-        (lambda: labels.Noise(-1), "std=-1"),
+        (lambda: labels.last_layer(a, observed(g, batch_size=0)), "`batch_size` must be above 0, got 0"),
+        (lambda: step(batch_size=0), "`batch_size` must be above 0, got 0"),
+        (lambda: labels.Noise(-1), "`std` must be at least 0, got -1"),
         (lambda: labels.Noise(1), "`confidence` must be given"),
         (lambda: labels.Noise(0, confidence=0.9), "`confidence` is allowed only with std > 0"),
-        (lambda: labels.Noise(1, confidence=1), "confidence=1"),
-        (lambda: labels.Precision(unit_roundoff=0), "unit_roundoff=0"),
-        (lambda: labels.Precision(rcond=1), "rcond=1"),
+        (lambda: labels.Noise(1, confidence=1), r"`confidence` must be in \(0, 1 - 1e-12\], got 1"),
+        (lambda: labels.Precision(unit_roundoff=0), r"`unit_roundoff` must be in \(0, 1\), got 0"),
+        (lambda: labels.Precision(rcond=1), r"`rcond` must be in \[0, 1\), got 1"),
         (
             lambda: labels.last_layer(a, observed(g, bias_gradient=np.ones(2))),
             r"`bias_gradient` must hold one value per weight vector, 1 in all, got shape \(2,\)",
@@ -184,8 +187,8 @@ def test_bad_input_is_named() -> None:
         (lambda: observed(g, bias_difference=0.1), "bias_difference"),  # type: ignore[call-arg]
         (lambda: step(bias_gradient=1.0), "bias_gradient"),
         (lambda: step(momentum=0.9), "momentum"),
-        (lambda: labels.last_layer(a, g, noise=0.1), "noise is a float: must be a Noise"),  # type: ignore[arg-type]
-        (lambda: labels.last_layer(a, g, precision=1e-3), "precision is a float"),  # type: ignore[arg-type]
+        (lambda: labels.last_layer(a, g, noise=0.1), "`noise` must be of type Noise, got float"),  # type: ignore[arg-type]
+        (lambda: labels.last_layer(a, g, precision=1e-3), "`precision` must be of type Precision, got float"),  # type: ignore[arg-type]
     ]
     for call, message in wrong:
         with pytest.raises(TypeError, match=message):

@@ -173,11 +173,11 @@ def test_bad_input_of_the_hidden_layer_is_named() -> None:
     ok = {"knowledge": layer, "observation": g, "positive_ratio": 0.2}
     for change, message in [
         ({"positive_ratio": 0.5}, "`positive_ratio` must differ from 0.5"),
-        ({"positive_ratio": 1.5}, "positive_ratio=1.5"),
+        ({"positive_ratio": 1.5}, r"`positive_ratio` must be in \(0, 1\), got 1.5"),
         ({"observation": np.ones((3, 4))}, r"`gradient` must be of the layer's 2 neurons, got 3"),
-        ({"neurons": 2}, "neurons=2"),
+        ({"neurons": 2}, r"`neurons` must be in \[0, 1\], got 2"),
         ({"neurons": []}, "`neurons` must name"),
-        ({"knowledge": labels.KnownModel([torch.nn.Linear(4, 2)], a)}, "model: is a list; several steps are for last_"),
+        ({"knowledge": labels.KnownModel([torch.nn.Linear(4, 2)], a)}, "`model` must be one module, got a list"),
     ]:
         with pytest.raises(ValueError, match=message):
             labels.second_last_layer(**{**ok, **change})
@@ -286,10 +286,13 @@ def test_what_malicious_input_refuses() -> None:
     for arguments, message in [
         ({"model": tanh, "batch_size": 23}, r"`batch_size` must be at most p1 - p2 = 30 - 8 = 22, got 23"),
         ({"model": _net(30, 8, torch.nn.ReLU, torch.float32), "batch_size": 5}, "derivative .* is 0 on an interval"),
-        ({"weights": np.ones((2, 9)), "activation": torch.relu, "batch_size": 5}, "derivative is 0 on an interval"),
+        (
+            {"weights": np.ones((2, 9)), "activation": torch.relu, "batch_size": 5},
+            "`activation` must be strictly monotone, as tanh,",
+        ),
         ({"weights": np.ones((2, 9)), "batch_size": 5}, "`activation` must be given"),
-        ({"batch_size": 5}, "model, weights: give exactly one"),
-        ({"model": tanh, "batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 5}, "exactly one of `model` and `weights` must be given"),
+        ({"model": tanh, "batch_size": 0}, "`batch_size` must be at least 1, got 0"),
         (
             {"model": tanh, "batch_size": 5, "bias": np.ones(8)},
             "`bias` and `activation` are allowed only with weights=",

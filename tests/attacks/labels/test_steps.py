@@ -79,17 +79,20 @@ def test_other_optimisers_are_refused() -> None:
             labels.last_layer(known, labels.WeightDifference(np.ones(40), optimizer))
     for optimizer, message in [
         (torch.optim.SGD(parameters, lr=0.1, momentum=0.9), "`momentum_buffer` must be given"),
-        (torch.optim.SGD(parameters, lr=0.1, maximize=True), "maximize=True"),
-        (torch.optim.SGD([{"params": parameters[:1], "lr": 1.0}, {"params": parameters[1:]}], lr=0.1), "groups differ"),
+        (torch.optim.SGD(parameters, lr=0.1, maximize=True), "`optimizer` must have maximize=False, got True"),
+        (
+            torch.optim.SGD([{"params": parameters[:1], "lr": 1.0}, {"params": parameters[1:]}], lr=0.1),
+            "`optimizer` must have the same lr, momentum,",
+        ),
     ]:
         with pytest.raises(ValueError, match=message):
             labels.last_layer(known, labels.WeightDifference(np.ones(40), optimizer))
     for settings, message in [
-        ({"lr": 0}, "lr=0"),
-        ({"lr": 1, "momentum": -1}, "momentum=-1"),
-        ({"lr": 1, "dampening": 1}, "dampening=1"),
-        ({"lr": 1, "weight_decay": -0.1}, r"weight_decay=-0\.1"),
-        ({"lr": 1, "nesterov": True}, "nesterov=True: needs"),
+        ({"lr": 0}, "`lr` must be above 0, got 0"),
+        ({"lr": 1, "momentum": -1}, "`momentum` must be at least 0, got -1"),
+        ({"lr": 1, "dampening": 1}, r"`dampening` must be in \[0, 1\), got 1"),
+        ({"lr": 1, "weight_decay": -0.1}, r"`weight_decay` must be at least 0, got -0.1"),
+        ({"lr": 1, "nesterov": True}, "`nesterov=True` needs momentum > 0 and dampening=0"),
         ({"lr": 1, "momentum_buffer": np.ones(4)}, "`momentum_buffer` is allowed only with momentum"),
         ({"lr": 1, "momentum": 0.9, "momentum_buffer": "zero"}, "must be an array or 'first'"),
     ]:
@@ -210,10 +213,16 @@ def test_general_names_bad_input() -> None:
             lambda: labels.general(rows, np.ones(4), parameters="w"),
             "`parameters` is allowed only with labels.KnownModel",
         ),
-        (lambda: labels.general(known, np.ones(4), parameters="w"), "'w' is not a parameter"),
-        (lambda: labels.general(known, np.ones(4), parameters="0.weight"), "of shape .40, 10."),
-        (lambda: labels.general(known, {"0.weight": np.ones(4)}), "parameter '0.bias' is missing"),
-        (lambda: labels.general(labels.KnownModel([model], x), np.ones(4)), "model: is a list"),
+        (
+            lambda: labels.general(known, np.ones(4), parameters="w"),
+            r"`parameters` must be some of the model's,.*, got 'w'",
+        ),
+        (
+            lambda: labels.general(known, np.ones(4), parameters="0.weight"),
+            r"`gradient` must have shape \(40, 10\) for.*, got \(4,\)",
+        ),
+        (lambda: labels.general(known, {"0.weight": np.ones(4)}), r"`gradient` must hold the parameter '0.bias'"),
+        (lambda: labels.general(labels.KnownModel([model], x), np.ones(4)), "`model` must be one module, got a list"),
         (
             lambda: labels.general(labels.KnownModel(deep, x), np.ones(4)),
             r"`model` must return one or K logits per row, got shape \(20, 8, 5\) for 20 rows",
@@ -293,7 +302,7 @@ def test_idlg_and_gradient_norm() -> None:
             r"`bias_gradients` must have shape \(40, 4\) to match gradients, got \(3,\)",
         ),
         (lambda: labels.gradient_norm(np.ones(3), positive_ratio=0.1), r"`gradients` must have shape \(N, \.\.\.\)"),
-        (lambda: labels.gradient_norm(flat, positive_ratio=0), "positive_ratio=0"),
+        (lambda: labels.gradient_norm(flat, positive_ratio=0), r"`positive_ratio` must be in \(0, 1\), got 0"),
         (lambda: labels.idlg(gradients * np.nan), "must be finite"),
     ]:
         with pytest.raises(ValueError, match=message):

@@ -118,9 +118,9 @@ def test_bad_ensembles_are_named(change: dict, message: str) -> None:
 
 
 def test_bad_canaries_are_named() -> None:
-    with pytest.raises(ValueError, match="count=0"):
+    with pytest.raises(ValueError, match="`count` must be at least 1, got 0"):
         membership.canaries(_ROWS, 3, count=0, seed=0)
-    with pytest.raises(ValueError, match="classes=1"):
+    with pytest.raises(ValueError, match="`classes` must be at least 2, got 1"):
         membership.canaries(_ROWS, 1, count=1, seed=0)
     with pytest.raises(ValueError, match=r"`features` must have shape \(rows, inputs\), at least 1 each, got \(12,\)"):
         membership.canaries(_ROWS[0], 3, count=1, seed=0)

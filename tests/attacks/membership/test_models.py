@@ -109,7 +109,7 @@ def test_bad_input_is_named():
         membership.loss_threshold(np.ones(3), threshold=1.0)
     with pytest.raises(ValueError, match=r"`threshold` must be a number or have shape \(3,\), got shape \(2,\)"):
         membership.loss_threshold(np.ones((3, 2)), threshold=np.ones(2))
-    with pytest.raises(ValueError, match="row 0 is in 0 reference models"):
+    with pytest.raises(ValueError, match=r"`reference_included` must have each row in and.*, got row 0 in 0"):
         membership.likelihood_ratio(np.ones((1, 2)), np.ones((3, 2)), np.zeros((3, 2), bool))
     with pytest.raises(
         ValueError,
@@ -120,7 +120,7 @@ def test_bad_input_is_named():
         membership.guess(np.ones((1, 2)), share=0)
     with pytest.raises(ValueError, match=r"`included` must be bool of shape \(1, 2\), got bool of shape \(3,\)"):
         membership.guess(np.ones((1, 2))).tally(np.ones(3, bool))
-    with pytest.raises(ValueError, match="runs=0"):
+    with pytest.raises(ValueError, match="`runs` must be at least 1, got 0"):
         membership.play(_ensemble(), X, Y, runs=0)
     assert attacks.membership is membership
 
@@ -128,9 +128,9 @@ def test_bad_input_is_named():
 def test_one_reference_of_each_kind_tells_no_spread():
     """Its deviation came out as 0, and the score as ±10¹² by chance."""
     losses, coins = np.random.default_rng(0).random((3, 4)), np.arange(4) % 2 == 0
-    with pytest.raises(ValueError, match=r"every row is in only one reference model, which shows no spread"):
+    with pytest.raises(ValueError, match="`reference_included` must have a row in two reference models,"):
         membership.likelihood_ratio(losses, losses[:2], np.array([coins, ~coins]))
-    with pytest.raises(ValueError, match=r"reference_included: every row is out of only one reference model,"):
+    with pytest.raises(ValueError, match="`reference_included` must have a row out of two reference"):
         membership.likelihood_ratio(losses, losses, np.array([coins, ~coins, np.ones(4, bool)]))
     there = np.array([coins, ~coins, coins])
     assert np.isfinite(membership.likelihood_ratio(losses, losses, there)).all()
@@ -145,6 +145,6 @@ def test_a_share_is_not_rounded_down_by_its_last_bit():
 
 def test_tensors_that_require_grad_are_named():
     losses = torch.ones(2, 3, requires_grad=True)
-    with pytest.raises(ValueError, match="losses: requires grad"):
+    with pytest.raises(ValueError, match=r"`losses` must not require grad: pass losses.detach\(\)"):
         membership.loss_threshold(losses, threshold=1.0)
     np.testing.assert_array_equal(membership.loss_threshold(losses.detach().bfloat16(), threshold=1.0), 0)

@@ -149,7 +149,7 @@ def test_an_image_is_recovered_through_a_frozen_extractor() -> None:
         attacks.gradient(_run()[0], embedding=through)
     with pytest.raises(TypeError, match="shape"):
         attacks.FrozenEmbedding(extractor)
-    with pytest.raises(TypeError, match="embedding is a Sequential: must be a FrozenEmbedding"):
+    with pytest.raises(TypeError, match="`embedding` must be of type FrozenEmbedding, got Sequential"):
         attacks.gradient(_run()[0], embedding=extractor)
 
 
@@ -180,16 +180,16 @@ def test_results_do_not_depend_on_company_threads_or_workers() -> None:
         ({"labels": [0]}, ValueError, r"`labels` must have shape \(runs=2,\), got \(1,\)"),
         ({"labels": [0, 4]}, ValueError, r"`labels` must lie in \[0, 3\], got values in \[0, 4\]"),
         ({"labels": [0.0, 1.0]}, TypeError, "`labels` must be of an integer type, got float64"),
-        ({"l1_weight": -1}, ValueError, "l1_weight=-1"),
+        ({"l1_weight": -1}, ValueError, "`l1_weight` must be at least 0, got -1"),
         ({"box": (1.0, 1.0)}, ValueError, r"`box` must have low below high, got \(1\.0, 1\.0\)"),
         ({"box": (0.0, np.inf)}, ValueError, r"`box` must hold numbers below 1e30 in magnitude, got \(0\.0, inf\)"),
-        ({"descent": 5}, TypeError, "descent is a int: must be a Descent"),
+        ({"descent": 5}, TypeError, "`descent` must be of type Descent, got int"),
         (
             {"execution": dpsgd.Execution(checkpoint="x")},
             ValueError,
             r"`execution\.checkpoint` must be None for attacks\.gradient, got 'x'",
         ),
-        ({"execution": 2}, TypeError, "execution is a int"),
+        ({"execution": 2}, TypeError, "`execution` must be of type Execution, got int"),
     ],
 )
 def test_errors(change, error, message) -> None:
@@ -199,9 +199,9 @@ def test_errors(change, error, message) -> None:
 
 
 def test_bad_descents_are_named() -> None:
-    for change in ({"iterations": 0}, {"restarts": 0}, {"learning_rate": 0}):
-        with pytest.raises(ValueError, match=f"{next(iter(change))}=0"):
-            attacks.Descent(**change)
+    for name, least in (("iterations", "at least 1"), ("restarts", "at least 1"), ("learning_rate", "above 0")):
+        with pytest.raises(ValueError, match=f"`{name}` must be {least}, got 0"):
+            attacks.Descent(**{name: 0})
     run, _, labels = _run()
     with pytest.raises(ValueError, match="restarts="):
         attacks.gradient(run, labels, descent=attacks.Descent(restarts=10**13))
@@ -275,9 +275,9 @@ def test_a_callers_worker_keeps_its_torch_threads() -> None:
 
 def test_what_is_not_a_network_or_shape_is_named() -> None:
     run, _, labels = _run()
-    with pytest.raises(TypeError, match="module is a function"):
+    with pytest.raises(TypeError, match="`module` must be of type Module, got function"):
         attacks.FrozenEmbedding(lambda x: x, (7,))
-    with pytest.raises(TypeError, match="shape=7"):
+    with pytest.raises(TypeError, match="`shape` must be a sequence of integers, got 7"):
         attacks.FrozenEmbedding(torch.nn.Identity(), 7)
     with pytest.raises(ValueError, match=r"`embedding` must take inputs of shape \(7,\): "):
         attacks.gradient(run, labels, embedding=attacks.FrozenEmbedding(torch.nn.Linear(5, 36), (7,)))

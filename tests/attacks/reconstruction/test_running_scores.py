@@ -123,15 +123,15 @@ def test_the_likelihood_attack_is_the_best_and_its_posterior_is_calibrated() -> 
         (
             {"noise_multiplier": None},
             ValueError,
-            r"`noise_multiplier` must be in \(0, inf\) for method='likelihood', got None",
+            "`noise_multiplier` must be above 0 and finite for method='likelihood', got None",
         ),
         (
             {"noise_multiplier": 0},
             ValueError,
-            r"`noise_multiplier` must be in \(0, inf\) for method='likelihood', got 0\.0",
+            r"`noise_multiplier` must be above 0 and finite for method='likelihood', got 0.0",
         ),
         ({"prior": [1.0]}, ValueError, r"`prior` must give one probability to each of 5 candidates, got shape \(1,\)"),
-        ({"prior": [0.5, 0.5, 0.5, -0.5, 0]}, ValueError, r"prior\[3\]=-0.5: must be in \[0, 1\]"),
+        ({"prior": [0.5, 0.5, 0.5, -0.5, 0]}, ValueError, r"`prior\[3\]` must be in \[0, 1\], got -0.5"),
         ({"prior": [0.2, 0.2, 0.2, 0.2, 0.1]}, ValueError, r"`prior` must sum to 1, got 0\.9"),
         (
             {"prior": [0.2] * 5, "method": "top"},

@@ -92,15 +92,15 @@ def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_surv
         (
             lambda: attacks.reconstructor([["a"]], [[1.0]]),
             TypeError,
-            "parameters: must be an array of real numbers, not of <U1",
+            "`parameters` must be an array of real numbers, got <U1",
         ),
         (
             lambda: attacks.reconstructor(np.full((3, 2), np.nan), np.zeros((3, 2))),
             ValueError,
             r"`parameters` must be finite",
         ),
-        (lambda: attacks.ReconstructorTraining(epochs=0), ValueError, "epochs=0"),
-        (lambda: attacks.ReconstructorTraining(held_out=1), ValueError, "held_out=1"),
+        (lambda: attacks.ReconstructorTraining(epochs=0), ValueError, "`epochs` must be at least 1, got 0"),
+        (lambda: attacks.ReconstructorTraining(held_out=1), ValueError, r"`held_out` must be in \[0, 1\), got 1"),
         (lambda: attacks.ReconstructorTraining(epochs=10**13), ValueError, "epochs="),
         (
             lambda: attacks.reconstructor(
@@ -119,7 +119,11 @@ def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_surv
             ValueError,
             "`box` must hold numbers below 1e30",
         ),
-        (lambda: attacks.reconstructor(np.ones((3, 2)), np.ones((3, 2)), training=4), TypeError, "training is a int"),
+        (
+            lambda: attacks.reconstructor(np.ones((3, 2)), np.ones((3, 2)), training=4),
+            TypeError,
+            "`training` must be of type ReconstructorTraining, got int",
+        ),
         (
             lambda: attacks.shadow_models(_ensemble(1), KNOWN.features, KNOWN.labels, np.zeros((2, 64)), [0]),
             ValueError,
@@ -141,7 +145,7 @@ def test_arrays_backwards_and_read_only_are_read_as_they_are() -> None:
     back = attacks.reconstructor(releases[::-1], points[::-1], **settings)
     np.testing.assert_array_equal(back.weights, straight.weights)
     np.testing.assert_array_equal(back.reconstruct(releases[::-1]), straight.reconstruct(releases[::-1].copy()))
-    with pytest.raises(ValueError, match="parameters: requires grad"):
+    with pytest.raises(ValueError, match=r"`parameters` must not require grad: pass parameters.detach\(\)"):
         attacks.reconstructor(torch.ones(4, 3, requires_grad=True), points[:4], **settings)
-    with pytest.raises(ValueError, match="schema is None"):
+    with pytest.raises(ValueError, match=r"`schema` must be 'leakcore.reconstructor/1', got None"):
         attacks.Reconstructor.from_dict({})

@@ -103,10 +103,10 @@ def test_the_interval_covers() -> None:
             lambda: attacks.pixels_within([[1.0]], [[1.0, 2]]),
             r"`originals` must have the shape of `reconstructions`, \(1, 1\), got \(1, 2\)",
         ),
-        (lambda: attacks.pixels_within([[1.0]], [[1.0]], tolerance=0), "tolerance=0"),
-        (lambda: attacks.pixel_success([[1.0]], [[1.0]], fraction=2), "fraction=2"),
+        (lambda: attacks.pixels_within([[1.0]], [[1.0]], tolerance=0), "`tolerance` must be above 0, got 0"),
+        (lambda: attacks.pixel_success([[1.0]], [[1.0]], fraction=2), r"`fraction` must be in \[0, 1\], got 2"),
         (lambda: attacks.nearest_neighbour_mse([[1.0]]), "at least two rows"),
-        (lambda: attacks.mean_squared_error([[np.nan]], [[1.0]]), r"reconstructions\[0, 0\]=nan"),
+        (lambda: attacks.mean_squared_error([[np.nan]], [[1.0]]), r"`reconstructions\[0, 0\]` must be finite, got nan"),
     ],
 )
 def test_bad_input(call, message) -> None:

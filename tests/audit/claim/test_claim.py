@@ -47,10 +47,10 @@ def _claim(**sections: dict[str, Any]) -> Any:
             {"data": {"nam": 1}},
             r"data.nam=1: no such key; there are name, num_rows, path, features \(did you mean name\?\)",
         ),
-        ({"data": {"name": "cats"}}, "data.name='cats'"),
+        ({"data": {"name": "cats"}}, r"`data.name` must be 'digits', 'breast-cancer',.*, got 'cats'"),
         ({"data": {"num_rows": 10**6}}, "data.num_rows=1000000: digits has 1438"),
-        ({"model": {"hidden": [0]}}, r"model.hidden\[0\]=0"),
-        ({"mechanism": {"noise_multiplier": -1}}, "mechanism.noise_multiplier=-1"),
+        ({"model": {"hidden": [0]}}, r"`model.hidden\[0\]` must be at least 1, got 0"),
+        ({"mechanism": {"noise_multiplier": -1}}, r"`mechanism.noise_multiplier` must be at least 0, got -1"),
         ({"mechanism": {"sample_rate": 0.5, "batch_size": 10}}, "shuffled or Poisson batches, not both"),
         ({"mechanism": {"batch_size": 500}}, "mechanism.batch_size=500: must be at most the 200"),
         ({"claim": {"epsilon": None}}, "mechanism.noise_multiplier, claim.epsilon: give one"),
@@ -63,12 +63,12 @@ def _claim(**sections: dict[str, Any]) -> Any:
         ({"audit": {"contrast": True, "attack": "backdoor"}}, "audit.contrast=true: puts rows of D₀"),
         ({"audit": {"attack": "one-run", "adjacency": "replace"}}, "one-run is add-remove"),
         ({"audit": {"attack": "one-run"}, "mechanism": {"batch_size": 50}}, "mechanism.batch_size: shuffled batches"),
-        ({"audit": {"canaries": 1}}, "audit.canaries=1"),
+        ({"audit": {"canaries": 1}}, r"`audit.canaries` must be at least 2, got 1"),
         ({"audit": {"canaries": 2, "seed": 1, "attack": "one-run"}}, "audit.canaries=2: all their coins fell on one"),
         ({"audit": {"trials": 3, "attack": "membership"}}, "audit.trials=3: the likelihood ratio needs models with"),
         ({"data": {"features": "frozen"}}, "data.features='frozen': goes with data.name='cifar10', not 'digits'"),
         ({"audit": {"attack": "backdoor"}, "data": {"name": "breast-cancer"}}, "needs images, breast-cancer has none"),
-        ({"fault": {"clip": "never"}}, "fault.clip='never'"),
+        ({"fault": {"clip": "never"}}, r"`fault.clip` must be 'sample' or 'batch', got 'never'"),
     ],
 )
 def test_bad_input_is_named(sections: dict[str, Any], message: str) -> None:
@@ -95,7 +95,7 @@ def test_the_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
     assert "cannot be read" in done.output
     done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--num-candidates", "3"])
     assert done.exit_code == 2
-    assert "--num-candidates does not go with" in done.output
+    assert "`--num-candidates` is not allowed with" in done.output
 
 
 def test_options_stand_for_keys_of_the_file(tmp_path: Path) -> None:

@@ -9,17 +9,17 @@ from leakcore.audit.hyperparameters.config import AuditConfig
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("delta", 0.0, r"delta=0.0: must be in \(0, 1\)"),
-        ("epsilon", -1.0, r"epsilon=-1.0: must be in \(0, inf\)"),
-        ("sample_rate", 1.5, r"sample_rate=1.5: must be in \[0, 1\]"),
+        ("delta", 0.0, r"`delta` must be in \(0, 1\), got 0.0"),
+        ("epsilon", -1.0, r"`epsilon` must be above 0, got -1.0"),
+        ("sample_rate", 1.5, r"`sample_rate` must be in \[0, 1\], got 1.5"),
         ("sample_rate", 0, r"sample_rate=0: must be in \(0, 1\]"),
-        ("steps", 0, r"steps=0: must be an integer in \[1, 16777215\]"),
-        ("max_grad_norm", 0.0, r"max_grad_norm=0.0: must be in \(0, inf\)"),
-        ("sweep", (1.0, 0.0), r"sweep=0.0: must be in \(0, inf\)"),
-        ("num_candidates", 1, r"num_candidates=1: must be an integer in \[2, inf\]"),
-        ("runs", 0, r"runs=0: must be an integer in \[1, inf\]"),
-        ("confidence", 1.0, r"confidence=1.0: must be in \(0, 1"),
-        ("seed", -1, r"seed=-1: must be an integer"),
+        ("steps", 0, r"`steps` must be in \[1, 16777215\], got 0"),
+        ("max_grad_norm", 0.0, r"`max_grad_norm` must be above 0, got 0.0"),
+        ("sweep", (1.0, 0.0), r"`sweep` must be above 0, got 0.0"),
+        ("num_candidates", 1, "`num_candidates` must be at least 2, got 1"),
+        ("runs", 0, "`runs` must be at least 1, got 0"),
+        ("confidence", 1.0, r"`confidence` must be in \(0, 1 - 1e-12\], got 1.0"),
+        ("seed", -1, r"`seed` must be in \[0, 18446744073709551615\], got -1"),
     ],
 )
 def test_bad_fields_are_named(field: str, value: object, message: str) -> None:

@@ -35,11 +35,11 @@ def test_a_defence_is_kept_as_it_is_spelt() -> None:
         ("local-steps:2,0.5", {}, "learning_rate=1"),
         ("prune:0.5", {"sample_rate": 0.5}, "only with sample_rate=1"),
         ("dropout:0.5", {"hidden": ()}, "no hidden units"),
-        ("shrink:1", {}, "no such defence; there are local-steps"),
+        ("shrink:1", {}, r"`defense` must begin with one of local-steps, dropout,.*, got 'shrink:1'"),
         ("prune", {}, "keep_fraction is missing"),
         ("prune:x", {}, "is not a number"),
         ("prune:1,2", {}, "is superfluous"),
-        ("", {}, "no such defence"),
+        ("", {}, r"`defense` must begin with one of local-steps, dropout, clip-samples, dp-sgd,.*, got ''"),
         (Compose(), {}, "holds no defence"),
     ],
 )
@@ -51,7 +51,7 @@ def test_what_it_cannot_take_is_refused_before_any_work(defense: Any, more: dict
 def test_wrong_types_are_named() -> None:
     with pytest.raises(TypeError, match=r"`defense` must be a leakcore\.defenses\.Defense, got float"):
         audit.AuditConfig(**SMALL, defense=0.1)
-    with pytest.raises(TypeError, match="defense=3"):
+    with pytest.raises(TypeError, match=r"`defense` must be text, such as 'prune:0.1 \+ laplace:0.5', got 3"):
         defenses.parse(3)  # type: ignore[arg-type]
 
 

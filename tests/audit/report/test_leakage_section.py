@@ -56,7 +56,7 @@ def test_the_report_on_a_recorded_run_says_where_it_sits(measures: leakage.Leaka
     assert html.count("<svg") == 2
     assert "latent:" in text
     assert report.passed == audit.from_trace(_trace()).passed
-    with pytest.raises(ValueError, match="key='layers'"):
+    with pytest.raises(ValueError, match="`key` must differ from the report's parts and fields, got 'layers'"):
         report.with_parts(audit.where_it_sits(measures))
 
 
@@ -94,5 +94,5 @@ def test_only_whole_intervals_above_every_permutation_count(measures: leakage.Le
 
 
 def test_anything_else_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"measures=dict: must be what leakage.by_layer returns"):
+    with pytest.raises(TypeError, match=r"`measures` must be what leakage.by_layer returns, got dict"):
         audit.where_it_sits({})  # type: ignore[arg-type]

@@ -58,13 +58,25 @@ def test_csv_with_one_row_per_score_and_with_two_columns(tmp_path: Path) -> None
     [
         ({"a": INSIDE, "b": OUTSIDE}, {}, "its names are a, b: no layout that is recognised; say which hold what"),
         ({"members": INSIDE, "non_members": OUTSIDE, "scores": BOTH, "memberships": LABELS}, {}, "Say which"),
-        ({"a": INSIDE, "b": OUTSIDE}, {"members": "a"}, "give members and non_members, or values and labels"),
+        ({"a": INSIDE, "b": OUTSIDE}, {"members": "a"}, r"`members` and `non_members` must be.*, got 'a' and None"),
         ({"a": INSIDE, "b": OUTSIDE}, {"members": "a", "non_members": "c"}, "holds no 'c'; there are a, b"),
-        ({"members": INSIDE[:, None], "non_members": OUTSIDE}, {}, r"members has shape \(300, 1\): must be one number"),
-        ({"scores": BOTH, "memberships": LABELS[1:]}, {}, "scores has 580 entries, memberships 579"),
-        ({"scores": BOTH, "memberships": LABELS + 1}, {}, "memberships holds 2: must be 0 or 1"),
+        (
+            {"members": INSIDE[:, None], "non_members": OUTSIDE},
+            {},
+            r"`members` must be one number per row, \(n,\), got shape \(300, 1\)",
+        ),
+        (
+            {"scores": BOTH, "memberships": LABELS[1:]},
+            {},
+            "`scores` and `memberships` must have equally many entries, got 580 and 579",
+        ),
+        ({"scores": BOTH, "memberships": LABELS + 1}, {}, "`memberships` must be 0 or 1, 1 for a member, got 2"),
         ({"scores": BOTH, "memberships": LABELS | True}, {}, "holds no scores of non-members"),
-        ({"members": INSIDE, "non_members": np.array(["a"])}, {}, "must be numbers; objects are never unpickled"),
+        (
+            {"members": INSIDE, "non_members": np.array(["a"])},
+            {},
+            "non_members is of type <U1, and only numbers are read: objects are never unpickled",
+        ),
         ({"members": INSIDE, "non_members": INSIDE + 1j}, {}, "is of type complex128"),
     ],
 )
@@ -85,7 +97,7 @@ def test_a_number_that_is_none_is_named_where_it_stands(tmp_path: Path) -> None:
     scores = BOTH.copy()
     scores[7] = np.nan
     np.savez(tmp_path / "s.npz", scores=scores, memberships=LABELS)
-    with pytest.raises(ValueError, match=r"s\.npz: scores\[7\]=nan: must be a number"):
+    with pytest.raises(ValueError, match=r"s\.npz: `scores\[7\]` must be a number, got nan"):
         audit.from_scores(tmp_path / "s.npz", adjacency="add-remove")
 
 
@@ -147,10 +159,10 @@ def test_a_damaged_file_is_refused_or_says_what_it_says(seed: int, tmp_path: Pat
     ("text", "message"),
     [
         ("", "is empty"),
-        ("score,member\nx,1\n", "line 2: score='x': must be a number"),
-        ("score,member\n1,maybe\n", "line 2: member='maybe': must be 0 or 1"),
-        ("score,member\n1\n", "line 2: member='': must be 0 or 1"),
-        ("score,member\nnan,1\n", "line 2: score='nan': must be a number"),
+        ("score,member\nx,1\n", "line 2: `score` must be a number, got 'x'"),
+        ("score,member\n1,maybe\n", r"line 2: `member` must be 0 or 1 \(or .*\), got 'maybe'"),
+        ("score,member\n1\n", r"line 2: `member` must be 0 or 1 \(or .*\), got ''"),
+        ("score,member\nnan,1\n", "line 2: `score` must be a number, got 'nan'"),
         ("score,member\n1,1\n", "holds no scores of non-members"),
     ],
 )
@@ -166,14 +178,14 @@ def test_who_scores_higher_is_said_where_the_file_is_read(tmp_path: Path) -> Non
     report, plain = (audit.from_scores(*scores, coins=True) for scores in ((read,), (INSIDE, OUTSIDE)))
     assert (report.higher, plain.higher) == ("non-members", "members")
     assert (report.area.value, report.epsilon.value) == (plain.area.value, plain.epsilon.value)
-    with pytest.raises(ValueError, match="higher='nobody'"):
+    with pytest.raises(ValueError, match="`higher` must be 'members' or 'non-members', got 'nobody'"):
         audit.read_scores(tmp_path / "s.npz", higher="nobody")
 
 
 def test_files_of_no_known_kind_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"must end in \.npz or \.csv; pickled results are never loaded"):
+    with pytest.raises(ValueError, match=r"`scores` must end in .npz or .csv, got .*x.pkl"):
         audit.read_scores(tmp_path / "x.pkl")
     for name in ("x.npz", "x.csv"):
-        with pytest.raises(ValueError, match="no such file"):
+        with pytest.raises(ValueError, match=f"`scores` must be a file that exists, got .*{name}"):
             audit.read_scores(tmp_path / name)
     assert csv_file.LARGEST == 2**30

@@ -69,7 +69,7 @@ def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_compared_with_it() ->
     assert plain.passed
     assert "the claim was not tested" in plain.word
     assert "prove nothing about ε" in plain.verdict()
-    with pytest.raises(ValueError, match="fail_above=1: this report proves no ε"):
+    with pytest.raises(ValueError, match="`fail_above` must be left out, got 1"):
         plain.with_limit(1.0)
     for how in ("coins", "retrained"):
         proved = audit.from_scores(INSIDE + 3, OUTSIDE, claimed_epsilon=0.1, **{how: True}, adjacency="add-remove")
@@ -91,7 +91,7 @@ def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_compared_with_it() ->
 
 
 def test_uneven_coins_are_not_believed() -> None:
-    with pytest.raises(ValueError, match=r"coins=True: 300 of 380 rows are members: fair coins do not do that"):
+    with pytest.raises(ValueError, match="`coins=True` needs fair coins, which do not make 300 of 380"):
         audit.from_scores(INSIDE, OUTSIDE[:80], coins=True)
 
 
@@ -207,24 +207,24 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
     for option, value in (("--k", "4"), ("--seed", "7")):
         alone = run(*names, option, value)
         assert alone.exit_code == 2
-        assert f"{option}={value}: only with retrained = true (--retrained)" in alone.stderr
+        assert f"`{option}={value}` is allowed only with retrained = true (--retrained)" in alone.stderr
     assert run(*names, "--retrained", "--seed", "7").exit_code == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"delta": 1.0}, ValueError, "delta=1.0"),
+        ({"delta": 1.0}, ValueError, r"`delta` must be in \[0, 1\), got 1.0"),
         ({"coins": True, "retrained": True}, ValueError, "not both"),
-        ({"adjacency": "both"}, ValueError, "adjacency='both'"),
-        ({"confidence": 0.0}, ValueError, "confidence=0.0"),
-        ({"claimed_epsilon": -1}, ValueError, "claimed_epsilon=-1"),
-        ({"members": [1.0, math.nan]}, ValueError, r"members\[1\]=nan: must be a number"),
-        ({"members": [1.0]}, ValueError, r"members.shape=\(1,\): must be one score per row, at least two"),
-        ({"coins": "no"}, TypeError, "coins='no': must be True or False"),
-        ({"retrained": 1}, TypeError, "retrained=1: must be True or False"),
+        ({"adjacency": "both"}, ValueError, "`adjacency` must be 'add-remove' or 'replace', got 'both'"),
+        ({"confidence": 0.0}, ValueError, r"`confidence` must be in \(0, 1 - 1e-12\], got 0.0"),
+        ({"claimed_epsilon": -1}, ValueError, "`claimed_epsilon` must be at least 0, got -1"),
+        ({"members": [1.0, math.nan]}, ValueError, r"`members\[1\]` must be a number, got nan"),
+        ({"members": [1.0]}, ValueError, r"`members` must be one score per row, at least two, got shape \(1,\)"),
+        ({"coins": "no"}, TypeError, "`coins` must be True or False, got 'no'"),
+        ({"retrained": 1}, TypeError, "`retrained` must be True or False, got 1"),
         ({"coins": True, "retrained": audit.Retrained(k=2)}, ValueError, "not both"),
-        ({"non_members": None}, TypeError, "non_members=None: give the scores of both"),
+        ({"non_members": None}, TypeError, r"`non_members` must be given, or the file that holds.*, got None"),
         ({"members": "x.pkl"}, TypeError, "the file holds them|must end in"),
     ],
 )
@@ -247,5 +247,5 @@ def test_scores_ask_for_the_adjacency_unless_coins_decided_who_is_a_member() -> 
 
 @pytest.mark.parametrize(("name", "value"), [("k", 0), ("k", 1.5), ("seed", -1), ("seed", "now")])
 def test_a_bad_design_is_refused_by_name(name: str, value: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match=f"^{name}={value!r}: must be"):
+    with pytest.raises((ValueError, TypeError), match=f"^`{name}` must be .*, got {value!r}$"):
         audit.Retrained(**{name: value})

@@ -188,16 +188,20 @@ def test_the_caller_may_say_how_many_steps_the_run_has() -> None:
 @pytest.mark.parametrize(
     ("trace", "steps", "message"),
     [
-        (part(), 20, r"steps=20: the trace knows that its run has 80; leave it out"),
-        (part(()), 80, r"steps=80: the trace knows that its run has 20"),
-        (COUNTED, 79, r"steps=79: the trace's run has at least 80; must be as many or more"),
-        (OLD, 19, r"steps=19: the trace's run has at least 20"),
-        (OLD, 0, "steps=0"),
-        (OLD, 2.5, "steps=2.5"),
-        (dataclasses.replace(OLD, noise_multiplier=np.linspace(4, 8, 20)), 80, r"steps=80: .* σ from 4 to 8, so that"),
-        (part(((0, 3.0, 0.3, 10**8),)), None, r"trace: its run has 100,000,020 steps of different settings"),
-        (part(((0, 8.0, 1.0, 10**12),)), None, r"trace: its run has 1,000,000,000,020 steps; bounds are computed for"),
-        (OLD, 10**10, r"steps=10000000000: must be an integer in \[1, 1000000000\]"),
+        (part(), 20, "`steps` must be left out, for the trace knows that its run has 80, got 20"),
+        (part(()), 80, "`steps` must be left out, for the trace knows that its run has 20, got 80"),
+        (COUNTED, 79, "`steps` must be at least 80, as many as the trace's run has, got 79"),
+        (OLD, 19, "`steps` must be at least 20, as many as the trace's run has, got 19"),
+        (OLD, 0, r"`steps` must be in \[1, 1000000000\], got 0"),
+        (OLD, 2.5, r"`steps` must be an integer, got 2.5"),
+        (
+            dataclasses.replace(OLD, noise_multiplier=np.linspace(4, 8, 20)),
+            80,
+            "`steps` must be left out where σ varies, got 80",
+        ),
+        (part(((0, 3.0, 0.3, 10**8),)), None, r"`trace` must be of a run of at most.*, got 100,000,020"),
+        (part(((0, 8.0, 1.0, 10**12),)), None, r"`trace` must be of a run of at most.*, got 1,000,000,000,020"),
+        (OLD, 10**10, r"`steps` must be in \[1, 1000000000\], got 10000000000"),
     ],
 )
 def test_steps_that_do_not_fit_are_refused(trace: Trace, steps: Any, message: str) -> None:
@@ -229,7 +233,7 @@ def test_the_commands_exit_codes(tmp_path: Path) -> None:
     assert run(*command, "--fail-above", 1, "--steps", 80).exit_code == 1
     wrong = run(*command, "--steps", 3)
     assert wrong.exit_code == 2
-    assert "steps=3" in wrong.stderr
+    assert "`--steps` must be at least 80, as many as the trace's run has, got 3" in wrong.stderr
 
 
 def test_a_file_that_knows_its_run_is_judged_whole(tmp_path: Path) -> None:
@@ -261,8 +265,8 @@ def test_several_files_are_one_run_in_the_command_and_its_config(tmp_path: Path)
     assert json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["epsilon"] == read["epsilon"]
     for arguments, message in (
         (options[2:] + options[:2], "traces[1] ("),
-        ([*options, "--trace", tmp_path / "none.npz"], "none.npz: no such file"),
-        ([*options, "--json", files[1]], "is also --trace (2)"),
+        ([*options, "--trace", tmp_path / "none.npz"], "none.npz'"),
+        ([*options, "--json", files[1]], "which is also --trace (2)"),
     ):
         refused = run(*arguments)
         assert refused.exit_code == 2, refused.output

@@ -106,7 +106,7 @@ def test_bad_input_is_named() -> None:
         bounds.epsilon_lower_bound_best({}, adjacency="replace")
     with pytest.raises(ValueError, match=r"audits\['a'\] scores_in"):
         bounds.epsilon_lower_bound_best({"a": (np.ones((2, 2)), np.ones(4), 1)}, adjacency="replace")
-    with pytest.raises(ValueError, match="k=0"):
+    with pytest.raises(ValueError, match="`k` must be at least 1, got 0"):
         bounds.epsilon_lower_bound_best({"a": (np.ones(4), np.ones(4), 0)}, adjacency="replace")
-    with pytest.raises(TypeError, match="threshold is a str: must be a Threshold"):
+    with pytest.raises(TypeError, match="`threshold` must be of type Threshold, got str"):
         bounds.epsilon_lower_bound_best(PERFECT, threshold="all", adjacency="replace")  # type: ignore[arg-type]

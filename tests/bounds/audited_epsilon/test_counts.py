@@ -337,31 +337,31 @@ def test_the_result_says_what_it_is() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match=r"hits_in=11: must be an integer in \[0, 10\]"):
+    with pytest.raises(ValueError, match=r"`hits_in` must be in \[0, 10\], got 11"):
         bounds.epsilon_lower_bound(11, 0, 10, adjacency="replace")
-    with pytest.raises(ValueError, match="hits_out=-1"):
+    with pytest.raises(ValueError, match=r"`hits_out` must be in \[0, 10\], got -1"):
         bounds.epsilon_lower_bound(1, -1, 10, adjacency="replace")
-    with pytest.raises(TypeError, match=r"hits_in=0\.5"):
+    with pytest.raises(TypeError, match=r"`hits_in` must be an integer, got 0.5"):
         bounds.epsilon_lower_bound(0.5, 0, 10, adjacency="replace")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="trials=0"):
+    with pytest.raises(ValueError, match="`trials` must be at least 1, got 0"):
         bounds.epsilon_lower_bound(0, 0, 0, adjacency="replace")
     with pytest.raises(ValueError, match=r"`trials` must be an integer or a pair"):
         bounds.epsilon_lower_bound(0, 0, (1, 2, 3), adjacency="replace")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"delta=1: must be in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"`delta` must be in \[0, 1\), got 1"):
         bounds.epsilon_lower_bound(1, 0, 10, delta=1, adjacency="replace")
-    with pytest.raises(ValueError, match="k=0"):
+    with pytest.raises(ValueError, match="`k` must be at least 1, got 0"):
         bounds.epsilon_lower_bound(1, 0, 10, k=0, adjacency="replace")
-    with pytest.raises(ValueError, match=r"confidence=1\.5"):
+    with pytest.raises(ValueError, match=r"`confidence` must be in \(0, 1 - 1e-12\], got 1.5"):
         bounds.epsilon_lower_bound(1, 0, 10, confidence=1.5, adjacency="replace")
-    with pytest.raises(ValueError, match="adjacency='substitute'"):
+    with pytest.raises(ValueError, match="`adjacency` must be 'add-remove' or 'replace', got 'substitute'"):
         bounds.epsilon_lower_bound(1, 0, 10, adjacency="substitute")
-    with pytest.raises(ValueError, match="direction='best'"):
+    with pytest.raises(ValueError, match="`direction` must be 'in', 'out' or 'both', got 'best'"):
         bounds.Hypothesis(direction="best")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="family='rdp'"):
+    with pytest.raises(ValueError, match="`family` must be 'dp' or 'gdp', got 'rdp'"):
         bounds.Hypothesis("rdp")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="hypothesis is a str: must be a Hypothesis"):
+    with pytest.raises(TypeError, match="`hypothesis` must be of type Hypothesis, got str"):
         bounds.epsilon_lower_bound(1, 0, 10, hypothesis="gdp", adjacency="replace")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="k=0"):
+    with pytest.raises(ValueError, match="`k` must be at least 1, got 0"):
         bounds.epsilon_opt(10, confidence=0.9, k=0)
 
 
@@ -376,5 +376,5 @@ def test_many_pairs_of_limits_are_tested_against_a_claim_as_one_is(family: str, 
 
 
 def test_no_trials_are_refused() -> None:
-    with pytest.raises(ValueError, match="trials=0"):
+    with pytest.raises(ValueError, match="`trials` must be at least 1, got 0"):
         bounds.epsilon_lower_bound(0, 0, 0, adjacency="replace")

@@ -52,11 +52,11 @@ def test_coverage_on_randomised_response(epsilon: float, coins: str) -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="coins='some'"):
+    with pytest.raises(ValueError, match="`coins` must be 'models', 'rows' or 'none', got 'some'"):
         bounds.epsilon_from_membership(1, 2, coins="some")
-    with pytest.raises(ValueError, match="correct=3"):
+    with pytest.raises(ValueError, match=r"`correct` must be in \[0, 2\], got 3"):
         bounds.epsilon_from_membership(3, 2)
     with pytest.raises(ValueError, match="`rows` must be None with coins='none', got 5"):
         bounds.epsilon_from_membership(1, 2, rows=5)
-    with pytest.raises(ValueError, match="guesses=0"):
+    with pytest.raises(ValueError, match="`guesses` must be at least 1, got 0"):
         bounds.epsilon_from_membership(0, 0)

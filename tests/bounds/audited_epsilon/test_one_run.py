@@ -64,9 +64,9 @@ def test_more_correct_guesses_prove_more() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match="correct=11"):
+    with pytest.raises(ValueError, match=r"`correct` must be in \[0, 10\], got 11"):
         bounds.epsilon_lower_bound_one_run(11, 10, 20)
-    with pytest.raises(ValueError, match="guesses=21"):
+    with pytest.raises(ValueError, match=r"`guesses` must be in \[0, 20\], got 21"):
         bounds.epsilon_lower_bound_one_run(1, 21, 20)
-    with pytest.raises(ValueError, match="delta=1"):
+    with pytest.raises(ValueError, match=r"`delta` must be in \[0, 1\), got 1"):
         bounds.epsilon_lower_bound_one_run(1, 2, 20, delta=1)

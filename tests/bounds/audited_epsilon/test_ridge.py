@@ -91,9 +91,9 @@ def test_what_is_not_promised_is_said() -> None:
         ({"features": np.zeros(3)}, r"`features` must have shape \(rows, dimensions\), at least 1 each, got \(3,\)"),
         ({"features": [[np.inf]]}, "features"),
         ({"targets": [1.0]}, r"`targets` must have shape \(60,\), one for each row of features, got \(1,\)"),
-        ({"regularisation": 0.0}, "regularisation=0.0"),
-        ({"epsilon": -1.0}, "epsilon=-1.0"),
-        ({"delta": 0.0}, "delta=0.0"),
+        ({"regularisation": 0.0}, r"`regularisation` must be above 0, got 0.0"),
+        ({"epsilon": -1.0}, r"`epsilon` must be above 0, got -1.0"),
+        ({"delta": 0.0}, r"`delta` must be in \(0, 1\), got 0.0"),
     ],
 )
 def test_bad_input_is_named(change: dict[str, object], message: str) -> None:

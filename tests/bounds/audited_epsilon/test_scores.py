@@ -168,17 +168,17 @@ def test_the_result_says_what_it_is(select: str) -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(ValueError, match=r"scores_in\[1\]=nan"):
+    with pytest.raises(ValueError, match=r"`scores_in\[1\]` must be a number, got nan"):
         bounds.epsilon_lower_bound_from_scores([0.0, math.nan], [0.0, 1.0], adjacency="replace")
     with pytest.raises(ValueError, match=r"`scores_out` must hold one score per trial, .*got shape \(1, 2\)"):
         bounds.epsilon_lower_bound_from_scores([0.0, 1.0], [[0.0, 1.0]], adjacency="replace")
     with pytest.raises(ValueError, match=r"`scores_in` must hold more trials, got 1: share=0\.5"):
         bounds.epsilon_lower_bound_from_scores([0.0], [0.0, 1.0], adjacency="replace")
-    with pytest.raises(TypeError, match="threshold is a str: must be a Threshold"):
+    with pytest.raises(TypeError, match="`threshold` must be of type Threshold, got str"):
         bounds.epsilon_lower_bound_from_scores([0.0], [1.0], threshold="best", adjacency="replace")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"share=1\.0"):
+    with pytest.raises(ValueError, match=r"`share` must be in \(0, 1\), got 1.0"):
         bounds.SplitThreshold(share=1.0)
-    with pytest.raises(ValueError, match="seed=-1"):
+    with pytest.raises(ValueError, match=r"`seed` must be in \[0, 18446744073709551615\], got -1"):
         bounds.SplitThreshold(seed=-1)
     with pytest.raises(ValueError, match=r"`delta` must be in \(0, 1\) with family='gdp'"):
         bounds.epsilon_lower_bound_from_scores([0.0], [1.0], hypothesis=bounds.Hypothesis("gdp"), adjacency="replace")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -76,13 +77,13 @@ def test_the_result_says_what_it_is() -> None:
 def test_bad_input_is_named() -> None:
     jacobian, probs, labels = batch(4, 10)
     for bad in (-0.1, 1.1):
-        with pytest.raises(ValueError, match=rf"probs\[2\]={bad}: must be in \[0, 1\]"):
+        with pytest.raises(ValueError, match=rf"`probs\[2\]` must be in \[0, 1\], got {bad}"):
             bound(jacobian, np.array([0.5, 0.5, bad, 0.5]), labels)
     with pytest.raises(ValueError, match=r"probs.*nan"):
         bound(jacobian, np.array([0.5, 0.5, np.nan, 0.5]), labels)
-    with pytest.raises(ValueError, match=r"labels\[1\]=2.0: must be 0 or 1"):
+    with pytest.raises(ValueError, match=r"`labels\[1\]` must be 0 or 1, got 2.0"):
         bound(jacobian, probs, [0, 2, 1, 0])
-    with pytest.raises(ValueError, match=r"labels\[0\]=-1.0"):
+    with pytest.raises(ValueError, match=r"`labels\[0\]` must be 0 or 1, got -1.0"):
         bound(jacobian, probs, [-1, 1, 1, -1])
     with pytest.raises(ValueError, match=r"`probs` must .* to match jacobian of shape \(4, 10\), got \(3,\)"):
         bound(jacobian, probs[:3], labels)
@@ -92,22 +93,22 @@ def test_bad_input_is_named() -> None:
         bound(jacobian[0], probs, labels)
     with pytest.raises(ValueError, match="empty batch"):
         bound(jacobian[:0], probs[:0], labels[:0])
-    with pytest.raises(ValueError, match=r"jacobian\[0, 0\]=inf"):
+    with pytest.raises(ValueError, match=r"`jacobian\[0, 0\]` must be finite, got inf"):
         bound(np.full((4, 10), np.inf), probs, labels)
-    with pytest.raises(ValueError, match="requires grad"):
+    with pytest.raises(ValueError, match=r"`jacobian` must not require grad: pass jacobian.detach\(\)"):
         bound(torch.ones(4, 10, requires_grad=True), probs, labels)
-    for name, value in (
-        ("noise_multiplier", -1.0),
-        ("max_grad_norm", 0.0),
-        ("max_grad_norm", -1.0),
-        ("delta", 1.0),
-        ("delta", -0.1),
+    for name, value, allowed in (
+        ("noise_multiplier", -1.0, "at least 0"),
+        ("max_grad_norm", 0.0, "above 0"),
+        ("max_grad_norm", -1.0, "above 0"),
+        ("delta", 1.0, "in [0, 1)"),
+        ("delta", -0.1, "in [0, 1)"),
     ):
-        with pytest.raises(ValueError, match=f"{name}={value}"):
+        with pytest.raises(ValueError, match=re.escape(f"`{name}` must be {allowed}, got {value}")):
             bound(jacobian, probs, labels, **{name: value})
-    with pytest.raises(ValueError, match="test='best'"):
+    with pytest.raises(ValueError, match="`test` must be 'paper', 'optimal' or 'likelihood-ratio', got 'best'"):
         bound(jacobian, probs, labels, test="best")
-    with pytest.raises(TypeError, match="complement='yes': must be True or False"):
+    with pytest.raises(TypeError, match="`complement` must be True or False, got 'yes'"):
         bounds.SignTest(complement="yes")  # type: ignore[arg-type]
     objects = (bounds.SignTest(), bounds.ThresholdTest(), bounds.LikelihoodRatioTest())
     for name, test in zip(TESTS, objects, strict=True):

@@ -72,7 +72,7 @@ def test_a_sample_outside_a_steps_batch_adds_nothing() -> None:
 
 def test_steps_are_refused_where_they_mean_nothing() -> None:
     jacobian, probs, labels = batch(5, 30)
-    with pytest.raises(TypeError, match="compose=1: must be True or False"):
+    with pytest.raises(TypeError, match="`compose` must be True or False, got 1"):
         bounds.ThresholdTest(compose=1)  # type: ignore[arg-type]
     with pytest.raises(
         ValueError, match=r"`jacobian` must have shape \(steps, ..., N, d\).* to compose, got \(5, 30\)"
@@ -106,13 +106,13 @@ def test_extrapolation_is_an_estimate_and_checks_its_input() -> None:
     result = bounds.extrapolate_label_epsilon(0.3, 15, 50)
     assert (result.kind, result.adjacency, result.rule) == ("estimate", "replace", "harmonic")
     assert "E4" in result.provenance
-    with pytest.raises(ValueError, match="num_batches=0"):
+    with pytest.raises(ValueError, match="`num_batches` must be at least 1, got 0"):
         bounds.extrapolate_label_epsilon(0.3, 0, 50)
-    with pytest.raises(ValueError, match="batch_size=1"):
+    with pytest.raises(ValueError, match="`batch_size` must be at least 2, got 1"):
         bounds.extrapolate_label_epsilon(0.3, 5, 1, rule="log")
-    with pytest.raises(ValueError, match=r"lb_one_batch=-0\.3"):
+    with pytest.raises(ValueError, match=r"`lb_one_batch` must be at least 0 and finite, got -0.3"):
         bounds.extrapolate_label_epsilon(-0.3, 5, 10)
-    with pytest.raises(ValueError, match="rule='sqrt'"):
+    with pytest.raises(ValueError, match="`rule` must be 'harmonic' or 'log', got 'sqrt'"):
         bounds.extrapolate_label_epsilon(0.3, 5, 10, rule="sqrt")
 
 

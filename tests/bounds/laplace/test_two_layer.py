@@ -172,23 +172,23 @@ def test_bad_input_is_named() -> None:
     for call, message in (
         (lambda: laplace.two_layer(w[0], a), r"`hidden_weights` must have shape \(m, d\), .*got \(2,\)"),
         (lambda: laplace.two_layer(w, a[:2]), r"`output_weights` must have shape \(3,\), one per neuron, got \(2,\)"),
-        (lambda: laplace.two_layer(w, a, activation="cube"), "activation='cube'"),
-        (lambda: laplace.GradientQuery(input_norm=-1.0), "input_norm=-1.0"),
-        (lambda: laplace.GradientQuery(target_bound=np.inf), "target_bound=inf"),
-        (lambda: laplace.GradientQuery(gradients="all"), "gradients='all'"),
-        (lambda: laplace.GradientQuery(batch_size=0), "batch_size=0"),
-        (lambda: laplace.two_layer_random(0, 2), "num_neurons=0"),
-        (lambda: laplace.two_layer_random(2, 2, confidence=1.0), "confidence=1.0"),
+        (lambda: laplace.two_layer(w, a, activation="cube"), r"`activation` must be 'identity', 'relu',.*, got 'cube'"),
+        (lambda: laplace.GradientQuery(input_norm=-1.0), r"`input_norm` must be at least 0, got -1.0"),
+        (lambda: laplace.GradientQuery(target_bound=np.inf), "`target_bound` must be finite, got inf"),
+        (lambda: laplace.GradientQuery(gradients="all"), "`gradients` must be 'both', 'output' or 'hidden', got 'all'"),
+        (lambda: laplace.GradientQuery(batch_size=0), "`batch_size` must be at least 1, got 0"),
+        (lambda: laplace.two_layer_random(0, 2), "`num_neurons` must be at least 1, got 0"),
+        (lambda: laplace.two_layer_random(2, 2, confidence=1.0), r"`confidence` must be in \(0, 1 - 1e-12\], got 1.0"),
         (
             lambda: laplace.printed_change(w, a, (np.ones(3), 0.0), (np.ones(2), 0.0)),
             r"`first\[0\]` must have shape \(2,\), got \(3,\)",
         ),
         (lambda: laplace.printed_change(w, a, (np.ones(2), 0.0), (np.array([1, np.nan]), 0.0)), r"second\[0\]"),
-        (lambda: laplace.Activation("mine", lipschitz=-1.0), "lipschitz=-1.0"),
+        (lambda: laplace.Activation("mine", lipschitz=-1.0), r"`lipschitz` must be at least 0, got -1.0"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
     with pytest.raises(TypeError, match="`activation` must be a name or an Activation, got 3"):
         laplace.two_layer(w, a, activation=3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="query is a float: must be a GradientQuery"):
+    with pytest.raises(TypeError, match="`query` must be of type GradientQuery, got float"):
         laplace.two_layer_random(2, 2, query=1.0)  # type: ignore[arg-type]

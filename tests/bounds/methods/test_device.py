@@ -14,15 +14,15 @@ def without_cuda() -> str:
     """Why this machine or build cannot sample on a GPU; empty where it can."""
     info = kernels.build_info()
     if not info["cuda"]:
-        return "has no CUDA kernels"
-    return "" if info["devices"] else "not to be had"
+        return "must be None or 'cpu' in a build of leakcore without CUDA kernels, got 'cuda'"
+    return "" if info["devices"] else "must be one that torch or CuPy can use here, got 'cuda'"
 
 
 @pytest.mark.parametrize("method", ["monte-carlo", "certified"])
 def test_a_device_gives_the_same_bound_or_says_why_not(method: str) -> None:
     why = without_cuda()
     if why:
-        with pytest.raises(ValueError, match=rf"device='cuda': .*{why}"):
+        with pytest.raises(ValueError, match=f"`device` {why}"):
             bounds.reconstruction(1.0, 0.1, 20, method=method, device="cuda", **SETTING)
         return
     there = bounds.reconstruction(1.0, 0.1, 20, method=method, device="cuda", **SETTING)
@@ -37,7 +37,7 @@ def test_the_cpu_by_name_changes_nothing() -> None:
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", 0, "cuda:"])
 def test_other_names_are_refused(device: object) -> None:
-    with pytest.raises(ValueError, match=r"device=.*: must be None, 'cpu', 'cuda' or 'cuda:N'"):
+    with pytest.raises(ValueError, match=f"`device` must be None, 'cpu', 'cuda' or 'cuda:N', got {device!r}"):
         bounds.reconstruction(1.0, 0.1, 20, kappa=0.1, method="certified", device=device)  # type: ignore[arg-type]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -68,20 +67,20 @@ def test_an_executor_serves_or_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", methods.TABLE)
 def test_every_keyword_is_checked_whichever_method_takes_it(name: str) -> None:
     for key, value in (("num_samples", 0), ("confidence", 1.0), ("seed", -1), ("device", "tpu")):
-        with pytest.raises(ValueError, match=re.escape(f"{key}={value!r}")):
+        with pytest.raises(ValueError, match=f"`{key}` must be .*, got {value!r}"):
             bounds.reconstruction(1.0, 0.2, 5, kappa=0.1, method=name, **{key: value})
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: methods.MonteCarlo(under="both"), "under='both': must be one of 'alternative', 'null'"),
-        (lambda: methods.MonteCarlo(num_samples=0), "num_samples=0"),
+        (lambda: methods.MonteCarlo(under="both"), "`under` must be 'alternative' or 'null', got 'both'"),
+        (lambda: methods.MonteCarlo(num_samples=0), r"`num_samples` must be in \[1, 1099511627776\], got 0"),
         (lambda: methods.Certified(num_samples=5), r"`num_samples` must be at least \d+ for .*confidence=.*, got 5"),
-        (lambda: methods.Certified(width=-1.0), r"width=-1\.0"),
+        (lambda: methods.Certified(width=-1.0), r"`width` must be above 0, got -1.0"),
         (lambda: methods.Importance(num_samples=5), r"`num_samples` must be at least \d+ for confidence=.*, got 5"),
-        (lambda: methods.DKW(num_samples=1), "num_samples=1"),
-        (lambda: methods.Auto(seed=2**64), "seed="),
+        (lambda: methods.DKW(num_samples=1), r"`num_samples` must be in \[2, 67108864\], got 1"),
+        (lambda: methods.Auto(seed=2**64), r"`seed` must be in \[0,.*, got 18446744073709551616"),
     ],
 )
 def test_options_are_checked_when_the_object_is_made(make: Any, message: str) -> None:
@@ -106,7 +105,7 @@ def test_a_pair_from_outside_is_certified_and_nothing_else() -> None:
 def test_what_stands_for_nothing_is_refused() -> None:
     with pytest.raises(TypeError, match="sample_log_ratio"):
         bounds.StatedPair(object())
-    with pytest.raises(TypeError, match="dominates=2"):
+    with pytest.raises(TypeError, match="`dominates` must be True, False or None, got 2"):
         bounds.StatedPair(mechanisms.FixedSize(1.0, 2, 10, 5), dominates=2)  # type: ignore[arg-type]
 
 
@@ -127,5 +126,5 @@ def test_a_new_method_is_a_class_and_a_line_in_the_table(monkeypatch: pytest.Mon
     bound = bounds.reconstruction(1.0, 0.1, 3, kappa=[0.5, 0.1], method="trivial", seed=4)
     assert (bound.method, bound.seed) == ("trivial", 4)
     np.testing.assert_array_equal(bound.value, 1.0)
-    with pytest.raises(ValueError, match=r"must be one of .*'trivial'"):
+    with pytest.raises(ValueError, match=r"`method` must be 'auto', 'closed-form', 'exact',.*, got 'fourier'"):
         bounds.reconstruction(1.0, 0.1, 3, kappa=0.1, method="fourier")

@@ -84,7 +84,10 @@ def test_calibration_says_where_less_noise_may_do(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: bounds.calibrate_noise(1.5, kappa=0.1, sample_rate=0.5, steps=2), r"target_success=1\.5"),
+        (
+            lambda: bounds.calibrate_noise(1.5, kappa=0.1, sample_rate=0.5, steps=2),
+            r"`target_success` must be in \[0, 1\], got 1.5",
+        ),
         (lambda: bounds.calibrate_noise(0.5, kappa=0.1, prior=[1.0], sample_rate=0.5, steps=2), "exactly one"),
     ],
 )

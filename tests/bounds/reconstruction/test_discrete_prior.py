@@ -108,7 +108,7 @@ def test_labels() -> None:
     ("call", "message"),
     [
         (lambda: bounds.discrete_prior(1.0, 0.5, 2, prior=[0.5, 0.4]), "`prior` must sum to 1, got 0.9"),
-        (lambda: bounds.discrete_prior(1.0, 0.5, 2, prior=[1.5, -0.5]), r"prior\[0\]=1\.5"),
+        (lambda: bounds.discrete_prior(1.0, 0.5, 2, prior=[1.5, -0.5]), r"`prior\[0\]` must be in \[0, 1\], got 1.5"),
         (
             lambda: bounds.discrete_prior(1.0, 0.5, 2, prior=0.5),
             r"`prior` must be a one-dimensional array of probabilities, got shape \(\)",

@@ -108,16 +108,22 @@ def test_a_tail_of_many_pixels_is_summed_piece_by_piece(monkeypatch: pytest.Monk
             r"`samples` must have at least one row and one column, got shape \(0, 3\)",
         ),
         (lambda: bounds.kappa_from_samples([[math.nan]], 1.0), "samples"),
-        (lambda: bounds.kappa_from_samples([[1.0]], -1.0), "radius=-1"),
-        (lambda: bounds.kappa_from_samples([[1.0]], 1.0, metric="cosine"), "metric='cosine'"),
+        (lambda: bounds.kappa_from_samples([[1.0]], -1.0), r"`radius` must be at least 0, got -1.0"),
+        (
+            lambda: bounds.kappa_from_samples([[1.0]], 1.0, metric="cosine"),
+            r"`metric` must be 'euclidean',.*, got 'cosine'",
+        ),
         (
             lambda: bounds.kappa_from_samples([[1.0]], 1.0, metric=lambda a, b: np.zeros(3)),
             r"`metric` must return shape \(1, 1\).*, got \(3,\)",
         ),
         (lambda: bounds.kappa_from_samples([[1.0]], 1.0, metric=lambda a, b: np.full((1, 1), -1.0)), "negative"),
-        (lambda: bounds.kappa_from_samples([[1.0]], 1.0, confidence=1.0), "confidence=1"),
-        (lambda: bounds.kappa_pixels(0), "num_pixels=0"),
-        (lambda: bounds.kappa_pixels(4, fraction=1.1), "fraction=1.1"),
+        (
+            lambda: bounds.kappa_from_samples([[1.0]], 1.0, confidence=1.0),
+            r"`confidence` must be in \(0, 1 - 1e-12\], got 1.0",
+        ),
+        (lambda: bounds.kappa_pixels(0), "`num_pixels` must be at least 1, got 0"),
+        (lambda: bounds.kappa_pixels(4, fraction=1.1), r"`fraction` must be in \[0, 1\], got 1.1"),
         (lambda: bounds.kappa_pixels(4, pixel_probability=0.0), r"`pixel_probability` must be in \(0, 1\], got 0\.0"),
     ],
 )

@@ -67,12 +67,18 @@ def test_mean_squared_error_at_tiny_sampling_rates(adjacency: str) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: bounds.mse_lower_bound(1.0, 0.5, 2, diameters=[0.0]), r"diameters\[0\]=0\.0"),
+        (
+            lambda: bounds.mse_lower_bound(1.0, 0.5, 2, diameters=[0.0]),
+            r"`diameters\[0\]` must be in \(0, 1e150\), got 0.0",
+        ),
         (
             lambda: bounds.mse_lower_bound(1.0, 0.5, 2, diameters=1.0),
             r"`diameters` must be one-dimensional and not empty, got shape \(\)",
         ),
-        (lambda: bounds.mse_lower_bound(1.0, 0.5, 2, diameters=[1.0], adjacency="swap"), "adjacency='swap'"),
+        (
+            lambda: bounds.mse_lower_bound(1.0, 0.5, 2, diameters=[1.0], adjacency="swap"),
+            "`adjacency` must be 'add-remove' or 'replace', got 'swap'",
+        ),
     ],
 )
 def test_bad_input(call: Any, message: str) -> None:

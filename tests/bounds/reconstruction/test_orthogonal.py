@@ -52,10 +52,10 @@ def test_orthogonal_limits_and_errors() -> None:
     assert bounds.orthogonal_success(1.0, 3, 1).value == 1.0
     assert bounds.orthogonal_success(math.inf, 3, 4).value == 0.25
     for changes, message in [
-        ({"noise_multiplier": -1.0}, r"`noise_multiplier` must be in \[0, inf\], got -1\.0"),
-        ({"num_candidates": 0}, "num_candidates=0"),
-        ({"geometry": "cube"}, "geometry='cube'"),
-        ({"steps": -2}, "steps=-2"),
+        ({"noise_multiplier": -1.0}, r"`noise_multiplier` must be at least 0, got -1.0"),
+        ({"num_candidates": 0}, "`num_candidates` must be at least 1, got 0"),
+        ({"geometry": "cube"}, "`geometry` must be 'orthogonal' or 'simplex', got 'cube'"),
+        ({"steps": -2}, "`steps` must be at least 0, got -2"),
     ]:
         with pytest.raises(ValueError, match=message):
             bounds.orthogonal_success(**({"noise_multiplier": 1.0, "steps": 1, "num_candidates": 3} | changes))

@@ -100,7 +100,7 @@ def test_probes_are_what_the_models_say() -> None:
     assert (bare.probe_logits == _run(_ensemble(), 40, 3).probe_logits).all()
     assert bare.probe_losses is None
     assert bare.parameters.shape == (3, 0)
-    with pytest.raises(ValueError, match="keep_parameters=False"):
+    with pytest.raises(ValueError, match="`keep_parameters` must be True for runs that have parameters, got False"):
         bare.module(40)
 
 
@@ -179,11 +179,11 @@ def test_the_fault_of_clipping_the_batch() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"probe_features": PROBES[:, :5]}, r"probes.features.shape=\(5, 5\): must be \(rows, 6\)"),
-        ({"probe_features": np.zeros((4, 5, 6))}, r"probes.features.shape=\(4, 5, 6\).*must start with runs=3"),
+        ({"probe_features": PROBES[:, :5]}, r"`probes.features` must have shape \(rows, 6\).*, got \(5, 5\)"),
+        ({"probe_features": np.zeros((4, 5, 6))}, r"`probes.features` and.*, got \(4, 5, 6\) and"),
         ({"probe_features": np.zeros((0, 6)), "probe_labels": None}, "probes.features.*at least one row"),
-        ({"probe_labels": [0, 1, 2, 3, 4]}, r"probes.labels=4: must be in \[0, 3\]"),
-        ({"checkpoint": "/dev/null/x"}, "checkpoint='/dev/null/x': cannot be written"),
+        ({"probe_labels": [0, 1, 2, 3, 4]}, r"`probes.labels` must be in \[0, 3\] \(last of layers=\(6,.*, got 4"),
+        ({"checkpoint": "/dev/null/x"}, "`checkpoint` must be writable, got '/dev/null/x'"),
     ],
 )
 def test_errors(change, message) -> None:
@@ -192,16 +192,16 @@ def test_errors(change, message) -> None:
 
 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch_size=64: must be at most the 63 rows"):
+    with pytest.raises(ValueError, match="`batch_size` must be at most the 63 rows of a training set, got 64"):
         _run(_ensemble(batch_size=64))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"noise": -1}, r"noise=-1: must be in \[0, inf\)"),
-        ({"bias_noise": -1}, r"bias_noise=-1: must be in \[0, inf\)"),
-        ({"clip": "none"}, "clip='none': must be one of 'sample', 'batch'"),
+        ({"noise": -1}, "`noise` must be at least 0, got -1"),
+        ({"bias_noise": -1}, "`bias_noise` must be at least 0, got -1"),
+        ({"clip": "none"}, "`clip` must be 'sample' or 'batch', got 'none'"),
     ],
 )
 def test_errors_of_faults(change, message) -> None:

@@ -160,7 +160,7 @@ def test_scorers_and_scores_come_back(tmp_path) -> None:
 def test_a_strange_file_is_named(tmp_path) -> None:
     _small(tmp_path, runs=1)
     (_files(tmp_path)[0].parent / "runs-a.npz").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"runs-a\.npz.*is not a file of a checkpoint"):
+    with pytest.raises(ValueError, match=r"`checkpoint` must hold files of a checkpoint alone, got .*runs-a\.npz"):
         _small(tmp_path, runs=1)
 
 

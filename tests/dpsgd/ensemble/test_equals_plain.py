@@ -270,7 +270,7 @@ def test_module_is_the_run() -> None:
     with torch.no_grad():
         flat = torch.nn.utils.parameters_to_vector(module.parameters()).numpy()
     np.testing.assert_allclose(flat, theirs[1].parameters, rtol=0, atol=1e-10)
-    with pytest.raises(ValueError, match=r"run=8: must be an integer in \[5, 7\]"):
+    with pytest.raises(ValueError, match=r"`run` must be in \[5, 7\], got 8"):
         ours.module(8)
 
 

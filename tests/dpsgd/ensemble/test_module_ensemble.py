@@ -133,13 +133,18 @@ def _frozen() -> nn.Module:
 @pytest.mark.parametrize(
     ("module", "shape", "error", "message"),
     [
-        ("net", (6,), TypeError, "module='net': must be a torch.nn.Module"),
-        (nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), (6,), ValueError, "module: BatchNorm1d.*mixes the rows"),
+        ("net", (6,), TypeError, r"`module` must be a torch.nn.Module, got 'net'"),
+        (
+            nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)),
+            (6,),
+            ValueError,
+            "`module` must compute each row by itself, but",
+        ),
         (nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)), (6,), ValueError, "module: Dropout.*call module.eval"),
-        (nn.Flatten(), (6,), ValueError, "module: has no parameters"),
-        (_frozen(), (6,), ValueError, "module: parameter '0.weight' does not require grad"),
-        (nn.Linear(6, 3), (5,), ValueError, r"module: does not take rows of input_shape=\(5,\)"),
-        (nn.Linear(6, 3), (2, 6), ValueError, r"module: returned \(2, 2, 3\) for two rows: must be \(2, outputs\)"),
+        (nn.Flatten(), (6,), ValueError, "`module` must have parameters to train"),
+        (_frozen(), (6,), ValueError, "`module` must have parameters that require grad, for all are"),
+        (nn.Linear(6, 3), (5,), ValueError, r"`module` must take rows of input_shape=\(5,\) \(mat1 and mat2"),
+        (nn.Linear(6, 3), (2, 6), ValueError, r"`module` must return \(2, outputs\) logits.*, got \(2, 2, 3\)"),
     ],
 )
 def test_errors(module, shape, error, message) -> None:
@@ -148,5 +153,5 @@ def test_errors(module, shape, error, message) -> None:
 
 
 def test_a_module_alone_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"network=Linear: pass dpsgd.ModuleNetwork\(module, input_shape\)"):
+    with pytest.raises(TypeError, match=r"`network` must be sizes of layers or a.*, got Linear"):
         dpsgd.Ensemble(nn.Linear(6, 3), **{k: v for k, v in MECHANISM.items() if k != "dtype"})

@@ -17,20 +17,30 @@ ENSEMBLE = dpsgd.Ensemble((3, 2), noise_multiplier=1.0, max_grad_norm=1.0, learn
 @pytest.mark.parametrize(
     ("kind", "arguments", "error", "message"),
     [
-        (dpsgd.Execution, {"num_threads": 0}, ValueError, "num_threads=0"),
-        (dpsgd.Execution, {"executor": 3}, TypeError, "executor=3: must be a concurrent.futures.Executor"),
-        (dpsgd.Execution, {"checkpoint": 3}, TypeError, "checkpoint is a int: must be a str or Path"),
-        (dpsgd.Execution, {"device": "tpu"}, ValueError, "device='tpu': must be 'cpu', 'cuda'"),
-        (dpsgd.Observer, {"candidates": X}, TypeError, "candidates is a ndarray: must be a Rows"),
-        (dpsgd.Observer, {"record": 1}, TypeError, "record=1: must be True or False"),
-        (dpsgd.PerRun, {"extra": (X, Y)}, TypeError, "extra is a tuple: must be a Rows"),
-        (dpsgd.Rows, {"features": None}, TypeError, "features=None"),
-        (dpsgd.Rows, {"features": X, "index": [[0]]}, ValueError, "labels=None: a pool"),
-        (dpsgd.PoissonBatches, {"sample_rate": 0}, ValueError, r"sample_rate=0: must be in \(0, 1\]"),
-        (dpsgd.ShuffledBatches, {"batch_size": 0}, ValueError, "batch_size=0"),
-        (dpsgd.Network, {"layers": (3, 2), "initialisation": 3}, ValueError, "initialisation=3: must be one of"),
-        (attacks.GameRules, {"num_candidates": 1}, ValueError, "num_candidates=1"),
-        (attacks.GameRules, {"subtract_known": 1}, TypeError, "subtract_known=1"),
+        (dpsgd.Execution, {"num_threads": 0}, ValueError, "`num_threads` must be at least 1, got 0"),
+        (dpsgd.Execution, {"executor": 3}, TypeError, r"`executor` must be a.*, got 3"),
+        (dpsgd.Execution, {"checkpoint": 3}, TypeError, "`checkpoint` must be of type str or Path, got int"),
+        (dpsgd.Execution, {"device": "tpu"}, ValueError, r"`device` must be 'cpu', 'cuda' or.*, got 'tpu'"),
+        (dpsgd.Observer, {"candidates": X}, TypeError, "`candidates` must be of type Rows, got ndarray"),
+        (dpsgd.Observer, {"record": 1}, TypeError, "`record` must be True or False, got 1"),
+        (dpsgd.PerRun, {"extra": (X, Y)}, TypeError, "`extra` must be of type Rows, got tuple"),
+        (dpsgd.Rows, {"features": None}, TypeError, r"`features` must have shape \(runs, n, inputs\).*, got None"),
+        (
+            dpsgd.Rows,
+            {"features": X, "index": [[0]]},
+            ValueError,
+            r"`labels` must be given for a pool, which.*, got None",
+        ),
+        (dpsgd.PoissonBatches, {"sample_rate": 0}, ValueError, r"`sample_rate` must be in \(0, 1\], got 0"),
+        (dpsgd.ShuffledBatches, {"batch_size": 0}, ValueError, "`batch_size` must be at least 1, got 0"),
+        (
+            dpsgd.Network,
+            {"layers": (3, 2), "initialisation": 3},
+            ValueError,
+            r"`initialisation` must be 'per-run', 'fixed',.*, got 3",
+        ),
+        (attacks.GameRules, {"num_candidates": 1}, ValueError, "`num_candidates` must be at least 2, got 1"),
+        (attacks.GameRules, {"subtract_known": 1}, TypeError, "`subtract_known` must be True or False, got 1"),
     ],
 )
 def test_an_object_names_what_is_wrong(kind: Any, arguments: dict[str, Any], error: Any, message: str) -> None:
@@ -41,11 +51,11 @@ def test_an_object_names_what_is_wrong(kind: Any, arguments: dict[str, Any], err
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"per_run": {"extra": X}}, "per_run is a dict: must be a PerRun"),
-        ({"observer": dpsgd.Rows(X, Y)}, "observer is a Rows: must be a Observer"),
-        ({"probes": X}, "probes is a ndarray: must be a Rows"),
-        ({"execution": "cpu"}, "execution is a str: must be a Execution"),
-        ({"keep_parameters": 1}, "keep_parameters=1: must be True or False"),
+        ({"per_run": {"extra": X}}, "`per_run` must be of type PerRun, got dict"),
+        ({"observer": dpsgd.Rows(X, Y)}, "`observer` must be of type Observer, got Rows"),
+        ({"probes": X}, "`probes` must be of type Rows, got ndarray"),
+        ({"execution": "cpu"}, "`execution` must be of type Execution, got str"),
+        ({"keep_parameters": 1}, "`keep_parameters` must be True or False, got 1"),
     ],
 )
 def test_a_run_takes_objects_of_their_own_kind(arguments: dict[str, Any], message: str) -> None:
@@ -65,7 +75,7 @@ def test_a_pool_that_two_objects_share_is_read_once() -> None:
 
 
 def test_probes_of_a_pool_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"probes\.index: must be None"):
+    with pytest.raises(ValueError, match=r"`probes.index` must be None: give each run's features"):
         ENSEMBLE.run(X, Y, runs=1, probes=dpsgd.Rows(X, Y, [[0]]))
 
 
@@ -74,7 +84,7 @@ def test_probes_of_a_pool_are_refused() -> None:
     [
         (dpsgd.Rows(X, Y, [[0]]), {}, ValueError, "`known.index` must be None: all its rows take part"),
         ((X, Y), {}, TypeError, "`known` must have features and labels, as dpsgd.Rows has, got tuple"),
-        (dpsgd.Rows(X, Y), {"rules": 4}, TypeError, "rules is a int: must be a GameRules"),
+        (dpsgd.Rows(X, Y), {"rules": 4}, TypeError, "`rules` must be of type GameRules, got int"),
         (
             dpsgd.Rows(X, Y),
             {"execution": dpsgd.Execution(checkpoint="somewhere")},

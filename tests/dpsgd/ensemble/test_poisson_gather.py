@@ -173,12 +173,32 @@ def test_the_known_rows_may_be_none_for_several_steps() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"pool_features": X, "extra_index": [[0]]}, ValueError, "labels=None: a pool, which index draws from"),
-        ({"pool_features": X, "pool_labels": Y, "extra_index": [[ROWS]]}, ValueError, r"extra.index=1500: must be in"),
-        ({"pool_features": X, "pool_labels": Y, "extra_index": [[0.5]]}, TypeError, "extra.index.dtype=float64"),
-        ({"pool_features": X, "pool_labels": Y, "extra_index": [0]}, ValueError, r"extra.index.shape=\(1,\)"),
-        ({"scorers": {"a": 3}, "candidate_features": X[:2], "candidate_labels": Y[:2]}, TypeError, r"scorers\['a'\]=3"),
-        ({"scorers": {"a": 3}}, ValueError, "scorers, subtract_known: need candidates"),
+        (
+            {"pool_features": X, "extra_index": [[0]]},
+            ValueError,
+            r"`labels` must be given for a pool, which.*, got None",
+        ),
+        (
+            {"pool_features": X, "pool_labels": Y, "extra_index": [[ROWS]]},
+            ValueError,
+            r"`extra.index` must be in \[0, 1499\], a row.*, got 1500",
+        ),
+        (
+            {"pool_features": X, "pool_labels": Y, "extra_index": [[0.5]]},
+            TypeError,
+            r"`extra.index` must be of an integer type, got float64",
+        ),
+        (
+            {"pool_features": X, "pool_labels": Y, "extra_index": [0]},
+            ValueError,
+            r"`extra.index` must have shape \(runs=1, at.*, got \(1,\)",
+        ),
+        (
+            {"scorers": {"a": 3}, "candidate_features": X[:2], "candidate_labels": Y[:2]},
+            TypeError,
+            r"`scorers\['a'\]` must have a start\(shape\).*, got 3",
+        ),
+        ({"scorers": {"a": 3}}, ValueError, r"`candidates` must be given for cosines, scorers and.*, got None"),
     ],
 )
 def test_errors(change, error, message) -> None:

@@ -127,32 +127,32 @@ MECHANISM = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 1.0
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"noise_multiplier": -1}, ValueError, r"noise_multiplier=-1: must be in \[0, inf\)"),
-        ({"noise_multiplier": float("nan")}, ValueError, "noise_multiplier=nan"),
-        ({"max_grad_norm": 0}, ValueError, r"max_grad_norm=0: must be in \(0, inf\)"),
+        ({"noise_multiplier": -1}, ValueError, "`noise_multiplier` must be at least 0, got -1"),
+        ({"noise_multiplier": float("nan")}, ValueError, "`noise_multiplier` must be a number, got nan"),
+        ({"max_grad_norm": 0}, ValueError, "`max_grad_norm` must be above 0, got 0"),
         (
             {"max_grad_norm": 1e-20},
             ValueError,
-            "max_grad_norm=1e-20: its square must be a normal number in dtype='float32'",
+            "`max_grad_norm` must have a square that is a normal number in dtype='float32', got 1e-20",
         ),
-        ({"max_grad_norm": 1e20}, ValueError, "max_grad_norm=1e\\+20: its square"),
-        ({"learning_rate": 0}, ValueError, r"learning_rate=0: must be in \(0, inf\)"),
-        ({"steps": -1}, ValueError, "steps=-1: must be an integer in"),
-        ({"steps": 2.0}, TypeError, "steps=2.0: must be an integer"),
-        ({"sample_rate": 0}, ValueError, r"sample_rate=0: must be in \(0, 1\]"),
-        ({"sample_rate": 1.01}, ValueError, r"sample_rate=1.01: must be in \[0, 1\]"),
-        ({"expected_batch_size": 0}, ValueError, r"expected_batch_size=0: must be in \(0, inf\)"),
-        ({"initialisation": "xavier"}, ValueError, "initialisation='xavier': must be one of 'per-run', 'fixed', 'gl"),
-        ({"initialisation_scale": -1}, ValueError, r"scale=-1: must be in \[0, inf\)"),
-        ({"initialisation_noise": -1}, ValueError, r"noise=-1: must be in \[0, inf\)"),
-        ({"batch_size": 0}, ValueError, "batch_size=0: must be an integer"),
-        ({"sample_rate": "poisson"}, TypeError, "sample_rate='poisson': must be a real number"),
-        ({"fault": "noise"}, TypeError, "fault='noise': must be a dpsgd.Fault"),
-        ({"clip_slack": -1e-6}, ValueError, "clip_slack=-1e-06"),
-        ({"dtype": "bfloat16"}, ValueError, "dtype='bfloat16': must be one of 'float32', 'float64'"),
-        ({"seed": -1}, ValueError, "seed=-1"),
-        ({"seed": None}, TypeError, "seed=None: must be an integer"),
-        ({"activation": "swish"}, ValueError, "activation='swish'"),
+        ({"max_grad_norm": 1e20}, ValueError, r"`max_grad_norm` must have a square that is a.*, got 1e\+20"),
+        ({"learning_rate": 0}, ValueError, "`learning_rate` must be above 0, got 0"),
+        ({"steps": -1}, ValueError, r"`steps` must be in \[0, 16777215\], got -1"),
+        ({"steps": 2.0}, TypeError, r"`steps` must be an integer, got 2.0"),
+        ({"sample_rate": 0}, ValueError, r"`sample_rate` must be in \(0, 1\], got 0"),
+        ({"sample_rate": 1.01}, ValueError, r"`sample_rate` must be in \[0, 1\], got 1.01"),
+        ({"expected_batch_size": 0}, ValueError, "`expected_batch_size` must be above 0, got 0"),
+        ({"initialisation": "xavier"}, ValueError, r"`initialisation` must be 'per-run',.*, got 'xavier'"),
+        ({"initialisation_scale": -1}, ValueError, "`scale` must be at least 0, got -1"),
+        ({"initialisation_noise": -1}, ValueError, "`noise` must be at least 0, got -1"),
+        ({"batch_size": 0}, ValueError, "`batch_size` must be at least 1, got 0"),
+        ({"sample_rate": "poisson"}, TypeError, "`sample_rate` must be a real number, got 'poisson'"),
+        ({"fault": "noise"}, TypeError, r"`fault` must be a dpsgd.Fault or None, got 'noise'"),
+        ({"clip_slack": -1e-6}, ValueError, "`clip_slack` must be at least 0, got -1e-06"),
+        ({"dtype": "bfloat16"}, ValueError, "`dtype` must be 'float32' or 'float64', got 'bfloat16'"),
+        ({"seed": -1}, ValueError, r"`seed` must be in \[0, 18446744073709551615\], got -1"),
+        ({"seed": None}, TypeError, "`seed` must be an integer, got None"),
+        ({"activation": "swish"}, ValueError, r"`activation` must be 'elu', 'relu',.*, got 'swish'"),
         ({"layers": (2,)}, ValueError, r"`layers` must be .* at least two sizes, got \(2,\)"),
         ({"noise_multipler": 1.0}, TypeError, "noise_multipler"),
     ],
@@ -169,49 +169,81 @@ CANDIDATES = {"candidate_features": np.zeros((2, 5, 2)), "candidate_labels": np.
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"features": np.zeros((4, 3))}, ValueError, r"features.shape=\(4, 3\): must be \(rows, 2\)"),
-        ({"features": np.full((4, 2), np.inf)}, ValueError, r"features\[0, 0\]=inf: must be finite in float32"),
-        ({"features": np.full((4, 2), 1e300)}, ValueError, r"features\[0, 0\]=1e\+300: must be finite in float32"),
-        ({"features": np.zeros((4, 2), dtype=complex)}, TypeError, "features.dtype=complex128: must be a real"),
-        ({"features": torch.zeros(4, 2, requires_grad=True)}, TypeError, "features: cannot be read as a NumPy array"),
-        ({"features": [[1, 2], [3]]}, TypeError, "features: cannot be read as a NumPy array"),
+        ({"features": np.zeros((4, 3))}, ValueError, r"`features` must have shape \(rows, 2\).*, got \(4, 3\)"),
+        ({"features": np.full((4, 2), np.inf)}, ValueError, r"`features\[0, 0\]` must be finite in float32, got inf"),
+        (
+            {"features": np.full((4, 2), 1e300)},
+            ValueError,
+            r"`features\[0, 0\]` must be finite in float32, got 1e\+300",
+        ),
+        (
+            {"features": np.zeros((4, 2), dtype=complex)},
+            TypeError,
+            r"`features` must be of a real floating.*, got complex128",
+        ),
+        (
+            {"features": torch.zeros(4, 2, requires_grad=True)},
+            TypeError,
+            r"`features` must not require grad: pass features.detach\(\)",
+        ),
+        ({"features": [[1, 2], [3]]}, TypeError, "`features` must be an array of numbers"),
         ({"features": np.zeros((0, 2)), "labels": np.zeros(0, dtype=int)}, ValueError, "at least one row"),
-        ({"labels": np.zeros(3, dtype=int)}, ValueError, r"labels.shape=\(3,\): must give one label to each row"),
-        ({"labels": np.zeros(4)}, TypeError, "labels.dtype=float64: must be an integer type"),
-        ({"labels": np.array([0, 1, 3, 0])}, ValueError, r"labels=3: must be in \[0, 2\]"),
-        ({"labels": np.array([0, 1, -1, 0])}, ValueError, r"labels=-1: must be in \[0, 2\]"),
-        ({"runs": 0}, ValueError, "runs=0"),
-        ({"runs": range(0)}, ValueError, r"runs=range\(0, 0\): must be a range of consecutive numbers"),
-        ({"runs": range(0, 4, 2)}, ValueError, r"runs=range\(0, 4, 2\): must be a range of consecutive numbers"),
-        ({"first_run": -1}, ValueError, r"runs=range\(-1, 1\): must start in"),
-        ({"extra_features": np.zeros((2, 1, 2))}, ValueError, "extra.labels=None: must give one label to each row"),
+        (
+            {"labels": np.zeros(3, dtype=int)},
+            ValueError,
+            r"`labels` must give one label to each row.*, got shape \(3,\)",
+        ),
+        ({"labels": np.zeros(4)}, TypeError, "`labels` must be of an integer type, got float64"),
+        (
+            {"labels": np.array([0, 1, 3, 0])},
+            ValueError,
+            r"`labels` must be in \[0, 2\] \(last of layers=\(2,.*, got 3",
+        ),
+        ({"labels": np.array([0, 1, -1, 0])}, ValueError, r"`labels` must be in \[0, 2\] \(last of.*, got -1"),
+        ({"runs": 0}, ValueError, "`runs` must be at least 1, got 0"),
+        ({"runs": range(0)}, ValueError, r"`runs` must be a range of consecutive numbers,.*, got range\(0, 0\)"),
+        ({"runs": range(0, 4, 2)}, ValueError, r"`runs` must be a range of consecutive.*, got range\(0, 4, 2\)"),
+        ({"first_run": -1}, ValueError, r"`runs` must start in \[0, 4611686018427387904\], got range\(-1, 1\)"),
+        (
+            {"extra_features": np.zeros((2, 1, 2))},
+            ValueError,
+            r"`extra.labels` must give one label to each row, got None",
+        ),
         (
             {"extra_features": np.zeros((3, 1, 2)), "extra_labels": np.zeros((3, 1), dtype=int)},
             ValueError,
-            r"extra.features.shape=\(3, 1, 2\).*must start with runs=2",
+            r"`extra.features` and `extra.labels` must have shapes that start with runs=2, got \(3, 1, 2\) and",
         ),
         (
             {"extra_features": np.zeros((2, 0, 2)), "extra_labels": np.zeros((2, 0), dtype=int)},
             ValueError,
             "extra.features.*at least one row per run",
         ),
-        (CANDIDATES | {"candidate_labels": np.zeros((2, 4), dtype=int)}, ValueError, "candidates.labels.shape"),
-        ({"candidate_cosines": True}, ValueError, "need candidates, got candidates=None"),
-        ({"subtract_known": False}, ValueError, "need candidates, got candidates=None"),
+        (
+            CANDIDATES | {"candidate_labels": np.zeros((2, 4), dtype=int)},
+            ValueError,
+            r"`candidates.labels` must give one label to.*, got shape \(2, 4\)",
+        ),
+        ({"candidate_cosines": True}, ValueError, r"`candidates` must be given for cosines,.*, got None"),
+        ({"subtract_known": False}, ValueError, r"`candidates` must be given for cosines, scorers.*, got None"),
         (
             {"candidate_features": np.zeros((1, 2)), "candidate_labels": [0], "candidate_cosines": True},
             ValueError,
-            "cosines needs at least 2",
+            "`candidates` must have at least 2 rows with cosines, got 1",
         ),
-        ({"initial": np.zeros(8)}, ValueError, r"initial.shape=\(2, 8\): must be \(2, 9\)"),
-        ({"initial": np.zeros(9, dtype=int)}, TypeError, "initial.dtype=int64: must be a real floating type"),
-        ({"initial": np.full(9, np.nan)}, ValueError, r"initial\[0, 0\]=nan: must be finite in float32"),
-        ({"noise": np.zeros((2, 3, 8))}, ValueError, r"noise.shape=\(2, 3, 8\): must be \(2, 3, 9\)"),
-        ({"batches": np.ones((2, 3, 4))}, TypeError, "batches.dtype=float64: must be bool"),
-        ({"batches": np.ones((2, 3, 5), dtype=bool)}, ValueError, r"batches.shape=\(2, 3, 5\): must be \(2, 3, 4\)"),
-        ({"num_threads": 0}, ValueError, "num_threads=0"),
-        ({"progress": 1}, TypeError, "progress=1: must be a callable, or None"),
-        ({**CANDIDATES, "scorers": 3}, TypeError, "scorers is a int: must be a Mapping"),
+        ({"initial": np.zeros(8)}, ValueError, r"`initial` must have shape \(2, 9\), got \(2, 8\)"),
+        ({"initial": np.zeros(9, dtype=int)}, TypeError, "`initial` must be of a real floating type, got int64"),
+        ({"initial": np.full(9, np.nan)}, ValueError, r"`initial\[0, 0\]` must be finite in float32, got nan"),
+        ({"noise": np.zeros((2, 3, 8))}, ValueError, r"`noise` must have shape \(2, 3, 9\), got \(2, 3, 8\)"),
+        ({"batches": np.ones((2, 3, 4))}, TypeError, "`batches` must be of type bool, got float64"),
+        (
+            {"batches": np.ones((2, 3, 5), dtype=bool)},
+            ValueError,
+            r"`batches` must have shape \(2, 3, 4\), got \(2, 3, 5\)",
+        ),
+        ({"num_threads": 0}, ValueError, "`num_threads` must be at least 1, got 0"),
+        ({"progress": 1}, TypeError, "`progress` must be callable or None, got 1"),
+        ({**CANDIDATES, "scorers": 3}, TypeError, "`scorers` must be of type Mapping, got int"),
     ],
 )
 def test_errors_of_a_run(change, error, message) -> None:
@@ -223,7 +255,7 @@ def test_errors_of_a_run(change, error, message) -> None:
 
 def test_noise_for_a_noiseless_mechanism_is_refused() -> None:
     ensemble = dpsgd.Ensemble((2, 3), **MECHANISM | {"noise_multiplier": 0})
-    with pytest.raises(ValueError, match="noise: must be None with noise_multiplier=0"):
+    with pytest.raises(ValueError, match="`noise` must be None with noise_multiplier=0, which adds no noise"):
         flat.run(ensemble, **DATA, noise=np.zeros((2, 3, 9)))
 
 
@@ -244,7 +276,7 @@ def test_torch_tensors_and_lists_are_read_like_arrays() -> None:
 
 def test_a_rate_that_is_none_says_what_else_there_is() -> None:
     settings = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "learning_rate": 1.0, "steps": 1, "seed": 0}
-    with pytest.raises(ValueError, match=r"sample_rate=1.01: must be in \[0, 1\]; or a dpsgd.PoissonBatches or"):
+    with pytest.raises(ValueError, match=r"`sample_rate` must be in \[0, 1\], got 1.01"):
         dpsgd.Ensemble((4, 2), **settings, sample_rate=1.01)
 
 

@@ -240,7 +240,7 @@ def test_only_flat_clipping_can_be_replaced() -> None:
         torch.optim.SGD(module.parameters(), lr=0.1), noise_multiplier=1.0, max_grad_norm=[1.0] * 6,
         expected_batch_size=4,
     )  # fmt: skip
-    with pytest.raises(TypeError, match="DPPerLayerOptimizer: must be Opacus's DPOptimizer"):
+    with pytest.raises(TypeError, match=r"`optimizer` must be Opacus's DPOptimizer.*, got DPPerLayerOptimizer"):
         FusedDPOptimizer.replace(per_layer)
 
 
@@ -248,13 +248,13 @@ def test_only_flat_clipping_can_be_replaced() -> None:
 @pytest.mark.parametrize("value", [-1.0, float("nan")])
 def test_noise_is_never_left_out_in_silence(name: str, value: float) -> None:
     module = _network()
-    with pytest.raises(ValueError, match=f"{name}={value}: must be at least 0"):
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 0, got {value}"):
         _made(FusedDPOptimizer, module, **{name: value})
     optimizer = _made(FusedDPOptimizer, module, noise_multiplier=1.0)
     x, y = _batch(5, torch.float32)
     functional.cross_entropy(module(x), y).backward()
     setattr(optimizer, name, value)  # as a schedule would
-    with pytest.raises(ValueError, match=f"{name}={value}: must be at least 0"):
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 0, got {value}"):
         optimizer.step()
 
 

@@ -257,9 +257,11 @@ def test_no_file_of_another_recording_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "trace.npz"
     recorder = run.part(out=path)
     first = path.read_bytes()
-    with pytest.raises(ValueError, match=r"out='.*trace.npz': exists already, not written by this recording"):
+    with pytest.raises(
+        ValueError, match=r"`out` must not exist already, unless this recording wrote it, got .*trace\.npz"
+    ):
         run.record(out=path)
-    with pytest.raises(ValueError, match="out="):
+    with pytest.raises(ValueError, match=r"`out` must not exist already, unless this recording wrote it, got"):
         run.record(out=tmp_path)
     with recorder:  # its own file it writes again
         run.train(1)
@@ -267,7 +269,12 @@ def test_no_file_of_another_recording_is_replaced(tmp_path: Path) -> None:
     assert Trace.load(path).steps == 10
     path.rename(tmp_path / "kept.npz")
     other = run.part(out=path)
-    with pytest.raises(ValueError, match="not written by this recording"), recorder:
+    with (
+        pytest.raises(
+            ValueError, match=r"`out` must not exist already, unless this recording wrote it, got .*trace\.npz"
+        ),
+        recorder,
+    ):
         pass
     assert Trace.load(path).steps == other.steps == 5
     assert run.optimizer.step_hook is not None
@@ -284,7 +291,9 @@ def test_two_recorders_of_one_name_both_keep_their_steps(tmp_path: Path) -> None
                 run.train(1)
             run.train(1)
 
-    with pytest.warns(UserWarning, match=r"another file has appeared there.* this recording is in .*trace\.2\.npz"):
+    with pytest.warns(
+        UserWarning, match=r"another file has appeared at `out`, .* this recording is in .*trace\.2\.npz"
+    ):
         both()
     assert Trace.load(path).steps == 5
     assert Trace.load(path.with_name("trace.2.npz")).steps == 10
@@ -316,10 +325,10 @@ def test_a_file_says_what_the_trace_says(tmp_path: Path) -> None:
     for less in ("unrecorded", "complete", "origin"):  # absent, it would be taken for a run without other steps
         rest = {name: value for name, value in facts.items() if name != less}
         np.savez(tmp_path / "bad.npz", facts=np.array(json.dumps(rest)), **arrays)
-        with pytest.raises(ValueError, match=f"bad.npz: it: lacks {less}: damaged"):
+        with pytest.raises(ValueError, match=f"bad.npz: it lacks {less}: damaged"):
             Trace.load(tmp_path / "bad.npz")
     np.savez(tmp_path / "bad.npz", facts=np.array(json.dumps({**facts, "schema": "leakcore.trace/2"})), **arrays)
-    with pytest.raises(ValueError, match=r"bad.npz: schema 'leakcore.trace/2': must be 'leakcore.trace/3'"):
+    with pytest.raises(ValueError, match=r"bad.npz: `schema` must be 'leakcore.trace/3', got 'leakcore.trace/2'"):
         Trace.load(tmp_path / "bad.npz")
     for key, value in (
         ("unrecorded", 3), ("unrecorded", [[0, 1.5, 0.2]]), ("unrecorded", [[0, 1.5, 0.2, 0]]),
@@ -330,7 +339,7 @@ def test_a_file_says_what_the_trace_says(tmp_path: Path) -> None:
         ("origin", {**facts["origin"], "shapes": [[-1]]}), ("origin", {**facts["origin"], "candidates": None}),
     ):  # fmt: skip
         np.savez(tmp_path / "bad.npz", facts=np.array(json.dumps({**facts, key: value})), **arrays)
-        with pytest.raises(ValueError, match=f"bad.npz: {key}.*: damaged"):
+        with pytest.raises(ValueError, match=f"bad.npz: `{key}.*` (must be|lacks) .*: damaged"):
             Trace.load(tmp_path / "bad.npz")
     text = json.dumps({**facts, "unrecorded": [[0, float("nan"), 0.2, 1]]})
     np.savez(tmp_path / "bad.npz", facts=np.array(text), **arrays)

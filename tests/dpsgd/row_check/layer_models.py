@@ -273,7 +273,7 @@ class AllFlattened(nn.Module):
 
 _L = nn.Linear
 _NOT_ROWS = "are not the rows'"
-_NUMBER = "rows went in, and per-sample gradients are of|per-sample gradients of .* rows in one batch"
+_NUMBER = "rows went in, and per-sample gradients are of|must have per-sample gradients of the rows of the batch"
 _MIXED = "depends on the other rows"
 
 EXAMPLES: dict[str, Example] = {
@@ -327,7 +327,9 @@ EXAMPLES: dict[str, Example] = {
     "functional use": Example(lambda: Then(_functional_use, 6, _L(6, 6)), dense(6), _NOT_ROWS),
     "no rows, as many": Example(lambda: Then(_position, 6, _L(6, 6)), dense(5, 6), _NOT_ROWS),
     "no rows": Example(lambda: Then(_position, 6, _L(6, 6)), dense(3, 6), _NUMBER),
-    "half of the rows": Example(lambda: Then(_halves, 6, _L(6, 6)), dense(6), "batches of .2, 5. rows"),
+    "half of the rows": Example(
+        lambda: Then(_halves, 6, _L(6, 6)), dense(6), "must be used with batches of one size .*, got .2, 5. rows"
+    ),
     "mean of the batch": Example(lambda: Then(_others, 6, _L(6, 6)), dense(6), _MIXED),
     "one layer in another order": Example(lambda: Then(_picked, 6, _L(6, 6)), dense(6), _NOT_ROWS),
     "steps first": Example(lambda: Then(_steps_first, 6, _L(6, 6)), dense(3, 6), _NUMBER),

@@ -149,11 +149,11 @@ def test_a_bad_row_is_named_and_nothing_is_written(bad, device):
     grads = normals(7, 6, 5)
     grads[4, 2] = grads[5, 1] = bad
     out = np.full(5, 7.0)
-    with pytest.raises(ValueError, match=r"clip_and_noise: grads row 4 has norm (nan|inf): must be finite"):
+    with pytest.raises(ValueError, match=r"clip_and_noise: `grads` must be finite, but row 4 has norm (nan|inf)"):
         kernels.clip_and_noise(grads, 1.0, out=out)
     if device == "cpu":  # a device finds it from the norms, when the sum is done
         np.testing.assert_array_equal(out, 7.0)
-    with pytest.raises(ValueError, match="grads run 1, row 1"):
+    with pytest.raises(ValueError, match="`grads` must be finite, but run 1, row 1 has norm"):
         kernels.clip_and_noise(grads.reshape(2, 3, 5), 1.0)
     chosen = np.array([True] * 4 + [False] * 2)
     np.testing.assert_array_equal(
@@ -169,15 +169,15 @@ def test_noise_that_is_not_finite_is_refused_before_anything_is_written(device, 
         pytest.skip("on a device only norms are looked at")
     grads, noise, out = np.ones((6, 3000)), np.zeros(3000), np.full(3000, 7.0)
     noise[2999] = bad
-    with pytest.raises(ValueError, match="noise column 2999 is not finite"):
+    with pytest.raises(ValueError, match="`noise` must be finite, which column 2999 is not"):
         kernels.clip_and_noise(grads, 1.0, 0.5, noise=noise, out=out)
     np.testing.assert_array_equal(out, 7.0)
     runs = np.zeros((2, 3000))
     runs[1, 5] = bad
-    with pytest.raises(ValueError, match="noise run 1, column 5 is not finite"):
+    with pytest.raises(ValueError, match="`noise` must be finite, which run 1, column 5 is not"):
         kernels.clip_and_noise(grads.reshape(2, 3, 3000), 1.0, 0.5, noise=runs)
     parts = [np.zeros(2000), noise[2000:]]
-    with pytest.raises(ValueError, match="noise column 2999 is not finite"):
+    with pytest.raises(ValueError, match="`noise` must be finite, which column 2999 is not"):
         kernels.clip_and_noise([grads[:, :2000], grads[:, 2000:]], 1.0, 0.5, noise=parts)
     assert not np.isfinite(kernels.clip_and_noise(grads, 1.0, 0.5, noise=noise, check_finite=False).sum[2999])
     assert np.isfinite(kernels.clip_and_noise(grads, 1.0, noise=noise).sum).all()  # without σ it is not read
@@ -185,7 +185,7 @@ def test_noise_that_is_not_finite_is_refused_before_anything_is_written(device, 
 
 def test_a_row_whose_norm_no_float_holds_shows_in_the_sum():
     grads = np.array([[1.7e308, 1.7e308, 0.0], [1.0, 1.0, 1.0]])
-    with pytest.raises(ValueError, match="grads row 0 has norm inf"):
+    with pytest.raises(ValueError, match="`grads` must be finite, but row 0 has norm inf"):
         kernels.clip_and_noise(grads, 1.0)
     assert np.isnan(kernels.clip_and_noise(grads, 1.0, check_finite=False).sum).all()
     assert np.isnan(kernels.clip_scores(grads, np.ones(3), 1.0, check_finite=False).dots[0])
@@ -195,15 +195,15 @@ def test_outputs_share_no_memory(device):
     _needs_the_very_memory(device)
     grads = [np.ones((2, 3)), np.full((2, 3), 5.0)]
     both = np.zeros(6)
-    with pytest.raises(ValueError, match=r"out\[1\] overlaps out\[0\] in memory"):
+    with pytest.raises(ValueError, match=r"`out\[1\]` must be an array of its own, but overlaps `out\[0\]` in"):
         kernels.clip_and_noise(grads, 99.0, out=[both[:3], both[:3]])
     np.testing.assert_array_equal(
         np.stack(kernels.clip_and_noise(grads, 99.0, out=[both[:3], both[3:]]).sum)[:, 0], [2, 10]
     )
     spread = np.lib.stride_tricks.as_strided(np.zeros(1), (3,), (0,))
-    with pytest.raises(ValueError, match="out has elements that share memory"):
+    with pytest.raises(ValueError, match="`out` must be an array of its own, but has elements that share"):
         kernels.clip_and_noise(grads[0], 99.0, out=spread)
-    with pytest.raises(ValueError, match="out has elements that share memory"):
+    with pytest.raises(ValueError, match="`out` must be an array of its own, but has elements that share"):
         kernels.standard_normal((1, 3), seed=0, purpose="init", out=spread[None])
 
 
@@ -213,52 +213,62 @@ GRADS = np.ones((3, 4))
 @pytest.mark.parametrize(
     ("grads", "change", "error", "message"),
     [
-        (GRADS, {"max_grad_norm": 0.0}, ValueError, r"max_grad_norm=0.0: must be in \(0, inf\)"),
-        (GRADS, {"max_grad_norm": -1}, ValueError, "max_grad_norm=-1"),
-        (GRADS, {"max_grad_norm": float("nan")}, ValueError, "max_grad_norm=nan"),
-        (GRADS, {"max_grad_norm": "1"}, TypeError, "max_grad_norm='1': must be a real number"),
+        (GRADS, {"max_grad_norm": 0.0}, ValueError, r"`max_grad_norm` must be above 0, got 0.0"),
+        (GRADS, {"max_grad_norm": -1}, ValueError, "`max_grad_norm` must be above 0, got -1"),
+        (GRADS, {"max_grad_norm": float("nan")}, ValueError, "`max_grad_norm` must be a number, got nan"),
+        (GRADS, {"max_grad_norm": "1"}, TypeError, "`max_grad_norm` must be a real number, got '1'"),
         (
             GRADS,
             {"noise_multiplier": 1e300, "max_grad_norm": 1e10, "seed": 1},
             ValueError,
-            "noise_multiplier=1e.300 times",
+            r"`noise_multiplier` times `max_grad_norm` must be within float64, got 1e\+300 and 10000000000.0",
         ),
-        (GRADS, {"noise_multiplier": -0.1}, ValueError, r"noise_multiplier=-0.1: must be in \[0, inf\)"),
+        (GRADS, {"noise_multiplier": -0.1}, ValueError, r"`noise_multiplier` must be at least 0, got -0.1"),
         (
             GRADS,
             {"noise_multiplier": 1.0},
             ValueError,
-            "noise_multiplier=1.0 needs a seed, or standard normals as noise",
+            r"`seed` is required with noise_multiplier=1.0, or standard normals as `noise`: a default seed",
         ),
         (
             GRADS,
             {"noise_multiplier": 1.0, "seed": 1, "noise": np.ones(4)},
             ValueError,
-            "seed=1 and noise are both given",
+            "`seed` must be None with noise, got 1",
         ),
-        (GRADS, {"noise_multiplier": 1.0, "seed": 2**64}, ValueError, "seed=18446744073709551616"),
-        (GRADS, {"seed": 1, "step": 2**24}, ValueError, "step=16777216"),
-        (GRADS, {"first_run": -1}, ValueError, "first_run=-1"),
-        (GRADS, {"noise": np.ones(3)}, ValueError, r"noise has shape \(3,\): must be \(4,\)"),
-        (GRADS, {"mask": np.ones(2, dtype=bool)}, ValueError, r"mask has shape \(2,\): must be \(3,\)"),
-        (GRADS, {"mask": np.ones(3)}, TypeError, "mask has dtype float64: must be bool"),
-        (GRADS, {"out": np.ones(3)}, ValueError, r"out has shape \(3,\): must be \(4,\)"),
-        (GRADS, {"out": np.ones(4, dtype="float32")}, TypeError, "out has dtype float32: must be float64"),
-        (GRADS, {"out": GRADS[0]}, ValueError, "out overlaps grads in memory"),
-        (GRADS, {"check_finite": 1}, TypeError, "check_finite=1: must be True, False or None"),
+        (
+            GRADS,
+            {"noise_multiplier": 1.0, "seed": 2**64},
+            ValueError,
+            r"`seed` must be in \[0,.*, got 18446744073709551616",
+        ),
+        (GRADS, {"seed": 1, "step": 2**24}, ValueError, r"`step` must be in \[0, 16777215\], got 16777216"),
+        (GRADS, {"first_run": -1}, ValueError, r"`first_run` must be in \[0, 9223372036854775807\], got -1"),
+        (GRADS, {"noise": np.ones(3)}, ValueError, r"`noise` must have shape \(4,\), got \(3,\)"),
+        (GRADS, {"mask": np.ones(2, dtype=bool)}, ValueError, r"`mask` must have shape \(3,\), got \(2,\)"),
+        (GRADS, {"mask": np.ones(3)}, TypeError, "`mask` must be of type bool, got float64"),
+        (GRADS, {"out": np.ones(3)}, ValueError, r"`out` must have shape \(4,\), got \(3,\)"),
+        (GRADS, {"out": np.ones(4, dtype="float32")}, TypeError, "`out` must be of type float64, got float32"),
+        (GRADS, {"out": GRADS[0]}, ValueError, "`out` must be an array of its own, but overlaps `grads` in memory"),
+        (GRADS, {"check_finite": 1}, TypeError, "`check_finite` must be True, False or None, got 1"),
         (GRADS, {"secure": True}, TypeError, "secure"),
-        (GRADS[0], {}, ValueError, r"grads has shape \(4,\): must be \(B, D\), \(runs, B, D\), or a list"),
-        (GRADS.astype(int), {}, TypeError, "grads has dtype int64: must be float16, bfloat16, float32 or float64"),
-        (GRADS.astype(complex), {}, TypeError, "grads has dtype complex128"),
-        (GRADS.astype(">f8"), {}, ValueError, "byte order '>f8': must be in native byte order"),
-        (np.ma.masked_array(GRADS), {}, TypeError, "grads is a masked array"),
-        (3.0, {}, TypeError, "grads is a float: must be a NumPy array, a torch tensor or a DLPack array"),
-        ([], {}, ValueError, "grads is an empty sequence"),
-        ([GRADS, np.ones((2, 4))], {}, ValueError, r"grads\[1\] has 2 rows and grads\[0\] 3: must be the same B"),
-        ([GRADS, GRADS.astype("f")], {}, TypeError, r"grads\[1\] has dtype float32 and grads\[0\] float64"),
-        ([np.array(1.0)], {}, ValueError, r"grads\[0\] has no dimensions"),
-        ([GRADS], {"out": np.ones(4)}, ValueError, "out must be a sequence of 1 arrays"),
-        ([GRADS], {"noise": [np.ones(3)]}, ValueError, r"noise\[0\] has shape \(3,\): must be \(4,\)"),
+        (
+            GRADS[0],
+            {},
+            ValueError,
+            r"`grads` must have shape \(B, D\) or \(runs, B, D\), or be a list.*, got shape \(4,\)",
+        ),
+        (GRADS.astype(int), {}, TypeError, r"`grads` must be of type float16, bfloat16, float32.*, got int64"),
+        (GRADS.astype(complex), {}, TypeError, r"`grads` must be of type float16, bfloat16,.*, got complex128"),
+        (GRADS.astype(">f8"), {}, ValueError, "`grads` must be in native byte order, got '>f8'"),
+        (np.ma.masked_array(GRADS), {}, TypeError, "`grads` must be a plain array, got a masked one"),
+        (3.0, {}, TypeError, "`grads` must be a NumPy array, a torch tensor or a DLPack array, got float"),
+        ([], {}, ValueError, r"`grads` must hold at least one \(B, ...\) array, got an empty sequence"),
+        ([GRADS, np.ones((2, 4))], {}, ValueError, r"`grads\[1\]` must have the 3 rows of grads\[0\], got 2"),
+        ([GRADS, GRADS.astype("f")], {}, TypeError, r"`grads\[1\]` must be of type float64, as.*, got float32"),
+        ([np.array(1.0)], {}, ValueError, r"`grads\[0\]` must have shape \(B, ...\), got \(\)"),
+        ([GRADS], {"out": np.ones(4)}, ValueError, "`out` must be a sequence of 1 arrays, one per"),
+        ([GRADS], {"noise": [np.ones(3)]}, ValueError, r"`noise\[0\]` must have shape \(4,\), got \(3,\)"),
     ],
 )
 def test_errors_name_argument_value_and_what_is_allowed(device, grads, change, error, message):
@@ -272,5 +282,5 @@ def test_errors_name_argument_value_and_what_is_allowed(device, grads, change, e
 def test_strides_that_are_not_a_multiple_of_the_element_are_refused(device):
     _needs_the_very_memory(device)
     records = np.zeros(3, dtype=[("tag", "u1"), ("g", "f4", (4,))])
-    with pytest.raises(ValueError, match=r"grads has strides of .* not multiples of its 4-byte elements"):
+    with pytest.raises(ValueError, match=r"`grads` must have strides that are multiples.*, got \(17, 4\) bytes"):
         kernels.clip_and_noise(records["g"], 1.0)

@@ -69,15 +69,19 @@ def test_clipped_norms_never_exceed_the_clip():
 def test_bad_rows_are_named(bad):
     grads, observed = normals(1, 5, 8), normals(2, 3, 8)
     grads[2, 3] = bad
-    with pytest.raises(ValueError, match=r"clip_scores: grads row 2 has norm (nan|inf): must be finite"):
+    with pytest.raises(ValueError, match=r"clip_scores: `grads` must be finite, but row 2 has norm (nan|inf)"):
         kernels.clip_scores(grads, observed, 1.0)
     loose = kernels.clip_scores(grads, observed, 1.0, check_finite=False)
     assert np.isnan(loose.dots[:, 2]).all()
     assert np.isfinite(loose.dots[:, [0, 1, 3, 4]]).all()
     grads[2, 3], observed[1, 0] = 0, bad
-    with pytest.raises(ValueError, match="clip_scores: observed row 1 gives a score that is not finite"):
+    with pytest.raises(
+        ValueError, match=r"clip_scores: `observed` must be finite, .* but row 1 gives a score that is not finite"
+    ):
         kernels.clip_scores(grads, observed, 1.0)
-    with pytest.raises(ValueError, match="clip_scores: observed gives a score that is not finite"):
+    with pytest.raises(
+        ValueError, match=r"clip_scores: `observed` must be finite, .* but it gives a score that is not finite"
+    ):
         kernels.clip_scores(grads, observed[1], 1.0)
 
 
@@ -87,16 +91,16 @@ GRADS = np.ones((3, 4))
 @pytest.mark.parametrize(
     ("grads", "observed", "clip", "error", "message"),
     [
-        (GRADS, GRADS, 0.0, ValueError, r"max_grad_norm=0.0: must be in \(0, inf\)"),
-        (GRADS, np.ones((2, 5)), 1.0, ValueError, "observed has 5 columns and grads 4: must be the same D"),
-        (GRADS, np.ones((2, 2, 4)), 1.0, ValueError, r"observed has shape \(2, 2, 4\): must be \(M, D\) or \(D,\)"),
-        (GRADS[0], GRADS, 1.0, ValueError, r"grads has shape \(4,\): must be \(n, D\)"),
-        (GRADS.astype(int), GRADS, 1.0, TypeError, "grads has dtype int64"),
-        (GRADS, [1, 2, 3, 4], 1.0, TypeError, "observed is a list"),
+        (GRADS, GRADS, 0.0, ValueError, r"`max_grad_norm` must be above 0, got 0.0"),
+        (GRADS, np.ones((2, 5)), 1.0, ValueError, "`observed` must have the 4 columns of grads, got 5"),
+        (GRADS, np.ones((2, 2, 4)), 1.0, ValueError, r"`observed` must have shape \(M, D\) or.*, got \(2, 2, 4\)"),
+        (GRADS[0], GRADS, 1.0, ValueError, r"`grads` must have shape \(n, D\) or \(runs, n, D\), got \(4,\)"),
+        (GRADS.astype(int), GRADS, 1.0, TypeError, r"`grads` must be of type float16, bfloat16,.*, got int64"),
+        (GRADS, [1, 2, 3, 4], 1.0, TypeError, r"`observed` must be a NumPy array, a torch tensor.*, got list"),
     ],
 )
 def test_errors_name_argument_value_and_what_is_allowed(grads, observed, clip, error, message):
     with pytest.raises(error, match=message):
         kernels.clip_scores(grads, observed, clip)
-    with pytest.raises(TypeError, match="check_finite='no': must be True, False or None"):
+    with pytest.raises(TypeError, match="`check_finite` must be True, False or None, got 'no'"):
         kernels.clip_scores(GRADS, GRADS, 1.0, check_finite="no")

@@ -117,7 +117,7 @@ def test_two_rows_leave_the_range_of_float32(clip, rows, columns):
 def test_a_bad_row_is_named_and_shows_in_an_unchecked_sum(rows, columns, dtype, bad):
     grads = gradients(rows, columns, dtype)
     grads[rows // 2, 7] = bad
-    with pytest.raises(ValueError, match=f"clip_and_noise: grads row {rows // 2} has norm {bad}: must be finite"):
+    with pytest.raises(ValueError, match=f"clip_and_noise: `grads` must be finite, but row {rows // 2} has norm {bad}"):
         kernels.clip_and_noise(grads, 1.0)
     unchecked = kernels.clip_and_noise(grads, 1.0, check_finite=False)
     assert torch.isnan(unchecked.sum[7])

@@ -74,15 +74,17 @@ def test_a_batch_of_runs_scores_each_run_by_itself(layout):
 
 def test_errors_of_batches_name_the_run():
     grads, observed = normals(1, 2, 3, 4), normals(2, 2, 5, 4)
-    with pytest.raises(ValueError, match=r"observed has 3 runs and grads 2: must be the same"):
+    with pytest.raises(ValueError, match="`observed` must have the 2 runs of grads, got 3"):
         kernels.clip_scores(grads, normals(2, 3, 5, 4), 1.0)
-    with pytest.raises(ValueError, match=r"observed has shape \(4,\): must be \(runs, M, D\) or \(runs, D\)"):
+    with pytest.raises(ValueError, match=r"`observed` must have shape \(runs, M, D\) or \(runs, D\), got \(4,\)"):
         kernels.clip_scores(grads, observed[0, 0], 1.0)
     grads[1, 2, 0] = np.nan
-    with pytest.raises(ValueError, match="grads run 1, row 2 has norm nan"):
+    with pytest.raises(ValueError, match="`grads` must be finite, but run 1, row 2 has norm nan"):
         kernels.clip_scores(grads, observed, 1.0)
     grads[1, 2, 0], observed[1, 3, 0] = 0, np.inf
-    with pytest.raises(ValueError, match="observed run 1, row 3 gives a score that is not finite"):
+    with pytest.raises(
+        ValueError, match=r"`observed` must be finite, .* but run 1, row 3 gives a score that is not finite"
+    ):
         kernels.clip_scores(grads, observed, 1.0)
 
 

@@ -53,12 +53,12 @@ def test_shapes_of_configurations():
     np.testing.assert_array_equal(own.sums, [[s[0, [1, 2]], s[1, [3, 0]]] for s in every.sums])
     assert kernels.mixture_tail(99, 0.0, **arguments).counts.shape == (2,)
     assert kernels.mixture_tail(99, np.zeros((2, 3, 4)), **arguments).sums.shape == (2, 2, 3, 4)
-    with pytest.raises(ValueError, match=r"thresholds has shape \(3, 1\): must be .* or one of shape \(2, ...\)"):
+    with pytest.raises(ValueError, match=r"`thresholds` must be a number, an array of one.*, got shape \(3, 1\)"):
         kernels.mixture_tail(99, np.zeros((3, 1)), **arguments)
-    with pytest.raises(ValueError, match="noise_multiplier has 2 configurations and sample_rate 3"):
+    with pytest.raises(ValueError, match=r"`noise_multiplier` and `sample_rate` must have.*, got 2 and 3"):
         kernels.mixture_log_ratio(9, noise_multiplier=[[1.0], [2.0]], sample_rate=[[0.1]] * 3, steps=6)
     with pytest.raises(
-        ValueError, match=r"sample_rate has shape \(2, 5\): must be .* \(configs, 6\) or \(configs, 1\)"
+        ValueError, match=r"`sample_rate` must be a number, an array of length steps=6, or one of.*, got shape \(2, 5\)"
     ):
         kernels.mixture_log_ratio(9, noise_multiplier=1.0, sample_rate=np.full((2, 5), 0.1), steps=6)
 
@@ -73,11 +73,11 @@ def test_an_array_of_the_callers_is_filled(steps, dtype):
         assert kernels.mixture_log_ratio(1001, out=inner, **arguments) is inner
         np.testing.assert_array_equal(inner, kernels.mixture_log_ratio(1001, **arguments))
         assert np.isnan(out[[0, -1]]).all()
-        with pytest.raises(ValueError, match=r"mixture_log_ratio: out has strides of .* bytes: must be contiguous"):
+        with pytest.raises(ValueError, match=r"mixture_log_ratio: `out` must be contiguous, got strides of .* bytes"):
             kernels.mixture_log_ratio(1001, out=np.zeros((*shape, 2), dtype=dtype)[..., 0], **arguments)
-        with pytest.raises(ValueError, match=r"out has shape \(1000,\): must be "):
+        with pytest.raises(ValueError, match=r"`out` must have shape \((2, 1001|1001,)\), got \(1000,\)"):
             kernels.mixture_log_ratio(1001, out=np.zeros(1000, dtype=dtype), **arguments)
-    with pytest.raises(TypeError, match="out has dtype float16: must be float"):
+    with pytest.raises(TypeError, match=r"`out` must be of type float(32|64), got float16"):
         kernels.mixture_log_ratio(1001, out=np.zeros((2, 1001), dtype=np.float16), **arguments)
 
 

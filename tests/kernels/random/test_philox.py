@@ -138,25 +138,33 @@ def test_the_stated_truncation():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"purpose": "cooking"}, ValueError, "purpose='cooking': must be a leakcore.kernels.Stream or its name in"),
-        ({"purpose": 3}, TypeError, "purpose=3: must be a leakcore.kernels.Stream"),
-        ({"step": 2**24}, ValueError, r"step=16777216: must be an integer in \[0, 16777215\]"),
-        ({"step": -1}, ValueError, "step=-1"),
-        ({"seed": -1}, ValueError, "seed=-1"),
-        ({"seed": 0.5}, TypeError, "seed=0.5: must be an integer"),
-        ({"first_row": -1}, ValueError, "first_row=-1"),
-        ({"shape": (-1, 3)}, ValueError, "shape=-1"),
-        ({"shape": (2, 2**34 + 1)}, ValueError, r"shape\[1\]=17179869185"),
-        ({"shape": (2.0, 3)}, TypeError, "shape=2.0: must be an integer"),
-        ({"shape": (2, 3, 4)}, ValueError, r"shape=\(2, 3, 4\): must be two integers, \(rows, columns\)"),
-        ({"shape": 6}, TypeError, "shape=6: must be a sequence of integers"),
-        ({"dtype": "int32"}, TypeError, "dtype='int32': must be 'float32' or 'float64'"),
-        ({"out": np.zeros((2, 2))}, ValueError, r"out has shape \(2, 2\): must be \(2, 3\)"),
-        ({"out": np.zeros((2, 3), dtype=np.int64)}, TypeError, "out has dtype int64"),
-        ({"out": np.zeros((2, 3), dtype=np.float16)}, TypeError, "out has dtype float16: must be float32 or float64"),
-        ({"out": np.broadcast_to(0.0, (2, 3))}, ValueError, "out is read-only"),
-        ({"like": "numpy"}, TypeError, "like is a str"),
-        ({"dtype": "int32", "out": np.zeros((2, 3))}, TypeError, "dtype='int32'"),
+        ({"purpose": "cooking"}, ValueError, r"`purpose` must be a leakcore.kernels.Stream or.*, got 'cooking'"),
+        ({"purpose": 3}, TypeError, r"`purpose` must be a leakcore.kernels.Stream or its name in lower case, got 3"),
+        ({"step": 2**24}, ValueError, r"`step` must be in \[0, 16777215\], got 16777216"),
+        ({"step": -1}, ValueError, r"`step` must be in \[0, 16777215\], got -1"),
+        ({"seed": -1}, ValueError, r"`seed` must be in \[0, 18446744073709551615\], got -1"),
+        ({"seed": 0.5}, TypeError, r"`seed` must be an integer, got 0.5"),
+        ({"first_row": -1}, ValueError, r"`first_row` must be in \[0, 9223372036854775807\], got -1"),
+        ({"shape": (-1, 3)}, ValueError, r"`shape\[0\]` must be at least 0, got -1"),
+        ({"shape": (2, 2**34 + 1)}, ValueError, r"`shape\[1\]` must be in \[0, 17179869184\], got 17179869185"),
+        ({"shape": (2.0, 3)}, TypeError, r"`shape\[0\]` must be an integer, got 2.0"),
+        ({"shape": (2, 3, 4)}, ValueError, r"`shape` must be two integers, \(rows, columns\), got \(2, 3, 4\)"),
+        ({"shape": 6}, TypeError, "`shape` must be a sequence of integers, got 6"),
+        ({"dtype": "int32"}, TypeError, "`dtype` must be 'float32' or 'float64', got 'int32'"),
+        ({"out": np.zeros((2, 2))}, ValueError, r"`out` must have shape \(2, 3\), got \(2, 2\)"),
+        (
+            {"out": np.zeros((2, 3), dtype=np.int64)},
+            TypeError,
+            r"`out` must be of type float16, bfloat16,.*, got int64",
+        ),
+        (
+            {"out": np.zeros((2, 3), dtype=np.float16)},
+            TypeError,
+            "`out` must be of type float32 or float64, got float16",
+        ),
+        ({"out": np.broadcast_to(0.0, (2, 3))}, ValueError, "`out` must be writeable, but is read-only"),
+        ({"like": "numpy"}, TypeError, "`like` must be a NumPy array, a torch tensor or a DLPack array, got str"),
+        ({"dtype": "int32", "out": np.zeros((2, 3))}, TypeError, "`dtype` must be 'float32' or 'float64', got 'int32'"),
         ({"out": np.lib.stride_tricks.as_strided(np.zeros(9), (2, 3), (8, 8))}, ValueError, "lie across each other"),
     ],
 )
@@ -167,7 +175,7 @@ def test_errors_name_what_is_allowed(change, error, message):
 
 def test_uniforms_stay_below_one():
     """Rounded to float32 the largest would be 1."""
-    with pytest.raises(TypeError, match="out has dtype float32: must be float64"):
+    with pytest.raises(TypeError, match="`out` must be of type float64, got float32"):
         kernels.uniform((2, 3), seed=1, purpose="data_order", out=np.zeros((2, 3), np.float32))
     out = np.zeros((7, 4))[::-2, ::2]
     kernels.uniform((4, 2), seed=1, purpose="data_order", out=out)
@@ -176,9 +184,9 @@ def test_uniforms_stay_below_one():
 
 
 def test_philox_errors():
-    with pytest.raises(ValueError, match="counter has 3 words and key 2: must be 4 and 2"):
+    with pytest.raises(ValueError, match="`counter` and `key` must have 4 and 2 words, got 3 and 2"):
         kernels.philox4x32((0, 0, 0), (0, 0))
-    with pytest.raises(ValueError, match=r"counter\[2\]=4294967296"):
+    with pytest.raises(ValueError, match=r"`counter\[2\]` must be in \[0, 4294967295\], got 4294967296"):
         kernels.philox4x32((0, 0, 2**32, 0), (0, 0))
 
 

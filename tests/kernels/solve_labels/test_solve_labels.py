@@ -264,17 +264,29 @@ JAC, GRAD = np.ones((2, 3, 4)), np.ones((2, 4))
 @pytest.mark.parametrize(
     ("jacobian", "gradient", "rcond", "error", "message"),
     [
-        (JAC, np.ones((2, 3)), None, ValueError, r"gradient has shape \(2, 3\): must be \(2, 4\) or \(2, 4, 'K'\)"),
-        (JAC, np.ones(4), None, ValueError, r"gradient has shape \(4,\)"),
-        (np.ones(3), GRAD, None, ValueError, r"jacobian has shape \(3,\): must be \(\.\.\., N, d\)"),
-        (JAC.astype(int), GRAD, None, TypeError, "jacobian has dtype int64"),
-        (JAC, GRAD.astype(bool), None, TypeError, "gradient has dtype bool"),
-        (JAC, GRAD, -1e-3, ValueError, r"rcond=-0.001: must be in \[0, 1\)"),
-        (JAC, GRAD, np.inf, ValueError, r"rcond=inf: must be in \[0, 1\)"),
-        (JAC, GRAD, 1.0, ValueError, r"rcond=1.0: must be in \[0, 1\)"),
-        (JAC * [[[1.0]], [[np.nan]]], GRAD, None, ValueError, r"jacobian\[1\] has a NaN or an infinity"),
-        (JAC, GRAD * [[1.0], [np.inf]], None, ValueError, r"gradient\[1\] has a NaN or an infinity"),
-        (JAC[0] * np.inf, GRAD[0], None, ValueError, "solve_labels: jacobian has a NaN or an infinity"),
+        (JAC, np.ones((2, 3)), None, ValueError, r"`gradient` must have shape \(2, 4\) or \(2, 4,.*, got \(2, 3\)"),
+        (JAC, np.ones(4), None, ValueError, r"`gradient` must have shape \(2, 4\) or \(2, 4, 'K'\).*, got \(4,\)"),
+        (np.ones(3), GRAD, None, ValueError, r"`jacobian` must have shape \(..., N, d\), got \(3,\)"),
+        (JAC.astype(int), GRAD, None, TypeError, r"`jacobian` must be of type float16, bfloat16,.*, got int64"),
+        (JAC, GRAD.astype(bool), None, TypeError, r"`gradient` must be of type float16, bfloat16,.*, got bool"),
+        (JAC, GRAD, -1e-3, ValueError, r"`rcond` must be in \[0, 1\), got -0.001"),
+        (JAC, GRAD, np.inf, ValueError, r"`rcond` must be in \[0, 1\), got inf"),
+        (JAC, GRAD, 1.0, ValueError, r"`rcond` must be in \[0, 1\), got 1.0"),
+        (
+            JAC * [[[1.0]], [[np.nan]]],
+            GRAD,
+            None,
+            ValueError,
+            r"`jacobian\[1\]` must be finite, but has a NaN or an infinity",
+        ),
+        (
+            JAC,
+            GRAD * [[1.0], [np.inf]],
+            None,
+            ValueError,
+            r"`gradient\[1\]` must be finite, but has a NaN or an infinity",
+        ),
+        (JAC[0] * np.inf, GRAD[0], None, ValueError, "solve_labels: `jacobian` must be finite, but has a"),
     ],
 )
 def test_errors_name_argument_value_and_what_is_allowed(jacobian, gradient, rcond, error, message):
@@ -305,5 +317,5 @@ def test_calls_short_enough_for_an_interrupt_give_the_same_bits(monkeypatch):
             np.testing.assert_array_equal(getattr(parts, field.name), getattr(whole, field.name))
     bad = jacobian.copy()
     bad[3, 1, 2, 2] = np.nan
-    with pytest.raises(ValueError, match=r"jacobian\[3, 1\] has a NaN"):
+    with pytest.raises(ValueError, match=r"`jacobian\[3, 1\]` must be finite, but has a NaN or an infinity"):
         kernels.solve_labels(bad, gradient)

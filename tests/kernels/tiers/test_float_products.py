@@ -71,18 +71,20 @@ def test_products_beyond_float32_are_taken_again_in_float64():
 def test_bad_rows_are_named(bad):
     grads, observed = normals(1, 5, 8, dtype="float32"), normals(2, 3, 8, dtype="float32")
     grads[2, 3] = bad
-    with pytest.raises(ValueError, match=r"clip_scores: grads row 2 has norm (nan|inf): must be finite"):
+    with pytest.raises(ValueError, match=r"clip_scores: `grads` must be finite, but row 2 has norm (nan|inf)"):
         kernels.clip_scores(grads, observed, 1.0, product_dtype="float32")
     grads[2, 3], observed[1, 0] = 0, bad
-    with pytest.raises(ValueError, match="clip_scores: observed row 1 gives a score that is not finite"):
+    with pytest.raises(
+        ValueError, match=r"clip_scores: `observed` must be finite, .* but row 1 gives a score that is not finite"
+    ):
         kernels.clip_scores(grads, observed, 1.0, product_dtype="float32")
 
 
 def test_errors_name_argument_value_and_what_is_allowed():
     wide, narrow = np.ones((3, 4)), np.ones((3, 4), np.float32)
-    with pytest.raises(ValueError, match="product_dtype='float32': must be 'float64', since grads is float64"):
+    with pytest.raises(ValueError, match="`product_dtype` must be 'float64', as grads is, got 'float32'"):
         kernels.clip_scores(wide, narrow, 1.0, product_dtype="float32")
-    with pytest.raises(ValueError, match=r"product_dtype=<class 'numpy.float32'>: must be 'float64', since observed"):
+    with pytest.raises(ValueError, match=r"`product_dtype` must be 'float64',.*, got <class 'numpy.float32'>"):
         kernels.clip_scores(narrow, wide, 1.0, product_dtype=np.float32)
-    with pytest.raises(TypeError, match="product_dtype='half': must be 'float32' or 'float64'"):
+    with pytest.raises(TypeError, match="`product_dtype` must be 'float32' or 'float64', got 'half'"):
         kernels.clip_scores(narrow, narrow, 1.0, product_dtype="half")

@@ -182,7 +182,7 @@ def test_rows_read_once_and_twice_sum_alike(rows, columns):
 
     grads[rows // 2, -1], grads[-1, 0] = np.nan, np.inf
     out = np.full(columns, 7.0, dtype=np.float32)
-    with pytest.raises(ValueError, match=f"grads row {rows // 2} has norm nan"):
+    with pytest.raises(ValueError, match=f"`grads` must be finite, but row {rows // 2} has norm nan"):
         kernels.clip_and_noise(grads, 2.0, out=out)
     assert (out == 7.0).all()
 

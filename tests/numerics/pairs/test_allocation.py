@@ -234,9 +234,9 @@ def test_points_trade_to_their_own_ratio():
 
 
 def test_what_a_float_cannot_hold_is_refused():
-    with pytest.raises(AccuracyError, match=r"noise_multiplier=0\.01: one epoch's loss is out of a float's reach"):
+    with pytest.raises(AccuracyError, match=r"one epoch's loss is out of a float's reach at noise_multiplier=0\.01"):
         AllocationPair(0.01, 10)
-    with pytest.raises(AccuracyError, match="batches=1000000: more than 131072 are too many"):
+    with pytest.raises(AccuracyError, match="more than 131072 batches are too many for a grid, got batches=1000000"):
         AllocationStep(1.0, 1_000_000).loss_range(8.0)
     with pytest.raises(AccuracyError, match="so small a delta"):
         AllocationStep(1.0, 10).loss_range(50.0)

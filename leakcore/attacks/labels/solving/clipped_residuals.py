@@ -39,7 +39,7 @@ def read_clipping(clipping: Clipping | None, *, known_probs: bool, steps: int | 
     wanted = (2, n) if steps is None else (steps, 2, n)
     if norms.shape != wanted:
         raise ValueError(f"`grad_norms` must have shape {wanted}, joint norms under both labels, got {norms.shape}")
-    validate.real_array("in [0, inf)", lambda v: v >= 0, grad_norms=norms)
+    validate.real_array("at least 0", lambda v: v >= 0, grad_norms=norms)
     return ClippedSamples(clip, slack, norms.sum(axis=-2).reshape(-1, n), roundoff)
 
 

@@ -37,7 +37,7 @@ class LogitJacobian:
         if isinstance(value, Mapping):
             missing = [n for n in self.names if n not in value]
             if missing:
-                raise ValueError(f"{name}: parameter {missing[0]!r} is missing")
+                raise ValueError(f"`{name}` must hold the parameter {missing[0]!r}")
             value = [value[n] for n in self.names]
         if not isinstance(value, (list, tuple)) or not all(np.ndim(v) or hasattr(v, "shape") for v in value):
             value = [value]
@@ -46,13 +46,15 @@ class LogitJacobian:
             return value[0]
         if len(value) != len(self.names):
             raise ValueError(
-                f"{name}: {len(value)} arrays for the {len(self.names)} parameters {', '.join(self.names)}"
+                f"`{name}` must hold an array for each of the parameters {', '.join(self.names)}, got {len(value)}"
             )
         parts: list[Any] = []
         for array, parameter, shape in zip(value, self.names, self.shapes, strict=True):
             part = array if hasattr(array, "shape") else validate.plain_array(**{name: array})
             if tuple(part.shape) != shape and tuple(part.shape) != (int(np.prod(shape)),):
-                raise ValueError(f"{name}: {tuple(part.shape)} for parameter {parameter!r} of shape {shape}")
+                raise ValueError(
+                    f"`{name}` must have shape {shape} for parameter {parameter!r}, got {tuple(part.shape)}"
+                )
             parts.append(part.reshape(-1))
         if len(parts) == 1:
             return parts[0]
@@ -76,14 +78,14 @@ def logit_jacobian(model: torch.nn.Module, inputs: Any, parameters: str | Sequen
         raise ValueError("`parameters` must name at least one parameter")
     for name in names:
         if name not in own:
-            raise ValueError(f"parameters: {name!r} is not a parameter of the model; it has {', '.join(own)}")
+            raise ValueError(f"`parameters` must be some of the model's, {', '.join(own)}, got {name!r}")
         if names.count(name) > 1:
-            raise ValueError(f"parameters: {name!r} is named twice")
+            raise ValueError(f"`parameters` must name each parameter once, got {name!r} twice")
     dtype, other, ratio = forward_rounding.precisions(model)
     try:
         jacobian, logits = _evaluate(model, inputs, names, dtype)
     except RuntimeError as error:
-        raise ValueError(f"inputs: the model does not run on them ({error})") from None
+        raise ValueError(f"`inputs` must be ones that the model runs on ({error})") from None
     try:
         again, other_logits = _evaluate(model, inputs, names, other)
     except RuntimeError as error:

@@ -77,9 +77,11 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
     """
     hooks = find_hooks(module)
     if hooks is None:
-        raise TypeError(f"module is a {type(module).__name__} without the hooks of Opacus's GradSampleModule")
+        raise TypeError(
+            f"`module` must have the hooks of Opacus's GradSampleModule, got a {type(module).__name__} without"
+        )
     if isinstance(hooks, GradSampleHooksFastGradientClipping):
-        raise TypeError('module: created for ghost clipping, must be created with grad_sample_mode="hooks"')
+        raise TypeError('`module` must be created with grad_sample_mode="hooks", got one for ghost clipping')
     # Opacus hooks the linear layers inside its recurrent ones, which own the same parameters under other names.
     hooked = [m for m in hooks.iterate_submodules(hooks._module) if type(m) not in (DPRNN, DPLSTM, DPGRU)]
     ours = {id(p) for p in parameters}
@@ -90,7 +92,7 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
         others |= {id(p) for m in shared for p in m.parameters()}
     for layer in hooked:
         if any(id(p) in ours for p in _trained(layer).values()) and (why := no_rows(layer)):
-            raise ValueError(f"{layer} has {why}: must be without")
+            raise ValueError(f"{layer} must be without {why}")
     left = [m for m in hooked if m not in known and any(id(p) in ours for p in _trained(m).values())]
     for layer in left:
         if why := wrong_setting(layer):
@@ -187,8 +189,8 @@ class Ledger:
             if any(rows != most for _, _, rows in uses):
                 counts = sorted({rows for _, _, rows in uses})
                 raise ValueError(
-                    f"a parameter of {entry.layer} was used with batches of {counts} rows in one backward pass: must "
-                    "be the same"
+                    f"a parameter of {entry.layer} must be used with batches of one size in a backward pass, got "
+                    f"{counts} rows"
                 )
             factor = float(most) if self.hooks.loss_reduction == "mean" else 1.0
             rows_of_pass = KeptRows(together([use for _, use, _ in uses], p.shape), most, factor)

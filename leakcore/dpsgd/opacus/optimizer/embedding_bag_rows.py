@@ -34,27 +34,28 @@ class Bags:
         """Read the arguments of the layer's forward pass, with the same checks. ValueError for what it refuses."""
         weights = per_sample_weights
         if weights is not None and layer.mode != "sum":
-            raise ValueError(f"per_sample_weights with mode={layer.mode!r}: must have mode='sum'")
+            raise ValueError(f"`mode` must be 'sum' with per_sample_weights, got {layer.mode!r}")
         if weights is not None and weights.shape != input.shape:
             raise ValueError(
-                f"per_sample_weights has shape {tuple(weights.shape)}: must be the input's, {tuple(input.shape)}"
+                f"`per_sample_weights` must have the input's shape, {tuple(input.shape)}, got {tuple(weights.shape)}"
             )
         if input.is_nested:
             flat = None if weights is None else weights.values().reshape(-1)
             return cls(layer, input.values().reshape(-1), input.offsets()[:-1], flat)  # type: ignore[attr-defined]
         if (input.ndim == 2) == (offsets is not None) or input.ndim not in (1, 2):
+            shape = None if offsets is None else tuple(offsets.shape)
             raise ValueError(
-                f"input has shape {tuple(input.shape)}, offsets={'None' if offsets is None else tuple(offsets.shape)}: "
-                "must be (B, N) without offsets, or (W,) with offsets (B,)"
+                f"`input` must have shape (B, N) without offsets, or (W,) with offsets (B,), got {tuple(input.shape)} "
+                f"and {shape}"
             )
         if offsets is None:
             rows, size = input.shape
             offsets = torch.arange(rows, dtype=input.dtype, device=input.device) * size
         elif offsets.ndim != 1:
-            raise ValueError(f"offsets has shape {tuple(offsets.shape)}: must be (B,)")
+            raise ValueError(f"`offsets` must have shape (B,), got {tuple(offsets.shape)}")
         elif layer.include_last_offset:
             if len(offsets) == 0 or int(offsets[-1]) != len(input):
-                raise ValueError(f"offsets ends before or after the {len(input)} indices: include_last_offset=True")
+                raise ValueError(f"`offsets` must end with the {len(input)} indices where include_last_offset=True")
             offsets = offsets[:-1]
         return cls(layer, input.reshape(-1), offsets, None if weights is None else weights.reshape(-1))
 

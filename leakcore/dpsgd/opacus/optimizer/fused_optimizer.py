@@ -73,7 +73,9 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, module: Any = None, **settings: Any) -> None:
         if isinstance(settings.get("max_grad_norm"), (list, tuple)):
-            raise TypeError("max_grad_norm is a list: FusedDPOptimizer clips whole gradients, so it must be one norm")
+            raise TypeError(
+                "`max_grad_norm` must be one norm, since FusedDPOptimizer clips whole gradients, got a list"
+            )
         super().__init__(optimizer, **settings)
         _noise_std(self.noise_multiplier, self.max_grad_norm)
         self._names: dict[int, str] = {}
@@ -181,8 +183,8 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
             by_count = {rows.rows: p for rows, p in zip(batch, self.params, strict=True)}
             named = [f"{n} of {self._names.get(id(by_count[n]), 'a parameter')}" for n in counts]
             raise ValueError(
-                f"parameters have per-sample gradients of {counts} rows in one batch ({', '.join(named)}): must be "
-                "the number of rows of the batch, the first dimension of each layer's input"
+                "all parameters must have per-sample gradients of the rows of the batch, the first dimension of each "
+                f"layer's input, got {counts} ({', '.join(named)})"
             )
         device = self.params[0].device
         squares = torch.zeros(counts[0], dtype=torch.float64, device=device)
@@ -191,7 +193,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         norms = squares.sqrt()
         if device.type == "cpu" and not torch.isfinite(norms).all():
             row = int(torch.isfinite(norms).logical_not().nonzero()[0])
-            raise ValueError(f"the gradient of row {row} has norm {float(norms[row])}: must be finite")
+            raise ValueError(f"the gradient of row {row} must be finite, got norm {float(norms[row])}")
         return (float(self.max_grad_norm) / (norms + _ADDED)).clamp(max=1.0)
 
     def _normals(self) -> Callable[[int, torch.Tensor], torch.Tensor]:
@@ -223,7 +225,7 @@ def require_type(optimizer: Any, kinds: tuple[type, ...], allowed: str) -> None:
     show.
     """
     if type(optimizer) not in kinds:
-        raise TypeError(f"optimizer is a {type(optimizer).__name__}: must be {allowed}")
+        raise TypeError(f"`optimizer` must be {allowed}, got {type(optimizer).__name__}")
 
 
 def _read(parameter: torch.Tensor) -> list[Any]:
@@ -264,5 +266,5 @@ def _noise_std(sigma: Any, clip: Any) -> float:
     """σC; ValueError if either is negative or NaN, because then no noise would be added, or nothing clipped."""
     for name, value in (("noise_multiplier", sigma), ("max_grad_norm", clip)):
         if not float(value) >= 0.0:
-            raise ValueError(f"{name}={value}: must be at least 0")
+            raise ValueError(f"`{name}` must be at least 0, got {value}")
     return float(sigma) * float(clip)

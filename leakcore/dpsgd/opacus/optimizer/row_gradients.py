@@ -305,7 +305,7 @@ def together(uses: Sequence[Use], shape: Sequence[int]) -> Use:
         return Dense(total)
     if any(use.rows != rows for use in uses):
         counts = sorted({use.rows for use in uses})
-        raise ValueError(f"a parameter was used with batches of {counts} rows in one backward pass: must be the same")
+        raise ValueError(f"a parameter must be used with batches of one size in a backward pass, got {counts} rows")
     return Several(uses, shape)
 
 

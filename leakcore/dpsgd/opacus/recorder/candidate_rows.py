@@ -126,12 +126,12 @@ class CandidateRows:
 def read_candidates(candidates: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets. TypeError or ValueError unless they are two arrays with the same number of rows."""
     if not isinstance(candidates, (tuple, list)) or len(candidates) != 2:
-        raise TypeError(f"candidates is a {type(candidates).__name__}: must be a pair (inputs, targets)")
-    x, y = (_as_tensor(c, what) for c, what in zip(candidates, ("inputs", "targets"), strict=True))
+        raise TypeError(f"`candidates` must be a pair (inputs, targets), got {type(candidates).__name__}")
+    x, y = (_as_tensor(array, f"candidates[{i}]") for i, array in enumerate(candidates))
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or len(x) == 0:
         raise ValueError(
-            f"candidates: {tuple(x.shape)} inputs and {tuple(y.shape)} targets: must be one or more rows, as many "
-            "inputs as targets"
+            "`candidates` must be one or more rows, as many inputs as targets, got shapes "
+            f"{tuple(x.shape)} and {tuple(y.shape)}"
         )
     return x, y
 
@@ -140,18 +140,18 @@ def read_members(members: Any, count: int) -> np.ndarray:
     """(count,) bool. ValueError for anything else."""
     flags = check.even_array(members=members.cpu() if isinstance(members, torch.Tensor) else members)
     if flags.shape != (count,) or flags.dtype != np.bool_:
-        raise ValueError(f"members has shape {flags.shape} and type {flags.dtype}: must be ({count},) bool")
+        raise ValueError(f"`members` must be bool of shape ({count},), got {flags.dtype} of shape {flags.shape}")
     return flags
 
 
-def _as_tensor(array: Any, what: str) -> torch.Tensor:
+def _as_tensor(array: Any, name: str) -> torch.Tensor:
     if isinstance(array, torch.Tensor):
-        whole: torch.Tensor = array_memory.plain_tensor(f"candidates: its {what}", array).detach()
+        whole: torch.Tensor = array_memory.plain_tensor(name, array).detach()
         return whole
     try:
-        return torch.as_tensor(array_memory.host(f"candidates: its {what}", array)).detach()
+        return torch.as_tensor(array_memory.host(name, array)).detach()
     except (TypeError, ValueError, RuntimeError) as why:
-        raise TypeError(f"candidates: its {what} must be a tensor or an array of numbers ({why})") from None
+        raise TypeError(f"`{name}` must be a tensor or an array of numbers ({why})") from None
 
 
 def _row_bytes(rows: torch.Tensor) -> list[bytes]:

@@ -75,7 +75,7 @@ class Recorder:
         for name in ("step_hook", "noise_multiplier", "max_grad_norm", "params"):
             if not hasattr(optimizer, name):
                 raise TypeError(
-                    f"optimizer is a {type(optimizer).__name__} without {name}: must be Opacus's DPOptimizer"
+                    f"`optimizer` must be Opacus's DPOptimizer, got a {type(optimizer).__name__} without {name}"
                 )
         _require_known(optimizer)
         self._optimizer = optimizer
@@ -304,7 +304,7 @@ class Recorder:
         if hasattr(
             optimizer, "_adjusted_noise_multiplier"
         ):  # Opacus's adaptive ghost clipping sets it in the backward pass
-            raise TypeError("optimizer clips adaptively: must clip by a fixed max_grad_norm")
+            raise TypeError("`optimizer` must clip by a fixed max_grad_norm, got one that clips adaptively")
         self._terms.require_known(optimizer)
         self._require_rows()
         if any(p._version != version for p, version in self._versions):

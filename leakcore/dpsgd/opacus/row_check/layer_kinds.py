@@ -42,7 +42,7 @@ class Kind:
 def _in_steps(rows: torch.Tensor) -> torch.Tensor:
     """(B, …, d) as (B, T, d)"""
     if rows.ndim < 2:
-        raise ValueError(f"a layer's input has shape {tuple(rows.shape)}: must have a first dimension of samples")
+        raise ValueError(f"a layer's input must have a first dimension of samples, got shape {tuple(rows.shape)}")
     return rows.flatten(1, -2) if rows.ndim > 2 else rows[:, None]
 
 
@@ -54,8 +54,8 @@ def _linear_uses(layer: nn.Linear, a: torch.Tensor, delta: torch.Tensor) -> Uses
 def _convolution_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Uses:
     if a.ndim != len(layer.kernel_size) + 2:
         raise ValueError(
-            f"{layer} has an input of shape {tuple(a.shape)}: must have a first dimension of samples and one of "
-            "channels"
+            f"the input of {layer} must have a first dimension of samples and one of channels, got shape "
+            f"{tuple(a.shape)}"
         )
     padding = layer._reversed_padding_repeated_twice
     if any(padding):
@@ -78,7 +78,7 @@ def _normalised_uses(normalise: Callable[[Any, torch.Tensor], torch.Tensor], las
     def uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Uses:
         lowest = 1 + (len(layer.normalized_shape) if last else 1)
         if a.ndim < lowest:
-            raise ValueError(f"{layer} has an input of shape {tuple(a.shape)}: must have a first dimension of samples")
+            raise ValueError(f"the input of {layer} must have a first dimension of samples, got shape {tuple(a.shape)}")
 
         def total(values: torch.Tensor) -> torch.Tensor:
             if last:

@@ -35,17 +35,17 @@ def check_file(trace: Any) -> None:
     for name in ("sample_rate", "expected_batch_size"):
         value = getattr(trace, name)
         if value is not None and not 0 <= value < _MOST:
-            raise ValueError(f"{name}={value}: must be a number of at least 0, or null")
+            raise ValueError(f"`{name}` must be a number of at least 0 or null, got {value}")
     before, total = 0, trace.steps
     for stretch in trace.unrecorded:
         total += stretch.steps
         if not _is_possible(stretch, before, trace.steps) or total > _MOST:
             raise ValueError(
-                "unrecorded: must be a list of [recorded steps before, noise_multiplier, sample_rate, steps]"
+                "`unrecorded` must be a list of [recorded steps before, noise_multiplier, sample_rate, steps]"
             )
         before = stretch.after
     if trace.origin is not None and not _is_origin(trace.origin):
-        raise ValueError("origin: must be digests of candidates and parameters, and shapes")
+        raise ValueError("`origin` must be digests of candidates and parameters, and shapes")
 
 
 def _check_arrays(trace: Any) -> None:
@@ -54,18 +54,20 @@ def _check_arrays(trace: Any) -> None:
         values = getattr(trace, name)
         wanted = steps if name in _PER_STEP else n * dimensions
         if values.ndim != dimensions or values.shape != wanted or values.dtype.kind not in "biuf":
-            raise ValueError(f"{name} has shape {values.shape} and type {values.dtype}")
+            raise ValueError(
+                f"`{name}` must be real numbers of shape {wanted}, got {values.dtype} of shape {values.shape}"
+            )
     if steps == (0,) or n == (0,):
-        raise ValueError(f"holds {steps[0]} steps and {n[0]} candidates: must hold at least one of each")
+        raise ValueError(f"a trace must hold at least one step and one candidate, got {steps[0]} and {n[0]}")
     for name, low in _LEAST.items():
         values = getattr(trace, name)
         if not (np.isfinite(values) & (values >= low)).all():
-            raise ValueError(f"{name}: must be finite numbers of at least {low}")
+            raise ValueError(f"`{name}` must be finite numbers of at least {low}")
     if trace.members.dtype != np.bool_:
-        raise ValueError(f"members is of type {trace.members.dtype}, must be bool")
+        raise ValueError(f"`members` must be of type bool, got {trace.members.dtype}")
     for name in ("membership_sum", "pair_sum"):
         if not np.isfinite(getattr(trace, name)).all():
-            raise ValueError(f"{name}: must be finite")
+            raise ValueError(f"`{name}` must be finite")
 
 
 def _is_possible(stretch: Stretch, before: int, steps: int) -> bool:

@@ -31,8 +31,8 @@ class TraceFile:
         """ValueError if there is a file that this recording did not write."""
         if self._is_taken(self.path):
             raise ValueError(
-                f"out={str(self.path)!r}: exists already, not written by this recording: each part of a run needs "
-                "a file of its own (audit.join joins them): choose another name, or move that file away"
+                f"`out` must not exist already, unless this recording wrote it, got {str(self.path)!r}: each part of a "
+                "run needs a file of its own (audit.join joins them): choose another name, or move that file away"
             )
 
     def save(self, trace: Trace) -> None:
@@ -42,7 +42,7 @@ class TraceFile:
             names = (asked.with_name(f"{asked.stem}.{n}{asked.suffix}") for n in itertools.count(2))
             self.path = next(path for path in names if self._claim(path))
             warnings.warn(
-                f"out={str(asked)!r}: another file has appeared there and stays; this recording is in {self.path}",
+                f"another file has appeared at `out`, {str(asked)!r}, and stays; this recording is in {self.path}",
                 stacklevel=4,
             )
         trace.save(self.path)

@@ -172,7 +172,7 @@ class Trace(Record):
             raise ValueError(f"{where}: not a trace of leakcore: {', '.join(missing)} missing")
         if not isinstance(facts, dict) or facts.get("schema") != cls.schema:
             schema = facts.get("schema") if isinstance(facts, dict) else facts
-            raise ValueError(f"{where}: schema {printable(repr(schema), 100)}: must be {cls.schema!r}")
+            raise ValueError(f"{where}: `schema` must be {cls.schema!r}, got {printable(repr(schema), 100)}")
         try:
             facts["version"] = printable(facts.get("version"), 100)
             trace: Trace = from_plain(facts, cls, arrays=arrays)
