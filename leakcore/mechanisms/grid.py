@@ -147,7 +147,7 @@ def grid(kind: type[Mechanism], **fields: Any) -> Grid:
 
     Raises:
         ValueError: for fields that the class does not have, or an empty axis; for a value that the class refuses.
-        TypeError: for a class that is no mechanism.
+        TypeError: for a class that is not a mechanism.
 
     Example:
         >>> from leakcore import accounting, mechanisms

@@ -160,7 +160,7 @@ def calibrate_noise(
 
 
 def _scheme(mechanism: Any, target: Any, sample_rate: Any, steps: Any) -> tuple[Mechanism, Any]:
-    """(the scheme at σ = 1, the target): a first argument that is no mechanism is the target."""
+    """(the scheme at σ = 1, the target): a first argument that is not a mechanism is the target."""
     if isinstance(mechanism, Mechanism):
         for name, value in (("sample_rate", sample_rate), ("steps", steps)):
             if value is not None:
