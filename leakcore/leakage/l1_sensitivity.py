@@ -50,16 +50,16 @@ def l1_sensitivity(
     targets: Any,
     *,
     loss: Loss | None = None,
-    adjacency: str = "replace",
+    adjacency: str = "add-remove",
     batch_size: int | None = None,
     memory: int = 256 * 2**20,
     progress: Callable[[int, int], object] | None = None,
 ) -> L1Measured:
-    """max ‖g(x, y) − g(x′, y′)‖₁ over pairs of candidates, g = ∂ℓ/∂θ of one example (Lecture 13, eqs. 3.3 and 4.2).
+    """ℓ1-sensitivity of the gradient over candidates, from g = ∂ℓ/∂θ of one example (Lecture 13, eqs. 3.3 and 4.2).
 
-    The gradient of the sum changes by exactly this when one example is replaced by the other, which proves that Δ₁ is
-    at least this large. "add-remove": max ‖g(x, y)‖₁. `bounds.laplace.two_layer` bounds it from above for two-layer
-    networks.
+    "add-remove": max ‖g(x, y)‖₁ over candidates. "replace" (the lecture's): max ‖g(x, y) − g(x′, y′)‖₁ over pairs of
+    them. The gradient of the sum changes by exactly this when the worst example comes, goes or is replaced, so Δ₁ is at
+    least this large. `bounds.laplace.two_layer` bounds it from above for two-layer networks.
 
     Args:
         model: as in `sensitivity`.
@@ -67,7 +67,7 @@ def l1_sensitivity(
         targets: (candidates, ...), each one's own. To let the target change as well, repeat the input with every
             target.
         loss: as in `sensitivity`.
-        adjacency: "replace" or "add-remove".
+        adjacency: "add-remove" or "replace".
         batch_size: None: of the summed gradient; B: divided by B.
         memory: bytes for the gradients in memory at once. All pairs are covered: candidates are taken by falling norm,
             and pairs whose norms add up to less than the worst so far are skipped, which the triangle inequality
@@ -93,7 +93,9 @@ def l1_sensitivity(
         >>> inputs, targets = torch.tensor([[1.0, 1.0], [0.5, 0.0]]), torch.tensor([[1.0], [-1.0]])
         >>> measured = leakage.l1_sensitivity(model, inputs, targets, loss=squared)
         >>> measured.value, measured.kind  # gradients (-1, -1) and (0.5, 0)
-        (2.5, 'lower')
+        (2.0, 'lower')
+        >>> leakage.l1_sensitivity(model, inputs, targets, loss=squared, adjacency="replace").value
+        2.5
     """
     relation = parse_adjacency(adjacency)
     check.callback(progress=progress)

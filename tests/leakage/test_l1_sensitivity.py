@@ -40,7 +40,7 @@ def test_the_worst_pair_of_all(memory: int) -> None:
     model, (x, y) = _mlp(), _data()
     g = _by_hand(model, x, y)
     distances = torch.cdist(g, g, p=1)
-    measured = leakage.l1_sensitivity(model, x, y, memory=memory)
+    measured = leakage.l1_sensitivity(model, x, y, adjacency="replace", memory=memory)
     assert measured.value == pytest.approx(float(distances.max()), rel=1e-12)
     assert float(distances[measured.worst]) == pytest.approx(measured.value, rel=1e-12)
     assert (measured.kind, measured.adjacency, measured.num_parameters) == ("lower", "replace", g.shape[1])
@@ -54,7 +54,8 @@ def test_the_worst_pair_of_all(memory: int) -> None:
 def test_add_remove_and_means() -> None:
     model, (x, y) = _mlp(), _data()
     norms = _by_hand(model, x, y).abs().sum(1)
-    measured = leakage.l1_sensitivity(model, x, y, adjacency="add-remove")
+    measured = leakage.l1_sensitivity(model, x, y)
+    assert measured.adjacency == "add-remove"
     assert measured.value == pytest.approx(float(norms.max()), rel=1e-12)
     assert measured.worst == (int(norms.argmax()),)
     mean = leakage.l1_sensitivity(model, x, y, adjacency="add-remove", batch_size=4)
@@ -86,8 +87,8 @@ def test_the_derived_bound_is_above_and_not_far_above(m: int, d: int) -> None:
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     both = torch.from_numpy(np.concatenate([x, x, -x, -x]))
     y = torch.from_numpy(np.tile(np.repeat([1.0, -1.0], len(x)), 2))
-    measured = leakage.l1_sensitivity(_TwoLayers(w, a), both, y, loss=_square)
-    bound = laplace.two_layer(w, a)
+    measured = leakage.l1_sensitivity(_TwoLayers(w, a), both, y, loss=_square, adjacency="replace")
+    bound = laplace.two_layer(w, a, adjacency="replace")
     assert 0.05 * bound.value < measured.value <= bound.value
     assert measured.layers["output"] <= bound.output_part
     assert measured.layers["hidden"] <= bound.hidden_part
@@ -102,7 +103,10 @@ def test_it_does_not_justify_noise() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"inputs": torch.zeros(1, 4).double(), "targets": torch.zeros(1).long()}, "at least 2"),
+        (
+            {"inputs": torch.zeros(1, 4).double(), "targets": torch.zeros(1).long(), "adjacency": "replace"},
+            "at least 2",
+        ),
         ({"inputs": torch.zeros(9, 4)}, r"`inputs` must be torch.float64 on cpu,.*, got torch.float32 on cpu"),
         ({"targets": torch.zeros(2).long()}, r"`targets` must hold one target for each of 9 inputs, got shape \(2,\)"),
         ({"adjacency": "swap"}, "`adjacency` must be 'add-remove' or 'replace', got 'swap'"),

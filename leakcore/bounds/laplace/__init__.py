@@ -11,7 +11,7 @@
 | several releases | `compose` |
 | the gradient of a two-layer network | `two_layer`, `two_layer_random`; `printed_change` for the lecture's (4.8) |
 
-Every sensitivity says its neighbouring relation: "replace" (one row changes, the lecture's) or "add-remove". Measured
+Every sensitivity says its neighbouring relation: "add-remove", or "replace" (one row changes, the lecture's). Measured
 sensitivities of a torch model are in `leakcore.leakage.l1_sensitivity`; they are lower bounds, which no noise may rest
 on.
 """

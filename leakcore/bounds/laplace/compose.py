@@ -41,7 +41,7 @@ _ROUNDING = 1e-9
 
 
 def compose(
-    epsilons: Any, *, count: int = 1, delta: float = 0.0, method: str = "auto", adjacency: str = "replace"
+    epsilons: Any, *, count: int = 1, delta: float = 0.0, method: str = "auto", adjacency: str = "add-remove"
 ) -> LaplaceComposition:
     """ε at δ of Laplace mechanisms run one after another, each chosen with sight of the earlier answers.
 
@@ -61,7 +61,7 @@ def compose(
         count: how often the whole list is run, in [1, 2⁶³).
         delta: δ in [0, 1).
         method: "auto", "basic", "pld" or "rdp".
-        adjacency: of the sensitivities behind the ε_i.
+        adjacency: of the sensitivities behind the ε_i, "add-remove" or "replace"; the number is the same.
 
     Returns:
         `LaplaceComposition` of kind "upper".

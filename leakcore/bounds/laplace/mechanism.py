@@ -79,7 +79,7 @@ class LaplaceError(Result):
     dimensions: int
 
 
-def noise_scale(sensitivity: Any, epsilon: float, *, adjacency: str = "replace") -> LaplaceScale:
+def noise_scale(sensitivity: Any, epsilon: float, *, adjacency: str = "add-remove") -> LaplaceScale:
     """The scale b = Δ₁/ε with which the Laplace mechanism is ε-private.
 
     Lecture 13, Definition 2 and Theorem 5. The lecture closes with a magnitude of d√m/ε² for Δ₁ = O(m√d), which does
@@ -88,7 +88,7 @@ def noise_scale(sensitivity: Any, epsilon: float, *, adjacency: str = "replace")
     Args:
         sensitivity: Δ₁ in [0, ∞), a number, or a result of this module.
         epsilon: ε in (0, ∞).
-        adjacency: "replace" or "add-remove", of a number; a result brings its own.
+        adjacency: the relation that a number is for, "add-remove" or "replace"; a result brings its own.
 
     Returns:
         `LaplaceScale` of kind "upper", at the confidence of the sensitivity where that has one.
@@ -104,7 +104,7 @@ def noise_scale(sensitivity: Any, epsilon: float, *, adjacency: str = "replace")
     Example:
         >>> from leakcore.bounds import laplace
         >>> laplace.noise_scale(laplace.histogram_sensitivity(10), 0.5).value
-        4.0
+        2.0
     """
     delta_1, relation = read_sensitivity(sensitivity, adjacency)
     level = validate.positive(epsilon=epsilon)

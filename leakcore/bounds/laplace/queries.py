@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base import validate
+from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.results import Adjacency, Assumptions, Result, parse_adjacency
 
 SOURCE = "Dwork, McSherry, Nissim and Smith (2006); Lecture 13 (Lei 2024), Definition 4 (eq. 3.3)"
@@ -29,19 +30,19 @@ class L1Sensitivity(Result):
 
 
 def sum_sensitivity(
-    lower: Any = None, upper: Any = None, *, l1_norm: float | None = None, adjacency: str = "replace"
+    lower: Any = None, upper: Any = None, *, l1_norm: float | None = None, adjacency: str = "add-remove"
 ) -> L1Sensitivity:
     """ℓ1-sensitivity of a sum, f(X) = Σ_i x_i.
 
-    For rows in the box lower ≤ x ≤ upper it is Σ_c (upper_c − lower_c) under "replace" and Σ_c max(|lower_c|,
-    |upper_c|) under "add-remove"; for rows with ‖x‖₁ ≤ R it is 2R and R. Give either the box or R. Rows that may lie
+    For rows in the box lower ≤ x ≤ upper it is Σ_c max(|lower_c|, |upper_c|) under "add-remove" and Σ_c (upper_c −
+    lower_c) under "replace"; for rows with ‖x‖₁ ≤ R it is R and 2R. Give either the box or R. Rows that may lie
     outside must be clipped before the query, or the bound does not hold.
 
     Args:
         lower: a number, or (k,) numbers, one per coordinate, finite.
         upper: likewise, at least `lower`.
         l1_norm: R in [0, ∞), instead of a box.
-        adjacency: "replace" or "add-remove".
+        adjacency: "add-remove" or "replace".
 
     Returns:
         `L1Sensitivity` of kind "upper".
@@ -56,7 +57,9 @@ def sum_sensitivity(
     Example:
         >>> from leakcore.bounds import laplace
         >>> laplace.sum_sensitivity([0, -1], [10, 1]).value, laplace.sum_sensitivity(l1_norm=3).value
-        (12.0, 6.0)
+        (11.0, 3.0)
+        >>> laplace.sum_sensitivity([0, -1], [10, 1], adjacency="replace").value
+        12.0
     """
     relation = parse_adjacency(adjacency)
     if l1_norm is not None:
@@ -71,7 +74,8 @@ def sum_sensitivity(
     return _result("sum", float(per.sum()), per.size, relation, "every row lies in the box")
 
 
-def mean_sensitivity(lower: Any, upper: Any, num_rows: int, *, adjacency: str = "replace") -> L1Sensitivity:
+@asks_adjacency
+def mean_sensitivity(lower: Any, upper: Any, num_rows: int, *, adjacency: str) -> L1Sensitivity:
     """ℓ1-sensitivity of a mean, f(X) = (1/n) Σ_i x_i, for rows in the box lower ≤ x ≤ upper.
 
     "replace": Σ_c (upper_c − lower_c)/n, where n is public. "add-remove": Σ_c (upper_c − lower_c)/(n + 1). There the
@@ -83,7 +87,7 @@ def mean_sensitivity(lower: Any, upper: Any, num_rows: int, *, adjacency: str = 
         lower: a number, or (k,) numbers, one per coordinate, finite.
         upper: likewise, at least `lower`.
         num_rows: n ≥ 1, the number of rows ("replace") or the least number ("add-remove").
-        adjacency: "replace" or "add-remove".
+        adjacency: "add-remove" or "replace". Required, because it says what n is.
 
     Returns:
         `L1Sensitivity` of kind "upper".
@@ -97,7 +101,7 @@ def mean_sensitivity(lower: Any, upper: Any, num_rows: int, *, adjacency: str = 
 
     Example:
         >>> from leakcore.bounds import laplace
-        >>> laplace.mean_sensitivity(0, 1, 100).value
+        >>> laplace.mean_sensitivity(0, 1, 100, adjacency="replace").value
         0.01
     """
     relation = parse_adjacency(adjacency)
@@ -108,7 +112,7 @@ def mean_sensitivity(lower: Any, upper: Any, num_rows: int, *, adjacency: str = 
     return _result("mean", float((high - low).sum()) / rows, low.size, relation, what)
 
 
-def count_sensitivity(num_queries: int = 1, *, adjacency: str = "replace") -> L1Sensitivity:
+def count_sensitivity(num_queries: int = 1, *, adjacency: str = "add-remove") -> L1Sensitivity:
     """ℓ1-sensitivity of counts: how many rows satisfy each of k predicates.
 
     It is k under both relations, since one row may satisfy all predicates. Disjoint predicates are a histogram, which
@@ -116,7 +120,7 @@ def count_sensitivity(num_queries: int = 1, *, adjacency: str = "replace") -> L1
 
     Args:
         num_queries: k ≥ 1.
-        adjacency: "replace" or "add-remove".
+        adjacency: "add-remove" or "replace".
 
     Returns:
         `L1Sensitivity` of kind "upper".
@@ -137,7 +141,7 @@ def count_sensitivity(num_queries: int = 1, *, adjacency: str = "replace") -> L1
     return _result("count", float(k), k, parse_adjacency(adjacency), "predicates may overlap")
 
 
-def histogram_sensitivity(num_bins: int, *, bins_per_row: int = 1, adjacency: str = "replace") -> L1Sensitivity:
+def histogram_sensitivity(num_bins: int, *, bins_per_row: int = 1, adjacency: str = "add-remove") -> L1Sensitivity:
     """ℓ1-sensitivity of a histogram: counts of bins, each row in at most s of them.
 
     "add-remove": s. "replace": a row may leave s bins and enter s others, so min(2s, num_bins). The bins must be
@@ -146,7 +150,7 @@ def histogram_sensitivity(num_bins: int, *, bins_per_row: int = 1, adjacency: st
     Args:
         num_bins: at least 1.
         bins_per_row: s in [1, num_bins].
-        adjacency: "replace" or "add-remove".
+        adjacency: "add-remove" or "replace".
 
     Returns:
         `L1Sensitivity` of kind "upper".
@@ -160,8 +164,8 @@ def histogram_sensitivity(num_bins: int, *, bins_per_row: int = 1, adjacency: st
 
     Example:
         >>> from leakcore.bounds import laplace
-        >>> laplace.histogram_sensitivity(10).value, laplace.histogram_sensitivity(10, adjacency="add-remove").value
-        (2.0, 1.0)
+        >>> laplace.histogram_sensitivity(10).value, laplace.histogram_sensitivity(10, adjacency="replace").value
+        (1.0, 2.0)
     """
     relation = parse_adjacency(adjacency)
     bins = validate.integer(1, num_bins=num_bins)

@@ -117,13 +117,13 @@ def two_layer(
     *,
     activation: Activation | str = "relu",
     query: GradientQuery = SUM_OF_BOTH,
-    adjacency: str = "replace",
+    adjacency: str = "add-remove",
 ) -> TwoLayerSensitivity:
     """Worst-case ℓ1-sensitivity of the gradient of f(x) = Σ_j a_j σ(w_jᵀx) under the loss Σ_i (f(x_i) − y_i)².
 
     For ‖x‖₂ ≤ R, |y| ≤ Y and an activation of slope at most ℓ, one example's gradient has ‖g‖₁ ≤ G = 2(F + Y)(H +
-    ℓ‖a‖₁√d R), where F bounds |f(x)| and H bounds Σ_j |σ(w_jᵀx)|. So Δ₁ ≤ 2G under "replace" and Δ₁ ≤ G under
-    "add-remove". docs/explanation/bounds.md derives it, says why the lecture's (4.8) is not a bound, and compares the
+    ℓ‖a‖₁√d R), where F bounds |f(x)| and H bounds Σ_j |σ(w_jᵀx)|. So Δ₁ ≤ G under "add-remove" and Δ₁ ≤ 2G under
+    "replace". docs/explanation/bounds.md derives it, says why the lecture's (4.8) is not a bound, and compares the
     orders of (4.9) and (4.10).
 
     Args:
@@ -131,7 +131,7 @@ def two_layer(
         output_weights: a (m,), likewise.
         activation: a name as in torch ("relu", "tanh", …), or an `Activation` with its constants.
         query: R, Y and what is released.
-        adjacency: "replace" (the lecture's) or "add-remove".
+        adjacency: "add-remove" or "replace" (the lecture's).
 
     Returns:
         `TwoLayerSensitivity` of kind "upper", for these weights.
@@ -148,7 +148,7 @@ def two_layer(
         >>> from leakcore.bounds import laplace
         >>> bound = laplace.two_layer(np.eye(2), [0.5, -0.5])
         >>> f"{bound.value:.2f}", f"{bound.noise(epsilon=0.5).value:.2f}"
-        ('19.31', '38.63')
+        ('9.66', '19.31')
     """
     weights = validate.squarable(hidden_weights=validate.host_array(hidden_weights=hidden_weights)[0])
     output = validate.squarable(output_weights=validate.host_array(output_weights=output_weights)[0])
@@ -177,13 +177,14 @@ def two_layer_random(
     output_weight: float | None = None,
     activation: Activation | str = "relu",
     query: GradientQuery = SUM_OF_BOTH,
-    adjacency: str = "replace",
+    adjacency: str = "add-remove",
     confidence: float = 0.999,
 ) -> TwoLayerSensitivity:
     """`two_layer` for the lecture's random network, w_j ~ N(0, I_d) independent, from its sizes alone.
 
     ‖W‖ ≤ √m + √d + t with probability 1 − e^{−t²/2} (Davidson and Szarek 2001, Theorem II.13) replaces the norm of the
-    weights. For a_j = 1/m, ReLU and R = Y = 1: Δ₁ ≤ 4(1 + Λ/√m)(√m Λ + √d) with Λ = √m + √d + t, which is O(m + √(md)).
+    weights. For a_j = 1/m, ReLU and R = Y = 1: Δ₁ ≤ 2(1 + Λ/√m)(√m Λ + √d) under "add-remove" with Λ = √m + √d + t,
+    which is O(m + √(md)); twice that under "replace".
 
     Args:
         num_neurons: m ≥ 1.
@@ -191,7 +192,7 @@ def two_layer_random(
         output_weight: |a_j| in [0, ∞); None: 1/m.
         activation: as in `two_layer`.
         query: as in `two_layer`.
-        adjacency: "replace" or "add-remove".
+        adjacency: "add-remove" or "replace" (the lecture's).
         confidence: in (0, 1 − 1e-12], over the draw of W.
 
     Returns:
@@ -208,7 +209,7 @@ def two_layer_random(
         >>> from leakcore.bounds import laplace
         >>> bound = laplace.two_layer_random(100, 784)
         >>> f"{bound.value:.0f}", bound.confidence
-        ('9209', 0.999)
+        ('4605', 0.999)
     """
     m, d = validate.integer(1, num_neurons=num_neurons), validate.integer(1, num_inputs=num_inputs)
     a = 1.0 / m if output_weight is None else validate.non_negative(output_weight=output_weight)

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from leakcore._base import validate
+from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.results import Assumptions, Result, parse_adjacency
 from leakcore.bounds.reconstruction.arguments import ATTACKER, SampledGaussian
 from leakcore.numerics import PrivacyLoss, dot
@@ -36,8 +37,9 @@ class MseLowerBound(Result):
     warnings: tuple[str, ...]
 
 
+@asks_adjacency
 def mse_lower_bound(
-    noise_multiplier: Any, sample_rate: Any, steps: int, *, diameters: Any, adjacency: str = "replace"
+    noise_multiplier: Any, sample_rate: Any, steps: int, *, diameters: Any, adjacency: str
 ) -> MseLowerBound:
     """Least mean squared error of *unbiased* reconstruction: Σ_i diam_i²/(4d(e^ε − 1)) under (2, ε)-Rényi privacy.
 
@@ -50,8 +52,8 @@ def mse_lower_bound(
         sample_rate: as in `reconstruction`.
         steps: as in `reconstruction`.
         diameters: diam_i > 0 of each of the d coordinates of a record, (d,); 1.0 each for images in [0, 1]^d.
-        adjacency: "replace". "add-remove" uses the larger of D₂(μ‖ν) and D₂(ν‖μ), which is often plugged in but is not
-            a bound.
+        adjacency: "replace" for the bound. "add-remove" uses the larger of D₂(μ‖ν) and D₂(ν‖μ), which is often plugged
+            in but is not a bound.
 
     Returns:
         `MseLowerBound` of kind "lower" ("estimate" under add-remove): inf where nothing leaks, 0 for σ = 0 with q > 0.
@@ -66,7 +68,7 @@ def mse_lower_bound(
 
     Example:
         >>> from leakcore import bounds
-        >>> bound = bounds.mse_lower_bound(2.0, 1.0, 1, diameters=[1.0] * 784)
+        >>> bound = bounds.mse_lower_bound(2.0, 1.0, 1, diameters=[1.0] * 784, adjacency="replace")
         >>> f"{bound.value:.3f}", f"{bound.constant_guess:.3f}"
         ('0.145', '0.250')
     """

@@ -180,7 +180,7 @@ def _measure(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:
 
     rng = kernels.generator(seed, kernels.Stream.LECTURE_LAPLACE, row=m << 32 | d)
     w, a = rng.standard_normal((m, d)), np.full(m, 1.0 / m)
-    bound = laplace.two_layer_random(m, d)
+    bound = laplace.two_layer_random(m, d, adjacency="replace")
     model = _two_layers(w, a)
 
     def unit(count: int) -> np.ndarray:
@@ -192,8 +192,9 @@ def _measure(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:
     driving /= np.linalg.norm(driving, axis=1, keepdims=True)
     x = np.concatenate([unit(candidates), driving, -driving])
     measured_sensitivity = l1_sensitivity(
-        model, torch.from_numpy(np.concatenate([x, x])), torch.from_numpy(np.repeat([1.0, -1.0], len(x))), loss=_square
-    )
+        model, torch.from_numpy(np.concatenate([x, x])), torch.from_numpy(np.repeat([1.0, -1.0], len(x))), loss=_square,
+        adjacency="replace",
+    )  # fmt: skip
     batch = l1_sensitivity(
         model, torch.from_numpy(unit(BATCH)), torch.from_numpy(rng.choice([-1.0, 1.0], BATCH)), loss=_square,
         adjacency="add-remove",

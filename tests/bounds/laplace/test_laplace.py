@@ -56,10 +56,11 @@ def test_kinds_of_input() -> None:
 
 def test_epsilon_and_scale_are_two_ways_to_say_the_same() -> None:
     query = laplace.histogram_sensitivity(5)
+    assert laplace.histogram_sensitivity(5, adjacency="replace").value == 2 * query.value == 2.0
     first = laplace.mechanism(np.arange(5), sensitivity=query, epsilon=0.5, seed=1)
-    assert np.array_equal(first, laplace.mechanism(np.arange(5), scale=4.0, seed=1))
+    assert np.array_equal(first, laplace.mechanism(np.arange(5), scale=2.0, seed=1))
     result = laplace.noise_scale(query, 0.5)
-    assert (result.value, result.variance, result.kind, result.adjacency) == (4.0, 32.0, "upper", "replace")
+    assert (result.value, result.variance, result.kind, result.adjacency) == (2.0, 8.0, "upper", "add-remove")
 
 
 @pytest.mark.parametrize(
@@ -149,8 +150,11 @@ def test_queries_refuse_what_they_cannot_bound() -> None:
         (lambda: laplace.sum_sensitivity(0.0), "upper=None"),
         (lambda: laplace.sum_sensitivity(0.0, 1.0, l1_norm=1.0), "l1_norm=1.0"),
         (lambda: laplace.sum_sensitivity(0.0, np.inf), "`upper` must be finite, got inf"),
-        (lambda: laplace.mean_sensitivity(0.0, 1.0, 0), "`num_rows` must be at least 1, got 0"),
-        (lambda: laplace.mean_sensitivity([0.0, 1.0], [1.0, 2.0, 3.0], 5), "`upper` must have the shape of `lower`"),
+        (lambda: laplace.mean_sensitivity(0.0, 1.0, 0, adjacency="replace"), "`num_rows` must be at least 1, got 0"),
+        (
+            lambda: laplace.mean_sensitivity([0.0, 1.0], [1.0, 2.0, 3.0], 5, adjacency="replace"),
+            "`upper` must have the shape of `lower`",
+        ),
         (lambda: laplace.histogram_sensitivity(3, bins_per_row=4), r"`bins_per_row` must be in \[1, 3\], got 4"),
         (
             lambda: laplace.count_sensitivity(adjacency="swap"),

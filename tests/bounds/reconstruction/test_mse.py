@@ -12,7 +12,7 @@ from leakcore import bounds
 
 
 def test_squared_error() -> None:
-    bound = bounds.mse_lower_bound(2.0, 1.0, 3, diameters=[1.0, 2.0])
+    bound = bounds.mse_lower_bound(2.0, 1.0, 3, diameters=[1.0, 2.0], adjacency="replace")
     epsilon = 3 * 4.0 / 4.0
     assert bound.epsilon == pytest.approx(epsilon)
     assert bound.value == pytest.approx(5.0 / (4 * 2 * math.expm1(epsilon)), rel=1e-12)
@@ -26,12 +26,12 @@ def test_squared_error() -> None:
     base, up, down = (np.exp(-0.5 * (x - m) ** 2) / math.sqrt(2 * math.pi) for m in (0.0, 1 / sigma, -1 / sigma))
     p, r = (1 - q) * base + q * up, (1 - q) * base + q * down
     direct = math.log((p**2 / r).sum() * (x[1] - x[0]))
-    assert bounds.mse_lower_bound(sigma, q, 1, diameters=[1.0]).epsilon >= direct
-    quiet = bounds.mse_lower_bound(50.0, 1.0, 1, diameters=np.ones(4))
+    assert bounds.mse_lower_bound(sigma, q, 1, diameters=[1.0], adjacency="replace").epsilon >= direct
+    quiet = bounds.mse_lower_bound(50.0, 1.0, 1, diameters=np.ones(4), adjacency="replace")
     assert quiet.value > quiet.constant_guess == 0.25
     assert "constant guess" in quiet.warnings[0]
-    assert bounds.mse_lower_bound(0.0, 0.5, 1, diameters=[1.0]).value == 0.0
-    assert bounds.mse_lower_bound(1.0, 0.0, 1, diameters=[1.0]).value == math.inf
+    assert bounds.mse_lower_bound(0.0, 0.5, 1, diameters=[1.0], adjacency="replace").value == 0.0
+    assert bounds.mse_lower_bound(1.0, 0.0, 1, diameters=[1.0], adjacency="replace").value == math.inf
 
 
 def test_the_mean_squared_error_of_add_remove_is_not_a_bound() -> None:
@@ -42,7 +42,7 @@ def test_the_mean_squared_error_of_add_remove_is_not_a_bound() -> None:
     width = x[1] - x[0]
     error = float((density * guess**2).sum() * width)
     assert float((density * guess).sum() * width) == pytest.approx(0.0, abs=1e-12)
-    proved = bounds.mse_lower_bound(1.0, 1.0, 1, diameters=[1.0])
+    proved = bounds.mse_lower_bound(1.0, 1.0, 1, diameters=[1.0], adjacency="replace")
     assert proved.kind == "lower"
     assert proved.value <= error
     plugged = bounds.mse_lower_bound(1.0, 1.0, 1, diameters=[1.0], adjacency="add-remove")
@@ -68,11 +68,11 @@ def test_mean_squared_error_at_tiny_sampling_rates(adjacency: str) -> None:
     ("call", "message"),
     [
         (
-            lambda: bounds.mse_lower_bound(1.0, 0.5, 2, diameters=[0.0]),
+            lambda: bounds.mse_lower_bound(1.0, 0.5, 2, diameters=[0.0], adjacency="replace"),
             r"`diameters\[0\]` must be in \(0, 1e150\), got 0.0",
         ),
         (
-            lambda: bounds.mse_lower_bound(1.0, 0.5, 2, diameters=1.0),
+            lambda: bounds.mse_lower_bound(1.0, 0.5, 2, diameters=1.0, adjacency="replace"),
             r"`diameters` must be one-dimensional and not empty, got shape \(\)",
         ),
         (
@@ -84,3 +84,8 @@ def test_mean_squared_error_at_tiny_sampling_rates(adjacency: str) -> None:
 def test_bad_input(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_the_adjacency_must_be_said() -> None:
+    with pytest.raises(TypeError, match="`adjacency` must be given to mse_lower_bound"):
+        bounds.mse_lower_bound(1.0, 0.5, 2, diameters=[1.0])  # type: ignore[call-arg]
