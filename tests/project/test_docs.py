@@ -137,6 +137,7 @@ def test_every_public_function_and_class_is_in_the_reference() -> None:
         "kernels",
         "leakage",
         "models",
+        "numerics",
         "attacks.attributes",
         "attacks.inversion",
         "attacks.labels",
