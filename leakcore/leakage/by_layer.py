@@ -18,7 +18,7 @@ from leakcore._base.results.table import short
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.attacks import attributes as attack
 from leakcore.gradients import LayeredModel, gradients_of_layers
-from leakcore.leakage import table
+from leakcore.leakage import panels, table
 from leakcore.leakage.families import family_of
 from leakcore.leakage.input_attributes import input_attributes
 from leakcore.leakage.sensitivity import NORMS, JacobianBudget, Sensitivity, measure_sensitivity
@@ -117,15 +117,15 @@ class LeakageByLayer(Record):
         return table.render(self)
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw each layer's sensitivity; `figure` draws all measures.
+        """Draw every measure that was taken, a panel each, with its interval and the mean of its null.
 
         Args:
-            ax: where to draw; None: on a new figure of pyplot's.
+            ax: where to draw: its place is shared out among the panels; None: on a new figure of pyplot's.
 
         Returns:
-            The axes.
+            The axes of the first panel, the sensitivity; its figure holds the others.
         """
-        return self.sensitivity.plot(ax)
+        return panels.draw(self, ax)
 
     def figure(self) -> Figure:
         """A heat map, layers by measures, each measure relative to its largest value."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from leakcore.leakage.sensitivity import Sensitivity
+    from leakcore.leakage.subspace_distance import SubspaceDistance
     from leakcore.leakage.v_information import VInformation
     from leakcore.leakage.v_information_original import OriginalInformation
 
@@ -32,7 +33,7 @@ _PER_INCH = 17
 
 
 class Measured(Protocol):
-    """What a table shows: a `LeakageByLayer`, whose fields these are."""
+    """What a table or picture shows: a `LeakageByLayer`, whose fields these are."""
 
     @property
     def layers(self) -> tuple[str, ...]: ...
@@ -44,6 +45,8 @@ class Measured(Protocol):
     def original(self) -> OriginalInformation | None: ...
     @property
     def latent(self) -> Mapping[str, VInformation]: ...
+    @property
+    def subspace(self) -> Mapping[str, Mapping[str, SubspaceDistance]]: ...
     @property
     def samples(self) -> tuple[int, int]: ...
     def rows(self) -> list[dict[str, Any]]: ...
@@ -130,11 +133,11 @@ def heat_map(report: Measured) -> Figure:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     axes.imshow(np.ma.masked_invalid(scaled), cmap="YlOrRd", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(measures)), [_plain(n).replace(": ", ":\n") for n, _ in measures], fontsize=8)
+    axes.set_xticks(range(len(measures)), [plain(n).replace(": ", ":\n") for n, _ in measures], fontsize=8)
     axes.xaxis.tick_top()
     axes.set_yticks(
         range(len(report.layers)),
-        [f"{_plain(name)}  ({size:,})" for name, size in zip(report.layers, report.parameters, strict=True)],
+        [f"{plain(name)}  ({size:,})" for name, size in zip(report.layers, report.parameters, strict=True)],
         fontsize=8,
     )
     for j, (_, values) in enumerate(measures):
@@ -166,6 +169,6 @@ def _shown(value: float | None, marked: bool) -> str:
     return text.replace("-", "−") + ("*" if marked else "")
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """A user's name as text: matplotlib reads what is between dollar signs as mathematics."""
     return name.replace("$", r"\$")

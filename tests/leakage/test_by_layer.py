@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from matplotlib.figure import Figure
 from torch import nn
 
 from leakcore import leakage, models
@@ -50,6 +51,31 @@ def test_every_measure_for_every_layer():
     assert "3 for sensitivity (exact), 3 inverted" in text
     assert json.loads(json.dumps(measured.to_dict(), allow_nan=False))["layers"] == ["0", "3", "5"]
     assert len(measured.figure().axes[0].texts) == 3 * 5
+    _check_panels(measured)
+
+
+def _check_panels(measured):
+    """Each measure has a panel whose bars are its values by layer, with a mark at the null."""
+    first = Figure().subplots()
+    assert measured.plot(first) is first
+    panels = {axes.get_title().strip().replace("\n", " "): axes for axes in first.figure.axes}
+    assert list(panels) == ["sensitivity", "original", "latent: bright", "subspace: bright"]
+    widths = {name: [bar.get_width() for bar in axes.patches] for name, axes in panels.items()}
+    np.testing.assert_allclose(widths["sensitivity"], measured.sensitivity.means["F"])
+    np.testing.assert_allclose(widths["original"], [*measured.original.raw, np.nan])
+    np.testing.assert_allclose(widths["latent: bright"], measured.latent["bright"].value)
+    np.testing.assert_allclose(
+        widths["subspace: bright"], [measured.subspace["bright"][layer].value for layer in measured.layers]
+    )
+    for name, null in (
+        ("original", [*measured.original.null, np.nan]),
+        ("latent: bright", measured.latent["bright"].null_mean),
+        ("subspace: bright", [measured.subspace["bright"][layer].null_mean for layer in measured.layers]),
+    ):
+        (marks,) = [line for line in panels[name].lines if line.get_label() == "null"]
+        np.testing.assert_allclose(marks.get_xdata(), null)
+        assert panels[name].yaxis_inverted()
+    assert [tick.get_text() for tick in first.get_yticklabels()] == list(measured.layers)
 
 
 def test_equal_samples_stand_for_one():
