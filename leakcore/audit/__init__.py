@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from leakcore.audit.claim.run import claim as claim
     from leakcore.audit.config.file import LACKING as LACKING
     from leakcore.audit.config.file import read_config as read_config
-    from leakcore.audit.config.file import read_form as read_form
-    from leakcore.audit.config.file import read_report as read_report
-    from leakcore.audit.config.file import run_config as run_config
+    from leakcore.audit.config.file import read_settings as read_settings
+    from leakcore.audit.config.file import with_options as with_options
     from leakcore.audit.config.schema import config_schema as config_schema
     from leakcore.audit.doctor import diagnose as diagnose
     from leakcore.audit.hyperparameters.config import AuditConfig as AuditConfig
@@ -70,11 +69,10 @@ _SHARED = {
     "power": ".report.format",
     "proved_epsilon": ".stated_epsilon",
     "read_config": ".config.file",
-    "read_form": ".config.file",
-    "read_report": ".config.file",
+    "read_settings": ".config.file",
     "report_schema": ".report_schema",
     "require_report_folder": ".hyperparameters.run",
-    "run_config": ".config.file",
+    "with_options": ".config.file",
 }
 """For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it

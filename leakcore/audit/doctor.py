@@ -30,6 +30,7 @@ _PEERS = {
     "tqdm": ("tqdm", "progress bars need it"),
     "matplotlib": ("matplotlib", "figures need it"),
     "jinja2": ("jinja2", "the HTML report needs it"),
+    "pydantic": ("pydantic", "configurations of audits are checked by it"),
     "dp-accounting": ("dp_accounting", "methods 'pld' and 'rdp' need it (pip install 'leakcore[accounting]')"),
     "opacus": ("opacus", "`record` and `FusedDPOptimizer` need it (pip install 'leakcore[opacus]')"),
     "distributed": ("distributed", "a Dask cluster as executor needs it (pip install 'leakcore[dask]')"),

@@ -80,7 +80,10 @@ def test_tricks_with_safetensors_are_refused(content: bytes, message: str, tmp_p
         ("[run]\nsteps = 1\0", "is not TOML"),
         ("[run]\nsteps = 1979-05-27T07:32:00Z", "run.steps"),
         ("[run]\nsteps = 1\nsteps = 2", "is not TOML"),
-        ("[run]\n" + "".join(f"k{i} = {i}\n" for i in range(15_000)), "run.k0=0: no such key"),
+        (
+            "[run]\n" + "".join(f"k{i} = {i}\n" for i in range(15_000)),
+            "(?s)`run.k0 = 0`: no such key.*\n`run.k1 = 1`: no such key\n.*\nand more$",
+        ),
         ("[run]\n" + "#" * (2**18), "is larger than 262,144 bytes"),
         ("['\u202e\u001b]']\n", r"is not TOML|\\u202e"),
     ],
@@ -88,11 +91,11 @@ def test_tricks_with_safetensors_are_refused(content: bytes, message: str, tmp_p
 def test_tricks_with_toml_are_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text(text, encoding="utf-8")
-    from leakcore.audit.config.file import read_config, run_config
+    from leakcore.audit.config.file import read_config, read_settings
 
     with pytest.raises((ValueError, TypeError), match=message) as refused:
-        run_config(read_config(path)[1]["run"], {})
-    assert str(refused.value).isprintable()
+        read_settings("run", read_config(path)[1])
+    assert str(refused.value).replace("\n", "").isprintable()
     assert len(str(refused.value)) < 2000
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 import numpy as np
 from click.testing import CliRunner
 
-from leakcore.audit.config import file
+from leakcore.audit import config_schema
 from leakcore.cli import main
 
 REALS = (
@@ -199,27 +199,13 @@ def configurations() -> dict[str, dict[str, str]]:
 
 
 def keys() -> dict[str, list[str]]:
-    """The keys of every section that take numbers: their readers refuse text and truth values as no numbers."""
+    """The keys of every section that take numbers."""
     out: dict[str, list[str]] = {}
-    for section, readers in file.SECTIONS.items():
-        for key, (default, read) in readers.items():
-            if section == "run":
-                numeric_key = isinstance(default, (int, float, tuple)) or key in ("epsilon", "noise_multiplier")
-            else:
-                numeric_key = _takes_numbers(read)
-            if numeric_key:
+    for section, schema in config_schema()["properties"].items():
+        for key, what in schema["properties"].items():
+            if what.get("items", what).get("type") in ("number", "integer"):
                 out.setdefault(section, []).append(key)
     return out
-
-
-def _takes_numbers(read: Callable[..., object]) -> bool:
-    for value in (1, 10, 0.5, [1], [10]):
-        try:
-            read(**{"a.b": value})
-        except (ValueError, TypeError):
-            continue
-        return True
-    return False
 
 
 def with_key(sections: dict[str, str], section: str, key: str, value: str) -> str:

@@ -101,7 +101,7 @@ def test_an_estimate_says_that_it_is_one_and_warns_where_it_may_mislead() -> Non
             "pld",
         ),
         (("audit", "--delta", "2"), "`--delta` must be in (0, 1), got 2.0"),
-        (("audit", "--epsilon", "1", "--noise-multiplier", "1"), "give exactly one of the two"),
+        (("audit", "--epsilon", "1", "--noise-multiplier", "1"), "`--noise-multiplier` must be given, exactly one"),
         (("audit", "--sweep", "1,x"), "`--sweep` must be numbers separated by commas, got '1,x'"),
         (("audit", "--num-rows", "1797", "--quiet"), "digits has 1797 rows"),
     ],

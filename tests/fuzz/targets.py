@@ -146,9 +146,9 @@ TARGETS: dict[str, Callable[[bytes], object]] = {
 READERS = (
     "files/npz_file", "files/zip_file", "files/gzip_file", "files/tar_file", "files/csv_file", "files/json_file",
     "files/toml_file", "files/limits", "trace/trace", "trace/question", "trace/measure", "trace/whole_run",
-    "trace/checks", "codec/reading", "codec/numbers", "scores/from_scores", "scores/file", "config/keys",
-    "claim/config", "cli/user_files", "models/safetensors", "datasets/tabular", "datasets/text", "datasets/images",
-    "datasets/membership", "ensemble/checkpoint",
+    "trace/checks", "codec/reading", "codec/numbers", "scores/from_scores", "scores/file", "config/checking",
+    "config/faults", "config/plain", "claim/config", "cli/user_files", "models/safetensors", "datasets/tabular",
+    "datasets/text", "datasets/images", "datasets/membership", "ensemble/checkpoint",
 )  # fmt: skip
 """Modules whose lines count as coverage."""
 CORPUS = Path(__file__).parent / "corpus"

@@ -225,8 +225,21 @@ def test_what_a_type_checker_sees_is_what_there_is(folder: Path) -> None:
     assert len(hidden) == 1
 
 
-def test_import_leakcore_does_not_import_torch() -> None:
-    done = _python("import leakcore, sys; assert 'torch' not in sys.modules and 'scipy' not in sys.modules")
+def test_import_leakcore_imports_neither_torch_nor_scipy_nor_pydantic() -> None:
+    done = _python("import leakcore, sys; assert not {'torch', 'scipy', 'pydantic'} & set(sys.modules)")
+    assert done.returncode == 0, done.stderr
+
+
+def test_pydantic_is_imported_by_the_first_configuration() -> None:
+    code = """
+import sys
+from leakcore import audit
+kind = audit.AuditConfig
+assert "pydantic" not in sys.modules
+kind()
+assert "pydantic" in sys.modules
+"""
+    done = _python(code)
     assert done.returncode == 0, done.stderr
 
 

@@ -74,7 +74,7 @@ def _options(command: click.Command) -> set[str]:
 
 
 def _toml_keys() -> set[str]:
-    return {f"[{section}] {key}" for section, keys in file.SECTIONS.items() for key in keys}
+    return {f"[{section}] {field.name}" for section, cls in file.SECTIONS.items() for field in dataclasses.fields(cls)}
 
 
 def test_every_bold_line_is_an_entry_of_at_most_two_lines() -> None:

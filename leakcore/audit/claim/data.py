@@ -47,7 +47,7 @@ def load(config: ClaimConfig, pieces: PartialResults, show: Progress) -> ClaimRo
 
     A frozen network is trained once and stored, because its rounding depends on torch's threads.
     """
-    name, path, seed = config.data["name"], config.data["path"], config.audit["seed"]
+    name, path, seed = config.data.name, config.data.path, config.audit.seed
     test: datasets.Dataset | None = None
     if name == "digits":
         whole = datasets.digits()
@@ -67,16 +67,16 @@ def load(config: ClaimConfig, pieces: PartialResults, show: Progress) -> ClaimRo
         whole = datasets.location30(path=path)
     else:
         if path is None:
-            raise ValueError("data.path: purchase100 is not redistributed, say where your copy is")
+            raise ValueError("`data.path` must say where your copy of purchase100 is, which is not redistributed")
         whole = datasets.purchase100(path)
     if test is None:
         train, test = whole.split(len(whole) - round(_HELD_OUT * len(whole)), seed=seed)
     else:
         train, _ = whole.split(len(whole), seed=seed)
-    rows = config.data["num_rows"]
+    rows = config.data.num_rows
     if rows is not None:
         if rows > len(train):
-            raise ValueError(f"data.num_rows={rows}: {name} has {len(train)} training rows")
+            raise ValueError(f"`data.num_rows` must be at most the {len(train)} training rows of {name}, got {rows}")
         train = dataclasses.replace(train, features=train.features[:rows], labels=train.labels[:rows])
     loaded = ClaimRows(
         train.features.astype(np.float32),
@@ -88,18 +88,18 @@ def load(config: ClaimConfig, pieces: PartialResults, show: Progress) -> ClaimRo
         f"{whole.name}: {len(train):,} training rows, {train.features.shape[1]} features, {whole.num_classes} classes "
         f"({whole.scaling}; {whole.source})",
     )
-    return loaded if config.data["features"] == "pixels" else _through(config, loaded, pieces, show)
+    return loaded if config.data.features == "pixels" else _through(config, loaded, pieces, show)
 
 
 def _through(config: ClaimConfig, rows: ClaimRows, pieces: PartialResults, show: Progress) -> ClaimRows:
     """The rows as features of a small convolutional network that was trained on the subset of CIFAR-100."""
-    public = datasets.cifar100("train", part="subset", path=config.data["path"], download=False)
-    with kernels.torch_seeded(config.audit["seed"], kernels.Stream.EXTRACTOR_INIT):
+    public = datasets.cifar100("train", part="subset", path=config.data.path, download=False)
+    with kernels.torch_seeded(config.audit.seed, kernels.Stream.EXTRACTOR_INIT):
         network = models.conv_extractor(_WIDTH)
 
     def train() -> dict[str, Any]:
         accuracy = models.train_extractor(
-            network, public.images(), public.labels, epochs=_EPOCHS, seed=config.audit["seed"],
+            network, public.images(), public.labels, epochs=_EPOCHS, seed=config.audit.seed,
             progress=lambda done, total: show("frozen network", done, total),
         )  # fmt: skip
         return {"accuracy": accuracy, "state": models.state_arrays(network)}

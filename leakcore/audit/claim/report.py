@@ -105,16 +105,16 @@ class ClaimReport(AuditReport):
     @property
     def title(self) -> str:
         m, model = self.config.mechanism, self.config.model
-        layers = "–".join(map(str, model["hidden"])) or "logistic regression"
+        layers = "–".join(map(str, model.hidden)) or "logistic regression"
         batches = (
-            f"shuffled batches of {m['batch_size']}"
-            if m["batch_size"] is not None
-            else ("full batches" if m["sample_rate"] == 1 else f"Poisson batches, q = {m['sample_rate']:g}")
+            f"shuffled batches of {m.batch_size}"
+            if m.batch_size is not None
+            else ("full batches" if m.sample_rate == 1 else f"Poisson batches, q = {m.sample_rate:g}")
         )
         return (
-            f"{_NAMES[self.config.audit['attack']]} against {layers} on {self.config.data['name']}, {m['steps']} "
-            f"steps, {batches}, C = {m['max_grad_norm']:g}, σ = {number(self.claim.noise_multiplier, 5)}, claimed ε = "
-            f"{number(self.claim.stated)} at δ = {power(self.config.claim['delta'])} "
+            f"{_NAMES[self.config.audit.attack]} against {layers} on {self.config.data.name}, {m.steps} "
+            f"steps, {batches}, C = {m.max_grad_norm:g}, σ = {number(self.claim.noise_multiplier, 5)}, claimed ε = "
+            f"{number(self.claim.stated)} at δ = {power(self.config.claim.delta)} "
             f"({ADJACENCY[self._stated_adjacency]})"
         )
 
@@ -151,7 +151,7 @@ class ClaimReport(AuditReport):
 
     def _guarantee(self, proof: Proof) -> str:
         """At the confidence of all proofs together; each one alone has a higher one."""
-        return guarantee(dataclasses.replace(proof.found, confidence=self.config.audit["confidence"]))
+        return guarantee(dataclasses.replace(proof.found, confidence=self.config.audit.confidence))
 
     def verdict_sentences(self) -> list[str]:
         if self.contradictions:
@@ -179,7 +179,7 @@ class ClaimReport(AuditReport):
             ),
             self._reached(),
             proof_card(
-                dataclasses.replace(best.found, confidence=self.config.audit["confidence"]), claim.delta,
+                dataclasses.replace(best.found, confidence=self.config.audit.confidence), claim.delta,
                 f"by {best.method}, {best.what}. This audit cannot prove more than ε = "
                 f"{number(max(p.ceiling for p in self.proofs), kind='upper')}.",
             ),
@@ -194,10 +194,10 @@ class ClaimReport(AuditReport):
         inside, outside, _ = self.scores[name]
         value, confidence, interval = area(inside, outside), "no guarantee", ""
         what = f"Area under the ROC curve of the attacker's statistic, {name}: 0.5 is guessing, 1 is perfect."
-        if self.config.audit["attack"] in ("membership", "one-run"):
+        if self.config.audit.attack in ("membership", "one-run"):
             what += " Without an interval, because rows scored by one model are not independent."
         else:
-            level = self.config.audit["confidence"]
+            level = self.config.audit.confidence
             # One of several statistics is shown: the error is shared among all.
             low, high = area_limits(value, min(len(inside), len(outside)), 1 - (1 - level) / len(self.scores))
             interval, confidence = f"{fixed(low, 3, 'lower')}–{fixed(high, 3, 'upper')}", f"{100 * level:g}% confidence"
@@ -226,7 +226,7 @@ class ClaimReport(AuditReport):
     def findings(self) -> list[str]:
         out: list[str] = [
             Finding(
-                f"The claim: ε = {number(self.claim.stated)} at δ = {power(self.config.claim['delta'])} under "
+                f"The claim: ε = {number(self.claim.stated)} at δ = {power(self.config.claim.delta)} under "
                 f"{ADJACENCY[self._stated_adjacency]} adjacency{self._converted()}.",
                 verdict="The proofs below are compared with this number, under the same adjacency.",
             )
@@ -269,7 +269,7 @@ class ClaimReport(AuditReport):
         for p in self.proofs:
             sentences += [f"{p.method[0].upper()}{p.method[1:]}: {note}." for note in p.found.assumptions.notes]
         sentences.append(
-            f"The {len(self.proofs)} bounds hold together at {100 * self.config.audit['confidence']:g}%; a correct "
+            f"The {len(self.proofs)} bounds hold together at {100 * self.config.audit.confidence:g}%; a correct "
             "mechanism fails this gate with at most the remaining probability."
         )
         if not self.claim.gaussian:
@@ -296,7 +296,7 @@ class ClaimReport(AuditReport):
             ),
             rows,
             f"δ = {power(self.claim.delta)}, {ADJACENCY[self._adjacency]} adjacency throughout; the lower bounds hold "
-            f"together with {100 * self.config.audit['confidence']:g}% confidence.{self._k_words()}",
+            f"together with {100 * self.config.audit.confidence:g}% confidence.{self._k_words()}",
             marked="the best proof",
         )  # fmt: skip
         statistic = Table(

@@ -20,6 +20,7 @@ from leakcore.attacks import membership, poisoning
 from leakcore.audit.claim.config import ClaimConfig
 from leakcore.audit.claim.data import ClaimRows, load
 from leakcore.audit.claim.report import ClaimReport, Proof
+from leakcore.audit.config.faults import shown
 from leakcore.audit.doctor import environment
 from leakcore.audit.hyperparameters.run import require_report_folder
 from leakcore.audit.report.claim import ClaimedEpsilon, claim_of
@@ -79,13 +80,13 @@ def claim(
     if isinstance(config, Mapping):
         config = ClaimConfig.from_dict(config)
     if not isinstance(config, ClaimConfig):
-        raise TypeError(f"config={config!r}: must be a ClaimConfig or a mapping of its sections")
+        raise TypeError(f"`config` must be a ClaimConfig or a mapping of its sections, got {shown(config)}")
     check.executor(executor=executor)
     check.callback(progress=progress)
     target = None if folder is None else Path(folder)
     if target is not None:
         require_report_folder(target)
-    bound_to = identity("audit --attack", config.to_dict(), config.audit["seed"], kernels.arithmetic())
+    bound_to = identity("audit --attack", config.to_dict(), config.audit.seed, kernels.arithmetic())
     show = progress or (lambda task, done, total: None)
     with PartialResults(target, "audit-attack", bound_to, checkpoints=True) as pieces:
         return _claim(config, target, pieces, show, {"executor": executor, "num_threads": num_threads})
@@ -100,7 +101,7 @@ def _claim(
     ensemble = config.ensemble(rows.features.shape[1], rows.classes, claimed.noise_multiplier, len(rows.labels))
     pieces.begin()
     how = {**how, "checkpoint": pieces.folder}
-    play = {"membership": _membership, "one-run": _one_run}.get(config.audit["attack"], _poisoning)
+    play = {"membership": _membership, "one-run": _one_run}.get(config.audit.attack, _poisoning)
     scores, proofs = play(config, rows, claimed, ensemble, show, how)
     report = ClaimReport(
         config=config,
@@ -123,24 +124,26 @@ Scores = dict[str, tuple[np.ndarray, np.ndarray, int]]
 
 
 def _poisoned(config: ClaimConfig, rows: ClaimRows) -> attacks.poisoning.Poisoning:
-    most = max(config.audit["k"])
+    most = max(config.audit.k)
     if most >= len(rows.labels):
-        raise ValueError(f"audit.k={most}: must be below the {len(rows.labels)} training rows")
-    more: dict[str, Any] = {"k": most, "adjacency": config.adjacency, "seed": config.audit["seed"]}
-    name = config.audit["attack"]
+        raise ValueError(f"`audit.k` must be below the {len(rows.labels)} training rows, got {most}")
+    more: dict[str, Any] = {"k": most, "adjacency": config.adjacency, "seed": config.audit.seed}
+    name = config.audit.attack
     if name == "backdoor":
         if rows.shape is None:
-            raise ValueError(f"audit.attack='backdoor': needs images, {config.data['name']} has none")
+            raise ValueError(
+                f"`audit.attack` must need no images with {config.data.name}, which has none, got 'backdoor'"
+            )
         backdoor = poisoning.Backdoor(rows.shape, label=1, patch=min(5, *rows.shape[1:]))
         others = np.flatnonzero(rows.test_labels != 1)[:_TEST_ROWS]
         x, held_out = (rows.features, rows.test_features) if rows.extractor is None else (rows.images, rows.test_images)
         assert held_out is not None
         poisoned = backdoor.poison(x, rows.labels, held_out[others], rows.test_labels[others], **more)
         return poisoned if rows.extractor is None else poisoning.through(poisoned, rows.extractor, rows.shape)
-    contrast = config.audit["contrast"]
+    contrast = config.audit.contrast
     if name == "clipbkd" and rows.extractor is not None:
         if contrast:
-            raise ValueError("audit.contrast=true: not with data.features='frozen', whose poison is an image")
+            raise ValueError("`audit.contrast` must be false with data.features='frozen', whose poison is an image")
         assert rows.shape is not None
         return poisoning.FrozenClipBKD(rows.extractor, rows.shape).poison(rows.images, rows.labels, **more)
     attack = poisoning.ClipBKD(contrast=contrast) if name == "clipbkd" else poisoning.ZeroInput(contrast=contrast)
@@ -155,16 +158,14 @@ def _poisoning(
     show: Progress,
     how: dict[str, Any],
 ) -> tuple[Scores, tuple[Proof, ...]]:
-    ks = config.audit["k"]
-    name = config.audit["attack"]
+    ks = config.audit.k
+    name = config.audit.attack
     swept = poisoning.poisoning_sweep(
-        ensemble, _poisoned(config, rows), ks, trials=2 * config.audit["trials"],
+        ensemble, _poisoned(config, rows), ks, trials=2 * config.audit.trials,
         execution=dpsgd.Execution(progress=lambda done, total: show(f"{name}: models", done, total), **how),
     )  # fmt: skip
     scores: Scores = {f"k = {k}": (swept[k].scores_in, swept[k].scores_out, k) for k in ks}
-    return scores, prove(
-        scores, claimed, config.audit["confidence"], config.audit["seed"], select=config.audit["select"]
-    )
+    return scores, prove(scores, claimed, config.audit.confidence, config.audit.seed, select=config.audit.select)
 
 
 def prove(
@@ -198,12 +199,12 @@ def _membership(
     show: Progress,
     how: dict[str, Any],
 ) -> tuple[Scores, tuple[Proof, ...]]:
-    trials, both = config.audit["trials"], 2 * config.audit["trials"]
+    trials, both = config.audit.trials, 2 * config.audit.trials
     learnt = membership.coins(trials, len(rows.labels), seed=ensemble.seed)
     if (learnt.all(axis=0) | ~learnt.any(axis=0)).any():
         raise ValueError(
-            f"audit.trials={trials}: the likelihood ratio needs models with and without each of {len(rows.labels)} "
-            "rows, and their coins left some row on one side: take more"
+            f"`audit.trials` must give models with and without each of {len(rows.labels)} rows for the likelihood "
+            f"ratio, got {trials}, whose coins left some row on one side: take more"
         )
     played = membership.play(
         ensemble, rows.features, rows.labels, runs=both,
@@ -216,7 +217,7 @@ def _membership(
         "loss threshold": lambda: membership.loss_threshold(losses, threshold=mean_loss),
         "likelihood ratio": lambda: membership.likelihood_ratio(losses, known, known_in),
     }
-    level = 1 - (1 - config.audit["confidence"]) / len(statistics)
+    level = 1 - (1 - config.audit.confidence) / len(statistics)
     proofs, scores = [], {}
     for name, statistic in statistics.items():
         measured = statistic()
@@ -243,17 +244,19 @@ def _one_run(
     how: dict[str, Any],
 ) -> tuple[Scores, tuple[Proof, ...]]:
     points, labels = membership.canaries(
-        rows.features, rows.classes, count=config.audit["canaries"], seed=config.audit["seed"]
+        rows.features, rows.classes, count=config.audit.canaries, seed=config.audit.seed
     )
     there = membership.canary_coins(1, len(points), seed=ensemble.seed)[0]
     if there.all() or not there.any():
-        raise ValueError(f"audit.canaries={len(there)}: all their coins fell on one side, take more or another seed")
+        raise ValueError(
+            f"`audit.canaries` must have coins on both sides, got {len(there)} on one side: take more, or another seed"
+        )
     played = membership.play_canaries(
         ensemble, rows.features, rows.labels, points, labels,
         execution=dpsgd.Execution(progress=lambda done, total: show("one-run: models", done, total), **how),
     )  # fmt: skip
     scores = played.scores[0]
-    more = (claimed.delta, config.audit["confidence"])
+    more = (claimed.delta, config.audit.confidence)
     proof = Proof(
         method="guesses at coins", what=f"{len(there):,} canaries in one run", found=audited(scores, there, *more),
         ceiling=provable(there, *more),

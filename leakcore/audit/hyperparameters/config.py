@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from leakcore._base import validate as check
-from leakcore._base.printable import name_of, printable
+from annotated_types import Interval
+
 from leakcore._base.results import jsonable
-from leakcore.audit.config.keys import nearest, wholes
+from leakcore.audit.config.checking import checked
+from leakcore.audit.config.values import (
+    ActivationName,
+    Claimable,
+    Confidence,
+    Count,
+    CountFrom2,
+    Positive,
+    PositiveDelta,
+    SampleRate,
+    Seed,
+    Steps,
+)
 from leakcore.audit.hyperparameters import defense_rules
+from leakcore.defenses import Defense
 
-_ACTIVATIONS = ("elu", "relu", "tanh", "gelu", "silu", "sigmoid", "softplus", "leaky_relu")
-
-
-_LARGEST = 1e6
-"""A larger ε does not count as a claim, and no accountant goes further."""
-
-
-def _claimable(**named: Any) -> float:
-    ((name, value),) = named.items()
-    epsilon = check.positive(**named)
-    if epsilon > _LARGEST:
-        raise ValueError(f"{name}={value!r}: must be in (0, {_LARGEST:g}]")
-    return epsilon
+_LABELLED = 569
+"""Rows of the breast cancer data."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,7 @@ class AuditConfig:
         label_batch_size: rows of a gradient.
         label_hidden: size of the hidden layer.
         label_steps: DP-SGD steps of the companion training.
-        label_trials: repetitions of the label attack per batch, each with its own noise.
+        label_trials: repetitions per batch, each with its own noise.
         defense: a `defenses.Defense` or its spelling ("prune:0.1"): play the game also with each release of the claimed
             configuration put through it. Full batches only.
         confidence: of every interval, two-sided.
@@ -61,8 +63,8 @@ class AuditConfig:
         seed: of everything random.
 
     Raises:
-        ValueError: names the field, its value and what is allowed.
-        TypeError: for another type.
+        ValueError: lists every fault: the field, its value and what is allowed.
+        TypeError: the same, if each is of another type.
 
     Example:
         >>> from leakcore import audit
@@ -71,68 +73,44 @@ class AuditConfig:
         ((1.0, 10.0), 100)
     """
 
-    epsilon: float | None = 10.0
-    noise_multiplier: float | None = None
-    sweep: tuple[float, ...] = (1.0, 4.0, 10.0, 40.0)
-    delta: float = 1e-5
-    steps: int = 100
-    sample_rate: float = 1.0
-    max_grad_norm: float = 0.1
-    learning_rate: float = 10.0
+    epsilon: Claimable | None = 10.0
+    noise_multiplier: Positive | None = None
+    sweep: tuple[Claimable, ...] = (1.0, 4.0, 10.0, 40.0)
+    delta: PositiveDelta = 1e-5
+    steps: Steps = 100
+    sample_rate: SampleRate = 1.0
+    max_grad_norm: Positive = 0.1
+    learning_rate: Positive = 10.0
 
-    num_rows: int = 1000
-    hidden: tuple[int, ...] = (10,)
-    activation: str = "elu"
-    num_candidates: int = 10
-    runs: int = 1000
+    num_rows: CountFrom2 = 1000
+    hidden: tuple[Count, ...] = (10,)
+    activation: ActivationName = "elu"
+    num_candidates: CountFrom2 = 10
+    runs: Count = 1000
 
-    label_batch_size: int = 32
-    label_hidden: int = 64
-    label_steps: int = 100
-    label_trials: int = 100
+    label_batch_size: Annotated[int, Interval(ge=1, le=_LABELLED)] = 32
+    label_hidden: Count = 64
+    label_steps: Steps = 100
+    label_trials: Count = 100
 
-    defense: Any = None
+    defense: str | Defense | None = None
 
-    confidence: float = 0.95
-    gate_confidence: float = 0.999
-    seed: int = 0
+    confidence: Confidence = 0.95
+    gate_confidence: Confidence = 0.999
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        def put(name: str, value: object) -> None:
-            object.__setattr__(self, name, value)
-
-        if (self.epsilon is None) == (self.noise_multiplier is None):
+        values = checked(type(self), vars(self))
+        if (values["epsilon"] is None) == (values["noise_multiplier"] is None):
             raise ValueError(
-                f"epsilon={self.epsilon!r}, noise_multiplier={self.noise_multiplier!r}: give exactly one of the two"
+                "`epsilon` or `noise_multiplier` must be given, exactly one of the two, got "
+                f"epsilon={self.epsilon!r}, noise_multiplier={self.noise_multiplier!r}"
             )
-        if self.epsilon is not None:
-            put("epsilon", _claimable(epsilon=self.epsilon))
-        if self.noise_multiplier is not None:
-            put("noise_multiplier", check.positive(noise_multiplier=self.noise_multiplier))
-        if not isinstance(self.sweep, list | tuple):
-            raise TypeError(f"{_named_sweep(self.sweep)}: must be a list of numbers")
-        put("sweep", tuple(sorted({_claimable(sweep=e) for e in self.sweep})))
-        put("delta", check.open_probability(delta=self.delta))
-        put("steps", check.integer(1, 2**24 - 1, steps=self.steps))
-        put("sample_rate", check.probability(sample_rate=self.sample_rate))
-        if self.sample_rate == 0:
-            raise ValueError("sample_rate=0: must be in (0, 1]: a run that samples nothing has nothing to audit")
-        put("max_grad_norm", check.positive(max_grad_norm=self.max_grad_norm))
-        put("learning_rate", check.positive(learning_rate=self.learning_rate))
-        put("num_rows", check.integer(2, None, num_rows=self.num_rows))
-        put("hidden", wholes(1)(hidden=self.hidden))
-        put("activation", check.one_of(*_ACTIVATIONS, activation=self.activation))
-        put("num_candidates", check.integer(2, None, num_candidates=self.num_candidates))
-        put("runs", check.integer(1, None, runs=self.runs))
-        put("label_batch_size", check.integer(1, 569, label_batch_size=self.label_batch_size))
-        put("label_hidden", check.integer(1, None, label_hidden=self.label_hidden))
-        put("label_steps", check.integer(1, 2**24 - 1, label_steps=self.label_steps))
-        put("label_trials", check.integer(1, None, label_trials=self.label_trials))
-        put("confidence", check.confidence(confidence=self.confidence))
-        put("gate_confidence", check.confidence(gate_confidence=self.gate_confidence))
-        put("seed", check.seed(seed=self.seed))
-        training = {name: getattr(self, name) for name in ("learning_rate", "steps", "sample_rate", "hidden")}
-        put("defense", defense_rules.checked(self.defense, **training))
+        training = {name: values[name] for name in ("learning_rate", "steps", "sample_rate", "hidden")}
+        values["defense"] = defense_rules.checked(values["defense"], **training)
+        values["sweep"] = tuple(sorted(set(values["sweep"])))
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> AuditConfig:
@@ -145,23 +123,11 @@ class AuditConfig:
             An `AuditConfig`.
 
         Raises:
-            ValueError: names a field that does not exist.
+            ValueError: lists every fault: a field that does not exist, or its value and what is allowed.
+            TypeError: the same, where each fault is a value of another type.
         """
-        known = {f.name for f in dataclasses.fields(cls)}
-        if unknown := sorted(set(fields) - known):
-            text = printable(repr(fields[unknown[0]]), 60)
-            raise ValueError(
-                f"{name_of(unknown[0])}={text}: no such field; there are {', '.join(sorted(known))}"
-                f"{nearest(unknown[0], known)}"
-            )
-        return cls(**fields)
+        return cls(**checked(cls, fields))
 
     def to_dict(self) -> dict[str, object]:
         """The fields as plain JSON types."""
         return dict(jsonable(self))
-
-
-def _named_sweep(sweep: Any) -> str:
-    """The sweep as the caller passed it. An array is not printed, because its memory may be freed."""
-    plain = isinstance(sweep, int | float | str | None)
-    return f"sweep={sweep!r}" if plain else f"sweep is a {type(sweep).__name__}"

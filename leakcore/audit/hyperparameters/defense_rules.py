@@ -30,31 +30,33 @@ def checked(
         defense = parse(defense, learning_rate=learning_rate)
     text = spell(defense)
     if not defense.parts:
-        raise ValueError("defense: holds no defence; None is the audit without one")
+        raise ValueError("`defense` must have a part, got none: None is the audit without a defence")
     for part in defense.parts:
         if not isinstance(part, _TAKEN):
             raise ValueError(
-                f"defense={text!r}: {type(part).__name__} is the audited mechanism itself: set max_grad_norm and "
-                "epsilon or noise_multiplier"
+                f"`defense` must not have {type(part).__name__}, the audited mechanism itself, got {text!r}: set "
+                "max_grad_norm and epsilon or noise_multiplier"
             )
         if isinstance(part, LocalSteps):
             if part.minibatches or part.learning_rate != learning_rate:
                 raise ValueError(
-                    f"defense={text!r}: local steps are steps of the audited training: full batches, learning_rate="
-                    f"{learning_rate:g}"
+                    "`defense` must have local steps of the audited training (full batches, learning_rate="
+                    f"{learning_rate:g}), got {text!r}"
                 )
             if steps % part.steps:
-                raise ValueError(f"defense={text!r}: steps={steps} must be a multiple of its {part.steps} steps")
+                raise ValueError(
+                    f"`steps` must be a multiple of the {part.steps} local steps of defense={text!r}, got {steps}"
+                )
     if sample_rate != 1:
-        raise ValueError(f"defense={text!r}: only with sample_rate=1, not {sample_rate:g}")
+        raise ValueError(f"`sample_rate` must be 1 with defense={text!r}, got {sample_rate:g}")
     if not hidden and any(isinstance(part, Dropout) for part in defense.parts):
-        raise ValueError(f"defense={text!r}: hidden=(): there are no hidden units to drop")
+        raise ValueError(f"`hidden` must not be empty with defense={text!r}, got (): there are no units to drop")
     return text
 
 
-def parsed(spelling: str | None) -> Defense | None:
-    """The defence that a checked configuration spells."""
-    return None if spelling is None else parse(spelling)
+def parsed(defense: str | Defense | None) -> Defense | None:
+    """The defence of a checked configuration, which spells it."""
+    return parse(defense) if isinstance(defense, str) else defense
 
 
 def why_bounds_hold(defense: Defense) -> str:

@@ -118,7 +118,7 @@ def _side(
 
 
 def _part(config: AuditConfig, point: ReconstructionPoint, plain: Side, under: Side, why: str) -> Part:
-    assert config.defense is not None
+    spelling = str(config.defense)
     runs = min(config.runs, MOST_RUNS)
     tighter = float(under.bound.value) < float(plain.bound.value)
     rows = tuple(
@@ -129,7 +129,7 @@ def _part(config: AuditConfig, point: ReconstructionPoint, plain: Side, under: S
             ),
             name != "none",
         )
-        for name, side in (("none", plain), (config.defense, under))
+        for name, side in (("none", plain), (spelling, under))
     )  # fmt: skip
     table = Table(
         "The same attack with and without the defence",
@@ -148,7 +148,7 @@ def _part(config: AuditConfig, point: ReconstructionPoint, plain: Side, under: S
         else "it is credited with no more than that, however much it hampers this attack"
     )
     finding = Finding(
-        f"Under {_title(config.defense)}: the attack named the target in {percent(under.attack)} of "
+        f"Under {_title(spelling)}: the attack named the target in {percent(under.attack)} of "
         f"{runs} trainings ({interval(under.attack)}; {guarantee(under.attack)}), without the defence in "
         f"{percent(plain.attack)} ({interval(plain.attack)}) of the same. The models' accuracy is "
         f"{percent(under.accuracy)}, without {percent(plain.accuracy)}. Bound and ε hold under it: {why}; {says}.",

@@ -14,6 +14,7 @@ from leakcore._base.progress import Progress
 from leakcore._base.run_folder.identity import identity
 from leakcore._base.run_folder.output_folder import require_ours, require_writable
 from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore.audit.config.faults import shown
 from leakcore.audit.doctor import environment
 from leakcore.audit.hyperparameters import (
     defense_section,
@@ -62,12 +63,12 @@ def run(
         >>> report = audit.run({"epsilon": 4.0, "runs": 500}, folder="audit-of-4")  # doctest: +SKIP
         >>> audit.run({"epsilon": 4.0, "noise_multiplier": 1.0})
         Traceback (most recent call last):
-        ValueError: epsilon=4.0, noise_multiplier=1.0: ...
+        ValueError: `epsilon` or `noise_multiplier` must be given, exactly one of the two, got ...
     """
     if config is None or isinstance(config, Mapping):
         config = AuditConfig.from_dict(config or {})
     if not isinstance(config, AuditConfig):
-        raise TypeError(f"`config` must be an AuditConfig or a mapping of its fields, got {config!r}")
+        raise TypeError(f"`config` must be an AuditConfig or a mapping of its fields, got {shown(config)}")
     check.executor(executor=executor)
     check.callback(progress=progress)
     report_progress = progress or (lambda task, done, total: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 from leakcore import accounting
 from leakcore.audit.claim.config import ClaimConfig
@@ -37,15 +38,16 @@ class ClaimedEpsilon:
 def claim_of(config: ClaimConfig, rows: int) -> ClaimedEpsilon:
     """The configured claim, converted if the audit has another adjacency."""
     m, c = config.mechanism, config.claim
-    delta, own = c["delta"], c["adjacency"]
+    delta, own = c.delta, c.adjacency
     rate, steps, words = _composition(config, rows)
-    if m["noise_multiplier"] is None:
+    if m.noise_multiplier is None:
+        assert c.epsilon is not None, "one of the two is given"
         answer = accounting.noise_multiplier(
-            epsilon=c["epsilon"], delta=delta, sample_rate=rate, steps=steps, adjacency=own
+            epsilon=c.epsilon, delta=delta, sample_rate=rate, steps=steps, adjacency=own
         )
         sigma = float(answer.value)
     else:
-        sigma = m["noise_multiplier"]
+        sigma = m.noise_multiplier
 
     def accountant(adjacency: str, noise: float) -> float:
         if noise == 0:
@@ -53,9 +55,14 @@ def claim_of(config: ClaimConfig, rows: int) -> ClaimedEpsilon:
         return float(accounting.epsilon(noise, rate, steps, delta=delta, adjacency=adjacency).value)
 
     by_accountant = accountant(own, sigma)
-    stated = by_accountant if c["epsilon"] is None else c["epsilon"]
+    stated = by_accountant if c.epsilon is None else c.epsilon
     gaussian = rate == 1
-    common = {"noise_multiplier": sigma, "stated": stated, "stated_adjacency": own, "gaussian": gaussian}
+    common: dict[str, Any] = {
+        "noise_multiplier": sigma,
+        "stated": stated,
+        "stated_adjacency": own,
+        "gaussian": gaussian,
+    }
     if own == config.adjacency:
         return ClaimedEpsilon(**common, epsilon=stated, delta=delta, adjacency=own, how=f"as claimed ({words})")
     if by_accountant <= stated * (1 + 1e-6):
@@ -87,11 +94,11 @@ def claim_of(config: ClaimConfig, rows: int) -> ClaimedEpsilon:
 def _composition(config: ClaimConfig, rows: int) -> tuple[float, int, str]:
     """(sampling rate, steps) that the accountant is asked about, and why."""
     m = config.mechanism
-    if m["batch_size"] is None:
-        words = "full batches" if m["sample_rate"] == 1 else "Poisson batches"
-        return m["sample_rate"], m["steps"], f"{words}, {m['steps']} steps"
-    if m["batch_size"] > rows:
-        raise ValueError(f"mechanism.batch_size={m['batch_size']}: must be at most the {rows} training rows")
+    if m.batch_size is None:
+        words = "full batches" if m.sample_rate == 1 else "Poisson batches"
+        return m.sample_rate, m.steps, f"{words}, {m.steps} steps"
+    if m.batch_size > rows:
+        raise ValueError(f"`mechanism.batch_size` must be at most the {rows} training rows, got {m.batch_size}")
     # Given the orders, a row is in one batch per epoch: a Gaussian step per epoch, no amplification assumed.
-    epochs = math.ceil(m["steps"] / (rows // m["batch_size"]))
+    epochs = math.ceil(m.steps / (rows // m.batch_size))
     return 1.0, epochs, f"shuffled batches, one Gaussian step for each of {epochs} epochs"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,35 +19,36 @@ if TYPE_CHECKING:
     from leakcore import audit as audits
 
 _OUT = Path("leakcore-report")
-_OF_REPORT = {"out": "out", "json_path": "json", "html_path": "html", "fail_above": "fail_above"}
+_OF_REPORT = {"out": "report.out", "json_path": "report.json", "html_path": "report.html",
+              "fail_above": "report.fail_above"}  # fmt: skip
+
+
+def _alike(section: str, names: str) -> dict[str, str]:
+    return {name: f"{section}.{name}" for name in names.split()}
+
+
 _KEYS = {
+    "run": _alike(
+        "run", "epsilon noise_multiplier sweep delta steps sample_rate max_grad_norm num_candidates num_rows defense "
+        "runs confidence seed",
+    ),
     "trace": {
-        "trace": "file", "epsilon": "claimed_epsilon", "delta": "delta", "sample_rate": "sample_rate", "steps": "steps",
-        "num_candidates": "num_candidates", "coins": "coins", "confidence": "confidence",
+        "trace": "trace.file", "epsilon": "trace.claimed_epsilon",
+        **_alike("trace", "delta sample_rate steps num_candidates coins confidence"),
     },
     "scores": {
-        "scores": "file", "members": "members", "non_members": "non_members", "values": "values", "labels": "labels",
-        "higher": "higher", "coins": "coins", "retrained": "retrained", "k": "k", "epsilon": "claimed_epsilon",
-        "delta": "delta", "adjacency": "adjacency", "confidence": "confidence", "seed": "seed",
+        "scores": "scores.file", "epsilon": "scores.claimed_epsilon",
+        **_alike(
+            "scores", "members non_members values labels higher coins retrained k delta adjacency confidence seed"
+        ),
+    },
+    "claim": {
+        **_alike("claim", "epsilon delta"), **_alike("data", "num_rows"),
+        **_alike("mechanism", "noise_multiplier steps sample_rate max_grad_norm"),
+        **_alike("audit", "trials confidence adjacency seed attack"),
     },
 }  # fmt: skip
-"""Options that stand for keys of the section of the same name."""
-_CLAIM_KEYS = {
-    "epsilon": ("claim", "epsilon"),
-    "delta": ("claim", "delta"),
-    "noise_multiplier": ("mechanism", "noise_multiplier"),
-    "steps": ("mechanism", "steps"),
-    "sample_rate": ("mechanism", "sample_rate"),
-    "max_grad_norm": ("mechanism", "max_grad_norm"),
-    "num_rows": ("data", "num_rows"),
-    "trials": ("audit", "trials"),
-    "confidence": ("audit", "confidence"),
-    "adjacency": ("audit", "adjacency"),
-    "seed": ("audit", "seed"),
-    "attack": ("audit", "attack"),
-}
-_NOT_OF_A_RUN = {"trace", "scores", "attack", "trials", "coins", "retrained", "k", "adjacency", "members",
-                 "non_members", "values", "labels", "higher"}  # fmt: skip
+"""Form of the audit: its options, and the keys for which they stand."""
 _RUNS = {"run": "audit", "claim": "audit-attack"}
 """Form of the audit: name of the folder that keeps its finished pieces, where it takes long enough to have any."""
 _CLAIM = 10.0
@@ -70,7 +70,7 @@ def _levels(context: click.Context, parameter: click.Parameter, value: str | Non
 
 
 def _parts(context: click.Context, parameter: click.Parameter, value: tuple[Path, ...]) -> Any:
-    """One file as such, parts of a run as a list; None where the option is not given."""
+    """One file as such, parts of a run as a list; None where the option is not options."""
     return value[0] if len(value) == 1 else list(value) or None
 
 
@@ -169,28 +169,41 @@ def audit(config_path: Path | None, **params: Any) -> None:
     interrupted; 141 the reader of standard output closed it (`| head`), whatever the answer: the report's files are
     written by then.
     """
-    from leakcore.audit import read_config, read_report
+    from leakcore.audit import read_config, read_settings, with_options
 
     options = {name: value for name, value in params.items() if value is not None and value is not False}
-    where = {key: options.pop(name) for name, key in _OF_REPORT.items() if name in options}
-    form, sections = (None, {}) if config_path is None else checked(lambda: read_config(config_path))
-    report = {**checked(lambda: read_report(sections.get("report", {}))), **where}
-    form = _form(form, options, config_path)
+    where = {name: options.pop(name) for name in _OF_REPORT if name in options}
+    of_file, sections = (None, {}) if config_path is None else checked(lambda: read_config(config_path))
+    form = _form(of_file, options, config_path)
+    keys = {name: key for name, key in {**_KEYS[form], **_OF_REPORT}.items() if name in options or name in where}
+    names = _as_options(form, keys)
+    typed = _by_section(form, {key: params[name] for name, key in keys.items()}, claimed=of_file is not None)
+    settings, report = checked(lambda: read_settings(form, with_options(sections, typed)), names=names)
     short = form in ("trace", "scores")
-    named = report["json"] not in (None, "-") or report["html"] is not None
-    folder = None if short and named and report["out"] is None else Path(report["out"] or _OUT)
-    places = {name: Path(report[name]) for name in ("json", "html") if report[name] not in (None, "-")}
+    named = report.json not in (None, "-") or report.html is not None
+    folder = None if short and named and report.out is None else Path(report.out or _OUT)
+    places = {
+        name: Path(path) for name, path in (("json", report.json), ("html", report.html)) if path not in (None, "-")
+    }
     for name, path in places.items():
         require_place(name, path)
-    _require_apart(places, folder, {"config": config_path, **_read_files(sections, options)})
-    limit = report["fail_above"]
-    if limit is not None:
-        checked(lambda: _require_limit(limit))
+    _require_apart(places, folder, {"config": config_path, **_read_files(form, settings, options)})
     show = bars()
     make = {"trace": _trace, "scores": _scores, "claim": _claim, "run": _run}[form]
     pieces = None if folder is None or form not in _RUNS else folder / "partial" / _RUNS[form]
-    result = checked(lambda: make(sections, options, folder, show), pieces=pieces, names=_as_options(form, options))
-    _finish(result, folder, report, written=not short)
+    result = checked(lambda: make(settings, options, folder, show), pieces=pieces, names=names)
+    _finish(result, folder, report, places, written=not short)
+
+
+def _by_section(form: str, keys: dict[str, Any], *, claimed: bool) -> dict[str, dict[str, Any]]:
+    """The values of options by section and key. claimed: a file says what is claimed."""
+    typed: dict[str, dict[str, Any]] = {}
+    for key, value in keys.items():
+        section, _, name = key.partition(".")
+        typed.setdefault(section, {})[name] = value
+    if form == "claim" and not claimed and "mechanism.noise_multiplier" not in keys:
+        typed.setdefault("claim", {}).setdefault("epsilon", _CLAIM)
+    return typed
 
 
 def _form(of_file: str | None, options: dict[str, Any], config_path: Path | None) -> str:
@@ -202,7 +215,7 @@ def _form(of_file: str | None, options: dict[str, Any], config_path: Path | None
     if config_path is not None and of_file is None and not asked:
         from leakcore.audit import LACKING
 
-        raise click.UsageError(f"`--config` {config_path} {LACKING}")
+        raise click.UsageError(f"`--config` {LACKING}, got {config_path}, which has only [report]")
     form = asked[0][0] if asked else of_file or "run"
     if of_file is not None and form != of_file:
         other = "of a claimed ε" if of_file == "claim" else f"[{of_file}]"
@@ -211,45 +224,40 @@ def _form(of_file: str | None, options: dict[str, Any], config_path: Path | None
         )
     parameters = {p.name: p.opts[0] for p in click.get_current_context().command.params}
     for name in options:
-        known = (
-            name not in _NOT_OF_A_RUN if form == "run" else name in (_CLAIM_KEYS if form == "claim" else _KEYS[form])
-        )
-        if not known:
+        if name not in _KEYS[form]:
             raise click.UsageError(f"`{parameters[name]}`{_WITH[form] if form in _WITH else _only_with(name)}")
     return form
 
 
-def _as_options(form: str, options: dict[str, Any]) -> dict[str, str]:
+def _as_options(form: str, keys: dict[str, str]) -> dict[str, str]:
     """The options on the command line, by the library's name for the same value."""
     flags = {p.name: p.opts[0] for p in click.get_current_context().command.params}
-    if form == "claim":
-        return {".".join(_CLAIM_KEYS[name]): flags[name] for name in options}
-    keys = {_KEYS[form][name]: flags[name] for name in options} if form in _KEYS else {}
-    return {**keys, **{f"{form}.{key}": option for key, option in keys.items()}}
+    names = {key: flags[name] for name, key in keys.items()}
+    bare = {key.partition(".")[2]: flag for key, flag in names.items() if key.startswith(("trace.", "scores."))}
+    return {**bare, **names}
 
 
 def _only_with(name: str) -> str:
-    own: dict[str, Collection[str]] = {"--trace": _KEYS["trace"], "--scores": _KEYS["scores"], "--attack": _CLAIM_KEYS}
-    return " is allowed only with " + " or ".join(option for option, keys in own.items() if name in keys)
+    own = {"--trace": "trace", "--scores": "scores", "--attack": "claim"}
+    return " is allowed only with " + " or ".join(option for option, form in own.items() if name in _KEYS[form])
 
 
-def _read_files(sections: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The files that the audit reads, by what names them."""
-    named = {f"[{form}] file": sections.get(form, {}).get("file") for form in ("trace", "scores")}
-    files = {**named, **{f"--{option}": options.get(option) for option in ("trace", "scores")}}
-    parts = {name: file if isinstance(file, list) else [file] for name, file in files.items()}
-    return {
-        name if i == 1 else f"{name} ({i})": path for name, paths in parts.items() for i, path in enumerate(paths, 1)
-    }
+def _files(form: str, settings: Any) -> tuple[str, ...]:
+    """The files that the audit reads, next to its configuration."""
+    return tuple(settings.files) if form in ("trace", "scores") else ()
+
+
+def _read_files(form: str, settings: Any, options: dict[str, Any]) -> dict[str, str]:
+    """The same by what names them."""
+    named = f"--{form}" if form in options else f"[{form}] file"
+    return {named if i == 1 else f"{named} ({i})": path for i, path in enumerate(_files(form, settings), 1)}
 
 
 def _require_apart(places: dict[str, Path], folder: Path | None, read: dict[str, Any]) -> None:
     """A report must not replace what the audit reads, nor one of its own."""
     from leakcore._base.files.writing import is_stream
 
-    # What is not a path is refused later, where it is read.
-    paths = {name: path for name, path in read.items() if isinstance(path, str | Path) and "\0" not in str(path)}
-    taken = {Path(path).resolve(): name for name, path in paths.items()}
+    taken = {Path(path).resolve(): name for name, path in read.items() if path is not None}
     if folder is not None:
         taken |= {(folder / f"report.{kind}").resolve(): f"report.{kind} in {folder}" for kind in ("html", "json")}
     for name, path in places.items():
@@ -261,68 +269,53 @@ def _require_apart(places: dict[str, Path], folder: Path | None, read: dict[str,
         taken[place] = f"--{name}"
 
 
-def _require_limit(limit: Any) -> None:
-    from leakcore._base import validate as check
-
-    check.non_negative(**{"--fail-above": limit})
-
-
-def _section(form: str, sections: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
-    """[trace] or [scores], checked, with options before the file's keys."""
-    from leakcore.audit import read_form
-
-    keys = read_form(form, {**sections.get(form, {}), **{_KEYS[form][name]: value for name, value in options.items()}})
-    for file in keys["file"] if isinstance(keys["file"], tuple) else (keys["file"],):
+def _require_files(form: str, settings: Any, options: dict[str, Any]) -> None:
+    for file in _files(form, settings):
         if not Path(file).is_file():
-            asked = f"`--{form}`" if options.get(form) is not None else f"`{form}.file`"
+            asked = f"`--{form}`" if form in options else f"`{form}.file`"
             raise click.UsageError(f"{asked} must be a file that exists, got {file!r}")
-    return keys
 
 
-def _trace(sections: Any, options: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
+def _trace(settings: Any, options: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
     from leakcore import audit as audits
 
-    keys = _section("trace", sections, options)
+    _require_files("trace", settings, options)
     _require_folder(folder)
-    file = keys.pop("file")
-    return audits.from_trace(audits.join(file) if isinstance(file, tuple) else file, **keys)
+    file, *parts = settings.files
+    how = {name: value for name, value in vars(settings).items() if name != "file"}
+    return audits.from_trace(audits.join(settings.files) if parts else file, **how)
 
 
-def _scores(sections: Any, options: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
+def _scores(settings: Any, options: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
     from leakcore import audit as audits
 
-    keys = _section("scores", sections, options)
-    names = {name: keys.pop(name) for name in ("members", "non_members", "values", "labels", "higher")}
-    design = audits.Retrained(k=keys.pop("k"), seed=keys.pop("seed"))
-    retrained = keys.pop("retrained")
-    if design != audits.Retrained() and not retrained:
+    _require_files("scores", settings, options)
+    design = audits.Retrained(k=settings.k, seed=settings.seed)
+    if design != audits.Retrained() and not settings.retrained:
         name = "k" if design.k > 1 else "seed"
-        raise ValueError(f"`scores.{name}={getattr(design, name)}` is allowed only with retrained = true (--retrained)")
+        raise ValueError(
+            f"`scores.{name}` must be left out without retrained = true (--retrained), got {getattr(design, name)}"
+        )
     _require_folder(folder)
-    scores = audits.read_scores(keys.pop("file"), **names)
-    if keys["adjacency"] is None and not keys["coins"]:
+    names = {name: getattr(settings, name) for name in ("members", "non_members", "values", "labels", "higher")}
+    scores = audits.read_scores(settings.file, **names)
+    if settings.adjacency is None and not settings.coins:
         raise click.UsageError(f"--adjacency must be given with --scores, unless --coins is: {HOW_TO_CHOOSE}")
-    return audits.from_scores(scores, retrained=design if retrained else False, **keys)
+    how = {name: getattr(settings, name) for name in ("coins", "delta", "claimed_epsilon", "adjacency", "confidence")}
+    return audits.from_scores(scores, retrained=design if settings.retrained else False, **how)
 
 
-def _claim(sections: Any, options: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
+def _claim(settings: Any, options: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
     from leakcore import audit as audits
 
-    merged = {name: dict(keys) for name, keys in sections.items() if name != "report"}
-    for name, value in options.items():
-        section, key = _CLAIM_KEYS[name]
-        merged.setdefault(section, {})[key] = value
-    if not sections and "noise_multiplier" not in options:
-        merged.setdefault("claim", {}).setdefault("epsilon", _CLAIM)
-    return audits.claim(audits.ClaimConfig.from_dict(merged), folder=folder, progress=show)
+    return audits.claim(settings, folder=folder, progress=show)
 
 
-def _run(sections: Any, options: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
+def _run(settings: Any, options: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:
     from leakcore import audit as audits
-    from leakcore.audit import run_config
 
     try:
-        return audits.run(run_config(sections.get("run", {}), options), folder=folder, progress=show)
+        return audits.run(settings, folder=folder, progress=show)
     except FloatingPointError as error:
         advice = "take a larger --num-rows, or a smaller learning_rate in [run] of a --config file"
         raise overflowed(error, advice) from error
@@ -335,11 +328,16 @@ def _require_folder(folder: Path | None) -> None:
         require_report_folder(folder)
 
 
-def _finish(result: audits.AuditReport, folder: Path | None, report: dict[str, Any], *, written: bool) -> NoReturn:
-    """Write, print, and leave with the gate's exit code. written: the folder has the report, if without a limit."""
+def _finish(
+    result: audits.AuditReport, folder: Path | None, report: Any, own: dict[str, Path], *, written: bool
+) -> NoReturn:
+    """Write, print, and leave with the gate's exit code.
+
+    own: further files of the report, by their format. written: the folder has the report, if without a limit.
+    """
     import shutil
 
-    limit = report["fail_above"]
+    limit = report.fail_above
     if limit is not None:
         result = checked(lambda: result.with_limit(limit))
     places: list[tuple[str, Path]] = []
@@ -349,11 +347,11 @@ def _finish(result: audits.AuditReport, folder: Path | None, report: dict[str, A
         done, places = places, []
     else:
         done = list(places)
-    places += [(kind, Path(report[kind])) for kind in ("html", "json") if report[kind] not in (None, "-")]
+    places += sorted(own.items())
     checked(lambda: _write(result, places))
     width = min(110, max(72, shutil.get_terminal_size((110, 24)).columns))
     files = [path for _, path in dict.fromkeys([*done, *places])]
-    finish(result, report["json"] == "-", lambda: result.to_text(width=width), files)
+    finish(result, report.json == "-", lambda: result.to_text(width=width), files)
     if result.passed is None and result.gated:
         click.echo(f"GATE NOT DECIDED: {result.undecided}.", err=True)
         sys.exit(2)

@@ -42,33 +42,66 @@ def _claim(**sections: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"dat": {}}, r"\[dat\]: no such section; there are data, model"),
+        ({"dat": {}}, r"\[dat\]: no such section \(did you mean \[data\]\?\); there are data, model, "),
         (
             {"data": {"nam": 1}},
-            r"data.nam=1: no such key; there are name, num_rows, path, features \(did you mean name\?\)",
+            r"`data.nam = 1`: no such key \(did you mean `data.name`\?\); \[data\] has name, num_rows, path, features",
         ),
-        ({"data": {"name": "cats"}}, r"`data.name` must be 'digits', 'breast-cancer',.*, got 'cats'"),
-        ({"data": {"num_rows": 10**6}}, "data.num_rows=1000000: digits has 1438"),
+        ({"data": {"name": "cats"}}, "`data.name` must be 'digits', .*, got 'cats'"),
+        (
+            {"data": {"num_rows": 10**6}},
+            "`data.num_rows` must be at most the 1438 training rows of digits, got 1000000",
+        ),
         ({"model": {"hidden": [0]}}, r"`model.hidden\[0\]` must be at least 1, got 0"),
         ({"mechanism": {"noise_multiplier": -1}}, r"`mechanism.noise_multiplier` must be at least 0, got -1"),
-        ({"mechanism": {"sample_rate": 0.5, "batch_size": 10}}, "shuffled or Poisson batches, not both"),
-        ({"mechanism": {"batch_size": 500}}, "mechanism.batch_size=500: must be at most the 200"),
-        ({"claim": {"epsilon": None}}, "mechanism.noise_multiplier, claim.epsilon: give one"),
-        ({"claim": {"adjacency": "both"}}, "claim.adjacency='both': must be 'add-remove' or 'replace'"),
+        (
+            {"mechanism": {"sample_rate": 0.5, "batch_size": 10}},
+            "`mechanism.sample_rate` must be 1 with mechanism.batch_size, got 0.5",
+        ),
+        ({"mechanism": {"batch_size": 500}}, "`mechanism.batch_size` must be at most the 200 training rows, got 500"),
+        ({"claim": {"epsilon": None}}, "`mechanism.noise_multiplier` or `claim.epsilon` must be given"),
+        ({"claim": {"adjacency": "both"}}, "`claim.adjacency` must be 'add-remove' or 'replace', got 'both'"),
         ({"claim": {"adjacency": "replace"}, "audit": {"adjacency": "add-remove"}}, "says nothing of adding one"),
-        ({"audit": {"k": [1, 1]}}, r"audit.k=\[1, 1\]: must be distinct"),
-        ({"audit": {"k": [200]}}, "audit.k=200: must be below the 200"),
-        ({"audit": {"attack": "membership", "adjacency": "replace"}}, "audit.adjacency='replace': coins"),
-        ({"audit": {"contrast": True, "adjacency": "add-remove"}}, "audit.contrast=true: puts rows of D₀"),
-        ({"audit": {"contrast": True, "attack": "backdoor"}}, "audit.contrast=true: puts rows of D₀"),
-        ({"audit": {"attack": "one-run", "adjacency": "replace"}}, "one-run is add-remove"),
-        ({"audit": {"attack": "one-run"}, "mechanism": {"batch_size": 50}}, "mechanism.batch_size: shuffled batches"),
+        ({"audit": {"k": [1, 1]}}, r"`audit.k` must be distinct numbers, got \[1, 1\]"),
+        ({"audit": {"k": [200]}}, "`audit.k` must be below the 200 training rows, got 200"),
+        (
+            {"audit": {"attack": "membership", "adjacency": "replace"}},
+            "`audit.adjacency` must be 'add-remove' with audit.attack='membership', got 'replace': coins",
+        ),
+        (
+            {"audit": {"contrast": True, "adjacency": "add-remove"}},
+            "`audit.contrast` must be false unless audit.attack is clipbkd or zero-input .*: it puts rows of D₀",
+        ),
+        (
+            {"audit": {"contrast": True, "attack": "backdoor"}},
+            "`audit.contrast` must be false unless audit.attack is clipbkd or zero-input .*: it puts rows of D₀",
+        ),
+        (
+            {"audit": {"attack": "one-run", "adjacency": "replace"}},
+            "`audit.adjacency` must be 'add-remove' with audit.attack='one-run'",
+        ),
+        (
+            {"audit": {"attack": "one-run"}, "mechanism": {"batch_size": 50}},
+            "`mechanism.batch_size` must be left out unless audit.adjacency is 'replace', got 50",
+        ),
         ({"audit": {"canaries": 1}}, r"`audit.canaries` must be at least 2, got 1"),
-        ({"audit": {"canaries": 2, "seed": 1, "attack": "one-run"}}, "audit.canaries=2: all their coins fell on one"),
-        ({"audit": {"trials": 3, "attack": "membership"}}, "audit.trials=3: the likelihood ratio needs models with"),
-        ({"data": {"features": "frozen"}}, "data.features='frozen': goes with data.name='cifar10', not 'digits'"),
-        ({"audit": {"attack": "backdoor"}, "data": {"name": "breast-cancer"}}, "needs images, breast-cancer has none"),
-        ({"fault": {"clip": "never"}}, r"`fault.clip` must be 'sample' or 'batch', got 'never'"),
+        (
+            {"audit": {"canaries": 2, "seed": 1, "attack": "one-run"}},
+            "`audit.canaries` must have coins on both sides, got 2 on one side",
+        ),
+        (
+            {"audit": {"trials": 3, "attack": "membership"}},
+            "`audit.trials` must give models with and without each of 200 rows .*, got 3",
+        ),
+        (
+            {"data": {"features": "frozen"}},
+            "`data.features` must be 'pixels' with data.name='digits', got 'frozen', which only cifar10 has",
+        ),
+        (
+            {"audit": {"attack": "backdoor"}, "data": {"name": "breast-cancer"}},
+            "`audit.attack` must need no images with breast-cancer, which has none, got 'backdoor'",
+        ),
+        ({"fault": {"clip": "never"}}, "`fault.clip` must be 'sample' or 'batch', got 'never'"),
     ],
 )
 def test_bad_input_is_named(sections: dict[str, Any], message: str) -> None:
@@ -80,11 +113,11 @@ def test_the_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
     path = tmp_path / "audit.toml"
     path.write_text("[claim]\nepsilon = 4.0\n[audit]\nk = [1]\n", encoding="utf-8")
     config = audit.ClaimConfig.from_toml(path, override={"audit": {"attack": "backdoor"}, "claim": {"delta": 1e-6}})
-    assert (config.audit["attack"], config.audit["k"], config.claim["delta"]) == ("backdoor", (1,), 1e-6)
+    assert (config.audit.attack, config.audit.k, config.claim.delta) == ("backdoor", (1,), 1e-6)
     for text, message in (
         ("[claim", "is not TOML"),
         ("claim = 3", "must be a section"),
-        ("[claim]\ne = 1", "claim.e=1: no such key"),
+        ("[claim]\ne = 1", "`claim.e = 1`: no such key"),
     ):
         path.write_text(text, encoding="utf-8")
         done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--config", str(path)])

@@ -9,17 +9,17 @@ from leakcore.audit.hyperparameters.config import AuditConfig
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("delta", 0.0, r"`delta` must be in \(0, 1\), got 0.0"),
-        ("epsilon", -1.0, r"`epsilon` must be above 0, got -1.0"),
-        ("sample_rate", 1.5, r"`sample_rate` must be in \[0, 1\], got 1.5"),
-        ("sample_rate", 0, r"sample_rate=0: must be in \(0, 1\]"),
-        ("steps", 0, r"`steps` must be in \[1, 16777215\], got 0"),
-        ("max_grad_norm", 0.0, r"`max_grad_norm` must be above 0, got 0.0"),
-        ("sweep", (1.0, 0.0), r"`sweep` must be above 0, got 0.0"),
-        ("num_candidates", 1, "`num_candidates` must be at least 2, got 1"),
-        ("runs", 0, "`runs` must be at least 1, got 0"),
-        ("confidence", 1.0, r"`confidence` must be in \(0, 1 - 1e-12\], got 1.0"),
-        ("seed", -1, r"`seed` must be in \[0, 18446744073709551615\], got -1"),
+        ("delta", 0.0, r"^`delta` must be in \(0, 1\), got 0.0$"),
+        ("epsilon", -1.0, r"^`epsilon` must be in \(0, 1e\+06\], got -1.0$"),
+        ("sample_rate", 1.5, r"^`sample_rate` must be in \(0, 1\], got 1.5$"),
+        ("sample_rate", 0, r"^`sample_rate` must be in \(0, 1\], got 0$"),
+        ("steps", 0, r"^`steps` must be in \[1, 16777215\], got 0$"),
+        ("max_grad_norm", 0.0, r"^`max_grad_norm` must be above 0, got 0.0$"),
+        ("sweep", (1.0, 0.0), r"^`sweep\[1\]` must be in \(0, 1e\+06\], got 0.0$"),
+        ("num_candidates", 1, r"^`num_candidates` must be at least 2, got 1$"),
+        ("runs", 0, r"^`runs` must be at least 1, got 0$"),
+        ("confidence", 1.0, r"^`confidence` must be in \(0, 1 - 1e-12\], got 1.0$"),
+        ("seed", -1, r"^`seed` must be in \[0, 18446744073709551615\], got -1$"),
     ],
 )
 def test_bad_fields_are_named(field: str, value: object, message: str) -> None:
@@ -29,7 +29,7 @@ def test_bad_fields_are_named(field: str, value: object, message: str) -> None:
 
 @pytest.mark.parametrize("fields", [{"epsilon": None}, {"noise_multiplier": 1.0}])
 def test_exactly_one_of_epsilon_and_noise_multiplier(fields: dict[str, float | None]) -> None:
-    with pytest.raises(ValueError, match="give exactly one of the two"):
+    with pytest.raises(ValueError, match="`epsilon` or `noise_multiplier` must be given, exactly one of the two"):
         AuditConfig(**fields)  # type: ignore[arg-type]
 
 

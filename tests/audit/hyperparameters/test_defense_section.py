@@ -29,18 +29,22 @@ def test_a_defence_is_kept_as_it_is_spelt() -> None:
 @pytest.mark.parametrize(
     ("defense", "more", "message"),
     [
-        ("clip-samples:1", {}, "is the audited mechanism itself"),
-        ("dp-sgd:1,1", {}, "is the audited mechanism itself"),
-        ("local-steps:4", {}, "steps=6 must be a multiple"),
-        ("local-steps:2,0.5", {}, "learning_rate=1"),
-        ("prune:0.5", {"sample_rate": 0.5}, "only with sample_rate=1"),
-        ("dropout:0.5", {"hidden": ()}, "no hidden units"),
+        ("clip-samples:1", {}, "must not have ClipSamples, the audited mechanism itself, got 'clip-samples:1"),
+        ("dp-sgd:1,1", {}, "must not have DPSGD, the audited mechanism itself, got 'dp-sgd:1,1"),
+        ("local-steps:4", {}, "`steps` must be a multiple of the 4 local steps of defense='local-steps:4,1', got 6"),
+        (
+            "local-steps:2,0.5",
+            {},
+            "`defense` must have local steps of the audited training .*, learning_rate=1.*, got 'local-steps:2,0.5",
+        ),
+        ("prune:0.5", {"sample_rate": 0.5}, "`sample_rate` must be 1 with defense='prune:0.5', got 0.5"),
+        ("dropout:0.5", {"hidden": ()}, "`hidden` must not be empty with defense='dropout:0.5', got"),
         ("shrink:1", {}, r"`defense` must begin with one of local-steps, dropout,.*, got 'shrink:1'"),
         ("prune", {}, "keep_fraction is missing"),
         ("prune:x", {}, "is not a number"),
         ("prune:1,2", {}, "is superfluous"),
         ("", {}, r"`defense` must begin with one of local-steps, dropout, clip-samples, dp-sgd,.*, got ''"),
-        (Compose(), {}, "holds no defence"),
+        (Compose(), {}, "`defense` must have a part, got none"),
     ],
 )
 def test_what_it_cannot_take_is_refused_before_any_work(defense: Any, more: dict[str, Any], message: str) -> None:
@@ -49,7 +53,7 @@ def test_what_it_cannot_take_is_refused_before_any_work(defense: Any, more: dict
 
 
 def test_wrong_types_are_named() -> None:
-    with pytest.raises(TypeError, match=r"`defense` must be a leakcore\.defenses\.Defense, got float"):
+    with pytest.raises(TypeError, match=r"`defense` must be text in quotes, got 0.1"):
         audit.AuditConfig(**SMALL, defense=0.1)
     with pytest.raises(TypeError, match=r"`defense` must be text, such as 'prune:0.1 \+ laplace:0.5', got 3"):
         defenses.parse(3)  # type: ignore[arg-type]

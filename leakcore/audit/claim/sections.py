@@ -1,0 +1,118 @@
+"""The sections of a configuration that describe a claim and its audit, with the default of every key."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Literal
+
+from annotated_types import Ge, MinLen
+
+from leakcore.audit.config.values import (
+    ActivationName,
+    AdjacencyName,
+    Confidence,
+    Count,
+    CountFrom2,
+    NonNegative,
+    Positive,
+    PositiveDelta,
+    SampleRate,
+    Seed,
+    Steps,
+    Text,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """What is trained on.
+
+    Attributes:
+        name: of the data set.
+        num_rows: training rows; None for all.
+        path: of a folder of data sets.
+        features: "frozen" (CIFAR-10 only) for the features of a small network that was trained on the subset of
+            CIFAR-100.
+    """
+
+    name: Literal["digits", "breast-cancer", "fashion-mnist", "cifar10", "location30", "purchase100"] = "digits"
+    num_rows: Annotated[int, Ge(10)] | None = None
+    path: Text | None = None
+    features: Literal["pixels", "frozen"] = "pixels"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """The network. hidden: sizes of its hidden layers, () for logistic regression."""
+
+    hidden: tuple[Count, ...] = ()
+    activation: ActivationName = "relu"
+    initialisation: Literal["per-run", "fixed", "glorot", "fixed-glorot"] = "fixed-glorot"
+    initialisation_scale: NonNegative = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """DP-SGD.
+
+    Attributes:
+        noise_multiplier: σ; None: computed from the claim.
+        max_grad_norm: C.
+        learning_rate: step size.
+        steps: T.
+        sample_rate: q of Poisson batches; 1 for full batches.
+        batch_size: of shuffled batches, instead of Poisson ones.
+    """
+
+    noise_multiplier: NonNegative | None = None
+    max_grad_norm: Positive = 1.0
+    learning_rate: Positive = 0.15
+    steps: Steps = 24
+    sample_rate: SampleRate = 1.0
+    batch_size: Count | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fault:
+    """An implementation error on purpose, as `dpsgd.Fault`."""
+
+    noise: NonNegative = 1.0
+    bias_noise: NonNegative = 1.0
+    clip: Literal["sample", "batch"] = "sample"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What is claimed. epsilon: None for the accountant's ε of the noise multiplier."""
+
+    epsilon: Positive | None = None
+    delta: PositiveDelta = 1e-5
+    adjacency: AdjacencyName = "add-remove"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Audit:
+    """How the claim is tested.
+
+    Attributes:
+        attack: what is played.
+        trials: per data set, to choose threshold and k, and as many to count.
+        k: numbers of rows that the attacker places.
+        adjacency: None: the claim's, or "replace" with shuffled batches or `contrast`.
+        contrast: as in `attacks.poisoning.ClipBKD`.
+        canaries: of the attack "one-run".
+        select: "split" (`bounds.SplitThreshold`) or "correction" (`bounds.SimultaneousThreshold`, which counts all
+            trials).
+        confidence: at which the bounds hold together.
+        seed: of everything random.
+    """
+
+    attack: Literal["clipbkd", "backdoor", "membership", "zero-input", "one-run"] = "clipbkd"
+    trials: CountFrom2 = 500
+    k: Annotated[tuple[Count, ...], MinLen(1)] = (1, 2, 4, 8)
+    adjacency: AdjacencyName | None = None
+    contrast: bool = False
+    canaries: CountFrom2 = 500
+    select: Literal["split", "correction"] = "split"
+    confidence: Confidence = 0.99
+    seed: Seed = 0
