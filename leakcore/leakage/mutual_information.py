@@ -18,6 +18,7 @@ from leakcore._base import validate as check
 from leakcore._base.futures import answers
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Result
+from leakcore.leakage import mine_limits
 from leakcore.leakage.screen import MOST_PAIRS, screen
 from leakcore.leakage.v_information import prepared
 
@@ -33,12 +34,12 @@ class MutualInformation(Result):
     """Mutual information in nats by MINE; kind "estimate", typically below the truth.
 
     Attributes:
-        value: the held-out estimate of the trained network's bound.
-        interval: of the mutual information itself, which is at least that bound: the same lower end; the upper end is
-            the logarithm of the number of classes where a side consists of classes, else ∞, since no finite number of
-            rows bounds mutual information from above.
-        held_out_interval: of the network's bound, by its sampling error on the held-out rows, from their first-order
-            influence (a U-statistic's, of u and of v), for which a dozen rows are few.
+        value: the held-out estimate of the trained network's bound, at most the upper end of `interval`.
+        interval: of the mutual information itself, for any number of independent rows: it lies below the lower end with
+            probability at most 1 − confidence. The upper end is certain: the logarithm of the number of classes that
+            occur where a side consists of classes, else ∞: no number of rows bounds mutual information from above.
+        held_out_interval: of the network's bound, from its sampling error on the held-out rows (a U-statistic's, with
+            Student's quantile): approximate, and narrower.
         null: (permutations,) values after permuting which rows belong together.
         null_mean: its mean, NaN without permutations.
         trained: what the network reaches on its training rows (it overfits: not to be quoted).
@@ -105,7 +106,7 @@ def mutual_information(
 
     Belghazi et al. (2018); Mo et al. (2021, Fig. 3). T is trained by Adam on half of the rows, the training step is
     chosen on a fifth, and the bound is evaluated on the rest. It may be negative there. For a given T it lies below the
-    truth, except that the logarithm of a mean over r rows adds about 1/r, which the intervals leave out.
+    truth, up to sampling error. The lower end of `interval` is a limit for any number of rows, by betting.
 
     Args:
         first: (n, ...) rows, n ≥ 50; integers (n,) are classes. More than `components` columns are split into norm and
@@ -127,7 +128,9 @@ def mutual_information(
         TypeError: for an argument of another type.
 
     Guarantees:
-        Deterministic by seed, on a machine and torch build, for any number of workers.
+        Deterministic by seed, on a machine and torch build, for any number of workers. `interval` covers for any number
+        of rows, if rows are independent draws; coordinates of more than `components` columns come from all rows of
+        their own side, which this ignores.
 
     Example:
         >>> import numpy as np
@@ -154,7 +157,7 @@ def mutual_information(
     check.executor(executor=executor)
     check.callback(progress=progress)
     order = kernels.generator(start, kernels.Stream.MUTUAL_ORDER).permutation(number)
-    job = functools.partial(_trained, u, v, order, mine, start)
+    job = functools.partial(_trained, u, v, order, mine, start, 1 - level)
     answers_by_number = {}
     with contextlib.closing(
         answers(((k, functools.partial(job, k)) for k in range(1 + shuffles)), executor)
@@ -163,16 +166,18 @@ def mutual_information(
             answers_by_number[k] = answer
             if progress is not None:
                 progress(len(answers_by_number), 1 + shuffles)
-    value, error, trained, rows = answers_by_number[0]
-    null = np.array([answers_by_number[k][0] for k in range(1, 1 + shuffles)])
-    from scipy.special import ndtri
+    answer = answers_by_number[0]
+    null = np.array([answers_by_number[k].value for k in range(1, 1 + shuffles)])
+    from scipy.special import stdtrit
 
-    reach = float(ndtri((1 + level) / 2)) * error
+    largest = min(u.largest, v.largest)
+    reach = float(stdtrit(answer.rows - 1, (1 + level) / 2)) * answer.error
+    low, high = (min(end, largest) for end in (answer.value - reach, answer.value + reach))
     return MutualInformation(
-        value=value,
+        value=min(answer.value, largest),
         kind="estimate",
         confidence=level,
-        interval=(value - reach, max(value + reach, min(u.largest, v.largest))),
+        interval=(answer.lower, largest),
         method=f"MINE, two hidden layers of {mine.hidden}, evaluated held out",
         assumptions=Assumptions(
             adjacency=None,
@@ -184,17 +189,27 @@ def mutual_information(
         ),
         seed=start,
         provenance="Belghazi et al. (2018), eqs. 10 and 12; Mo et al. (2021), Section 4.1",
-        held_out_interval=(value - reach, value + reach),
+        held_out_interval=(low, high),
         null=null,
         null_mean=float(null.mean()) if shuffles else math.nan,
-        trained=trained,
-        rows=rows,
+        trained=answer.trained,
+        rows=answer.rows,
     )
 
 
-def _trained(
-    u: _Side, v: _Side, order: np.ndarray, network: MineNetwork, seed: int, k: int
-) -> tuple[float, float, float, int]:
+@dataclasses.dataclass(frozen=True)
+class _Answer:
+    """Of one training: the held-out bound, its standard error, a lower limit of the mutual information, the bound on
+    training rows, and how many rows were held out."""
+
+    value: float
+    error: float
+    lower: float
+    trained: float
+    rows: int
+
+
+def _trained(u: _Side, v: _Side, order: np.ndarray, network: MineNetwork, seed: int, alpha: float, k: int) -> _Answer:
     """Training k, the same wherever it is called: of the pairs themselves (0), or of a permutation of them."""
     import torch  # noqa: F401  # before the limit on its threads
 
@@ -203,13 +218,28 @@ def _trained(
         partners = order if k == 0 else rng.permutation(len(order))[order]
         first, second = u.rows(order), v.rows(partners)
         training = np.arange(len(order) // 2)
-        return _estimate(first.features(second, training), second.features(first, training), network, rng)
+        sides = first.features(second, training), second.features(first, training)
+        return _estimate(*sides, _fewest(first, second), network, rng, alpha)
+
+
+def _fewest(u: _Side, v: _Side) -> _Classes | None:
+    """The side that consists of fewer classes than the other, if any does."""
+    side = 0 if u.largest < v.largest else 1
+    chosen = (u, v)[side]
+    return _Classes(side, chosen.leading.argmax(axis=1)) if chosen.largest < math.inf else None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Classes:
+    """A side (0 or 1) that consists of classes, and the class of every row."""
+
+    side: int
+    codes: np.ndarray
 
 
 def _estimate(
-    u: np.ndarray, v: np.ndarray, mine: MineNetwork, rng: np.random.Generator
-) -> tuple[float, float, float, int]:
-    """(held-out bound, its standard error, bound on training rows, held-out rows)."""
+    u: np.ndarray, v: np.ndarray, classes: _Classes | None, mine: MineNetwork, rng: np.random.Generator, alpha: float
+) -> _Answer:
     import torch
 
     cut, end = len(u) // 2, len(u) * 7 // 10
@@ -232,20 +262,33 @@ def _estimate(
         return (z @ weights[-1] + biases[-1])[..., 0]
 
     @torch.no_grad()
-    def bound(x: torch.Tensor, y: torch.Tensor, pairings: int) -> tuple[float, float]:
+    def bound(x: torch.Tensor, y: torch.Tensor, pairings: int) -> float:
         joint = network(x, y).double()
         n = len(x)
         # All pairs except the true ones, or an even choice of them, one pairing at a time to save memory.
         shifts = np.unique(np.linspace(1, n - 1, min(n - 1, pairings)).astype(int))
         crossed = torch.stack([network(x, y.roll(-int(k), 0)) for k in shifts]).double()
-        top = crossed.max()
-        grown = (crossed - top).exp()
-        mean = grown.mean()
-        value = joint.mean() - (top + mean.log())
-        # What row i moves: its own pair, the pairs of its u, and the pairs of its v.
-        of_v = torch.stack([row.roll(int(k), 0) for row, k in zip(grown, shifts, strict=True)]).mean(0)
-        spread = (joint - (grown.mean(0) + of_v) / mean).std() / math.sqrt(n)
-        return float(value), float(spread)
+        return float(joint.mean() - crossed.logsumexp((0, 1)) + math.log(crossed.numel()))
+
+    @torch.no_grad()
+    def table(x: torch.Tensor, y: torch.Tensor) -> np.ndarray:
+        """T of every row's u, down, with every row's v."""
+        return np.stack([network(x, one.expand(len(x), -1)).double().numpy() for one in y], axis=1)
+
+    def likelihoods() -> mine_limits.Likelihoods | None:
+        if classes is None:
+            return None
+        _, first, counts = np.unique(classes.codes, return_index=True, return_counts=True)
+        of_class = torch.from_numpy((u, v)[classes.side][first]).float()
+        shares = np.log(np.bincount(classes.codes[:cut], minlength=len(first)) + 1.0)
+        own, pilot = (
+            (table(x, of_class) if classes.side else table(of_class, y).T) + shares for x, y in (parts[2], parts[1])
+        )
+        return mine_limits.Likelihoods(
+            mine_limits.log_share(own, classes.codes[end:]),
+            mine_limits.log_share(pilot, classes.codes[cut:end]),
+            counts,
+        )
 
     optimiser = torch.optim.Adam(own, lr=mine.learning_rate, weight_decay=1e-4)
     running = 1.0
@@ -264,14 +307,20 @@ def _estimate(
         torch.nn.utils.clip_grad_norm_(own, 1.0)
         optimiser.step()
         if step % _EVERY == 0 or step == mine.steps:
-            now, _ = bound(*parts[1], 40)
+            now = bound(*parts[1], 40)
             if now > best:
                 best, chosen = now, [p.detach().clone() for p in own]
     with torch.no_grad():
         for p, value in zip(own, chosen, strict=True):
             p.copy_(value)
-    held_out, error = bound(*parts[2], len(u))
-    return held_out, error, bound(*parts[0], 100)[0], len(parts[2][0])
+    held_out = table(*parts[2])
+    return _Answer(
+        value=mine_limits.plug_in(held_out),
+        error=mine_limits.sampling_error(held_out),
+        lower=mine_limits.lower_limit(held_out, table(*parts[1]), alpha, likelihoods()),
+        trained=bound(*parts[0], 100),
+        rows=len(held_out),
+    )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -301,8 +350,9 @@ class _Side:
                 pairs = other.leading
             at = screen(self.directions, pairs, training, self.chosen)
             flat = np.concatenate([flat[:, : flat.shape[1] - self.chosen], self.directions[:, at]], axis=1)
-        spread = flat.std(axis=0)
-        return np.asarray((flat - flat.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
+        some = flat[training]
+        spread = some.std(axis=0)
+        return np.asarray((flat - some.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
 
 
 def _side(name: str, values: Any, components: int) -> _Side:
