@@ -146,6 +146,9 @@ class LevelPlan:
             centres.append(_TILTS)
         if centres[0] > _TILTS and low[centres[0]] > self.bottom:
             centres.insert(0, _TILTS)
+        # The windows at the ends hold all that may not be left out.
+        low[centres[0]] = min(low[centres[0]], self.bottom)
+        high[centres[-1]] = max(high[centres[-1]], min(self.top, self.batches * self.high))
         return [
             Tilt(float(self.powers[i]), float(self.log_nu[i]), float(self.log_one[i]), (float(low[i]), float(high[i])))
             for i in centres

@@ -150,6 +150,11 @@ def test_a_tiny_delta_needs_rarer_sums():
     assert high - low < 1e-5 * high
 
 
+def test_small_sums_are_not_lost_where_delta_is_tiny():
+    low, high = answers(AllocationStep(2.0, 10, 3), "add", log_delta=math.log(1e-40))
+    assert low <= high < low * (1.0 + 1e-6)
+
+
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("sigma", "epsilons"), [(0.4, (2.0, 9.0, 14.0)), (1.0, (0.1, 1.5, 4.0)), (5.0, (0.01, 0.3))])
 def test_two_batches_agree_with_quadrature(sigma, epsilons, direction):
