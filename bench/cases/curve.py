@@ -17,7 +17,7 @@ GRID = 1e-4
 
 def cases(quick: bool) -> list[Case]:
     settings = [(1.0, 0.01, 100)] if quick else [(1.0, 0.01, 100), (1.0, 0.01, 1000), (0.59, 0.01, 10_000)]
-    return [_curve(*setting) for setting in settings]
+    return [*(_curve(*setting) for setting in settings), *(_one(*setting) for setting in settings)]
 
 
 def _curve(sigma: float, rate: float, steps: int) -> Case:
@@ -55,6 +55,16 @@ def _curve(sigma: float, rate: float, steps: int) -> Case:
         seconds=8,
         extra=lambda: agreement(sigma, rate, steps),
     )
+
+
+def _one(sigma: float, rate: float, steps: int) -> Case:
+    """A call for one κ: what a user waits for."""
+
+    def exact(_: Any) -> Callable[[], Any]:
+        return lambda: bounds.reconstruction(sigma, rate, steps, kappa=0.1, method="exact").value
+
+    contenders = (Contender("leakcore exact", exact),)
+    return Case("curve", f"one κ, σ={sigma} q={rate} T={steps}", lambda: None, contenders, 1.0, "call", seconds=2)
 
 
 def _loss(sigma: float, rate: float, steps: int) -> Any:
