@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from leakcore.audit.report.format import fixed as fixed
     from leakcore.audit.report.format import guarantee as guarantee
     from leakcore.audit.report.format import number as number
+    from leakcore.audit.report.format import poisson_claim as poisson_claim
     from leakcore.audit.report.format import power as power
+    from leakcore.audit.report.format import understated as understated
     from leakcore.audit.report.leakage_section import where_it_sits as where_it_sits
     from leakcore.audit.report.report import AuditReport as AuditReport
     from leakcore.audit.report_schema import report_schema as report_schema
@@ -66,12 +68,14 @@ _SHARED = {
     "fixed": ".report.format",
     "guarantee": ".report.format",
     "number": ".report.format",
+    "poisson_claim": ".report.format",
     "power": ".report.format",
     "proved_epsilon": ".stated_epsilon",
     "read_config": ".config.file",
     "read_settings": ".config.file",
     "report_schema": ".report_schema",
     "require_report_folder": ".hyperparameters.run",
+    "understated": ".report.format",
     "with_options": ".config.file",
 }
 """For leakcore's other packages: no promise to users."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from leakcore.cli.numbers import MOST_STEPS, REAL, count
+from leakcore.cli.numbers import REAL
 from leakcore.cli.progress import set_loudness
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -76,17 +76,6 @@ def chance_of_a_guess(command: Callable[..., Any]) -> Callable[..., Any]:
     ):
         call = option(call)
     return call
-
-
-def run_length(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--sample-rate and --steps of a run, both required."""
-    rate = click.option(
-        "--sample-rate", type=REAL, required=True, metavar="q", help="Poisson sampling rate; 1 for full batches."
-    )
-    steps = click.option(
-        "--steps", type=count(0, MOST_STEPS), required=True, metavar="T", help="Number of DP-SGD steps."
-    )
-    return rate(steps(command))
 
 
 def refuse_mixed(

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from leakcore.mechanisms.poisson import FullBatch as FullBatch
     from leakcore.mechanisms.poisson import Poisson as Poisson
     from leakcore.mechanisms.poisson import as_mechanism as as_mechanism
+    from leakcore.mechanisms.schemes import SCHEMES as SCHEMES
+    from leakcore.mechanisms.schemes import misfit as misfit
+    from leakcore.mechanisms.schemes import of_scheme as of_scheme
+    from leakcore.mechanisms.schemes import takers as takers
     from leakcore.mechanisms.shuffled import Shuffled as Shuffled
     from leakcore.mechanisms.zcdp import ZCDP as ZCDP
 
@@ -41,7 +45,14 @@ _NAMES = {
     "from_event": ".events",
     "grid": ".grid",
 }
-_SHARED = {"as_mechanism": ".poisson", "over_grids": ".grid"}
+_SHARED = {
+    "SCHEMES": ".schemes",
+    "as_mechanism": ".poisson",
+    "misfit": ".schemes",
+    "of_scheme": ".schemes",
+    "over_grids": ".grid",
+    "takers": ".schemes",
+}
 """For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
     __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

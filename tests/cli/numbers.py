@@ -127,6 +127,8 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
     of_files = ("--model", "leakcore.models:digits_mlp", "--gradient", gradient)
     sampled = ("--num-samples", "1000", "--steps", "300")
     training = ("--noise-multiplier", "1", "--sample-rate", "0.5", "--steps", "3", "--num-candidates", "10")
+    fixed = ("--sampling", "fixed", "--batch-size", "2", "--dataset-size", "4", "--steps", "2", "--kappa", "0.1")
+    shuffled = ("--sampling", "shuffled", "--batches", "3", "--epochs", "2", "--kappa", "0.1")
     return {
         ("bound",): [
             Form(training),
@@ -136,11 +138,15 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
             Form((*training, "--sample-rate", "1", "--steps", "1")),
             Form((*training[:-2], "--kappa", "0.1")),
             Form((*training[:-2], "--log-kappa", "-2")),
+            Form(("--noise-multiplier", "1", *fixed), only=("--batch-size", "--dataset-size")),
+            Form(("--noise-multiplier", "1", *shuffled), only=("--batches", "--epochs")),
         ],
         ("calibrate",): [
             Form(("--target-success", "0.5", "--sample-rate", "0.5", "--steps", "3", "--num-candidates", "10")),
             Form(("--target-success", "0.5", "--sample-rate", "1", "--steps", "3", "--kappa", "0.1")),
             Form(("--target-success", "0.5", "--sample-rate", "1", "--steps", "3", "--log-kappa", "-2")),
+            Form(("--target-success", "0.5", *fixed), only=("--batch-size", "--dataset-size")),
+            Form(("--target-success", "0.5", *shuffled), only=("--batches", "--epochs")),
         ],
         ("selftest",): [Form(("--audits", "10", "--quiet"))],
         ("reproduce",): [Form(("reconstruction-fig10", "--quiet"))],

@@ -21,7 +21,7 @@ ENTRY = re.compile(r"^\*\*(.+)\*\*\n: (.+)\n(?:: (.+)\n)?", re.MULTILINE)
 NAMES = re.compile(r"(Python|option|TOML) `([^`]+)`")
 PACKAGES = (
     "accounting", "attacks", "audit", "bounds", "datasets", "defenses", "dpsgd", "experiments", "kernels", "leakage",
-    "models", "numerics",
+    "mechanisms", "models", "numerics",
 )  # fmt: skip
 
 REPLACED = {

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import decimal
 import math
+from typing import Any
 
 from leakcore._base.results import Number, Result
 
-ADJACENCY = {"add-remove": "add/remove", "replace": "replacement", None: "—"}
+ADJACENCY = {"add-remove": "add/remove", "zero-out": "zero-out", "replace": "replacement", None: "—"}
 
 
 _ROUNDING = {"lower": decimal.ROUND_FLOOR, "upper": decimal.ROUND_CEILING, "estimate": decimal.ROUND_HALF_EVEN}
@@ -108,3 +109,23 @@ def confidence_words(result: Result) -> str:
 def guarantee(result: Result) -> str:
     """Kind, confidence and adjacency: the words that must follow a number."""
     return f"{result.kind}, {confidence_words(result)}, {ADJACENCY[result.adjacency]} adjacency"
+
+
+def poisson_claim(result: Any) -> str:
+    """What accounting for a mechanism's batches as Poisson sampling claims, named so. result: has such a claim."""
+    return f"{number(result.poisson_claim)} is what accounting for these batches as Poisson sampling claims"
+
+
+def understated(result: Any) -> tuple[str, ...]:
+    """A warning where what accounting as Poisson sampling claims lies below what is proved from below."""
+    if result.poisson_claim is None or result.interval is None:
+        return ()
+    claimed, low = float(result.poisson_claim), float(result.interval[0])
+    if claimed >= low:
+        return ()
+    proved, smaller = above(low, claimed)
+    sentence = (
+        f"the {result.quantity} that accounting as Poisson sampling claims, {smaller}, is too small: at least {proved} "
+        f"is reached ({ADJACENCY[result.adjacency]} adjacency)"
+    )
+    return (sentence,)

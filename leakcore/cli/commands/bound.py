@@ -9,11 +9,13 @@ import click
 
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import REAL, count
-from leakcore.cli.options import SEED, as_json, chance_of_a_guess, run_length
+from leakcore.cli.options import SEED, as_json, chance_of_a_guess
 from leakcore.cli.output import finish
+from leakcore.cli.training import training_options
 
 if TYPE_CHECKING:
     from leakcore.bounds import ReconstructionBound
+    from leakcore.mechanisms import Mechanism
 
 _MOST_DRAWS = 10**11
 
@@ -22,7 +24,7 @@ _MOST_DRAWS = 10**11
 @click.option(
     "--noise-multiplier", type=REAL, required=True, metavar="σ", help="Noise standard deviation over the clipping norm."
 )
-@run_length
+@training_options
 @chance_of_a_guess
 @click.option(
     "--method",
@@ -46,24 +48,27 @@ _MOST_DRAWS = 10**11
 )
 @SEED
 @as_json("the whole result")
-def bound(noise_multiplier: float, sample_rate: float, steps: int, as_json: bool, **how: Any) -> None:
+def bound(mechanism: Mechanism, as_json: bool, **how: Any) -> None:
     """Bound the success of any reconstruction attack on a DP-SGD run.
 
-    Example: leakcore bound --noise-multiplier 1 --sample-rate 1 --steps 1 --num-candidates 10
+    \b
+    leakcore bound --noise-multiplier 1 --sample-rate 1 --steps 1 --num-candidates 10
+    leakcore bound --noise-multiplier 1 --sampling shuffled --batches 100 --epochs 5 --kappa 0.1
     """
     from leakcore import bounds
 
+    steps = getattr(mechanism, "steps", 0)
     if how["method"] in bounds.methods.taking("executor") and how["num_samples"] * steps > _MOST_DRAWS:
         raise click.UsageError(
             f"`--num-samples` times `--steps` must be at most {_MOST_DRAWS:,}, which takes an hour, got "
             f"{how['num_samples']} times {steps}"
         )
-    result = checked(lambda: bounds.reconstruction(noise_multiplier, sample_rate, steps, **how))
-    finish(result, as_json, lambda: _lines(result))
+    result = checked(lambda: bounds.reconstruction(mechanism, **how))
+    finish(result, as_json, lambda: _lines(mechanism, result))
 
 
-def _lines(result: ReconstructionBound) -> Iterator[str]:
-    from leakcore.audit import fixed, guarantee, number
+def _lines(mechanism: Mechanism, result: ReconstructionBound) -> Iterator[str]:
+    from leakcore.audit import fixed, guarantee, number, poisson_claim, understated
 
     value, log_value = float(result.value), float(result.log_value)
     success = (
@@ -75,6 +80,7 @@ def _lines(result: ReconstructionBound) -> Iterator[str]:
     )
     yield f"reconstruction success  {success}"
     yield f"kind        {guarantee(result)}"
+    yield f"mechanism   {mechanism!r}"
     yield f"method      {result.method}"
     if result.interval is not None:
         low, high = (float(v) for v in result.interval)
@@ -83,5 +89,7 @@ def _lines(result: ReconstructionBound) -> Iterator[str]:
         yield f"std. error  {float(result.standard_error):.3g}"
     yield f"attacker    {result.assumptions.attacker}"
     yield from (f"note        {note}" for note in result.assumptions.notes)
-    yield from (f"WARNING     {warning}" for warning in result.warnings)
+    if result.poisson_claim is not None:
+        yield f"if Poisson  {poisson_claim(result)}"
+    yield from (f"WARNING     {warning}" for warning in (*result.warnings, *understated(result)))
     yield f"source      {result.provenance}"

@@ -10,38 +10,39 @@ import click
 
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import REAL
-from leakcore.cli.options import as_json, chance_of_a_guess, run_length
+from leakcore.cli.options import as_json, chance_of_a_guess
 from leakcore.cli.output import finish
+from leakcore.cli.training import training_options
 
 if TYPE_CHECKING:
     from leakcore.bounds import CalibratedNoise
+    from leakcore.mechanisms import Mechanism
 
 
 @click.command()
 @click.option("--target-success", type=REAL, required=True, metavar="γ", help="Success that no attack may exceed.")
 @chance_of_a_guess
-@run_length
+@training_options
 @click.option("--delta", type=REAL, default=1e-5, show_default=True, help="δ of the comparison with ε-calibration.")
 @as_json("the whole result")
 def calibrate(
+    mechanism: Mechanism,
     target_success: float,
     kappa: float | None,
     log_kappa: float | None,
-    sample_rate: float,
-    steps: int,
     delta: float,
     as_json: bool,
 ) -> None:
     """Find the least noise that keeps reconstruction success at or below γ.
 
-    Example: leakcore calibrate --target-success 0.5 --num-candidates 10 --sample-rate 1 --steps 100
+    \b
+    leakcore calibrate --target-success 0.5 --num-candidates 10 --sample-rate 1 --steps 100
+    leakcore calibrate --target-success 0.5 --kappa 0.1 --sampling shuffled --batches 100 --epochs 5
     """
     from leakcore import bounds
 
     result = checked(
-        lambda: bounds.calibrate_noise(
-            target_success, kappa=kappa, log_kappa=log_kappa, sample_rate=sample_rate, steps=steps, delta=delta
-        )
+        lambda: bounds.calibrate_noise(mechanism, target_success, kappa=kappa, log_kappa=log_kappa, delta=delta)
     )
     finish(result, as_json, lambda: _lines(result, target_success))
 
@@ -54,7 +55,9 @@ def _lines(result: CalibratedNoise, target_success: float) -> Iterator[str]:
     yield f"success bound     {number(result.success, 6, result.kind)}  at that noise ({sure})"
     yield f"by ε instead      {number(result.epsilon_noise_multiplier, 6, result.kind)}  {_by_epsilon(result)}"
     yield f"less noise by     {_less(result)}"
-    yield from (f"note              {note}" for note in result.assumptions.notes[1:])
+    # The noise has no interval that a note could be about.
+    notes = (note for note in result.assumptions.notes[1:] if not note.startswith("interval"))
+    yield from (f"note              {note}" for note in notes)
     yield f"attacker          {result.assumptions.attacker}"
     yield f"source            {result.provenance}"
 
