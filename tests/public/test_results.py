@@ -75,7 +75,8 @@ def _others() -> Iterator[Any]:
 def instances() -> dict[str, Any]:
     """One instance of each class, by its name."""
     out: dict[str, Any] = {}
-    for name in NAMES:
+    own = [name for name in CALLS if name.startswith("mechanisms.") and name not in NAMES]  # made by the user
+    for name in (*NAMES, *own):
         for record in _records(resolve(name)(**CALLS[name].arguments())):
             out.setdefault(type(record).__name__, record)
     for whole in (reports.trace(), reports.scores(), reports.claim(), *_others()):
@@ -114,7 +115,7 @@ def _check(record: Any) -> None:
     assert "\n" not in repr(record), name
     assert str(record), name
     assert record._repr_html_().startswith("<table>"), name
-    with pytest.raises(ValueError, match=r"(must be .*, got 'other/1'|must be .* lacks)"):
+    with pytest.raises(ValueError, match=r"(must be .*, got 'other/1'|must be .* lacks|has a field schema, which no)"):
         type(record).from_dict({"schema": "other/1"})
 
 
