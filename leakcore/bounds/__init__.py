@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from leakcore.bounds.labels.label_test import LikelihoodRatioTest as LikelihoodRatioTest
     from leakcore.bounds.labels.label_test import SignTest as SignTest
     from leakcore.bounds.labels.label_test import ThresholdTest as ThresholdTest
+    from leakcore.bounds.prior.discrete_prior import DiscretePriorBound as DiscretePriorBound
+    from leakcore.bounds.prior.discrete_prior import discrete_prior as discrete_prior
+    from leakcore.bounds.prior.discrete_prior import label_success as label_success
     from leakcore.bounds.reconstruction.arguments import ReconstructionBound as ReconstructionBound
     from leakcore.bounds.reconstruction.calibrate_noise import CalibratedNoise as CalibratedNoise
     from leakcore.bounds.reconstruction.calibrate_noise import calibrate_noise as calibrate_noise
-    from leakcore.bounds.reconstruction.discrete_prior import DiscretePriorBound as DiscretePriorBound
-    from leakcore.bounds.reconstruction.discrete_prior import discrete_prior as discrete_prior
-    from leakcore.bounds.reconstruction.discrete_prior import label_success as label_success
     from leakcore.bounds.reconstruction.fano import FanoBound as FanoBound
     from leakcore.bounds.reconstruction.fano import fano_advantage as fano_advantage
     from leakcore.bounds.reconstruction.information import AnalyticInformation as AnalyticInformation
@@ -103,9 +103,9 @@ _NAMES = {
     "orthogonal_success": ".reconstruction.orthogonal",
     "CalibratedNoise": ".reconstruction.calibrate_noise",
     "calibrate_noise": ".reconstruction.calibrate_noise",
-    "DiscretePriorBound": ".reconstruction.discrete_prior",
-    "discrete_prior": ".reconstruction.discrete_prior",
-    "label_success": ".reconstruction.discrete_prior",
+    "DiscretePriorBound": ".prior.discrete_prior",
+    "discrete_prior": ".prior.discrete_prior",
+    "label_success": ".prior.discrete_prior",
     "KappaBound": ".reconstruction.kappa",
     "kappa_from_samples": ".reconstruction.kappa",
     "kappa_pixels": ".reconstruction.kappa",

@@ -117,6 +117,19 @@ NUMBERS = {
     "mechanisms.Shuffled": Call(lambda: {"noise_multiplier": 1.0, "batches": 4, "epochs": 2}),
     "mechanisms.GDP": Call(lambda: {"mu": 1.0, "claimed_under": "add-remove"}),
     "mechanisms.ApproximateDP": Call(lambda: {"epsilon": 1.0, "delta": 1e-5, "claimed_under": "add-remove"}),
+    "mechanisms.RandomAllocation": Call(
+        lambda: {"noise_multiplier": 1.0, "batches": 4, "epochs": 2, "k": 1, "fixed": False}
+    ),
+    "mechanisms.CorrelatedNoise": Call(
+        lambda: {"matrix": np.eye(4), "noise_multiplier": 1.0, "participation": _participation()}
+    ),
+    "mechanisms.MinSeparation": Call(lambda: {"separation": 2, "participations": 2}),
+    "mechanisms.CyclicPoisson": Call(lambda: {"sample_rate": 0.5}),
+    "mechanisms.BallsInBins": Call(lambda: {"batches": 2}),
+    "mechanisms.square_root": Call(lambda: {"steps": 4, "bands": 2}),
+    "mechanisms.toeplitz": Call(lambda: {"coefficients": np.array([1.0, 0.5]), "steps": 4}),
+    "mechanisms.blt": Call(lambda: {"scales": np.array([0.5]), "decays": np.array([0.5]), "steps": 4}),
+    "mechanisms.tree": Call(lambda: {"steps": 4}),
     "mechanisms.ZCDP": Call(lambda: {"rho": 0.5, "claimed_under": "add-remove"}),
     "mechanisms.from_event": Call(lambda: {"event": _event()}),
     "mechanisms.grid": Call(lambda: {"kind": _poisson(), "noise_multiplier": [1.0, 2.0], **_rest()}),
@@ -262,6 +275,12 @@ def _event() -> Any:
     import dp_accounting
 
     return dp_accounting.GaussianDpEvent(1.0)
+
+
+def _participation() -> Any:
+    from leakcore import mechanisms
+
+    return mechanisms.MinSeparation(2, 2)
 
 
 def _rest() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from leakcore import accounting
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Result
-from leakcore.bounds.reconstruction import prior_from_curve
+from leakcore.bounds.prior import from_curve
 from leakcore.bounds.reconstruction.arguments import ATTACKER, SampledGaussian
 from leakcore.bounds.reconstruction.kappa import parse_prior
 from leakcore.mechanisms import Poisson, as_mechanism, over_grids
@@ -90,7 +90,7 @@ def discrete_prior(
     mechanism = as_mechanism(noise_multiplier, sample_rate, steps)
     relation = mechanism.adjacency
     loss = mechanism.steps_loss(relation)
-    value, blow_up = prior_from_curve.success(mechanism, weights) if loss is None else _success(loss, weights)
+    value, blow_up = from_curve.success(mechanism, weights) if loss is None else _success(loss, weights)
     without = ("each candidate against the outputs without the record", *mechanism.notes(relation))
     return DiscretePriorBound(
         **_fields(value, blow_up, weights),

@@ -1,0 +1,1 @@
+"""Success against a discrete prior, and against a label."""

@@ -1,0 +1,120 @@
+"""Random allocation, also called balls and bins: every row draws the batches that it joins."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from leakcore._base import validate
+from leakcore._base.results import Adjacency
+from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
+from leakcore.mechanisms.poisson import parse_noise
+from leakcore.numerics import AllocationStep, Between, Bounded, LatticeCurve, PrivacyLoss, Sides
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class RandomAllocation(Mechanism):
+    """In each epoch each row joins k of the b batches, all choices alike, independently of other rows.
+
+    One epoch, k = 1: P = (1/b)Σ_t N(e_t, σ²I), Q = N(0, σ²I), L = log (1/b)Σ_t exp((x_t − ½)/σ²), which dominates in
+    both directions (Chua et al. 2025; Feldman and Shenfeld 2025). k > 1: an epoch leaks no more than k epochs with one
+    of ⌊b/k⌋ batches (Feldman and Shenfeld 2025), and the sampler draws the pair itself.
+
+    Attributes:
+        noise_multiplier: σ in (0, ∞).
+        batches: b ≥ 1, batches of an epoch.
+        epochs: E ≥ 1.
+        k: how many batches a row joins in an epoch, 1 to b.
+        fixed: whether the choice of the first epoch holds for all.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import accounting, mechanisms
+        >>> training = mechanisms.RandomAllocation(1.0, batches=100, epochs=1)
+        >>> shuffled = mechanisms.Shuffled(1.0, batches=100, epochs=1)
+        >>> accounting.epsilon(training, delta=1e-5).value < accounting.epsilon(shuffled, delta=1e-5).interval[0]
+        True
+    """
+
+    _relations: ClassVar[tuple[Adjacency, ...]] = ("add-remove", "zero-out", "replace")
+
+    noise_multiplier: float
+    batches: int
+    epochs: int
+    k: int = 1
+    fixed: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise_multiplier", parse_noise(self.noise_multiplier))
+        object.__setattr__(self, "batches", validate.integer(1, batches=self.batches))
+        object.__setattr__(self, "epochs", validate.integer(1, epochs=self.epochs))
+        object.__setattr__(self, "k", validate.integer(1, self.batches, k=self.k))
+        object.__setattr__(self, "fixed", validate.boolean(fixed=self.fixed))
+
+    def proof(self, adjacency: str | None = None) -> str:
+        """See `Mechanism`."""
+        one = "random allocation: Chua et al. (2025), Feldman and Shenfeld (2025)"
+        one += "; k batches as k allocations to a k-th of them" if 1 < self.k < self.batches else ""
+        if self.relation(adjacency) != "replace":
+            return one
+        return f"{one}; replacement through the data set between, not tight"
+
+    def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
+        """See `Mechanism`."""
+        often = "in the first epoch, for all epochs" if self.fixed else "in each epoch"
+        notes = (f"each row draws {self.k} of {self.batches} batches {often}",)
+        return notes if self.is_exact(adjacency) else (*notes, "interval: not tight from below")
+
+    def is_exact(self, adjacency: Adjacency) -> bool:
+        """See `Mechanism`."""
+        return self.k == self.batches or (self.k == 1 and adjacency != "replace")
+
+    def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
+        """See `Mechanism`: all batches are one Gaussian."""
+        return PrivacyLoss((), self.separation(adjacency) ** 2) if self.k == self.batches else None
+
+    def separation(self, adjacency: Adjacency) -> float:
+        """See `Mechanism`: of rows whose batches are known."""
+        apart = 2.0 if adjacency == "replace" else 1.0
+        return apart * math.sqrt(self.k * self.epochs) / self.noise_multiplier
+
+    def sides(self, adjacency: Adjacency) -> Sides:
+        """See `Mechanism`."""
+        if adjacency == "replace":
+            raise ValueError("`adjacency` must be 'add-remove' or 'zero-out' where random allocation is composed")
+        loss = self.steps_loss(adjacency)
+        if loss is not None:
+            return gaussian_sides(loss)
+        sigma, count = self._epoch
+        step = AllocationStep(sigma, self.batches // self.k, self.k * count)
+        return Sides((step,), (step,) if self.k == 1 else ())
+
+    def curve(self, adjacency: Adjacency) -> Bounded:
+        """See `Mechanism`."""
+        if adjacency == "replace" and self.k < self.batches:
+            return Between(LatticeCurve(self.sides("add-remove")))
+        return super().curve(adjacency)
+
+    def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
+        """See `Mechanism`: of the add-remove pair, by the native kernel, for every k."""
+        from leakcore import kernels
+
+        sigma, epochs = self._epoch
+        pair = kernels.Allocation(sigma, self.batches, epochs=epochs, k=self.k)
+        out: np.ndarray = kernels.allocation_log_ratio(
+            pair, num_samples, under=under, seed=seed, first_sample=first_sample
+        )
+        return out
+
+    @property
+    def _epoch(self) -> tuple[float, int]:
+        """(noise multiplier of one epoch's sum, how many epochs draw their own batches)."""
+        if self.fixed:
+            return self.noise_multiplier / math.sqrt(self.epochs), 1
+        return self.noise_multiplier, self.epochs

@@ -1,0 +1,89 @@
+"""Random allocation: exact against certified sampling, special cases, neighbours, and what is refused."""
+
+import math
+
+import numpy as np
+import pytest
+
+from leakcore import accounting, bounds, mechanisms
+
+DELTA = 1e-5
+
+
+@pytest.mark.parametrize(
+    ("training", "mu"),
+    [
+        (mechanisms.RandomAllocation(2.0, 1, 3), math.sqrt(3) / 2),
+        (mechanisms.RandomAllocation(2.0, 5, 2, k=5), math.sqrt(10) / 2),
+        (mechanisms.RandomAllocation(3.0, 4, 9, k=4, fixed=True), math.sqrt(36) / 3),
+    ],
+)
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+def test_all_batches_are_a_gaussian(training, mu, adjacency):
+    apart = 2.0 if adjacency == "replace" else 1.0
+    wanted = accounting.epsilon(mechanisms.GDP(apart * mu), delta=DELTA).value
+    assert accounting.epsilon(training, delta=DELTA, adjacency=adjacency).value == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize(("sigma", "batches", "epochs"), [(1.0, 20, 1), (0.7, 10, 3), (2.0, 50, 4)])
+def test_exact_and_certified_bounds_agree(sigma, batches, epochs):
+    training = mechanisms.RandomAllocation(sigma, batches, epochs)
+    kappa = [0.01, 0.1, 0.5]
+    exact = bounds.reconstruction(training, kappa=kappa)
+    # Three κ at 99.9% each.
+    sampled = bounds.reconstruction(training, kappa=kappa, method="certified", num_samples=200_000, seed=4)
+    assert (exact.interval[0] <= sampled.interval[1]).all()
+    assert (sampled.interval[0] <= exact.interval[1]).all()
+    assert exact.interval[1] - exact.interval[0] == pytest.approx(0.0, abs=1e-5)
+
+
+def test_several_batches_are_no_worse_than_the_bound_on_them():
+    training = mechanisms.RandomAllocation(1.5, 12, 1, k=3)
+    kappa = [0.01, 0.1, 0.5]
+    upper = bounds.reconstruction(training, kappa=kappa)
+    sampled = bounds.reconstruction_of(training, kappa=kappa, num_samples=200_000, seed=5)
+    assert upper.method == "bracket"
+    assert (sampled.interval[0] <= upper.value).all()
+    # The bound on three allocations to four batches each is not far off.
+    assert (upper.value <= 1.25 * sampled.value).all()
+
+
+def test_it_lies_near_poisson_sampling_and_below_shuffling():
+    allocated = accounting.epsilon(mechanisms.RandomAllocation(1.0, 100, 1), delta=DELTA)
+    poisson = accounting.epsilon(mechanisms.Poisson(1.0, 0.01, 100), delta=DELTA)
+    shuffled = accounting.epsilon(mechanisms.Shuffled(1.0, 100, 1), delta=DELTA)
+    assert 0.5 * poisson.value < allocated.value < 2.0 * poisson.value
+    assert allocated.value < shuffled.interval[0]
+
+
+def test_the_same_batch_in_every_epoch_leaks_more():
+    fresh = accounting.epsilon(mechanisms.RandomAllocation(2.0, 20, 4), delta=DELTA).value
+    fixed = accounting.epsilon(mechanisms.RandomAllocation(2.0, 20, 4, fixed=True), delta=DELTA).value
+    assert fresh < fixed
+    once = accounting.epsilon(mechanisms.RandomAllocation(1.0, 20, 1), delta=DELTA).value
+    assert fixed == pytest.approx(once, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_replacement_goes_through_the_data_set_between():
+    training = mechanisms.RandomAllocation(1.0, 20, 1)
+    removed = accounting.epsilon(training, delta=DELTA).value
+    replaced = accounting.epsilon(training, delta=DELTA, adjacency="replace")
+    assert removed <= replaced.value < 3.0 * removed
+    assert replaced.method == "bracket"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((1.0, 0, 1), "batches"), ((1.0, 4, 0), "epochs"), ((0.0, 4, 1), "noise_multiplier"), ((1.0, 4, 1, 5), "k")],
+)
+def test_bad_input_is_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        mechanisms.RandomAllocation(*arguments)
+
+
+def test_samples_have_the_mean_that_the_pair_demands():
+    training = mechanisms.RandomAllocation(1.0, 10, 2, k=2)
+    # E_ν e^L = 1: at five standard errors p is below 1e-6.
+    ratio = np.exp(training.sample_log_ratio(200_000, "null", 1, 0))
+    assert abs(ratio.mean() - 1.0) < 5.0 * ratio.std() / math.sqrt(len(ratio))
