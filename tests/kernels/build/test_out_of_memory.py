@@ -32,7 +32,7 @@ def test_every_allocation_may_fail(tmp_path: Path) -> None:
     )  # fmt: skip
     assert run.returncode == 0, run.stdout[-2000:] + run.stderr[-4000:]
     rows = [json.loads(line) for line in run.stdout.splitlines()]
-    assert len(rows) == 13 * 4
+    assert len(rows) == 16 * 4
     lost = [row for row in rows if row[4] > 0]
     assert not lost, f"blocks that no call gives back: {lost}"
     assert sum(row[3] for row in rows) > 100, "too few failures were met for this to be a test"
