@@ -105,8 +105,8 @@ def mutual_information(
         I(U; V) ≥ sup_T E T(u, v) − log E e^{T(u, v′)},   v′ independent of u
 
     Belghazi et al. (2018); Mo et al. (2021, Fig. 3). T is trained by Adam on half of the rows, the training step is
-    chosen on a fifth, and the bound is evaluated on the rest. It may be negative there. For a given T it lies below the
-    truth, up to sampling error. The lower end of `interval` is a limit for any number of rows, by betting.
+    chosen on a fifth, and the bound is evaluated on the rest. It may be negative there. The lower end of `interval` is
+    a limit for any number of rows, by betting.
 
     Args:
         first: (n, ...) rows, n ≥ 50; integers (n,) are classes. More than `components` columns are split into norm and
@@ -117,7 +117,7 @@ def mutual_information(
         permutations: how many times the null is computed; 0 for none (NaN).
         confidence: of the intervals.
         seed: of everything random.
-        executor: its workers take one training each, of the pairs themselves and of every permutation.
+        executor: its workers take one training each.
         progress: called as progress(trainings done, trainings).
 
     Returns:
@@ -128,9 +128,8 @@ def mutual_information(
         TypeError: for an argument of another type.
 
     Guarantees:
-        Deterministic by seed, on a machine and torch build, for any number of workers. `interval` covers for any number
-        of rows, if rows are independent draws; coordinates of more than `components` columns come from all rows of
-        their own side, which this ignores.
+        Deterministic by seed, on a machine and torch build. `interval` covers if rows are independent draws;
+        coordinates of more than `components` columns come from all rows of their own side, which this ignores.
 
     Example:
         >>> import numpy as np

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.results import Adjacency, parse_adjacency
+from leakcore._base.results import Adjacency
 from leakcore.mechanisms.claim_curve import ClaimCurve
 from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
 from leakcore.numerics import AtomLaw, Bounded, PrivacyLoss, Sides
@@ -25,7 +25,8 @@ class Claim(Mechanism):
 
     def __post_init__(self) -> None:
         if self.claimed_under is not None:
-            object.__setattr__(self, "claimed_under", parse_adjacency(self.claimed_under))
+            relation = validate.one_of(*self._relations, claimed_under=self.claimed_under)
+            object.__setattr__(self, "claimed_under", relation)
 
     @property
     def adjacencies(self) -> tuple[Adjacency, ...]:

@@ -204,6 +204,9 @@ class Composition(Mechanism):
     parts: tuple[Mechanism, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.parts, tuple | list) or not all(isinstance(part, Mechanism) for part in self.parts):
+            raise TypeError(f"`parts` must be a tuple of mechanisms, got {self.parts!r}")
+        object.__setattr__(self, "parts", tuple(self.parts))
         if not self.parts:
             raise ValueError("`parts` must hold at least one mechanism, got none")
         if not self.adjacencies:

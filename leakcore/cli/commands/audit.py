@@ -200,10 +200,17 @@ def _by_section(form: str, keys: dict[str, Any], *, claimed: bool) -> dict[str, 
     typed: dict[str, dict[str, Any]] = {}
     for key, value in keys.items():
         section, _, name = key.partition(".")
-        typed.setdefault(section, {})[name] = value
+        typed.setdefault(section, {})[name] = _plain(value)
     if form == "claim" and not claimed and "mechanism.noise_multiplier" not in keys:
         typed.setdefault("claim", {}).setdefault("epsilon", _CLAIM)
     return typed
+
+
+def _plain(value: Any) -> Any:
+    """Paths as text, which is what a file has."""
+    if isinstance(value, tuple | list):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _form(of_file: str | None, options: dict[str, Any], config_path: Path | None) -> str:

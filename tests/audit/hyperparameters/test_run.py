@@ -235,7 +235,7 @@ def test_poisson_sampling_is_audited_too() -> None:
 def test_too_many_rows_are_refused_before_any_work() -> None:
     with pytest.raises(ValueError, match=r"`num_rows` and `num_candidates` must add up to.*, got 1797 and 10"):
         audit.run(audit.AuditConfig(num_rows=1797))
-    with pytest.raises(ValueError, match=r"epsilom=4: no such field; there are activation, confidence, "):
+    with pytest.raises(ValueError, match=r"`epsilom = 4`: no such key \(did you mean `epsilon`\?\)"):
         audit.run({"epsilom": 4})
     with pytest.raises(TypeError, match="`config` must be an AuditConfig or a mapping of its fields, got 'default'"):
         audit.run("default")  # type: ignore[arg-type]
