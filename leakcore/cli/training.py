@@ -12,15 +12,15 @@ from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import MOST_STEPS, REAL, count
 
 _MOST_ROWS = 10**12
-_SCHEMES = ("poisson", "full", "fixed", "shuffled")
+_SCHEMES = ("poisson", "full", "fixed", "shuffled", "allocation")
 """As `mechanisms` has them. Listed here, since help and completion must not wait for NumPy."""
 _OPTIONS: dict[str, tuple[Any, str, str]] = {
     "sample_rate": (REAL, "q", "poisson: probability of a row to be in a batch; 1 for full batches."),
     "steps": (count(0, MOST_STEPS), "T", "poisson, full, fixed: number of DP-SGD steps."),
     "batch_size": (count(1, _MOST_ROWS), "B", "fixed: rows of a batch, drawn in each step without replacement."),
     "dataset_size": (count(1, _MOST_ROWS), "n", "fixed: rows of the data set."),
-    "batches": (count(1, MOST_STEPS), "b", "shuffled: batches of an epoch."),
-    "epochs": (count(1, MOST_STEPS), "E", "shuffled: passes over the data set."),
+    "batches": (count(1, MOST_STEPS), "b", "shuffled, allocation: batches of an epoch."),
+    "epochs": (count(1, MOST_STEPS), "E", "shuffled, allocation: passes over the data set."),
 }
 """Argument of a mechanism: its type, letter and help."""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leakcore._base import validate
+from leakcore.mechanisms.allocation import RandomAllocation
 from leakcore.mechanisms.fixed_size import FixedSize
 from leakcore.mechanisms.mechanism import Mechanism
 from leakcore.mechanisms.poisson import FullBatch, Poisson
@@ -26,6 +27,7 @@ SCHEMES = {
     "full": Scheme(FullBatch, ("steps",)),
     "fixed": Scheme(FixedSize, ("batch_size", "dataset_size", "steps")),
     "shuffled": Scheme(Shuffled, ("batches", "epochs")),
+    "allocation": Scheme(RandomAllocation, ("batches", "epochs")),
 }
 ARGUMENTS = tuple(dict.fromkeys(name for scheme in SCHEMES.values() for name in scheme.arguments))
 """The arguments of all schemes."""

@@ -16,12 +16,14 @@ WORDS = {
     "full": ("--steps", "10"),
     "fixed": ("--batch-size", "2", "--dataset-size", "20", "--steps", "10"),
     "shuffled": ("--batches", "10", "--epochs", "2"),
+    "allocation": ("--batches", "10", "--epochs", "2"),
 }
 MECHANISMS: dict[str, mechanisms.Mechanism] = {
     "poisson": mechanisms.Poisson(2.0, 0.1, 10),
     "full": mechanisms.FullBatch(2.0, 10),
     "fixed": mechanisms.FixedSize(2.0, 2, 20, 10),
     "shuffled": mechanisms.Shuffled(2.0, 10, 2),
+    "allocation": mechanisms.RandomAllocation(2.0, 10, 2),
 }
 
 

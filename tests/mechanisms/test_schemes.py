@@ -25,6 +25,7 @@ def _of(sampling: str) -> dict[str, Any]:
         ("full", mechanisms.FullBatch(2.0, 3)),
         ("fixed", mechanisms.FixedSize(2.0, 2, 4, 3)),
         ("shuffled", mechanisms.Shuffled(2.0, 5, 6)),
+        ("allocation", mechanisms.RandomAllocation(2.0, 5, 6)),
     ],
 )
 def test_a_scheme_is_its_mechanism(sampling: str, mechanism: mechanisms.Mechanism) -> None:
