@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from leakcore.dpsgd.opacus.recorder.record import record as record
     from leakcore.dpsgd.opacus.recorder.recorder import Recorder as Recorder
     from leakcore.dpsgd.opacus.trace.join import joined as joined
+    from leakcore.dpsgd.opacus.trace.sampling import Sampling as Sampling
     from leakcore.dpsgd.opacus.trace.trace import Trace as Trace
 
 _NAMES = {
@@ -44,6 +45,7 @@ _NAMES = {
     "Recorder": ".opacus.recorder.recorder",
     "Rows": ".ensemble.rows",
     "Running": ".ensemble.scorer",
+    "Sampling": ".opacus.trace.sampling",
     "Scorer": ".ensemble.scorer",
     "ShuffledBatches": ".ensemble.sampling",
     "Trace": ".opacus.trace.trace",

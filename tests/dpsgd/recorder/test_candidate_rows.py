@@ -101,7 +101,7 @@ def test_targets_that_are_all_wrong_are_refused(wrong: list[int]) -> None:
     that are swapped)."""
     many = [([*range(k, 12, 2)], [wrong[i] for i in range(k, 12, 2)]) for k in (0, 1) * 20]
     with pytest.raises(ValueError, match=r"target of row \d+ is \d, and the loop passes the loss \d for it, and so"):
-        _record((X, Y), many, members=np.ones(12, dtype=bool), sample_rate=0.5)
+        _record((X, Y), many, members=np.ones(12, dtype=bool), sampling=0.5)
 
 
 def test_in_the_first_step_targets_of_another_form_are_refused() -> None:

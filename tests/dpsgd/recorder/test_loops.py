@@ -83,7 +83,7 @@ def test_accumulated_batches_that_are_not_a_poisson_sample_are_refused() -> None
         ValueError, match=r"accumulates 2 batches, each sampled at q = 0\.2: together they are not a Poisson"
     ):
         _accumulating(2)
-    assert _accumulating(2, sample_rate=0.4).sample_rate == 0.4, "where the caller says so"
+    assert _accumulating(2, sampling=0.4).sample_rate == 0.4, "where the caller says so"
 
 
 def test_rows_that_no_loss_goes_back_from_are_not_of_the_batch() -> None:
@@ -197,7 +197,7 @@ def test_an_optimizer_that_steps_after_another_of_the_same_model_is_refused() ->
             pytest.raises(ValueError, match=r"were changed between .* and this step")
             if first
             else contextlib.nullcontext(),
-            leakcore.record(optimizers[1 - first], candidates=candidates(), sample_rate=1.0) as recorder,
+            leakcore.record(optimizers[1 - first], candidates=candidates(), sampling=1.0) as recorder,
         ):
             nn.CrossEntropyLoss()(module(x), y).backward()
             for optimizer in optimizers[::-1]:

@@ -106,7 +106,7 @@ def test_one_recorder_takes_no_steps_at_another_rate() -> None:
 def test_a_rate_that_the_accountant_does_not_have_is_not_given_to_other_steps() -> None:
     run = Run()
     run.train(1)
-    trace = run.part(sample_rate=0.3).trace()
+    trace = run.part(sampling=0.3).trace()
     assert trace.unrecorded == ((0, 1.5, None, 5),)
 
 
@@ -164,7 +164,7 @@ def test_the_accountant_is_found_behind_hooks_around_its_own(kind: str) -> None:
     run = Run()
     run.train(2)
     run.optimizer.attach_step_hook(_around(run, kind))
-    with run.record(sample_rate=0.2) as outer, run.record(sample_rate=0.2) as inner:
+    with run.record(sampling=0.2) as outer, run.record(sampling=0.2) as inner:
         run.train(1)
     for recorder in (outer, inner):
         assert (unrecorded(recorder.trace()), recorder.trace().complete) == ([(0, 10)], True)
@@ -174,7 +174,7 @@ def test_an_accountant_that_does_not_count_these_steps_proves_nothing() -> None:
     run = Run()
     run.train(2)
     run.optimizer.attach_step_hook(lambda _, accountant=run.engine.accountant: len(accountant.history))  # type: ignore[misc]
-    trace = run.part(sample_rate=0.2).trace()
+    trace = run.part(sampling=0.2).trace()
     assert not trace.complete
     account = run.engine.accountant.get_optimizer_hook_fn(sample_rate=0.2)
 
@@ -183,7 +183,7 @@ def test_an_accountant_that_does_not_count_these_steps_proves_nothing() -> None:
         account(optimizer)
 
     run.optimizer.attach_step_hook(twice)
-    assert not run.part(sample_rate=0.2).trace().complete
+    assert not run.part(sampling=0.2).trace().complete
 
 
 def test_steps_that_the_accountant_was_not_told_are_counted() -> None:
@@ -223,22 +223,22 @@ COUNTING = [
 def test_without_an_accountant_an_optimizer_that_counts_is_believed(name: str) -> None:
     run = Run(getattr(torch.optim, name))
     run.optimizer.attach_step_hook(None)
-    fresh = run.part(sample_rate=0.2).trace()
+    fresh = run.part(sampling=0.2).trace()
     assert (fresh.unrecorded, fresh.complete) == ((), True)
-    later = run.part(sample_rate=0.2).trace()
+    later = run.part(sampling=0.2).trace()
     assert (later.unrecorded, later.complete) == (((0, None, None, 5),), True)
 
 
 def test_without_either_only_at_least_can_be_said() -> None:
     run = Run()
     run.optimizer.attach_step_hook(None)
-    recorder = run.part(sample_rate=0.2)
+    recorder = run.part(sampling=0.2)
     assert (recorder.trace().unrecorded, recorder.trace().complete) == ((), False)
     run.train(1)
     with recorder:
         run.train(1)
     assert (unrecorded(recorder.trace()), recorder.trace().complete) == ([(5, 5)], False)
-    trace = run.part(sample_rate=0.2).trace()
+    trace = run.part(sampling=0.2).trace()
     assert (unrecorded(trace), trace.complete, trace.run_steps) == ([(0, 15)], False, 20)
 
 
@@ -328,7 +328,7 @@ def test_a_file_says_what_the_trace_says(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"bad.npz: it lacks {less}: damaged"):
             Trace.load(tmp_path / "bad.npz")
     np.savez(tmp_path / "bad.npz", facts=np.array(json.dumps({**facts, "schema": "leakcore.trace/2"})), **arrays)
-    with pytest.raises(ValueError, match=r"bad.npz: `schema` must be 'leakcore.trace/3', got 'leakcore.trace/2'"):
+    with pytest.raises(ValueError, match=r"bad.npz: `schema` must be 'leakcore.trace/4', got 'leakcore.trace/2'"):
         Trace.load(tmp_path / "bad.npz")
     for key, value in (
         ("unrecorded", 3), ("unrecorded", [[0, 1.5, 0.2]]), ("unrecorded", [[0, 1.5, 0.2, 0]]),

@@ -46,7 +46,7 @@ def test_scores_match_a_literal_computation() -> None:
         return functional.cross_entropy(output, y)
 
     handle = module.register_forward_pre_hook(lambda _, inputs: batches.append(inputs[0].clone()))
-    with leakcore.record(optimizer, candidates=candidates(), criterion=loss, sample_rate=0.2) as recorder:
+    with leakcore.record(optimizer, candidates=candidates(), criterion=loss, sampling=0.2) as recorder:
         loop(module, optimizer, loader, loss)
     handle.remove()
     trace = recorder.trace()
@@ -118,7 +118,7 @@ def test_opacus_other_ways_of_stepping(mode: str) -> None:
         (module, optimizer, loader), loss = private(), nn.CrossEntropyLoss()
     if mode == "fused":
         optimizer = leakcore.dpsgd.FusedDPOptimizer.replace(optimizer)
-    with leakcore.record(optimizer, candidates=candidates(), sample_rate=0.2) as recorder:
+    with leakcore.record(optimizer, candidates=candidates(), sampling=0.2) as recorder:
         if mode == "memory manager":
             with BatchMemoryManager(data_loader=loader, max_physical_batch_size=3, optimizer=optimizer) as parts:
                 loop(module, optimizer, parts, loss, epochs=4)
@@ -200,7 +200,7 @@ def test_what_is_missing_is_named_in_the_first_step() -> None:
             ValueError,
             r"`members` must be bool of shape \(11,\), got bool of shape \(1,\)",
         ),
-        ({"candidates": candidates(), "sample_rate": 1.5}, ValueError, r"`sample_rate` must be in \[0, 1\], got 1.5"),
+        ({"candidates": candidates(), "sampling": 1.5}, ValueError, r"`sampling` must be in \[0, 1\], got 1.5"),
         ({"candidates": candidates(), "memory": 0}, ValueError, "`memory` must be at least 1, got 0"),
     ],
 )

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from leakcore.dpsgd.opacus.recorder.sampling_of_steps import Source
+
 
 class Output:
     """A tensor that a forward pass returned, as it was then. Its graph is not kept alive, so that a loop may drop it.
@@ -48,10 +50,11 @@ class ForwardPass:
         rows: the input, before the model could change it; None if it was not a tensor.
         went_back: whether a loss went back through this pass, so that its rows belong to the batch of the step.
         targets: what the loss received for these rows; None if unknown.
+        source: the loader from which the rows came; None if unknown.
     """
 
-    def __init__(self, rows: torch.Tensor | None, output: Any) -> None:
-        self.rows = rows
+    def __init__(self, rows: torch.Tensor | None, output: Any, source: Source | None = None) -> None:
+        self.rows, self.source = rows, source
         self.targets: torch.Tensor | None = None
         tensors = [(k, t) for k, t in enumerate(tree_leaves(output)) if isinstance(t, torch.Tensor)]
         single = isinstance(output, torch.Tensor)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.utils.data import DataLoader
 
 from leakcore.dpsgd.opacus.recorder.recorder import MEMORY, Recorder
 from leakcore.gradients import Criterion
@@ -18,7 +19,7 @@ def record(
     members: Any = None,
     model: nn.Module | None = None,
     criterion: Criterion | None = None,
-    sample_rate: float | None = None,
+    sampling: DataLoader[Any] | float | None = None,
     out: str | Path | None = None,
     memory: int = MEMORY,
 ) -> Recorder:
@@ -36,7 +37,8 @@ def record(
         model: None: the module called in the loop that holds the parameters.
         criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss that the loop uses;
             pass a function or a sum of losses. A loss that mixes rows is refused.
-        sample_rate: q of the Poisson sampling. None: as in Opacus's accounting hook.
+        sampling: the DataLoader of the loop, or q if a loop of its own samples by Poisson. None: the DataLoader that
+            is observed to feed the steps.
         out: npz file for the trace, written every 100 steps and at the end, also after an exception. An existing file
             is refused.
         memory: bytes for gradients of candidates at a time; more are computed in parts.
@@ -67,7 +69,7 @@ def record(
         ...         optimizer.zero_grad()
         ...         loss(model(inputs), targets).backward()
         ...         optimizer.step()
-        >>> recorder.steps, recorder.trace().sample_rate
-        (2, 0.5)
+        >>> recorder.steps, recorder.trace().sampling.evidence
+        (2, 'UniformWithReplacementSampler(sample_rate=0.5) over 20 rows')
     """
-    return Recorder(optimizer, candidates, members, model, criterion, sample_rate, out, memory)
+    return Recorder(optimizer, candidates, members, model, criterion, sampling, out, memory)

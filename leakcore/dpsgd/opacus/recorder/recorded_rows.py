@@ -87,3 +87,13 @@ class RecordedRows:
                 "grad_sample_mode='functorch', for convolutions and embeddings)"
             )
         return ""
+
+
+def require_known(optimizer: Any) -> None:
+    """TypeError for an optimizer with another release than the scores assume."""
+    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+
+    from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer, require_type
+
+    allowed = "Opacus's DPOptimizer, with flat or ghost clipping, or FusedDPOptimizer"
+    require_type(optimizer, (DPOptimizer, DPOptimizerFastGradientClipping, FusedDPOptimizer), allowed)

@@ -13,18 +13,21 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
+from torch.utils.data import DataLoader
 
 from leakcore._base import validate as check
 from leakcore._base.results.table import Rows, as_html, as_line, as_text, short
 from leakcore.dpsgd.opacus.recorder.aside import aside, is_aside
 from leakcore.dpsgd.opacus.recorder.candidate_gradients import CandidateGradients, Route
 from leakcore.dpsgd.opacus.recorder.candidate_rows import CandidateRows, read_candidates, read_members
+from leakcore.dpsgd.opacus.recorder.fetched_batches import Fetching
 from leakcore.dpsgd.opacus.recorder.forward_passes import ForwardPass
 from leakcore.dpsgd.opacus.recorder.loss_of_the_loop import CalledLoss
 from leakcore.dpsgd.opacus.recorder.loss_terms import LossTerms
-from leakcore.dpsgd.opacus.recorder.recorded_rows import RecordedRows
+from leakcore.dpsgd.opacus.recorder.recorded_rows import RecordedRows, require_known
 from leakcore.dpsgd.opacus.recorder.run_steps import RunSteps
 from leakcore.dpsgd.opacus.recorder.sample_rate import rate_of_block, rate_of_hook, rate_of_step
+from leakcore.dpsgd.opacus.recorder.sampling_of_steps import SamplingOfSteps
 from leakcore.dpsgd.opacus.trace.file import TraceFile
 from leakcore.dpsgd.opacus.trace.trace import Trace
 from leakcore.gradients import Criterion, Listening, RowError, first_line
@@ -52,7 +55,7 @@ class Recorder:
         members: (n,) bool, or None.
         model: the module that holds the parameters, or None.
         criterion: the loss, or None.
-        sample_rate: q, or None.
+        sampling: a DataLoader, or q, or None.
         out: npz file for the trace, or None.
         memory: bytes for gradients of candidates at a time.
 
@@ -68,7 +71,7 @@ class Recorder:
         members: Any,
         model: nn.Module | None,
         criterion: Criterion | None,
-        sample_rate: float | None,
+        sampling: DataLoader[Any] | float | None,
         out: str | Path | None,
         memory: int,
     ) -> None:
@@ -77,7 +80,7 @@ class Recorder:
                 raise TypeError(
                     f"`optimizer` must be Opacus's DPOptimizer, got a {type(optimizer).__name__} without {name}"
                 )
-        _require_known(optimizer)
+        require_known(optimizer)
         self._optimizer = optimizer
         x, y = read_candidates(candidates)
         n = len(x)
@@ -86,7 +89,8 @@ class Recorder:
         self._model, self._criterion = model, criterion
         named = criterion if isinstance(criterion, nn.Module) else None
         self._loss = CalledLoss(self._holds_all, named) if criterion is None or named is not None else None
-        self._rate = None if sample_rate is None else check.probability(sample_rate=sample_rate)
+        self._sampling = SamplingOfSteps(sampling)
+        self._rate = self._sampling.rate
         self._rate_of_batch = rate_of_hook(optimizer.step_hook) if self._rate is None else None
         self._out = None if out is None else TraceFile(out)
         self._run = RunSteps(optimizer, (x, y))
@@ -139,6 +143,7 @@ class Recorder:
             torch_module.register_module_forward_pre_hook(self._before_forward),
             torch_module.register_module_forward_hook(self._after_forward, always_call=True),
             Listening(self._before_backward),
+            Fetching(self._fetched),
         ]
         return self
 
@@ -198,7 +203,7 @@ class Recorder:
             membership_sum=self._membership_sum.copy(), pair_sum=self._pair_sum.copy(),
             membership_likelihood=np.where(known, self._membership_likelihood, np.nan),
             pair_likelihood=np.where(known, self._pair_likelihood, np.nan),
-            unrecorded=unrecorded, complete=complete, origin=self._run.origin(),
+            unrecorded=unrecorded, complete=complete, origin=self._run.origin(), sampling=self._sampling.sampling(),
         )  # fmt: skip
 
     def _holds_all(self, module: nn.Module) -> bool:
@@ -258,10 +263,15 @@ class Recorder:
         rows = self._entered.pop()
         if module.training and torch.is_grad_enabled() and output is not None:
             self._versions = [(p, p._version) for p in module.parameters()]
-            passed = ForwardPass(rows, output)
+            passed = ForwardPass(rows, output, self._sampling.source_of(rows))
             self._passes.append(passed)
             if self._loss is not None:
                 self._loss.gave(passed.outputs)
+
+    def _fetched(self, iterator: Any, batch: Any) -> None:
+        if self._watching():
+            with self._unharmed():
+                self._sampling.fetched(iterator, batch)
 
     def _before_backward(self, roots: list[torch.Tensor]) -> None:
         if self._watching():
@@ -287,6 +297,7 @@ class Recorder:
         finally:
             is_broken, self._is_broken = self._is_broken, False
             self._number += 1
+            sources = [p.source for p in self._passes if p.went_back]
             self._passes, self._entered = [], []
             if self._loss is not None:
                 self._loss.clear()
@@ -294,6 +305,7 @@ class Recorder:
             return
         self._failures = 0
         self._run.take(place)
+        self._sampling.step(sources, int(optimizer.accumulated_iterations))
         if self._out is not None and len(self._schedule) % _AUTOSAVE == 0:
             try:
                 self._out.save(self.trace())
@@ -382,13 +394,3 @@ class Recorder:
                     "in evaluation mode for one row, or for one row twice, and the criterion on its output"
                 ) from error
             raise RuntimeError(f"candidates: their gradients cannot be computed ({first_line(error)})") from error
-
-
-def _require_known(optimizer: Any) -> None:
-    """TypeError for an optimizer with another release than the scores assume."""
-    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
-
-    from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer, require_type
-
-    allowed = "Opacus's DPOptimizer, with flat or ghost clipping, or FusedDPOptimizer"
-    require_type(optimizer, (DPOptimizer, DPOptimizerFastGradientClipping, FusedDPOptimizer), allowed)

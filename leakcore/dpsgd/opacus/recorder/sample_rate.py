@@ -40,6 +40,6 @@ def rate_of_step(of_batch: float, batches: int, before: float | None) -> float:
         raise ValueError(
             f"optimizer: a step accumulates {batches} batches, each sampled at q = {of_batch:.4g}: together they are "
             "not a Poisson sample. Sample once per step (Opacus's BatchMemoryManager computes such a batch in parts), "
-            "or pass sample_rate= if your loop does that"
+            "or pass sampling=q if your loop does that"
         )
     return rate

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from leakcore.dpsgd.opacus.trace.origin import Origin
+from leakcore.dpsgd.opacus.trace.sampling import Sampling
 from leakcore.dpsgd.opacus.trace.unrecorded_steps import Stretch
 
 ARRAYS = {
@@ -44,6 +45,7 @@ def check_file(trace: Any) -> None:
                 "`unrecorded` must be a list of [recorded steps before, noise_multiplier, sample_rate, steps]"
             )
         before = stretch.after
+    _check_sampling(trace.sampling)
     if trace.origin is not None and not _is_origin(trace.origin):
         raise ValueError("`origin` must be digests of candidates and parameters, and shapes")
 
@@ -68,6 +70,20 @@ def _check_arrays(trace: Any) -> None:
     for name in ("membership_sum", "pair_sum"):
         if not np.isfinite(getattr(trace, name)).all():
             raise ValueError(f"`{name}` must be finite")
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    numbers = (sampling.batch_size, sampling.dataset_size, sampling.batches, sampling.passes)
+    rate = sampling.sample_rate
+    needs = {"poisson": rate, "shuffled": sampling.batches, "fixed-size": sampling.batch_size}
+    if (
+        any(value is not None and not 0 <= value < _MOST for value in numbers)
+        or not (rate is None or 0 <= rate <= 1)
+        or needs.get(sampling.scheme, 1) is None
+        or (sampling.scheme == "shuffled" and sampling.batches == 0)
+        or (sampling.scheme == "fixed-size" and not 1 <= (sampling.batch_size or 0) <= (sampling.dataset_size or 0))
+    ):
+        raise ValueError("sampling: must be a scheme with its numbers")
 
 
 def _is_possible(stretch: Stretch, before: int, steps: int) -> bool:

@@ -19,10 +19,12 @@ from leakcore._base.results.table import Rows, as_line, short
 from leakcore._base.version import __version__
 from leakcore.dpsgd.opacus.trace.checks import ARRAYS, check_file
 from leakcore.dpsgd.opacus.trace.origin import Origin
+from leakcore.dpsgd.opacus.trace.sampling import Sampling
 from leakcore.dpsgd.opacus.trace.unrecorded_steps import Stretch
 
 _CHANCE = 1e-6
 """Batch sizes that Poisson sampling gives with less probability count as another sampling."""
+_NOT_KNOWN = Sampling()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -37,7 +39,8 @@ class Trace(Record):
         noise_multiplier: (steps,) σ_t.
         max_grad_norm: (steps,) C_t.
         batch_rows: (steps,) rows of each batch.
-        sample_rate: q, or None if unknown.
+        sample_rate: q by which scores are weighed, that of the accountant's hook, or None. It says nothing of
+            `sampling`.
         expected_batch_size: as the optimizer has it, or None.
         members: (n,) bool, candidates in the training data.
         members_given: whether the caller named the members; otherwise they were recognised in batches.
@@ -52,6 +55,7 @@ class Trace(Record):
             an unknown σ or q.
         complete: False if the run may have more steps.
         origin: digests of candidates and parameters, by which `audit.join` recognises parts of a run.
+        sampling: how the batches were drawn, and what says so.
         version: of leakcore.
 
     Example:
@@ -67,7 +71,7 @@ class Trace(Record):
         (5, 2)
     """
 
-    schema: ClassVar[str] = "leakcore.trace/3"
+    schema: ClassVar[str] = "leakcore.trace/4"
 
     noise_multiplier: np.ndarray
     max_grad_norm: np.ndarray
@@ -85,6 +89,7 @@ class Trace(Record):
     unrecorded: tuple[Stretch, ...] = ()
     complete: bool = True
     origin: Origin | None = None
+    sampling: Sampling = _NOT_KNOWN
     version: str = __version__
 
     def __post_init__(self) -> None:
@@ -98,6 +103,7 @@ class Trace(Record):
             ("noise multiplier", short(sigma)),
             ("clipping norm", short(norm)),
             ("sample rate", "not known" if self.sample_rate is None else short(self.sample_rate)),
+            ("sampling", f"{self.sampling.scheme}: {self.sampling.evidence}"),
             ("candidates", f"{self.candidates}, {int(self.members.sum())} of them members"),
         ]
 

@@ -1,0 +1,155 @@
+"""How the recorded steps were sampled: by the loaders that fed them, or as the caller says."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import weakref
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader
+
+from leakcore._base import validate as check
+from leakcore.dpsgd.opacus.recorder.loader_sampling import sampling_of_iterator, sampling_of_loader
+from leakcore.dpsgd.opacus.trace.sampling import Sampling, unknown
+
+_WAITING = 8
+"""Batches that may have been fetched ahead of the model."""
+_NOT_FED = (
+    "a step's batch is not one that a DataLoader gave since the step before (a loop of its own, a batch used twice, or "
+    "changed in the loop while several loaders ran)"
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+    """The loader and the pass over the data from which a batch came."""
+
+    sampling: Sampling
+    number: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Fetched:
+    source: Source
+    tensors: tuple[torch.Tensor, ...]
+
+    def holds(self, rows: torch.Tensor) -> bool:
+        return any(
+            t.shape[:1] == rows.shape[:1] and t.numel() == rows.numel() and _equal(t, rows) for t in self.tensors
+        )
+
+    def may_be(self, rows: torch.Tensor | None) -> bool:
+        return rows is None or any(t.shape[:1] == rows.shape[:1] for t in self.tensors)
+
+
+class SamplingOfSteps:
+    """`fetched` for every batch of a DataLoader, `source_of` for every forward pass, `step` for every recorded step.
+
+    Args:
+        stated: what the caller says: a DataLoader, or q of Poisson sampling; None: nothing.
+
+    Raises:
+        ValueError: for a q outside [0, 1].
+        TypeError: for anything else.
+    """
+
+    def __init__(self, stated: Any) -> None:
+        self.rate: float | None = None
+        self._stated: Sampling | None = None
+        if isinstance(stated, DataLoader):
+            self._stated = sampling_of_loader(stated)
+        elif stated is not None:
+            self.rate = check.probability(sampling=stated)
+            self._stated = Sampling(
+                scheme="full-batch" if self.rate == 1 else "poisson", sample_rate=self.rate,
+                evidence=f"the caller says so: sampling={self.rate:.6g}",
+            )  # fmt: skip
+        self._waiting: collections.deque[_Fetched] = collections.deque(maxlen=_WAITING)
+        self._sources: weakref.WeakKeyDictionary[Any, Source] = weakref.WeakKeyDictionary()
+        self._count = 0
+        self._common: Sampling | None = None
+        self._why = ""
+        self._passes: dict[int, int] = {}
+
+    def fetched(self, iterator: Any, batch: Any) -> None:
+        """A DataLoader's iterator gave this batch."""
+        source = self._sources.get(iterator)
+        if source is None or iterator._num_yielded <= 1:
+            self._count += 1
+            sampling = sampling_of_iterator(iterator) if source is None else source.sampling
+            source = self._sources[iterator] = Source(sampling, self._count)
+        tensors = tuple(t for t in tree_leaves(batch) if isinstance(t, torch.Tensor) and t.ndim)
+        self._waiting.append(_Fetched(source, tensors))
+
+    def source_of(self, rows: torch.Tensor | None) -> Source | None:
+        """Where the rows of a forward pass in training came from; None if no loader gave them.
+
+        Rows that were changed on the way are taken for the batch that waits longest, if it has as many rows and only
+        one loader is in use.
+        """
+        waiting = list(self._waiting)
+        place = None if rows is None else next((i for i, f in enumerate(waiting) if f.holds(rows)), None)
+        if place is None and len({f.source.sampling for f in waiting}) == 1 and waiting[0].may_be(rows):
+            place = 0
+        if place is None:
+            return None
+        for _ in range(place + 1):
+            self._waiting.popleft()
+        return waiting[place].source
+
+    def step(self, sources: list[Source | None], batches: int) -> None:
+        """A step was recorded, that accumulates so many batches of these sources."""
+        if self._why:
+            return
+        if not sources or any(source is None for source in sources):
+            self._why = _NOT_FED
+            return
+        passes = {source.number for source in sources if source is not None}
+        for source in sources:
+            assert source is not None
+            sampling = _accumulated(source.sampling, batches, whole=len(passes) == 1)
+            if self._common is None:
+                self._common = sampling
+            if sampling != self._common:
+                self._why = f"steps were fed by different loaders: {self._common.evidence}; {sampling.evidence}"
+        for number in passes:
+            self._passes[number] = self._passes.get(number, 0) + 1
+
+    def sampling(self) -> Sampling:
+        """That of the recorded steps."""
+        watched = self._watched()
+        stated = self._stated
+        if stated is None:
+            return watched
+        if self.rate is None:
+            alike = dataclasses.replace(watched, passes=None) == stated
+            return dataclasses.replace(stated, passes=watched.passes if alike else None)
+        if watched.scheme in ("shuffled", "fixed-size") and max(self._passes.values(), default=0) > 1:
+            return unknown(f"the caller says Poisson at q = {self.rate:.6g}, and steps were fed by {watched.evidence}")
+        return stated
+
+    def _watched(self) -> Sampling:
+        if self._why or self._common is None:
+            return unknown(self._why or _NOT_FED)
+        if not self._common.is_known:
+            return self._common
+        return dataclasses.replace(self._common, passes=len(self._passes))
+
+
+def _accumulated(sampling: Sampling, batches: int, *, whole: bool) -> Sampling:
+    """That of steps that accumulate several batches. whole: whether all are of one pass."""
+    if batches == 1 or not sampling.is_known:
+        return sampling
+    if sampling.batches == batches and sampling.all_rows and whole:
+        return dataclasses.replace(
+            sampling, scheme="full-batch", batches=1, batch_size=sampling.dataset_size,
+            evidence=f"all {batches} batches of {sampling.evidence} in each step",
+        )  # fmt: skip
+    return unknown(f"a step accumulates {batches} batches of {sampling.evidence}: a row can be in several of them")
+
+
+def _equal(values: torch.Tensor, rows: torch.Tensor) -> bool:
+    return torch.equal(values.detach().to(rows.device, rows.dtype).reshape(rows.shape), rows)

@@ -1,0 +1,64 @@
+"""How the batches of the recorded steps came about, and what says so."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+Scheme = Literal["poisson", "full-batch", "shuffled", "fixed-size", "unknown"]
+NO_LOADER = "the trace does not say by which loader its batches were drawn"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the batches of the recorded steps were drawn.
+
+    Attributes:
+        scheme: "poisson": each row by its own coin in each step. "full-batch": all rows in each step. "shuffled": each
+            pass over the data puts each row into at most one batch. "fixed-size": a fresh subset in each step.
+            "unknown": none of these is known to hold.
+        evidence: what says so, such as the sampler; for "unknown" why it is not known.
+        sample_rate: q of "poisson".
+        batch_size: rows of a batch, the expected number for "poisson"; None where it is not known.
+        dataset_size: rows of the data set; likewise.
+        batches: batches of one pass, over all processes.
+        passes: passes over the data in which there are recorded steps; None where they were not counted.
+        all_rows: whether a pass holds all rows.
+        fresh: whether each pass shuffles them again.
+
+    Example:
+        >>> from leakcore import dpsgd
+        >>> dpsgd.Sampling(scheme="poisson", sample_rate=0.1, evidence="written by hand").scheme
+        'poisson'
+    """
+
+    scheme: Scheme = "unknown"
+    evidence: str = NO_LOADER
+    sample_rate: float | None = None
+    batch_size: int | None = None
+    dataset_size: int | None = None
+    batches: int | None = None
+    passes: int | None = None
+    all_rows: bool = False
+    fresh: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the scheme is known."""
+        return self.scheme != "unknown"
+
+
+def unknown(why: str) -> Sampling:
+    """No scheme, and why."""
+    return Sampling(evidence=why)
+
+
+def joined_sampling(first: Sampling, later: Sampling) -> Sampling:
+    """That of two parts of one run; unknown where they differ."""
+    alike = dataclasses.replace(first, passes=None) == dataclasses.replace(later, passes=None)
+    if not alike:
+        if not first.is_known or not later.is_known:
+            return later if first.is_known else first
+        return unknown(f"the parts of the run were sampled in different ways: {first.evidence}; {later.evidence}")
+    passes = None if first.passes is None or later.passes is None else first.passes + later.passes
+    return dataclasses.replace(first, passes=passes)
