@@ -24,7 +24,7 @@ FORMS: tuple[type[AuditReport], ...] = (RunReport, TraceReport, ClaimReport, Sco
 def report_schema() -> dict[str, Any]:
     """JSON Schema (draft 2020-12) of the JSON of every audit's report.
 
-    The report's key `schema` says which form it has, and the version of that form: "leakcore.trace-audit/1". All keys
+    The report's key `schema` says which form it has, and the version of that form: "leakcore.trace-audit/2". All keys
     of that form must be there. Keys that a form does not have belong to parts that were added (`with_parts`), and may
     hold anything.
     """

@@ -93,7 +93,7 @@ class AuditReport(Record, abc.ABC):
             ValueError: for a negative limit, or a report that proves no ε.
         """
         limit = check.non_negative(fail_above=fail_above)
-        if not self.judged():
+        if not self.judged() and not self.undecided:
             raise ValueError(
                 f"`fail_above` must be left out, got {limit:g}: this report proves no ε, and an estimate cannot decide "
                 "a gate; say how members were chosen (coins, or retrained models)"
@@ -170,7 +170,7 @@ class AuditReport(Record, abc.ABC):
         """What the limit was compared with, in one sentence; empty without a limit."""
         if self.fail_above is None:
             return ""
-        judged = "; ".join(j.compared(self.fail_above)[0] for j in self.judged())
+        judged = "; ".join(j.compared(self.fail_above)[0] for j in self.judged()) or "nothing"
         outcome = "FAILED" if self.exceeded else "NOT DECIDED" if self.undecided else "kept"
         return f"Limit ε = {self.fail_above:g}, {outcome}. Judged: {judged}."
 

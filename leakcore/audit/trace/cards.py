@@ -18,13 +18,13 @@ from leakcore.audit.trace.facts import TraceFacts
 
 def cards(report: TraceFacts) -> tuple[Card, Card, Card, Card]:
     """The four numbers, in the order of `QUESTIONS`; a number that the recorded steps do not give is called unknown."""
-    run = report.run
-    if run.unknown:
-        unknown = f"The recorded steps alone do not tell: {run.unknown}."
+    run, upper = report.run, report.reconstruction[-1]
+    if report.unknown or upper is None or report.epsilon is None:
+        unknown = f"The recorded steps alone do not tell: {report.unknown}."
         bound = Card(question=BEATS, absent="not known", detail=unknown)
         epsilon = Card(question=EPSILON, absent="not known", detail=unknown)
     else:
-        size, upper = report.num_candidates, report.reconstruction[-1]
+        size = report.num_candidates
         bound = card(
             BEATS, upper, percent(upper),
             f"The probability of naming a training row among {size:,} equally likely candidates; guessing reaches "

@@ -10,9 +10,10 @@ import numpy as np
 
 from leakcore._base.results import Result, require_same_adjacency
 from leakcore.audit.report import page
-from leakcore.audit.report.format import above, counted, guarantee, percent
+from leakcore.audit.report.format import above, counted, guarantee, number, percent
 from leakcore.audit.report.report import AuditReport
-from leakcore.audit.trace.rates import Compared, Measured, Separation, levels, lifted
+from leakcore.audit.trace.chosen import Chosen
+from leakcore.audit.trace.rates import FPRS, Compared, Measured, Separation, levels, lifted
 from leakcore.audit.trace.whole_run import Extent
 
 
@@ -47,7 +48,8 @@ class TraceFacts(AuditReport):
         steps: recorded steps.
         noise_multiplier: smallest and largest σ of the recorded steps.
         max_grad_norm: smallest and largest C of the recorded steps.
-        sample_rate: q.
+        sample_rate: q of Poisson sampling, 1 for full batches; None for another mechanism.
+        mechanism: what the run was, and what says so.
         run: how much of the run was recorded.
         batch_rows: mean rows of a recorded batch.
         members: number of candidates that are members.
@@ -55,10 +57,10 @@ class TraceFacts(AuditReport):
         members_given: whether the caller named the members.
         recognised: whether candidates were recognised in batches.
         statistic: "likelihood", or "sum" without q or noise.
-        epsilon: the accountant's ε, add-remove.
-        epsilon_replace: the accountant's ε under replacement.
+        epsilon: the mechanism's ε under its own adjacency; None where no mechanism is known.
+        epsilon_replace: ε under replacement, where it is proved.
         candidate_counts: sizes of the priors.
-        reconstruction: upper bounds for these priors.
+        reconstruction: upper bounds for these priors; None where no mechanism is known, as the next two.
         named: what the attack reached for these priors, an estimate; None where there are too few candidates.
         membership: upper bound on the true-positive rate.
         at_fpr: that bound at fixed false-positive rates.
@@ -79,7 +81,8 @@ class TraceFacts(AuditReport):
     steps: int
     noise_multiplier: tuple[float, float]
     max_grad_norm: tuple[float, float]
-    sample_rate: float
+    sample_rate: float | None
+    mechanism: Chosen
     run: Extent
     batch_rows: float
     members: int
@@ -87,13 +90,13 @@ class TraceFacts(AuditReport):
     members_given: bool
     recognised: bool
     statistic: str
-    epsilon: Result
-    epsilon_replace: Result
+    epsilon: Result | None
+    epsilon_replace: Result | None
     candidate_counts: tuple[int, ...]
-    reconstruction: tuple[Result, ...]
+    reconstruction: tuple[Result | None, ...]
     named: tuple[Measured | None, ...]
-    membership: Result
-    at_fpr: Result
+    membership: Result | None
+    at_fpr: Result | None
     found_at_fpr: tuple[Measured | None, ...]
     roc: tuple[np.ndarray, np.ndarray] | None
     area: Separation | None
@@ -104,14 +107,29 @@ class TraceFacts(AuditReport):
 
     @property
     def claim(self) -> float:
-        """The ε that the run is compared with, add-remove; ∞ if none is claimed and the run's is unknown."""
+        """The ε that the run is compared with, add-remove; ∞ if none is claimed, and the run's is unknown or under
+        another adjacency.
+        """
         if self.claimed_epsilon is not None:
             return self.claimed_epsilon
-        return math.inf if self.undecided else float(self.epsilon.value)
+        if self.unknown or self.epsilon is None or self.epsilon.adjacency != "add-remove":
+            return math.inf
+        return float(self.epsilon.value)
+
+    @property
+    def unknown(self) -> str:
+        """Why ε and bounds of the run are not known; empty where they are."""
+        return self.run.unknown or self.mechanism.missing
 
     @property
     def undecided(self) -> str:
-        return self.run.unknown
+        if self.unknown or self.claimed_epsilon is None or self.epsilon is None or self.above_claim:
+            return self.unknown
+        if self.epsilon.adjacency == "replace":
+            return "the claim is for adding or removing a row, and the ε that is proved is for replacing one"
+        if self.mechanism.bracketed and float(self.epsilon.value) > self.claimed_epsilon:
+            return "the claim lies below the upper limit of the run's ε, and not below a lower limit that holds for it"
+        return ""
 
     @property
     def gated(self) -> bool:
@@ -119,18 +137,33 @@ class TraceFacts(AuditReport):
 
     @property
     def above_claim(self) -> bool:
-        """Whether the accountant's ε is above the claim."""
-        return self.claimed_epsilon is not None and float(self.epsilon.value) > self.claimed_epsilon * (1 + 1e-9)
+        """Whether ε is proved to be above the claim: of a bracket by its lower end."""
+        epsilon = self.epsilon
+        if self.claimed_epsilon is None or epsilon is None or epsilon.adjacency == "replace":
+            return False
+        least = float(epsilon.value)
+        if self.mechanism.bracketed:
+            if epsilon.interval is None or not self.mechanism.lower_holds:
+                return False
+            least = float(epsilon.interval[0])
+        return least > self.claimed_epsilon * (1 + 1e-9)
 
     @property
     def incomparable(self) -> str:
         """Why measured rates are not compared with the bounds; empty if they are."""
+        if self.mechanism.missing:
+            return "no mechanism of the run is known"
+        if self.mechanism.adjacency == "replace":
+            return (
+                "they are for replacing a row by an attacker who does not know the batches, and the attacks tell rows "
+                "that were trained on from others and know the batches"
+            )
         if self.run.unknown:
             return (
                 "they are of the recorded steps alone, and what was trained before them shows in the models at which "
                 "gradients were taken"
             )
-        if self.run.partial and not self.members_given and self.sample_rate < 1:
+        if self.run.partial and not self.members_given and self.sample_rate != 1:
             return (
                 "members are the rows that were in recorded batches, and the others may have been in batches that were "
                 "not recorded; record with members=…"
@@ -149,7 +182,7 @@ class TraceFacts(AuditReport):
         Members that were recognised in batches are the picked rows alone, so a rate among them is at most its bound
         divided by this probability.
         """
-        if self.members_given or self.sample_rate == 1:
+        if self.members_given or self.sample_rate == 1 or self.sample_rate is None:
             return 1.0
         return -math.expm1(self.steps * math.log1p(-self.sample_rate))
 
@@ -181,17 +214,27 @@ class TraceFacts(AuditReport):
         if self.incomparable:
             return []
         triples = zip(self.candidate_counts, self.named, self.reconstruction, strict=True)
-        return [self._compared(f"Naming a row among {p}", m, b.value) for p, m, b in triples if m is not None]
+        return [
+            self._compared(f"Naming a row among {p}", m, b.value) for p, m, b in triples
+            if m is not None and b is not None
+        ]  # fmt: skip
 
     def tells(self) -> list[Compared]:
         """What telling members reached, with its bounds; empty if they cannot be compared."""
-        if self.incomparable:
+        if self.incomparable or self.at_fpr is None:
             return []
         triples = zip(levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
         return [
             self._compared(f"Telling members at {percent(f)} false positives", m, b) for f, m, b in triples
             if m is not None
         ]  # fmt: skip
+
+    def rates(self) -> list[tuple[float, Measured | None, float | None]]:
+        """(false-positive rate, what the membership test reached, its bound) at the fixed rates."""
+        if self.at_fpr is None:
+            return [(f, m, None) for f, m in zip(FPRS, self.found_at_fpr, strict=True)]
+        bounds = np.atleast_1d(self.at_fpr.value).tolist()
+        return list(zip(levels(self.at_fpr).tolist(), self.found_at_fpr, bounds, strict=True))
 
     @property
     def between(self) -> bool:
@@ -206,8 +249,11 @@ class TraceFacts(AuditReport):
     @property
     def contradictions(self) -> list[str]:
         out = []
-        if self.claimed_epsilon is not None and self.above_claim:
+        if self.claimed_epsilon is not None and self.epsilon is not None and self.above_claim:
             epsilon, claimed = above(self.epsilon, self.claimed_epsilon, "upper")
+            if self.mechanism.bracketed and self.epsilon.interval is not None:
+                epsilon, claimed = above(float(self.epsilon.interval[0]), self.claimed_epsilon)
+                epsilon = f"{epsilon} at least, and at most {number(self.epsilon)}"
             schedule = (
                 f"The noise of {self.run.alone} alone" if self.run.unknown
                 else f"The schedule of the run's {counted(self.run.steps, 'step')}" if self.run.partial
@@ -215,20 +261,21 @@ class TraceFacts(AuditReport):
             )  # fmt: skip
             out.append(f"{schedule} gives ε = {epsilon} ({guarantee(self.epsilon)}), above the claimed {claimed}.")
         if self.gate is not None:
-            require_same_adjacency(self.gate, self.epsilon)
+            if self.claimed_epsilon is None and self.epsilon is not None and self.epsilon.adjacency == "add-remove":
+                require_same_adjacency(self.gate, self.epsilon)
             if float(self.gate.value) > self.claim:
                 proved, claimed = above(self.gate, self.claim)
                 out.append(
                     f"Guesses at the coins prove ε ≥ {proved} ({guarantee(self.gate)}), above the claimed {claimed}: "
-                    f"{'the run' if self.run.unknown else 'the mechanism'} does not do what its "
-                    f"{'claim' if self.run.unknown else 'schedule'} says."
+                    f"{'the run' if self.unknown else 'the mechanism'} does not do what its "
+                    f"{'claim' if self.unknown else 'schedule'} says."
                 )
         return out
 
     @property
     def broken(self) -> str:
         """What a proof above the claim means."""
-        return f"the run is not what its {'claim' if self.run.unknown else 'schedule'} says"
+        return f"the run is not what its {'claim' if self.unknown else 'schedule'} says"
 
     def judged(self) -> tuple[page.Judged, ...]:
         schedule = (
@@ -236,7 +283,7 @@ class TraceFacts(AuditReport):
             else f"the run's {counted(self.run.steps, 'step')}" if self.run.partial
             else "the recorded schedule"
         )  # fmt: skip
-        said = [(f"the accountant's ε of {schedule}", self.epsilon)]
+        said = [] if self.epsilon is None else [(f"the accountant's ε of {schedule}", self.epsilon)]
         if self.audited is not None:
             said.append(("the ε that guesses at the coins prove", self.audited))
         return tuple(page.judged(what, epsilon) for what, epsilon in said)

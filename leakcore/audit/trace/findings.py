@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from leakcore.audit.report.format import counted, ends, guarantee, interval, number, percent, power
 from leakcore.audit.report.page import Finding
 from leakcore.audit.report.report import GATE
 from leakcore.audit.trace.facts import TraceFacts
-from leakcore.audit.trace.rates import for_picked, levels, standing
+from leakcore.audit.trace.mechanism_said import below_lower, epsilon_of, measured_reconstruction, no_mechanism
+from leakcore.audit.trace.rates import for_picked, standing
 
 
 def findings(report: TraceFacts) -> list[str]:
@@ -39,10 +38,9 @@ def accountant(report: TraceFacts) -> str:
     """ε of the schedule."""
     run, epsilon = report.run, report.epsilon
     claimed = "" if report.claimed_epsilon is None else f" The run claims ε = {number(report.claimed_epsilon)}."
-    numbers = (
-        f"ε = {number(epsilon)} at δ = {power(report.delta)} ({guarantee(epsilon)}); against replacing a row "
-        f"{number(report.epsilon_replace)} ({guarantee(report.epsilon_replace)}).{claimed}"
-    )
+    if epsilon is None:
+        return no_mechanism(report, claimed)
+    numbers = epsilon_of(report, epsilon) + claimed
     if run.unknown:
         return Finding(
             f"The accountant: these are {run.words}. The noise of {run.alone} alone gives {numbers}",
@@ -51,8 +49,7 @@ def accountant(report: TraceFacts) -> str:
                 if report.above_claim
                 else f"The run's ε is not known, and may be far above: {run.unknown}."
             ),
-            assumes="each recorded step clipped every row and added the recorded noise; batches were Poisson at that "
-            "rate.",
+            assumes=f"each recorded step clipped every row and added the recorded noise; {report.mechanism.assumed}.",
         )
     what = "noise over the run's" if run.partial else "recorded noise over"
     return Finding(
@@ -61,25 +58,32 @@ def accountant(report: TraceFacts) -> str:
         verdict=(
             "The schedule is above the claim."
             if report.above_claim
+            else f"Not decided: {report.undecided}."
+            if report.undecided
+            else claim_too_low
+            if (claim_too_low := below_lower(epsilon, report.mechanism))
             else "Quote ε together with its δ and its adjacency."
             if math.isfinite(float(epsilon.value))
             else "No finite ε holds: nothing is guaranteed."
         ),
-        assumes="each step clipped every row and added the recorded noise; batches were Poisson at that rate.",
+        assumes=f"each step clipped every row and added the recorded noise; {report.mechanism.assumed}.",
     )
 
 
 def reconstruction(report: TraceFacts) -> str:
     """Naming a row among equally likely ones: what none can beat, what was reached."""
     run = report.run
-    parts = [f"{percent(b)} among {p:,}" for p, b in zip(report.candidate_counts, report.reconstruction, strict=True)]
+    limits = [b for b in report.reconstruction if b is not None]
+    if not limits:
+        return measured_reconstruction(report)
+    parts = [f"{percent(b)} among {p:,}" for p, b in zip(report.candidate_counts, limits, strict=True)]
     likely, after = "equally likely candidates", ""
     if run.unknown:
         likely, after = f"candidates that were equally likely before {run.alone}", " after them"
     said = (
         f"Reconstruction: an attacker knows every row but one, and that the missing row is one of several {likely}. No "
         f"attacker names it{after} with a probability above {' and '.join(parts)} "
-        f"({guarantee(report.reconstruction[0])})."
+        f"({guarantee(limits[0])})."
     )
     if all(m is None for m in report.named):
         if not report.recognised:
@@ -90,7 +94,7 @@ def reconstruction(report: TraceFacts) -> str:
         return said + " There were no non-members to compare with, so the attack could not be measured."
     compared, picked = report.names(), for_picked(report.lift)
     reached, missing = [], ""
-    for p, m, b in zip(report.candidate_counts, report.named, report.reconstruction, strict=True):
+    for p, m, b in zip(report.candidate_counts, report.named, limits, strict=True):
         if m is None:
             missing = f" Naming one of {p:,} takes {p - 1:,} non-members: not measured."
         else:
@@ -114,9 +118,9 @@ def membership(report: TraceFacts) -> str:
         return "Membership: not measured; candidates must hold members and non-members."
     bound = "bound" if report.incomparable else "no attacker beats"
     rates = [
-        f"{percent(m)} of the members ({interval(m)}) at {percent(f)} false positives ({bound} "
-        f"{percent(report.held(float(b)), 'upper')})"
-        for f, m, b in zip(levels(report.at_fpr), report.found_at_fpr, np.atleast_1d(report.at_fpr.value), strict=True)
+        f"{percent(m)} of the members ({interval(m)}) at {percent(f)} false positives"
+        + ("" if b is None else f" ({bound} {percent(report.held(b), 'upper')})")
+        for f, m, b in report.rates()
         if m is not None
     ]
     area = report.area
@@ -150,8 +154,10 @@ def proof(report: TraceFacts) -> str:
             verdict=f"The {tested} was not tested by this run; the bounds above follow from its settings alone.",
         )
     proved = float(report.audited.value)
-    if math.isinf(report.claim) and report.run.unknown:
+    if math.isinf(report.claim) and report.unknown:
         verdict = "The run's ε is not known, and none is claimed: there is nothing to compare this with."
+    elif report.claimed_epsilon is None and report.epsilon is not None and report.epsilon.adjacency != "add-remove":
+        verdict = "It is for adding or removing a row, the ε above for another relation: the two are not compared."
     elif report.between:
         verdict = (
             f"More than is claimed, at {100 * report.confidence:g}%; at the gate's {100 * GATE:g}% it is not: record "

@@ -13,6 +13,7 @@ from leakcore.audit.trace.report import TraceReport
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Recorder, Trace
+    from leakcore.mechanisms import Mechanism
 
 
 def from_trace(
@@ -20,7 +21,7 @@ def from_trace(
     *,
     delta: float = 1e-5,
     claimed_epsilon: float | None = None,
-    sample_rate: float | None = None,
+    mechanism: Mechanism | float | None = None,
     steps: int | None = None,
     num_candidates: int = 10,
     coins: bool = False,
@@ -36,8 +37,9 @@ def from_trace(
         trace: a `Trace`, a recorder, or the file that it wrote.
         delta: δ in (0, 1).
         claimed_epsilon: ε that the run claims at δ, add-remove. None: the accountant's.
-        sample_rate: q, for a trace without it.
-        steps: of the whole run, for a trace that does not know them all: the others are taken at the recorded σ and q.
+        mechanism: of the whole run, or q of Poisson sampling at the recorded σ. None: the one that the trace's
+            `sampling` names; where it names none, the report has no ε and no bounds, and says why.
+        steps: of the whole run, for a trace that does not know them all: the others are taken to be like these.
         num_candidates: of the prior, 2 to 2⁵³. The attack is measured if there are num_candidates − 1 non-members.
         coins: True only if each candidate was put into the training data by its own fair coin, and the recorder was
             told the `members`, or every batch held all rows. Guesses at the coins then prove a lower bound on ε
@@ -50,7 +52,7 @@ def from_trace(
 
     Raises:
         ValueError: names the argument, before any work; or there is no member or no non-member for `coins`; or the
-            batches are not Poisson samples.
+            trace contradicts `mechanism`.
         TypeError: for another type.
 
     Guarantees:
@@ -58,7 +60,7 @@ def from_trace(
 
     Example:
         >>> import numpy as np
-        >>> from leakcore import audit, dpsgd
+        >>> from leakcore import audit, dpsgd, mechanisms
         >>> n, scores = 40, np.linspace(-1, 1, 40)
         >>> trace = dpsgd.Trace(
         ...     noise_multiplier=np.ones(50), max_grad_norm=np.ones(50), batch_rows=np.full(50, 100), sample_rate=1.0,
@@ -66,19 +68,19 @@ def from_trace(
         ...     clipped_share=np.zeros(n), membership_sum=scores, membership_likelihood=scores,
         ...     pair_sum=np.zeros((n, n)), pair_likelihood=np.zeros((n, n)),
         ... )
-        >>> report = audit.from_trace(trace)
+        >>> report = audit.from_trace(trace, mechanism=mechanisms.FullBatch(1.0, 50))
         >>> report.members, report.epsilon.kind
         (20, 'upper')
     """
     start = time.monotonic()
     question = ask(
-        trace, delta=delta, claimed_epsilon=claimed_epsilon, sample_rate=sample_rate, steps=steps,
+        trace, delta=delta, claimed_epsilon=claimed_epsilon, mechanism=mechanism, steps=steps,
         num_candidates=num_candidates, coins=coins, confidence=confidence,
     )  # fmt: skip
     return TraceReport(
         environment=environment(),
         **question.settings(),
-        **recorded(question.trace),
+        **recorded(question),
         **limits(question),
         **reached(question),
         **proved(question),

@@ -5,31 +5,34 @@ Each function returns fields of `TraceReport`.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from leakcore import bounds
+from leakcore import accounting, bounds
+from leakcore._base.results import Result
 from leakcore.audit.report.report import GATE
 from leakcore.audit.scores.coins import audited, provable
 from leakcore.audit.stated_epsilon import proved_epsilon
 from leakcore.audit.trace.facts import Exposure
 from leakcore.audit.trace.question import Question
-from leakcore.audit.trace.rates import named, rate_at, roc, separation
+from leakcore.audit.trace.rates import FPRS, named, rate_at, roc, separation
 from leakcore.dpsgd import Trace
+from leakcore.mechanisms import GDP, FullBatch, Mechanism, Poisson
 
-_FPRS = (0.01, 0.05, 0.1)
 
-
-def recorded(trace: Trace) -> dict[str, Any]:
+def recorded(question: Question) -> dict[str, Any]:
     """The recorded steps and the candidates."""
+    trace = question.trace
+    poisson = isinstance(question.mechanism, Poisson | FullBatch)
     sigma, norm = trace.noise_multiplier, trace.max_grad_norm
     members = np.flatnonzero(trace.members)
     return {
         "steps": trace.steps,
         "noise_multiplier": (float(sigma.min()), float(sigma.max())),
         "max_grad_norm": (float(norm.min()), float(norm.max())),
-        "sample_rate": trace.sample_rate,
+        "sample_rate": trace.sample_rate if poisson else None,
         "batch_rows": float(trace.batch_rows.mean()),
         "members": len(members),
         "non_members": len(trace.members) - len(members),
@@ -40,17 +43,42 @@ def recorded(trace: Trace) -> dict[str, Any]:
 
 
 def limits(question: Question) -> dict[str, Any]:
-    """What no attacker beats: ε by the accountant, and the upper bounds of the schedule."""
+    """What no attacker beats: ε by the accountant, and the upper bounds of the mechanism; None without one."""
+    mechanism, sizes = question.mechanism, question.candidate_counts
+    if mechanism is None:
+        names = ("epsilon", "epsilon_replace", "membership", "at_fpr")
+        return {**dict.fromkeys(names), "reconstruction": (None,) * len(sizes)}
+    try:
+        return _limits(question, mechanism)
+    except ArithmeticError:  # AccuracyError is one: no method reaches the mechanism as it is
+        apart = mechanism.separation(mechanism.adjacency)
+        if isinstance(mechanism, Poisson | FullBatch) or not math.isfinite(apart):
+            raise
+        return _limits(question, GDP(apart, claimed_under=mechanism.adjacency))
+
+
+def _limits(question: Question, mechanism: Mechanism) -> dict[str, Any]:
     run, slack = question.run, question.delta
-    schedule = run.noise_multiplier, run.sample_rate, run.steps
+    schedule: tuple[Any, ...] = (mechanism,)
+    if isinstance(mechanism, Poisson):
+        schedule = mechanism.noise_multiplier, mechanism.sample_rate, mechanism.steps
+    elif isinstance(mechanism, FullBatch):
+        schedule = mechanism.noise_multiplier, 1.0, mechanism.steps
+
+    def epsilon(adjacency: str) -> Result:
+        if len(schedule) > 1:
+            return run.of(proved_epsilon(*schedule, delta=slack, adjacency=adjacency))
+        return run.of(accounting.epsilon(mechanism, delta=slack, adjacency=adjacency))
+
+    replaces = "replace" in mechanism.adjacencies
     return {
-        "epsilon": run.of(proved_epsilon(*schedule, delta=slack)),
-        "epsilon_replace": run.of(proved_epsilon(*schedule, delta=slack, adjacency="replace")),
+        "epsilon": epsilon(mechanism.adjacency),
+        "epsilon_replace": epsilon("replace") if replaces else None,
         "reconstruction": tuple(
             run.of(bounds.reconstruction(*schedule, kappa=1 / size)) for size in question.candidate_counts
         ),
         "membership": run.of(bounds.membership(*schedule, fpr=np.geomspace(1e-3, 1, 61))),
-        "at_fpr": run.of(bounds.membership(*schedule, fpr=np.array(_FPRS))),
+        "at_fpr": run.of(bounds.membership(*schedule, fpr=np.array(FPRS))),
     }
 
 
@@ -67,7 +95,7 @@ def reached(question: Question) -> dict[str, Any]:
             named(pairs, inside, outside, size, level) if in_batches and size - 1 <= len(outside) else None
             for size in question.candidate_counts
         ),
-        "found_at_fpr": tuple(rate_at(*sides, fpr, level) if both else None for fpr in _FPRS),
+        "found_at_fpr": tuple(rate_at(*sides, fpr, level) if both else None for fpr in FPRS),
         "roc": roc(*sides) if both else None,
         "area": separation(*sides, level) if both else None,
         "exposed": _exposed(trace, pairs, inside, outside) if in_batches else (),

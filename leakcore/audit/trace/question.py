@@ -7,10 +7,14 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from leakcore._base import validate as check
 from leakcore.audit.scores.coins import require_fair
+from leakcore.audit.trace.chosen import Chosen, choose, sampled, stated, steps_of
 from leakcore.audit.trace.whole_run import WholeRun, whole_run
 from leakcore.dpsgd import Trace
+from leakcore.mechanisms import Mechanism, Poisson
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Recorder
@@ -21,10 +25,15 @@ _MOST_CANDIDATES = 2**53
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Question:
-    """The arguments of `audit.from_trace`, checked. trace: with its sampling rate. run: the run it is a part of."""
+    """The arguments of `audit.from_trace`, checked. trace: with its sampling rate. run: the run it is a part of.
+
+    mechanism: what the run was; None where that is not known. chosen: what says so.
+    """
 
     trace: Trace
     run: WholeRun
+    mechanism: Mechanism | None
+    chosen: Chosen
     delta: float
     claimed_epsilon: float | None
     num_candidates: int
@@ -41,6 +50,7 @@ class Question:
         return {
             "delta": self.delta, "claimed_epsilon": self.claimed_epsilon, "confidence": self.confidence,
             "coins": self.coins, "run": self.run.extent, "candidate_counts": self.candidate_counts,
+            "mechanism": self.chosen,
         }  # fmt: skip
 
 
@@ -49,7 +59,7 @@ def ask(
     *,
     delta: float,
     claimed_epsilon: float | None,
-    sample_rate: float | None,
+    mechanism: Mechanism | float | None,
     steps: int | None,
     num_candidates: int,
     coins: bool,
@@ -62,11 +72,11 @@ def ask(
     level = check.confidence(confidence=confidence)
     steps_seen = read_trace(trace)
     check.boolean(coins=coins)
-    sampled = _sampled(steps_seen, sample_rate)
+    part, run, (what, chosen) = _mechanism(steps_seen, mechanism, steps)
     if coins:
-        _require_coins(sampled)
+        _require_coins(part)
     return Question(
-        trace=sampled, run=whole_run(sampled, steps), delta=slack, claimed_epsilon=claim, num_candidates=size,
+        trace=part, run=run, mechanism=what, chosen=chosen, delta=slack, claimed_epsilon=claim, num_candidates=size,
         coins=coins, confidence=level,
     )  # fmt: skip
 
@@ -84,24 +94,56 @@ def read_trace(trace: Any, name: str = "trace") -> Trace:
     raise TypeError(f"`{name}` must be what leakcore.record gave, or the file it wrote, got {type(trace).__name__}")
 
 
-def _sampled(trace: Trace, sample_rate: float | None) -> Trace:
-    """The trace with its sampling rate; ValueError where that is unknown or contradicted, or not Poisson's."""
-    recorded = trace.sample_rate
-    rate = recorded if sample_rate is None else check.probability(sample_rate=sample_rate)
-    if rate is None:
-        raise ValueError("`sample_rate` must be given, q, for the trace does not say how batches were sampled")
+def _mechanism(trace: Trace, said: Any, steps: int | None) -> tuple[Trace, WholeRun, tuple[Mechanism | None, Chosen]]:
+    """The trace with the sampling rate of its mechanism, its run, and the mechanism; ValueError as `from_trace`."""
+    if isinstance(said, Mechanism):
+        if steps is not None:
+            raise ValueError(f"`steps` must be left out where a mechanism is passed, got {steps}")
+        counted = None if trace.complete else steps_of(said)
+        rate = said.sample_rate if isinstance(said, Poisson) and not np.ndim(said.sample_rate) else trace.sample_rate
+        part = dataclasses.replace(trace, sample_rate=rate)  # type: ignore[arg-type]
+        if isinstance(said, Poisson):
+            _require_loader(trace, repr(said))
+            _require_poisson(part)
+        run = whole_run(part, None if counted is None else max(counted, trace.run_steps))
+        return part, run, stated(run, said)
+    if said is not None:
+        part = _sampled(trace, check.probability(mechanism=said))
+        run = whole_run(part, steps)
+        return part, run, sampled(run, "the caller says so")
+    if trace.sampling.scheme == "poisson":
+        trace = dataclasses.replace(trace, sample_rate=trace.sampling.sample_rate)
+    elif trace.sampling.scheme == "full-batch":
+        trace = dataclasses.replace(trace, sample_rate=1.0)
+    run = whole_run(trace, steps)
+    return trace, run, choose(trace, run)
+
+
+def _sampled(trace: Trace, rate: float) -> Trace:
+    """The trace with the rate that the caller states; ValueError where it is contradicted."""
+    recorded, known = trace.sample_rate, trace.sampling
+    if known.scheme == "poisson":
+        recorded = known.sample_rate
+    elif rate < 1:
+        _require_loader(trace, f"Poisson sampling at q = {rate:.6g}")
     if recorded is not None and not math.isclose(rate, recorded, rel_tol=1e-9):
         raise ValueError(
-            f"`sample_rate` must be left out, or the q = {recorded:.12g} at which the trace was recorded, got "
-            f"{rate:.12g}"
+            f"`mechanism` must be left out, or the q = {recorded:.12g} at which the trace was recorded, got {rate:.12g}"
         )
-    sampled = dataclasses.replace(trace, sample_rate=rate)
-    if rate < 1 and sampled.not_poisson:
-        raise ValueError(
-            f"`trace` must be of Poisson sampling, for which the accountant's ε and all bounds here are proved, but "
-            f"{sampled.not_poisson}"
-        )
-    return sampled
+    part = dataclasses.replace(trace, sample_rate=rate)
+    _require_poisson(part)
+    return part
+
+
+def _require_loader(trace: Trace, said: str) -> None:
+    """ValueError where the loader of the trace did not sample by Poisson."""
+    if trace.sampling.scheme not in ("poisson", "unknown"):
+        raise ValueError(f"`mechanism` must be what the trace recorded, {trace.sampling.evidence}, got {said}")
+
+
+def _require_poisson(trace: Trace) -> None:
+    if (trace.sample_rate or 0) < 1 and trace.not_poisson:
+        raise ValueError(f"`mechanism` must be another than Poisson sampling, because {trace.not_poisson}")
 
 
 def _require_coins(trace: Trace) -> None:

@@ -13,6 +13,8 @@ from leakcore.audit.report.area import area, area_limits
 from leakcore.audit.report.format import interval, percent
 from leakcore.audit.scores.from_scores import rate_limits
 
+FPRS = (0.01, 0.05, 0.1)
+"""False-positive rates at which the membership test is reported."""
 _EXACT = 50_000
 """Members times non-members up to which the rank sum's exact law is summed: a quarter of a second."""
 

@@ -9,18 +9,21 @@ from typing import ClassVar
 
 from leakcore.audit.report import page
 from leakcore.audit.report.cards import Card
-from leakcore.audit.report.format import counted, guarantee, interval, number, percent, power
+from leakcore.audit.report.format import ADJACENCY, counted, guarantee, interval, number, percent, power
 from leakcore.audit.report.report import GATE, TOO_WEAK
 from leakcore.audit.report.tables import Table
 from leakcore.audit.trace.cards import cards
+from leakcore.audit.trace.chosen import HOW
 from leakcore.audit.trace.facts import TraceFacts
 from leakcore.audit.trace.findings import findings, membership
+from leakcore.audit.trace.mechanism_said import below_lower
 from leakcore.audit.trace.rates import Measured, for_picked
 from leakcore.audit.trace.tables import attacks_table, exposed_table, roc_figure
 
 _SETTINGS = (
     "delta", "claimed_epsilon", "confidence", "coins", "num_candidates", "steps", "noise_multiplier", "max_grad_norm",
-    "sample_rate", "run", "batch_rows", "members", "non_members", "members_given", "recognised", "statistic",
+    "sample_rate", "mechanism", "run", "batch_rows", "members", "non_members", "members_given", "recognised",
+    "statistic",
 )  # fmt: skip
 _RESULTS = (
     "epsilon", "epsilon_replace", "candidate_counts", "reconstruction", "named", "membership", "at_fpr", "found_at_fpr",
@@ -39,19 +42,23 @@ class TraceReport(TraceFacts):
     and `ceiling` exist only if coins decided the members.
     """
 
-    schema: ClassVar[str] = "leakcore.trace-audit/1"
+    schema: ClassVar[str] = "leakcore.trace-audit/2"
     setting_names: ClassVar[tuple[str, ...]] = _SETTINGS
     result_names: ClassVar[Mapping[str, str]] = {name: name for name in _RESULTS}
 
     @property
     def word(self) -> str:
         if self.passed is None:
-            return "Not judged: a part of the run is known."
+            return (
+                "Not judged: how batches were drawn is not known." if self.mechanism.missing
+                else "Not judged: a part of the run is known." if self.run.unknown
+                else "Not judged: the claim lies where nothing is proved."
+            )  # fmt: skip
         if self.passed and any(c.odd for c in (*self.names(), *self.tells())):
             return "Above a bound: check."
         if self.passed and self.between:
             return f"Above its claim at {100 * self.confidence:g}%, not at {100 * GATE:g}%: check."
-        if self.passed and math.isinf(float(self.epsilon.value)):
+        if self.passed and self.epsilon is not None and math.isinf(float(self.epsilon.value)):
             return "No privacy guarantee."
         if self.passed and self.claimed_epsilon is None:
             return "Measured."
@@ -63,9 +70,8 @@ class TraceReport(TraceFacts):
 
     @property
     def title(self) -> str:
-        batches = "full batches" if self.sample_rate == 1 else f"Poisson sampling q = {self.sample_rate:.4g}"
         return (
-            f"recorded DP-SGD run: {self.run.words}, {batches}, C = {_span(self.max_grad_norm)}, σ = "
+            f"recorded DP-SGD run: {self.run.words}, {self.mechanism.words}, C = {_span(self.max_grad_norm)}, σ = "
             f"{_span(self.noise_multiplier)}; {counted(self.members, 'member')} and "
             f"{counted(self.non_members, 'non-member')} watched"
         )
@@ -77,10 +83,12 @@ class TraceReport(TraceFacts):
         if self.contradictions:
             return self.contradictions
         bound, size = self.reconstruction[-1], self.num_candidates
+        if bound is None or self.epsilon is None:
+            return [f"No ε and no bound of the run follow: {self.unknown}.", f"{HOW}."]
         epsilon = f"ε = {number(self.epsilon)} at δ = {power(self.delta)} ({guarantee(self.epsilon)})"
-        if self.undecided:
+        if self.run.unknown:
             said = [
-                f"These are {self.run.words}, and no bound of the run follows: {self.undecided}.",
+                f"These are {self.run.words}, and no bound of the run follows: {self.unknown}.",
                 f"{self._capital_alone} alone are {epsilon}.",
             ]
         else:
@@ -89,13 +97,15 @@ class TraceReport(TraceFacts):
                 f"The run is {epsilon}{steps * self.run.partial}: no attacker who holds a prior of {size} candidates "
                 f"names a training row with probability above {percent(bound)}."
             )
-            said = [bounded]
+            said = [bounded, *([f"Not judged: {self.undecided}."] if self.undecided else [])]
+            if warned := below_lower(self.epsilon, self.mechanism):
+                said.append(warned)
         odd = [c.said() for c in (*self.names(), *self.tells()) if c.odd]
         rates = zip(self.candidate_counts, self.named, self.reconstruction, strict=True)
-        measured = [(p, m, b) for p, m, b in rates if m is not None]
+        measured = [(p, m, b) for p, m, b in rates if m is not None and b is not None]
         if measured:
             among, best, upper = measured[-1]
-            whose = "" if among == size and not self.undecided else f", among {among},"
+            whose = "" if among == size and not self.run.unknown else f", among {among},"
             where = " in the recorded steps" if self.run.partial else ""
             limit = percent(self.held(float(upper.value)), "upper")
             against = f", compared with {limit}{for_picked(self.lift)}" if self.lift < 1 else ""
@@ -123,7 +133,9 @@ class TraceReport(TraceFacts):
 
     def sections(self) -> tuple[page.Section, ...]:
         tables = self.tables()
-        figure = None if self.roc is None else roc_figure(self, self.roc, membership(self))
+        figure = None
+        if self.roc is not None and self.membership is not None:
+            figure = roc_figure(self, self.membership, self.roc, membership(self))
         sections = [page.Section("Attacks compared with their bounds", (tables["attacks"],), figure)]
         if "exposed" in tables:
             sections.append(page.Section("Most exposed members", (tables["exposed"],)))
@@ -145,16 +157,18 @@ class TraceReport(TraceFacts):
             "none. Rates are compared with bounds divided by the probability that sampling picks a row, "
             f"{percent(self.picked)}."
         )
-        mechanism = (
-            "The optimizer clipped each sample and added the noise that its settings say; batches were drawn by "
-            f"Poisson sampling at q = {self.sample_rate:.6g}. The bounds are statements about that mechanism."
-        )
+        mechanism = "The optimizer clipped each sample and added the noise that its settings say"
+        if self.mechanism.missing:
+            mechanism += "."
+        else:
+            mechanism += f"; {self.mechanism.assumed}. The bounds are statements about that mechanism."
         run = "The run is what was trained up to the end of the recording: training on makes ε and every bound larger."
         if self.run.partial and not self.run.unknown:
             run = f"ε and bounds are of {counted(self.run.steps, 'step')}: {self.run.others}. {run}"
         attacker = (
             "The attacker knows all rows but the candidate in question and which of them were in each batch, and sees "
-            "every noisy gradient and every model. Adjacency: add/remove."
+            "every noisy gradient and every model."
+            + (f" Adjacency: {ADJACENCY[self.mechanism.adjacency]}." if self.mechanism.adjacency else "")
         )
         gate = (
             f"A claim is contradicted by the schedule's ε, or by what coins prove at {100 * GATE:g}%: chance does that "

@@ -6,8 +6,9 @@ import functools
 
 import numpy as np
 
+from leakcore._base.results import Result
 from leakcore.audit.report import page
-from leakcore.audit.report.format import interval, percent
+from leakcore.audit.report.format import ADJACENCY, interval, percent
 from leakcore.audit.report.tables import Cell, Column, Row, Table
 from leakcore.audit.trace.facts import TraceFacts
 from leakcore.audit.trace.rates import Measured, for_picked, levels
@@ -18,20 +19,23 @@ def attacks_table(report: TraceFacts) -> Table:
     rows = []
     for size, bound, measured in zip(report.candidate_counts, report.reconstruction, report.named, strict=True):
         cells = (Cell(f"name a row among {size}"), Cell(percent(1 / size)))
-        rows.append(Row((*cells, _measured(measured), _bound(report, float(bound.value)))))
-    curve = zip(levels(report.at_fpr), np.atleast_1d(report.at_fpr.value), report.found_at_fpr, strict=True)
-    for level, bound, measured in curve:
+        rows.append(Row((*cells, _measured(measured), _bound(report, None if bound is None else float(bound.value)))))
+    for level, measured, limit in report.rates():
         cells = (Cell(f"tell members, {percent(level)} false"), Cell(percent(level)))
-        rows.append(Row((*cells, _measured(measured), _bound(report, float(bound)))))
-    run = report.run
+        rows.append(Row((*cells, _measured(measured), _bound(report, limit))))
+    run, how = report.run, report.mechanism
     exact = "exact\nbound" if report.lift == 1 else "bound for\nrows picked"
+    exact = "upper\nbound" if how.bracketed or how.missing else exact
+    relation = f"{ADJACENCY[how.adjacency].capitalize()} adjacency; bounds are deterministic."
+    if how.missing:
+        relation = "No bounds: no mechanism of the run is known."
     columns = (
         Column("attack", "parameter"), Column("guessing", "parameter"),
         Column("reached in\nrecorded steps" if run.partial else "reached on\nthis run", "estimate"),
         Column("bound of these\nsteps alone" if run.unknown else exact, "upper"),
     )  # fmt: skip
     caption = (
-        "Add/remove adjacency; bounds are deterministic. Under each measured rate stands its own "
+        f"{relation} Under each measured rate stands its own "
         f"{100 * report.confidence:g}% interval, which treats rows as independent and does not count the noise that "
         "all rows of one run share."
     )
@@ -70,20 +74,20 @@ def exposed_table(report: TraceFacts) -> Table:
     return Table("Most exposed members", columns, tuple(rows), caption)
 
 
-def roc_figure(report: TraceFacts, measured: tuple[np.ndarray, np.ndarray], alt: str) -> page.Figure:
-    """The test's ROC below the curve that its rates are compared with. alt: what it says, in a sentence."""
+def roc_figure(report: TraceFacts, curve: Result, measured: tuple[np.ndarray, np.ndarray], alt: str) -> page.Figure:
+    """The test's ROC below the bound's curve that its rates are compared with. alt: what it says, in a sentence."""
     from leakcore.audit.report.plots import roc_svg
 
     bars = [
         (float(f), float(m.value), float(m.interval[0]), float(m.interval[1]))
-        for f, m in zip(levels(report.at_fpr), report.found_at_fpr, strict=True)
+        for f, m, _ in report.rates()
         if m is not None and m.interval is not None
     ]
-    bound = np.array([report.held(float(b)) for b in np.atleast_1d(report.membership.value)])
+    bound = np.array([report.held(float(b)) for b in np.atleast_1d(curve.value)])
     picked = for_picked(report.lift)
     alone = f"bound of {report.run.alone} alone" if report.run.unknown else ""
     svg = functools.partial(
-        roc_svg, levels(report.membership), bound, measured, intervals=bars,
+        roc_svg, levels(curve), bound, measured, intervals=bars,
         bound_name=alone or ("bound for members that sampling picked" if picked else "bound: no attacker beats it"),
     )  # fmt: skip
     upper = (
@@ -110,6 +114,8 @@ def _measured(measured: Measured | None) -> Cell:
     return Cell("—") if measured is None else Cell(percent(measured), interval(measured))
 
 
-def _bound(report: TraceFacts, bound: float) -> Cell:
+def _bound(report: TraceFacts, bound: float | None) -> Cell:
+    if bound is None:
+        return Cell("—")
     note = "" if report.lift == 1 else f"{percent(bound, 'upper')} / {percent(report.lift)}"
     return Cell(percent(report.held(bound), "upper"), note)

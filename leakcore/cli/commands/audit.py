@@ -289,8 +289,8 @@ def _trace(settings: Any, options: dict[str, Any], folder: Path | None, show: An
     _require_files("trace", settings, options)
     _require_folder(folder)
     file, *parts = settings.files
-    how = {name: value for name, value in vars(settings).items() if name != "file"}
-    return audits.from_trace(audits.join(settings.files) if parts else file, **how)
+    how = {name: value for name, value in vars(settings).items() if name not in ("file", "sample_rate")}
+    return audits.from_trace(audits.join(settings.files) if parts else file, mechanism=settings.sample_rate, **how)
 
 
 def _scores(settings: Any, options: dict[str, Any], folder: Path | None, show: Any) -> audits.AuditReport:

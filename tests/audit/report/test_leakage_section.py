@@ -16,6 +16,7 @@ from leakcore import audit, leakage
 from leakcore.audit.report import leakage_section
 from leakcore.audit.report.page import Finding
 from leakcore.dpsgd import Trace
+from tests.audit.trace.traces import by_poisson
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def _trace() -> Trace:
         noise_multiplier=np.full(5, 2.0), max_grad_norm=np.ones(5), batch_rows=np.full(5, 4), sample_rate=0.3,
         expected_batch_size=4.0, members=np.arange(n) < 6, members_given=True, times_seen=(np.arange(n) < 6) * 2,
         clipped_share=np.ones(n), membership_sum=scores, membership_likelihood=scores, pair_sum=pairs,
-        pair_likelihood=pairs,
+        pair_likelihood=pairs, sampling=by_poisson(0.3),
     )  # fmt: skip
 
 

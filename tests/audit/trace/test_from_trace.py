@@ -16,7 +16,8 @@ from scipy import stats
 from leakcore import audit
 from leakcore.audit.report.format import percent
 from leakcore.audit.scores.coins import audited, provable
-from leakcore.dpsgd import Trace
+from leakcore.dpsgd import Sampling, Trace
+from tests.audit.trace.traces import by_poisson
 
 
 def _simulated(
@@ -45,6 +46,7 @@ def _simulated(
         members=members,
         members_given=True, times_seen=times_seen, clipped_share=np.ones(n), membership_sum=membership,
         membership_likelihood=membership, pair_sum=pairs + base, pair_likelihood=pairs + base,
+        sampling=by_poisson(rate),
     )  # fmt: skip
 
 
@@ -128,7 +130,7 @@ def test_the_report_is_json_and_one_page_and_fits_a_terminal(tmp_path: Path) -> 
     report = audit.from_trace(tmp_path / "trace.npz", coins=True)
     assert isinstance(report, audit.AuditReport)
     read = json.loads(report.to_json(tmp_path / "report.json"))
-    assert read["schema"] == "leakcore.trace-audit/1"
+    assert read["schema"] == "leakcore.trace-audit/2"
     assert read["audited"]["kind"] == "lower"
     assert report.to_html(tmp_path / "report.html") == tmp_path / "report.html"
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -200,11 +202,9 @@ def test_the_page_colours_a_head_by_its_tone() -> None:
 @pytest.mark.parametrize("rate", [0.15, 0.3 * (1 + 1e-8), 1.0])
 def test_a_rate_other_than_the_recorded_one_is_refused(rate: float) -> None:
     trace = _simulated(np.arange(20) < 10, sigma=2.0)
-    with pytest.raises(
-        ValueError, match=r"`sample_rate` must be left out, or the q = 0.3 .*, got (0.15|0.300000003|1)$"
-    ):
-        audit.from_trace(trace, sample_rate=rate)
-    assert audit.from_trace(trace, sample_rate=0.3 * (1 + 1e-12)).passed
+    with pytest.raises(ValueError, match=r"`mechanism` must be left out, or the q = 0.3 .*, got (0.15|0.300000003|1)$"):
+        audit.from_trace(trace, mechanism=rate)
+    assert audit.from_trace(trace, mechanism=0.3 * (1 + 1e-12)).passed
 
 
 def test_the_prior_that_was_asked_for_keeps_its_bound_where_candidates_are_too_few() -> None:
@@ -274,10 +274,10 @@ def test_one_batch_is_not_several() -> None:
 def test_a_trace_without_rate_or_noise_uses_sums() -> None:
     trace = _simulated(np.arange(20) < 10, sigma=2.0)
     fields: dict[str, Any] = {**vars(trace), "sample_rate": None, "membership_likelihood": np.full(20, np.nan)}
+    fields["sampling"] = Sampling()
     blind = Trace(**fields)
-    with pytest.raises(ValueError, match="`sample_rate` must be given, q, for the trace does not say how"):
-        audit.from_trace(blind)
-    assert audit.from_trace(blind, sample_rate=0.3).statistic == "summed products"
+    assert audit.from_trace(blind).epsilon is None
+    assert audit.from_trace(blind, mechanism=0.3).statistic == "summed products"
 
 
 @pytest.mark.parametrize(
@@ -304,13 +304,14 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exceptio
 
 def test_batches_that_are_not_poisson_have_no_epsilon_here() -> None:
     fields = {**vars(_simulated(np.arange(20) < 10, sigma=2.0, steps=40)), "batch_rows": np.full(40, 10)}
-    with pytest.raises(ValueError, match="`trace` must be of Poisson sampling, for which the accountant's"):
-        audit.from_trace(Trace(**fields))
-    with pytest.raises(
-        ValueError, match="`trace` must be of Poisson sampling, for which the"
-    ):  # where q is the caller's, too
-        audit.from_trace(Trace(**{**fields, "sample_rate": None}), sample_rate=fields["sample_rate"])
-    assert audit.from_trace(Trace(**{**fields, "sample_rate": 1.0})).passed, "full batches have one size"
+    report = audit.from_trace(Trace(**fields))
+    assert report.epsilon is None
+    assert "but all 40 batches have 10 rows, as Poisson sampling" in report.mechanism.missing
+    blind = Trace(**{**fields, "sample_rate": None, "sampling": Sampling()})
+    with pytest.raises(ValueError, match=r"`mechanism` must be another than Poisson .* all 40 batches"):
+        audit.from_trace(blind, mechanism=fields["sample_rate"])
+    whole = {**fields, "sample_rate": 1.0, "sampling": by_poisson(1.0)}
+    assert audit.from_trace(Trace(**whole)).passed, "full batches have one size"
 
 
 def test_between_the_quoted_level_and_the_gates_it_says_neither_consistent_nor_contradicted() -> None:

@@ -152,7 +152,7 @@ def test_what_is_of_another_run_is_refused(tmp_path: Path) -> None:
         ({"candidates": (x, y)}, "its candidates differ from the part before"),
         ({"members": np.arange(11) < 5}, "its members differ from the part before"),
         ({"members": None}, "members_given is False, in the part before True"),
-        ({"sample_rate": 0.25}, "sample_rate is 0.25, in the part before 0.2"),
+        ({"sampling": 0.25}, "sample_rate is 0.25, in the part before 0.2"),
     ):
         with pytest.raises(ValueError, match=message):
             audit.join([first, run.part(**settings)])
@@ -187,10 +187,10 @@ def test_a_run_that_went_back_to_a_checkpoint_overlaps(tmp_path: Path) -> None:
 def test_parts_that_no_accountant_counted_are_joined_in_the_order_given() -> None:
     run = Run()
     run.optimizer.attach_step_hook(None)
-    whole = run.part(2, sample_rate=0.2).trace()
+    whole = run.part(2, sampling=0.2).trace()
     run = Run()
     run.optimizer.attach_step_hook(None)
-    parts = [run.part(sample_rate=0.2).trace() for _ in range(2)]
+    parts = [run.part(sampling=0.2).trace() for _ in range(2)]
     require_equal(audit.join(parts), whole)
     assert not audit.join(parts).complete
     unknown = [dataclasses.replace(part, unrecorded=()) for part in parts]

@@ -16,6 +16,7 @@ from leakcore.audit.report.format import percent
 from leakcore.audit.trace.rates import Compared, Measured, named, rank_sum, rate_at, separation
 from leakcore.dpsgd import Trace
 from tests.audit.trace.test_from_trace import _simulated
+from tests.audit.trace.traces import by_poisson
 
 LEVEL = 0.95
 
@@ -183,7 +184,7 @@ def _along_one_direction(rng: np.random.Generator, rows: int, sigma: float) -> T
         noise_multiplier=np.full(1, sigma), max_grad_norm=np.ones(1), batch_rows=np.full(1, rows), sample_rate=1.0,
         expected_batch_size=float(rows), members=members, members_given=True,
         times_seen=members.astype(np.int64), clipped_share=np.ones(rows), membership_sum=scores,
-        membership_likelihood=scores, pair_sum=pairs, pair_likelihood=pairs,
+        membership_likelihood=scores, pair_sum=pairs, pair_likelihood=pairs, sampling=by_poisson(1.0),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from leakcore import accounting, audit, bounds
 from leakcore.cli import main
 from leakcore.dpsgd import Trace
-from tests.audit.trace.traces import orthogonal
+from tests.audit.trace.traces import by_poisson, orthogonal
 
 DELTA = 1e-5
 
@@ -23,6 +23,7 @@ DELTA = 1e-5
 def part(unrecorded: Any = ((0, 8.0, 1.0, 60),), *, complete: bool = True, **fields: Any) -> Trace:
     """Twenty recorded steps at σ = 8 of full batches, for which every bound has a closed form."""
     settings = {"noise_multiplier": np.full(20, 8.0), "sample_rate": 1.0, **fields}
+    settings = {"sampling": by_poisson(settings["sample_rate"]), **settings}
     return dataclasses.replace(orthogonal(60), unrecorded=unrecorded, complete=complete, **settings)
 
 
@@ -107,6 +108,7 @@ def test_rates_above_the_parts_bound_and_below_the_runs_are_not_called_chance() 
     pairs = rng.standard_normal((n, n)) + 1.9 * np.diag(members.astype(float))
     trace = dataclasses.replace(
         orthogonal(n), pair_likelihood=pairs, membership_likelihood=pairs.diagonal().copy(), sample_rate=1.0,
+        sampling=by_poisson(1.0),
         noise_multiplier=np.full(20, 8.0), unrecorded=((0, 8.0, 1.0, 380),),
     )  # fmt: skip
     report = audit.from_trace(trace)
@@ -165,6 +167,7 @@ def test_a_part_alone_can_contradict() -> None:
         complete=False,
         noise_multiplier=np.full(20, 90.0),
         sample_rate=1.0,
+        sampling=by_poisson(1.0),
     )
     assert audit.from_trace(stated, coins=True).passed is None, "the run may have had steps that give so much away"
     caught = audit.from_trace(stated, coins=True, claimed_epsilon=1.0)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakcore.dpsgd import Trace
+from leakcore.dpsgd import Sampling, Trace
+
+
+def by_poisson(q: float) -> Sampling:
+    """What the trace of a loader that samples by Poisson says of it."""
+    return Sampling(scheme="poisson", sample_rate=q, evidence=f"UniformWithReplacementSampler(sample_rate={q})")
 
 
 def orthogonal(candidates: int) -> Trace:
@@ -18,4 +23,5 @@ def orthogonal(candidates: int) -> Trace:
         batch_rows=10 + np.arange(steps) % 3, sample_rate=0.3, expected_batch_size=10.0, members=members,
         members_given=True, times_seen=members.astype(np.int64), clipped_share=np.ones(n), membership_sum=pairs[0],
         membership_likelihood=pairs.diagonal().copy(), pair_sum=pairs, pair_likelihood=pairs,
+        sampling=by_poisson(0.3),
     )  # fmt: skip

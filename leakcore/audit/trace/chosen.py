@@ -1,0 +1,167 @@
+"""The mechanism that a recorded run is an instance of, and what says so; none where nothing does."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from leakcore._base.results import Adjacency
+from leakcore.audit.report.format import counted
+from leakcore.audit.trace.whole_run import WholeRun
+from leakcore.dpsgd import Trace
+from leakcore.mechanisms import FixedSize, FullBatch, Mechanism, Poisson, Shuffled
+
+HOW = (
+    "Record with sampling=the DataLoader of the loop, or say what the run was: mechanism=mechanisms.Shuffled(...), for "
+    "example"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """What a report says of the run's mechanism.
+
+    Attributes:
+        name: as Python writes it; empty where none is named.
+        words: in a few words.
+        evidence: what says that it is the run's.
+        missing: why none is named; empty where one is.
+        adjacency: the neighbouring relation of its ε and bounds.
+        bracketed: whether ε and bounds are the upper ends of brackets.
+        lower_holds: whether the lower ends are proved for this run, too.
+        notes: further sentences.
+    """
+
+    name: str = ""
+    words: str = "sampling not known"
+    evidence: str = ""
+    missing: str = ""
+    adjacency: Adjacency | None = None
+    bracketed: bool = False
+    lower_holds: bool = True
+    notes: tuple[str, ...] = ()
+
+    @property
+    def assumed(self) -> str:
+        """What must hold of the batches."""
+        return f"batches were drawn so: {self.words} ({self.evidence})"
+
+
+def none(why: str, *notes: str) -> tuple[None, Chosen]:
+    """No mechanism."""
+    return None, Chosen(missing=why, notes=notes)
+
+
+def choose(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, Chosen]:
+    """The mechanism that the trace's record of its sampling names."""
+    sampling = trace.sampling
+    if sampling.scheme == "unknown":
+        refuted = trace.not_poisson
+        return none(sampling.evidence, *([f"{refuted}."] if refuted else []))
+    if sampling.scheme == "poisson":
+        if (sampling.sample_rate or 0) < 1 and trace.not_poisson:
+            return none(f"{sampling.evidence}, but {trace.not_poisson}")
+        return sampled(run, sampling.evidence)
+    if len({float(q) for q in np.atleast_1d(run.sample_rate) if q is not None}) > 1:
+        return none(f"the recorded steps are of {sampling.evidence}, and the run's other steps have another rate")
+    if sampling.scheme == "full-batch":
+        whole = FullBatch(run.noise_multiplier, run.steps)
+        return whole, named(whole, sampling.evidence)
+    if not (np.asarray(run.noise_multiplier) > 0).all():
+        return none(f"nothing is proved of {sampling.evidence} without noise")
+    if sampling.scheme == "fixed-size":
+        assert sampling.batch_size is not None
+        assert sampling.dataset_size is not None
+        fixed = FixedSize(run.noise_multiplier, sampling.batch_size, sampling.dataset_size, run.steps)
+        return fixed, named(fixed, sampling.evidence)
+    return _shuffled(trace, run)
+
+
+def sampled(run: WholeRun, evidence: str) -> tuple[Mechanism, Chosen]:
+    """Poisson sampling at the run's rates."""
+    if not np.ndim(run.sample_rate) and run.sample_rate == 1:
+        whole = FullBatch(run.noise_multiplier, run.steps)
+        return whole, named(whole, evidence)
+    poisson = Poisson(run.noise_multiplier, run.sample_rate, run.steps)
+    return poisson, named(poisson, evidence)
+
+
+def _shuffled(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, Chosen]:
+    sampling, sigma = trace.sampling, np.asarray(run.noise_multiplier)
+    if sigma.ndim:
+        return none(
+            f"the batches are of {sampling.evidence}, and σ changes between {sigma.min():.4g} and {sigma.max():.4g}, "
+            "for which no bound is at hand (mechanisms.Shuffled at the smallest σ is one from above)"
+        )
+    batches = sampling.batches or 1
+    recorded = min(trace.steps, run.steps)
+    of_recorded = max(sampling.passes or 0, math.ceil(recorded / batches))
+    epochs = of_recorded + math.ceil((run.steps - recorded) / batches)
+    notes = []
+    if run.steps < batches * epochs:
+        notes.append(
+            f"{counted(run.steps, 'step')} of {counted(batches, 'batch', 'batches')} an epoch are counted as "
+            f"{counted(epochs, 'epoch')}, rounded up: the upper limit holds, the lower one is for whole epochs"
+        )
+    if not sampling.all_rows:
+        notes.append("an epoch leaves out rows: the lower limit is for epochs of all rows")
+    if not sampling.fresh:
+        notes.append("the order may be the same in each epoch: the lower limit is for fresh orders")
+    if sampling.passes is None:
+        notes.append("epochs that the loop broke off were not counted: there must not be any")
+    shuffled = Shuffled(float(sigma), batches, epochs)
+    lower_holds = sampling.all_rows and sampling.fresh and run.steps == batches * epochs
+    return shuffled, dataclasses.replace(
+        named(shuffled, sampling.evidence), notes=tuple(notes), lower_holds=lower_holds
+    )  # fmt: skip
+
+
+def named(mechanism: Mechanism, evidence: str) -> Chosen:
+    """What the report says of a mechanism."""
+    adjacency = mechanism.adjacency
+    return Chosen(
+        name=f"{type(mechanism).__name__}(…)" if len(repr(mechanism)) > 200 else repr(mechanism),
+        words=_words(mechanism), evidence=evidence, adjacency=adjacency, bracketed=not mechanism.is_exact(adjacency),
+    )  # fmt: skip
+
+
+def _words(mechanism: Mechanism) -> str:
+    if isinstance(mechanism, FullBatch):
+        return "full batches"
+    if isinstance(mechanism, Poisson):
+        rates: Any = np.unique(mechanism.sample_rate)
+        return f"Poisson sampling q = {rates[0]:.4g}" + (f"–{rates[-1]:.4g}" if len(rates) > 1 else "")
+    if isinstance(mechanism, Shuffled):
+        return (
+            f"shuffled batches, {mechanism.batches:,} in each of {counted(mechanism.epochs, 'epoch')}"
+        )  # fmt: skip
+    if isinstance(mechanism, FixedSize):
+        return f"a fresh batch of {mechanism.batch_size:,} of {mechanism.dataset_size:,} rows in each step"
+    return type(mechanism).__name__
+
+
+def stated(run: WholeRun, mechanism: Mechanism) -> tuple[Mechanism, Chosen]:
+    """A mechanism that the caller states; ValueError where the trace contradicts it."""
+    sigma = getattr(mechanism, "noise_multiplier", None)
+    if sigma is not None:
+        own, theirs = np.asarray(run.noise_multiplier), np.asarray(sigma)
+        if not np.allclose([own.min(), own.max()], [theirs.min(), theirs.max()], rtol=1e-6, atol=0):
+            raise ValueError(
+                f"`mechanism` must have the recorded σ, {own.min():.6g} to {own.max():.6g}, got {mechanism!r}"
+            )
+    steps = steps_of(mechanism)
+    if steps is not None and (steps < run.steps or (steps > run.steps and not isinstance(mechanism, Shuffled))):
+        raise ValueError(f"`mechanism` must have the run's {counted(run.steps, 'step')}, got {mechanism!r}")
+    lower = steps is None or steps == run.steps
+    return mechanism, dataclasses.replace(named(mechanism, "the caller says so"), lower_holds=lower)
+
+
+def steps_of(mechanism: Mechanism) -> int | None:
+    """Steps of a mechanism that counts them; of shuffled batches, those of whole epochs."""
+    if isinstance(mechanism, Shuffled):
+        return mechanism.batches * mechanism.epochs
+    steps: int | None = getattr(mechanism, "steps", None)
+    return steps
