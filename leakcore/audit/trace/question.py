@@ -102,7 +102,7 @@ def _mechanism(trace: Trace, said: Any, steps: int | None) -> tuple[Trace, Whole
         counted = None if trace.complete else steps_of(said)
         rate = said.sample_rate if isinstance(said, Poisson) and not np.ndim(said.sample_rate) else trace.sample_rate
         part = dataclasses.replace(trace, sample_rate=rate)  # type: ignore[arg-type]
-        if isinstance(said, Poisson):
+        if isinstance(said, Poisson) and (np.asarray(said.sample_rate) < 1).any():
             _require_loader(trace, repr(said))
             _require_poisson(part)
         run = whole_run(part, None if counted is None else max(counted, trace.run_steps))

@@ -83,7 +83,7 @@ def _check_sampling(sampling: Sampling) -> None:
         or (sampling.scheme == "shuffled" and sampling.batches == 0)
         or (sampling.scheme == "fixed-size" and not 1 <= (sampling.batch_size or 0) <= (sampling.dataset_size or 0))
     ):
-        raise ValueError("sampling: must be a scheme with its numbers")
+        raise ValueError("`sampling` must be a scheme with its numbers")
 
 
 def _is_possible(stretch: Stretch, before: int, steps: int) -> bool:
