@@ -37,9 +37,8 @@ def from_trace(
         trace: a `Trace`, a recorder, or the file that it wrote.
         delta: δ in (0, 1).
         claimed_epsilon: ε that the run claims at δ, add-remove. None: the accountant's.
-        mechanism: of the whole run, or q of Poisson sampling at the recorded σ. None: the one that the trace's
-            `sampling` names; where it names none, the report has no ε and no bounds, and says why.
-        steps: of the whole run, for a trace that does not know them all: the others are taken to be like these.
+        mechanism: of the whole run, or q of Poisson sampling. None: as the trace says.
+        steps: of the whole run, for a trace that does not know them; others are like these.
         num_candidates: of the prior, 2 to 2⁵³. The attack is measured if there are num_candidates − 1 non-members.
         coins: True only if each candidate was put into the training data by its own fair coin, and the recorder was
             told the `members`, or every batch held all rows. Guesses at the coins then prove a lower bound on ε

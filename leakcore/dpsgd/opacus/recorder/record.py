@@ -37,8 +37,7 @@ def record(
         model: None: the module called in the loop that holds the parameters.
         criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss that the loop uses;
             pass a function or a sum of losses. A loss that mixes rows is refused.
-        sampling: the DataLoader of the loop, or q if a loop of its own samples by Poisson. None: the DataLoader that
-            is observed to feed the steps.
+        sampling: the DataLoader, or q of Poisson sampling. None: what feeds the steps.
         out: npz file for the trace, written every 100 steps and at the end, also after an exception. An existing file
             is refused.
         memory: bytes for gradients of candidates at a time; more are computed in parts.

@@ -39,8 +39,7 @@ class Trace(Record):
         noise_multiplier: (steps,) σ_t.
         max_grad_norm: (steps,) C_t.
         batch_rows: (steps,) rows of each batch.
-        sample_rate: q by which scores are weighed, that of the accountant's hook, or None. It says nothing of
-            `sampling`.
+        sample_rate: q by which scores are weighed, or None.
         expected_batch_size: as the optimizer has it, or None.
         members: (n,) bool, candidates in the training data.
         members_given: whether the caller named the members; otherwise they were recognised in batches.
