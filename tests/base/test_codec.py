@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from leakcore._base.codec import from_plain, to_plain
-from leakcore._base.codec.npz import from_npz, to_npz
+from leakcore._base.codec.npz import from_npz, to_npz, unpack
 from leakcore._base.results.equal import equal
 from leakcore._base.results.record import Record
 
@@ -147,3 +147,14 @@ def test_what_no_file_holds_is_refused() -> None:
     for value, place in (({"a": [object()]}, "a.0"), (Base(value=np.array([1j])), "value"), ({1, 2}, "it")):  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=f"{place} is a.* which no file of leakcore's holds"):
             to_plain(value)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_text_beyond_unicode_is_refused(order: str) -> None:
+    """NumPy makes a string of it that ends in a SystemError wherever it is shown."""
+    points = np.array([ord("{"), 0x110000, ord("}")], f"{order}u4")
+    file = io.BytesIO()
+    np.savez(file, facts=np.frombuffer(points.tobytes(), f"{order}U3").reshape(()))
+    file.seek(0)
+    with pytest.raises(ValueError, match="must be text, got code points beyond Unicode's"):
+        unpack(file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -50,4 +51,13 @@ def unpack(source: str | Path | BinaryIO, names: Collection[str] | None = None) 
     arrays = read_npz(source, names, text=True)
     if FACTS not in arrays:
         raise ValueError(f"holds no entry {FACTS!r}")
-    return parse_json(str(arrays.pop(FACTS))), arrays
+    return parse_json(_text(arrays.pop(FACTS))), arrays
+
+
+def _text(array: np.ndarray) -> str:
+    """The text of an array; NumPy makes a string of code points that Unicode does not have, and nobody reads it."""
+    if array.dtype.kind == "U" and array.size:
+        points = np.frombuffer(array.tobytes(), np.dtype("u4").newbyteorder(array.dtype.byteorder))
+        if points.max(initial=0) > sys.maxunicode:
+            raise ValueError(f"entry `{FACTS}` must be text, got code points beyond Unicode's")
+    return str(array)
