@@ -53,6 +53,9 @@ BY_LAYER = {
 }
 """Arguments that may be a list of one array per parameter, of unequal lengths."""
 
+LISTS = {("audit.AuditConfig", "sweep"), ("audit.AuditConfig", "hidden")}
+"""Arguments that are lists of numbers, as a configuration file has them, and no arrays."""
+
 
 def _methods() -> dict[str, Call]:
     return {
@@ -133,6 +136,8 @@ def fault(name: str, argument: str, state: State, value: Any) -> str | None:
     try:
         array = state.make(value)
         wanted_value = None if state.plain is None else state.plain(value)
+        if (name, argument) in LISTS and isinstance(array, list) and wanted_value is not None:
+            wanted_value = wanted_value.tolist()
     except Exception:
         return None
     result, error = _outcome(call, state, array)

@@ -171,7 +171,8 @@ def _forward(run: dpsgd.EnsembleRun, x: np.ndarray, y: np.ndarray) -> _Batches:
     w1, b1, w2, b2 = (p.detach().numpy() for p in run.module(run.first_run).parameters())
     before = x @ w1.T + b1
     hidden = np.maximum(before, 0.0)
-    probs = 1 / (1 + np.exp(-(hidden @ w2[0] + b2[0])))
+    with np.errstate(over="ignore"):  # where e^−logit is beyond a float, the probability is 0
+        probs = 1 / (1 + np.exp(-(hidden @ w2[0] + b2[0])))
     residual = probs - y
     passed = w2[0] * (before > 0)
     delta = residual[..., None] * passed
