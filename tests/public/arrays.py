@@ -243,6 +243,7 @@ RESULTS = (
     "defenses.Attached",
     "defenses.Release",
     "dpsgd.EnsembleRun",
+    "dpsgd.Sampling",
     "dpsgd.Trace",
     "kernels.Clipped",
     "mechanisms.Grid",
