@@ -27,12 +27,12 @@ def bound_of_mechanism(mechanism: Mechanism, prior: Kappa, method: Method) -> Re
         return method.bound(SampledGaussian.of(mechanism), prior)
     if loss is not None:
         out = method.bound(SampledGaussian.of_loss(loss), prior)
-        return dataclasses.replace(out, **_statements(mechanism, _own_notes(out), out.provenance))
+        return dataclasses.replace(out, **_statements(mechanism, out.assumptions.notes, out.provenance))
     if isinstance(method, Certified):
         if not mechanism.is_exact(mechanism.adjacency):
             raise ValueError(f"`method` must be 'exact' for {type(mechanism).__name__}, got 'certified'")
         out = method.bound_of(StatedPair(mechanism), prior)
-        return dataclasses.replace(out, **_statements(mechanism, _own_notes(out), out.provenance))
+        return dataclasses.replace(out, **_statements(mechanism, out.assumptions.notes, out.provenance))
     if not isinstance(method, Auto | Exact):
         raise ValueError(
             f"`method` must be 'auto', 'exact' or 'certified' for {type(mechanism).__name__}, got {method.name!r}"
@@ -63,10 +63,6 @@ def limits(mechanism: Mechanism, log_kappa: np.ndarray) -> tuple[np.ndarray, np.
         high = np.minimum(high, most + 1e-14)
     high = np.clip(high, log_kappa, 0.0)
     return np.minimum(np.clip(low, log_kappa, 0.0), high), high
-
-
-def _own_notes(bound: ReconstructionBound) -> tuple[str, ...]:
-    return bound.assumptions.notes
 
 
 def _statements(mechanism: Mechanism, notes: tuple[str, ...], provenance: str) -> dict[str, Any]:

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from leakcore.numerics.gaussian.step_tables import log_masses
 from leakcore.numerics.lattice.cells import EVERYWHERE, ROUNDING, Grid, LossCells
+from leakcore.numerics.pairs.masses import log_normal_masses
 from leakcore.numerics.privacy_loss.loss import AccuracyError, StepGroup
 
 
@@ -22,7 +22,7 @@ class StepCells(LossCells):
         edges = _positions(grid.edges()[:-1], group)
         edges[0] = -math.inf
         edges = np.append(edges, math.inf)
-        super().__init__(grid, _log_masses(edges), _log_masses(edges - 1.0 / group.sigma))
+        super().__init__(grid, log_normal_masses(edges), log_normal_masses(edges - 1.0 / group.sigma))
         self._rate = group.rate
 
     def _log_mu(self, part: int) -> float:
@@ -87,7 +87,7 @@ def _origin(group: StepGroup, spacing: float) -> float:
     at = float(group.term(np.zeros(1))[0])
     for _ in range(4):
         edges = _positions(at + spacing * np.array([-0.5, 0.5]), group)
-        nu, hit = (float(_log_masses(part)[0]) for part in (edges, edges - 1.0 / group.sigma))
+        nu, hit = (float(log_normal_masses(part)[0]) for part in (edges, edges - 1.0 / group.sigma))
         if not nu > -2.0:
             break  # spread over many cells
         at = math.log1p(group.rate * math.expm1(hit - nu))
@@ -104,12 +104,3 @@ def _positions(losses: np.ndarray, group: StepGroup) -> np.ndarray:
     with np.errstate(divide="ignore"):
         log_sampled = np.where(above > 30.0, above, np.log(np.expm1(near))) + (math.log1p(-q) - math.log(q))
     return np.asarray(group.sigma * log_sampled + 0.5 / group.sigma)
-
-
-def _log_masses(edges: np.ndarray) -> np.ndarray:
-    """ν's log masses between neighbouring edges, −∞ where they coincide."""
-    out = np.full(len(edges) - 1, -np.inf)
-    wide = edges[1:] > edges[:-1]
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        out[wide] = log_masses(edges[:-1][wide], edges[1:][wide])
-    return out
