@@ -39,12 +39,13 @@ struct ClipLoops {
   void (*squares_during_sum)(const void* x, int64_t count, double* lanes, const void* ahead, const void* const* rows,
                              const double* factors, int64_t num_rows, double* acc);
   // dots[r·dots_stride + m] += Σ_i rows[r][i]·observed[m·observed_stride + i], for at least one m; unless lanes is
-  // null, also `squares` of row r into lanes[r·kSquareLanes].
-  void (*add_dots)(const void* const* rows, int64_t num_rows, int64_t count, const double* observed,
+  // null, also `squares` of row r into lanes[r·kSquareLanes]. next: the bytes from the end of these columns to those
+  // that are read afterwards, the same for each row; the cache is asked for them.
+  void (*add_dots)(const void* const* rows, int64_t num_rows, int64_t count, int64_t next, const double* observed,
                    int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride, double* lanes);
   // The same with inner products in float32, for rows of at most 32 bits and at most kMostObserved observations; the
   // squares equal the squares of `add_dots`. Null for doubles.
-  void (*add_float_dots)(const void* const* rows, int64_t num_rows, int64_t count, const float* observed,
+  void (*add_float_dots)(const void* const* rows, int64_t num_rows, int64_t count, int64_t next, const float* observed,
                          int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride,
                          double* lanes);
   int64_t overlap_step;  // a multiple of kOverlapStep

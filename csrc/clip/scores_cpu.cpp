@@ -21,6 +21,16 @@ constexpr int64_t kMostTiles = 16;
 constexpr int64_t kGroup = 4;       // rows whose tiles are read together
 constexpr int64_t kMostRows = 256;  // that share observations converted once
 
+// The bytes from the end of `count` columns from `column` of the rows from `row` to those that are read afterwards: of
+// the next rows the same columns, after the last rows the first ones' next columns.
+int64_t to_next_rows(const Rows& grads, int64_t run, int64_t begin, int64_t end, int64_t row, int64_t column,
+                     int64_t count) {
+  if (!in_place(grads)) return 0;
+  const auto address = [&](int64_t r, int64_t c) { return reinterpret_cast<intptr_t>(row_in_place(grads, run, r, c)); };
+  const bool last = row + kGroup >= end;
+  return (last ? address(begin, column + count) : address(row + kGroup, column)) - address(row, column + count);
+}
+
 // What left the range of float32 on the way, in double.
 double dot_in_double(const ClipScoresArgs& args, int64_t run, int64_t row, int64_t m) {
   double x[kStripe], o[kStripe], sum = 0.0;
@@ -65,13 +75,15 @@ void score_rows(const ClipScoresArgs& args, int64_t run, int64_t begin, int64_t 
         const int64_t here = std::min(kGroup, rows - r);
         for (int64_t k = 0; k < here; ++k) numbers[k] = begin + r + k;
         double* squares = first == 0 ? lanes.data() + r * kSquareLanes : nullptr;
+        const int64_t next = to_next_rows(args.grads, run, begin, end, begin + r, c, count);
         for (int64_t t = 0; t < count; t += kTile) {
           for_stripes<kTile>(args.grads, run, numbers, here, c + t, std::min(kTile, count - t), buffer.data(),
                              [&](const ClipLoops& loops, const void* const* rows_here, int64_t, int64_t columns) {
                                if (args.num_observed == 0) return loops.squares(rows_here, here, columns, squares);
-                               dots_loop<Real>(loops)(rows_here, here, columns, observed.data() + t, stretch,
-                                                      last - first, dots.data() + r * args.num_observed + first,
-                                                      args.num_observed, squares);
+                               dots_loop<Real>(loops)(rows_here, here, columns, t + columns < count ? 0 : next,
+                                                      observed.data() + t, stretch, last - first,
+                                                      dots.data() + r * args.num_observed + first, args.num_observed,
+                                                      squares);
                              });
         }
       }

@@ -28,19 +28,25 @@ inline void for_observations(int64_t num_observed, const Body& body) {
   for (; m < num_observed; ++m) body(Some<1>{}, m);
 }
 
-// What lies a little in front of R rows that are read side by side, a step of kSquareLanes columns at a time.
+// `count` columns of rows that are read side by side; what is read afterwards begins `next` bytes past their end.
+struct Stretch {
+  int64_t count, next;
+};
+
+// What R rows that are read side by side need kNextBytes later goes into the second-level cache: nearer than this, or
+// into the first, Zen 4 takes a fifth longer; further away, it is no faster.
+constexpr int64_t kNextBytes = 4096;
 template <class T, int R>
-inline void ask_in_front(const T* const* rows, int64_t i) {
+inline void ask_for_next(const T* const* rows, int64_t i, Stretch stretch) {
   constexpr int64_t kBytes = kSquareLanes * static_cast<int64_t>(sizeof(T));
-  for (int r = 0; r < R; ++r) {
-    foresee_page(rows[r] + i, kBytes);
-    ask_for<3>(reinterpret_cast<const char*>(rows[r] + i) + kInFrontBytes, kBytes);
-  }
+  constexpr int64_t kColumns = kNextBytes / static_cast<int64_t>(sizeof(T));
+  const int64_t further = kNextBytes + (i + kColumns < stretch.count ? 0 : stretch.next);
+  for (int r = 0; r < R; ++r) ask_for<2>(reinterpret_cast<const char*>(rows[r] + i) + further, kBytes);
 }
 
 // Inner products, and with Squares also the squares: one pass, so that arithmetic goes on while memory answers.
 template <class T, int R, int M, bool Squares>
-inline void dots_of(const void* const* data, int64_t count, const double* observed, int64_t observed_stride,
+inline void dots_of(const void* const* data, Stretch stretch, const double* observed, int64_t observed_stride,
                     double* dots, int64_t dots_stride, double* lanes) {
   constexpr int V = kSquareLanes / W, D = kDotLanes / W;
   const T* rows[R];
@@ -50,8 +56,8 @@ inline void dots_of(const void* const* data, int64_t count, const double* observ
 #pragma GCC unroll 64
   for (int k = 0; k < (Squares ? R * V : 0); ++k) sum[k / V][k % V] = doubles_at(lanes + k * W);
   int64_t i = 0;
-  for (; i + kSquareLanes <= count; i += kSquareLanes) {
-    ask_in_front<T, R>(rows, i);
+  for (; i + kSquareLanes <= stretch.count; i += kSquareLanes) {
+    ask_for_next<T, R>(rows, i, stretch);
     for (int v = 0; v < V; ++v) {
       Doubles x[R];
       for (int r = 0; r < R; ++r) {
@@ -71,10 +77,10 @@ inline void dots_of(const void* const* data, int64_t count, const double* observ
 #pragma GCC unroll 64
   for (int k = 0; k < R * M * D; ++k) store(folded + k * W, acc[k / (M * D)][k / D % M][k % D]);
   for (int r = 0; r < R; ++r) {
-    if constexpr (Squares) add_last_squares(rows[r] + i, count - i, lanes + r * kSquareLanes);
+    if constexpr (Squares) add_last_squares(rows[r] + i, stretch.count - i, lanes + r * kSquareLanes);
     for (int m = 0; m < M; ++m) {
       double* lane = folded + (r * M + m) * kDotLanes;
-      for (int64_t j = i; j < count; ++j) {
+      for (int64_t j = i; j < stretch.count; ++j) {
         double& at = lane[(j - i) % kDotLanes];
         at = madd(widen(rows[r][j]), observed[m * observed_stride + j], at);
       }
@@ -85,21 +91,21 @@ inline void dots_of(const void* const* data, int64_t count, const double* observ
 
 // Squares: unless lanes is null.
 template <class T, int R, int M>
-inline void some_dots(const void* const* rows, int64_t count, const double* observed, int64_t observed_stride,
+inline void some_dots(const void* const* rows, Stretch stretch, const double* observed, int64_t observed_stride,
                       double* dots, int64_t dots_stride, double* lanes) {
   if constexpr (!kNarrow<T>) {
     if (lanes != nullptr) {
-      return dots_of<T, R, M, true>(rows, count, observed, observed_stride, dots, dots_stride, lanes);
+      return dots_of<T, R, M, true>(rows, stretch, observed, observed_stride, dots, dots_stride, lanes);
     }
   }
-  dots_of<T, R, M, false>(rows, count, observed, observed_stride, dots, dots_stride, nullptr);
+  dots_of<T, R, M, false>(rows, stretch, observed, observed_stride, dots, dots_stride, nullptr);
 }
 
 template <class T, int R>
-inline void dots_of_rows(const void* const* rows, int64_t count, const double* observed, int64_t observed_stride,
+inline void dots_of_rows(const void* const* rows, Stretch stretch, const double* observed, int64_t observed_stride,
                          int64_t num_observed, double* dots, int64_t dots_stride, double* lanes) {
   for_observations(num_observed, [&](auto some, int64_t m) {
-    some_dots<T, R, decltype(some)::kCount>(rows, count, observed + m * observed_stride, observed_stride, dots + m,
+    some_dots<T, R, decltype(some)::kCount>(rows, stretch, observed + m * observed_stride, observed_stride, dots + m,
                                             dots_stride, m == 0 ? lanes : nullptr);
   });
 }
@@ -113,18 +119,18 @@ inline void narrow_squares_first(const void* const* rows, int64_t num_rows, int6
 }
 
 template <class T>
-void add_dots(const void* const* rows, int64_t num_rows, int64_t count, const double* observed, int64_t observed_stride,
-              int64_t num_observed, double* dots, int64_t dots_stride, double* lanes) {
+void add_dots(const void* const* rows, int64_t num_rows, int64_t count, int64_t next, const double* observed,
+              int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride, double* lanes) {
   narrow_squares_first<T>(rows, num_rows, count, &lanes);
   const auto from = [](auto* p, int64_t offset) { return p == nullptr ? nullptr : p + offset; };
   int64_t r = 0;
   for (; r + kDotRows <= num_rows; r += kDotRows) {
-    dots_of_rows<T, kDotRows>(rows + r, count, observed, observed_stride, num_observed, dots + r * dots_stride,
-                              dots_stride, from(lanes, r * kSquareLanes));
+    dots_of_rows<T, kDotRows>(rows + r, Stretch{count, next}, observed, observed_stride, num_observed,
+                              dots + r * dots_stride, dots_stride, from(lanes, r * kSquareLanes));
   }
   for (; r < num_rows; ++r) {
-    dots_of_rows<T, 1>(rows + r, count, observed, observed_stride, num_observed, dots + r * dots_stride, dots_stride,
-                       from(lanes, r * kSquareLanes));
+    dots_of_rows<T, 1>(rows + r, Stretch{count, next}, observed, observed_stride, num_observed, dots + r * dots_stride,
+                       dots_stride, from(lanes, r * kSquareLanes));
   }
 }
 
@@ -146,8 +152,8 @@ inline void add_lanes(const Floats* lanes, double* total) {
 
 // totals[(r·num_observed + m)·kDotLanes + …] += the lanes of a chain over `steps`·kSquareLanes columns, in float32.
 template <class T, int R, int M, bool Squares>
-inline void add_chain(const T* const* rows, int64_t steps, const float* observed, int64_t observed_stride,
-                      double* totals, int64_t num_observed, double* lanes) {
+inline void add_chain(const T* const* rows, int64_t steps, Stretch stretch, const float* observed,
+                      int64_t observed_stride, double* totals, int64_t num_observed, double* lanes) {
   constexpr int V = kSquareLanes / W, F = kSquareLanes / kFloats;
   const float* observations[M];
   for (int m = 0; m < M; ++m) observations[m] = observed + m * observed_stride;
@@ -157,7 +163,7 @@ inline void add_chain(const T* const* rows, int64_t steps, const float* observed
   for (int k = 0; k < (Squares ? R * V : 0); ++k) sum[k / V][k % V] = doubles_at(lanes + k * W);
   const int64_t end = steps * kSquareLanes;
   for (int64_t i = 0; i < end; i += kSquareLanes) {
-    ask_in_front<T, R>(rows, i);
+    ask_for_next<T, R>(rows, i, stretch);
     for (int r = 0; r < (Squares ? R : 0); ++r) add_square_step(rows[r] + i, sum[r]);
     for (int f = 0; f < F; ++f) {
       Floats x[R];
@@ -176,37 +182,38 @@ inline void add_chain(const T* const* rows, int64_t steps, const float* observed
 
 // A chain of each row with each of M observations; Squares: unless lanes is null.
 template <class T, int R, int M>
-inline void some_chains(const T* const* rows, int64_t steps, const float* observed, int64_t observed_stride,
-                        double* totals, int64_t num_observed, double* lanes) {
+inline void some_chains(const T* const* rows, int64_t steps, Stretch stretch, const float* observed,
+                        int64_t observed_stride, double* totals, int64_t num_observed, double* lanes) {
   if constexpr (!kNarrow<T>) {
     if (lanes != nullptr) {
-      return add_chain<T, R, M, true>(rows, steps, observed, observed_stride, totals, num_observed, lanes);
+      return add_chain<T, R, M, true>(rows, steps, stretch, observed, observed_stride, totals, num_observed, lanes);
     }
   }
-  add_chain<T, R, M, false>(rows, steps, observed, observed_stride, totals, num_observed, nullptr);
+  add_chain<T, R, M, false>(rows, steps, stretch, observed, observed_stride, totals, num_observed, nullptr);
 }
 
 template <class T, int R>
-inline void add_chains(const T* const* rows, int64_t steps, const float* observed, int64_t observed_stride,
-                       int64_t num_observed, double* totals, double* lanes) {
+inline void add_chains(const T* const* rows, int64_t steps, Stretch stretch, const float* observed,
+                       int64_t observed_stride, int64_t num_observed, double* totals, double* lanes) {
   for_observations(num_observed, [&](auto some, int64_t m) {
-    some_chains<T, R, decltype(some)::kCount>(rows, steps, observed + m * observed_stride, observed_stride,
+    some_chains<T, R, decltype(some)::kCount>(rows, steps, stretch, observed + m * observed_stride, observed_stride,
                                               totals + m * kDotLanes, num_observed, m == 0 ? lanes : nullptr);
   });
 }
 
 template <class T, int R>
-inline void float_dots_of(const void* const* data, int64_t count, const float* observed, int64_t observed_stride,
+inline void float_dots_of(const void* const* data, Stretch stretch, const float* observed, int64_t observed_stride,
                           int64_t num_observed, double* dots, int64_t dots_stride, double* lanes) {
   constexpr int64_t kColumns = kChain * kSquareLanes;
   const T* rows[R];
   for (int r = 0; r < R; ++r) rows[r] = static_cast<const T*>(data[r]);
   LEAKCORE_ALIGNED double totals[R * kMostObserved * kDotLanes];
   memset(totals, 0, sizeof(double) * static_cast<size_t>(R * num_observed * kDotLanes));
-  const int64_t whole = count / kSquareLanes * kSquareLanes;
+  const int64_t count = stretch.count, whole = count / kSquareLanes * kSquareLanes;
   for (int64_t i = 0; i < whole; i += kColumns) {
     const int64_t steps = (whole - i < kColumns ? whole - i : kColumns) / kSquareLanes;
-    add_chains<T, R>(rows, steps, observed + i, observed_stride, num_observed, totals, lanes);
+    add_chains<T, R>(rows, steps, {count - i, stretch.next}, observed + i, observed_stride, num_observed, totals,
+                     lanes);
     for (int r = 0; r < R; ++r) rows[r] += steps * kSquareLanes;
   }
   if (whole < count) {  // the last columns and zeros
@@ -220,7 +227,7 @@ inline void float_dots_of(const void* const* data, int64_t count, const float* o
       memcpy(observed_tails[m], observed + m * observed_stride + whole,
              sizeof(float) * static_cast<size_t>(count - whole));
     }
-    add_chains<T, R>(rows, 1, observed_tails[0], kSquareLanes, num_observed, totals, lanes);
+    add_chains<T, R>(rows, 1, {kSquareLanes, 0}, observed_tails[0], kSquareLanes, num_observed, totals, lanes);
   }
   for (int r = 0; r < R; ++r) {
     for (int64_t m = 0; m < num_observed; ++m) {
@@ -230,18 +237,18 @@ inline void float_dots_of(const void* const* data, int64_t count, const float* o
 }
 
 template <class T>
-void add_float_dots(const void* const* rows, int64_t num_rows, int64_t count, const float* observed,
+void add_float_dots(const void* const* rows, int64_t num_rows, int64_t count, int64_t next, const float* observed,
                     int64_t observed_stride, int64_t num_observed, double* dots, int64_t dots_stride, double* lanes) {
   narrow_squares_first<T>(rows, num_rows, count, &lanes);
   const auto from = [](auto* p, int64_t offset) { return p == nullptr ? nullptr : p + offset; };
   int64_t r = 0;
   for (; r + kDotRows <= num_rows; r += kDotRows) {
-    float_dots_of<T, kDotRows>(rows + r, count, observed, observed_stride, num_observed, dots + r * dots_stride,
-                               dots_stride, from(lanes, r * kSquareLanes));
+    float_dots_of<T, kDotRows>(rows + r, Stretch{count, next}, observed, observed_stride, num_observed,
+                               dots + r * dots_stride, dots_stride, from(lanes, r * kSquareLanes));
   }
   for (; r < num_rows; ++r) {
-    float_dots_of<T, 1>(rows + r, count, observed, observed_stride, num_observed, dots + r * dots_stride, dots_stride,
-                        from(lanes, r * kSquareLanes));
+    float_dots_of<T, 1>(rows + r, Stretch{count, next}, observed, observed_stride, num_observed, dots + r * dots_stride,
+                        dots_stride, from(lanes, r * kSquareLanes));
   }
 }
 
