@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from leakcore.dpsgd.ensemble.randomness import Streams as Streams
     from leakcore.dpsgd.ensemble.result import EnsembleRun as EnsembleRun
     from leakcore.dpsgd.ensemble.rows import Rows as Rows
+    from leakcore.dpsgd.ensemble.sampling import AllocatedBatches as AllocatedBatches
+    from leakcore.dpsgd.ensemble.sampling import FixedBatches as FixedBatches
     from leakcore.dpsgd.ensemble.sampling import PoissonBatches as PoissonBatches
     from leakcore.dpsgd.ensemble.sampling import ShuffledBatches as ShuffledBatches
     from leakcore.dpsgd.ensemble.scorer import Running as Running
@@ -31,10 +33,12 @@ if TYPE_CHECKING:
     from leakcore.dpsgd.opacus.trace.trace import Trace as Trace
 
 _NAMES = {
+    "AllocatedBatches": ".ensemble.sampling",
     "Ensemble": ".ensemble.ensemble",
     "EnsembleRun": ".ensemble.result",
     "Execution": ".ensemble.execution",
     "Fault": ".ensemble.injected_fault",
+    "FixedBatches": ".ensemble.sampling",
     "FusedDPOptimizer": ".opacus.optimizer.fused_optimizer",
     "Initialisation": ".ensemble.block.initial_parameters",
     "ModuleNetwork": ".ensemble.network",

@@ -144,10 +144,14 @@ ARRAYS = {
     "dpsgd.Network": Call(
         lambda: {"layers": (4, 2), "activation": "elu", "initialisation": "fixed", "dtype": "float64"}
     ),
-    "dpsgd.Observer": Call(lambda: {"subtract_known": True, "cosines": False, "keep_steps": True, "record": True}),
+    "dpsgd.Observer": Call(
+        lambda: {"subtract_known": True, "batches": "none", "cosines": False, "keep_steps": True, "record": True}
+    ),
     "dpsgd.PerRun": Call(lambda: {"initial": rng().random(10)}),
     "dpsgd.PoissonBatches": Call(lambda: {"sample_rate": 0.5, "expected_batch_size": 3.0}),
     "dpsgd.Rows": Call(data),
+    "dpsgd.FixedBatches": Call(lambda: {"batch_size": 3, "expected_batch_size": 3.0}),
+    "dpsgd.AllocatedBatches": Call(lambda: {"batches": 3, "expected_batch_size": 3.0}),
     "dpsgd.ShuffledBatches": Call(lambda: {"batch_size": 3, "expected_batch_size": 3.0}),
     "dpsgd.Fault": Call(lambda: {"noise": 0.5, "bias_noise": 0.5, "clip": "batch", "clip_slack": 1e-6}),
     "dpsgd.secure_normal": Call(lambda: {"count": 3}, quality),

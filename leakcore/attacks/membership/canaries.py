@@ -197,16 +197,16 @@ def play_canaries(
 
 def read_labelled(ensemble: Any, features: Any, labels: Any, *, by_coins: str) -> tuple[np.ndarray, np.ndarray]:
     """Rows and labels as arrays, for an ensemble whose batches may leave out what coins (of `by_coins`) exclude."""
-    from leakcore.dpsgd import Ensemble
+    from leakcore.dpsgd import Ensemble, PoissonBatches
 
     check.instance(Ensemble, ensemble=ensemble)
     x, y = check.plain_array(features=features), check.plain_array(labels=labels)
     if y.ndim != 1 or len(y) == 0:
         raise ValueError(f"`labels` must have shape (rows,), at least one row, got {y.shape}")
-    if ensemble.batch_size is not None:
+    if not isinstance(ensemble.sampling, PoissonBatches):
         raise ValueError(
             f"`ensemble` must have Poisson or full batches, because {by_coins} are in or out by coins, got "
-            f"batch_size={ensemble.batch_size}"
+            f"{ensemble.sampling}"
         )
     return x, y
 

@@ -15,7 +15,7 @@ from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.digest import digest
 from leakcore._base.futures import answers
-from leakcore.attacks.reconstruction import prior_aware, running_scores
+from leakcore.attacks.reconstruction import knowledge, prior_aware, running_scores
 from leakcore.attacks.reconstruction.game_result import COUNTS, FIXED_POINT, ReconstructionGame, result
 from leakcore.dpsgd import arguments
 
@@ -87,16 +87,16 @@ def reconstruction_game(
     """Play the reconstruction game of Hayes et al. 2023 (Section 3.4, Algorithms 2 and 3, Appendix G) in many runs.
 
     Each run draws `num_candidates` distinct rows of the pool, makes one of them the target, and trains with DP-SGD on
-    the known rows and the target. The attacker sees every released gradient and knows the known rows, which of them
-    were in each batch, and the candidates; it guesses the target by `prior_aware`. Scores are carried along step by
-    step, so memory depends neither on the number of runs nor on the number of steps.
+    the known rows and the target. The attacker sees every released gradient, knows the known rows and the candidates,
+    and guesses the target by `prior_aware`. He also knows which known rows are in each batch (Poisson, allocated), the
+    order of every epoch (shuffled), or neither (fixed size). Memory grows with neither runs nor steps.
 
     Args:
-        ensemble: the mechanism; its seed seeds the game. Shuffled batches are refused: they are not add/remove.
+        ensemble: mechanism and seed.
         known: D₋, an object with features (rows, inputs) and labels (rows,), such as `dpsgd.Rows` or a data set.
         pool: likewise, at least `num_candidates` rows held out from D₋, from which candidates are drawn.
         rules: number of candidates, prior, attacker; None: the defaults of `GameRules`.
-        method: as in `prior_aware`.
+        method: as in `prior_aware`; "auto" for allocated batches is "likelihood".
         runs: how many, or which, as range(first, stop). Multiples of 32 waste nothing.
         confidence: of the interval, in (0, 1 − 1e-12].
         execution: device, threads, workers and progress; a game has no checkpoint.
@@ -110,7 +110,7 @@ def reconstruction_game(
 
     Guarantees:
         Run r is a pure function of (seed, r) and the data: results over disjoint ranges `merge` to exactly one call's
-        over all of them. Adjacency: add/remove.
+        over all of them. Adjacency: add/remove; zero-out for shuffled batches, replace for fixed-size ones.
 
     Example:
         >>> import numpy as np
@@ -238,11 +238,6 @@ def _checked(ensemble: Ensemble, known: Any, pool: Any, rules: GameRules, method
         raise ValueError(f"`methods` must be a sequence of at least one method, got {methods!r}")
     named = [check.one_of("auto", *running_scores.METHODS, method=name) for name in methods]
     check.instance(Ensemble, ensemble=ensemble)
-    if ensemble.batch_size is not None:
-        raise ValueError(
-            "`ensemble` must have Poisson or full batches, because the target is there or not, got "
-            f"batch_size={ensemble.batch_size}"
-        )
     rows = {}
     for name, side in (("known", known), ("pool", pool)):
         if not hasattr(side, "features") or not hasattr(side, "labels"):
@@ -256,24 +251,14 @@ def _checked(ensemble: Ensemble, known: Any, pool: Any, rules: GameRules, method
         raise ValueError(
             f"`num_candidates` must be at most the {rows['pool'].rows} rows of the pool, got {rules.num_candidates}"
         )
-    resolved = {name: prior_aware.resolve(name, ensemble.sample_rate, rules.prior) for name in named}
+    resolved = {name: knowledge.resolve(ensemble, name, rules.prior) for name in named}
     for which in resolved.values():
-        _rule(ensemble, which)
+        knowledge.rule(ensemble, which, rows["known"].rows + 1)
         if rules.prior is not None and which != "likelihood":
             raise ValueError(
                 f"`prior` must be None with method={which!r}, which takes all candidates as equally likely"
             )
     return _Game(ensemble, rows["known"], rows["pool"], rules, resolved)
-
-
-def _rule(ensemble: Ensemble, method: str) -> running_scores.Rule:
-    return running_scores.rule(
-        method,
-        max_grad_norm=ensemble.max_grad_norm,
-        sample_rate=ensemble.sample_rate,
-        steps=ensemble.steps,
-        noise_multiplier=ensemble.noise_multiplier,
-    )
 
 
 def _played(game: _Game, first: int, count: int, how: Execution) -> Iterator[tuple[_Counts, int | None]]:
@@ -319,9 +304,12 @@ def _play(game: _Game, runs: range, how: Execution) -> _Counts:
         per_run=PerRun(extra=Rows(pool.features, pool.labels, np.take_along_axis(candidates, target[:, None], axis=1))),
         observer=Observer(
             Rows(pool.features, pool.labels, candidates),
-            scorers={which: _rule(ensemble, which) for which in set(game.methods.values())},
+            scorers={
+                which: knowledge.rule(ensemble, which, game.known.rows + 1) for which in set(game.methods.values())
+            },
             keep_steps=False,
             subtract_known=rules.subtract_known,
+            batches=knowledge.scheme(ensemble).batches,
             cosines=bool(rules.nearest_cosines),
         ),
         execution=how,

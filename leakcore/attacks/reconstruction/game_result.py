@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from leakcore._base.results import Assumptions, Result, picture
+from leakcore.attacks.reconstruction.knowledge import SCHEMES, name_of
 from leakcore.numerics import clopper_pearson
 
 if TYPE_CHECKING:
@@ -150,8 +151,10 @@ def result(
 ) -> ReconstructionGame:
     trials = sum(high - low for low, high in ranges)
     algorithm = {"sum": "Algorithm 2", "top": "Algorithm 3", "likelihood": "Appendix G"}[settings["method"]]
+    if settings["method"] == "likelihood" and name_of(settings) == "allocation":
+        algorithm += " for one batch of each epoch"
     likely = "equally likely candidates" if settings["prior"] is None else "candidates and how likely each is"
-    subtracts = "subtracts" if settings["subtract_known"] else "does not subtract"
+    scheme = SCHEMES[name_of(settings)]
     return ReconstructionGame(
         value=hits / trials,
         kind="estimate",
@@ -159,10 +162,9 @@ def result(
         interval=clopper_pearson(hits, trials, confidence=settings["confidence"]),
         method=f"prior-aware attack, {algorithm}, {trials} independent runs; Clopper–Pearson interval",
         assumptions=Assumptions(
-            adjacency="add-remove",
-            attacker=f"sees every released gradient, knows the {settings['known_rows']} other training rows and which "
-            f"of them were in each batch, {subtracts} their clipped gradients, knows {settings['num_candidates']} "
-            f"{likely}",
+            adjacency=scheme.adjacency,
+            attacker=f"sees every released gradient, knows the {settings['known_rows']} other training rows"
+            f"{scheme.told(settings['subtract_known'])}, knows {settings['num_candidates']} {likely}",
             notes=(
                 "the success rate of this attack, averaged over priors, targets and training: others may do better",
             ),

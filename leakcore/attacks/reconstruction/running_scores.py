@@ -43,6 +43,21 @@ class Likelihood:
         return _RunningLikelihood(shape, self)
 
 
+@dataclasses.dataclass(frozen=True)
+class Allocated:
+    """The likelihood where the target is in one of the `batches` of each epoch, all alike.
+
+    Σ_epochs log (1/b) Σ_t exp((2 s_{t,i} − n²_{t,i})/(2σ²C²)).
+    """
+
+    max_grad_norm: float
+    noise_multiplier: float
+    batches: int
+
+    def start(self, shape: tuple[int, ...]) -> _RunningAllocated:
+        return _RunningAllocated(shape, self)
+
+
 class _RunningSum:
     def __init__(self, shape: tuple[int, ...], max_grad_norm: float) -> None:
         self._total = np.zeros(shape)
@@ -86,12 +101,37 @@ class _RunningLikelihood:
         return self._total
 
 
-Rule = Sum | Top | Likelihood
+class _RunningAllocated:
+    def __init__(self, shape: tuple[int, ...], rule: Allocated) -> None:
+        self._total, self._epoch = np.zeros(shape), np.full(shape, -np.inf)
+        self._steps, self._batches = 0, rule.batches
+        self._variance = (rule.noise_multiplier * rule.max_grad_norm) ** 2
+
+    def add(self, dots: np.ndarray, clipped_norms: np.ndarray) -> None:
+        self._epoch = np.logaddexp(self._epoch, (dots - clipped_norms**2 / 2) / self._variance)
+        self._steps += 1
+        if self._steps == self._batches:
+            self._total = self.scores()
+            self._epoch[...], self._steps = -np.inf, 0
+
+    def scores(self) -> np.ndarray:
+        if self._steps == 0:
+            return self._total
+        left = self._batches - self._steps  # an epoch that is not over: the target may be in a batch to come
+        epoch = self._epoch if left == 0 else np.logaddexp(self._epoch, math.log(left))
+        return np.asarray(self._total + epoch - math.log(self._batches))
+
+
+Rule = Sum | Top | Likelihood | Allocated
 METHODS = ("sum", "top", "likelihood")
 
 
-def rule(method: str, *, max_grad_norm: float, sample_rate: float, steps: int, noise_multiplier: float | None) -> Rule:
-    """The rule of that name; "top" sums max{1, ⌊qT + ½⌋} values, at most T."""
+def rule(
+    method: str, *, max_grad_norm: float, sample_rate: float, steps: int, noise_multiplier: float | None,
+    batches: int | None = None,
+) -> Rule:  # fmt: skip
+    """The rule of that name; "top" sums max{1, ⌊qT + ½⌋} values, at most T. batches: of an epoch, where each row draws
+    one of them."""
     if method == "sum":
         return Sum(max_grad_norm)
     if method == "top":
@@ -100,6 +140,8 @@ def rule(method: str, *, max_grad_norm: float, sample_rate: float, steps: int, n
         raise ValueError(
             f"`noise_multiplier` must be above 0 and finite for method='likelihood', got {noise_multiplier}"
         )
+    if batches is not None:
+        return Allocated(max_grad_norm, noise_multiplier, batches)
     return Likelihood(max_grad_norm, noise_multiplier, sample_rate)
 
 

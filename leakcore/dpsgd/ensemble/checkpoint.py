@@ -21,7 +21,8 @@ from leakcore._base.files.writing import make_folder
 from leakcore._base.run_folder.sealed_file import seal, unseal
 from leakcore._base.version import __version__
 from leakcore.dpsgd.ensemble.arguments import Samples
-from leakcore.dpsgd.ensemble.block.block import ARRAYS, SLOTS, BlockOutput, Plan
+from leakcore.dpsgd.ensemble.block.batches import SLOTS
+from leakcore.dpsgd.ensemble.block.block import ARRAYS, BlockOutput, Plan
 from leakcore.dpsgd.ensemble.fingerprint import Teller
 from leakcore.dpsgd.ensemble.rows import Source
 from leakcore.dpsgd.ensemble.run_request import Request

@@ -28,7 +28,14 @@ from leakcore.dpsgd.ensemble.randomness import Streams
 from leakcore.dpsgd.ensemble.result import EnsembleRun
 from leakcore.dpsgd.ensemble.rows import RowReader, Rows
 from leakcore.dpsgd.ensemble.run_request import Request
-from leakcore.dpsgd.ensemble.sampling import PoissonBatches, ShuffledBatches, read_sampling
+from leakcore.dpsgd.ensemble.sampling import (
+    AllocatedBatches,
+    Batches,
+    FixedBatches,
+    PoissonBatches,
+    ShuffledBatches,
+    read_sampling,
+)
 from leakcore.dpsgd.ensemble.workers import Collector, Piece, train, train_elsewhere
 
 
@@ -49,8 +56,8 @@ class Ensemble:
         max_grad_norm: C, above 0; C² must be a normal number in the network's dtype.
         learning_rate: η, above 0.
         steps: T, at least 0.
-        sample_rate: q in (0, 1] of Poisson batches (1: all rows in each step), or a `PoissonBatches` or
-            `ShuffledBatches`.
+        sample_rate: q in (0, 1] of Poisson batches (1: all rows in each step), or a `PoissonBatches`,
+            `ShuffledBatches`, `FixedBatches` or `AllocatedBatches`.
         seed: 64-bit. Everything random is a pure function of (seed, run, step).
         fault: a `Fault`, to test audits.
 
@@ -81,7 +88,7 @@ class Ensemble:
     max_grad_norm: float
     learning_rate: float
     steps: int
-    sampling: PoissonBatches | ShuffledBatches
+    sampling: Batches
     seed: int
     fault: Fault | None
 
@@ -93,7 +100,7 @@ class Ensemble:
         max_grad_norm: float,
         learning_rate: float,
         steps: int,
-        sample_rate: float | PoissonBatches | ShuffledBatches = 1.0,
+        sample_rate: float | Batches = 1.0,
         seed: int,
         fault: Fault | None = None,
     ) -> None:
@@ -133,13 +140,15 @@ class Ensemble:
 
     @property
     def sample_rate(self) -> float:
-        """The rate q of Poisson batches; 1 where batches are shuffled."""
+        """The rate q of Poisson batches, 1/b of allocated ones; 1 where batches have a fixed size."""
+        if isinstance(self.sampling, AllocatedBatches):
+            return 1 / self.sampling.batches
         return self.sampling.sample_rate if isinstance(self.sampling, PoissonBatches) else 1.0
 
     @property
     def batch_size(self) -> int | None:
-        """Rows of a shuffled batch; None for Poisson batches."""
-        return self.sampling.batch_size if isinstance(self.sampling, ShuffledBatches) else None
+        """Rows of a batch of fixed size, shuffled or not; None where sizes vary."""
+        return self.sampling.batch_size if isinstance(self.sampling, ShuffledBatches | FixedBatches) else None
 
     @property
     def expected_batch_size(self) -> float | None:
@@ -190,6 +199,9 @@ class Ensemble:
             "fault": None if self.fault in (None, Fault(clip_slack=slack)) else fault,
             "seed": self.seed,
         }
+        named = {FixedBatches: "fixed", AllocatedBatches: "allocation"}
+        if type(self.sampling) in named:
+            out["sampling"] = named[type(self.sampling)]
         if isinstance(own, Network):
             return out
         for name in ("layers", "activation", "initialisation", "initialisation_scale"):
@@ -290,6 +302,8 @@ class Ensemble:
             )
         if num_rows == 0:
             raise ValueError("`features` or `per_run.extra` must hold at least one row")
+        if attacker.batches == "all" and extra is None:
+            raise ValueError("`observer.batches` must be 'common' or 'none' without extra rows, got 'all'")
         if attacker.cosines and candidates is not None and candidates.rows < 2:
             raise ValueError(f"`candidates` must have at least 2 rows with cosines, got {candidates.rows}")
         return Request(
@@ -314,8 +328,7 @@ class Ensemble:
             max_grad_norm=self.max_grad_norm,
             learning_rate=self.learning_rate,
             steps=self.steps,
-            sample_rate=self.sample_rate,
-            batch_size=self.batch_size,
+            sampling=self.sampling,
             expected_batch_size=expected,
             initialisation=self._initialisation,
             fault=self.fault or Fault(),

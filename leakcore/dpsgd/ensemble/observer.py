@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import get_args
 
 from leakcore._base import validate as check
-from leakcore.dpsgd.ensemble.block.block import Watch
+from leakcore.dpsgd.ensemble.block.block import BatchesKnown, Watch
 from leakcore.dpsgd.ensemble.rows import Rows
 from leakcore.dpsgd.ensemble.scorer import Scorer
 
@@ -24,6 +25,8 @@ class Observer:
             which of *them* are in B_t, and subtracts their clipped gradients; ḡ_t is the rest, due to the extra rows
             and the noise, and is computed without cancellation. False: ḡ_t = g_t, the weaker attacker of their Appendix
             E.
+        batches: whose batches the attacker knows. "common": the common rows'. "all": the extra rows' as well; steps
+            without any of them score 0. "none": ḡ_t is then g_t minus the common rows' average in a batch.
         scorers: attacks by name. Each sees the scores of every step; the result's `scores` hold what they end with.
         cosines: also report how similar each candidate's gradient is to the nearest other one.
         keep_steps: False drops `dots` and `clipped_norms`, so that memory does not grow with the steps.
@@ -46,6 +49,7 @@ class Observer:
 
     candidates: Rows | None = None
     subtract_known: bool = True
+    batches: BatchesKnown = "common"
     scorers: Mapping[str, Scorer] | None = None
     cosines: bool = False
     keep_steps: bool = True
@@ -56,6 +60,7 @@ class Observer:
             check.instance(Rows, candidates=self.candidates)
         for name in ("subtract_known", "cosines", "keep_steps", "record"):
             object.__setattr__(self, name, check.boolean(**{name: getattr(self, name)}))
+        check.one_of(*get_args(BatchesKnown), batches=self.batches)
         if self.candidates is None and (self.cosines or self.scorers or not (self.subtract_known or self.record)):
             raise ValueError("`candidates` must be given for cosines, scorers and subtract_known, got None")
         if self.scorers is not None:
@@ -69,6 +74,6 @@ class Observer:
     def watch(self) -> Watch:
         """The part of these options that the training loop needs."""
         return Watch(
-            subtract_known=self.subtract_known, keep_steps=self.keep_steps, cosines=self.cosines, record=self.record,
-            scorers=dict(self.scorers or {}),
+            subtract_known=self.subtract_known, batches=self.batches, keep_steps=self.keep_steps,
+            cosines=self.cosines, record=self.record, scorers=dict(self.scorers or {}),
         )  # fmt: skip

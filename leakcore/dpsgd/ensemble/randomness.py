@@ -50,6 +50,12 @@ class Streams:
         """(runs, rows) bool: which rows each run samples in this step; q is met to 2⁻³³."""
         return self._of_rows(num_runs, rows, step, first_run) < sample_rate
 
+    def allocation(self, num_runs: int, rows: int, batches: int, epoch: int, *, first_run: int) -> np.ndarray:
+        """(runs, rows) int64 in [0, batches): the batch of this epoch that each row draws; no batch is likelier than
+        another by more than a factor 1 + batches/2³²."""
+        draws = self._of_rows(num_runs, rows, epoch, first_run)
+        return np.asarray((draws * batches).astype(np.int64))
+
     def noise(self, num_runs: int, size: int, step: int, *, first_run: int) -> np.ndarray:
         """(runs, size) standard normal."""
         out: np.ndarray = kernels.standard_normal(
@@ -63,7 +69,7 @@ class Streams:
         return out
 
     def _of_rows(self, num_runs: int, rows: int, step: int, first_run: int) -> np.ndarray:
-        """(runs, rows) uniforms that decide which rows are in a batch: a run's batches are all sampled or all cut."""
+        """(runs, rows) uniforms that decide which rows are in a batch: all batches of a run are drawn in one way."""
         draws: np.ndarray = kernels.uniform(
             (num_runs, rows), seed=self.seed, purpose=kernels.Stream.BATCH, step=step, first_row=first_run
         )

@@ -11,7 +11,7 @@ import torch
 from leakcore._base import validate as check
 from leakcore.dpsgd.ensemble import arguments
 from leakcore.dpsgd.ensemble.arguments import Samples
-from leakcore.dpsgd.ensemble.block.block import SLOTS
+from leakcore.dpsgd.ensemble.block.batches import SLOTS
 from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
 
 

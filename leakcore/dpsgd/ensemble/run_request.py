@@ -10,7 +10,8 @@ import torch
 
 from leakcore._base import validate as check
 from leakcore.dpsgd.ensemble.arguments import Samples
-from leakcore.dpsgd.ensemble.block.block import SLOTS, BlockInput, Watch
+from leakcore.dpsgd.ensemble.block.batches import SLOTS
+from leakcore.dpsgd.ensemble.block.block import BlockInput, Watch
 from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
 from leakcore.dpsgd.ensemble.rows import Source, placed
 

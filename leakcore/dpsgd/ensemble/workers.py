@@ -16,9 +16,10 @@ import torch
 from leakcore._base.futures import Finished, answers
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block import native_sums
-from leakcore.dpsgd.ensemble.block.block import ARRAYS, SLOTS, BlockOutput, Plan, Trainer
+from leakcore.dpsgd.ensemble.block.batches import SLOTS
+from leakcore.dpsgd.ensemble.block.block import ARRAYS, BlockOutput, Plan, Trainer
 from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
-from leakcore.dpsgd.ensemble.block.poisson_gather import CHUNK, block_rows, fixed_rows
+from leakcore.dpsgd.ensemble.block.poisson_gather import CHUNK, gathered_rows
 from leakcore.dpsgd.ensemble.run_request import Request, ranges
 from leakcore.kernels import EnsembleRows
 
@@ -153,10 +154,7 @@ def _rows(block: BlockOutput, which: slice) -> BlockOutput:
 
 def _gathered(plan: Plan, request: Request) -> bool:
     """Whether batches are copied out of the common rows: they then need not be cut."""
-    rows = request.common.rows
-    if plan.batch_size is not None:
-        return fixed_rows(rows, min(plan.batch_size, rows), plan.batch_size / request.num_rows) is not None
-    return block_rows(rows, plan.sample_rate) is not None
+    return gathered_rows(request.common.rows, plan.sampling, request.num_rows) is not None
 
 
 def _chunks(

@@ -244,8 +244,3 @@ def test_errors(change, error, message) -> None:
     known, pool = (dpsgd.Rows(good.pop(f"{n}_features"), good.pop(f"{n}_labels")) for n in ("known", "pool"))
     with pytest.raises(error, match=message):
         flat.game(attacks.reconstruction_game, ensemble, known, pool, **good)
-
-
-def test_shuffled_batches_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"`ensemble` must have Poisson or full batches,.*, got batch_size=20"):
-        _play(1.0, known=60, runs=1, steps=3, batch_size=20)

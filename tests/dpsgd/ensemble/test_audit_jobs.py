@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from leakcore import dpsgd
-from leakcore.dpsgd.ensemble.block.block import Shuffled
+from leakcore.dpsgd.ensemble.block.batches import Shuffled
 from leakcore.dpsgd.ensemble.randomness import Streams
 from tests.dpsgd.ensemble import flat_arguments as flat
 

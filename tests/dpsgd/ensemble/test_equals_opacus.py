@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from leakcore import dpsgd, models
-from leakcore.dpsgd.ensemble.block.block import Shuffled
+from leakcore.dpsgd.ensemble.block.batches import Shuffled
 from leakcore.dpsgd.ensemble.randomness import Streams
 
 pytest.importorskip("opacus")

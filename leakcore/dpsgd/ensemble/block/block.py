@@ -6,27 +6,27 @@ import dataclasses
 import math
 import threading
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import numpy as np
 import torch
 
 from leakcore.dpsgd.ensemble.block.activations import ACTIVATIONS
+from leakcore.dpsgd.ensemble.block.batches import SLOTS, drawn
 from leakcore.dpsgd.ensemble.block.forward_backward import Pass, RowGroup
 from leakcore.dpsgd.ensemble.block.initial_parameters import Initialisation
 from leakcore.dpsgd.ensemble.block.module_block import FlatLayout, ModulePass
 from leakcore.dpsgd.ensemble.block.native_sums import NativeSums
 from leakcore.dpsgd.ensemble.block.parameter_layout import ParameterLayout
-from leakcore.dpsgd.ensemble.block.poisson_gather import Gather, block_rows, fixed_rows
+from leakcore.dpsgd.ensemble.block.poisson_gather import Gather, gathered_rows
 from leakcore.dpsgd.ensemble.injected_fault import Fault
 from leakcore.dpsgd.ensemble.randomness import Streams
+from leakcore.dpsgd.ensemble.sampling import Batches, share
 from leakcore.dpsgd.ensemble.scorer import Running, Scorer
 from leakcore.kernels import EnsembleRows
 
-SLOTS = 32
-"""Runs per block. With 1,000 rows and ten units a buffer is 1.3 MB, which the third-level cache holds. On two threads
-16 slots measured 25% slower (the interpreter's lock changes hands twice as often), 64 slots 4% faster for twice the
-padding."""
-
+BatchesKnown = Literal["common", "all", "none"]
+"""Whose batches an attacker knows: the common rows', the extra rows' as well, or nobody's."""
 Matrices = list[torch.Tensor]
 """One (slots, out, in + 1) matrix per layer."""
 
@@ -45,8 +45,7 @@ class Plan:
     max_grad_norm: float
     learning_rate: float
     steps: int
-    sample_rate: float
-    batch_size: int | None
+    sampling: Batches
     expected_batch_size: float
     initialisation: Initialisation
     fault: Fault
@@ -54,10 +53,6 @@ class Plan:
     streams: Streams
     module: torch.nn.Module | None = None
     input_shape: tuple[int, ...] = ()
-
-    @property
-    def full_batch(self) -> bool:
-        return self.sample_rate == 1 and self.batch_size is None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +79,7 @@ class Watch:
     """
 
     subtract_known: bool
+    batches: BatchesKnown
     keep_steps: bool
     cosines: bool
     record: bool
@@ -142,7 +138,8 @@ class Trainer:
         self._num_rows = self._num_common + extra
         self._probes = probes
         self._gathers = [_gather(chunk, plan, self._num_rows) for chunk in common]
-        self._shuffled = Shuffled(plan.streams, self._num_rows, plan.batch_size) if plan.batch_size else None
+        self._share = share(plan.sampling, self._num_rows)
+        self._drawn = drawn(plan.sampling, plan.streams, self._num_rows)
         shapes = {c.count if g is None else g.rows for c, g in zip(common, self._gathers, strict=True)}
         self._passes = {rows: self._new_pass(rows) for rows in shapes}
 
@@ -161,6 +158,10 @@ class Trainer:
         """All steps of the block's runs; raises `Cancelled` between steps once `stop` is set."""
         plan, layout = self._plan, self._layout
         weights, known, private = (layout.empty(SLOTS, self._dtype, self._device) for _ in range(3))
+        watch = self._watch
+        own, averaged = watch.batches == "all", None
+        if watch.subtract_known and watch.batches == "none" and block.candidates is not None:
+            averaged = layout.empty(SLOTS, self._dtype, self._device)
         layout.write(self._there(self._initial(block)), weights)
         if self._native is not None:
             self._native.begin(block.extra)
@@ -172,15 +173,19 @@ class Trainer:
         for step in range(plan.steps):
             if stop.is_set():
                 raise Cancelled
-            self._gradients(block, weights, step, known, private)
+            taken = self._batch(block, step)
+            self._gradients(block, weights, taken, step, known, private)
             released = [k.add_(p) for k, p in zip(known, private, strict=True)]
             observed = private if self._watch.subtract_known else released
+            if averaged is not None:
+                observed = self._without_average(block, weights, released, averaged)
             if out.thetas is not None:
                 assert out.observed is not None
                 out.thetas[:, step] = _here(layout.read(weights))
                 out.observed[:, step] = _here(layout.read(observed))
             if block.candidates is not None:
-                self._score(block.candidates, weights, observed, step, out, running)
+                scored = None if taken is None or not own else np.asarray(taken[:, self._num_common :].any(axis=1))
+                self._score(block.candidates, weights, observed, step, scored, out, running)
             for w, g in zip(weights, released, strict=True):
                 w.add_(g, alpha=-plan.learning_rate / plan.expected_batch_size)
         out.parameters = _here(layout.read(weights))
@@ -200,11 +205,11 @@ class Trainer:
         return how.around(plan.streams, layout, base, first_run=first).astype(plan.dtype)
 
     def _gradients(
-        self, block: BlockInput, weights: Matrices, step: int, known: Matrices, private: Matrices
+        self, block: BlockInput, weights: Matrices, taken: np.ndarray | None, step: int, known: Matrices,
+        private: Matrices,
     ) -> None:  # fmt: skip
         """known = Σ over the common rows of the batch; private = Σ over the extra rows of the batch + noise."""
         plan = self._plan
-        taken = self._batch(block, step)
         if self._native is not None:
             self._native.add(weights, taken, known, private)
         else:
@@ -238,6 +243,20 @@ class Trainer:
             for p in private:
                 p.zero_()
 
+    def _without_average(
+        self, block: BlockInput, weights: Matrices, released: Matrices, out: Matrices
+    ) -> Matrices:  # fmt: skip
+        """out = released − what a batch holds of the common rows on average."""
+        scratch = self._layout.empty(SLOTS, self._dtype, self._device)
+        if self._native is not None:
+            self._native.add(weights, None, out, scratch)
+        else:
+            for i, rows in enumerate(self._common):
+                work = self._pass_of(rows.count, block)
+                work.run(rows, weights)
+                work.add_clipped_sum(rows, out, mask=None, fresh=i == 0)
+        return [r.add(o, alpha=-self._share) for r, o in zip(released, out, strict=True)]
+
     def _clip_whole(self, known: Matrices, private: Matrices) -> None:
         """The fault `clip="batch"`: the mean over the expected batch is clipped to C, and no single sample is."""
         squares = torch.stack([(k + p).square().sum((1, 2)) for k, p in zip(known, private, strict=True)]).sum(0)
@@ -253,13 +272,17 @@ class Trainer:
             return None
         logits = []
         for rows in chunks:
-            if rows.count not in self._passes:
-                self._passes[rows.count] = self._new_pass(rows.count)
-            work = self._passes[rows.count]
-            if isinstance(work, ModulePass):
-                work.used = block.used
+            work = self._pass_of(rows.count, block)
             logits.append(_here(work.logits(rows, weights).transpose(1, 2)).copy())
         return np.concatenate(logits, axis=1)
+
+    def _pass_of(self, rows: int, block: BlockInput) -> Pass | ModulePass:
+        if rows not in self._passes:
+            self._passes[rows] = self._new_pass(rows)
+        work = self._passes[rows]
+        if isinstance(work, ModulePass):
+            work.used = block.used
+        return work
 
     def _batch_rows(self, taken: np.ndarray | None) -> Iterator[tuple[RowGroup, torch.Tensor | None]]:
         """The common rows, or the ones that `taken` (slots, rows) selects, with their weights in the sum."""
@@ -281,14 +304,9 @@ class Trainer:
         return torch.from_numpy(array).to(self._device)
 
     def _batch(self, block: BlockInput, step: int) -> np.ndarray | None:
-        plan = self._plan
         if block.batches is not None:
             return block.batches[:, step]
-        if self._shuffled is not None:
-            return self._shuffled.batch(step, block.first_run)
-        if plan.full_batch:
-            return None
-        return plan.streams.batch(SLOTS, self._num_rows, plan.sample_rate, step, first_run=block.first_run)
+        return None if self._drawn is None else self._drawn.batch(step, block.first_run)
 
     def _outputs(self) -> BlockOutput:
         plan, watch = self._plan, self._watch
@@ -306,8 +324,8 @@ class Trainer:
         return out
 
     def _score(
-        self, rows: RowGroup, weights: Matrices, observed: Matrices, step: int, out: BlockOutput,
-        running: Mapping[str, Running],
+        self, rows: RowGroup, weights: Matrices, observed: Matrices, step: int,
+        scored: np.ndarray | None, out: BlockOutput, running: Mapping[str, Running],
     ) -> None:  # fmt: skip
         assert self._candidates is not None
         assert out.clipped is not None
@@ -317,6 +335,8 @@ class Trainer:
         # A norm n becomes nC/(n + slack), which grows with n, where n + slack > C; at the border both are C − slack.
         least = max(self._plan.max_grad_norm - self._plan.fault.clip_slack, 0.0)
         out.clipped += ((norms >= norms.dtype.type(least)) & (norms > 0)).sum(axis=1)
+        if scored is not None:
+            dots, norms = dots * scored[:, None], norms * scored[:, None]
         if out.dots is not None and out.clipped_norms is not None:
             out.dots[:, step] = dots
             out.clipped_norms[:, step] = norms
@@ -331,29 +351,6 @@ def _here(tensor: torch.Tensor) -> np.ndarray:
     return out
 
 
-class Shuffled:
-    """Batches of `size` rows, cut from an order of all rows per run and epoch; the remainder sits the epoch out."""
-
-    def __init__(self, streams: Streams, rows: int, size: int) -> None:
-        self._streams, self._rows, self._size = streams, rows, size
-        self._per_epoch = rows // size
-        self._order: np.ndarray | None = None
-        self._of = (-1, -1)
-
-    def batch(self, step: int, first_run: int) -> np.ndarray:
-        """(slots, rows) bool: which rows each run takes in this step."""
-        epoch, number = divmod(step, self._per_epoch)
-        if self._order is None or self._of != (epoch, first_run):
-            self._order = self._streams.order(SLOTS, self._rows, epoch, first_run=first_run)
-            self._of = (epoch, first_run)
-        taken = np.zeros((SLOTS, self._rows), bool)
-        np.put_along_axis(taken, self._order[:, number * self._size : (number + 1) * self._size], True, axis=1)
-        return taken
-
-
 def _gather(chunk: RowGroup, plan: Plan, num_rows: int) -> Gather | None:
-    if plan.batch_size is None:
-        rows = block_rows(chunk.count, plan.sample_rate)
-    else:
-        rows = fixed_rows(chunk.count, min(plan.batch_size, chunk.count), plan.batch_size / num_rows)
+    rows = gathered_rows(chunk.count, plan.sampling, num_rows)
     return None if rows is None else Gather(chunk, SLOTS, rows)

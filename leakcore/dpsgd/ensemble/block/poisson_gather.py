@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
+from leakcore.dpsgd.ensemble.sampling import Batches, FixedBatches, ShuffledBatches, share
 
 CHUNK = 1024
 """Most rows in one product. Longer data are summed chunk by chunk, in order, so that buffers stay near the cache."""
@@ -36,6 +37,13 @@ def block_rows(num_rows: int, sample_rate: float) -> int | None:
 def fixed_rows(num_rows: int, taken: int, share: float) -> int | None:
     """The same for batches of a fixed size, with at most `taken` of these rows each; `share` is batch / all rows."""
     return _in_pieces(taken) if share < 1 and taken < _WORTH * num_rows else None
+
+
+def gathered_rows(num_rows: int, batches: Batches, all_rows: int) -> int | None:
+    """Rows per padded block of these rows, which are some of `all_rows`; None: not worth gathering."""
+    if isinstance(batches, ShuffledBatches | FixedBatches):
+        return fixed_rows(num_rows, min(batches.batch_size, num_rows), share(batches, all_rows))
+    return block_rows(num_rows, share(batches, all_rows))
 
 
 def _in_pieces(rows: int) -> int:
