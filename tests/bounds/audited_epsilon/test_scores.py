@@ -7,33 +7,12 @@ import pytest
 from scipy import stats
 
 from leakcore import bounds, numerics
-from leakcore.numerics.limits.order_band import _coverage
 
 WAYS = ("split", "simultaneous")
 
 
 def _threshold(select: str, seed: int = 0) -> bounds.Threshold:
     return bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold()
-
-
-@pytest.mark.parametrize(("n", "confidence"), [(1, 0.9), (2, 0.5), (7, 0.9), (60, 0.8)])
-def test_the_band_covers_as_often_as_it_says(n: int, confidence: float) -> None:
-    limits = numerics.simultaneous_lower_limits(n, confidence=confidence)
-    assert limits.shape == (n + 1,)
-    assert limits[0] == 0
-    assert (np.diff(limits) > 0).all()
-    # 40,000 draws of n ordered uniforms against the exact coverage; p-value 1e-4, two-sided.
-    rng = np.random.default_rng(n)
-    valid = int((np.sort(rng.random((40_000, n)), axis=1) >= limits[1:]).all(axis=1).sum())
-    low, high = stats.binom.ppf([5e-5, 1 - 5e-5], 40_000, _coverage(limits))
-    assert low <= valid <= high
-    assert confidence <= _coverage(limits) < confidence + 2e-3
-
-
-def test_the_bands_coverage_for_two_draws_in_closed_form() -> None:
-    # P(U_(1) ≥ a, U_(2) ≥ b) for a ≤ b: all pairs above a, less those with both in [a, b).
-    a, b = 0.1, 0.35
-    assert _coverage(np.array([0.0, a, b])) == pytest.approx((1 - a) ** 2 - (b - a) ** 2, rel=1e-12)
 
 
 def _null(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
