@@ -43,6 +43,8 @@ def collect(folder: Path, pictured: set[str]) -> dict[str, dict[str, Any]]:
         results[result["name"]] = {key: str(result[key]) for key in ("scale", "seed", "agreement", "conclusion")}
         rows = [[row["what"], row["paper"], ours(row)] for row in result["stated"]]
         results[result["name"]]["stated"] = [row for row in rows if row[2]]
+        if result.get("tables"):
+            results[result["name"]]["tables"] = result["tables"]
         picture = path.with_suffix(".png")
         if result["name"] in pictured and picture.exists():
             shrink(picture, HERE / "img" / picture.name)
@@ -88,6 +90,13 @@ def table(rows: list[list[str]]) -> list[str]:
     return ["", folded, head, "</thead><tbody>", *cells, "</tbody></table></details>"]
 
 
+def printed(cells: dict[str, Any]) -> list[str]:
+    """A result's own table, in Markdown."""
+    lines = [[cell.replace("|", "\\|") for cell in row] for row in (cells["head"], *cells["rows"])]
+    head, *rows = (f"| {' | '.join(line)} |" for line in lines)
+    return ["", f"*{cells['title']}*", "", head, "|---" * len(cells["head"]) + "|", *rows]
+
+
 def entry(name: str, results: dict[str, dict[str, Any]]) -> str:
     """What a page says of one figure."""
     experiment = experiments.find(name)
@@ -99,6 +108,8 @@ def entry(name: str, results: dict[str, dict[str, Any]]) -> str:
     else:
         verdict, said = VERDICT[result["agreement"]], result["conclusion"]
         lines.append(f"**{verdict}** {said} *({result['scale']} scale, seed {result['seed']})*")
+        for cells in result.get("tables", ()):
+            lines += printed(cells)
         lines += table(result["stated"]) if result.get("stated") else []
     return "\n".join(lines)
 
@@ -120,8 +131,9 @@ def main(folders: list[str]) -> None:
         results.update(collect(Path(folder), pictured))
     order = {name: results[name] for name in experiments.names() if name in results}
     text = json.dumps(order, indent=1, ensure_ascii=False) + "\n"
-    cell = r'("(?:[^"\\]|\\.)*")'
-    text = re.sub(rf"\[\s+{cell},\s+{cell},\s+{cell}\s+\]", r"[\1, \2, \3]", text)  # a row a line
+    cell = r'"(?:[^"\\]|\\.)*"'
+    row = re.compile(rf"\[\s+({cell}(?:,\n\s+{cell})*)\s+\]")
+    text = row.sub(lambda match: "[" + re.sub(r",\n\s+", ", ", match[1]) + "]", text)  # a row a line
     RESULTS.write_text(text, encoding="utf-8")
     for path, page in pages.items():
         path.write_text(rewritten(page, order), encoding="utf-8")

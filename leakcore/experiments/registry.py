@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from leakcore.experiments.context import Context
 from leakcore.experiments.findings import Findings
-from leakcore.experiments.lists import auditing, labels, leakage, lecture, reconstruction
+from leakcore.experiments.lists import auditing, labels, leakage, lecture, mechanisms, reconstruction
 from leakcore.experiments.lists.durations import at_quick_scale
 from leakcore.experiments.result import ExperimentResult
 
@@ -84,6 +84,7 @@ class Experiment:
             stated=tuple(findings.stated),
             panels=tuple(findings.panels),
             pictures=tuple(findings.pictures),
+            tables=tuple(findings.tables),
             data=tuple(dict.fromkeys(data)),
             settings=dict(settings or {}),
             notes=findings.notes,
@@ -119,6 +120,10 @@ EXPERIMENTS = (
     | {
         f"lecture-{short}": Experiment(f"lecture-{short}", title, statement, needs, f"lecture.{short}")
         for short, title, needs, statement in lecture.FIGURES
+    }
+    | {
+        f"mechanisms-{short}": Experiment(f"mechanisms-{short}", title, statement, (), f"mechanisms.{short}")
+        for short, title, statement in mechanisms.FIGURES
     }
 )
 

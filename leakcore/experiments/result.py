@@ -126,6 +126,29 @@ class Stated(Record):
         return text.shown(self.ours, self.interval, self.kind, self.confidence)
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Table(Record):
+    """Rows of cells as they are printed.
+
+    Attributes:
+        title: above the table.
+        head: names of the columns.
+        rows: each as long as `head`.
+
+    Raises:
+        ValueError: for a row of another length.
+    """
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.head):
+                raise ValueError(f"`rows` must have {len(self.head)} cells each, got {row!r}")
+
+
 def ours(result: Result) -> dict[str, Any]:
     """The fields of `Stated` that one number fills; its interval only if it has a confidence."""
     ends = None if result.interval is None or result.confidence is None else tuple(map(float, result.interval))
@@ -149,6 +172,7 @@ class ExperimentResult(Record):
         agreement: whether our numbers show what the paper says: "yes", "partly", "no", or "" if that was not judged.
         panels: axes to draw.
         pictures: rows of pictures to draw.
+        tables: rows of cells to print.
         data: the data that were used, in words.
         settings: everything that defines the run.
         notes: what a reader must know before quoting a number.
@@ -179,6 +203,7 @@ class ExperimentResult(Record):
     agreement: str = ""
     panels: tuple[Panel, ...] = ()
     pictures: tuple[Pictures, ...] = ()
+    tables: tuple[Table, ...] = ()
     data: tuple[str, ...] = ()
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -208,8 +233,9 @@ class ExperimentResult(Record):
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
 
     def to_text(self) -> str:
-        """Title, conclusion, the paper's numbers compared with ours, data and notes, for a terminal."""
+        """Title, conclusion, the paper's numbers compared with ours, data, notes and tables, for a terminal."""
         stated = [(s.what, s.paper, s.shown(), s.comment) for s in self.stated]
         remarks = [("data", line) for line in self.data] + [("note", line) for line in self.notes]
         head = f"{self.name}  {self.title}  (scale {self.scale}, seed {self.seed})"
-        return text.render(head, self.caption, self.statement, stated, remarks)
+        said = text.render(head, self.caption, self.statement, stated, remarks)
+        return "\n\n".join([said, *(text.table(t.title, [t.head, *t.rows]) for t in self.tables)])

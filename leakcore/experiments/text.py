@@ -21,11 +21,9 @@ def render(
     """Head, conclusion, what the paper says, a table of (what, paper, ours, comment), remarks with their labels."""
     lines = [head, "", *_folded("conclusion", conclusion), "", *_folded("the paper says", statement), ""]
     if stated:
-        rows = [("stated", "paper", "ours"), *(row[:3] for row in stated)]
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        table = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-        lines += [table[0], "  ".join("─" * w for w in widths)]
-        for line, (*_, comment) in zip(table[1:], stated, strict=True):
+        top, rule, *rows = _aligned([("stated", "paper", "ours"), *(row[:3] for row in stated)])
+        lines += [top, rule]
+        for line, (*_, comment) in zip(rows, stated, strict=True):
             lines.append(line)
             if comment:
                 lines += textwrap.wrap(comment, _WIDTH, initial_indent="    ", subsequent_indent="    ")
@@ -33,6 +31,18 @@ def render(
     for label, text in remarks:
         lines += _folded(label, text)
     return "\n".join(lines)
+
+
+def table(title: str, rows: Sequence[Sequence[str]]) -> str:
+    """A table under its title; the first row is its head."""
+    return "\n".join([title, "", *_aligned(rows)])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows in columns, with a rule under the first."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    top, *rest = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return [top, "  ".join("─" * w for w in widths), *rest]
 
 
 def number(value: float, kind: str = "") -> str:

@@ -21,7 +21,7 @@ from leakcore.experiments.reconstruction.setting import data, games, notes
 from leakcore.experiments.result import ExperimentResult, Panel, Series
 
 BOUNDS_ONLY = ("reconstruction-table2", "reconstruction-fig11", "reconstruction-fig15", "reconstruction-spread")
-WITHOUT_DATA = (*BOUNDS_ONLY, "lecture-laplace", "lecture-table1")
+WITHOUT_DATA = (*BOUNDS_ONLY, "lecture-laplace", "lecture-table1", "mechanisms-trainings", "mechanisms-shuffling")
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="no MNIST folder in LEAKCORE_DATA")
 
@@ -32,7 +32,8 @@ def test_the_registry_names_every_figure_and_each_can_be_loaded() -> None:
     lecture = ["lecture-laplace", "lecture-table1"]
     leakage = [f"leakage-fig{i}" for i in range(3, 12)]
     auditing = ["auditing-fig2", "auditing-table2"]
-    expected = [*(f"reconstruction-{s}" for s in short), *labels, *leakage, *auditing, *lecture]
+    schemes = ["mechanisms-trainings", "mechanisms-shuffling"]
+    expected = [*(f"reconstruction-{s}" for s in short), *labels, *leakage, *auditing, *lecture, *schemes]
     assert experiments.names() == expected, "name a new figure here and, if it reads no data, in WITHOUT_DATA"
     for name in experiments.names():
         experiment = experiments.find(name)

@@ -35,6 +35,8 @@ _SECONDS = {
     "leakage-fig11": 50,
     "lecture-laplace": 20,
     "lecture-table1": 90,
+    "mechanisms-trainings": 60,
+    "mechanisms-shuffling": 40,
 }
 
 
