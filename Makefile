@@ -54,7 +54,7 @@ test-emulated: $(VENV)/.core
 # The documentation as a site, under build/site.
 docs: $(VENV)/.core
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]" --no-build-isolation
-	$(VENV)/bin/mkdocs build --strict
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet && echo "The site: build/site/index.html"
 
 # A copy of the tree, for a core that is built otherwise: the usual build stays as it is.
 COPIED := pyproject.toml setup.py README.md LICENSE csrc leakcore tests examples

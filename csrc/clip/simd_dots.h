@@ -34,7 +34,7 @@ struct Stretch {
 };
 
 // What R rows that are read side by side need kNextBytes later goes into the second-level cache: nearer than this, or
-// into the first, Zen 4 takes a fifth longer; further away, it is no faster.
+// into the first, Zen 4 takes a fifth longer; further away gains nothing.
 constexpr int64_t kNextBytes = 4096;
 template <class T, int R>
 inline void ask_for_next(const T* const* rows, int64_t i, Stretch stretch) {

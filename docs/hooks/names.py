@@ -14,17 +14,28 @@ from typing import Any, NamedTuple
 PAGE = "reference/names.md"
 INTRODUCTION = """# Names at a glance
 
-Every public name of leakcore, read from the package when this site was built. An *object* is a dataclass that you make
-and pass on, or that a function returns; a *result* or a *record* is what a function returns. The last column counts
-parameters or fields. Functions have at most eight parameters. Four are excepted, because their keywords are the field's
-own: `clip_and_noise`, `mixture_log_ratio`, `mixture_tail` and `bounds.reconstruction`.
+Every public name of leakcore, read from the package when this site was built. A name links to its description. An
+*object* is a dataclass that you make and pass on, or that a function returns; a *result* or a *record* is what a
+function returns. The second column counts parameters or fields. Functions have at most eight parameters. Four are
+excepted, because their keywords are the field's own: `clip_and_noise`, `mixture_log_ratio`, `mixture_tail` and
+`bounds.reconstruction`.
 """
 
 
 class PublicName(NamedTuple):
-    """One row. signature: parameters without annotations; empty for what users do not call."""
+    """One row.
+
+    Attributes:
+        name: as users write it after the package's.
+        described: where the reference describes it, as mkdocstrings names the place; empty for constants.
+        kind: function, class, object, result, record, error or constant.
+        signature: parameters without annotations; empty for what users do not call.
+        size: the number of its parameters or fields, in words where they are fields.
+        summary: the first line of its docstring.
+    """
 
     name: str
+    described: str
     kind: str
     signature: str
     size: str
@@ -58,11 +69,21 @@ def names(package: str) -> Iterator[PublicName]:
             signature = _signature(member) if callable(member) else None
             yield PublicName(
                 name,
+                "" if kind == "constant" else f"{_home(package, name)}.{name}",
                 kind,
                 str(signature) if called and signature is not None else "",
                 _size(member, signature),
                 (inspect.getdoc(member) or "").partition("\n")[0] if callable(member) else "",
             )
+
+
+def _home(package: str, name: str) -> str:
+    """The package that describes a name: what the top level offers is described where it is at home."""
+    if package != "leakcore":
+        return package
+    member = getattr(importlib.import_module(package), name)
+    homes = [p for p in packages() if getattr(importlib.import_module(p), name, None) is member and p != package]
+    return homes[0]
 
 
 def _kind(member: Any) -> str:
@@ -104,9 +125,14 @@ def page() -> str:
     """The whole page, one table for each package."""
     parts = [INTRODUCTION]
     for package in packages():
-        rows = ["| name | kind | what it is | parameters |", "|---|---|---|---|"]
+        rows = ["| name | kind | what it is |", "|---|---|---|"]
         for row in names(package):
-            cells = (f"`{row.name}{row.signature}`", row.kind, row.summary, row.size)
+            called = f"`{row.name}{row.signature}`" if row.signature else ""
+            cells = (
+                f"[`{row.name}`][{row.described}]" if row.described else f"`{row.name}`",
+                f"{row.kind}, {row.size}" if row.size else row.kind,
+                "<br>".join(filter(None, (row.summary, called))),
+            )
             rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         parts.append(f"## {package}\n\n" + "\n".join(rows) + "\n")
     return "\n".join(parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import types
@@ -51,3 +52,18 @@ def attach(
     sys.modules[package].__dict__["_names"] = every
     sys.modules[package].__class__ = _Package
     return __getattr__, __dir__, list(names)
+
+
+def import_offered(name: str) -> None:
+    """Import the module in which a package of leakcore defines a public name, outer packages first."""
+    level = [__name__.partition(".")[0]]
+    while level:
+        inner: list[str] = []
+        for package in level:
+            with contextlib.suppress(ImportError):
+                names: Mapping[str, str] = vars(importlib.import_module(package)).get("_names", {})
+                if name in names:
+                    importlib.import_module(names[name], package)
+                    return
+                inner += [f"{package}.{n}" for n, path in names.items() if path == f".{n}"]
+        level = inner

@@ -126,7 +126,7 @@ def heat_map(report: Measured) -> Figure:
     numbers: Any = np.array([[math.nan if v is None else v for v, _ in values] for _, values in measures], float).T
     top = np.nan_to_num(np.where(np.isnan(numbers), -np.inf, numbers).max(axis=0), neginf=0.0)
     scaled = np.clip(numbers / np.where(top > 0, top, 1.0), 0.0, 1.0)
-    width = 2.2 + 1.35 * len(measures)
+    width = 2.0 + 1.15 * len(measures)
     caption = textwrap.fill(_caption([name for name, _ in measures]), int(_PER_INCH * width))
     height = 1.9 + 0.46 * len(report.layers) + 0.14 * caption.count("\n")
     figure = Figure(figsize=(width, height), layout="constrained")

@@ -31,6 +31,15 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytes
             exec(compile(block, f"{page.name}, block {i}", "exec"), names)
 
 
+def test_the_front_page_shows_what_its_example_prints() -> None:
+    page = (DOCS / "index.md").read_text(encoding="utf-8")
+    block, expected = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(block, "index.md", "exec"), {})
+    assert printed.getvalue() == expected
+
+
 def test_the_functions_and_commands_of_the_table_of_questions_exist() -> None:
     import click
 
@@ -180,4 +189,5 @@ def test_the_names_at_a_glance_are_all_public_names() -> None:
         assert f"## {package}\n" in page
         many |= {row.name for row in rows if row.kind in ("function", "class") and row.size and int(row.size) > 8}
     assert many == {"clip_and_noise", "mixture_log_ratio", "mixture_tail", "reconstruction"}
+    assert "| [`clip_scores`][leakcore.kernels.clip_scores] | function, 5 |" in page
     assert "`clip_scores(grads, observed, max_grad_norm, *, product_dtype='float64', check_finite=None)`" in page

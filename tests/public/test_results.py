@@ -7,7 +7,10 @@ import importlib
 import inspect
 import json
 import pkgutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,8 @@ NAMES = [name for name in CALLS if not inspect.isclass(resolve(name))]
 SHOWN_LINES = 4
 """A `repr` is at most this many lines of a terminal."""
 ONLY_IN_THE_REPORT_OF_A_RUN = {"RunReport"}
+PARTS_OF_REPORTS = {"MeasuredRate", "Measured", "Separation"}
+"""Results that no package offers: the class of the report says what they are."""
 
 
 def _records(value: Any) -> Iterator[Any]:
@@ -130,6 +135,28 @@ def test_the_base_reads_every_result(instances: dict[str, Any]) -> None:
             back = Result.from_dict(json.loads(record.to_json()))
             assert type(back) is type(record)
             assert back == record
+
+
+def test_a_new_process_reads_every_result_and_report(instances: dict[str, Any], tmp_path: Path) -> None:
+    """Nothing is imported there but the base that `from_dict` is called on."""
+    results = {n: r for n, r in instances.items() if isinstance(r, Result) and n not in PARTS_OF_REPORTS}
+    whole = [r for r in instances.values() if isinstance(r, audit.AuditReport)]
+    (tmp_path / "results.json").write_text(json.dumps([r.to_dict() | {"class": n} for n, r in results.items()]))
+    (tmp_path / "reports.json").write_text(json.dumps([r.to_dict() for r in whole]))
+    script = """if True:
+        import json
+        from leakcore._base.results import Result
+        names = [(data["class"], type(Result.from_dict(data)).__name__) for data in json.load(open("results.json"))]
+        assert all(name == read for name, read in names), names
+        from leakcore import audit
+        reports = [audit.AuditReport.from_dict(data) for data in json.load(open("reports.json"))]
+        print(len(names), *sorted(type(report).__name__ for report in reports))
+    """
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    count, *names = done.stdout.split()
+    assert int(count) > 30
+    assert names == ["ClaimReport", "ScoresReport", "TraceReport"]
 
 
 def test_every_result_names_its_quantity_and_becomes_a_frame(instances: dict[str, Any]) -> None:

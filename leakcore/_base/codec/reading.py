@@ -23,6 +23,7 @@ from leakcore._base.codec.annotations import (
 )
 from leakcore._base.codec.numbers import MISSING, WORDS, float_of, plain_array, tagged_array
 from leakcore._base.codec.writing import TAGS
+from leakcore._base.lazy import import_offered
 from leakcore._base.printable import name_of, printable
 
 
@@ -140,9 +141,10 @@ class Reader:
             return MISSING
         fields = dict(plain)
         name = fields.pop("class", None)
-        cls = base if name in (None, base.__name__) else self._classes.get(str(name)) or _heir(base, name)
+        cls = base if name in (None, base.__name__) else self._classes.get(str(name)) or _loaded_heir(base, name)
         if cls is None or not dataclasses.is_dataclass(cls):
-            wanted = "an object of a class" if base is object else f"a {base.__name__}"
+            article = "an" if base.__name__[0] in "AEIO" else "a"
+            wanted = "an object of a class" if base is object else f"{article} {base.__name__}"
             raise ValueError(
                 f"{_subject(where)} must be {wanted} that is known here, got class {printable(repr(name), 60)}"
             )
@@ -160,6 +162,15 @@ class Reader:
         if lacking := [n for n in kinds if n not in fields]:
             raise ValueError(f"{_subject(where)} lacks {', '.join(lacking)}")
         return cls(**{n: self.read(v, kinds[n], f"{where}.{n}".lstrip(".")) for n, v in fields.items()})
+
+
+def _loaded_heir(base: type, name: Any) -> type | None:
+    """The subclass of that name, which is imported first where a package offers it: a new process knows none yet."""
+    known = _heir(base, name)
+    if known is None and base is not object and isinstance(name, str):
+        import_offered(name)
+        known = _heir(base, name)
+    return known
 
 
 def _heir(base: type, name: Any) -> type | None:

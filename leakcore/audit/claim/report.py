@@ -28,6 +28,12 @@ _NAMES = {
     "zero-input": "a canary of zeros",
     "one-run": "canaries in one run",
 }
+_MODELS = ("minus the loss at the attacker's row", "share of models")
+_SCORED = {
+    "clipbkd": _MODELS, "backdoor": _MODELS, "zero-input": _MODELS, "membership": ("membership score", "share of rows"),
+    "one-run": ("score of a canary", "share of canaries"),
+}  # fmt: skip
+"""What is scored, and whose share of scores is drawn."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -129,9 +135,9 @@ class ClaimReport(AuditReport):
             if p.epsilon > self.claim.epsilon:
                 proved, claimed = above(p.epsilon, self.claim.epsilon)
                 said.append(
-                    f"The audited ε exceeds the claimed one of the same adjacency: {p.method}, {p.what}, proves ε ≥ "
-                    f"{proved} ({self._guarantee(p)}), claimed is ε = {claimed} at δ = {power(self.claim.delta)} "
-                    f"({ADJACENCY[self._adjacency]} adjacency)."
+                    f"The attack proves more than is claimed: ε ≥ {proved} ({self._guarantee(p)}; "
+                    f"{p.method}, {p.what}). The claim is ε = {claimed} at δ = {power(self.claim.delta)} under the "
+                    "same adjacency."
                 )
         return said
 
@@ -157,7 +163,7 @@ class ClaimReport(AuditReport):
         if self.contradictions:
             above_it = [p.found for p in self.proofs if p.epsilon > self.claim.epsilon]
             gaussian = all(isinstance(f, EpsilonFromScores) and f.family == "gdp" for f in above_it)
-            unless = ", or the release is not Gaussian, as that bound takes it" if gaussian else ""
+            unless = ", or the release is not Gaussian, as that bound assumes" if gaussian else ""
             return [*self.contradictions, f"Either the implementation or its accounting is wrong{unless}."]
         proved = (
             f"The audit proves ε ≥ {number(self.epsilon, kind='lower')} ({self._guarantee(self.best)}), which does not "
@@ -292,7 +298,7 @@ class ClaimReport(AuditReport):
             "Proved compared with claimed",
             (
                 Column("method", "parameter"), Column("chosen", "parameter"), Column("audited ε", "lower"),
-                Column("claimed ε", "upper"), Column("most this\naudit can prove", "parameter"), Column("", ""),
+                Column("claimed ε", "parameter"), Column("most this\naudit can prove", "parameter"), Column("", ""),
             ),
             rows,
             f"δ = {power(self.claim.delta)}, {ADJACENCY[self._adjacency]} adjacency throughout; the lower bounds hold "
@@ -327,7 +333,7 @@ class ClaimReport(AuditReport):
         name = self._shown
         inside, outside, _ = self.scores[name]
         figure = page.Figure(
-            svg=functools.partial(histograms_svg, inside, outside),
+            svg=functools.partial(histograms_svg, inside, outside, *_SCORED[self.config.audit.attack]),
             alt=f"Two histograms of the attacker's statistic, with and without the attacker's rows, {name}: mean "
             f"{number(float(inside.mean()))} with, {number(float(outside.mean()))} without; area under the ROC curve "
             f"{area(inside, outside):.3f}.",
@@ -371,4 +377,4 @@ def _overlap(inside: np.ndarray, outside: np.ndarray) -> str:
     apart = abs(area(inside, outside) - 0.5)
     if apart < 0.05:
         return "here they nearly coincide."
-    return "here they are far apart." if apart > 0.4 else "here they overlap in part."
+    return "here they overlap little." if apart > 0.4 else "here they overlap in part."

@@ -108,9 +108,9 @@ def _accountant(config: AuditConfig, p: ReconstructionPoint) -> str:
     others = [f"{name} {number(r)}" for name, r in (("PLD", p.epsilon_pld), ("RDP", p.epsilon_rdp)) if r is not None]
     compared = f" dp-accounting gives {' and '.join(others)} for the same." if others else ""
     return Finding(
-        f"The accountant: σ = {number(p.noise_multiplier, 5)} over {config.steps} steps is ε = "
+        f"The accountant: σ = {number(p.noise_multiplier, 5)} over {config.steps} steps gives ε = "
         f"{number(p.epsilon)} at δ = {power(config.delta)} ({guarantee(p.epsilon)}).{compared} Against replacing a "
-        f"row instead of removing it, the same run is ε = {number(p.epsilon_replace)} "
+        f"row instead of removing it, the same run has ε = {number(p.epsilon_replace)} "
         f"({guarantee(p.epsilon_replace)}): another question, not a contradiction.",
         verdict="Quote ε together with its δ and its adjacency.",
         assumes="every step clips each row to C and adds noise σC to the sum, with batches drawn as configured.",

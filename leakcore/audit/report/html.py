@@ -13,6 +13,7 @@ from leakcore.audit.report.page import Figure, Page, Section, about, follows
 
 SYMBOLS = {"good": "✓", "neutral": "○", "bad": "✗"}
 """The verdict's colour as a sign, for readers who do not see the colour."""
+_UNBROKEN = re.compile(r"\b[εδσκCkqT] (?:[=≥≤]|&lt;|&gt;) [\d.,e∞-]*[\d∞]|\b[\d.]+e-\d+|[\d.]+%–[\d.]+%")
 
 
 def to_html(page: Page) -> str:
@@ -23,6 +24,7 @@ def to_html(page: Page) -> str:
     templates = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, finalize=_plain
     )  # fmt: skip
+    templates.filters["unbroken"] = _unbroken
     sections = _drawn(page.sections)
     picture = next((s.figure for s in sections if s.figure is not None), None)
     html: str = templates.get_template("report.html").render(
@@ -42,6 +44,14 @@ def to_html(page: Page) -> str:
 def _plain(value: Any) -> Any:
     """Texts with control characters spelt out: bidirectional ones reorder a page as they do a terminal."""
     return type(value)(visible(value)) if isinstance(value, str) else value
+
+
+def _unbroken(text: str) -> Any:
+    """Escaped, with numbers such as 1e-5 and short equations such as ε = 4 kept on one line."""
+    import markupsafe
+
+    escaped = str(markupsafe.escape(visible(text)))
+    return markupsafe.Markup(_UNBROKEN.sub(r'<span class="unbroken">\g<0></span>', escaped))
 
 
 def _sentence(text: str) -> str:

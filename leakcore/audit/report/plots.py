@@ -79,6 +79,7 @@ def roc_svg(
     bound_name: str = "bound: no attacker beats it",
     found_name: str = "membership test on this run",
     intervals: Sequence[tuple[float, float, float, float]] = (),
+    intervals_name: str = "its intervals",
 ) -> str:
     """A membership test's ROC below the curve that no attacker beats (None: no such curve), both axes logarithmic.
 
@@ -101,7 +102,7 @@ def roc_svg(
             low = np.maximum(low, least)
             axes.errorbar(
                 at, np.maximum(rate, low), yerr=[np.maximum(rate, low) - low, high - np.maximum(rate, low)],
-                fmt="s", color=INK, ms=4, capsize=4, lw=1.2, label="its interval",
+                fmt="s", color=INK, ms=4, capsize=4, lw=1.2, label=intervals_name,
             )  # fmt: skip
         axes.plot(fpr, fpr, color=INK, lw=0.9, ls=":", label="guessing")
         axes.set_xscale("log")
@@ -131,8 +132,8 @@ def roc_svg(
         return svg_of(figure, tips)
 
 
-def histograms_svg(inside: np.ndarray, outside: np.ndarray) -> str:
-    """The attacker's statistic with and without the attacker's rows."""
+def histograms_svg(inside: np.ndarray, outside: np.ndarray, statistic: str, shares_of: str) -> str:
+    """The attacker's statistic with and without the attacker's rows; statistic, shares_of: the axes."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -149,12 +150,12 @@ def histograms_svg(inside: np.ndarray, outside: np.ndarray) -> str:
             )
             shares.append(np.asarray(share))
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.set_xlabel("statistic (minus the loss, or the membership score)")
-        axes.set_ylabel("share of models or rows")
+        axes.set_xlabel(statistic)
+        axes.set_ylabel(shares_of)
         _plain(axes)
         tips.areas(
             axes, edges,
-            [f"statistic {number(a)} to {number(b)}: {percent(w)} with the rows, {percent(wo)} without"
+            [f"{statistic} {number(a)} to {number(b)}: {percent(w)} with the rows, {percent(wo)} without"
              for a, b, wo, w in zip(edges[:-1], edges[1:], *shares, strict=True)],
         )  # fmt: skip
         figure.legend(frameon=False, loc="outside lower left")

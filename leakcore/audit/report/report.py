@@ -171,8 +171,8 @@ class AuditReport(Record, abc.ABC):
         if self.fail_above is None:
             return ""
         judged = "; ".join(j.compared(self.fail_above)[0] for j in self.judged()) or "nothing"
-        outcome = "FAILED" if self.exceeded else "NOT DECIDED" if self.undecided else "kept"
-        return f"Limit ε = {self.fail_above:g}, {outcome}. Judged: {judged}."
+        outcome = "EXCEEDED" if self.exceeded else "NOT DECIDED" if self.undecided else "kept"
+        return f"Limit ε = {self.fail_above:g}: {outcome}. Compared with it: {judged}."
 
     def verdict(self) -> str:
         """What the report concludes: the verdict in one sentence, then what qualifies it."""

@@ -247,8 +247,8 @@ class ScoresReport(AuditReport):
             "more rows or models."
             if self._between
             else f"{self.members:,} members and {self.non_members:,} non-members prove at most ε = "
-            f"{number(self.ceiling, kind='upper')} at {_gate(self.gate)}, however well they are told apart: they could "
-            "not have contradicted the claim."
+            f"{number(self.ceiling, kind='upper')} at the gate's {_gate(self.gate)}, however well they are told apart: "
+            "they could not have contradicted the claim."
             if self._untested and self.ceiling is not None
             else "No smaller ε can be claimed for this training."
             if float(self.epsilon.value) > 0
@@ -327,7 +327,7 @@ class ScoresReport(AuditReport):
         ]
         svg = functools.partial(
             roc_svg, fpr, bound, self.roc, bound_name="most that the claimed ε allows", found_name="these scores",
-            intervals=bars,
+            intervals=bars, intervals_name=f"{100 * self.confidence:g}% intervals",
         )  # fmt: skip
         limit = (
             "" if bound is None or not self.retrained else " An interval wholly above the solid curve speaks against "

@@ -47,7 +47,7 @@ class Chosen:
     @property
     def assumed(self) -> str:
         """What must hold of the batches."""
-        return f"batches were drawn so: {self.words} ({self.evidence})"
+        return f"the batches follow this scheme: {self.words} ({self.evidence})"
 
 
 def none(why: str, *notes: str) -> tuple[None, Chosen]:

@@ -168,8 +168,8 @@ def proof(report: TraceFacts) -> str:
     elif report.untested and report.ceiling is not None:
         verdict = (
             f"{report.members} members and {report.non_members} non-members chosen by coins prove at most ε = "
-            f"{number(report.ceiling, kind='upper')} at {100 * GATE:g}%, even if every guess is right: they could not "
-            f"have contradicted the {tested}."
+            f"{number(report.ceiling, kind='upper')} at the gate's confidence of {100 * GATE:g}%, even if every guess "
+            f"is right: they could not have contradicted the {tested}."
         )
     else:
         less = "the schedule gives" if report.claimed_epsilon is None else "is claimed"

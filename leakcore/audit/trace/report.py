@@ -89,12 +89,12 @@ class TraceReport(TraceFacts):
         if self.run.unknown:
             said = [
                 f"These are {self.run.words}, and no bound of the run follows: {self.unknown}.",
-                f"{self._capital_alone} alone are {epsilon}.",
+                f"{self._capital_alone} alone have {epsilon}.",
             ]
         else:
             steps = f", over {counted(self.run.steps, 'step')}, {self.run.recorded:,} of them recorded"
             bounded = (
-                f"The run is {epsilon}{steps * self.run.partial}: no attacker who holds a prior of {size} candidates "
+                f"The run has {epsilon}{steps * self.run.partial}: no attacker who holds a prior of {size} candidates "
                 f"names a training row with probability above {percent(bound)}."
             )
             said = [bounded, *([f"Not judged: {self.undecided}."] if self.undecided else [])]

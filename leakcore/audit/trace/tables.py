@@ -88,6 +88,7 @@ def roc_figure(report: TraceFacts, curve: Result, measured: tuple[np.ndarray, np
     alone = f"bound of {report.run.alone} alone" if report.run.unknown else ""
     svg = functools.partial(
         roc_svg, levels(curve), bound, measured, intervals=bars,
+        intervals_name=f"{100 * report.confidence:g}% intervals",
         bound_name=alone or ("bound for members that sampling picked" if picked else "bound: no attacker beats it"),
     )  # fmt: skip
     upper = (

@@ -234,7 +234,7 @@ def test_without_noise_on_biases_a_canary_of_zeros_ends_with_exit_code_1(tmp_pat
     arguments = ["audit", "--attack", "zero-input", "--config", str(path), "--out", str(tmp_path), "--quiet"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 1, done.output
-    assert "GATE FAILED: The audited ε exceeds the claimed one of the same adjacency" in done.stderr
+    assert "GATE FAILED: The attack proves more than is claimed: ε ≥ " in done.stderr
     assert "CLAIM CONTRADICTED" in done.stdout
     path.write_text(path.read_text(encoding="utf-8").replace("bias_noise = 0.0", ""), encoding="utf-8")
     mended = CliRunner().invoke(main, [*arguments, "--json"])

@@ -170,7 +170,8 @@ def test_a_recorded_run_from_a_file_and_options_before_it(
     content = json.loads((tmp_path / "a" / "r.json").read_text(encoding="utf-8"))
     assert (content["config"]["delta"], content["candidate_counts"]) == (1e-4, [2, 5])
     assert content["limit"]["fail_above"] == 100.0
-    assert "Limit ε = 100, kept. Judged: the accountant's ε of the recorded schedule" in done.output.replace("\n", " ")
+    sentence = "Limit ε = 100: kept. Compared with it: the accountant's ε of the recorded schedule"
+    assert sentence in done.output.replace("\n", " ")
     assert "upper, deterministic, add/remove adjacency" in content["limit"]["judged"][0]["guarantee"]
     assert (tmp_path / "r.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert not Path("leakcore-report").exists()
@@ -223,7 +224,7 @@ def test_the_annotated_example_is_read_and_every_key_in_it_exists(tmp_path: Path
         assert isinstance(file.read_settings(name, sections)[0], file.SECTIONS[name])
     done = run("--config", EXAMPLE, "--trials", "20", "--steps", "4", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    assert "Limit ε = 4, kept. Judged: the audited ε" in done.stdout.replace("\n", " ").replace("  ", " ")
+    assert "Limit ε = 4: kept. Compared with it: the audited ε" in done.stdout.replace("\n", " ").replace("  ", " ")
     assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["config"]["audit"]["trials"] == 20
 
 

@@ -154,7 +154,7 @@ def test_without_a_mechanism_no_number_is_printed_as_if_sampled(coins: bool, tmp
     assert why.split("(")[0] in report.to_html()
     limited = audit.from_trace(_trace()).with_limit(3.0)
     assert (limited.passed, limited.exceeded) == (None, [])
-    assert "NOT DECIDED. Judged: nothing." in limited.limit_kept()
+    assert "NOT DECIDED. Compared with it: nothing." in limited.limit_kept()
 
 
 def test_the_caller_can_state_a_mechanism() -> None:

@@ -132,7 +132,7 @@ def test_a_run_that_is_not_known_passes_nothing(trace: Trace) -> None:
         assert (report.word, report.tone) == ("Not judged: a part of the run is known.", "neutral")
         assert steps in report.verdict()
         assert report.undecided in report.verdict()
-        assert "The run is ε" not in report.to_text()
+        assert "The run has ε" not in report.to_text()
         assert "no attacker beats" not in report.to_text()
         assert report.names() == report.tells() == []
         assert "of the 20 recorded steps alone, not of their run" in report.epsilon.assumptions.notes[-1]
