@@ -204,7 +204,7 @@ NUMBERS = {
     ),
     "bounds.epsilon_lower_bound_one_run": Call(
         lambda: {"correct": 80, "guesses": 100, "canaries": 200, "confidence": 0.99, "delta": 1e-5,
-                 "adjacency": "add-remove"}, below_ceiling,
+                 "adjacency": "add-remove", "family": "gdp"}, below_ceiling,
     ),
     "bounds.label_epsilon": Call(
         lambda: {"jacobian": rng().normal(size=(4, 8)), "probs": np.full(4, 0.5), "labels": np.array([0, 1, 1, 0]),

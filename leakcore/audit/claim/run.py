@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakcore import attacks, bounds, dpsgd, kernels
+from leakcore import attacks, bounds, dpsgd, kernels, mechanisms
 from leakcore._base import validate as check
 from leakcore._base.progress import Progress
 from leakcore._base.results import Result
@@ -256,9 +256,18 @@ def _one_run(
         execution=dpsgd.Execution(progress=lambda done, total: show("one-run: models", done, total), **how),
     )  # fmt: skip
     scores = played.scores[0]
-    more = (claimed.delta, config.audit.confidence)
-    proof = Proof(
-        method="guesses at coins", what=f"{len(there):,} canaries in one run", found=audited(scores, there, *more),
-        ceiling=provable(there, *more),
+    families: dict[str, str | mechanisms.Mechanism] = {"guesses at coins, (ε, δ)": "dp"}
+    if claimed.noise_multiplier > 0 and config.mechanism.batch_size is None:
+        m = config.mechanism
+        ran = mechanisms.Poisson(claimed.noise_multiplier, m.sample_rate, m.steps)
+        families["guesses at coins, the claimed mechanism with some noise"] = ran
+    level = 1 - (1 - config.audit.confidence) / len(families)
+    proofs = tuple(
+        Proof(
+            method=name, what=f"{len(there):,} canaries in one run",
+            found=audited(scores, there, claimed.delta, level, family=family),
+            ceiling=provable(there, claimed.delta, level, family),
+        )
+        for name, family in families.items()
     )  # fmt: skip
-    return {"canaries": (scores[there], scores[~there], 1)}, (proof,)
+    return {"canaries": (scores[there], scores[~there], 1)}, proofs

@@ -56,6 +56,7 @@ class Scores:
     claimed_epsilon: NonNegative | None = None
     adjacency: AdjacencyName | None = None
     confidence: Confidence = 0.95
+    family: Literal["dp", "gdp"] = "dp"
     seed: Seed = 0
 
     @property

@@ -21,6 +21,7 @@ from leakcore.audit.report.report import GATE
 from leakcore.audit.scores.coins import audited, require_fair
 from leakcore.audit.scores.file import ScoreFile, read_scores
 from leakcore.audit.scores.report import MeasuredRate, ScoresReport
+from leakcore.mechanisms import Mechanism
 from leakcore.numerics import clopper_pearson
 
 _FPRS = (0.001, 0.01, 0.05, 0.1)
@@ -62,12 +63,13 @@ def from_scores(
     claimed_epsilon: float | None = None,
     adjacency: str | None = None,
     confidence: float = 0.95,
+    family: str | Mechanism = "dp",
 ) -> ScoresReport:
     """The report on membership scores of another tool.
 
-    It gives true-positive rates at fixed false-positive rates and the area under the ROC curve, with finite-sample
-    intervals, and what the scores prove about ε. That depends on how the members were chosen; with neither `coins` nor
-    `retrained` ε is an estimate (docs/explanation/reports.md).
+    It gives true-positive rates at fixed false-positive rates and the area under the ROC curve, with intervals, and
+    what the scores prove about ε. That depends on how the members were chosen; with neither `coins` nor `retrained` ε
+    is an estimate (docs/explanation/reports.md).
 
     Args:
         members: (n,) scores of rows that were trained on, larger for likelier members (pass losses negated), at least
@@ -82,6 +84,7 @@ def from_scores(
         adjacency: "add-remove" if a non-member was left out, "replace" if another row took its place. Required without
             coins.
         confidence: of every interval and of the quoted lower bound.
+        family: what the coins refute, as in `bounds.epsilon_lower_bound_one_run`: "dp", "gdp" or the claimed mechanism.
 
     Returns:
         A `ScoresReport`.
@@ -104,7 +107,7 @@ def from_scores(
     start = time.monotonic()
     slack = check.below_one(delta=delta)
     claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
-    relation = _relation(adjacency, coins)
+    relation = _relation(adjacency, coins, family)
     level = check.confidence(confidence=confidence)
     check.boolean(coins=coins)
     design = retrained if isinstance(retrained, Retrained) else Retrained()
@@ -115,6 +118,8 @@ def from_scores(
         )
     inside, outside, source, upward = _sides(members, non_members)
     n, m = len(inside), len(outside)
+    if not coins and family != "dp":
+        raise ValueError(f"`family` must be 'dp' without coins=True, got {family!r}")
     if coins:
         require_fair(n, n + m, "rows")
     notes = _notes(coins, alone)
@@ -122,7 +127,7 @@ def from_scores(
 
     def proof(sure: float, scores: np.ndarray = scores) -> Result:
         if coins:
-            return audited(scores, labels, slack, sure, relation)
+            return audited(scores, labels, slack, sure, relation, family)
         return bounds.epsilon_lower_bound_from_scores(
             scores[labels],
             scores[~labels],
@@ -157,6 +162,7 @@ def from_scores(
         adjacency=relation,
         confidence=level,
         seed=design.seed,
+        family=family if isinstance(family, str) else repr(family),
         members=n,
         non_members=m,
         area=Result(
@@ -169,13 +175,16 @@ def from_scores(
         epsilon=result,
         gate=proof(GATE) if judged else None,
         ceiling=float(proof(GATE, labels.astype(float)).value) if judged else None,
+        p_value=result.p_value if isinstance(result, bounds.OneRunEpsilon) else None,
         roc=(false, true),
         seconds=time.monotonic() - start,
     )  # fmt: skip
 
 
-def _relation(adjacency: str | None, coins: Any) -> Adjacency:
+def _relation(adjacency: str | None, coins: Any, family: Any) -> Adjacency:
     """Coins decide whether a row is there; otherwise only the user knows what took a non-member's place."""
+    if isinstance(family, Mechanism):
+        return family.relation(adjacency)
     if adjacency is not None:
         return parse_adjacency(adjacency)
     if check.boolean(coins=coins):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -19,9 +20,9 @@ from leakcore.audit.report.tables import Cell, Column, Row, Table
 
 _SETTINGS = (
     "source", "higher", "coins", "retrained", "k", "delta", "claimed_epsilon", "adjacency", "confidence", "seed",
-    "members", "non_members",
+    "family", "members", "non_members",
 )  # fmt: skip
-_RESULTS = ("area", "at_fpr", "epsilon", "gate", "ceiling", "roc")
+_RESULTS = ("area", "at_fpr", "epsilon", "gate", "ceiling", "p_value", "roc")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,6 +54,7 @@ class ScoresReport(AuditReport):
         adjacency: of claim and proof.
         confidence: of the intervals and of `epsilon`.
         seed: of the random halves.
+        family: what the coins refute: "dp", "gdp" or the claimed mechanism.
         members: number of members.
         non_members: number of non-members.
         area: area under the ROC curve.
@@ -60,6 +62,8 @@ class ScoresReport(AuditReport):
         epsilon: kind "lower" if coins or retraining make it a proof, else "estimate".
         gate: the proof at 99.9%; None without a claim or a proof.
         ceiling: what `gate` would be for scores that tell every member; None without `gate`.
+        p_value: of the claimed mechanism, if `family` is one: were it what ran, the coins would be guessed as well at
+            most this often.
         roc: false-positive and true-positive rates of the curve.
 
     Example:
@@ -85,6 +89,7 @@ class ScoresReport(AuditReport):
     adjacency: str
     confidence: float
     seed: int
+    family: str
     members: int
     non_members: int
     area: Result
@@ -92,6 +97,7 @@ class ScoresReport(AuditReport):
     epsilon: Result
     gate: Result | None
     ceiling: float | None
+    p_value: float | None
     roc: tuple[np.ndarray, np.ndarray]
 
     @property
@@ -112,12 +118,27 @@ class ScoresReport(AuditReport):
 
     @property
     def contradictions(self) -> list[str]:
+        return [*self._refuted_mechanism(), *self._refuted_epsilon()]
+
+    def _refuted_mechanism(self) -> list[str]:
+        if self.p_value is None or self.p_value > 1 - GATE:
+            return []
+        return [f"{self._tested()}: not trained as claimed."]
+
+    def _tested(self) -> str:
+        assert self.p_value is not None
+        return (
+            f"Were {self.family} what ran, guesses at the coins would be right as often with probability at most "
+            f"{power(_rounded_up(self.p_value))}"
+        )
+
+    def _refuted_epsilon(self) -> list[str]:
         if self.gate is None or self.claimed_epsilon is None or float(self.gate.value) <= self.claimed_epsilon:
             return []
         require_same_adjacency(self.gate, self.epsilon)
         proved, claimed = above(self.gate, self.claimed_epsilon)
         proof = f"ε ≥ {proved} at δ = {power(self.delta)} ({guarantee(self.gate)})"
-        return [f"The scores prove {proof}, above the claimed {claimed}: not trained as claimed."]
+        return [f"The scores prove {proof}, above the claimed {claimed}{self._if_family()}: not trained as claimed."]
 
     @property
     def word(self) -> str:
@@ -236,7 +257,7 @@ class ScoresReport(AuditReport):
                 assumes="a row's score in this model stands for its score in an independent one.",
             )
         how = (
-            f"from guesses at {self.members + self.non_members:,} coins of one run. It is valid, and rarely tight"
+            f"from guesses at {self.members + self.non_members:,} coins of one run{self._of_family()}"
             if self.coins
             else "from a threshold chosen on one half of the scores and counted on the other"
         )
@@ -254,7 +275,17 @@ class ScoresReport(AuditReport):
             if float(self.epsilon.value) > 0
             else "Nothing is proved; that does not prove privacy either: the attack may be weak, or the scores few."
         )
-        return Finding(f"What is proved: {stated}, {how}.{claimed}", verdict=follows, assumes=self._design())
+        tested = "" if self.p_value is None else f" {self._tested()}."
+        return Finding(f"What is proved: {stated}, {how}.{claimed}{tested}", verdict=follows, assumes=self._design())
+
+    def _of_family(self) -> str:
+        """Of which mechanisms the proof speaks."""
+        return self._if_family() or ". It is valid, and rarely tight"
+
+    def _if_family(self) -> str:
+        if self.family == "dp":
+            return ""
+        return ", if " + ("the mechanism is Gaussian" if self.family == "gdp" else f"{self.family} with some noise ran")
 
     def _independence(self) -> str:
         return (
@@ -361,6 +392,14 @@ class ScoresReport(AuditReport):
             f"proved at {100 * self.confidence:g}%: chance lifts that above the model's own with probability at most "
             f"{1 - self.confidence:.2g}."
         )
+
+
+def _rounded_up(chance: float) -> float:
+    """To one digit."""
+    if not 0.0 < chance < 1.0:
+        return chance
+    unit = 10.0 ** math.floor(math.log10(chance))
+    return float(f"{math.ceil(chance / unit - 1e-9) * unit:.0e}")
 
 
 def _span(result: Result) -> str:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-
-import numpy as np
-from scipy import special
+import functools
+from typing import Any
 
 from leakcore._base import validate
-from leakcore._base.results import Assumptions, Result, parse_adjacency
-
-_LARGEST = 700.0
-"""Largest ε that can be proved: e^ε overflows above it."""
+from leakcore._base.one_thread import one_thread
+from leakcore._base.results import Adjacency, Assumptions, Result, parse_adjacency
+from leakcore.bounds.audited_epsilon.curve_families import (
+    ApproximateFamily,
+    CurveFamily,
+    GaussianFamily,
+    ScaledNoise,
+    claimed_parameter,
+    log_ratios,
+)
+from leakcore.bounds.audited_epsilon.guess_tail import GuessTail
+from leakcore.mechanisms import GDP, ApproximateDP, Mechanism
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class OneRunEpsilon(Result):
-    """A proof from one run, at its confidence, that the mechanism is not (ε′, δ)-private for any ε′ < `value`.
+    """A proof from one run, at its confidence, that no mechanism of the family with an ε at δ below `value` was run.
 
     Attributes:
         value: ε, 0 where the guesses prove nothing.
@@ -25,6 +31,10 @@ class OneRunEpsilon(Result):
         guesses: number of guesses.
         canaries: number of canaries.
         delta: as asked.
+        family: "dp", "gdp" or the claimed mechanism as text.
+        mu: of family "gdp": no smaller μ is possible; else None.
+        noise_multiplier: of a claimed mechanism: no larger σ is possible, at this confidence; else None.
+        p_value: of a claimed mechanism: were it what ran, so many guesses would be right at most this often; else None.
     """
 
     quantity: str = "ε"
@@ -32,8 +42,13 @@ class OneRunEpsilon(Result):
     guesses: int
     canaries: int
     delta: float
+    family: str = "dp"
+    mu: float | None = None
+    noise_multiplier: float | None = None
+    p_value: float | None = None
 
 
+@one_thread()
 def epsilon_lower_bound_one_run(
     correct: int,
     guesses: int,
@@ -41,17 +56,15 @@ def epsilon_lower_bound_one_run(
     *,
     confidence: float = 0.99,
     delta: float = 0.0,
-    adjacency: str = "add-remove",
+    adjacency: str | None = None,
+    family: str | Mechanism = "dp",
 ) -> OneRunEpsilon:
     """Lower bound on ε from one run: m canaries, r guesses at whether each was included, v of them correct.
 
-    Each canary is included by an independent fair coin; the auditor guesses r of the m coins and abstains on the rest.
-    If the mechanism is (ε, δ)-private, then with W ~ Bin(r, e^ε/(1 + e^ε))
-
-        P(correct ≥ v) ≤ P(W ≥ v) + 2mδ·max_{1 ≤ i ≤ v} P(v − i ≤ W < v)/i,
-
-    and `value` is the largest ε for which the right side is at most 1 − confidence (Steinke, Nasr and Jagielski 2023,
-    Theorem 5.2 and Appendix D).
+    Each canary is included by a fair coin; the auditor guesses r of the m coins and abstains on the rest.
+    A mechanism's trade-off curve bounds how likely v right guesses are (Mahloujifar, Melis and Chaudhuri 2025); for (ε,
+    0)-privacy by the tail of Bin(r, e^ε/(1 + e^ε)) (Steinke, Nasr and Jagielski 2023). `value` is the largest ε of the
+    family for which so many are less likely than 1 − confidence. docs/explanation/audit-power.md has the proof.
 
     Args:
         correct: v in [0, guesses].
@@ -61,7 +74,9 @@ def epsilon_lower_bound_one_run(
         confidence: in (0, 1 − 1e-12].
         delta: δ in [0, 1).
         adjacency: "add-remove": a coin says whether the canary is there; "replace" where each coin chose between two
-            rows.
+            rows. None: a mechanism's own, else add-remove.
+        family: what is refuted: "dp", (ε, δ)-privacy; "gdp", μ-GDP; or a mechanism of `leakcore.mechanisms`, with any
+            noise, which is then tested itself. The last two need δ > 0.
 
     Returns:
         `OneRunEpsilon` of kind "lower"; 0 where the guesses prove nothing.
@@ -71,36 +86,35 @@ def epsilon_lower_bound_one_run(
         TypeError: for an argument of another type.
 
     Guarantees:
-        Holds over the coins and the mechanism's randomness. Rarely tight: canaries in one run disturb each other.
+        Holds over the coins and the mechanism's randomness; for "gdp" and a mechanism, if what ran is of that family.
         Deterministic given the counts.
 
     Example:
-        >>> from leakcore import bounds
-        >>> proof = bounds.epsilon_lower_bound_one_run(180, 200, 1000, delta=1e-5)
-        >>> f"{proof.value:.2f}", proof.kind
-        ('1.65', 'lower')
+        >>> from leakcore import bounds, mechanisms
+        >>> counts = {"correct": 180, "guesses": 200, "canaries": 1000, "delta": 1e-5}
+        >>> [f"{bounds.epsilon_lower_bound_one_run(**counts, family=name).value:.2f}" for name in ("dp", "gdp")]
+        ['1.66', '2.43']
+        >>> proof = bounds.epsilon_lower_bound_one_run(**counts, family=mechanisms.FullBatch(2.0, 1))
+        >>> f"σ = 2 has p-value {proof.p_value:.0e}; σ is at most {proof.noise_multiplier:.1f}"
+        'σ = 2 has p-value 2e-03; σ is at most 1.7'
     """
     m = validate.integer(1, canaries=canaries)
     r = validate.integer(0, m, guesses=guesses)
     v = validate.integer(0, r, correct=correct)
     level = validate.confidence(confidence=confidence)
     slack = validate.below_one(delta=delta)
-    relation = parse_adjacency(adjacency)
-    low, high = 0.0, _LARGEST
-    if _chance(v, r, m, 0.0, slack) > 1 - level:
-        high = 0.0
-    # (ε, δ) refuted refutes every smaller ε, so whichever refuted ε the bisection ends on is a bound.
-    while low < (middle := 0.5 * (low + high)) < high:
-        if _chance(v, r, m, middle, slack) <= 1 - level:
-            low = middle
-        else:
-            high = middle
+    relation = _relation(adjacency, family)
+    tail = GuessTail(v, r, m)
+    refutes = functools.partial(tail.exceeds, 1 - level)
+    tested = _tested(family, slack, relation, lambda gaussian: gaussian.largest_refuted(refutes))
+    parameter = tested.largest_refuted(refutes)
+    claimed = 1.0 if isinstance(tested, ScaledNoise) else claimed_parameter(family)
     return OneRunEpsilon(
-        value=low,
+        value=tested.epsilon(parameter) if parameter > 0 else 0.0,
         kind="lower",
         confidence=level,
         interval=None,
-        method="binomial tail of the correct guesses",
+        method="tail of the correct guesses under a trade-off curve",
         assumptions=Assumptions(
             adjacency=relation,
             attacker="inserts the canaries, sees what the run releases, and guesses the coins",
@@ -108,27 +122,42 @@ def epsilon_lower_bound_one_run(
                 "each canary was included by its own fair coin, independent of everything else",
                 "which coins are guessed, and how, depends on the release alone",
                 "one run: holds over the coins and the mechanism's own randomness",
+                *tested.notes(),
             ),
         ),
-        provenance="Steinke, Nasr and Jagielski (2023), Theorem 5.2 and Appendix D",
+        provenance="Steinke, Nasr and Jagielski (2023), Theorem 5.2; Mahloujifar, Melis and Chaudhuri (2025), "
+        "Theorem 9",
         correct=v,
         guesses=r,
         canaries=m,
         delta=slack,
+        family=family if isinstance(family, str) else repr(family),
+        mu=parameter if isinstance(tested, GaussianFamily) else None,
+        noise_multiplier=tested.noise_multiplier(parameter) if isinstance(tested, ScaledNoise) and parameter else None,
+        p_value=None if claimed is None else tail.chance(tested.lines(claimed)),
     )
 
 
-def _chance(v: int, r: int, m: int, epsilon: float, delta: float) -> float:
-    """The theorem's bound on the probability of v or more correct guesses."""
-    right = 1.0 / (1.0 + math.exp(-epsilon))
-    tail = 1.0 if v == 0 else float(special.betainc(v, r - v + 1, right))
-    if delta == 0 or v == 0:
-        return tail
-    w = np.arange(v - 1.0, -1.0, -1.0)
-    wrong_log = -epsilon - math.log1p(math.exp(-epsilon))
-    log_mass = (
-        special.gammaln(r + 1.0) - special.gammaln(w + 1.0) - special.gammaln(r - w + 1.0)
-        + w * math.log(right) + (r - w) * wrong_log
-    )  # fmt: skip
-    nearest = np.cumsum(np.exp(log_mass)) / np.arange(1, v + 1)
-    return tail + 2 * m * delta * float(nearest.max())
+def _relation(adjacency: str | None, family: Any) -> Adjacency:
+    if isinstance(family, Mechanism):
+        return family.relation(adjacency)
+    return "add-remove" if adjacency is None else parse_adjacency(adjacency)
+
+
+def _tested(family: Any, delta: float, relation: Adjacency, fitted: Any) -> CurveFamily:
+    """The family that is asked for; `fitted` says how far apart Gaussians with these counts are."""
+    if isinstance(family, str):
+        name = validate.one_of("dp", "gdp", family=family)
+    elif isinstance(family, Mechanism):
+        name = "gdp" if isinstance(family, GDP) else "dp" if isinstance(family, ApproximateDP) else "mechanism"
+    else:
+        raise TypeError(f"`family` must be 'dp', 'gdp' or a mechanism of leakcore.mechanisms, got {family!r}")
+    if name == "dp":
+        return ApproximateFamily(family.delta if isinstance(family, ApproximateDP) else delta)
+    if delta == 0:
+        raise ValueError(f"`delta` must be positive with family={family!r}, got {delta!r}: its ε at δ = 0 is infinite")
+    gaussian = GaussianFamily(delta)
+    if name == "gdp":
+        return gaussian
+    family.with_noise(1.0)  # the error says so where there is no noise to change
+    return ScaledNoise(family, relation, delta, log_ratios(max(fitted(gaussian), 0.1)))

@@ -39,7 +39,8 @@ _KEYS = {
     "scores": {
         "scores": "scores.file", "epsilon": "scores.claimed_epsilon",
         **_alike(
-            "scores", "members non_members values labels higher coins retrained k delta adjacency confidence seed"
+            "scores",
+            "members non_members values labels higher coins retrained k delta adjacency confidence family seed",
         ),
     },
     "claim": {
@@ -129,6 +130,10 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option("--coins", is_flag=True, help="A fair coin decided for each candidate (score) whether it was trained on.")
 @click.option("--retrained", is_flag=True, help="Every score is from a model that was trained on its own.")
 @click.option("--k", type=int, metavar="K", help="With --retrained: rows that were left out together.  [default: 1]")
+@click.option(
+    "--family", type=click.Choice(["dp", "gdp"]),
+    help="With --scores: what is refuted, (ε, δ)-privacy or only that of Gaussian mechanisms.  [default: dp]",
+)  # fmt: skip
 @click.option("--members", metavar="NAME", help="Array or column of --scores: scores of members.")
 @click.option("--non-members", metavar="NAME", help="Array or column of --scores: scores of non-members.")
 @click.option("--values", metavar="NAME", help="Array or column of --scores: all scores, with --labels.")
@@ -308,7 +313,8 @@ def _scores(settings: Any, options: dict[str, Any], folder: Path | None, show: A
     scores = audits.read_scores(settings.file, **names)
     if settings.adjacency is None and not settings.coins:
         raise click.UsageError(f"--adjacency must be given with --scores, unless --coins is: {HOW_TO_CHOOSE}")
-    how = {name: getattr(settings, name) for name in ("coins", "delta", "claimed_epsilon", "adjacency", "confidence")}
+    passed = ("coins", "delta", "claimed_epsilon", "adjacency", "confidence", "family")
+    how = {name: getattr(settings, name) for name in passed}
     return audits.from_scores(scores, retrained=design if settings.retrained else False, **how)
 
 
