@@ -68,13 +68,11 @@ def epsilon_lower_bound_one_run(
 
     Args:
         correct: v in [0, guesses].
-        guesses: r in [0, canaries]; the number, or a rule by the scores (such as the largest and the smallest 100),
-            must be fixed before the coins are looked at.
+        guesses: r in [0, canaries]; the number, or a rule by the scores, must be fixed before the coins are looked at.
         canaries: m ≥ 1, those not guessed included.
         confidence: in (0, 1 − 1e-12].
         delta: δ in [0, 1).
-        adjacency: "add-remove": a coin says whether the canary is there; "replace" where each coin chose between two
-            rows. None: a mechanism's own, else add-remove.
+        adjacency: "replace" where each coin chose between two rows. None: a mechanism's own, else add-remove.
         family: what is refuted: "dp", (ε, δ)-privacy; "gdp", μ-GDP; or a mechanism of `leakcore.mechanisms`, with any
             noise, which is then tested itself. The last two need δ > 0.
 
