@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from leakcore.numerics.lattice.cells import StepLaw
+from leakcore.numerics.lattice.cells import LossCells, StepLaw
 from leakcore.numerics.lattice.law import CoarseLaw, LatticeLaw, Window
 from leakcore.numerics.privacy_loss.loss import AccuracyError
 
@@ -65,24 +65,41 @@ class ProfileQuestion:
         return dataclasses.replace(point, **{name: answer})
 
 
+class _LatestCells:
+    """The cells of all steps on the latest lattice: both limits are made from them."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[float, list[LossCells]] | None = None
+
+    def on(self, spacing: float, make: Callable[[float], list[LossCells]]) -> list[LossCells]:
+        if self._latest is None or self._latest[0] != spacing:
+            self._latest = None  # let go of the last ones first
+            self._latest = spacing, make(spacing)
+        return self._latest[1]
+
+
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """What one limit is made from."""
+    """What one limit is made from. The other limit of the same steps, by `dataclasses.replace`, shares their cells."""
 
     coarse: CoarseLaw
     window: Window
     dominating: bool
+    latest: _LatestCells = dataclasses.field(default_factory=_LatestCells, repr=False, compare=False)
 
     def law(self, bits: int) -> LatticeLaw:
         size = 1 << max(bits - (len(self.coarse.laws) - 1).bit_length(), 12)
         spacing = self.window.width / (size - 4)
+        cells = self.latest.on(spacing, self._cells)
+        return LatticeLaw(self.coarse, self.window, spacing, size, cells, self.dominating)
+
+    def _cells(self, spacing: float) -> list[LossCells]:
         fine = list(zip(self.coarse.laws, self.window.fine, strict=True))
         for law, ends in fine:
             low, high = law.loss_range(self.coarse.reach)
             if not min(high, ends[1]) - max(low, ends[0]) <= _MOST_CELLS * spacing:
                 raise AccuracyError("one step's loss is too wide for the lattice of their sum")
-        cells = [law.cells(spacing, self.coarse.reach, ends) for law, ends in fine]
-        return LatticeLaw(self.coarse, self.window, spacing, size, cells, self.dominating)
+        return [law.cells(spacing, self.coarse.reach, ends) for law, ends in fine]
 
     def answer(self, question: ProfileQuestion, bits: int, start: float) -> float:
         """The limit from this side; ±∞, the useless one, where there is none."""
