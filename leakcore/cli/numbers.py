@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import click
+
+from leakcore._base.naming import renamed
 
 LARGE = 1e150
 """Beyond it squares overflow."""
@@ -45,32 +46,46 @@ def count(low: int, high: int) -> click.IntRange:
 def as_typed(error: BaseException, names: Mapping[str, str]) -> str:
     """The message with options in place of the arguments that it names, such as `--steps` for `steps`.
 
-    An argument stands between backticks, or before "=", "[" or ": ".
-
-    names: further names of the library's, and the options that stand for them. Where a computation failed and the
-    message names none of the options, those that were given numbers far out are added.
+    names: further names of the library's, and the options or keys that stand for them. Where a computation failed and
+    the message names none that was given a number far out, those that were are added.
     """
     message = str(error) or type(error).__name__
     context = click.get_current_context(silent=True)
     if context is None:
         return message
     named = {str(p.name): p.opts[0] for p in _options(context)}
-    for name, option in {**named, **names}.items():
-        message = re.sub(rf"(?<![\w.\[-]){re.escape(name)}(?=[=\[`]|: )", option, message)
-    failed = isinstance(error, (ArithmeticError, MemoryError))
-    if failed and not any(option in message for option in named.values()) and (far := far_out()):
-        message = f"cannot be computed with {far} ({message})"
+    message = renamed(message, {**named, **names})
+    far = far_out()
+    if isinstance(error, (ArithmeticError, MemoryError)) and far and not any(name in message for name in far):
+        message = f"cannot be computed with {_listed(far)} ({message})"
     return message
 
 
-def far_out() -> str:
-    """The options that were given numbers far from 1, with them; empty where there is none."""
+def remember_keys(sections: Mapping[str, Mapping[str, Any]], *, but: Collection[str]) -> None:
+    """What a configuration file says by section and key, except the keys that options replaced: its numbers may be far
+    out as an option's may."""
+    keys = {f"{section}.{key}": value for section, part in sections.items() for key, value in part.items()}
+    click.get_current_context().meta[_KEYS] = {key: value for key, value in keys.items() if key not in but}
+
+
+_KEYS = "leakcore.keys"
+
+
+def far_out() -> dict[str, Any]:
+    """The options and keys of a file that were given numbers far from 1, with them."""
     context = click.get_current_context(silent=True)
     if context is None:
-        return ""
+        return {}
     typed = click.core.ParameterSource.COMMANDLINE
-    options = [p for p in _options(context) if context.get_parameter_source(str(p.name)) == typed]
-    return ", ".join(f"{p.opts[0]}={context.params[str(p.name)]}" for p in options if _is_far(context, p))
+    values = {
+        p.opts[0]: context.params[str(p.name)]
+        for p in _options(context) if context.get_parameter_source(str(p.name)) == typed
+    } | context.meta.get(_KEYS, {})  # fmt: skip
+    return {name: value for name, value in values.items() if _is_far(value)}
+
+
+def _listed(far: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in far.items())
 
 
 def _options(context: click.Context) -> list[click.Option]:
@@ -79,8 +94,9 @@ def _options(context: click.Context) -> list[click.Option]:
     ]
 
 
-def _is_far(context: click.Context, option: click.Option) -> bool:
-    value = context.params[str(option.name)]
+def _is_far(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_far, value))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return not (value == 0 or 1e-4 <= abs(value) <= 1e4) or math.isnan(value)
@@ -89,4 +105,5 @@ def _is_far(context: click.Context, option: click.Option) -> bool:
 def overflowed(error: FloatingPointError, advice: str) -> ValueError:
     """What overflowed, with advice in options of the command: the library's names keywords that it may not have."""
     far = far_out()
-    return ValueError(f"{str(error).partition(': take a')[0]}; {advice}" + (f"; given were {far}" if far else ""))
+    beyond = f"; given were {_listed(far)}" if far else ""
+    return ValueError(f"{str(error).partition(': take a')[0]}; {advice}{beyond}")

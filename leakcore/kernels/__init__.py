@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from leakcore.kernels.threads import num_threads as num_threads
     from leakcore.kernels.threads import set_num_threads as set_num_threads
     from leakcore.kernels.threads import thread_limit as thread_limit
+    from leakcore.kernels.threads import usable_cores as usable_cores
 
 _NAMES = {
     "Allocation": ".allocation",
@@ -90,6 +91,7 @@ _SHARED = {
     "Taken": ".ensemble",
     "is_torch": ".arrays.arrays",
     "place": ".arrays.place",
+    "usable_cores": ".threads",
     "wrap": ".arrays.arrays",
 }
 """For leakcore's other packages: no promise to users."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import os
 import sys
 from collections.abc import Iterator
 
 from leakcore import _C
 from leakcore._base import validate
-from leakcore._base.cores import usable_cores
 
 _MOST = 4096
 _chosen: int | None = None
@@ -59,6 +59,13 @@ def num_threads() -> int:
     if first.isdecimal() and int(first) >= 1:
         return min(int(first), _MOST)
     return usable_cores()
+
+
+def usable_cores() -> int:
+    """Processors that the process's affinity allows; all of them where the system knows no affinity (macOS)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def set_num_threads(count: int | None) -> None:

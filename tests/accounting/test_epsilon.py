@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from leakcore import accounting
+from leakcore.numerics import AccuracyError
 from tests.accounting.calibration import CALIBRATION
 
 
@@ -265,3 +266,9 @@ def test_replacement_where_adding_ends_before_the_place_in_question(
     added = accounting.epsilon(sigma, rate, steps, delta=delta)
     full = accounting.epsilon(sigma, 1.0, steps, delta=delta, adjacency="replace")
     assert added.interval[0] <= result.value <= full.value * (1 + 1e-9)
+
+
+def test_noise_too_small_for_a_grid_of_losses_is_refused() -> None:
+    refusal = r"`noise_multiplier` must be large .* got privacy losses of 2e\+32; use method='exact', of Poisson\("
+    with pytest.raises(AccuracyError, match=refusal):
+        accounting.epsilon(1e-16, 1.0, 2, delta=1e-5, method="pld")

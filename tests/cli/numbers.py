@@ -62,7 +62,8 @@ class Outcome:
             wrong.append(f"exit code {self.code}")
         if self.code == 1 and "FAILED" not in self.out + self.errors:
             wrong.append("a failed gate that says nothing")
-        if self.code == 2 and name not in self.errors.split("Error: ")[-1]:
+        undecided = "GATE NOT DECIDED: " in self.errors  # a report whose gate lacks facts, not a refusal
+        if self.code == 2 and not undecided and name not in self.errors.split("Error: ")[-1]:
             wrong.append("names no option")
         if self.code != 2 and re.search(r"\bnan\b", self.out, re.IGNORECASE):
             wrong.append("prints nan")
@@ -200,7 +201,10 @@ def configurations() -> dict[str, dict[str, str]]:
         "claim": {**trials, "model": "", "fault": "", "claim": "", "audit": "trials = 4\nk = [1]\n"},
         "one-run": {**trials, "audit": "attack = 'one-run'\ncanaries = 10\ntrials = 4\nk = [1]\n"},
         "trace": {"trace": f"file = '{corpus / 'trace' / 'good.npz'}'\nsample_rate = 0.5\n"},
-        "scores": {"scores": f"file = '{corpus / 'scores-npz' / 'good.npz'}'\nretrained = true\n", "report": ""},
+        "scores": {
+            "scores": f"file = '{corpus / 'scores-npz' / 'good.npz'}'\nretrained = true\nadjacency = 'replace'\n",
+            "report": "",
+        },
     }
 
 

@@ -151,6 +151,34 @@ def test_what_no_key_can_mean_is_refused_by_its_name(section: str, place: Path) 
             assert done.faults(f"{section}.{key}") == [], (key, value, done)
 
 
+@pytest.mark.parametrize(
+    ("form", "key", "value"),
+    [
+        ("claim", "mechanism.noise_multiplier", "1e100"), ("claim", "mechanism.sample_rate", "1e-300"),
+        ("claim", "model.hidden", "[1000000000]"), ("claim", "model.initialisation_scale", "1e100"),
+        ("claim", "fault.noise", "1e100"),
+        ("one-run", "audit.canaries", "1000000000"), ("trace", "trace.sample_rate", "1e-16"),
+        ("trace", "trace.steps", "4294967296"), ("trace", "trace.num_candidates", "9223372036854775807"),
+        ("run", "run.max_grad_norm", "9223372036854775807"), ("run", "run.sample_rate", "1e-300"),
+    ],
+)  # fmt: skip
+def test_a_key_that_the_work_alone_refuses_is_named_as_the_file_has_it(
+    form: str, key: str, value: str, place: Path
+) -> None:
+    section, _, name = key.partition(".")
+    (place / "a.toml").write_text(with_key(configurations()[form], section, name, value))
+    done = _tried(["audit", "--config", str(place / "a.toml"), "--quiet"], place)
+    assert done.faults(key) == [], done
+    assert done.code == 2, done
+
+
+def test_an_option_in_place_of_a_key_is_named_as_it_was_typed(place: Path) -> None:
+    (place / "a.toml").write_text(with_key(configurations()["trace"], "trace", "delta", "1e-6"))
+    call = ["audit", "--config", str(place / "a.toml"), "--quiet"]
+    assert outcome([*call, "--sample-rate", "0.25"]).faults("`--sample-rate` must be") == []
+    assert outcome([*call, "--steps", "1"]).faults("`--steps` must be") == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("path", [path for path, _ in commands()], ids=" ".join)
@@ -173,6 +201,8 @@ def test_every_option_far_out(path: tuple[str, ...], quick: dict[tuple[str, ...]
 @pytest.mark.parametrize("form", list(configurations()))
 def test_every_key_far_out(form: str, place: Path) -> None:
     sections = configurations()[form]
+    (place / "a.toml").write_text("".join(f"[{name}]\n{text}" for name, text in sections.items()))
+    assert _tried(["audit", "--config", str(place / "a.toml"), "--quiet"], place).code == 0
     wrong = []
     for section in sections:
         for key in keys().get(section, []):

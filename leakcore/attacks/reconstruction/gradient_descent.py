@@ -16,7 +16,6 @@ from leakcore import kernels
 from leakcore._base import memory_limit
 from leakcore._base import validate as check
 from leakcore._base.array_record import ArrayRecord
-from leakcore._base.cores import usable_cores
 from leakcore._base.futures import answers
 from leakcore._base.one_thread import one_thread
 from leakcore.attacks.box import read_finite_box
@@ -356,7 +355,7 @@ def _spread(
     import torch
 
     before = torch.get_num_threads()
-    pool = None if executor is not None else ThreadPoolExecutor(min(threads or usable_cores(), len(jobs)))
+    pool = None if executor is not None else ThreadPoolExecutor(min(threads or kernels.usable_cores(), len(jobs)))
     where = executor if executor is not None else pool
     assert where is not None
     numbered = ((i, functools.partial(work, *job)) for i, job in enumerate(jobs))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -12,12 +13,13 @@ import numpy as np
 
 from leakcore import attacks, bounds, dpsgd, kernels, mechanisms
 from leakcore._base import validate as check
+from leakcore._base.naming import renaming
 from leakcore._base.progress import Progress
 from leakcore._base.results import Result
 from leakcore._base.run_folder.identity import identity
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.attacks import membership, poisoning
-from leakcore.audit.claim.config import ClaimConfig
+from leakcore.audit.claim.config import SECTIONS, ClaimConfig
 from leakcore.audit.claim.data import ClaimRows, load
 from leakcore.audit.claim.report import ClaimReport, Proof
 from leakcore.audit.config.faults import shown
@@ -26,6 +28,16 @@ from leakcore.audit.hyperparameters.run import require_report_folder
 from leakcore.audit.report.claim import ClaimedEpsilon, claim_of
 from leakcore.audit.scores.coins import audited, provable
 
+_KEYS = {
+    field.name: f"{section}.{field.name}"
+    for section, cls in SECTIONS.items() if section != "fault"
+    for field in dataclasses.fields(cls)
+} | {
+    "network": "(inputs, *model.hidden, outputs)", "initialisation.scale": "model.initialisation_scale",
+    "expected_batch_size": "mechanism.sample_rate × rows", "count": "audit.canaries",
+    "trials": "2 × audit.trials", "runs": "2 × audit.trials",
+}  # fmt: skip
+"""section.key by the argument that takes its value where the mechanism is made, attacked and accounted for."""
 _TEST_ROWS = 200
 """Held-out rows on which a backdoor is tested: enough for a mean, a fraction of the cost of training."""
 
@@ -88,7 +100,7 @@ def claim(
         require_report_folder(target)
     bound_to = identity("audit --attack", config.to_dict(), config.audit.seed, kernels.arithmetic())
     show = progress or (lambda task, done, total: None)
-    with PartialResults(target, "audit-attack", bound_to, checkpoints=True) as pieces:
+    with PartialResults(target, "audit-attack", bound_to, checkpoints=True) as pieces, renaming(_KEYS):
         return _claim(config, target, pieces, show, {"executor": executor, "num_threads": num_threads})
 
 

@@ -20,6 +20,8 @@ from leakcore.audit.config.values import (
     Seed,
     Steps,
     Text,
+    Trials,
+    Width,
 )
 
 
@@ -45,7 +47,7 @@ class Data:
 class Model:
     """The network. hidden: sizes of its hidden layers, () for logistic regression."""
 
-    hidden: tuple[Count, ...] = ()
+    hidden: tuple[Width, ...] = ()
     activation: ActivationName = "relu"
     initialisation: Literal["per-run", "fixed", "glorot", "fixed-glorot"] = "fixed-glorot"
     initialisation_scale: NonNegative = 1.0
@@ -108,7 +110,7 @@ class Audit:
     """
 
     attack: Literal["clipbkd", "backdoor", "membership", "zero-input", "one-run"] = "clipbkd"
-    trials: CountFrom2 = 500
+    trials: Trials = 500
     k: Annotated[tuple[Count, ...], MinLen(1)] = (1, 2, 4, 8)
     adjacency: AdjacencyName | None = None
     contrast: bool = False

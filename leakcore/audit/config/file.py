@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from leakcore._base.files.toml_file import read_toml
+from leakcore._base.naming import renaming
 from leakcore._base.printable import printable
 from leakcore.audit.claim import config as claim
 from leakcore.audit.config.checking import checked_sections, refuse_sections
@@ -80,7 +80,5 @@ def read_settings(form: str, sections: Mapping[str, Any]) -> tuple[Settings, Rep
     keys = read["run"]
     if keys["noise_multiplier"] is not None and "epsilon" not in sections.get("run", {}):
         keys["epsilon"] = None
-    try:
+    with renaming({key: f"run.{key}" for key in keys}):  # of keys that do not go together
         return AuditConfig(**keys), report
-    except (ValueError, TypeError) as why:  # of keys that do not go together
-        raise type(why)(re.sub(rf"(^|`)({'|'.join(keys)})\b", r"\1run.\2", str(why))) from None

@@ -11,6 +11,9 @@ from annotated_types import Ge, Gt, Interval, MinLen, Predicate
 
 MOST_STEPS = 2**24 - 1
 """Steps that the random generator tells apart."""
+MOST_RUNS = 10**7
+MOST_HIDDEN = 2**16
+"""Limits of sizes: what is more would take days, or memory that no machine has."""
 
 
 def _holds_no_nul(text: str) -> bool:
@@ -32,6 +35,10 @@ Claimable = Annotated[float, Interval(gt=0, le=1e6)]
 """A larger ε does not count as a claim, and no accountant goes further."""
 Count = Annotated[int, Ge(1)]
 CountFrom2 = Annotated[int, Ge(2)]
+Runs = Annotated[int, Interval(ge=1, le=MOST_RUNS)]
+Trials = Annotated[int, Interval(ge=2, le=MOST_RUNS)]
+Width = Annotated[int, Interval(ge=1, le=MOST_HIDDEN)]
+"""Units of a hidden layer."""
 Steps = Annotated[int, Interval(ge=1, le=MOST_STEPS)]
 Seed = Annotated[int, Interval(ge=0, le=2**64 - 1)]
 AdjacencyName = Literal["add-remove", "replace"]

@@ -14,13 +14,14 @@ from leakcore.audit.config.values import (
     ActivationName,
     Claimable,
     Confidence,
-    Count,
     CountFrom2,
     Positive,
     PositiveDelta,
+    Runs,
     SampleRate,
     Seed,
     Steps,
+    Width,
 )
 from leakcore.audit.hyperparameters import defense_rules
 from leakcore.defenses import Defense
@@ -83,15 +84,15 @@ class AuditConfig:
     learning_rate: Positive = 10.0
 
     num_rows: CountFrom2 = 1000
-    hidden: tuple[Count, ...] = (10,)
+    hidden: tuple[Width, ...] = (10,)
     activation: ActivationName = "elu"
     num_candidates: CountFrom2 = 10
-    runs: Count = 1000
+    runs: Runs = 1000
 
     label_batch_size: Annotated[int, Interval(ge=1, le=_LABELLED)] = 32
-    label_hidden: Count = 64
+    label_hidden: Width = 64
     label_steps: Steps = 100
-    label_trials: Count = 100
+    label_trials: Runs = 100
 
     defense: str | Defense | None = None
 

@@ -272,10 +272,12 @@ def figure_caption(config: AuditConfig, points: list[ReconstructionPoint]) -> st
         if any(p.reference is not None for p in points)
         else ""
     )
+    left_out = [number(p.epsilon) for p in points if not p.drawable]
+    beyond = f" Not drawn on this axis: ε = {', '.join(left_out)}." if left_out else ""
     return (
         "The solid curve is what no attacker can beat (upper, deterministic); the points are the attack we ran "
         f"(estimates, {100 * config.confidence:g}% intervals, each for its own point). {relation}{reference} "
-        "Add/remove adjacency."
+        f"Add/remove adjacency.{beyond}"
     )
 
 

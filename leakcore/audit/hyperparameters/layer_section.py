@@ -193,5 +193,5 @@ def _released(plain: dict[str, np.ndarray], bound: float, noise: float, seed: in
     """Each row's gradient clipped to C by its joint norm, plus N(0, σ²C²)."""
     rng = kernels.generator(seed, kernels.Stream.RELEASED_LAYERS)
     norms = np.sqrt(sum((g.astype(np.float64) ** 2).sum(axis=1) for g in plain.values()))
-    scale = np.minimum(1.0, bound / np.maximum(norms, np.finfo(float).tiny))[:, None]
+    scale = (bound / np.maximum(norms, bound))[:, None]
     return {name: g * scale + noise * bound * rng.normal(size=g.shape) for name, g in plain.items()}

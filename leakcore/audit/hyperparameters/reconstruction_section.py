@@ -63,6 +63,11 @@ class ReconstructionPoint:
         """Whether an attack that never errs, in this many trainings, would have contradicted the claim."""
         return self.attack_ceiling > float(self.bound.value) or self.epsilon_ceiling > float(self.epsilon.value)
 
+    @property
+    def drawable(self) -> bool:
+        """Whether a logarithmic axis can show the accountant's ε."""
+        return bool(_drawable(float(self.epsilon.value)))
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class BoundCurve:
@@ -75,6 +80,16 @@ class BoundCurve:
     bound: np.ndarray
     bound_rdp: np.ndarray
     reference: np.ndarray | None
+
+    @property
+    def drawable(self) -> np.ndarray:
+        """Which points a logarithmic axis can show."""
+        return np.asarray(_drawable(self.epsilon))
+
+
+def _drawable(epsilon: Any) -> Any:
+    """Which values of ε a logarithmic axis can show: neither 0, nor far beyond any mechanism's."""
+    return (np.asarray(epsilon) > 1e-100) & (np.asarray(epsilon) < 1e100)
 
 
 def noise_levels(config: AuditConfig) -> list[tuple[float, bool]]:
@@ -192,8 +207,9 @@ def _point(
     mechanism = (noise, config.sample_rate, config.steps)
     kappa = 1 / config.num_candidates
     miss = (1 - config.gate_confidence) / levels
+    level = 1 - miss if miss < 1 else config.gate_confidence
     lower, most = (
-        float(numerics.clopper_pearson(hits, game.trials, confidence=1 - miss, side="lower")[0])
+        float(numerics.clopper_pearson(hits, game.trials, confidence=level, side="lower")[0])
         for hits in (game.hits, game.trials)
     )
     return ReconstructionPoint(
@@ -257,8 +273,8 @@ def _optional(call: Callable[[], Result]) -> Result | None:
 
 
 def _curve(config: AuditConfig, points: list[ReconstructionPoint]) -> BoundCurve:
-    noise = np.array([p.noise_multiplier for p in points])
-    grid = np.geomspace(noise.max() * 1.25, noise.min() / 1.25, _CURVE_POINTS)
+    noise = np.array([p.noise_multiplier for p in points if p.noise_multiplier > 0])
+    grid = np.geomspace(noise.max() * 1.25, noise.min() / 1.25, _CURVE_POINTS) if noise.size else noise
     kappa = 1 / config.num_candidates
     mechanisms = [(float(s), config.sample_rate, config.steps) for s in grid]
     full = config.sample_rate == 1

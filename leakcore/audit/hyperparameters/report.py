@@ -89,8 +89,9 @@ class RunReport(AuditReport):
             alt=_findings.figure_alt(self.points),
             caption=_findings.figure_caption(self.config, self.points),
         )
+        drawn = figure if any(p.drawable for p in self.points) else None
         return (
-            page.Section("Reconstruction: the attack compared with its bound", (tables["reconstruction"],), figure),
+            page.Section("Reconstruction: the attack compared with its bound", (tables["reconstruction"],), drawn),
             page.Section("The accountant", (tables["accounting"],)),
             page.Section("Labels from one aggregated gradient", (tables["labels"], tables["label_epsilon"])),
         )

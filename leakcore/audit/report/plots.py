@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 
 
 def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> str:
-    """Probability of naming the target over ε: attacks, bounds and the optimum between them."""
+    """Probability of naming the target over ε: attacks, bounds and the optimum between them.
+
+    Points that are not drawable are left out; at least one must be.
+    """
     from matplotlib.figure import Figure
 
+    points, drawn = [p for p in points if p.drawable], curve.drawable
+    over = curve.epsilon[drawn]
     with drawing_style():
         figure = Figure(figsize=(4.7, 4.9), layout="constrained")
         axes, tips = figure.subplots(), Tips()
@@ -33,7 +38,7 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
             style = {"color": MIDDLE, "ls": "-.", "lw": 1.6}
             lines.append((curve.reference, "best attack if gradients were orthogonal", style))
         for values, name, style in lines:
-            axes.plot(curve.epsilon, values, label=name, **style)  # type: ignore[arg-type]
+            axes.plot(over, values[drawn], label=name, **style)  # type: ignore[arg-type]
         at = [float(p.epsilon.value) for p in points]
         rate = [float(p.attack.value) for p in points]
         low = [r - float(p.attack.interval[0]) for r, p in zip(rate, points, strict=True) if p.attack.interval]
@@ -59,8 +64,8 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
         _plain(axes)
         for values, name, _ in lines:
             tips.points(
-                axes, curve.epsilon, values,
-                [f"ε = {number(e, 3)}: {percent(v)}, {name}" for e, v in zip(curve.epsilon, values, strict=True)],
+                axes, over, values[drawn],
+                [f"ε = {number(e, 3)}: {percent(v)}, {name}" for e, v in zip(over, values[drawn], strict=True)],
             )  # fmt: skip
         tips.points(
             axes, at, rate,

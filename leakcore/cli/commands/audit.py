@@ -10,7 +10,7 @@ import click
 
 from leakcore._base.adjacency import HOW_TO_CHOOSE
 from leakcore.cli.exit_codes import checked
-from leakcore.cli.numbers import MOST_RUNS, MOST_STEPS, REAL, count, overflowed
+from leakcore.cli.numbers import MOST_RUNS, MOST_STEPS, REAL, count, overflowed, remember_keys
 from leakcore.cli.options import QUIET
 from leakcore.cli.output import finish, require_place
 from leakcore.cli.progress import bars
@@ -50,6 +50,8 @@ _KEYS = {
     },
 }  # fmt: skip
 """Form of the audit: its options, and the keys for which they stand."""
+_ARGUMENTS = {"trace": {"trace": "file", "mechanism": "sample_rate"}, "scores": {"scores": "file", "path": "file"}}
+"""Form of the audit: arguments of its function that are called otherwise than their keys."""
 _RUNS = {"run": "audit", "claim": "audit-attack"}
 """Form of the audit: name of the folder that keeps its finished pieces, where it takes long enough to have any."""
 _CLAIM = 10.0
@@ -181,8 +183,9 @@ def audit(config_path: Path | None, **params: Any) -> None:
     of_file, sections = (None, {}) if config_path is None else checked(lambda: read_config(config_path))
     form = _form(of_file, options, config_path)
     keys = {name: key for name, key in {**_KEYS[form], **_OF_REPORT}.items() if name in options or name in where}
-    names = _as_options(form, keys)
+    names = _as_written(form, set(keys.values()), of_file=config_path is not None)
     typed = _by_section(form, {key: params[name] for name, key in keys.items()}, claimed=of_file is not None)
+    remember_keys(sections, but=set(keys.values()))
     settings, report = checked(lambda: read_settings(form, with_options(sections, typed)), names=names)
     short = form in ("trace", "scores")
     named = report.json not in (None, "-") or report.html is not None
@@ -241,12 +244,23 @@ def _form(of_file: str | None, options: dict[str, Any], config_path: Path | None
     return form
 
 
-def _as_options(form: str, keys: dict[str, str]) -> dict[str, str]:
-    """The options on the command line, by the library's name for the same value."""
+def _as_written(form: str, typed: set[str], *, of_file: bool) -> dict[str, str]:
+    """What the user wrote, or would write, by the library's name for the same value: an option or section.key.
+
+    typed: the keys that options were given for. of_file: the others are, or could be, in a configuration file.
+    """
+    from leakcore.audit import config_schema
+
     flags = {p.name: p.opts[0] for p in click.get_current_context().command.params}
-    names = {key: flags[name] for name, key in keys.items()}
-    bare = {key.partition(".")[2]: flag for key, flag in names.items() if key.startswith(("trace.", "scores."))}
-    return {**bare, **names}
+    options = {key: flags[name] for name, key in {**_KEYS[form], **_OF_REPORT}.items()}
+    out = {key: option for key, option in options.items() if key in typed or not of_file}
+    if form == "claim":  # whose library names sections and keys itself
+        return out
+    names = {name: f"{form}.{name}" for name in config_schema()["properties"][form]["properties"]}
+    bare = {name: out.get(key, key) for name, key in names.items()}
+    if form == "run":
+        bare["expected_batch_size"] = f"{bare['sample_rate']} × {bare['num_rows']}"
+    return {**bare, **{name: bare[key] for name, key in _ARGUMENTS.get(form, {}).items()}, **out}
 
 
 def _only_with(name: str) -> str:
@@ -312,7 +326,7 @@ def _scores(settings: Any, options: dict[str, Any], folder: Path | None, show: A
     names = {name: getattr(settings, name) for name in ("members", "non_members", "values", "labels", "higher")}
     scores = audits.read_scores(settings.file, **names)
     if settings.adjacency is None and not settings.coins:
-        raise click.UsageError(f"--adjacency must be given with --scores, unless --coins is: {HOW_TO_CHOOSE}")
+        raise ValueError(f"`adjacency` must be given unless `coins` is: {HOW_TO_CHOOSE}")
     passed = ("coins", "delta", "claimed_epsilon", "adjacency", "confidence", "family")
     how = {name: getattr(settings, name) for name in passed}
     return audits.from_scores(scores, retrained=design if settings.retrained else False, **how)

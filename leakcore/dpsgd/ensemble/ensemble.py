@@ -14,8 +14,8 @@ import numpy as np
 
 from leakcore._base import memory_limit
 from leakcore._base import validate as check
-from leakcore._base.cores import usable_cores
 from leakcore.dpsgd.ensemble import arguments, run_request
+from leakcore.dpsgd.ensemble.block.batches import SLOTS
 from leakcore.dpsgd.ensemble.block.block import Plan
 from leakcore.dpsgd.ensemble.block.initial_parameters import Initialisation
 from leakcore.dpsgd.ensemble.checkpoint import Checkpoint
@@ -37,6 +37,7 @@ from leakcore.dpsgd.ensemble.sampling import (
     read_sampling,
 )
 from leakcore.dpsgd.ensemble.workers import Collector, Piece, train, train_elsewhere
+from leakcore.kernels import usable_cores
 
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
@@ -294,7 +295,9 @@ class Ensemble:
         read_at = reader.probes(probes)
         vectors = (1 if keep_parameters else 0) + (2 * self.steps if attacker.record else 0)
         numbers = vectors * self.num_parameters + (0 if read_at is None else read_at.rows * self.layers[-1])
-        memory_limit.require(count * (1 + numbers * np.dtype(self.dtype).itemsize), runs=count)
+        size = np.dtype(self.dtype).itemsize
+        memory_limit.require(count * (1 + numbers * size), runs=count)
+        memory_limit.require(SLOTS * self.num_parameters * size, network=self.layers)
         num_rows = common.rows + (0 if extra is None else extra.rows)
         if self.batch_size is not None and self.batch_size > num_rows:
             raise ValueError(
@@ -341,15 +344,19 @@ class Ensemble:
     def _require_representable(self, expected: float) -> None:
         """ValueError if training would multiply by a factor that the dtype cannot represent."""
         noise, norm, rate = self.noise_multiplier, self.max_grad_norm, self.learning_rate
-        initial, slack = self._initialisation, (self.fault or Fault()).clip_slack
+        initial, fault = self._initialisation, self.fault or Fault()
         largest = float(np.finfo(self.dtype).max)
         step = rate / expected if expected * largest > rate else math.inf
         factors = {
             "`noise_multiplier` times `max_grad_norm`": (noise * norm, f"{noise!r} times {norm!r}"),
+            "`noise_multiplier` times `max_grad_norm` times `fault.noise` and `fault.bias_noise`": (
+                noise * norm * fault.noise * max(1.0, fault.bias_noise),
+                f"{noise!r} times {norm!r} times {fault.noise!r} and {fault.bias_noise!r}",
+            ),
             "`learning_rate` over `expected_batch_size`": (step, f"{rate!r} over {expected!r}"),
             "`initialisation.scale`": (initial.scale, initial.scale),
             "`initialisation.noise`": (initial.noise, initial.noise),
-            "`clip_slack`": (slack, slack),
+            "`fault.clip_slack`": (fault.clip_slack, fault.clip_slack),
         }
         for what, (factor, text) in factors.items():
             if factor > largest:

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from leakcore.numerics.privacy_loss.loss import PrivacyLoss
+from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss
 
 _REACH = 10.0
 _MAX_POINTS = 80_000
 _OPTIMISTIC_POINTS = 200_000
+_COARSEST = 700.0
+"""Interval whose exponential is still a float."""
 _MISSING = "`method={method!r}` needs dp-accounting, which is not installed: pip install leakcore[accounting]"
 
 
@@ -60,6 +62,11 @@ class DiscreteLoss:
             if pessimistic:
                 # dp-accounting takes microseconds per point, and its error falls with the square of the interval.
                 self.interval = max(self.interval, widest / _MAX_POINTS)
+                if self.interval > _COARSEST:
+                    raise AccuracyError(
+                        "`noise_multiplier` must be large enough for method='pld', got privacy losses of "
+                        f"{widest:.3g}; use method='exact'"
+                    )
             else:
                 # Rounding down errs by the interval itself, but costs little per point.
                 self.interval = min(self.interval, widest / _OPTIMISTIC_POINTS)

@@ -52,7 +52,7 @@ def _claim(**sections: dict[str, Any]) -> Any:
             {"data": {"num_rows": 10**6}},
             "`data.num_rows` must be at most the 1438 training rows of digits, got 1000000",
         ),
-        ({"model": {"hidden": [0]}}, r"`model.hidden\[0\]` must be at least 1, got 0"),
+        ({"model": {"hidden": [0]}}, r"`model.hidden\[0\]` must be in \[1, 65536\], got 0"),
         ({"mechanism": {"noise_multiplier": -1}}, r"`mechanism.noise_multiplier` must be at least 0, got -1"),
         (
             {"mechanism": {"sample_rate": 0.5, "batch_size": 10}},

@@ -50,10 +50,10 @@ def trace(tmp_path: Path) -> Path:
         ("[run]\nepsilon = nan", r"`run.epsilon` must be in \(0, 1e\+06\], got nan"),
         ("[run]\nepsilon = true", r"`run.epsilon` must be a number in \(0, 1e\+06\], got True"),
         ("[run]\nsweep = 4.0", r"`run.sweep` must be a list of numbers, each in \(0, 1e\+06\], got 4.0"),
-        ("[run]\nhidden = 10", r"`run.hidden` must be a list of integers, each at least 1, got 10"),
-        ("[run]\nhidden = [3, 0]", r"`run.hidden\[1\]` must be at least 1, got 0"),
+        ("[run]\nhidden = 10", r"`run.hidden` must be a list of integers, each in \[1, 65536\], got 10"),
+        ("[run]\nhidden = [3, 0]", r"`run.hidden\[1\]` must be in \[1, 65536\], got 0"),
         ("[run]\nactivation = 'sine'", r"`run.activation` must be 'elu', .*, got 'sine'"),
-        ("[run]\nruns = 1.5", r"`run.runs` must be an integer of at least 1, got 1.5"),
+        ("[run]\nruns = 1.5", r"`run.runs` must be an integer in \[1, 10000000\], got 1.5"),
         ("[run]\ndefense = 3", r"`run.defense` must be text in quotes, got 3"),
         ("[run]\ndefense = 'local-steps:3'", r"`run.steps` must be a multiple of the 3 local steps .*, got 100"),
         (

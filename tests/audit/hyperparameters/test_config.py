@@ -17,7 +17,7 @@ from leakcore.audit.hyperparameters.config import AuditConfig
         ("max_grad_norm", 0.0, r"^`max_grad_norm` must be above 0, got 0.0$"),
         ("sweep", (1.0, 0.0), r"^`sweep\[1\]` must be in \(0, 1e\+06\], got 0.0$"),
         ("num_candidates", 1, r"^`num_candidates` must be at least 2, got 1$"),
-        ("runs", 0, r"^`runs` must be at least 1, got 0$"),
+        ("runs", 0, r"^`runs` must be in \[1, 10000000\], got 0$"),
         ("confidence", 1.0, r"^`confidence` must be in \(0, 1 - 1e-12\], got 1.0$"),
         ("seed", -1, r"^`seed` must be in \[0, 18446744073709551615\], got -1$"),
     ],

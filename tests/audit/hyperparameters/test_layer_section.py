@@ -55,6 +55,8 @@ def test_what_is_released_is_clipped_jointly() -> None:
     np.testing.assert_allclose(result["b"], [[0.08], [0.04]])
     noisy = layer_section._released({"a": np.zeros((400, 300))}, 0.1, 5.0, 0)
     assert noisy["a"].std() == pytest.approx(0.5, rel=0.02)
+    far = layer_section._released({"a": np.zeros((1, 2))}, 1e9, 0.0, 0)  # without a warning
+    assert not far["a"].any()
 
 
 def test_the_finding_says_what_the_numbers_say(study: layer_section.LayerStudy) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import re
@@ -9,6 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from leakcore import audit
@@ -166,8 +168,6 @@ def test_the_page_is_self_contained_and_well_formed(report: audit.RunReport, tmp
 
 
 def test_the_caption_says_what_the_intervals_say(report: audit.RunReport) -> None:
-    import dataclasses
-
     p = report.claimed
 
     def caption(interval: tuple[float, float], lower: float) -> str:
@@ -178,6 +178,22 @@ def test_the_caption_says_what_the_intervals_say(report: audit.RunReport) -> Non
     assert "with its whole interval" in caption((bound - 0.2, bound - 0.1), bound - 0.3)
     assert "reaches across it" in caption((bound - 0.1, bound + 0.1), bound - 0.2)
     assert "contradicted" in caption((bound + 0.1, bound + 0.2), bound + 0.05)
+
+
+def test_what_a_logarithmic_axis_cannot_show_is_said_not_drawn(report: audit.RunReport) -> None:
+    def with_epsilon(*values: float) -> audit.RunReport:
+        points = [
+            dataclasses.replace(p, epsilon=dataclasses.replace(p.epsilon, value=value, interval=None))
+            for p, value in zip(report.points, values, strict=True)
+        ]
+        over = np.linspace(*values, len(report.curve.epsilon))
+        return dataclasses.replace(report, points=points, curve=dataclasses.replace(report.curve, epsilon=over))
+
+    some = with_epsilon(2.0, 0.0).sections()[0].figure
+    assert some is not None
+    assert "Not drawn on this axis: ε = 0." in some.caption
+    assert "ε = 2" in some.svg()
+    assert with_epsilon(0.0, 1e-300).sections()[0].figure is None
 
 
 def test_every_finding_opens_with_what_it_is_about(report: audit.RunReport) -> None:

@@ -253,6 +253,20 @@ def test_errors_of_a_run(change, error, message) -> None:
         flat.run(ensemble, **DATA | change)
 
 
+@pytest.mark.parametrize("fault", [dpsgd.Fault(noise=1e100), dpsgd.Fault(bias_noise=1e308)])
+def test_noise_of_a_fault_beyond_floats_is_refused(fault: dpsgd.Fault) -> None:
+    ensemble = dpsgd.Ensemble((2, 3), **MECHANISM, fault=fault)
+    with pytest.raises(ValueError, match=r"times `fault.noise` and `fault.bias_noise` must be at most 3.4e\+38, the"):
+        flat.run(ensemble, **DATA)
+
+
+@pytest.mark.parametrize("hidden", [10**9, 2**63])
+def test_a_network_beyond_the_memory_is_refused_before_it_is_made(hidden: int) -> None:
+    ensemble = dpsgd.Ensemble((2, hidden, 3), **MECHANISM)
+    with pytest.raises(ValueError, match=rf"`network=\(2, {hidden}, 3\)` needs .* GiB of memory"):
+        ensemble.run(DATA["features"], DATA["labels"], runs=1, keep_parameters=False)
+
+
 def test_noise_for_a_noiseless_mechanism_is_refused() -> None:
     ensemble = dpsgd.Ensemble((2, 3), **MECHANISM | {"noise_multiplier": 0})
     with pytest.raises(ValueError, match="`noise` must be None with noise_multiplier=0, which adds no noise"):
