@@ -368,7 +368,7 @@ def _best(level: float, select: str) -> Audit:
 
 
 def _threshold(select: str, seed: int) -> bounds.Threshold:
-    return bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold()
+    return bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold(seed=seed)
 
 
 def _response(p: float) -> Callable[[np.random.Generator], np.ndarray]:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from leakcore.bounds.audited_epsilon.scores import (
         epsilon_lower_bound_from_scores as epsilon_lower_bound_from_scores,
     )
+    from leakcore.bounds.audited_epsilon.simultaneous import SimultaneousThreshold as SimultaneousThreshold
     from leakcore.bounds.audited_epsilon.threshold import EpsilonFromScores as EpsilonFromScores
-    from leakcore.bounds.audited_epsilon.threshold import SimultaneousThreshold as SimultaneousThreshold
     from leakcore.bounds.audited_epsilon.threshold import SplitThreshold as SplitThreshold
     from leakcore.bounds.audited_epsilon.threshold import Threshold as Threshold
     from leakcore.bounds.labels.extrapolate import LabelEpsilonExtrapolation as LabelEpsilonExtrapolation
@@ -82,7 +82,7 @@ _NAMES = {
     "epsilon_lower_bound_one_run": ".audited_epsilon.one_run",
     "EpsilonFromScores": ".audited_epsilon.threshold",
     "Hypothesis": ".audited_epsilon.hypothesis",
-    "SimultaneousThreshold": ".audited_epsilon.threshold",
+    "SimultaneousThreshold": ".audited_epsilon.simultaneous",
     "SplitThreshold": ".audited_epsilon.threshold",
     "Threshold": ".audited_epsilon.threshold",
     "epsilon_lower_bound_from_scores": ".audited_epsilon.scores",

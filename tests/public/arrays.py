@@ -270,7 +270,6 @@ EXEMPT = dict.fromkeys(RESULTS, "what a function returns: nobody else makes one"
     "kernels.selftest": "takes nothing",
     "audit.diagnose": "takes nothing",
     "bounds.RenyiInformation": "takes nothing",
-    "bounds.SimultaneousThreshold": "takes nothing",
     "bounds.methods.ClosedForm": "takes nothing",
     "bounds.methods.Exact": "takes nothing",
     "bounds.methods.PLD": "takes nothing",

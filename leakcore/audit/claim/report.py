@@ -364,7 +364,7 @@ def _assumed(proof: Proof) -> str:
     chosen = "models are trained independently; " + (
         "what was chosen (threshold, k) was chosen on other trials"
         if proof.found.select == "split"
-        else "the limits hold for all thresholds and every k at once"
+        else "the tests hold for all thresholds and every k at once"
     )
     return chosen + ("; the mechanism is Gaussian, as full-batch DP-SGD is." if "Gaussian" in proof.method else ".")
 

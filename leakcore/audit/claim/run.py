@@ -187,7 +187,7 @@ def prove(
     perfect = {name: (np.ones(len(a)), np.zeros(len(b)), k) for name, (a, b, k) in scores.items()}
     families: tuple[Literal["dp", "gdp"], ...] = ("dp", "gdp") if claimed.gaussian else ("dp",)
     level = 1 - (1 - confidence) / len(families)
-    threshold = bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold()
+    threshold = bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold(seed=seed)
     proofs = []
     for family in families:
         more: dict[str, Any] = {

@@ -40,8 +40,8 @@ def epsilon_lower_bound_best(
     The maximum of four bounds at 99% does not hold at 99%, although papers report the best of k = 1, 2, 4, 8 poisoned
     rows (Jagielski, Ullman and Oprea 2020). Two ways hold: a `SplitThreshold`, by which a random share of each audit's
     trials chooses audit and threshold, and the others, of that one audit, are counted; and a `SimultaneousThreshold`,
-    which takes the largest of m bounds, each at the share 1/m of the error. Which is tighter depends on the counts
-    (docs/explanation/bounds.md). Choose one before you look.
+    which takes the largest of m bounds, each at the share 1/m of the error (docs/explanation/bounds.md).
+    Choose one before you look.
 
     Args:
         audits: name → (scores_in, scores_out, k): scores as in `epsilon_lower_bound_from_scores` and the number of rows

@@ -20,7 +20,8 @@ class EpsilonLowerBound(Result):
         value: ε for one row, 0 when the counts prove nothing.
         hits: event counts (with the k rows, without them).
         trials: numbers of trials (with the k rows, without them).
-        limits: ((low, high), (low, high)), the confidence limits that were used for the event's two probabilities.
+        limits: ((low, high), (low, high)), the confidence limits that were used for the event's two probabilities; ()
+            if it was tested without them.
         delta: as asked.
         k: as asked.
         direction: as asked.
@@ -165,7 +166,9 @@ def epsilon_opt(
     adjacency: str | None = None,
     hypothesis: Hypothesis = PRIVATE,
 ) -> EpsilonCeiling:
-    """The ε that `epsilon_lower_bound` reports for perfect counts: no audit of this size can prove more.
+    """The ε that `epsilon_lower_bound` reports for perfect counts: no event of an audit of this size proves more.
+
+    A `SimultaneousThreshold` tests the order of all scores instead of two limits, and can prove about log 2 more.
 
     ε_OPT(T, α) of Jagielski, Ullman and Oprea (2020), Section 2: the event in all trials on one side and in none on the
     other. At δ = 0 it is log((α/2)^(1/T)/(1 − (α/2)^(1/T)))/k.

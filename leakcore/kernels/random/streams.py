@@ -67,6 +67,8 @@ class Stream(enum.IntEnum):
     """Draws of a mixture's information (`bounds.fano_advantage`). Row: the first draw of the chunk."""
     SCORE_SPLIT = 16, 0, 1
     """Which trials of an audit choose the threshold and which are counted."""
+    SCORE_TIES = 16, 1, 1
+    """The order of an audit's equal scores."""
 
     # Training of many runs.
     INIT = 3, 0, 1

@@ -1,0 +1,122 @@
+"""All trials choose the threshold and all are counted: tests of ranks that were fixed beforehand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from leakcore import kernels
+from leakcore._base import validate
+from leakcore._base.results import Assumptions
+from leakcore.bounds.audited_epsilon.ranks import Ranks, refuted
+from leakcore.bounds.audited_epsilon.threshold import EpsilonFromScores, ScoredAudit, Threshold
+
+
+@dataclasses.dataclass(frozen=True)
+class SimultaneousThreshold(Threshold):
+    """All trials choose and all are counted, by tests of ranks that were fixed before the trials.
+
+    A test asks whether so many scores of the likelier side lie above a certain rank of the other side. Under every
+    mechanism with a trade-off curve that is at most as likely as for scores that attain the curve, which is one
+    integral: no limits of two probabilities that each take a part of the error (docs/explanation/bounds.md). The error
+    is shared by ranks in both tails and in the middle, by weights that depend on the family; a hypothesis of direction
+    "both" splits it over both. Each of m audits gets the share 1/m of the error, and the largest bound is taken.
+
+    Args:
+        seed: of the order of equal scores. A random order makes them a test as good as any other.
+
+    Raises:
+        ValueError: for a seed out of range.
+        TypeError: for one that is not an integer.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import bounds
+        >>> scores = {"scores_in": np.ones(500), "scores_out": np.zeros(500), "adjacency": "add-remove"}  # no error
+        >>> every = bounds.epsilon_lower_bound_from_scores(threshold=bounds.SimultaneousThreshold(), **scores)
+        >>> half = bounds.epsilon_lower_bound_from_scores(threshold=bounds.SplitThreshold(), **scores)
+        >>> f"{every.value:.2f} and {half.value:.2f}"
+        '5.21 and 3.84'
+    """
+
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seed", validate.seed(seed=self.seed))
+
+    def prove(self, audit: ScoredAudit) -> EpsilonFromScores:
+        """See `Threshold`."""
+        inside, outside = audit.sides.values()
+        claim = audit.claim
+        scores, members = self._ordered(inside, outside)
+        ways = [way for way in ("in", "out") if claim.direction in (way, "both")]
+        error = (1 - claim.confidence) / len(ways)
+        best, where, threshold = 0.0, None, None
+        for way in ways:
+            likelier = members if way == "in" else ~members
+            proof = refuted(likelier, claim, error)
+            if proof.ranks is not None and proof.parameter > best:
+                best, threshold = proof.parameter, _threshold(scores, likelier, proof.ranks)
+                event = "complement of the event, which is" if proof.ranks.lower else "event,"
+                where = f"{event} likelier {way}"
+        hits = (0, 0) if threshold is None else tuple(int((s >= threshold).sum()) for s in (inside, outside))
+        return EpsilonFromScores(
+            value=claim.epsilon(best),
+            kind="lower",
+            confidence=claim.confidence,
+            interval=None,
+            method="exact tests of pairs of ranks in both tails and the middle, which share the error",
+            assumptions=Assumptions(
+                adjacency=claim.adjacency,
+                attacker="chooses the k rows, sees each trained model's test statistic, and knows both datasets",
+                notes=(
+                    "the threshold was chosen on the counted trials; the tests of all ranks hold at once",
+                    "the statistic, k" + ("" if claim.direction == "both" else ", direction") + " were fixed before "
+                    "the trials",
+                    *claim.notes(),
+                ),
+            ),
+            provenance=claim.provenance + "; Nelson (1963) for precedence tests, Dong, Roth and Su (2022) for curves",
+            seed=self.seed,
+            hits=(hits[0], hits[1]),
+            trials=(len(inside), len(outside)),
+            limits=(),
+            delta=claim.delta,
+            k=claim.k,
+            direction=claim.direction,
+            proved_by=where,
+            family=claim.family,
+            mu=best if claim.family == "gdp" else None,
+            threshold=threshold,
+            select="simultaneous",
+        )
+
+    def prove_best(self, audits: Sequence[ScoredAudit]) -> tuple[int, EpsilonFromScores]:
+        """See `Threshold`."""
+        number = len(audits)
+        proofs = []
+        for audit in audits:
+            level = 1 - (1 - audit.claim.confidence) / number
+            proofs.append(self.prove(audit._replace(claim=dataclasses.replace(audit.claim, confidence=level))))
+        best = max(range(number), key=lambda i: float(proofs[i].value))
+        method = f"{proofs[best].method}; the largest of {number}, each at α/{number}"
+        return best, dataclasses.replace(
+            proofs[best], confidence=audits[best].claim.confidence, method=method, select="correction"
+        )
+
+    def _ordered(self, inside: np.ndarray, outside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """All scores from the highest to the lowest, equal ones in random order, and which are from inside."""
+        scores = np.concatenate([inside, outside])
+        order = kernels.generator(self.seed, kernels.Stream.SCORE_TIES).permutation(len(scores))
+        order = order[np.argsort(-scores[order], kind="stable")]
+        return scores[order], order < len(inside)
+
+
+def _threshold(scores: np.ndarray, likelier: np.ndarray, ranks: Ranks) -> float:
+    """The lowest score above the event's gap."""
+    if ranks.lower:
+        lowest = np.flatnonzero(~likelier)[-ranks.above]
+        return float(scores[lowest - 1])
+    return float(scores[np.flatnonzero(likelier)[ranks.above - 1]])
