@@ -80,6 +80,14 @@ def power(value: float) -> str:
     return f"{value:g}".replace("e-0", "e-")
 
 
+def chance(value: float) -> str:
+    """A small probability, rounded up to one digit: 7e-5."""
+    if not 0.0 < value < 1.0:
+        return power(value)
+    unit = 10.0 ** math.floor(math.log10(value))
+    return power(float(f"{math.ceil(value / unit - 1e-9) * unit:.0e}"))
+
+
 def interval(result: Result) -> str:
     """`low–high` in percent, rounded outwards, or a dash."""
     if result.interval is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ import numpy as np
 from leakcore._base.results import Result, require_same_adjacency
 from leakcore.audit.report import page
 from leakcore.audit.report.cards import BEATS, EPSILON, PROVED, REACHED, Card, adjacency_words, card, proof_card
-from leakcore.audit.report.format import ADJACENCY, above, ends, guarantee, interval, number, percent, power
+from leakcore.audit.report.format import ADJACENCY, above, chance, ends, guarantee, interval, number, percent, power
 from leakcore.audit.report.page import Finding
 from leakcore.audit.report.report import GATE, TOO_WEAK, AuditReport
 from leakcore.audit.report.tables import Cell, Column, Row, Table
@@ -129,7 +128,7 @@ class ScoresReport(AuditReport):
         assert self.p_value is not None
         return (
             f"Were {self.family} what ran, guesses at the coins would be right as often with probability at most "
-            f"{power(_rounded_up(self.p_value))}"
+            f"{chance(self.p_value)}"
         )
 
     def _refuted_epsilon(self) -> list[str]:
@@ -392,14 +391,6 @@ class ScoresReport(AuditReport):
             f"proved at {100 * self.confidence:g}%: chance lifts that above the model's own with probability at most "
             f"{1 - self.confidence:.2g}."
         )
-
-
-def _rounded_up(chance: float) -> float:
-    """To one digit."""
-    if not 0.0 < chance < 1.0:
-        return chance
-    unit = 10.0 ** math.floor(math.log10(chance))
-    return float(f"{math.ceil(chance / unit - 1e-9) * unit:.0e}")
 
 
 def _span(result: Result) -> str:

@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from leakcore import bounds
 from leakcore._base.results import Result, require_same_adjacency
 from leakcore.audit.report import page
-from leakcore.audit.report.format import above, counted, guarantee, number, percent
-from leakcore.audit.report.report import AuditReport
+from leakcore.audit.report.format import above, chance, counted, guarantee, number, percent
+from leakcore.audit.report.report import GATE, AuditReport
 from leakcore.audit.trace.chosen import Chosen
 from leakcore.audit.trace.rates import FPRS, Compared, Measured, Separation, levels, lifted
 from leakcore.audit.trace.whole_run import Extent
+
+GATE_SHARE = (1 - GATE) / 2
+"""Error of each of the gate's two ways to fail, where the run's own mechanism is tested as well."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -71,6 +75,8 @@ class TraceFacts(AuditReport):
         audited: the proved lower bound on ε; None without coins.
         gate: the same at 99.9%.
         ceiling: what `gate` would be for scores that tell every coin.
+        own_curve: what the coins prove if the run's own mechanism ran with some noise, and the p-value of its schedule;
+            None without coins, and for a mechanism other than Poisson sampling or full batches of one σ.
         exposed: the members that were in a batch, most exposed first.
     """
 
@@ -103,6 +109,7 @@ class TraceFacts(AuditReport):
     audited: Result | None
     gate: Result | None
     ceiling: float | None
+    own_curve: bounds.OneRunEpsilon | None
     exposed: tuple[Exposure, ...]
 
     @property
@@ -270,7 +277,18 @@ class TraceFacts(AuditReport):
                     f"{'the run' if self.unknown else 'the mechanism'} does not do what its "
                     f"{'claim' if self.unknown else 'schedule'} says."
                 )
+        if self.own_curve is not None and self.own_curve.p_value is not None and self.own_curve.p_value <= GATE_SHARE:
+            out.append(f"{self.if_it_ran()}: the mechanism does not do what its schedule says.")
         return out
+
+    def if_it_ran(self) -> str:
+        """How likely the guesses are under the run's own schedule."""
+        assert self.own_curve is not None
+        assert self.own_curve.p_value is not None
+        return (
+            f"Were {self.own_curve.family} what ran, guesses at the coins would be right as often with probability at "
+            f"most {chance(self.own_curve.p_value)}"
+        )
 
     @property
     def broken(self) -> str:

@@ -174,10 +174,13 @@ def proof(report: TraceFacts) -> str:
     else:
         less = "the schedule gives" if report.claimed_epsilon is None else "is claimed"
         verdict = f"Less than {less}: nothing contradicts it, and nothing confirms it."
+    own = ""
+    if report.own_curve is not None:
+        own = f" If the schedule ran with some noise, they prove ε ≥ {number(report.own_curve)}. {report.if_it_ran()}."
     return Finding(
         f"What is proved: ε ≥ {number(report.audited)} at δ = {power(report.delta)} "
         f"({guarantee(report.audited)}), from guesses at {report.members + report.non_members} coins in one run. The "
-        "bound is valid, but rarely tight.",
+        f"bound is valid, but rarely tight.{own}",
         verdict=verdict,
         assumes="a fair coin of its own decided for each candidate whether it was trained on.",
     )

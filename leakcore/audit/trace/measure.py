@@ -5,6 +5,7 @@ Each function returns fields of `TraceReport`.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -15,7 +16,7 @@ from leakcore._base.results import Result
 from leakcore.audit.report.report import GATE
 from leakcore.audit.scores.coins import audited, provable
 from leakcore.audit.stated_epsilon import proved_epsilon
-from leakcore.audit.trace.facts import Exposure
+from leakcore.audit.trace.facts import GATE_SHARE, Exposure
 from leakcore.audit.trace.question import Question
 from leakcore.audit.trace.rates import FPRS, named, rate_at, roc, separation
 from leakcore.dpsgd import Trace
@@ -103,16 +104,30 @@ def reached(question: Question) -> dict[str, Any]:
 
 
 def proved(question: Question) -> dict[str, Any]:
-    """What guesses at the coins prove of ε; None where members were not decided by coins."""
+    """What guesses at the coins prove of ε; None where members were not decided by coins.
+
+    The gate has two ways to fail, which share its error: ε at any mechanism, and the run's own mechanism.
+    """
     if not question.coins:
-        return {"audited": None, "gate": None, "ceiling": None}
+        return dict.fromkeys(("audited", "gate", "ceiling", "own_curve"))
     scores, _ = _scores(question.trace)
     members, slack = question.trace.members, question.delta
+    own = None if question.run.extent.unknown else _own_curve(question.mechanism)
+    level = GATE if own is None else 1 - GATE_SHARE
     return {
         "audited": audited(scores, members, slack, question.confidence),
-        "gate": audited(scores, members, slack, GATE),
-        "ceiling": provable(members, slack, GATE),
+        "gate": dataclasses.replace(audited(scores, members, slack, level), confidence=GATE),
+        "ceiling": provable(members, slack, level),
+        "own_curve": None if own is None else audited(scores, members, slack, question.confidence, family=own),
     }
+
+
+def _own_curve(mechanism: Mechanism | None) -> Mechanism | None:
+    """The run's mechanism with one noise multiplier, if its trade-off curve is quickly computed; else None."""
+    if not isinstance(mechanism, Poisson | FullBatch):
+        return None
+    sigma = np.asarray(mechanism.noise_multiplier)
+    return mechanism if sigma.ndim == 0 and 0 < float(sigma) < math.inf else None
 
 
 def _by_likelihood(trace: Trace) -> bool:

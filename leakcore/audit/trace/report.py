@@ -27,7 +27,7 @@ _SETTINGS = (
 )  # fmt: skip
 _RESULTS = (
     "epsilon", "epsilon_replace", "candidate_counts", "reconstruction", "named", "membership", "at_fpr", "found_at_fpr",
-    "roc", "area", "audited", "gate", "ceiling", "exposed", "picked",
+    "roc", "area", "audited", "gate", "ceiling", "own_curve", "exposed", "picked",
 )  # fmt: skip
 
 
@@ -38,8 +38,8 @@ class TraceReport(TraceFacts):
     `noise_multiplier`, `max_grad_norm`, `sample_rate` and `batch_rows` are about the recorded steps. `epsilon`,
     `epsilon_replace`, `reconstruction`, `membership` and `at_fpr` are about the whole run; if that is not known
     (`undecided`), they are about the recorded steps alone, and their notes say so. `named`, `found_at_fpr` and `area`
-    are estimates on this run's candidates, with finite-sample intervals for rows drawn independently. `audited`, `gate`
-    and `ceiling` exist only if coins decided the members.
+    are estimates on this run's candidates, with finite-sample intervals for rows drawn independently. `audited`,
+    `gate`, `ceiling` and `own_curve` exist only if coins decided the members.
     """
 
     schema: ClassVar[str] = "leakcore.trace-audit/2"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakcore import audit
+from leakcore import audit, mechanisms
 from leakcore.audit.report.format import percent
 from leakcore.audit.scores.coins import audited, provable
 from leakcore.dpsgd import Sampling, Trace
@@ -331,3 +331,27 @@ def test_between_the_quoted_level_and_the_gates_it_says_neither_consistent_nor_c
     assert not worse.passed
     assert "prove ε ≥ 1.0001 " in worse.verdict(), "in as many digits as show that it is above 1"
     assert worse.word != report.word
+
+
+def test_coins_test_the_schedule_itself() -> None:
+    """A run with the recorded noise is not refuted; the same scores with eight times the stated noise are."""
+    rng = np.random.default_rng(4)
+    n = 600
+    coins = rng.random(n) < 0.5
+    scores = coins + rng.normal(size=n)
+    for sigma, refuted in ((1.0, False), (8.0, True)):
+        trace = Trace(
+            noise_multiplier=np.full(1, sigma), max_grad_norm=np.ones(1), batch_rows=np.full(1, n),
+            sample_rate=1.0, expected_batch_size=float(n), members=coins, members_given=True,
+            times_seen=coins.astype(np.int64), clipped_share=np.zeros(n), membership_sum=scores,
+            membership_likelihood=scores, pair_sum=np.zeros((n, n)), pair_likelihood=np.zeros((n, n)),
+        )  # fmt: skip
+        report = audit.from_trace(trace, coins=True, mechanism=mechanisms.FullBatch(sigma, 1))
+        assert report.own_curve is not None
+        assert report.own_curve.p_value is not None
+        assert (report.own_curve.p_value < 1e-3) == refuted
+        assert report.passed is not refuted
+        assert report.own_curve.value > report.audited.value
+        said = next(f for f in report.findings() if f.startswith("What is proved"))
+        assert f"Were FullBatch(noise_multiplier={sigma:g}, steps=1) what ran" in said
+        assert audit.TraceReport.from_dict(report.to_dict()) == report
