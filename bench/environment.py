@@ -16,7 +16,7 @@ VARIABLES = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "OPENBLAS_THREAD_TIMEOUT": "4",
 }
-PACKAGES = ("leakcore", "numpy", "scipy", "torch", "opacus", "riskcal", "dp-accounting", "threadpoolctl")
+PACKAGES = ("leakcore", "numpy", "scipy", "torch", "opacus", "riskcal", "dp-accounting", "jax-privacy", "threadpoolctl")
 
 
 def python_path_first() -> None:
