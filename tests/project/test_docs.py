@@ -111,6 +111,7 @@ def test_the_performance_page_says_what_the_kept_results_say() -> None:
     claims = load("docs/hooks/claims.py")
     page = claims.PAGE.read_text(encoding="utf-8")
     assert page.count(claims.BEGIN) == page.count(claims.END) == 1
+    assert page.count(claims.BEGIN_MECHANISMS) == page.count(claims.END_MECHANISMS) == 1
     assert claims.rewritten(page, claims.read()) == page, "run docs/hooks/claims.py"
 
 
