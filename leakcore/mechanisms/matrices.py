@@ -99,6 +99,10 @@ def blt(scales: np.ndarray, decays: np.ndarray, steps: int) -> np.ndarray:
     rates = validate.real_array("in [0, 1)", lambda v: (v >= 0.0) & (v < 1.0), decays=decays)
     if weights.ndim != 1 or weights.shape != rates.shape:
         raise ValueError(f"`decays` must have the shape of `scales`, {weights.shape}, got {rates.shape}")
+    with np.errstate(over="ignore"):
+        total = weights.sum()
+    if not np.isfinite(total):
+        raise ValueError(f"`scales` must have a finite sum, got {scales!r}")
     powers = rates[:, None] ** np.arange(size - 1)
     return toeplitz(np.concatenate(([1.0], weights @ powers)), size)
 

@@ -126,6 +126,7 @@ def test_balls_in_bins_with_correlation_by_its_sampler():
         ),
         (lambda: mechanisms.toeplitz([0.0, 1.0], 3), "first entry is positive"),
         (lambda: mechanisms.blt([1.0], [1.0], 3), "decays"),
+        (lambda: mechanisms.blt([1e308, 1e308], [0.5, 0.5], 3), "scales"),
     ],
 )
 def test_bad_input_is_named(call, message):
