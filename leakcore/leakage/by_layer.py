@@ -201,10 +201,10 @@ def by_layer(
     """Sensitivity, original and latent V-information and subspace distance of every layer of a torch model.
 
     Args:
-        model: as in `sensitivity`.
-        inputs: as in `sensitivity`.
-        targets: as in `sensitivity`.
-        loss: as in `sensitivity`.
+        model: a torch module in eval mode; each submodule with parameters of its own is a layer.
+        inputs: (samples, ...), floating, in the model's dtype and on its device.
+        targets: (samples, ...).
+        loss: loss(outputs, targets), a scalar; None: cross-entropy.
         measures: attributes, family, and how much work; None: the defaults of `LayerMeasures`.
         seed: of everything random.
         executor: its workers take the pairs of the inversion and the fits of the latent measure; the rest is computed

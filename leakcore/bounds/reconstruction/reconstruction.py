@@ -39,11 +39,11 @@ def reconstruction(
         kappa: κ in (0, 1], a float or an array; 1/n for n equally likely candidates.
         log_kappa: log κ, for priors too small for a float.
         method: a name or an object of `bounds.methods`; an object holds its own options.
-        num_samples: for a method that samples, like the next four.
-        confidence: likewise.
-        seed: likewise.
+        num_samples: draws of a method that samples.
+        confidence: of its limits.
+        seed: of its draws.
         device: where "monte-carlo" and "certified" draw: "cpu", "cuda" or "cuda:N".
-        executor: maps shards of samples.
+        executor: its workers share the draws.
 
     Returns:
         `ReconstructionBound` of kind "upper" ("estimate" for "monte-carlo" and "dkw-bennett").
