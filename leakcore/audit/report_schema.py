@@ -14,7 +14,8 @@ from leakcore.audit.claim.report import ClaimReport
 from leakcore.audit.hyperparameters.report import RunReport
 from leakcore.audit.report.json_form import Foot, Head
 from leakcore.audit.report.report import OUTSIDE, AuditReport
-from leakcore.audit.scores.report import MeasuredRate, ScoresReport
+from leakcore.audit.scores.rates import MeasuredRate
+from leakcore.audit.scores.report import ScoresReport
 from leakcore.audit.trace.rates import Measured, Separation
 from leakcore.audit.trace.report import TraceReport
 

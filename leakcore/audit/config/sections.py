@@ -58,6 +58,7 @@ class Scores:
     confidence: Confidence = 0.95
     family: Literal["dp", "gdp"] = "dp"
     seed: Seed = 0
+    select: Literal["simultaneous", "split"] = "simultaneous"
 
     @property
     def files(self) -> tuple[str, ...]:

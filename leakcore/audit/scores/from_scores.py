@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
-from scipy import special
 
 from leakcore import bounds
 from leakcore._base import validate as check
 from leakcore._base.adjacency import HOW_TO_CHOOSE
-from leakcore._base.results import Adjacency, Assumptions, Result, parse_adjacency
+from leakcore._base.results import Adjacency, Result, parse_adjacency
 from leakcore.audit.doctor import environment
 from leakcore.audit.report.area import area, area_limits
 from leakcore.audit.report.report import GATE
 from leakcore.audit.scores.coins import audited, require_fair
 from leakcore.audit.scores.file import ScoreFile, read_scores
-from leakcore.audit.scores.report import MeasuredRate, ScoresReport
+from leakcore.audit.scores.rates import PROVENANCE, assumed, rate_limits
+from leakcore.audit.scores.report import ScoresReport
 from leakcore.mechanisms import Mechanism
-from leakcore.numerics import clopper_pearson
 
 _FPRS = (0.001, 0.01, 0.05, 0.1)
 
@@ -33,24 +31,36 @@ class Retrained:
 
     Args:
         k: number of rows by which the two sides' training data differ. The proof is about one row, by group privacy.
-        seed: of the random halves: one chooses the threshold, the other is counted.
+        seed: of the order of equal scores, or of the random halves.
+        select: how the threshold is chosen, fixed before you look. "simultaneous": by all scores, which are all counted
+            (`bounds.SimultaneousThreshold`). "split": by one half of them; the other is counted
+            (`bounds.SplitThreshold`).
 
     Raises:
-        ValueError: for a number out of range.
-        TypeError: for a number that is not an integer.
+        ValueError: for a number out of range, or another word.
+        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore import audit
         >>> audit.Retrained(k=4)
-        Retrained(k=4, seed=0)
+        Retrained(k=4, seed=0, select='simultaneous')
     """
 
     k: int = 1
     seed: int = 0
+    select: Literal["simultaneous", "split"] = "simultaneous"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "k", check.integer(1, None, k=self.k))
         object.__setattr__(self, "seed", check.seed(seed=self.seed))
+        check.one_of("simultaneous", "split", select=self.select)
+
+    @property
+    def threshold(self) -> bounds.Threshold:
+        """The way that `select` names."""
+        if self.select == "simultaneous":
+            return bounds.SimultaneousThreshold(seed=self.seed)
+        return bounds.SplitThreshold(seed=self.seed)
 
 
 def from_scores(
@@ -77,14 +87,14 @@ def from_scores(
         non_members: (m,) scores of other rows, at least two.
         coins: True if they are all candidates of one training run, in which a fair coin decided for each row whether it
             was trained on (Steinke, Nasr and Jagielski 2023, Theorem 5.2). Kind "lower".
-        retrained: True, or a `Retrained`, if each score comes from its own model (Jagielski, Ullman and Oprea 2020,
-            Section 4.2). Kind "lower".
+        retrained: True, or a `Retrained`, if each score comes from its own model. Kind "lower".
         delta: δ in [0, 1).
         claimed_epsilon: ε that the model claims at δ; a proof at 99.9% above it contradicts it.
         adjacency: "add-remove" if a non-member was left out, "replace" if another row took its place. Required without
             coins.
         confidence: of every interval and of the quoted lower bound.
-        family: what the coins refute, as in `bounds.epsilon_lower_bound_one_run`: "dp", "gdp" or the claimed mechanism.
+        family: what is refuted: "dp", "gdp" (with retrained, as in `bounds.Hypothesis`; with coins, as in
+            `bounds.epsilon_lower_bound_one_run`) or, with coins, the claimed mechanism.
 
     Returns:
         A `ScoresReport`.
@@ -118,8 +128,10 @@ def from_scores(
         )
     inside, outside, source, upward = _sides(members, non_members)
     n, m = len(inside), len(outside)
-    if not coins and family != "dp":
-        raise ValueError(f"`family` must be 'dp' without coins=True, got {family!r}")
+    if alone:
+        check.one_of("dp", "gdp", family=family)
+    elif not coins and family != "dp":
+        raise ValueError(f"`family` must be 'dp' without coins=True or retrained, got {family!r}")
     if coins:
         require_fair(n, n + m, "rows")
     notes = _notes(coins, alone)
@@ -131,11 +143,12 @@ def from_scores(
         return bounds.epsilon_lower_bound_from_scores(
             scores[labels],
             scores[~labels],
-            threshold=bounds.SplitThreshold(seed=design.seed),
+            threshold=design.threshold,
             confidence=sure,
             delta=slack,
             k=design.k,
             adjacency=relation,
+            hypothesis=bounds.Hypothesis(cast(Literal["dp", "gdp"], family)),
         )
 
     result = proof(level)
@@ -162,6 +175,7 @@ def from_scores(
         adjacency=relation,
         confidence=level,
         seed=design.seed,
+        select="guesses" if coins else design.select,
         family=family if isinstance(family, str) else repr(family),
         members=n,
         non_members=m,
@@ -169,7 +183,7 @@ def from_scores(
             quantity="area under the ROC curve",
             value=whole, kind="estimate", confidence=level, interval=area_limits(whole, min(n, m), level),
             method="area under the ROC curve; Chernoff limits of a two-sample U-statistic",
-            assumptions=_assumed(notes), provenance=_PROVENANCE,
+            assumptions=assumed(notes), provenance=PROVENANCE,
         ),
         at_fpr=tuple(rate_limits(inside, outside, f, level, notes) for f in _FPRS),
         epsilon=result,
@@ -222,48 +236,3 @@ def _notes(coins: bool, retrained: bool) -> tuple[str, ...]:
         return ("every score is from a model trained on its own",)
     first = "intervals are for rows drawn independently; scores of one model share its noise, which they do not count"
     return (first,) if coins else (first, "members were not chosen by coins, so a difference may be one of the data")
-
-
-_ATTACKER = "sees the model (or what it was scored by) and the rows in question"
-
-
-_PROVENANCE = (
-    "Carlini et al. (2022) for rates at low false-positive rates; Hoeffding (1963), Clopper and Pearson (1934) for the "
-    "limits"
-)
-
-
-def _assumed(notes: tuple[str, ...]) -> Assumptions:
-    return Assumptions(adjacency=None, attacker=_ATTACKER, notes=notes)
-
-
-def rate_limits(
-    inside: np.ndarray, outside: np.ndarray, fpr: float, level: float, notes: tuple[str, ...]
-) -> MeasuredRate | None:
-    """True-positive rate at a false-positive rate; None where there are too few non-members to see it.
-
-    The k-th highest of m non-members is exceeded with a probability distributed as Beta(k, m − k + 1), or less where
-    there are ties. Four events of error (1 − level)/4 each: threshold too low or too high, and the members' two counts.
-    """
-    m, n = len(outside), len(inside)
-    allowed = math.floor(fpr * m + 1e-9)
-    if allowed < 1:
-        return None
-    ranked = np.sort(outside)[::-1]
-    here = ranked[allowed] if allowed < m else -np.inf
-    k = np.arange(1, m + 1)
-    exceeded = special.betainc(k, m - k + 1.0, fpr)
-    each = (1 - level) / 4
-    strict, loose = np.flatnonzero(exceeded >= 1 - each), np.flatnonzero(exceeded <= each)
-    low, high = 0.0, 1.0
-    if len(strict):
-        hits = int((inside > ranked[strict[-1]]).sum())
-        low = float(clopper_pearson(hits, n, confidence=1 - each, side="lower")[0])
-    if len(loose):
-        hits = int((inside >= ranked[loose[0]]).sum())
-        high = float(clopper_pearson(hits, n, confidence=1 - each, side="upper")[1])
-    return MeasuredRate(
-        value=float((inside > here).mean()), kind="estimate", confidence=level, interval=(low, high), fpr=fpr,
-        method="threshold from the non-members; order-statistic and Clopper–Pearson limits",
-        assumptions=_assumed(notes), provenance=_PROVENANCE,
-    )  # fmt: skip

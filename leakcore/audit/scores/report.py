@@ -16,26 +16,13 @@ from leakcore.audit.report.format import ADJACENCY, above, chance, ends, guarant
 from leakcore.audit.report.page import Finding
 from leakcore.audit.report.report import GATE, TOO_WEAK, AuditReport
 from leakcore.audit.report.tables import Cell, Column, Row, Table
+from leakcore.audit.scores.rates import MeasuredRate
 
 _SETTINGS = (
     "source", "higher", "coins", "retrained", "k", "delta", "claimed_epsilon", "adjacency", "confidence", "seed",
-    "family", "members", "non_members",
+    "select", "family", "members", "non_members",
 )  # fmt: skip
 _RESULTS = ("area", "at_fpr", "epsilon", "gate", "ceiling", "p_value", "roc")
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class MeasuredRate(Result):
-    """A true-positive rate with its interval.
-
-    Attributes:
-        fpr: the false-positive rate at which it was measured.
-    """
-
-    compared_at: ClassVar[tuple[str, ...]] = ("fpr",)
-
-    quantity: str = "true-positive rate"
-    fpr: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -52,8 +39,9 @@ class ScoresReport(AuditReport):
         claimed_epsilon: the claimed ε, or None.
         adjacency: of claim and proof.
         confidence: of the intervals and of `epsilon`.
-        seed: of the random halves.
-        family: what the coins refute: "dp", "gdp" or the claimed mechanism.
+        seed: of the order of equal scores, or of the random halves.
+        select: how the threshold was chosen: "simultaneous", "split", or by "guesses" at coins.
+        family: what is refuted: "dp", "gdp" or the claimed mechanism.
         members: number of members.
         non_members: number of non-members.
         area: area under the ROC curve.
@@ -61,8 +49,7 @@ class ScoresReport(AuditReport):
         epsilon: kind "lower" if coins or retraining make it a proof, else "estimate".
         gate: the proof at 99.9%; None without a claim or a proof.
         ceiling: what `gate` would be for scores that tell every member; None without `gate`.
-        p_value: of the claimed mechanism, if `family` is one: were it what ran, the coins would be guessed as well at
-            most this often.
+        p_value: of the claimed mechanism, if `family` is one: were it what ran, guesses would be as good this rarely.
         roc: false-positive and true-positive rates of the curve.
 
     Example:
@@ -88,6 +75,7 @@ class ScoresReport(AuditReport):
     adjacency: str
     confidence: float
     seed: int
+    select: str
     family: str
     members: int
     non_members: int
@@ -166,9 +154,6 @@ class ScoresReport(AuditReport):
             return ()
         return (page.judged("ε proved by the scores", self.epsilon),)
 
-    def _kind(self) -> str:
-        return guarantee(self.epsilon)
-
     def verdict_sentences(self) -> list[str]:
         if self.contradictions:
             return self.contradictions
@@ -177,7 +162,10 @@ class ScoresReport(AuditReport):
             f"{number(self.area, 3)} ({_span(self.area)}, {100 * self.confidence:g}%; 0.5 is guessing)."
         )
         if self.proved:
-            return [said, f"They prove ε ≥ {number(self.epsilon)} at δ = {power(self.delta)} ({self._kind()})."]
+            return [
+                said,
+                f"They prove ε ≥ {number(self.epsilon)} at δ = {power(self.delta)} ({guarantee(self.epsilon)}).",
+            ]
         return [said, "They prove nothing about ε, because nothing random chose who was a member."]
 
     def cards(self) -> tuple[Card, Card, Card, Card]:
@@ -246,7 +234,7 @@ class ScoresReport(AuditReport):
         )
 
     def _epsilon(self) -> str:
-        stated = f"ε ≥ {number(self.epsilon)} at δ = {power(self.delta)} ({self._kind()})"
+        stated = f"ε ≥ {number(self.epsilon)} at δ = {power(self.delta)} ({guarantee(self.epsilon)})"
         claimed = "" if self.claimed_epsilon is None else f" The claim is ε = {number(self.claimed_epsilon)}."
         if not self.proved:
             return Finding(
@@ -258,7 +246,9 @@ class ScoresReport(AuditReport):
         how = (
             f"from guesses at {self.members + self.non_members:,} coins of one run{self._of_family()}"
             if self.coins
-            else "from a threshold chosen on one half of the scores and counted on the other"
+            else f"from tests of the order of all scores, which hold at once{self._if_family()}"
+            if self.select == "simultaneous"
+            else "from a threshold chosen on one half of the scores and counted on the other" + self._if_family()
         )
         follows = (
             "The claim is contradicted."

@@ -11,7 +11,7 @@ from scipy import special, stats
 from leakcore._base.results import Assumptions, Result
 from leakcore.audit.report.area import area, area_limits
 from leakcore.audit.report.format import interval, percent
-from leakcore.audit.scores.from_scores import rate_limits
+from leakcore.audit.scores.rates import rate_limits
 
 FPRS = (0.01, 0.05, 0.1)
 """False-positive rates at which the membership test is reported."""

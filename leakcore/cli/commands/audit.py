@@ -40,7 +40,7 @@ _KEYS = {
         "scores": "scores.file", "epsilon": "scores.claimed_epsilon",
         **_alike(
             "scores",
-            "members non_members values labels higher coins retrained k delta adjacency confidence family seed",
+            "members non_members values labels higher coins retrained k delta adjacency confidence family seed select",
         ),
     },
     "claim": {
@@ -133,8 +133,12 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option("--retrained", is_flag=True, help="Every score is from a model that was trained on its own.")
 @click.option("--k", type=int, metavar="K", help="With --retrained: rows that were left out together.  [default: 1]")
 @click.option(
+    "--select", type=click.Choice(["simultaneous", "split"]),
+    help="With --retrained: who chooses the threshold, all scores or one half.  [default: simultaneous]",
+)  # fmt: skip
+@click.option(
     "--family", type=click.Choice(["dp", "gdp"]),
-    help="With --scores: what is refuted, (ε, δ)-privacy or only that of Gaussian mechanisms.  [default: dp]",
+    help="With --coins or --retrained: what is refuted, (ε, δ)-privacy or μ-GDP of Gaussian mechanisms.  [default: dp]",
 )  # fmt: skip
 @click.option("--members", metavar="NAME", help="Array or column of --scores: scores of members.")
 @click.option("--non-members", metavar="NAME", help="Array or column of --scores: scores of non-members.")
@@ -316,9 +320,9 @@ def _scores(settings: Any, options: dict[str, Any], folder: Path | None, show: A
     from leakcore import audit as audits
 
     _require_files("scores", settings, options)
-    design = audits.Retrained(k=settings.k, seed=settings.seed)
+    design = audits.Retrained(k=settings.k, seed=settings.seed, select=settings.select)
     if design != audits.Retrained() and not settings.retrained:
-        name = "k" if design.k > 1 else "seed"
+        name = "k" if design.k > 1 else "seed" if design.seed else "select"
         raise ValueError(
             f"`scores.{name}` must be left out without retrained = true (--retrained), got {getattr(design, name)}"
         )

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from scipy import stats
 
 from leakcore import audit
-from leakcore.audit.scores import from_scores
+from leakcore.audit.report.area import area, area_limits
+from leakcore.audit.scores import rates
 from leakcore.cli import main
 from tests.audit.scores.samples import INSIDE, OUTSIDE
 
@@ -30,17 +31,17 @@ def test_the_intervals_cover_as_often_as_they_say() -> None:
     for _ in range(1000):
         a, b = rng.normal(1, 1, 80), rng.normal(0, 1, 120)
         for f in levels:
-            result = from_scores.rate_limits(a, b, f, 0.95, ())
+            result = rates.rate_limits(a, b, f, 0.95, ())
             assert result is not None
             assert result.interval is not None
             missed[f] += not result.interval[0] <= truth[f] <= result.interval[1]
-        value = from_scores.area(a, b)
-        low, high = from_scores.area_limits(value, 80, 0.95)
+        value = area(a, b)
+        low, high = area_limits(value, 80, 0.95)
         assert low <= value <= high
         missed["area"] += not low <= whole <= high
         # Scores 0 and 1 alone: at 10% false positives randomisation reaches 0.6·0.1/0.5 at best.
         a, b = (rng.random(80) < 0.6).astype(float), (rng.random(120) < 0.5).astype(float)
-        tied = from_scores.rate_limits(a, b, 0.1, 0.95, ())
+        tied = rates.rate_limits(a, b, 0.1, 0.95, ())
         assert tied is not None
         assert tied.interval is not None
         missed["tied"] += not tied.interval[0] <= 0.12 <= tied.interval[1]
@@ -189,7 +190,7 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
     names = ("--members", "a", "--non-members", "b")
     undecided = run(*names)
     assert undecided.exit_code == 2
-    assert "--adjacency must be given with --scores, unless --coins is: was a row left out" in undecided.stderr
+    assert "`--adjacency` must be given unless `--coins` is: was a row left out" in undecided.stderr
     assert run(*names, "--retrained").exit_code == 2
     names = (*names, "--adjacency", "add-remove")
     done = run(*names)
@@ -204,11 +205,14 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
     assert run(*names, "--coins", "--epsilon", "50").exit_code == 0
     assert run(*names, "--higher", "non-members").exit_code == 0
     assert run(*names, "--retrained", "--k", "4", "--fail-above", "3").exit_code == 0
-    for option, value in (("--k", "4"), ("--seed", "7")):
+    for option, value in (("--k", "4"), ("--seed", "7"), ("--select", "split")):
         alone = run(*names, option, value)
         assert alone.exit_code == 2
         assert f"`{option}` must be left out without retrained = true (--retrained), got {value}" in alone.stderr
     assert run(*names, "--retrained", "--seed", "7").exit_code == 0
+    gaussian = run(*names, "--retrained", "--select", "simultaneous", "--family", "gdp")
+    assert gaussian.exit_code == 0
+    assert "if the mechanism is Gaussian" in " ".join(gaussian.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -222,6 +226,9 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
         ({"members": [1.0, math.nan]}, ValueError, r"`members\[1\]` must be a number, got nan"),
         ({"members": [1.0]}, ValueError, r"`members` must be one score per row, at least two, got shape \(1,\)"),
         ({"coins": "no"}, TypeError, "`coins` must be True or False, got 'no'"),
+        ({"retrained": True, "family": "rdp"}, ValueError, "`family` must be 'dp' or 'gdp', got 'rdp'"),
+        ({"retrained": True, "family": "gdp", "delta": 0.0}, ValueError, r"`delta` must be in \(0, 1\) with family"),
+        ({"family": "gdp"}, ValueError, "`family` must be 'dp' without coins=True or retrained, got 'gdp'"),
         ({"retrained": 1}, TypeError, "`retrained` must be True or False, got 1"),
         ({"coins": True, "retrained": audit.Retrained(k=2)}, ValueError, "not both"),
         ({"non_members": None}, TypeError, r"`non_members` must be given, or the file that holds.*, got None"),
@@ -232,6 +239,28 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exceptio
     settings = {"members": INSIDE, "non_members": OUTSIDE, **arguments}
     with pytest.raises((error, ValueError), match=message):
         audit.from_scores(**{"adjacency": "add-remove", **settings})
+
+
+@pytest.mark.parametrize("family", ["dp", "gdp"])
+def test_many_runs_prove_more_by_tests_of_ranks_than_by_a_split(family: str) -> None:
+    rng = np.random.default_rng(7)
+    scores = rng.normal(1.5, size=600), rng.normal(size=600)
+
+    def report(**how: Any) -> audit.ScoresReport:
+        return audit.from_scores(*scores, retrained=audit.Retrained(**how), family=family, adjacency="replace")
+
+    halves, every = report(select="split"), report()
+    assert (halves.select, every.select, every.family) == ("split", "simultaneous", family)
+    assert 0 < float(halves.epsilon.value) < float(every.epsilon.value)
+    assert "chosen on one half of the scores" in halves.findings()[-1]
+    assert "the order of all scores" in every.findings()[-1]
+    assert ("if the mechanism is Gaussian" in every.findings()[-1]) == (family == "gdp")
+    # The seed matters where scores are equal, and nowhere else.
+    assert report(seed=3).epsilon.value == every.epsilon.value
+    scores = scores[0].round(), scores[1].round()
+    assert report(seed=3).epsilon.value != report().epsilon.value
+    with pytest.raises(ValueError, match="`select` must be 'simultaneous' or 'split', got 'best'"):
+        audit.Retrained(select="best")  # type: ignore[arg-type]
 
 
 def test_scores_ask_for_the_adjacency_unless_coins_decided_who_is_a_member() -> None:
