@@ -173,8 +173,8 @@ def selftest(
 
     Mechanisms: one that leaks nothing (ε = 0), randomised response (ε of 0.5, 1, 2 and 4), the Laplace mechanism and
     the Gaussian mechanism. Methods: event counts (direction fixed and open), scores (thresholds by a split and by
-    simultaneous limits; (ε, δ) and Gaussian family), the best of four audits (both ways), one run with canaries, and
-    membership guesses over coins.
+    simultaneous tests, with ties; (ε, δ) and Gaussian family), the best of four audits (both ways), one run with
+    canaries, and membership guesses over coins.
 
     Args:
         audits: per method and mechanism, at least 10; five times as many where nothing leaks.
@@ -272,6 +272,9 @@ def _null_cases(level: float) -> list[_Case]:
             for direction in _DIRECTIONS:
                 audit = _scoring(none, none, level, select, bounds.Hypothesis(family, direction), delta)
                 out.append(("null", 0.0, delta, f"scores, {select}, {_way(direction)}{_named(family)}", _TRIALS, audit))
+    tied: Callable[[np.random.Generator], np.ndarray] = lambda rng: none(rng).round()  # noqa: E731
+    audit = _scoring(tied, tied, level, "simultaneous", bounds.Hypothesis(direction="both"), 0.0)
+    out.append(("null", 0.0, 0.0, "scores, simultaneous, ties, direction open", _TRIALS, audit))
     out += [
         ("null", 0.0, 0.0, f"best of four, {select}", _TRIALS, _best(level, select))
         for select in ("split", "correction")
@@ -304,6 +307,11 @@ def _known_cases(level: float) -> list[_Case]:
         for family in _FAMILIES:
             audit = _scoring(*gauss, level, select, bounds.Hypothesis(family), _DELTA)
             out.append(("Gaussian", truth, _DELTA, f"scores, {select}{_named(family)}", _TRIALS, audit))
+    # The order of equal scores is random, and the sides have different sizes.
+    rounded = (lambda rng: rng.normal(1.0, size=_TRIALS).round(1), lambda rng: rng.normal(size=2 * _TRIALS).round(1))
+    audit = _scoring(*rounded, level, "simultaneous", bounds.Hypothesis("gdp", "both"), _DELTA)
+    method = "scores, simultaneous, ties, direction open, Gaussian family"
+    out.append(("Gaussian", truth, _DELTA, method, _TRIALS, audit))
     return out
 
 
