@@ -95,7 +95,7 @@ def find_cuda() -> Cuda | None:
     """The toolkit to build with, None for a CPU-only build; an error when one was demanded and none is complete."""
     wish = os.environ.get("LEAKCORE_CUDA", "auto")
     if wish not in ("auto", "0", "1", "emulate"):
-        raise OptionError(f"LEAKCORE_CUDA={wish!r}: must be auto, 0, 1 or emulate")
+        raise OptionError(f"`LEAKCORE_CUDA` must be auto, 0, 1 or emulate, got {wish!r}")
     if wish in ("0", "emulate"):
         return None
     homes = [pathlib.Path(os.environ[v]) for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
@@ -108,7 +108,9 @@ def find_cuda() -> Cuda | None:
                 return Cuda(home, libdir)
     if wish == "1":
         looked = ", ".join(map(str, homes)) or "CUDA_HOME, CUDA_PATH, PATH and /usr/local/cuda*"
-        raise OptionError(f"LEAKCORE_CUDA=1, but no bin/nvcc with libcudart_static.a was found (looked in {looked})")
+        raise OptionError(
+            f"`LEAKCORE_CUDA` must be auto or 0 without bin/nvcc and libcudart_static.a, got 1 (looked in {looked})"
+        )
     return None
 
 
@@ -165,7 +167,7 @@ class NinjaBuild(build_ext):
         super().finalize_options()
         self.in_tree = bool(self.inplace or self.editable_mode)
         if emulated() and not self.inplace:
-            raise OptionError("LEAKCORE_CUDA=emulate is for tests: only `setup.py build_ext --inplace` builds it")
+            raise OptionError("`LEAKCORE_CUDA` must be auto, 0 or 1 without --inplace, got emulate, which is for tests")
 
     def build_extension(self, ext: Extension) -> None:
         # An editable install gets a temporary build_temp, which would lose ninja's memory.

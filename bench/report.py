@@ -135,19 +135,19 @@ def read(paths: list[Path]) -> dict[str, Any]:
     for path in paths:
         report = json.loads(path.read_text(encoding="utf-8"))
         if report.get("schema") != SCHEMA:
-            raise ValueError(f"{path} has schema {report.get('schema')!r}: must be {SCHEMA!r}")
+            raise ValueError(f"`schema` must be {SCHEMA!r}, got {report.get('schema')!r} in {path}")
         if merged and merged["device"] != report["device"]:
             raise ValueError(
-                f"{path} was measured on {report['device']!r}: must be {merged['device']!r}, as the others"
+                f"`device` must be {merged['device']!r} as in the others, got {report['device']!r} in {path}"
             )
         for key in ("cpu", "processors"):
             if merged and merged["machine"].get(key) != report["machine"].get(key):
                 raise ValueError(
-                    f"{path} was measured with {key}={report['machine'].get(key)!r}: must be "
-                    f"{merged['machine'].get(key)!r}, as the others"
+                    f"`{key}` must be {merged['machine'].get(key)!r} as in the others, got "
+                    f"{report['machine'].get(key)!r} in {path}"
                 )
         if merged and merged["quick"] != report["quick"]:
-            raise ValueError(f"{path} has quick={report['quick']}: must be {merged['quick']}, as the others")
+            raise ValueError(f"`quick` must be {merged['quick']} as in the others, got {report['quick']} in {path}")
         limits = {**merged.get("limits", {}).get("per_second", {}), **report["limits"]["per_second"]}
         readers = {**merged.get("limits", {}).get("reader", {}), **report["limits"]["reader"]}
         merged = {**report, "limits": {"per_second": limits, "reader": readers}}

@@ -9,6 +9,7 @@ import os
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from leakcore._base.files.writing import replacing
 
@@ -86,10 +87,13 @@ def _require(digest: str, where: object, file: RemoteFile) -> None:
         )
 
 
-def _digest(stream: object) -> str:
+def _digest(stream: BinaryIO, copy: BinaryIO | None = None) -> str:
+    """SHA-256 of a stream, which is copied while it is read."""
     total = hashlib.sha256()
-    while block := stream.read(2**20):  # type: ignore[attr-defined]
+    while block := stream.read(2**20):
         total.update(block)
+        if copy is not None:
+            copy.write(block)
     return total.hexdigest()
 
 
@@ -100,11 +104,7 @@ def _download(file: RemoteFile, tried: str) -> Path:
         _log.info("downloading %s", url)
         try:
             with replacing(target) as out, urllib.request.urlopen(url, timeout=_TIMEOUT) as response:
-                total = hashlib.sha256()
-                while block := response.read(2**20):
-                    out.write(block)
-                    total.update(block)
-                _require(total.hexdigest(), url, file)
+                _require(_digest(response, copy=out), url, file)
             return target
         except (OSError, ValueError) as why:
             failures.append(f"\n  {url}: {why}")

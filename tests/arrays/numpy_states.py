@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.arrays.state import State
+from tests.arrays.state import State, require_axes
 
 
 class Plain(np.ndarray):
@@ -164,6 +164,11 @@ def _array_module(a: np.ndarray) -> Any:
     return array.array(a.dtype.char, a.tolist())
 
 
+def _matrix(a: np.ndarray) -> np.ndarray:
+    require_axes(a, 2, 2)
+    return a.copy().view(np.matrix)
+
+
 STATES = (
     State("read-only", _read_only, copy),
     State("fortran", np.asfortranarray, copy),
@@ -181,7 +186,7 @@ STATES = (
     State("masked", _masked),
     State("masked nowhere", lambda a: np.ma.MaskedArray(a.copy()), copy),
     State("subclass", lambda a: a.copy().view(Plain), copy),
-    State("matrix", lambda a: a.copy().view(np.matrix) if a.ndim == 2 else 1 / 0, copy),
+    State("matrix", _matrix, copy),
     State("objects", _objects, copy),
     State("objects of lists", _object_of_lists, copy),
     State("empty objects", lambda a: np.empty(a.shape, object)),

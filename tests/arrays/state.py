@@ -11,6 +11,12 @@ def direct(call: Callable[[Any], Any], value: Any) -> Any:
     return call(value)
 
 
+def require_axes(value: Any, least: int, most: int) -> None:
+    """ValueError for an array that has no such state for its number of axes."""
+    if not least <= value.ndim <= most:
+        raise ValueError(f"`value` must have {least} to {most} axes in this state, got {value.ndim}")
+
+
 @dataclasses.dataclass(frozen=True)
 class State:
     """make: the array in this state, from a plain one; it may raise where the library cannot have it so (skipped).

@@ -150,7 +150,7 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
             Form(("--target-success", "0.5", *shuffled), only=("--batches", "--epochs")),
         ],
         ("selftest",): [Form(("--audits", "10", "--quiet"))],
-        ("reproduce",): [Form(("reconstruction-fig10", "--quiet"))],
+        ("reproduce",): [Form(("reconstruction-table2", "--quiet"))],
         ("doctor",): [Form(())],
         ("bench",): [],
         ("explain",): [Form(("ε",))],

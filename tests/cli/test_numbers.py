@@ -39,6 +39,13 @@ SECONDS = 300
 """Processor time after which a call counts as one that never ends."""
 
 
+@pytest.fixture(autouse=True)
+def _data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands read the data sets that the forms need."""
+    if DATA.is_dir():
+        monkeypatch.setenv("LEAKCORE_DATA", str(DATA))
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("numbers")

@@ -33,8 +33,8 @@ Tier choose() {
     known += (known.empty() ? "" : ", ") + std::string(tier_name(t));
   }
   if (name.empty()) return widest;
-  throw std::invalid_argument("LEAKCORE_ISA='" + name + "': this processor and build have " + known +
-                              "; name one of them, or unset it for the widest");
+  throw std::invalid_argument("`LEAKCORE_ISA` must be one of what this processor and build have (" + known +
+                              "), or unset for the widest, got '" + name + "'");
 }
 
 }  // namespace

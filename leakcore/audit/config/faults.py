@@ -15,7 +15,7 @@ MOST = 10
 """Faults that one error lists."""
 _LONGEST = 60
 """Characters of a value that is shown."""
-_NAMES = {"boolean": "true or false", "integer": "an integer", "number": "a number", "string": "text in quotes"}
+_NAMES = {"boolean": "true or false", "integer": "an integer", "number": "a number", "string": "text"}
 _PLURALS = {"integer": "integers", "number": "numbers", "string": "paths or names"}
 
 
@@ -108,7 +108,7 @@ def allowed(schema: Mapping[str, Any], value: Any = None) -> str:
         each, least = _range(schema["items"]), ", at least one" if schema.get("minItems") else ""
         return f"a list of {_PLURALS[schema['items']['type']]}{each and f', each {each}'}{least}"
     if kind == "string" and schema.get("minLength"):
-        return "a path or a name in quotes"
+        return "a path or a name"
     numbers = {"number": (int, float), "integer": (int,)}.get(kind, ())
     limits = _range(schema)
     if limits and isinstance(value, numbers) and not isinstance(value, bool):

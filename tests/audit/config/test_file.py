@@ -54,7 +54,7 @@ def trace(tmp_path: Path) -> Path:
         ("[run]\nhidden = [3, 0]", r"`run.hidden\[1\]` must be in \[1, 65536\], got 0"),
         ("[run]\nactivation = 'sine'", r"`run.activation` must be 'elu', .*, got 'sine'"),
         ("[run]\nruns = 1.5", r"`run.runs` must be an integer in \[1, 10000000\], got 1.5"),
-        ("[run]\ndefense = 3", r"`run.defense` must be text in quotes, got 3"),
+        ("[run]\ndefense = 3", r"`run.defense` must be text, got 3"),
         ("[run]\ndefense = 'local-steps:3'", r"`run.steps` must be a multiple of the 3 local steps .*, got 100"),
         (
             "[run]\nepsilon = 4\nnoise_multiplier = 1",
@@ -67,13 +67,13 @@ def trace(tmp_path: Path) -> Path:
         ),
         (
             "[trace]\ncoins = true",
-            r"`trace.file` must be given: a path or a name in quotes, or a list of paths or names",
+            r"`trace.file` must be given: a path or a name, or a list of paths or names",
         ),
         (
             "[trace]\nfile = []",
-            r"`trace.file` must be a path or a name in quotes, or a list .*, at least one, got \[\]",
+            r"`trace.file` must be a path or a name, or a list .*, at least one, got \[\]",
         ),
-        ("[trace]\nfile = ['x', 3]", r"`trace.file\[1\]` must be a path or a name in quotes, got 3"),
+        ("[trace]\nfile = ['x', 3]", r"`trace.file\[1\]` must be a path or a name, got 3"),
         ("[trace]\nfile = 'x'\ncoins = 1", r"`trace.coins` must be true or false, got 1"),
         ("[trace]\nfile = 'x'\nconfidence = 95", r"`trace.confidence` must be in \(0, 1 - 1e-12\], got 95"),
         (
@@ -93,7 +93,7 @@ def trace(tmp_path: Path) -> Path:
         ("[claim]\nepsilon = 2024-01-01", r"`claim.epsilon` must be a number above 0, got 2024-01-01"),
         ("[report]\nfail_abov = 3\n[run]", r"`report.fail_abov = 3`: .*\(did you mean `report.fail_above`\?\)"),
         ("[report]\nfail_above = -3\n[run]", r"`report.fail_above` must be at least 0, got -3"),
-        ("[report]\njson = 3\n[run]", r"`report.json` must be a path or a name in quotes, got 3"),
+        ("[report]\njson = 3\n[run]", r"`report.json` must be a path or a name, got 3"),
         ("[run", r"is not TOML \(Expected"),
         ("a = " + "[" * 5000, "is not TOML"),
     ],
@@ -122,7 +122,7 @@ def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
             "  `audit.trial = 5`: no such key (did you mean `audit.trials`?); [audit] has attack, trials, k, "
             "adjacency, contrast, canaries, select, confidence, seed"
         ),
-        "  `report.out` must be a path or a name in quotes, got 3",
+        "  `report.out` must be a path or a name, got 3",
         "  `report.fail_above` must be at least 0, got -1",
     ]
 

@@ -53,7 +53,7 @@ def test_what_it_cannot_take_is_refused_before_any_work(defense: Any, more: dict
 
 
 def test_wrong_types_are_named() -> None:
-    with pytest.raises(TypeError, match=r"`defense` must be text in quotes, got 0.1"):
+    with pytest.raises(TypeError, match=r"`defense` must be text, got 0.1"):
         audit.AuditConfig(**SMALL, defense=0.1)
     with pytest.raises(TypeError, match=r"`defense` must be text, such as 'prune:0.1 \+ laplace:0.5', got 3"):
         defenses.parse(3)  # type: ignore[arg-type]

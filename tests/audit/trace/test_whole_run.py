@@ -275,4 +275,4 @@ def test_several_files_are_one_run_in_the_command_and_its_config(tmp_path: Path)
         assert refused.exit_code == 2, refused.output
         assert message in refused.output.replace("\n", " ")
     config.write_text("[trace]\nfile = ['a.npz', 3]\n", encoding="utf-8")
-    assert "`trace.file[1]` must be a path or a name in quotes, got 3" in run("--config", config).output
+    assert "`trace.file[1]` must be a path or a name, got 3" in run("--config", config).output

@@ -65,8 +65,8 @@ def test_build_info():
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"LEAKCORE_CUDA": "perhaps"}, "LEAKCORE_CUDA='perhaps': must be auto, 0, 1 or emulate"),
-        ({"LEAKCORE_CUDA": "1", "CUDA_HOME": "/nonexistent"}, "LEAKCORE_CUDA=1, but no bin/nvcc"),
+        ({"LEAKCORE_CUDA": "perhaps"}, "`LEAKCORE_CUDA` must be auto, 0, 1 or emulate, got 'perhaps'"),
+        ({"LEAKCORE_CUDA": "1", "CUDA_HOME": "/nonexistent"}, "`LEAKCORE_CUDA` must be auto or 0 without bin/nvcc"),
         ({"LEAKCORE_CUDA": "0", "CXX": "/no/such/cc"}, "no C++ compiler: `/no/such/cc -dumpmachine` failed"),
     ],
 )

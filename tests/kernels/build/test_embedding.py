@@ -99,16 +99,16 @@ def test_clipped_sums_match_python(table):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"count": -1}, b"num_samples: must be at least 0"),
-        ({"sigma": [-1.0]}, b"noise_multiplier: must be in [0, inf)"),
-        ({"sigma": [np.nan]}, b"noise_multiplier: must be in [0, inf)"),
-        ({"sigma": [np.inf]}, b"noise_multiplier: must be in [0, inf)"),
-        ({"rate": [1.5]}, b"sample_rate: must be in [0, 1]"),
-        ({"rate": [np.nan]}, b"sample_rate: must be in [0, 1]"),
-        ({"steps": -1}, b"steps: must be in [0, 2^34]"),
-        ({"first": 2**64 - 3}, b"first_sample: the last sample's index must be below 2^64"),
-        ({"threads": 0}, b"threads: must be in [1, 4096]"),
-        ({"threads": 4097}, b"threads: must be in [1, 4096]"),
+        ({"count": -1}, b"`num_samples` must be at least 0"),
+        ({"sigma": [-1.0]}, b"`noise_multiplier` must be in [0, inf)"),
+        ({"sigma": [np.nan]}, b"`noise_multiplier` must be in [0, inf)"),
+        ({"sigma": [np.inf]}, b"`noise_multiplier` must be in [0, inf)"),
+        ({"rate": [1.5]}, b"`sample_rate` must be in [0, 1]"),
+        ({"rate": [np.nan]}, b"`sample_rate` must be in [0, 1]"),
+        ({"steps": -1}, b"`steps` must be in [0, 2^34]"),
+        ({"first": 2**64 - 3}, b"`first_sample` plus `num_samples` must be at most 2^64"),
+        ({"threads": 0}, b"`threads` must be in [1, 4096]"),
+        ({"threads": 4097}, b"`threads` must be in [1, 4096]"),
     ],
 )
 def test_log_ratio_refuses_by_name_and_writes_nothing(table, change, message):
@@ -120,15 +120,15 @@ def test_log_ratio_refuses_by_name_and_writes_nothing(table, change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"clip_at": 0.0}, b"max_grad_norm: must be in (0, inf)"),
-        ({"clip_at": np.nan}, b"max_grad_norm: must be in (0, inf)"),
-        ({"noise": -1.0}, b"noise_multiplier: must be in [0, inf)"),
-        ({"threads": 0}, b"threads: must be in [1, 4096]"),
-        ({"cols": -1}, b"num_cols: must be at least 0"),
-        ({"noise": 1.0, "cols": 2**34 + 1}, b"num_cols: must be at most 2^34 with noise"),
-        ({"noise": 1e300, "clip_at": 1e300}, b"noise_multiplier: times max_grad_norm must be within double"),
+        ({"clip_at": 0.0}, b"`max_grad_norm` must be in (0, inf)"),
+        ({"clip_at": np.nan}, b"`max_grad_norm` must be in (0, inf)"),
+        ({"noise": -1.0}, b"`noise_multiplier` must be in [0, inf)"),
+        ({"threads": 0}, b"`threads` must be in [1, 4096]"),
+        ({"cols": -1}, b"`num_cols` must be at least 0"),
+        ({"noise": 1.0, "cols": 2**34 + 1}, b"`num_cols` must be at most 2^34 with noise"),
+        ({"noise": 1e300, "clip_at": 1e300}, b"`noise_multiplier` times `max_grad_norm` must be within double"),
         # Masked to 24 bits it would repeat the noise of step 0.
-        ({"step": 1 << 24}, b"step: must be in [0, 2^24)"),
+        ({"step": 1 << 24}, b"`step` must be in [0, 2^24)"),
     ],
 )
 def test_clip_refuses_by_name_and_writes_nothing(table, change, message):
@@ -142,7 +142,7 @@ def test_a_row_that_is_not_finite_is_refused(table):
     grads = np.ones((3, 5), dtype=np.float32)
     grads[1, 2] = np.inf
     problem, out, norms = clip(table, grads)
-    assert problem == b"grads: a row is not finite"
+    assert problem == b"`grads` must be finite in every row"
     assert np.isnan(out).all()
     np.testing.assert_allclose(norms, [5**0.5, np.inf, 5**0.5])
 
@@ -150,13 +150,13 @@ def test_a_row_that_is_not_finite_is_refused(table):
 def test_null_pointers_are_refused(table):
     one = np.ones(1)
     at = one.ctypes.data
-    assert table.mixture_log_ratio(1, 1, at, at, 0, 0, 0, 1, None) == b"out: must not be NULL"
-    assert table.mixture_log_ratio(1, 1, None, at, 0, 0, 0, 1, at) == b"noise_multiplier: must not be NULL"
-    assert table.mixture_log_ratio(1, 1, at, None, 0, 0, 0, 1, at) == b"sample_rate: must not be NULL"
+    assert table.mixture_log_ratio(1, 1, at, at, 0, 0, 0, 1, None) == b"`out` must not be NULL"
+    assert table.mixture_log_ratio(1, 1, None, at, 0, 0, 0, 1, at) == b"`noise_multiplier` must not be NULL"
+    assert table.mixture_log_ratio(1, 1, at, None, 0, 0, 0, 1, at) == b"`sample_rate` must not be NULL"
     assert table.mixture_log_ratio(0, 0, None, None, 0, 0, 0, 1, None) is None
-    assert table.clip_and_noise(1, 1, None, 1, 1.0, 0.0, 0, 0, 1, at, at) == b"grads: must not be NULL"
-    assert table.clip_and_noise(1, 1, at, 1, 1.0, 0.0, 0, 0, 1, None, at) == b"sum: must not be NULL"
-    assert table.clip_and_noise(1, 1, at, 1, 1.0, 0.0, 0, 0, 1, at, None) == b"norms: must not be NULL"
+    assert table.clip_and_noise(1, 1, None, 1, 1.0, 0.0, 0, 0, 1, at, at) == b"`grads` must not be NULL"
+    assert table.clip_and_noise(1, 1, at, 1, 1.0, 0.0, 0, 0, 1, None, at) == b"`sum` must not be NULL"
+    assert table.clip_and_noise(1, 1, at, 1, 1.0, 0.0, 0, 0, 1, at, None) == b"`norms` must not be NULL"
 
 
 def test_the_header_is_in_the_package():
