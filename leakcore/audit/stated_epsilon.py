@@ -9,20 +9,30 @@ from typing import Any
 import numpy as np
 
 from leakcore import accounting
+from leakcore.mechanisms import FullBatch, Mechanism, Poisson
 
 
 def proved_epsilon(
     noise_multiplier: Any,
-    sample_rate: Any,
-    steps: int,
+    sample_rate: Any = None,
+    steps: int | None = None,
     *,
     delta: float,
-    adjacency: str = "add-remove",
+    adjacency: str | None = None,
     methods: tuple[str, ...] = ("exact", "pld"),
 ) -> accounting.Epsilon:
     """`accounting.epsilon` by the first of `methods` that reaches the schedule and is installed; where none does, the ε
     of every row in every batch, which can only leak more. `method` says which.
+
+    noise_multiplier: or a mechanism.
     """
+    if isinstance(noise_multiplier, FullBatch):
+        noise_multiplier, sample_rate, steps = noise_multiplier.noise_multiplier, 1.0, noise_multiplier.steps
+    elif isinstance(noise_multiplier, Poisson):
+        poisson = noise_multiplier
+        noise_multiplier, sample_rate, steps = poisson.noise_multiplier, poisson.sample_rate, poisson.steps
+    elif isinstance(noise_multiplier, Mechanism):
+        return accounting.epsilon(noise_multiplier, delta=delta, adjacency=adjacency)
     for method in methods:
         try:
             result = accounting.epsilon(

@@ -36,13 +36,23 @@ def training_options(command: Callable[..., Any]) -> Callable[..., Any]:
         values = {name: rest.pop(name) for name in _OPTIONS}
         return command(mechanism=_mechanism(sampling, noise_multiplier, values), **rest)
 
-    for name in reversed(_OPTIONS):
-        kind, letter, text = _OPTIONS[name]
-        call = click.option(_option(name), type=kind, metavar=letter, help=text)(call)
-    return click.option(
-        "--sampling", type=click.Choice(_SCHEMES), default="poisson", show_default=True,
-        help="How rows come to be in batches; docs/how-to/which-mechanism.md tells which one a program has.",
-    )(call)  # fmt: skip
+    return scheme_options(*_OPTIONS, default="poisson")(call)
+
+
+def scheme_options(*names: str, default: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--sampling and the options of these names, as they are. default: of --sampling; None: the command's."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed(names):
+            kind, letter, text = _OPTIONS[name]
+            command = click.option(_option(name), type=kind, metavar=letter, help=text)(command)
+        return click.option(
+            "--sampling", type=click.Choice(_SCHEMES), default=default, show_default=default is not None,
+            help="How rows come to be in batches; docs/how-to/which-mechanism.md tells which one a program has."
+            + ("" if default else "  [default: poisson]"),
+        )(command)  # fmt: skip
+
+    return decorate
 
 
 def _mechanism(sampling: str, noise_multiplier: float, values: dict[str, Any]) -> Any:

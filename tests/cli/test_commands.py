@@ -128,7 +128,7 @@ def test_audit_writes_both_reports_and_exits_0(tmp_path: Path) -> None:
 def test_audit_as_json_prints_the_report(tmp_path: Path) -> None:
     code, out, _ = run("audit", *SMALL, "--json", "--out", str(tmp_path))
     assert code == 0
-    assert json.loads(out)["schema"] == "leakcore.audit/1"
+    assert json.loads(out)["schema"] == "leakcore.audit/2"
 
 
 def test_ctrl_c_leaves_no_half_written_report_and_the_next_call_finishes(tmp_path: Path) -> None:

@@ -162,8 +162,9 @@ ARRAYS = {
     ),
     "audit.Retrained": Call(lambda: {"k": 2, "seed": 3}),
     "audit.AuditConfig": Call(
-        lambda: {"epsilon": 4.0, "sweep": (1.0,), "delta": 1e-5, "steps": 10, "sample_rate": 0.5, "runs": 5,
-                 "hidden": (3,), "activation": "elu", "seed": 0, "confidence": 0.9}, also=("noise_multiplier",),
+        lambda: {"epsilon": 4.0, "sampling": "poisson", "sweep": (1.0,), "delta": 1e-5, "steps": 10,
+                 "sample_rate": 0.5, "runs": 5, "hidden": (3,), "activation": "elu", "seed": 0,
+                 "confidence": 0.9}, also=("noise_multiplier",),
     ),
     "audit.where_it_sits": Call(lambda: {"measures": _measures()}),
     "datasets.Dataset": Call(dataset_fields, fixed=("name", "scaling", "source", "licence")),

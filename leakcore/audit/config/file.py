@@ -13,6 +13,7 @@ from leakcore.audit.claim import config as claim
 from leakcore.audit.config.checking import checked_sections, refuse_sections
 from leakcore.audit.config.sections import Report, Scores, Trace
 from leakcore.audit.hyperparameters.config import AuditConfig
+from leakcore.mechanisms import misfit
 
 SECTIONS: dict[str, type] = {
     "run": AuditConfig, "trace": Trace, "scores": Scores, **claim.SECTIONS, "report": Report,
@@ -53,13 +54,18 @@ def with_options(
 ) -> dict[str, dict[str, Any]]:
     """The sections of a file, where options take precedence over keys.
 
-    In [run] a noise multiplier among the options takes precedence over the file's ε, and the other way round.
+    In [run] a noise multiplier among the options takes precedence over the file's ε, and the other way round; a
+    sampling takes precedence over the keys that go with the file's.
     """
     out = {name: {**sections.get(name, {}), **options.get(name, {})} for name in {**sections, **options}}
     run, typed = sections.get("run", {}), options.get("run", {})
     for one, other in (("noise_multiplier", "epsilon"), ("epsilon", "noise_multiplier")):
         if typed.get(one) is not None and other in run and typed.get(other) is None:
             del out["run"][other]
+    if typed.get("sampling") is not None:
+        for name in misfit(typed["sampling"], run)[1]:
+            if typed.get(name) is None:
+                del out["run"][name]
     return out
 
 

@@ -14,6 +14,7 @@ from leakcore.audit.config.values import (
     ActivationName,
     Claimable,
     Confidence,
+    Count,
     CountFrom2,
     Positive,
     PositiveDelta,
@@ -23,7 +24,7 @@ from leakcore.audit.config.values import (
     Steps,
     Width,
 )
-from leakcore.audit.hyperparameters import defense_rules
+from leakcore.audit.hyperparameters import defense_rules, scheme_keys
 from leakcore.defenses import Defense
 
 _LABELLED = 569
@@ -34,30 +35,33 @@ _LABELLED = 569
 class AuditConfig:
     """One audit of DP-SGD hyperparameters; the defaults are the full-batch setting of Hayes et al. (2023, Section 4).
 
-    The reconstruction game trains an MLP 64–hidden–10 on scikit-learn's digits; the label game uses its breast cancer
-    data and an MLP 30–label_hidden–1 with ReLU.
+    The reconstruction game trains an MLP 64–hidden–10 on digits; the label game an MLP 30–label_hidden–1 with ReLU on
+    breast cancer data.
 
     Args:
-        epsilon: claimed ε at `delta`, add-remove adjacency; its noise multiplier is computed. None: pass
-            `noise_multiplier`.
-        noise_multiplier: σ, at least 0. None: from `epsilon`. Exactly one of the two.
-        sweep: further values of ε to audit, for the curve; may be empty.
+        epsilon: claimed ε at `delta`, under the sampling's adjacency. None: pass `noise_multiplier`.
+        noise_multiplier: σ. None: from `epsilon`. Exactly one of the two.
+        sweep: further ε to audit, for the curve.
         delta: δ in (0, 1).
-        steps: T.
-        sample_rate: q in (0, 1].
+        sampling: how batches are drawn. What it does not take of the next six must be None.
+        sample_rate: "poisson": q in (0, 1], by default 1.
+        steps: "poisson", "full", "fixed": T, by default 100.
+        batch_size: "fixed".
+        dataset_size: "fixed": num_rows.
+        batches: "shuffled", "allocation": of an epoch.
+        epochs: likewise.
         max_grad_norm: C.
-        learning_rate: step size; the default was chosen by accuracy at ε = 1 (83%), not by the attack.
+        learning_rate: the default was chosen by accuracy at ε = 1 (83%), not by the attack.
         num_rows: training rows with the target.
         hidden: sizes of the hidden layers.
-        activation: of the hidden layers.
-        num_candidates: equally likely candidates, the target among them.
+        activation: theirs.
+        num_candidates: equally likely ones, with the target.
         runs: independent trainings for each noise level.
         label_batch_size: rows of a gradient.
-        label_hidden: size of the hidden layer.
-        label_steps: DP-SGD steps of the companion training.
-        label_trials: repetitions per batch, each with its own noise.
-        defense: a `defenses.Defense` or its spelling ("prune:0.1"): play the game also with each release of the claimed
-            configuration put through it. Full batches only.
+        label_hidden: units.
+        label_steps: of the companion training.
+        label_trials: repetitions per batch.
+        defense: a `defenses.Defense` or its spelling ("prune:0.1"): play the game also through it. Full batches only.
         confidence: of every interval, two-sided.
         gate_confidence: a correct run fails the gate with probability at most 1 − gate_confidence, over all noise
             levels.
@@ -78,8 +82,13 @@ class AuditConfig:
     noise_multiplier: Positive | None = None
     sweep: tuple[Claimable, ...] = (1.0, 4.0, 10.0, 40.0)
     delta: PositiveDelta = 1e-5
-    steps: Steps = 100
-    sample_rate: SampleRate = 1.0
+    sampling: scheme_keys.Name = "poisson"
+    sample_rate: SampleRate | None = None
+    steps: Steps | None = None
+    batch_size: Count | None = None
+    dataset_size: Count | None = None
+    batches: Steps | None = None
+    epochs: Steps | None = None
     max_grad_norm: Positive = 0.1
     learning_rate: Positive = 10.0
 
@@ -107,7 +116,8 @@ class AuditConfig:
                 "`epsilon` or `noise_multiplier` must be given, exactly one of the two, got "
                 f"epsilon={self.epsilon!r}, noise_multiplier={self.noise_multiplier!r}"
             )
-        training = {name: values[name] for name in ("learning_rate", "steps", "sample_rate", "hidden")}
+        values = scheme_keys.filled(values)
+        training = {name: values[name] for name in ("learning_rate", "steps", "sample_rate", "hidden", "sampling")}
         values["defense"] = defense_rules.checked(values["defense"], **training)
         values["sweep"] = tuple(sorted(set(values["sweep"])))
         for name, value in values.items():

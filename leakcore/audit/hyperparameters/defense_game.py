@@ -15,7 +15,7 @@ import torch
 
 from leakcore import datasets, kernels, models
 from leakcore.attacks import draw_candidates
-from leakcore.audit.hyperparameters import reconstruction_section
+from leakcore.audit.hyperparameters import reconstruction_section, scheme
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.defenses import Clip, Defense, Dropout, LocalSteps, Prune
 from leakcore.dpsgd import Streams
@@ -39,7 +39,7 @@ def play(config: AuditConfig, noise: float, defense: Defense | None, first: int,
     game = _DefendedGame(config, noise, defense)
     theta, candidates, target = game.start(first, runs)
     scores = torch.zeros(candidates.shape, dtype=torch.float64)
-    for release in range(config.steps // game.local):
+    for release in range(scheme.total_steps(config) // game.local):
         expected = game.expected(theta, candidates)
         released = game.released(theta, candidates, target, release, first)
         scores -= game.misfit(released, expected).double()

@@ -21,11 +21,21 @@ _TAKEN = (LocalSteps, Dropout, Clip, GaussianNoise, Laplace, Prune)
 
 
 def checked(
-    defense: Any, *, learning_rate: float, steps: int, sample_rate: float, hidden: tuple[int, ...]
+    defense: Any,
+    *,
+    learning_rate: float,
+    steps: int | None,
+    sample_rate: float | None,
+    hidden: tuple[int, ...],
+    sampling: str,
 ) -> str | None:
     """A `Defense` or its spelling, checked against the training that it goes with, and spelt in full; None for None."""
     if defense is None:
         return None
+    if sampling not in ("poisson", "full"):
+        raise ValueError(
+            f"`sampling` must be 'full', or 'poisson' with sample_rate=1, with a defense, got {sampling!r}"
+        )
     if isinstance(defense, str):
         defense = parse(defense, learning_rate=learning_rate)
     text = spell(defense)
@@ -43,11 +53,11 @@ def checked(
                     "`defense` must have local steps of the audited training (full batches, learning_rate="
                     f"{learning_rate:g}), got {text!r}"
                 )
-            if steps % part.steps:
+            if steps is None or steps % part.steps:
                 raise ValueError(
                     f"`steps` must be a multiple of the {part.steps} local steps of defense={text!r}, got {steps}"
                 )
-    if sample_rate != 1:
+    if sample_rate not in (None, 1):
         raise ValueError(f"`sample_rate` must be 1 with defense={text!r}, got {sample_rate:g}")
     if not hidden and any(isinstance(part, Dropout) for part in defense.parts):
         raise ValueError(f"`hidden` must not be empty with defense={text!r}, got (): there are no units to drop")

@@ -12,7 +12,7 @@ from leakcore._base.one_thread import one_thread
 from leakcore._base.progress import Progress
 from leakcore._base.results import Assumptions, Result, jsonable
 from leakcore._base.run_folder.partial_results import PartialResults
-from leakcore.audit.hyperparameters import defense_rules
+from leakcore.audit.hyperparameters import defense_rules, scheme
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.hyperparameters.reconstruction_section import ReconstructionPoint
 from leakcore.audit.report.format import guarantee, interval, number, percent
@@ -110,10 +110,12 @@ def _side(
     return Side(
         attack=attack,
         accuracy=accuracy,
-        epsilon=point.epsilon if more is None else accounting.epsilon(more, 1.0, config.steps, delta=config.delta),
+        epsilon=point.epsilon
+        if more is None
+        else accounting.epsilon(more, 1.0, scheme.total_steps(config), delta=config.delta),
         bound=point.bound
         if more is None
-        else bounds.reconstruction(more, 1.0, config.steps, kappa=1 / config.num_candidates),
+        else bounds.reconstruction(more, 1.0, scheme.total_steps(config), kappa=1 / config.num_candidates),
     )
 
 

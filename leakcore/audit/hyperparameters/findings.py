@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 from leakcore._base.results import require_same_adjacency
-from leakcore.audit.report.cards import BEATS, REACHED, Card, card, epsilon_card, proof_card
-from leakcore.audit.report.format import above, guarantee, interval, number, percent, power
+from leakcore.audit.hyperparameters import scheme, scheme_findings
+from leakcore.audit.report.cards import BEATS, REACHED, Card, adjacency_words, card, epsilon_card, proof_card
+from leakcore.audit.report.format import ADJACENCY, above, guarantee, interval, number, percent, power
 from leakcore.audit.report.page import Finding
 
 if TYPE_CHECKING:
@@ -19,11 +20,10 @@ if TYPE_CHECKING:
 def title(config: AuditConfig, claimed: ReconstructionPoint) -> str:
     """The configuration in one line."""
     layers = "–".join(map(str, (64, *config.hidden, 10)))
-    batch = "full batches" if config.sample_rate == 1 else f"Poisson sampling q = {config.sample_rate:g}"
     return (
-        f"DP-SGD on digits, MLP {layers} {config.activation.upper()}, {config.num_rows:,} rows, {config.steps} steps, "
-        f"{batch}, C = {config.max_grad_norm:g}, σ = {number(claimed.noise_multiplier, 5)}, claimed ε = "
-        f"{number(claimed.epsilon)} at δ = {power(config.delta)}"
+        f"DP-SGD on digits, MLP {layers} {config.activation.upper()}, {config.num_rows:,} rows, "
+        f"{scheme.total_steps(config)} steps, {scheme.words(config)}, C = {config.max_grad_norm:g}, "
+        f"σ = {number(claimed.noise_multiplier, 5)}, claimed ε = {number(claimed.epsilon)} at δ = {power(config.delta)}"
     )
 
 
@@ -92,7 +92,8 @@ def cards(config: AuditConfig, p: ReconstructionPoint) -> tuple[Card, Card, Card
         ),
         epsilon_card(
             p.epsilon, config.delta,
-            f"the accountant's ε of σ = {number(p.noise_multiplier, 4)} over {config.steps:,} steps.",
+            f"the accountant's ε of σ = {number(p.noise_multiplier, 4)} over {scheme.total_steps(config):,} steps, "
+            f"{scheme.words(config)}.{scheme_findings.bracket(p.epsilon)}",
         ),
     )  # fmt: skip
 
@@ -100,18 +101,25 @@ def cards(config: AuditConfig, p: ReconstructionPoint) -> tuple[Card, Card, Card
 def sentences(config: AuditConfig, points: list[ReconstructionPoint], labels: LabelStudy) -> list[str]:
     """The findings, most important first."""
     p = next(q for q in points if q.claimed)
-    out: list[str] = [_bound(config, p), _attack(p), *_gaps(p), _accountant(config, p), _audited(p)]
+    out: list[str] = [_bound(config, p), _attack(config, p), *_gaps(p), _accountant(config, p)]
+    out += [*scheme_findings.poisson_claim(config, p), *scheme_findings.membership(p), _audited(p)]
     return out + _labels(labels)
 
 
 def _accountant(config: AuditConfig, p: ReconstructionPoint) -> str:
     others = [f"{name} {number(r)}" for name, r in (("PLD", p.epsilon_pld), ("RDP", p.epsilon_rdp)) if r is not None]
     compared = f" dp-accounting gives {' and '.join(others)} for the same." if others else ""
+    replaced = ""
+    if p.epsilon_replace is not None:
+        instead = "removing" if p.epsilon.adjacency == "add-remove" else "zeroing"
+        replaced = (
+            f" Against replacing a row instead of {instead} it, the same run has ε = {number(p.epsilon_replace)} "
+            f"({guarantee(p.epsilon_replace)}): another question, not a contradiction."
+        )
     return Finding(
-        f"The accountant: σ = {number(p.noise_multiplier, 5)} over {config.steps} steps gives ε = "
-        f"{number(p.epsilon)} at δ = {power(config.delta)} ({guarantee(p.epsilon)}).{compared} Against replacing a "
-        f"row instead of removing it, the same run has ε = {number(p.epsilon_replace)} "
-        f"({guarantee(p.epsilon_replace)}): another question, not a contradiction.",
+        f"The accountant: σ = {number(p.noise_multiplier, 5)} over {scheme.total_steps(config)} steps, "
+        f"{scheme.words(config)}, gives ε = {number(p.epsilon)} at δ = {power(config.delta)} ({guarantee(p.epsilon)})."
+        f"{scheme_findings.bracket(p.epsilon)}{compared}{replaced}",
         verdict="Quote ε together with its δ and its adjacency.",
         assumes="every step clips each row to C and adds noise σC to the sum, with batches drawn as configured.",
     )
@@ -126,7 +134,10 @@ def _bound(config: AuditConfig, p: ReconstructionPoint) -> str:
         if bound > 0.9
         else f"Training lifts what an attacker can reach from {percent(chance)} to {percent(p.bound)}, no further."
     )
-    rdp = f" The older bound through Rényi divergence only promises {percent(p.bound_rdp)}."
+    rdp = "" if p.bound_rdp is None else f" The older bound through Rényi divergence promises {percent(p.bound_rdp)}."
+    if p.bound.interval is not None and p.bound.method == "bracket":
+        low = percent(float(p.bound.interval[0]), "lower")
+        rdp = f" Some attacker reaches {low} if the order is fresh in each epoch: that is the lower end of the bound."
     return Finding(
         "What no attacker can beat: knowing all rows but one, every noisy gradient, every model, and that the missing "
         f"row is one of {config.num_candidates} equally likely candidates, an attacker names it with probability at "
@@ -136,7 +147,7 @@ def _bound(config: AuditConfig, p: ReconstructionPoint) -> str:
     )
 
 
-def _attack(p: ReconstructionPoint) -> str:
+def _attack(config: AuditConfig, p: ReconstructionPoint) -> str:
     assert p.attack.interval is not None
     low, high = (float(v) for v in p.attack.interval)
     bound = float(p.bound.value)
@@ -152,7 +163,8 @@ def _attack(p: ReconstructionPoint) -> str:
         f"independent trainings, {percent(p.attack)} (interval {interval(p.attack)}; "
         f"{guarantee(p.attack)}).",
         verdict=follows,
-        assumes="the trainings are independent. Another attack may do better, up to the bound.",
+        assumes=f"the trainings are independent. The attack knows the other rows, {scheme.batches_known(config)}. "
+        "Another attack may do better, up to the bound.",
     )
 
 
@@ -277,21 +289,21 @@ def figure_caption(config: AuditConfig, points: list[ReconstructionPoint]) -> st
     return (
         "The solid curve is what no attacker can beat (upper, deterministic); the points are the attack we ran "
         f"(estimates, {100 * config.confidence:g}% intervals, each for its own point). {relation}{reference} "
-        f"Add/remove adjacency.{beyond}"
+        f"{adjacency_words(points[0].bound.adjacency).capitalize()}.{beyond}"
     )
 
 
 def assumptions(config: AuditConfig) -> list[str]:
     """What must hold for the report to mean what it says."""
-    batches = "on full batches" if config.sample_rate == 1 else f"with Poisson sampling at rate {config.sample_rate:g}"
     mechanism = (
-        f"The mechanism is DP-SGD with per-sample clipping at C and Gaussian noise σC on the sum, {batches}. The "
-        "bounds are statements about that mechanism."
+        f"The mechanism is DP-SGD with per-sample clipping at C and Gaussian noise σC on the sum, with "
+        f"{scheme.words(config)}. The bounds are statements about that mechanism."
     )
+    relation = scheme.mechanism(config, 1.0).adjacency
     reconstruction = (
-        "Reconstruction attacker: knows every training row but the target and which of them were in each batch, the "
+        f"Reconstruction attacker: knows every training row but the target, {scheme.batches_known(config)}, the "
         f"initial model, every intermediate model and noisy gradient, and a prior of {config.num_candidates} equally "
-        "likely candidates. Adjacency: add/remove."
+        f"likely candidates. Adjacency: {ADJACENCY[relation]}."
     )
     independence = (
         "Attack runs are independent: fresh noise, initial parameters and candidates for each; the known rows are the "
@@ -303,7 +315,8 @@ def assumptions(config: AuditConfig) -> list[str]:
     )
     label = (
         "Label attacker: knows the model and the inputs of the batch, and sees one released last-layer gradient. "
-        "Adjacency: replacement (a flipped label); no amplification by sampling, because the attacker knows the batch."
+        "Adjacency: replacement (a flipped label); no amplification by sampling, because the attacker knows the batch: "
+        "the bounds of this one step are the same however batches are drawn."
     )
     noise = (
         "The noise comes from a statistical, not a cryptographic, generator: right for an audit, wrong for a model to "

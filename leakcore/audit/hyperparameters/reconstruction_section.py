@@ -13,16 +13,21 @@ import numpy as np
 
 from leakcore import accounting, attacks, bounds, datasets, dpsgd, numerics
 from leakcore._base.progress import Progress
-from leakcore._base.results import Assumptions, Result
+from leakcore._base.results import Adjacency, Assumptions, Result
 from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore.audit.hyperparameters import scheme
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.stated_epsilon import proved_epsilon
 from leakcore.numerics import AccuracyError
 
 _PIECE = 256
 """Runs per stored piece: a few seconds of work, the most that an interruption can lose."""
-_CURVE_POINTS = 40
-"""Noise levels of the figure's curves, between the audited ones."""
+_CURVE_POINTS, _FEW_CURVE_POINTS = 40, 8
+"""Noise levels of the figure's curves, between the audited ones; few where a bound takes seconds."""
+_ROOM = 1 + 1e-6
+"""Factor on a σ that was found on lattices: another lattice's upper bound of its ε may be larger by a relative 1e-7."""
+FPR = 0.01
+"""False-positive rate of the bound on membership tests."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -30,13 +35,15 @@ class ReconstructionPoint:
     """One noise level.
 
     claimed: whether it is the audited configuration or a point of the sweep.
-    epsilon, epsilon_pld, epsilon_rdp: the accountants, add/remove. epsilon_replace: the same mechanism under
-        replacement.
-    bound, bound_rdp: upper bounds on reconstruction success at κ = 1/n. reference: the optimum for orthogonal
-    candidates (full batches only). attack: the game. attack_lower: its one-sided Clopper–Pearson lower limit at the
-    gate's confidence, corrected for the number of noise levels. epsilon_audited: what it proves. attack_ceiling,
-    epsilon_ceiling: both, had every answer been right; audit_ceiling: the latter in any number of trainings. Fields
-    that need dp-accounting are None without it, and where it does not reach.
+    epsilon: the accountant, under the mechanism's own adjacency. epsilon_pld, epsilon_rdp: other accountants, of
+    Poisson and full batches. epsilon_replace: the same mechanism under replacement, where that is another adjacency;
+    of some schemes only at the claimed level. bound: upper bound on reconstruction success at κ = 1/n. bound_rdp: the
+    older one, of Poisson and full batches. membership: the largest true-positive rate at 1% false positives, at the
+    claimed level. reference: the optimum for orthogonal candidates (full or shuffled batches only). attack: the game.
+    attack_lower: its one-sided Clopper–Pearson lower limit at the gate's confidence, corrected for the number of noise
+    levels. epsilon_audited: what it proves. attack_ceiling, epsilon_ceiling: both, had every answer been right;
+    audit_ceiling: the latter in any number of trainings. Fields that need dp-accounting are None without it, and where
+    it does not reach.
     """
 
     claimed: bool
@@ -45,9 +52,10 @@ class ReconstructionPoint:
     epsilon: Result
     epsilon_pld: Result | None
     epsilon_rdp: Result | None
-    epsilon_replace: Result
+    epsilon_replace: Result | None
     bound: Result
-    bound_rdp: Result
+    bound_rdp: Result | None
+    membership: Result | None
     reference: Result | None
     attack: attacks.ReconstructionGame
     attack_lower: float
@@ -71,14 +79,20 @@ class ReconstructionPoint:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class BoundCurve:
-    """Success probabilities over ε for the figure: exact bound, RDP bound, orthogonal optimum (q = 1 only)."""
+    """Success probabilities over ε for the figure; None where there is no such curve.
+
+    bound: what no attacker beats; bound_rdp: the older bound. bound_lower: the lower end of a bracket. poisson_claim:
+    what accounting as Poisson sampling would claim. reference: the optimum for orthogonal candidates.
+    """
 
     delta: float
     chance: float
     epsilon: np.ndarray
     noise_multiplier: np.ndarray
     bound: np.ndarray
-    bound_rdp: np.ndarray
+    bound_rdp: np.ndarray | None
+    bound_lower: np.ndarray | None
+    poisson_claim: np.ndarray | None
     reference: np.ndarray | None
 
     @property
@@ -116,10 +130,8 @@ def study(
 
 
 def _noise_for(config: AuditConfig, epsilon: float) -> float:
-    answer = accounting.noise_multiplier(
-        epsilon=epsilon, delta=config.delta, sample_rate=config.sample_rate, steps=config.steps
-    )
-    return float(answer.value)
+    answer = accounting.noise_multiplier(scheme.mechanism(config, 1.0), epsilon=epsilon, delta=config.delta)
+    return float(answer.value) * (1.0 if _sampled(config, 1.0) else _ROOM)
 
 
 def ensemble(config: AuditConfig, noise: float, *, dtype: str = "float32") -> dpsgd.Ensemble:
@@ -130,8 +142,8 @@ def ensemble(config: AuditConfig, noise: float, *, dtype: str = "float32") -> dp
         noise_multiplier=noise,
         max_grad_norm=config.max_grad_norm,
         learning_rate=config.learning_rate,
-        steps=config.steps,
-        sample_rate=dpsgd.PoissonBatches(config.sample_rate, expected_batch_size=config.sample_rate * config.num_rows),
+        steps=scheme.total_steps(config),
+        sample_rate=scheme.batches(config),
         seed=config.seed,
     )
 
@@ -204,7 +216,7 @@ def _play(
 def _point(
     config: AuditConfig, noise: float, claimed: bool, game: attacks.ReconstructionGame, levels: int
 ) -> ReconstructionPoint:
-    mechanism = (noise, config.sample_rate, config.steps)
+    mechanism = scheme.mechanism(config, noise)
     kappa = 1 / config.num_candidates
     miss = (1 - config.gate_confidence) / levels
     level = 1 - miss if miss < 1 else config.gate_confidence
@@ -212,19 +224,26 @@ def _point(
         float(numerics.clopper_pearson(hits, game.trials, confidence=level, side="lower")[0])
         for hits in (game.hits, game.trials)
     )
+    sampled = _sampled(config, noise)
+    replaces = "replace" in mechanism.adjacencies and mechanism.adjacency != "replace"
     return ReconstructionPoint(
         claimed=claimed,
         num_candidates=config.num_candidates,
         noise_multiplier=noise,
-        epsilon=proved_epsilon(*mechanism, delta=config.delta),
-        epsilon_pld=_optional(lambda: accounting.epsilon(*mechanism, delta=config.delta, method="pld")),
-        epsilon_rdp=_optional(lambda: accounting.epsilon(*mechanism, delta=config.delta, method="rdp")),
-        epsilon_replace=proved_epsilon(*mechanism, delta=config.delta, adjacency="replace"),
-        bound=bounds.reconstruction(*mechanism, kappa=kappa),
-        bound_rdp=bounds.reconstruction_rdp(*mechanism, kappa=kappa),
-        reference=bounds.orthogonal_success(noise, config.steps, config.num_candidates)
-        if config.sample_rate == 1
+        epsilon=proved_epsilon(mechanism, delta=config.delta),
+        epsilon_pld=_optional(lambda: accounting.epsilon(*sampled, delta=config.delta, method="pld"))
+        if sampled
         else None,
+        epsilon_rdp=_optional(lambda: accounting.epsilon(*sampled, delta=config.delta, method="rdp"))
+        if sampled
+        else None,
+        epsilon_replace=proved_epsilon(mechanism, delta=config.delta, adjacency="replace")
+        if replaces and (claimed or sampled)
+        else None,
+        bound=bounds.reconstruction(mechanism, kappa=kappa),
+        bound_rdp=bounds.reconstruction_rdp(*sampled, kappa=kappa) if sampled else None,
+        membership=bounds.membership(mechanism, fpr=FPR) if claimed else None,
+        reference=_reference(config, noise, mechanism.adjacency),
         attack=game,
         attack_lower=lower,
         attack_ceiling=most,
@@ -234,6 +253,26 @@ def _point(
         nearest_cosine=game.nearest_cosine,
         audit_ceiling=math.log(config.num_candidates),
     )
+
+
+def _sampled(config: AuditConfig, noise: float) -> tuple[float, float, int] | None:
+    """(σ, q, T) of Poisson sampling and of full batches; None of other schemes."""
+    if config.sampling not in ("poisson", "full"):
+        return None
+    return noise, 1.0 if config.sample_rate is None else config.sample_rate, scheme.total_steps(config)
+
+
+def _reference(config: AuditConfig, noise: float, adjacency: Adjacency | None) -> Result | None:
+    """The optimum for orthogonal candidates, where the attacker knows in which steps the target is."""
+    known = scheme.gaussian_steps(config)
+    if known is None:
+        return None
+    best = bounds.orthogonal_success(noise, known, config.num_candidates)
+    if scheme.full_batches(config):
+        return best
+    attacker = "the prior-aware attack, which is optimal for these candidates and knows the order of every epoch"
+    said = dataclasses.replace(best.assumptions, adjacency=adjacency, attacker=attacker)
+    return dataclasses.replace(best, assumptions=said)
 
 
 def _log_excess(config: AuditConfig, success: float) -> float:
@@ -255,7 +294,7 @@ def _audited(config: AuditConfig, game: attacks.ReconstructionGame, lower: float
         interval=None,
         method="naming the target against naming it when it is absent",
         assumptions=Assumptions(
-            "add-remove",
+            game.adjacency,
             game.assumptions.attacker,
             (f"simultaneous over the audited noise levels; cannot exceed log {config.num_candidates}",),
         ),
@@ -274,23 +313,30 @@ def _optional(call: Callable[[], Result]) -> Result | None:
 
 def _curve(config: AuditConfig, points: list[ReconstructionPoint]) -> BoundCurve:
     noise = np.array([p.noise_multiplier for p in points if p.noise_multiplier > 0])
-    grid = np.geomspace(noise.max() * 1.25, noise.min() / 1.25, _CURVE_POINTS) if noise.size else noise
+    cheap = _sampled(config, 1.0) is not None
+    many = _CURVE_POINTS if cheap else _FEW_CURVE_POINTS
+    grid = np.geomspace(noise.max() * 1.25, noise.min() / 1.25, many) if noise.size else noise
     kappa = 1 / config.num_candidates
-    mechanisms = [(float(s), config.sample_rate, config.steps) for s in grid]
-    full = config.sample_rate == 1
+    mechanisms = [scheme.mechanism(config, float(s)) for s in grid]
     # One point that takes the detour: most of these would, and each try before it takes seconds.
     reached = all(p.epsilon.method == "exact" for p in points)
     methods = ("exact", "pld") if reached else ("pld",)
+    limits = [bounds.reconstruction(m, kappa=kappa) for m in mechanisms]
+    bracket = any(limit.method == "bracket" for limit in limits)
+    claims = [float(limit.poisson_claim) for limit in limits if limit.poisson_claim is not None]
+    sampled = [settings for s in grid if (settings := _sampled(config, float(s))) is not None]
     return BoundCurve(
         delta=config.delta,
         chance=kappa,
         noise_multiplier=grid,
-        epsilon=np.array([float(proved_epsilon(*m, delta=config.delta, methods=methods).value) for m in mechanisms]),
-        bound=np.array([float(bounds.reconstruction(*m, kappa=kappa).value) for m in mechanisms]),
-        bound_rdp=np.array([float(bounds.reconstruction_rdp(*m, kappa=kappa).value) for m in mechanisms]),
-        reference=np.array(
-            [float(bounds.orthogonal_success(s, config.steps, config.num_candidates).value) for s in grid]
-        )
-        if full
+        epsilon=np.array([float(proved_epsilon(m, delta=config.delta, methods=methods).value) for m in mechanisms]),
+        bound=np.array([float(limit.value) for limit in limits]),
+        bound_rdp=np.array([float(bounds.reconstruction_rdp(*s, kappa=kappa).value) for s in sampled])
+        if cheap
         else None,
+        bound_lower=np.array([float(limit.interval[0]) for limit in limits if limit.interval]) if bracket else None,
+        poisson_claim=np.array(claims) if claims else None,
+        reference=None
+        if points[0].reference is None
+        else np.array([float(best.value) for s in grid if (best := _reference(config, float(s), None)) is not None]),
     )

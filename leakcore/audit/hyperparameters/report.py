@@ -28,7 +28,7 @@ class RunReport(AuditReport):
         labels: the label study.
     """
 
-    schema: ClassVar[str] = "leakcore.audit/1"
+    schema: ClassVar[str] = "leakcore.audit/2"
     result_names: ClassVar[Mapping[str, str]] = {"reconstruction": "points", "curve": "curve", "labels": "labels"}
 
     config: AuditConfig

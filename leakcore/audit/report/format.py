@@ -119,6 +119,12 @@ def guarantee(result: Result) -> str:
     return f"{result.kind}, {confidence_words(result)}, {ADJACENCY[result.adjacency]} adjacency"
 
 
+def claim_of(result: Result) -> float | None:
+    """The number that accounting for a mechanism's batches as Poisson sampling claims, where they are not drawn so."""
+    claimed = getattr(result, "poisson_claim", None)
+    return None if claimed is None else float(claimed)
+
+
 def poisson_claim(result: Any) -> str:
     """What accounting for a mechanism's batches as Poisson sampling claims, named so. result: has such a claim."""
     return f"{number(result.poisson_claim)} is what accounting for these batches as Poisson sampling claims"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore._base.figures.tips import Tips
 from leakcore.audit.report.drawing import ATTACK, BOUND, INK, MIDDLE, RDP, drawing_style, svg_of
-from leakcore.audit.report.format import interval, number, percent, power
+from leakcore.audit.report.format import ADJACENCY, interval, number, percent, power
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,20 +25,22 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
     """
     from matplotlib.figure import Figure
 
-    points, drawn = [p for p in points if p.drawable], curve.drawable
-    over = curve.epsilon[drawn]
+    points, inside = [p for p in points if p.drawable], curve.drawable
+    over = curve.epsilon[inside]
     with drawing_style():
         figure = Figure(figsize=(4.7, 4.9), layout="constrained")
         axes, tips = figure.subplots(), Tips()
-        lines = [
-            (curve.bound_rdp, "upper bound from RDP", {"color": RDP, "ls": "--", "lw": 1.6}),
+        thin = {"lw": 1.6}
+        drawn: list[tuple[np.ndarray | None, str, dict[str, Any]]] = [
+            (curve.bound_rdp, "upper bound from RDP", {"color": RDP, "ls": "--", **thin}),
             (curve.bound, "exact upper bound: no attacker beats it", {"color": BOUND, "lw": 2.4}),
+            (curve.bound_lower, "lower end of that bound, for fresh orders", {"color": BOUND, "ls": "--", **thin}),
+            (curve.poisson_claim, "if batches were Poisson: not proved", {"color": RDP, "ls": ":", **thin}),
+            (curve.reference, "best attack if gradients were orthogonal", {"color": MIDDLE, "ls": "-.", **thin}),
         ]
-        if curve.reference is not None:
-            style = {"color": MIDDLE, "ls": "-.", "lw": 1.6}
-            lines.append((curve.reference, "best attack if gradients were orthogonal", style))
+        lines = [(values[inside], name, style) for values, name, style in drawn if values is not None]
         for values, name, style in lines:
-            axes.plot(over, values[drawn], label=name, **style)  # type: ignore[arg-type]
+            axes.plot(over, values, label=name, **style)
         at = [float(p.epsilon.value) for p in points]
         rate = [float(p.attack.value) for p in points]
         low = [r - float(p.attack.interval[0]) for r, p in zip(rate, points, strict=True) if p.attack.interval]
@@ -59,13 +61,14 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
         axes.set_xticks(at, [f"{e:.3g}" for e in at], minor=False)
         axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         axes.set_ylim(0, 1.02)
-        axes.set_xlabel(f"ε at δ = {power(curve.delta)}, add/remove (exact accountant)")
+        adjacency = ADJACENCY[points[0].epsilon.adjacency]
+        axes.set_xlabel(f"ε at δ = {power(curve.delta)}, {adjacency} (exact accountant)")
         axes.set_ylabel("probability of naming the target")
         _plain(axes)
         for values, name, _ in lines:
             tips.points(
-                axes, over, values[drawn],
-                [f"ε = {number(e, 3)}: {percent(v)}, {name}" for e, v in zip(over, values[drawn], strict=True)],
+                axes, over, values,
+                [f"ε = {number(e, 3)}: {percent(v)}, {name}" for e, v in zip(over, values, strict=True)],
             )  # fmt: skip
         tips.points(
             axes, at, rate,

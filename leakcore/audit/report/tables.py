@@ -6,7 +6,8 @@ import dataclasses
 import textwrap
 from typing import TYPE_CHECKING
 
-from leakcore.audit.report.format import interval, number, percent, power
+from leakcore.audit.report.cards import adjacency_words
+from leakcore.audit.report.format import ADJACENCY, claim_of, interval, number, percent, power
 
 if TYPE_CHECKING:
     from leakcore.audit.hyperparameters.label_section import LabelStudy
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A heading; `kind` is upper, lower, estimate or parameter (an input, or a plain count)."""
+    """A heading; `kind` is upper, lower, estimate or parameter (an input, a claim, or a plain count)."""
 
     title: str
     kind: str
@@ -77,66 +78,92 @@ class Table:
 
 
 def accounting_table(points: list[ReconstructionPoint], delta: float) -> Table:
-    """ε of each noise level by three accountants, and under replacement."""
-    rows = []
-    for p in points:
-        cells = [Cell(number(p.epsilon)), Cell(number(p.noise_multiplier, 6))]
-        cells += [
-            Cell(number(r, 5)) if r is not None else Cell("not installed")
-            for r in (p.epsilon, p.epsilon_pld, p.epsilon_rdp)
-        ]
-        cells.append(Cell(number(p.epsilon_replace, 5)))
-        rows.append(Row(tuple(cells), p.claimed))
-    columns = (
+    """ε of each noise level by the accountants that there are, and under replacement."""
+    first = points[0]
+    adjacency = ADJACENCY[first.epsilon.adjacency]
+    columns = [
         Column("ε", "parameter"),
         Column("noise\nmultiplier σ", "parameter"),
-        Column("ε, exact\nadd/remove", "upper"),
-        Column("ε, PLD\nadd/remove", "upper"),
-        Column("ε, RDP\nadd/remove", "upper"),
-        Column("ε, exact\nreplacement", "upper"),
-    )
-    caption = (
-        f"δ = {power(delta)}; all deterministic. The exact column inverts our own privacy profile, PLD and RDP are "
-        "dp-accounting's. The last column is the same mechanism under the other adjacency: it is larger because a "
-        "replaced row moves the sum twice as far, and is not to be compared with the others."
-    )
-    return Table("The accountant", columns, tuple(rows), caption)
+    ]
+    sampled = first.bound_rdp is not None
+    bracket, claim = first.epsilon.method == "bracket", claim_of(first.epsilon) is not None
+    replaced = any(p.epsilon_replace is not None for p in points)
+    columns.append(Column(f"ε, {'at most' if bracket else 'exact'}\n{adjacency}", "upper"))
+    if sampled:
+        columns += [Column("ε, PLD\nadd/remove", "upper"), Column("ε, RDP\nadd/remove", "upper")]
+    if bracket:
+        columns.append(Column(f"ε, at least\n{adjacency}", "lower"))
+    if claim:
+        columns.append(Column("ε, if batches\nwere Poisson", "parameter"))
+    if replaced:
+        columns.append(Column(f"ε, {'exact' if sampled else 'at most'}\nreplacement", "upper"))
+    rows = []
+    for p in points:
+        cells = [Cell(number(p.epsilon)), Cell(number(p.noise_multiplier, 6)), Cell(number(p.epsilon, 5))]
+        if sampled:
+            others = (p.epsilon_pld, p.epsilon_rdp)
+            cells += [Cell(number(r, 5)) if r is not None else Cell("not installed") for r in others]
+        if bracket and p.epsilon.interval is not None:
+            cells.append(Cell(number(float(p.epsilon.interval[0]), 5, "lower")))
+        if claim:
+            cells.append(Cell(number(claim_of(p.epsilon) or 0.0, 5)))
+        if replaced:
+            cells.append(Cell("—" if p.epsilon_replace is None else number(p.epsilon_replace, 5)))
+        rows.append(Row(tuple(cells), p.claimed))
+    said = [f"δ = {power(delta)}; all deterministic."]
+    if sampled:
+        said.append("The exact column inverts our own privacy profile, PLD and RDP are dp-accounting's.")
+    if bracket:
+        said.append("The upper end of the bracket holds for any order of the rows, the lower end for fresh orders.")
+    if claim:
+        said.append("What Poisson accounting would print is not proved: batches are not drawn so.")
+    if replaced:
+        said.append(
+            "The last column is the same mechanism under the other adjacency: it is larger because a replaced row "
+            "moves the sum twice as far, and is not to be compared with the others."
+        )
+    return Table("The accountant", tuple(columns), tuple(rows), " ".join(said))
 
 
 def reconstruction_table(points: list[ReconstructionPoint], num_candidates: int) -> Table:
     """Bounds, reference and attack for each noise level."""
-    rows = []
-    for p in points:
-        rows.append(
-            Row(
-                (
-                    Cell(number(p.epsilon)),
-                    Cell(percent(1 / num_candidates)),
-                    Cell(percent(p.attack), interval(p.attack)),
-                    Cell(f"{p.attack.hits} / {p.attack.trials}"),
-                    Cell("—" if p.reference is None else percent(p.reference)),
-                    Cell(percent(p.bound)),
-                    Cell(percent(p.bound_rdp)),
-                ),
-                p.claimed,
-            )
-        )
-    level = f"{100 * (points[0].attack.confidence or 0):g}%"
-    columns = (
+    first = points[0]
+    columns = [
         Column("ε", "parameter"),
         Column("guessing", "parameter"),
         Column("prior-aware\nattack", "estimate"),
         Column("named\nthe target", "parameter"),
         Column("optimum if\northogonal", "estimate"),
         Column("exact\nbound", "upper"),
-        Column("RDP\nbound", "upper"),
-    )
+    ]
+    rdp, claim = first.bound_rdp is not None, claim_of(first.bound) is not None
+    if rdp:
+        columns.append(Column("RDP\nbound", "upper"))
+    if claim:
+        columns.append(Column("if batches\nwere Poisson", "parameter"))
+    rows = []
+    for p in points:
+        cells = [
+            Cell(number(p.epsilon)),
+            Cell(percent(1 / num_candidates)),
+            Cell(percent(p.attack), interval(p.attack)),
+            Cell(f"{p.attack.hits} / {p.attack.trials}"),
+            Cell("—" if p.reference is None else percent(p.reference)),
+            Cell(percent(p.bound)),
+        ]
+        if p.bound_rdp is not None:
+            cells.append(Cell(percent(p.bound_rdp)))
+        if claim:
+            cells.append(Cell(percent(claim_of(p.bound) or 0.0)))
+        rows.append(Row(tuple(cells), p.claimed))
+    level = f"{100 * (first.attack.confidence or 0):g}%"
+    adjacency = adjacency_words(first.bound.adjacency)
     caption = (
-        f"Probability of naming the target among {num_candidates} equally likely candidates. Add/remove adjacency "
+        f"Probability of naming the target among {num_candidates} equally likely candidates. {adjacency.capitalize()} "
         f"throughout. Bounds are deterministic; below each attack its own {level} Clopper–Pearson interval, for that "
         "row alone."
     )
-    return Table("Reconstruction", columns, tuple(rows), caption)
+    return Table("Reconstruction", tuple(columns), tuple(rows), caption)
 
 
 def labels_table(study: LabelStudy) -> Table:

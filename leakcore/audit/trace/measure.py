@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore import accounting, bounds
+from leakcore import bounds
 from leakcore._base.results import Result
 from leakcore.audit.report.report import GATE
 from leakcore.audit.scores.coins import audited, provable
@@ -67,9 +67,7 @@ def _limits(question: Question, mechanism: Mechanism) -> dict[str, Any]:
         schedule = mechanism.noise_multiplier, 1.0, mechanism.steps
 
     def epsilon(adjacency: str) -> Result:
-        if len(schedule) > 1:
-            return run.of(proved_epsilon(*schedule, delta=slack, adjacency=adjacency))
-        return run.of(accounting.epsilon(mechanism, delta=slack, adjacency=adjacency))
+        return run.of(proved_epsilon(mechanism, delta=slack, adjacency=adjacency))
 
     replaces = "replace" in mechanism.adjacencies
     return {

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from leakcore._base.results import Result
-from leakcore.audit.report.format import guarantee, interval, number, percent, power
+from leakcore.audit.report.format import claim_of, guarantee, interval, number, percent, power
 from leakcore.audit.report.page import Finding
 from leakcore.audit.trace.chosen import HOW, Chosen
 from leakcore.audit.trace.facts import TraceFacts
@@ -23,14 +21,14 @@ def epsilon_of(report: TraceFacts, epsilon: Result) -> str:
             f". The upper limit holds for any order of the rows; ε lies between {number(low, kind='lower')} and "
             f"{number(high, kind='upper')} for fresh orders in whole epochs"
         )
-    if (claimed := _claim(epsilon)) is not None:
+    if (claimed := claim_of(epsilon)) is not None:
         said += f". Accounting as if batches were Poisson samples would print {number(claimed)}, which is not proved"
     return ". ".join([said, *report.mechanism.notes]) + "."
 
 
 def below_lower(epsilon: Result, mechanism: Chosen) -> str:
     """A warning where Poisson accounting claims less than what is proved from below; else empty."""
-    claimed = _claim(epsilon)
+    claimed = claim_of(epsilon)
     if claimed is None or epsilon.interval is None or not mechanism.lower_holds:
         return ""
     low = float(epsilon.interval[0])
@@ -40,11 +38,6 @@ def below_lower(epsilon: Result, mechanism: Chosen) -> str:
         f"Do not quote the ε of Poisson accounting, {number(claimed)}: it lies below the lower limit "
         f"{number(low, kind='lower')}."
     )
-
-
-def _claim(epsilon: Result) -> float | None:
-    claimed: Any = getattr(epsilon, "poisson_claim", None)
-    return None if claimed is None else float(claimed)
 
 
 def no_mechanism(report: TraceFacts, claimed: str) -> Finding:

@@ -14,6 +14,7 @@ from leakcore.cli.numbers import MOST_RUNS, MOST_STEPS, REAL, count, overflowed,
 from leakcore.cli.options import QUIET
 from leakcore.cli.output import finish, require_place
 from leakcore.cli.progress import bars
+from leakcore.cli.training import scheme_options
 
 if TYPE_CHECKING:
     from leakcore import audit as audits
@@ -29,8 +30,8 @@ def _alike(section: str, names: str) -> dict[str, str]:
 
 _KEYS = {
     "run": _alike(
-        "run", "epsilon noise_multiplier sweep delta steps sample_rate max_grad_norm num_candidates num_rows defense "
-        "runs confidence seed",
+        "run", "epsilon noise_multiplier sweep delta sampling sample_rate steps batch_size dataset_size batches epochs "
+        "max_grad_norm num_candidates num_rows defense runs confidence seed",
     ),
     "trace": {
         "trace": "trace.file", "epsilon": "trace.claimed_epsilon",
@@ -85,28 +86,28 @@ _file = click.Path(dir_okay=False, path_type=Path)
     "--config", "config_path", type=_file, help="TOML file that describes the audit; options take precedence."
 )
 @click.option(
-    "--trace",
-    type=_file,
-    metavar="FILE",
-    multiple=True,
-    callback=_parts,
+    "--trace", type=_file, metavar="FILE", multiple=True, callback=_parts,
     help="Report on your own training run: the file of leakcore.record, or its parts in order, one option each.",
-)
+)  # fmt: skip
 @click.option("--scores", type=_file, metavar="FILE", help="Report on membership scores of another tool, npz or csv.")
 @click.option(
     "--attack", type=click.Choice(["clipbkd", "backdoor", "membership", "zero-input", "one-run"]),
     help="Try to disprove a claimed ε by this attack, on thousands of trained models (one-run: on one).",
 )  # fmt: skip
-@click.option("--epsilon", type=REAL, help="Claimed ε (add/remove adjacency).  [default: 10; a file has its own]")
+@click.option(
+    "--epsilon",
+    type=REAL,
+    help="Claimed ε, under the adjacency of --sampling.  [default: 10; a file has its own]",
+)
 @click.option("--noise-multiplier", type=REAL, help="Noise multiplier σ, instead of computing it from --epsilon.")
 @click.option("--sweep", callback=_levels, help="Further ε to audit as well, '' for none.  [default: 1,4,10,40]")
 @click.option("--delta", type=REAL, help="[default: 1e-5]")
 @click.option(
-    "--steps",
-    type=count(1, MOST_STEPS),
+    "--steps", type=count(1, MOST_STEPS),
     help="Steps. With --trace: steps of the whole run, if the file does not say.  [default: 100; with --attack 24]",
-)
+)  # fmt: skip
 @click.option("--sample-rate", type=REAL, help="Poisson rate q. With --trace: if the file does not say.  [default: 1]")
+@scheme_options("batch_size", "dataset_size", "batches", "epochs")
 @click.option("--max-grad-norm", type=REAL, help="Clipping norm C.  [default: 0.1; with --attack 1]")
 @click.option("--num-candidates", type=int, help="Number of equally likely candidates.  [default: 10]")
 @click.option("--num-rows", type=int, help="Training rows, the target included.  [default: 1000; with --attack all]")
@@ -117,10 +118,9 @@ _file = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--runs", type=count(1, MOST_RUNS), help="Runs (one training each) per noise level.  [default: 1000]")
 @click.option(
-    "--trials",
-    type=count(1, MOST_RUNS),
+    "--trials", type=count(1, MOST_RUNS),
     help="Trials of --attack that are counted; as many others choose its threshold.  [default: 500]",
-)
+)  # fmt: skip
 @click.option(
     "--confidence", type=REAL, help="Confidence of intervals and proofs.  [default: 0.95; with --attack 0.99]"
 )
@@ -168,6 +168,7 @@ def audit(config_path: Path | None, **params: Any) -> None:
 
     \b
     leakcore audit                                     a DP-SGD configuration, trained and attacked on real data
+    leakcore audit --sampling shuffled --batches 10 --epochs 5
     leakcore audit --trace trace.npz --coins           a training run of yours that leakcore.record watched
     leakcore audit --attack clipbkd --epsilon 4        a claimed ε, against an attack on thousands of models
     leakcore audit --scores scores.npz --coins         what membership scores of another tool prove
