@@ -122,7 +122,7 @@ $(VENV)/.deps: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' || { echo "Python's headers are missing (Debian: apt install python3-dev)"; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null || { echo "no C++ compiler (Debian: apt install g++)"; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment (Debian: apt install python3-venv)"; rm -rf $(VENV); exit 1; }
-	@echo "Installing into $(VENV): torch is the large one, allow a few minutes the first time."
+	@echo "Installing into $(VENV) and compiling the native core: a few minutes the first time (torch is a large download)."
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt $(BUILD_TOOLS)
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e ".[dev]"
 	@touch $@

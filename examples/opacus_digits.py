@@ -41,3 +41,4 @@ with leakcore.record(optimizer, candidates=(x[:500], y[:500]), members=coins, ou
             optimizer.step()
 
 print(f"accuracy on the training rows: {(model(x[trained]).argmax(1) == y[trained]).float().mean():.2f}")
+print("The run is in trace.npz. Next: leakcore audit --trace trace.npz --coins")

@@ -10,8 +10,9 @@ from leakcore.cli.output import as_json_text
 @click.command()
 @click.argument("what", type=click.Choice(["config", "report"]))
 def schema(what: str) -> None:
-    """Print a JSON Schema: of an audit's configuration, by which editors complete and check the TOML file, or of
-    report.json, by which programs check what they read.
+    """Print the JSON Schema of an audit's configuration, or of report.json.
+
+    Editors complete and check a TOML file by the first; programs check what they read by the second.
 
     \b
     leakcore schema config > leakcore.schema.json
