@@ -115,7 +115,7 @@ class ScoresReport(AuditReport):
     def _tested(self) -> str:
         assert self.p_value is not None
         return (
-            f"Were {self.family} what ran, guesses at the coins would be right as often with probability at most "
+            f"Under {self.family}, guesses at the coins would be right at least this often with probability at most "
             f"{chance(self.p_value)}"
         )
 

@@ -286,8 +286,8 @@ class TraceFacts(AuditReport):
         assert self.own_curve is not None
         assert self.own_curve.p_value is not None
         return (
-            f"Were {self.own_curve.family} what ran, guesses at the coins would be right as often with probability at "
-            f"most {chance(self.own_curve.p_value)}"
+            f"Under {self.own_curve.family}, guesses at the coins would be right at least this often with probability "
+            f"at most {chance(self.own_curve.p_value)}"
         )
 
     @property

@@ -176,7 +176,10 @@ def proof(report: TraceFacts) -> str:
         verdict = f"Less than {less}: nothing contradicts it, and nothing confirms it."
     own = ""
     if report.own_curve is not None:
-        own = f" If the schedule ran with some noise, they prove ε ≥ {number(report.own_curve)}. {report.if_it_ran()}."
+        own = (
+            f" If only the noise multiplier of the schedule is in doubt, they prove ε ≥ {number(report.own_curve)}. "
+            f"{report.if_it_ran()}."
+        )
     return Finding(
         f"What is proved: ε ≥ {number(report.audited)} at δ = {power(report.delta)} "
         f"({guarantee(report.audited)}), from guesses at {report.members + report.non_members} coins in one run. The "

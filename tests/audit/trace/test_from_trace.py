@@ -353,5 +353,5 @@ def test_coins_test_the_schedule_itself() -> None:
         assert report.passed is not refuted
         assert report.own_curve.value > report.audited.value
         said = next(f for f in report.findings() if f.startswith("What is proved"))
-        assert f"Were FullBatch(noise_multiplier={sigma:g}, steps=1) what ran" in said
+        assert f"Under FullBatch(noise_multiplier={sigma:g}, steps=1), guesses at the coins" in said
         assert audit.TraceReport.from_dict(report.to_dict()) == report
