@@ -16,6 +16,7 @@ from bench.cases import (
     monte_carlo,
     optimizer,
     reconstructions,
+    scores,
     sensitivity,
     solve_labels,
 )
@@ -37,6 +38,7 @@ def all_cases(device: str, quick: bool) -> list[Case]:
         *monte_carlo.cases(quick),
         *optimizer.cases(quick),
         *reconstructions.cases(quick),
+        *scores.cases(quick),
         *ensemble.cases(quick),
         *sensitivity.cases(quick),
     ]

@@ -151,12 +151,11 @@ def _log_mode(n: int) -> float:
 
 def _poisson(mean: float) -> tuple[int, np.ndarray]:
     """Probabilities of a Poisson distribution where they are not negligible, and the first number that has one."""
-    reach = 8.7 * math.sqrt(mean) + 30
+    reach = 8.7 * math.sqrt(mean) + 15
     least = max(0, math.floor(mean - reach))
     k = np.arange(least + 1, math.ceil(mean + reach) + 1.0)
     if least == 0:
-        first = math.exp(-mean)
-        return 0, np.concatenate([[first], first * np.cumprod(mean / k)])
+        return 0, np.cumprod(np.concatenate([[math.exp(-mean)], mean / k]))
     logs = np.concatenate([[0.0], np.cumsum(np.log(mean / k))])
     points = np.exp(logs - logs.max())
     return least, points / points.sum()
