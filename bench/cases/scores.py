@@ -22,7 +22,7 @@ def cases(quick: bool) -> list[Case]:
 
 
 def _bound(n: int, family: Any) -> Case:
-    """One bound from n scores a side, beside one sort of as many: nothing that needs their order takes less."""
+    """One bound from n scores a side, compared with one sort of as many: nothing that needs their order takes less."""
 
     def data() -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(0)
