@@ -183,6 +183,7 @@ NUMBERS = {
     ),
     "bounds.Hypothesis": Call(lambda: {"family": "dp", "direction": "in"}),
     "bounds.SplitThreshold": Call(lambda: {"share": 0.5, "seed": 0}),
+    "bounds.SimultaneousThreshold": Call(lambda: {"seed": 0}),
     "bounds.epsilon_opt": Call(
         lambda: {"trials": 100, "confidence": 0.99, "k": 1, "delta": 1e-5, "adjacency": "replace",
                  "hypothesis": _hypothesis()},
