@@ -38,7 +38,7 @@ def _mechanism(flat: dict[str, Any]) -> dict[str, Any]:
 
 def run(trained: dpsgd.Ensemble, features: Any, labels: Any, *, runs: int, **flat: Any) -> dpsgd.EnsembleRun:
     """Runs of an ensemble."""
-    which = range(flat["first_run"], flat.pop("first_run") + runs) if "first_run" in flat else runs
+    which = _which(runs, flat)
     pool = flat.pop("pool_features", None), flat.pop("pool_labels", None)
 
     def rows(name: str) -> dpsgd.Rows | None:
@@ -69,7 +69,16 @@ def game(play: Any, ensemble: dpsgd.Ensemble, known: Any, pool: Any, *, runs: in
     """`attacks.reconstruction_game` or `reconstruction_games`."""
     names = ("num_candidates", "prior", "subtract_known", "nearest_cosines")
     rules = attacks.GameRules(**{name: flat.pop(name) for name in names if name in flat})
-    which = range(flat["first_run"], flat.pop("first_run") + runs) if "first_run" in flat else runs
+    which = _which(runs, flat)
     how = ("device", "num_threads", "executor", "checkpoint", "progress")
     carried = {name: flat.pop(name) for name in how if name in flat}
     return play(ensemble, known, pool, rules, runs=which, execution=dpsgd.Execution(**carried), **flat)
+
+
+def _which(runs: Any, flat: dict[str, Any]) -> Any:
+    """The runs from `first_run` on; what is not an integer stands alone, for the function to refuse by name."""
+    if "first_run" not in flat:
+        return runs
+    first = flat.pop("first_run")
+    others = [value for value in (runs, first) if type(value) is not int]
+    return others[0] if others else range(first, first + runs)
