@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 def renamed(message: str, names: Mapping[str, str]) -> str:
     """The message with other names for the arguments that it names, such as `mechanism.steps` for `steps`.
 
-    An argument stands between backticks, or before "=", "[", " ×" or ": ". What follows a full stop is another name:
-    `steps` in `trace.steps` stays.
+    An argument stands between backticks, or before "=", "[", " ×" or ": ". What follows a full stop or a slash is
+    another name: `steps` in `trace.steps` stays.
     """
     if not names:
         return message
     longest = sorted(map(re.escape, names), key=len, reverse=True)
-    pattern = rf"(?<![\w.\[-])({'|'.join(longest)})(?=[=\[`]|: | ×)"
+    pattern = rf"(?<![\w./\[-])({'|'.join(longest)})(?=[=\[`]|: | ×)"
     return re.sub(pattern, lambda match: names[match[1]], message)
 
 

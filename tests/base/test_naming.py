@@ -17,6 +17,7 @@ KEYS = {"steps": "trace.steps", "mechanism": "trace.sample_rate", "sample_rate":
         ("`trace.steps` must be 1", "`trace.steps` must be 1"),
         ("`local_steps` must be 1", "`local_steps` must be 1"),
         ("the steps of a run", "the steps of a run"),
+        ("out/steps: cannot be written", "out/steps: cannot be written"),
         ("[steps]: no such section", "[steps]: no such section"),
     ],
 )

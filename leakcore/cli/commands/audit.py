@@ -258,7 +258,7 @@ def _as_written(form: str, typed: set[str], *, of_file: bool) -> dict[str, str]:
 
     flags = {p.name: p.opts[0] for p in click.get_current_context().command.params}
     options = {key: flags[name] for name, key in {**_KEYS[form], **_OF_REPORT}.items()}
-    out = {key: option for key, option in options.items() if key in typed or not of_file}
+    out = {key: option for key, option in options.items() if key in typed or not (of_file or key.startswith("report."))}
     if form == "claim":  # whose library names sections and keys itself
         return out
     names = {name: f"{form}.{name}" for name in config_schema()["properties"][form]["properties"]}
