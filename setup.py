@@ -8,8 +8,9 @@ follows header dependencies and does nothing in a quarter of a second when nothi
 Environment:
   LEAKCORE_CUDA=auto|0|1    auto (default): CUDA kernels when nvcc and the static runtime are found; 1: an error if not
   LEAKCORE_CUDA=emulate     for tests: the CUDA kernels compiled for the CPU, into build/emulated-*
-  LEAKCORE_CUDA_ARCHS       e.g. "80 90": compute capabilities to compile for (default: all of 75…120 known to nvcc for
-                            a wheel; for a build in the tree those of the GPUs at hand, else the oldest and its PTX)
+  LEAKCORE_CUDA_ARCHS       e.g. "80 90": compute capabilities to compile for (default: those of the GPUs at hand, else
+                            the oldest and its PTX, which newer GPUs compile at first use); "all": all of 75…120 that
+                            nvcc knows, for a wheel that is installed elsewhere
   CUDA_HOME, CUDA_PATH      where to look for CUDA first
   CXX, CXXFLAGS, LDFLAGS    host compiler and extra flags, appended to ours
   LEAKCORE_SANITIZE=1       AddressSanitizer and UndefinedBehaviorSanitizer, for the sanitizer test run
@@ -68,13 +69,13 @@ class Cuda:
     def __init__(self, home: pathlib.Path, libdir: pathlib.Path) -> None:
         self.home, self.libdir, self.nvcc = home, libdir, home / "bin" / "nvcc"
 
-    def archs(self, in_tree: bool) -> list[str]:
+    def archs(self) -> list[str]:
         chosen = os.environ.get("LEAKCORE_CUDA_ARCHS", "").replace(",", " ").replace(";", " ").split()
-        if chosen:
+        if chosen and chosen != ["all"]:
             return [arch.replace(".", "") for arch in chosen]
         known = subprocess.run([self.nvcc, "--list-gpu-arch"], check=True, capture_output=True, text=True).stdout
         every = [arch for arch in CUDA_ARCHS if f"compute_{arch}" in known.split()]
-        if not in_tree:
+        if chosen:
             return every
         # Built for this machine: its own GPUs; without one, the oldest, whose PTX newer ones compile at first use.
         here = [arch for arch in local_gpus() if f"compute_{arch}" in known.split()]
@@ -205,7 +206,7 @@ class NinjaBuild(build_ext):
 
         cxx = shlex.split(os.environ.get("CXX", "")) or ["c++"]
         target = target_of(cxx)
-        archs = cuda.archs(self.in_tree) if cuda else ["emulated"] if emulate else []
+        archs = cuda.archs() if cuda else ["emulated"] if emulate else []
         self.write_config(build / "leakcore_build.h", cxx, archs)
         includes = [f"-I{CSRC}", f"-I{INCLUDE}", f"-I{build}"]
         python = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_path('include')}"]

@@ -104,7 +104,7 @@ def wheel(source: Path, work: Path, local: str) -> Path:
     tag = ["egg_info", f"--tag-build=+{local}"] if local else []
     run(
         sys.executable, "setup.py", "--quiet", *tag, "bdist_wheel", "--dist-dir", DIST, cwd=tree,
-        LEAKCORE_CUDA="1" if local else "0",
+        LEAKCORE_CUDA="1" if local else "0", LEAKCORE_CUDA_ARCHS=os.environ.get("LEAKCORE_CUDA_ARCHS", "all"),
     )  # fmt: skip
     return newest("*.whl")
 

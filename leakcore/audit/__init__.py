@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from leakcore.audit.hyperparameters.report import RunReport as RunReport
     from leakcore.audit.hyperparameters.run import require_report_folder as require_report_folder
     from leakcore.audit.hyperparameters.run import run as run
+    from leakcore.audit.plan import AuditPlan as AuditPlan
+    from leakcore.audit.plan import PlannedAudit as PlannedAudit
+    from leakcore.audit.plan import plan as plan
     from leakcore.audit.report.format import fixed as fixed
     from leakcore.audit.report.format import guarantee as guarantee
     from leakcore.audit.report.format import number as number
@@ -56,6 +59,9 @@ _NAMES = {
     "ScoreFile": ".scores.file",
     "Retrained": ".scores.from_scores",
     "ScoresReport": ".scores.report",
+    "AuditPlan": ".plan",
+    "PlannedAudit": ".plan",
+    "plan": ".plan",
     "progress_bars": "leakcore._base.progress",
     "run": ".hyperparameters.run",
     "SelfTest": ".selftest",

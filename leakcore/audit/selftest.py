@@ -174,7 +174,7 @@ def selftest(
     Mechanisms: one that leaks nothing (ε = 0), randomised response (ε of 0.5, 1, 2 and 4), the Laplace mechanism and
     the Gaussian mechanism. Methods: event counts (direction fixed and open), scores (thresholds by a split and by
     simultaneous tests, with ties; (ε, δ) and Gaussian family), the best of four audits (both ways), one run with
-    canaries, and membership guesses over coins.
+    canaries (also Gaussian ones), and membership guesses over coins.
 
     Args:
         audits: per method and mechanism, at least 10; five times as many where nothing leaks.
@@ -279,6 +279,7 @@ def _null_cases(level: float) -> list[_Case]:
         ("null", 0.0, 0.0, f"best of four, {select}", _TRIALS, _best(level, select))
         for select in ("split", "correction")
     ]
+    out += [("null", 0.0, _DELTA, f"one run{_named(name)}", _COUNTS, _canaries(0.0, level, name)) for name in _FAMILIES]
     return [*out, *_guessing(0.0, level)]
 
 
@@ -312,7 +313,30 @@ def _known_cases(level: float) -> list[_Case]:
     audit = _scoring(*rounded, level, "simultaneous", bounds.Hypothesis("gdp", "both"), _DELTA)
     method = "scores, simultaneous, ties, direction open, Gaussian family"
     out.append(("Gaussian", truth, _DELTA, method, _TRIALS, audit))
+    for family in _FAMILIES:
+        audit = _canaries(1.0, level, family)
+        out.append(("Gaussian", truth, _DELTA, f"one run{_named(family)}", _COUNTS, audit))
     return out
+
+
+def _canaries(separation: float, level: float, family: str) -> Audit:
+    """A run's canaries, each with a Gaussian release of its own; the clearest fifth is guessed."""
+
+    @functools.cache
+    def bound(hits: int, guesses: int) -> float:
+        return float(
+            bounds.epsilon_lower_bound_one_run(
+                hits, guesses, _COUNTS, confidence=level, delta=_DELTA, family=family
+            ).value
+        )
+
+    def audit(rng: np.random.Generator, _: int) -> float:
+        coins = rng.random(_COUNTS) < 0.5
+        order = np.argsort(separation * coins + rng.normal(size=_COUNTS))
+        half = _COUNTS // 10
+        return bound(int(coins[order[-half:]].sum()) + int((~coins[order[:half]]).sum()), 2 * half)
+
+    return audit
 
 
 def _guessing(epsilon: float, level: float) -> list[_Case]:

@@ -160,6 +160,9 @@ ARRAYS = {
                  "claimed_epsilon": 1.0, "adjacency": "add-remove", "confidence": 0.9},
         also=("scores",),
     ),
+    "audit.plan": Call(
+        lambda: {"epsilon": 2.0, "delta": 1e-5, "trainings": [40], "canaries": [40], "confidence": 0.9},
+    ),
     "audit.Retrained": Call(lambda: {"k": 2, "seed": 3}),
     "audit.AuditConfig": Call(
         lambda: {"epsilon": 4.0, "sampling": "poisson", "sweep": (1.0,), "delta": 1e-5, "steps": 10,
@@ -237,7 +240,9 @@ RESULTS = (
     "attacks.poisoning.PoisoningScores",
     "attacks.tensor.Matched",
     "attacks.tensor.Orders",
+    "audit.AuditPlan",
     "audit.ClaimReport",
+    "audit.PlannedAudit",
     "audit.RunReport",
     "audit.ScoreFile",
     "audit.ScoresReport",

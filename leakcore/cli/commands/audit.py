@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from leakcore._base.adjacency import HOW_TO_CHOOSE
+from leakcore.cli.commands.audit_plan import planned
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import MOST_RUNS, MOST_STEPS, REAL, count, overflowed, remember_keys
 from leakcore.cli.options import QUIET
@@ -95,6 +96,11 @@ _file = click.Path(dir_okay=False, path_type=Path)
     help="Try to disprove a claimed ε by this attack, on thousands of trained models (one-run: on one).",
 )  # fmt: skip
 @click.option(
+    "--plan",
+    is_flag=True,
+    help="Train nothing: what audits of the claim --epsilon could prove, and how many trainings they take.",
+)
+@click.option(
     "--epsilon",
     type=REAL,
     help="Claimed ε, under the adjacency of --sampling.  [default: 10; a file has its own]",
@@ -170,6 +176,7 @@ def audit(config_path: Path | None, **params: Any) -> None:
     leakcore audit                                     a DP-SGD configuration, trained and attacked on real data
     leakcore audit --sampling shuffled --batches 10 --epochs 5
     leakcore audit --trace trace.npz --coins           a training run of yours that leakcore.record watched
+    leakcore audit --plan --epsilon 4                  what audits of a claimed ε could prove; nothing is trained
     leakcore audit --attack clipbkd --epsilon 4        a claimed ε, against an attack on thousands of models
     leakcore audit --scores scores.npz --coins         what membership scores of another tool prove
     leakcore audit --config audit.toml                 any of them, from a file ([run], [trace], [scores]; [data],
@@ -184,6 +191,9 @@ def audit(config_path: Path | None, **params: Any) -> None:
     from leakcore.audit import read_config, read_settings, with_options
 
     options = {name: value for name, value in params.items() if value is not None and value is not False}
+    if options.pop("plan", False):
+        planned(options | ({} if config_path is None else {"config_path": config_path}))
+        return
     where = {name: options.pop(name) for name in _OF_REPORT if name in options}
     of_file, sections = (None, {}) if config_path is None else checked(lambda: read_config(config_path))
     form = _form(of_file, options, config_path)
