@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from leakcore.experiments.result import Panel, Pictures, Stated, Table
+from leakcore.experiments.result import Panel, Pictures, Stated, TextTable
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -17,7 +17,7 @@ class Findings:
     agreement: str = ""
     panels: Iterable[Panel] = ()
     pictures: Iterable[Pictures] = ()
-    tables: Iterable[Table] = ()
+    tables: Iterable[TextTable] = ()
     notes: tuple[str, ...] = ()
 
     def with_notes(self, *notes: str) -> Findings:

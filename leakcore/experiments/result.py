@@ -127,7 +127,7 @@ class Stated(Record):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Table(Record):
+class TextTable(Record):
     """Rows of cells as they are printed.
 
     Attributes:
@@ -203,7 +203,7 @@ class ExperimentResult(Record):
     agreement: str = ""
     panels: tuple[Panel, ...] = ()
     pictures: tuple[Pictures, ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[TextTable, ...] = ()
     data: tuple[str, ...] = ()
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from dp_accounting import rdp
 
 from leakcore import accounting, experiments, mechanisms
 from leakcore.experiments.mechanisms import published, shuffling, trainings
-from leakcore.experiments.result import ExperimentResult, Table
+from leakcore.experiments.result import ExperimentResult, TextTable
 
 
 def test_the_published_trainings_are_compared_with_the_accountant(tmp_path: Path) -> None:
@@ -112,4 +112,4 @@ def test_numbers_of_a_table_are_rounded_outward() -> None:
 
 def test_a_row_of_another_length_is_refused() -> None:
     with pytest.raises(ValueError, match="`rows` must have 2 cells each"):
-        Table(title="t", head=("a", "b"), rows=(("1",),))
+        TextTable(title="t", head=("a", "b"), rows=(("1",),))

@@ -22,7 +22,7 @@ from leakcore._base.results import Record, Result
 from leakcore.audit.selftest import Promise, SelfTest
 from leakcore.bounds.reconstruction.certificate import CertificateState
 from leakcore.experiments.labels.released import Released
-from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Series, Stated
+from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Series, Stated, TextTable
 from tests.audit.report import reports
 from tests.audit.trace.traces import orthogonal
 from tests.public.arrays import CALLS, resolve
@@ -72,7 +72,7 @@ def _others() -> Iterator[Any]:
         stated=(Stated(what="w", paper="3", ours=3, interval=(2.0, np.inf)),),
         panels=(Panel(title="t", x_label="x", y_label="y", series=(line,)),),
         pictures=(Pictures(title="t", row_names=("r",), column_names=("c",), images=np.zeros((1, 1, 2, 2), "f4")),),
-        settings={"layers": (3, 2)},
+        settings={"layers": (3, 2)}, tables=(TextTable(title="t", head=("a", "b"), rows=(("1", "2"),)),),
     )  # fmt: skip
 
 

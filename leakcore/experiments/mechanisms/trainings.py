@@ -13,7 +13,7 @@ from leakcore.experiments.context import Context
 from leakcore.experiments.findings import Findings
 from leakcore.experiments.mechanisms.published import TRAININGS, Training
 from leakcore.experiments.registry import Experiment
-from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated, Table
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated, TextTable
 
 KAPPA = 0.1
 FPR = 0.01
@@ -146,9 +146,9 @@ def _stated(training: Training, numbers: Cells) -> list[Stated]:
     ]
 
 
-def _published(rows: list[tuple[Training, Cells]]) -> Table:
+def _published(rows: list[tuple[Training, Cells]]) -> TextTable:
     head = ("training", "σ", "n", "B", "steps", "δ", "published ε", "how batches are drawn", "source")
-    return Table(
+    return TextTable(
         title="What is published",
         head=head,
         rows=tuple(
@@ -168,10 +168,10 @@ def _published(rows: list[tuple[Training, Cells]]) -> Table:
     )
 
 
-def _table(quantity: str, rows: list[tuple[Training, Cells]]) -> Table:
+def _table(quantity: str, rows: list[tuple[Training, Cells]]) -> TextTable:
     names = [name for name in SCHEMES if any(quantity in numbers.get(name, {}) for _, numbers in rows)]
     published = ("published ε",) if quantity == EPSILON else ()
-    return Table(
+    return TextTable(
         title=f"Under each scheme: {quantity}",
         head=("training", *published, *names),
         rows=tuple(
