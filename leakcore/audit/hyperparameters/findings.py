@@ -158,12 +158,14 @@ def _attack(config: AuditConfig, p: ReconstructionPoint) -> str:
         if low <= bound
         else "Above the bound: see the verdict."
     )
+    batches = scheme.batches_known(config)
+    knows = batches if batches.startswith("but ") else f"and {batches}"
     return Finding(
         f"What an attacker did: the prior-aware attack named the target in {p.attack.hits} of {p.attack.trials} "
         f"independent trainings, {percent(p.attack)} (interval {interval(p.attack)}; "
         f"{guarantee(p.attack)}).",
         verdict=follows,
-        assumes=f"the trainings are independent. The attack knows the other rows, {scheme.batches_known(config)}. "
+        assumes=f"the trainings are independent. The attack knows the other rows, {knows}. "
         "Another attack may do better, up to the bound.",
     )
 
