@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from leakcore import kernels
+from leakcore._base import memory_limit
 from leakcore._base import validate as check
 from leakcore._base.files.gzip_file import read_gzip
 from leakcore._base.files.npz_file import read_npz
@@ -262,6 +263,7 @@ def uniform_noise(like: Dataset, rows: int, *, seed: int) -> Dataset:
     count = check.integer(1, None, rows=rows)
     check.instance(Dataset, like=like)
     dims = like.features.shape[1]
+    memory_limit.require(2 * 8 * count * (dims + 1), rows=count)
     # E‖x − y‖² of two independent draws is twice the total variance.
     scale = math.sqrt(6 * 2 * float(like.features.var(axis=0, dtype=np.float64).sum()) / dims)
     draws = kernels.uniform((count, dims + 1), seed=check.seed(seed=seed), purpose=kernels.Stream.UNIFORM_NOISE)

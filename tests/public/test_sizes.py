@@ -23,7 +23,7 @@ QUICK = [
     "kernels.allocation_log_ratio", "kernels.Allocation",
     "kernels.standard_normal", "kernels.uniform", "attacks.membership.canaries", "attacks.membership.coins",
     "attacks.membership.canary_coins", "attacks.membership.play", "dpsgd.secure_normal", "dpsgd.Ensemble.run",
-    "leakage.subspace_distance",
+    "leakage.subspace_distance", "datasets.uniform_noise", "attacks.inversion.invert",
 ]  # fmt: skip
 """Those that answer at once and do not only count repetitions."""
 

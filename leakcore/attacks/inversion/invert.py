@@ -158,7 +158,8 @@ def invert(
     optimizer = objective.default_optimizer if optimizer is None else optimizer
     check.instance(LBFGS, Adam, optimizer=optimizer)
     key = check.seed(seed=seed)
-    memory_limit.require(64 * optimizer.restarts * math.prod(check.sizes(shape=shape)), restarts=optimizer.restarts)
+    sizes = check.sizes(shape=shape)
+    memory_limit.require(64 * optimizer.restarts * math.prod(sizes), restarts=optimizer.restarts, shape=sizes)
     problem = read(model, read_release(gradient), shape, labels=labels, objective=objective)
     problem.flat.require_no_draws(problem.states.new_zeros((1, *problem.shape)))
     # In the model's own mode and precision, at the point where the searches start.
