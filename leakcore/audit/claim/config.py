@@ -31,8 +31,8 @@ class ClaimConfig:
     Attributes:
         data: `name`, `num_rows`, `path`, `features`.
         model: `hidden`, `activation`, `initialisation`, `initialisation_scale`.
-        mechanism: `noise_multiplier`, `max_grad_norm`, `learning_rate`, `steps`, and `sample_rate` (Poisson; 1 for full
-            batches) or `batch_size` (shuffled).
+        mechanism: `noise_multiplier`, `max_grad_norm`, `learning_rate`, `steps`, `sampling`, `sample_rate`,
+            `batch_size`, `batches`.
         fault: an implementation error on purpose, as `dpsgd.Fault`.
         claim: `epsilon`, `delta`, `adjacency`.
         audit: `attack`, `trials`, `k`, `adjacency`, `contrast`, `canaries`, `select`, `confidence`, `seed`.
@@ -104,11 +104,7 @@ class ClaimConfig:
             yield "`mechanism.noise_multiplier` or `claim.epsilon` must be given, or both"
         if m.noise_multiplier == 0 and c.epsilon is None:
             yield "`claim.epsilon` must be given: mechanism.noise_multiplier=0 claims nothing"
-        if m.batch_size is not None and m.sample_rate != 1:
-            yield (
-                f"`mechanism.sample_rate` must be 1 with mechanism.batch_size, got {m.sample_rate:g}: batches are "
-                "shuffled or Poisson"
-            )
+        yield from self._misfits()
         if len(set(a.k)) != len(a.k):
             yield f"`audit.k` must be distinct numbers, got {list(a.k)}"
         if a.attack in _BY_COINS and self.adjacency == "replace":
@@ -131,8 +127,32 @@ class ClaimConfig:
                 "`audit.adjacency` must be 'replace' with claim.adjacency='replace', got 'add-remove': an ε against "
                 "replacing a row says nothing of adding one; or state the claim under add-remove"
             )
-        if self.adjacency == "add-remove" and m.batch_size is not None:
+        if self.adjacency == "add-remove" and m.swaps:
             yield f"`mechanism.batch_size` must be left out unless audit.adjacency is 'replace', got {m.batch_size}"
+        if m.scheme == "fixed" and c.adjacency != "replace":
+            yield (
+                f"`claim.adjacency` must be 'replace' with mechanism.sampling='fixed', got {c.adjacency!r}: nothing is "
+                "proved of adding a row to batches of a fixed size"
+            )
+        if m.scheme in ("fixed", "allocation") and a.attack in _BY_COINS:
+            yield (
+                f"`audit.attack` must be a poisoning attack with mechanism.sampling={m.scheme!r}, got {a.attack!r}: "
+                "its coins need Poisson or full batches"
+            )
+
+    def _misfits(self) -> Iterator[str]:
+        """Keys of [mechanism] that do not go with its sampling."""
+        m = self.mechanism
+        wanted = {"poisson": "sample_rate", "allocation": "batches"}.get(m.scheme, "batch_size")
+        for name, absent in (("batch_size", None), ("batches", None), ("sample_rate", 1.0)):
+            value = getattr(m, name)
+            if name != wanted and value != absent:
+                left = "1" if name == "sample_rate" else "left out"
+                yield f"`mechanism.{name}` must be {left} with {m.scheme} batches, got {value:g}"
+            if name == wanted and value is None:
+                yield f"`mechanism.{name}` must be given with mechanism.sampling={m.scheme!r}"
+        if m.scheme == "allocation" and m.batches is not None and m.steps % m.batches:
+            yield f"`mechanism.steps` must be whole epochs of {m.batches} batches, got {m.steps}"
 
     @property
     def adjacency(self) -> str:
@@ -141,7 +161,7 @@ class ClaimConfig:
             return self.audit.adjacency
         if self.audit.attack in _BY_COINS:
             return "add-remove"
-        swapped = self.mechanism.batch_size is not None or self.audit.contrast
+        swapped = self.mechanism.swaps or self.audit.contrast
         return "replace" if swapped else self.claim.adjacency
 
     def to_dict(self) -> dict[str, Any]:
@@ -160,9 +180,20 @@ class ClaimConfig:
             max_grad_norm=m.max_grad_norm,
             learning_rate=m.learning_rate,
             steps=m.steps,
-            sample_rate=dpsgd.PoissonBatches(m.sample_rate, expected_batch_size=m.sample_rate * rows)
-            if m.batch_size is None
-            else dpsgd.ShuffledBatches(m.batch_size),
+            sample_rate=_batches(m, rows),
             fault=dpsgd.Fault(**vars(self.fault)),
             seed=self.audit.seed,
         )
+
+
+def _batches(m: Mechanism, rows: int) -> Any:
+    """How the ensemble draws batches; divided by what does not depend on whether the attacker's rows are there."""
+    from leakcore import dpsgd
+
+    if m.scheme == "allocation":
+        assert m.batches is not None
+        return dpsgd.AllocatedBatches(m.batches, expected_batch_size=rows / m.batches)
+    if m.scheme == "poisson":
+        return dpsgd.PoissonBatches(m.sample_rate, expected_batch_size=m.sample_rate * rows)
+    assert m.batch_size is not None
+    return dpsgd.FixedBatches(m.batch_size) if m.scheme == "fixed" else dpsgd.ShuffledBatches(m.batch_size)

@@ -112,11 +112,11 @@ class ClaimReport(AuditReport):
     def title(self) -> str:
         m, model = self.config.mechanism, self.config.model
         layers = "–".join(map(str, model.hidden)) or "logistic regression"
-        batches = (
-            f"shuffled batches of {m.batch_size}"
-            if m.batch_size is not None
-            else ("full batches" if m.sample_rate == 1 else f"Poisson batches, q = {m.sample_rate:g}")
-        )
+        batches = {
+            "shuffled": f"shuffled batches of {m.batch_size}",
+            "fixed": f"fresh batches of {m.batch_size}",
+            "allocation": f"rows allocated to {m.batches} batches an epoch",
+        }.get(m.scheme, "full batches" if m.sample_rate == 1 else f"Poisson batches, q = {m.sample_rate:g}")
         return (
             f"{_NAMES[self.config.audit.attack]} against {layers} on {self.config.data.name}, {m.steps} "
             f"steps, {batches}, C = {m.max_grad_norm:g}, σ = {number(self.claim.noise_multiplier, 5)}, claimed ε = "

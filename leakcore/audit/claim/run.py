@@ -269,7 +269,7 @@ def _one_run(
     )  # fmt: skip
     scores = played.scores[0]
     families: dict[str, str | mechanisms.Mechanism] = {"guesses at coins, (ε, δ)": "dp"}
-    if claimed.noise_multiplier > 0 and config.mechanism.batch_size is None:
+    if claimed.noise_multiplier > 0 and config.mechanism.scheme == "poisson":
         m = config.mechanism
         ran = mechanisms.Poisson(claimed.noise_multiplier, m.sample_rate, m.steps)
         families["guesses at coins, the claimed mechanism with some noise"] = ran

@@ -62,16 +62,30 @@ class Mechanism:
         max_grad_norm: C.
         learning_rate: step size.
         steps: T.
-        sample_rate: q of Poisson batches; 1 for full batches.
-        batch_size: of shuffled batches, instead of Poisson ones.
+        sampling: how batches are drawn; None: "shuffled" with a `batch_size`, else "poisson".
+        sample_rate: "poisson": q; 1 for full batches.
+        batch_size: "shuffled", "fixed": rows of a batch.
+        batches: "allocation": of an epoch; each row draws one of them.
     """
 
     noise_multiplier: NonNegative | None = None
     max_grad_norm: Positive = 1.0
     learning_rate: Positive = 0.15
     steps: Steps = 24
+    sampling: Literal["poisson", "shuffled", "fixed", "allocation"] | None = None
     sample_rate: SampleRate = 1.0
     batch_size: Count | None = None
+    batches: Steps | None = None
+
+    @property
+    def scheme(self) -> str:
+        """The sampling that is meant."""
+        return self.sampling or ("poisson" if self.batch_size is None else "shuffled")
+
+    @property
+    def swaps(self) -> bool:
+        """Whether batches have one size, so that a row can only be replaced."""
+        return self.scheme in ("shuffled", "fixed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,9 @@ import dataclasses
 import math
 from typing import Any
 
-from leakcore import accounting
+from leakcore import accounting, mechanisms
 from leakcore.audit.claim.config import ClaimConfig
+from leakcore.audit.report.format import counted
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,24 +40,21 @@ def claim_of(config: ClaimConfig, rows: int) -> ClaimedEpsilon:
     """The configured claim, converted if the audit has another adjacency."""
     m, c = config.mechanism, config.claim
     delta, own = c.delta, c.adjacency
-    rate, steps, words = _composition(config, rows)
+    scheme, words = _scheme(config, rows)
     if m.noise_multiplier is None:
         assert c.epsilon is not None, "one of the two is given"
-        answer = accounting.noise_multiplier(
-            epsilon=c.epsilon, delta=delta, sample_rate=rate, steps=steps, adjacency=own
-        )
-        sigma = float(answer.value)
+        sigma = float(accounting.noise_multiplier(scheme, epsilon=c.epsilon, delta=delta, adjacency=own).value)
     else:
         sigma = m.noise_multiplier
 
     def accountant(adjacency: str, noise: float) -> float:
         if noise == 0:
             return math.inf
-        return float(accounting.epsilon(noise, rate, steps, delta=delta, adjacency=adjacency).value)
+        return float(accounting.epsilon(scheme.with_noise(noise), delta=delta, adjacency=adjacency).value)
 
     by_accountant = accountant(own, sigma)
     stated = by_accountant if c.epsilon is None else c.epsilon
-    gaussian = rate == 1
+    gaussian = isinstance(scheme, mechanisms.FullBatch)
     common: dict[str, Any] = {
         "noise_multiplier": sigma,
         "stated": stated,
@@ -68,11 +66,7 @@ def claim_of(config: ClaimConfig, rows: int) -> ClaimedEpsilon:
     if by_accountant <= stated * (1 + 1e-6):
         same, noise = by_accountant >= stated * (1 - 1e-6), sigma
         if not same:  # a claim with room to spare: it allows less noise
-            noise = float(
-                accounting.noise_multiplier(
-                    epsilon=stated, delta=delta, sample_rate=rate, steps=steps, adjacency=own
-                ).value
-            )
+            noise = float(accounting.noise_multiplier(scheme, epsilon=stated, delta=delta, adjacency=own).value)
         which = "the same σ" if same else f"σ = {noise:.4g}, the least that the claim allows"
         return ClaimedEpsilon(
             **common,
@@ -91,14 +85,24 @@ def claim_of(config: ClaimConfig, rows: int) -> ClaimedEpsilon:
     )
 
 
-def _composition(config: ClaimConfig, rows: int) -> tuple[float, int, str]:
-    """(sampling rate, steps) that the accountant is asked about, and why."""
+def _scheme(config: ClaimConfig, rows: int) -> tuple[mechanisms.Mechanism, str]:
+    """What the accountant is asked about, at σ = 1, and why."""
     m = config.mechanism
-    if m.batch_size is None:
-        words = "full batches" if m.sample_rate == 1 else "Poisson batches"
-        return m.sample_rate, m.steps, f"{words}, {m.steps} steps"
+    if m.scheme == "poisson" and m.sample_rate == 1:
+        return mechanisms.FullBatch(1.0, m.steps), f"full batches, {m.steps} steps"
+    if m.scheme == "poisson":
+        return mechanisms.Poisson(1.0, m.sample_rate, m.steps), f"Poisson batches, {m.steps} steps"
+    if m.scheme == "allocation":
+        assert m.batches is not None
+        epochs = m.steps // m.batches
+        words = f"each row in one of {m.batches} batches of each epoch, {counted(epochs, 'epoch')}"
+        return mechanisms.RandomAllocation(1.0, m.batches, epochs), words
+    assert m.batch_size is not None
     if m.batch_size > rows:
         raise ValueError(f"`mechanism.batch_size` must be at most the {rows} training rows, got {m.batch_size}")
+    if m.scheme == "fixed":
+        words = f"a fresh batch of {m.batch_size} of {rows} rows, {m.steps} steps"
+        return mechanisms.FixedSize(1.0, m.batch_size, rows, m.steps), words
     # Given the orders, a row is in one batch per epoch: a Gaussian step per epoch, no amplification assumed.
     epochs = math.ceil(m.steps / (rows // m.batch_size))
-    return 1.0, epochs, f"shuffled batches, one Gaussian step for each of {epochs} epochs"
+    return mechanisms.FullBatch(1.0, epochs), f"shuffled batches, one Gaussian step for each of {epochs} epochs"

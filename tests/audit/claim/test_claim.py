@@ -56,7 +56,7 @@ def _claim(**sections: dict[str, Any]) -> Any:
         ({"mechanism": {"noise_multiplier": -1}}, r"`mechanism.noise_multiplier` must be at least 0, got -1"),
         (
             {"mechanism": {"sample_rate": 0.5, "batch_size": 10}},
-            "`mechanism.sample_rate` must be 1 with mechanism.batch_size, got 0.5",
+            "`mechanism.sample_rate` must be 1 with shuffled batches, got 0.5",
         ),
         ({"mechanism": {"batch_size": 500}}, "`mechanism.batch_size` must be at most the 200 training rows, got 500"),
         ({"claim": {"epsilon": None}}, "`mechanism.noise_multiplier` or `claim.epsilon` must be given"),
