@@ -21,7 +21,9 @@ template <class Call>
 const char* guarded(Call&& call) {
   try {
     const Status status = call();
-    return status.ok() ? nullptr : status.code == Code::non_finite ? "`grads` must be finite in every row" : "the kernel failed";
+    return status.ok()                       ? nullptr
+           : status.code == Code::non_finite ? "`grads` must be finite in every row"
+                                             : "the kernel failed";
   } catch (const std::bad_alloc&) {
     return "out of memory";
   } catch (const std::exception&) {
