@@ -62,7 +62,7 @@ def test_both_variables_in_a_process_that_has_not_chosen_its_instructions(monkey
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     content = json.loads(done.stdout)
-    assert content["wrong"][0].startswith("LEAKCORE_ISA='foo': this processor and build have baseline")
+    assert content["wrong"][0].startswith("`LEAKCORE_ISA` must be one of what this processor and build have (baseline")
     assert content["wrong"][1] == "`LEAKCORE_NUM_THREADS` must be a positive integer, got 'abc'"
     assert content["native simd"] == content["native num_threads"] == "refused, see wrong"
     assert "baseline" in content["native simd_available"]

@@ -107,7 +107,7 @@ def test_a_mechanism_without_noise_gives_canaries_away_and_loud_noise_does_not()
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"batch_size": 10, "expected_batch_size": None}, r"`ensemble` must have Poisson or .*got batch_size=10"),
+        ({"batch_size": 10, "expected_batch_size": None}, r"`ensemble` must have Poisson or .*got ShuffledBatches"),
         ({"expected_batch_size": None}, "`ensemble` must have an expected_batch_size"),
     ],
 )

@@ -10,7 +10,7 @@ import torch
 
 from leakcore import dpsgd, kernels
 from leakcore.dpsgd.ensemble import rows, run_request, workers
-from leakcore.dpsgd.ensemble.block import block, native_sums
+from leakcore.dpsgd.ensemble.block import batches, block, native_sums
 from leakcore.dpsgd.ensemble.randomness import Streams
 from tests.dpsgd.ensemble import flat_arguments as flat
 
@@ -111,6 +111,7 @@ def test_negative_control_noise_keyed_by_place_instead_of_run(monkeypatch, whole
 
 def test_another_number_of_slots_changes_rounding_only(monkeypatch, whole) -> None:
     monkeypatch.setattr(block, "SLOTS", 3)
+    monkeypatch.setattr(batches, "SLOTS", 3)
     monkeypatch.setattr(rows, "SLOTS", 3)
     monkeypatch.setattr(run_request, "SLOTS", 3)
     monkeypatch.setattr(workers, "SLOTS", 3)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from leakcore import dpsgd, models
-from leakcore.dpsgd.ensemble.block import block, native_sums, poisson_gather
+from leakcore.dpsgd.ensemble.block import native_sums, poisson_gather
 from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
 from tests.dpsgd.ensemble import flat_arguments as flat
 
@@ -51,7 +51,7 @@ def test_small_rates_gather_and_large_ones_do_not() -> None:
 @pytest.mark.usefixtures("by_products")
 def test_gathered_batches_equal_masked_passes(monkeypatch) -> None:
     gathered = _run()
-    monkeypatch.setattr(block, "block_rows", lambda rows, rate: None)
+    monkeypatch.setattr(poisson_gather, "block_rows", lambda rows, rate: None)
     masked = _run()
     for field in FIELDS:
         np.testing.assert_allclose(getattr(gathered, field), getattr(masked, field), rtol=1e-10, atol=1e-12)
@@ -62,7 +62,7 @@ def test_gathered_batches_equal_masked_passes(monkeypatch) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_bits_do_not_depend_on_company_even_where_a_batch_overflows_its_block(monkeypatch, dtype) -> None:
     """Blocks of 16 rows per chunk of 750, mean batch 15: nearly every step of some run needs a second block."""
-    monkeypatch.setattr(block, "block_rows", lambda rows, rate: 16)
+    monkeypatch.setattr(poisson_gather, "block_rows", lambda rows, rate: 16)
     whole = _run(dtype=dtype, num_threads=1)
     for first, runs, threads in [(0, 1, 1), (33, 30, 2), (69, 1, 1), (5, 40, 3)]:
         part = _run(first, runs, dtype=dtype, num_threads=threads)
