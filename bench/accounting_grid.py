@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import random
-import re
 import sys
 import time
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from bench import environment
+from bench import environment, kept_page
 
 MARKS = ("<!-- accounting-grid -->", "<!-- /accounting-grid -->")
 NAMES = ("noise_multiplier", "sample_rate", "steps", "delta", "adjacency")
@@ -152,8 +149,7 @@ def text(result: dict[str, Any]) -> str:
 
 def rewritten(page: str, result: dict[str, Any]) -> str:
     """The page with what the result says between its marks."""
-    first, last = MARKS
-    return re.sub(f"{first}.*?{last}", lambda _: f"{first}\n{text(result)}\n{last}", page, flags=re.DOTALL)
+    return kept_page.between(page, MARKS, text(result))
 
 
 def main() -> None:
@@ -161,19 +157,7 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=300)
     parser.add_argument("--peers", type=int, default=25, help="more points, that dp-accounting answers too")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--show", type=Path, help="print what this result says, run nothing")
-    parser.add_argument("--page", type=Path, help="write it between the marks of this page")
-    options = parser.parse_args()
-    if options.show:
-        result = json.loads(options.show.read_text(encoding="utf-8"))
-    else:
-        result = run(options.points, options.seed, options.peers)
-    print(text(result))
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.page:
-        options.page.write_text(rewritten(options.page.read_text(encoding="utf-8"), result), encoding="utf-8")
+    kept_page.main(parser, lambda options: run(options.points, options.seed, options.peers), text, MARKS)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ the marks of a page.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import re
 import sys
 import textwrap
 import time
@@ -22,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from bench import environment
+from bench import environment, kept_page
 from leakcore import accounting, mechanisms
 from leakcore.numerics.limits.betting import betting_lower_limit, betting_upper_limit
 
@@ -32,7 +30,7 @@ ALPHA = 5e-4
 BETS = np.geomspace(1e-3, 0.9, 16)
 """Several bets, whose wealth is averaged: none has to be chosen on the data."""
 CELLS = 20_000
-"""Outcomes are counted in so many cells, and rounded down for the lower limit, up for the upper one."""
+"""Cells in which outcomes are counted: rounded down for the lower limit, up for the upper one."""
 RELATIONS = {"add-remove": "ADD_OR_REMOVE_ONE", "replace": "REPLACE_ONE"}
 BALLS = ((1.0, 10, 1, 1), (0.8, 20, 1, 1), (1.5, 10, 4, 1), (1.0, 20, 1, 4), (2.0, 10, 5, 4), (1.5, 30, 2, 8))
 """(σ, b, epochs, bands) of each comparison with jax_privacy; the matrix has ones on its bands, to columns of norm 1."""
@@ -234,8 +232,7 @@ def text(result: Row) -> str:
 
 def rewritten(page: str, result: Row) -> str:
     """The page with what the result says between its marks."""
-    first, last = MARKS
-    return re.sub(f"{first}.*?{last}", lambda _: f"{first}\n{text(result)}\n{last}", page, flags=re.DOTALL)
+    return kept_page.between(page, MARKS, text(result))
 
 
 def main() -> None:
@@ -243,19 +240,7 @@ def main() -> None:
     parser.add_argument("--configurations", type=int, default=40)
     parser.add_argument("--samples", type=int, default=30_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--show", type=Path, help="print what this result says, run nothing")
-    parser.add_argument("--page", type=Path, help="write it between the marks of this page")
-    options = parser.parse_args()
-    if options.show:
-        result = json.loads(options.show.read_text(encoding="utf-8"))
-    else:
-        result = run(options.configurations, options.samples, options.seed)
-    print(text(result))
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.page:
-        options.page.write_text(rewritten(options.page.read_text(encoding="utf-8"), result), encoding="utf-8")
+    kept_page.main(parser, lambda options: run(options.configurations, options.samples, options.seed), text, MARKS)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ import argparse
 import functools
 import importlib.metadata
 import importlib.util
-import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bench import environment
+from bench import environment, kept_page
 from leakcore import bounds
 from leakcore.audit.scores.coins import audited
 from leakcore.numerics import gaussian_pair_epsilon
@@ -187,27 +185,14 @@ def _cell(row: dict[str, Any], count: int) -> str:
 
 def rewritten(page: str, result: dict[str, Any]) -> str:
     """The page with the tables between its marks."""
-    first, last = MARKS
-    return re.sub(f"{first}.*?{last}", lambda _: f"{first}\n{text(result)}\n{last}", page, flags=re.DOTALL)
+    return kept_page.between(page, MARKS, text(result))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--show", type=Path, help="print what this result says, run nothing")
-    parser.add_argument("--page", type=Path, help="write it between the marks of this page")
-    options = parser.parse_args()
-    if options.show:
-        result = json.loads(options.show.read_text(encoding="utf-8"))
-    else:
-        result = run(options.repetitions, options.seed)
-    print(text(result))
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if options.page:
-        options.page.write_text(rewritten(options.page.read_text(encoding="utf-8"), result), encoding="utf-8")
+    kept_page.main(parser, lambda options: run(options.repetitions, options.seed), text, MARKS)
 
 
 if __name__ == "__main__":
