@@ -79,7 +79,7 @@ class ReconstructionPoint:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class BoundCurve:
-    """Success probabilities over ε for the figure; None where there is no such curve.
+    """Success probabilities over ε for the figure; None if there is no curve.
 
     bound: what no attacker beats; bound_rdp: the older bound. bound_lower: the lower end of a bracket. poisson_claim:
     what accounting as Poisson sampling would claim. reference: the optimum for orthogonal candidates.

@@ -19,7 +19,7 @@ from leakcore.numerics import Effort, gaussian_pair, gaussian_pair_epsilon
 
 _GAUSSIAN_LINES, _MECHANISM_LINES = 48, 12
 _FAR = 6.0
-"""Log ratios beyond so many standard deviations decide nothing."""
+"""Standard deviations of the log ratio; values further out do not change the answer."""
 
 
 class CurveFamily(abc.ABC):
@@ -155,8 +155,8 @@ def log_ratios(separation: float, count: int = _MECHANISM_LINES) -> np.ndarray:
     return np.linspace(0.0, 0.5 * separation * separation + _FAR * separation, count)
 
 
-def claimed_parameter(family: Any) -> float | None:
-    """The parameter of a bare claim in its own family; None for anything else."""
+def claimed_lines(family: Any) -> Tangents | None:
+    """Lines above the curve of a bare claim; None for anything else."""
     if isinstance(family, GDP):
-        return family.mu
-    return family.epsilon if isinstance(family, ApproximateDP) else None
+        return GaussianFamily(0.0).lines(family.mu)
+    return ApproximateFamily(family.delta).lines(family.epsilon) if isinstance(family, ApproximateDP) else None

@@ -1,5 +1,4 @@
-"""How likely so many correct guesses at coins are, if each coin changes the release by no more than a trade-off curve
-allows."""
+"""How likely it is to guess many coins rightly. A trade-off curve limits how much each coin changes the release."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from leakcore.bounds.audited_epsilon.curve_families import (
     CurveFamily,
     GaussianFamily,
     ScaledNoise,
-    claimed_parameter,
+    claimed_lines,
     log_ratios,
 )
 from leakcore.bounds.audited_epsilon.guess_tail import GuessTail
@@ -34,7 +34,8 @@ class OneRunEpsilon(Result):
         family: "dp", "gdp" or the claimed mechanism as text.
         mu: of family "gdp": no smaller μ is possible; else None.
         noise_multiplier: of a claimed mechanism: no larger σ is possible, at this confidence; else None.
-        p_value: of a claimed mechanism: were it what ran, so many guesses would be right at most this often; else None.
+        p_value: of a claimed mechanism: if it ran, this many guesses are right with at most this probability; None
+            without a claimed mechanism.
     """
 
     quantity: str = "ε"
@@ -64,7 +65,7 @@ def epsilon_lower_bound_one_run(
     Each canary is included by a fair coin; the auditor guesses r of the m coins and abstains on the rest.
     A mechanism's trade-off curve bounds how likely v right guesses are (Mahloujifar, Melis and Chaudhuri 2025); for (ε,
     0)-privacy by the tail of Bin(r, e^ε/(1 + e^ε)) (Steinke, Nasr and Jagielski 2023). `value` is the largest ε of the
-    family for which so many are less likely than 1 − confidence. docs/explanation/audit-power.md has the proof.
+    family that makes v right guesses less likely than 1 − confidence. docs/explanation/audit-power.md has the proof.
 
     Args:
         correct: v in [0, guesses].
@@ -106,7 +107,7 @@ def epsilon_lower_bound_one_run(
     refutes = functools.partial(tail.exceeds, 1 - level)
     tested = _tested(family, slack, relation, lambda gaussian: gaussian.largest_refuted(refutes))
     parameter = tested.largest_refuted(refutes)
-    claimed = 1.0 if isinstance(tested, ScaledNoise) else claimed_parameter(family)
+    claimed = tested.lines(1.0) if isinstance(tested, ScaledNoise) else claimed_lines(family)
     return OneRunEpsilon(
         value=tested.epsilon(parameter) if parameter > 0 else 0.0,
         kind="lower",
@@ -132,7 +133,7 @@ def epsilon_lower_bound_one_run(
         family=family if isinstance(family, str) else repr(family),
         mu=parameter if isinstance(tested, GaussianFamily) else None,
         noise_multiplier=tested.noise_multiplier(parameter) if isinstance(tested, ScaledNoise) and parameter else None,
-        p_value=None if claimed is None else tail.chance(tested.lines(claimed)),
+        p_value=None if claimed is None else tail.chance(claimed),
     )
 
 
@@ -151,11 +152,11 @@ def _tested(family: Any, delta: float, relation: Adjacency, fitted: Any) -> Curv
     else:
         raise TypeError(f"`family` must be 'dp', 'gdp' or a mechanism of leakcore.mechanisms, got {family!r}")
     if name == "dp":
-        return ApproximateFamily(family.delta if isinstance(family, ApproximateDP) else delta)
+        return ApproximateFamily(delta)
     if delta == 0:
         raise ValueError(f"`delta` must be positive with family={family!r}, got {delta!r}: its ε at δ = 0 is infinite")
     gaussian = GaussianFamily(delta)
     if name == "gdp":
         return gaussian
-    family.with_noise(1.0)  # the error says so where there is no noise to change
+    family.with_noise(1.0)  # refuses a mechanism without noise to change
     return ScaledNoise(family, relation, delta, log_ratios(max(fitted(gaussian), 0.1)))

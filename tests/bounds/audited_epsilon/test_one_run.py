@@ -206,3 +206,6 @@ def test_bare_claims_are_tested_in_their_own_family() -> None:
     plain = bounds.epsilon_lower_bound_one_run(**counts, family=mechanisms.ApproximateDP(4.0, 1e-5))
     assert plain.value == bounds.epsilon_lower_bound_one_run(**counts).value
     assert plain.p_value == pytest.approx(1.0)
+    # The proof is at the δ that is asked for, whatever δ the claim has.
+    other = bounds.epsilon_lower_bound_one_run(**counts, family=mechanisms.ApproximateDP(4.0, 0.0))
+    assert other.value == plain.value
