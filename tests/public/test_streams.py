@@ -245,10 +245,13 @@ def test_bounds_of_one_seed_share_nothing():
                                                threshold=bounds.SplitThreshold(seed=7))  # fmt: skip
         bounds.epsilon_lower_bound_from_scores(np.arange(40.0), np.arange(40.0) - 9, adjacency="add-remove",
                                                threshold=bounds.SimultaneousThreshold(seed=7))  # fmt: skip
+        bounds.epsilon_lower_bound_from_scores(np.arange(40.0), np.arange(40.0) - 9, adjacency="add-remove", delta=1e-5,
+                                               threshold=bounds.SimultaneousThreshold(seed=7),
+                                               hypothesis=bounds.Hypothesis(mechanisms.FullBatch(1.0, 1)))  # fmt: skip
         bounds.laplace.mechanism(np.zeros(3), scale=1.0, seed=7)
     assert {s.name for s in Stream if any(s <= d.word < s + s.steps for d in draws)} >= {
         "MIXTURE", "FIXED_BATCH", "IMPORTANCE_UPPER", "IMPORTANCE_LOWER", "FANO", "SCORE_SPLIT", "SCORE_TIES",
-        "LAPLACE",
+        "RANK_CUTS", "RANK_SCORES", "LAPLACE",
     }  # fmt: skip
     assert overlaps(draws) == []
 

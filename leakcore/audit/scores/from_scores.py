@@ -93,8 +93,8 @@ def from_scores(
         adjacency: "add-remove" if a non-member was left out, "replace" if another row took its place. Required without
             coins.
         confidence: of every interval and of the quoted lower bound.
-        family: what is refuted: "dp", "gdp" (with retrained, as in `bounds.Hypothesis`; with coins, as in
-            `bounds.epsilon_lower_bound_one_run`) or, with coins, the claimed mechanism.
+        family: what is refuted: "dp", "gdp" or the claimed mechanism (with retrained, as in `bounds.Hypothesis`; with
+            coins, as in `bounds.epsilon_lower_bound_one_run`). A mechanism with "split" has no p-value.
 
     Returns:
         A `ScoresReport`.
@@ -128,9 +128,8 @@ def from_scores(
         )
     inside, outside, source, upward = _sides(members, non_members)
     n, m = len(inside), len(outside)
-    if alone:
-        check.one_of("dp", "gdp", family=family)
-    elif not coins and family != "dp":
+    tested = bounds.Hypothesis(cast(Any, family)) if alone else bounds.Hypothesis()
+    if not alone and not coins and family != "dp":
         raise ValueError(f"`family` must be 'dp' without coins=True or retrained, got {family!r}")
     if coins:
         require_fair(n, n + m, "rows")
@@ -148,7 +147,7 @@ def from_scores(
             delta=slack,
             k=design.k,
             adjacency=relation,
-            hypothesis=bounds.Hypothesis(cast(Literal["dp", "gdp"], family)),
+            hypothesis=tested,
         )
 
     result = proof(level)
@@ -189,7 +188,7 @@ def from_scores(
         epsilon=result,
         gate=proof(GATE) if judged else None,
         ceiling=float(proof(GATE, labels.astype(float)).value) if judged else None,
-        p_value=result.p_value if isinstance(result, bounds.OneRunEpsilon) else None,
+        p_value=getattr(result, "p_value", None) if coins or alone else None,
         roc=(false, true),
         seconds=time.monotonic() - start,
     )  # fmt: skip

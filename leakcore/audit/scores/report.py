@@ -114,10 +114,12 @@ class ScoresReport(AuditReport):
 
     def _tested(self) -> str:
         assert self.p_value is not None
-        return (
-            f"Under {self.family}, guesses at the coins would be right at least this often with probability at most "
-            f"{chance(self.p_value)}"
+        event = (
+            "guesses at the coins would be right at least this often"
+            if self.coins
+            else "scores would tell the sides apart this well"
         )
+        return f"Under {self.family}, {event} with probability at most {chance(self.p_value)}"
 
     def _refuted_epsilon(self) -> list[str]:
         if self.gate is None or self.claimed_epsilon is None or float(self.gate.value) <= self.claimed_epsilon:

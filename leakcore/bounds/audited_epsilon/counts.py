@@ -28,6 +28,9 @@ class EpsilonLowerBound(Result):
         proved_by: which event and direction attained `value`; None where it is 0.
         family: as asked.
         mu: with family "gdp", the separation of unit Gaussians that was proved for one row; else None.
+        noise_multiplier: with a mechanism as family, no larger σ is possible, at this confidence; else None.
+        p_value: with a mechanism as family and a `SimultaneousThreshold`: if it ran, scores are ordered as well as
+            these with at most this probability; else None.
     """
 
     quantity: str = "ε"
@@ -40,6 +43,8 @@ class EpsilonLowerBound(Result):
     proved_by: str | None
     family: str = "dp"
     mu: float | None = None
+    noise_multiplier: float | None = None
+    p_value: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -154,6 +159,7 @@ def from_counts(hits: tuple[int, int], trials: tuple[int, int], claim: Refutable
         proved_by=None if best == "nothing" else best,
         family=claim.family,
         mu=proofs[best] if claim.family == "gdp" else None,
+        noise_multiplier=None if claim.mechanism is None else claim.mechanism.noise_multiplier(proofs[best]),
     )
 
 

@@ -11,12 +11,15 @@ from scipy import special
 
 from leakcore._base import validate
 from leakcore._base.results import Adjacency, parse_adjacency
+from leakcore.bounds.audited_epsilon.scaled_mechanism import ScaledMechanism, largest_refuted
+from leakcore.mechanisms import Mechanism
 from leakcore.numerics import gaussian_pair_epsilon
 
 _PROVENANCE = {
     "dp": "Jagielski, Ullman and Oprea (2020), Algorithm 2, Theorem 2, Appendix A (δ > 0, complement); errata E5, E6",
     "gdp": "Dong, Roth and Su (2022), Definition 2.6, Theorem 2.14 and Corollary 2.13, with the limits of Jagielski, "
     "Ullman and Oprea (2020), Algorithm 2",
+    "mechanism": "Dong, Roth and Su (2022), Definition 2.3, with the mechanism's own trade-off curve",
 }
 
 Family = Literal["dp", "gdp"]
@@ -29,7 +32,8 @@ class Hypothesis:
 
     Args:
         family: the kind of guarantee. "dp": (ε, δ)-privacy, no further assumption. "gdp": the stronger claim that the
-            mechanism is μ-GDP for some μ (full-batch DP-SGD is, subsampled DP-SGD is not); needs δ > 0.
+            mechanism is μ-GDP for some μ (full-batch DP-SGD is, subsampled DP-SGD is not); needs δ > 0. A mechanism of
+            `leakcore.mechanisms`: the claim that it ran, with some noise; needs δ > 0, k = 1 and direction "in".
         direction: the side on which the event is likelier. "in": with the k rows; "out": without them. Each of these
             two uses one limit per side at (1 − confidence)/2. "both": not fixed, so the error is split over all four
             limits and the larger result is taken (or a split's choosing trials settle it, at no cost). Picking "in" or
@@ -37,7 +41,7 @@ class Hypothesis:
 
     Raises:
         ValueError: for another word; the text names the argument.
-        TypeError: for an argument of another type.
+        TypeError: for an argument of another type, or a mechanism without noise.
 
     Example:
         >>> from leakcore import bounds
@@ -48,12 +52,17 @@ class Hypothesis:
         '1.1, or 6.2 if the mechanism is Gaussian'
     """
 
-    family: Family = "dp"
+    family: Family | Mechanism = "dp"
     direction: Direction = "in"
 
     def __post_init__(self) -> None:
-        validate.one_of("dp", "gdp", family=self.family)
         validate.one_of("in", "out", "both", direction=self.direction)
+        if not isinstance(self.family, Mechanism):
+            validate.one_of("dp", "gdp", family=self.family)
+            return
+        ScaledMechanism(self.family, self.family.adjacency, 0.0).at(1.0)  # refuses a mechanism without noise
+        if self.direction != "in":
+            raise ValueError(f"`direction` must be 'in' where `family` is a mechanism, got {self.direction!r}")
 
 
 PRIVATE = Hypothesis()
@@ -68,46 +77,61 @@ class RefutableClaim:
     delta: float
     k: int
     adjacency: Adjacency
-    family: Family
+    family: str
     direction: Direction
+    mechanism: ScaledMechanism | None = None
 
     @classmethod
     def parse(cls, confidence: float, delta: float, k: int, adjacency: str, hypothesis: Hypothesis) -> RefutableClaim:
         """ValueError or TypeError names the argument that is out of range."""
         validate.instance(Hypothesis, hypothesis=hypothesis)
+        claimed = hypothesis.family if isinstance(hypothesis.family, Mechanism) else None
+        relation = parse_adjacency(adjacency) if claimed is None else claimed.relation(adjacency)
+        slack = validate.below_one(delta=delta)
         out = cls(
             confidence=validate.confidence(confidence=confidence),
-            delta=validate.below_one(delta=delta),
+            delta=slack,
             k=validate.integer(1, k=k),
-            adjacency=parse_adjacency(adjacency),
-            family=hypothesis.family,
+            adjacency=relation,
+            family=str(hypothesis.family) if claimed is None else repr(claimed),
             direction=hypothesis.direction,
+            mechanism=None if claimed is None else ScaledMechanism(claimed, relation, slack),
         )
-        if out.family == "gdp" and out.delta == 0:
+        if out.family != "dp" and out.delta == 0:
             raise ValueError(
-                "`delta` must be in (0, 1) with family='gdp', got 0.0: no Gaussian mechanism has a finite ε there"
+                f"`delta` must be in (0, 1) with family={out.family if claimed else 'gdp'!r}, got 0.0: no Gaussian "
+                "mechanism has a finite ε there"
             )
+        if claimed is not None and out.k > 1:
+            raise ValueError(f"`k` must be 1 where `family` is a mechanism, got {out.k}: its curve is about one row")
         return out
 
     @property
     def provenance(self) -> str:
         """Paper and theorem behind the family's test."""
-        return _PROVENANCE[self.family]
+        return _PROVENANCE[self.family if self.mechanism is None else "mechanism"]
 
     def proved(self, p_hi: float, p_lo: float) -> float:
-        """The least parameter (ε, or μ of "gdp") of one row that allows an event of probabilities p_hi and p_lo > 0."""
+        """The least parameter (ε, μ of "gdp", or a mechanism's scale) of one row that allows an event of probabilities
+        p_hi and p_lo > 0.
+        """
+        if self.mechanism is not None:
+            roc, limit = self.mechanism.roc, np.array(p_lo)
+            return largest_refuted(lambda scale: float(roc(scale)(limit)) < p_hi) if p_lo < p_hi else 0.0
         if self.family == "dp":
             return _group_epsilon(p_hi, p_lo, self.delta, self.k)
         return max(0.0, float(special.ndtri(p_hi) - special.ndtri(p_lo)) / self.k) if p_lo < p_hi else 0.0
 
     def proved_each(self, p_hi: np.ndarray, p_lo: np.ndarray) -> np.ndarray:
-        """`proved` of many pairs; 0 where p_lo is."""
+        """`proved` of many pairs; 0 where p_lo is. For a mechanism it is μ of "gdp", which ranks pairs much alike: it
+        only chooses which event is counted on other trials.
+        """
         if self.family == "dp" and self.delta > 0 and self.k > 1:
             pairs = zip(p_hi.tolist(), p_lo.tolist(), strict=True)
             return np.array([self.proved(a, b) if b > 0 else 0.0 for a, b in pairs])
         apart = (p_lo > 0) & (p_hi > p_lo + (self.k * self.delta if self.family == "dp" else 0.0))
         hi, lo = np.where(apart, p_hi, 0.5), np.where(apart, p_lo, 0.5)
-        if self.family == "gdp":
+        if self.family != "dp":
             parameters = (special.ndtri(hi) - special.ndtri(lo)) / self.k
         else:
             parameters = np.log((hi - self.delta * apart) / lo) / self.k
@@ -115,6 +139,8 @@ class RefutableClaim:
 
     def epsilon(self, parameter: float) -> float:
         """ε of one row at δ."""
+        if self.mechanism is not None:
+            return self.mechanism.epsilon(parameter)
         return parameter if self.family == "dp" else float(gaussian_pair_epsilon(parameter, delta=self.delta))
 
     def notes(self) -> tuple[str, ...]:
@@ -129,6 +155,7 @@ class RefutableClaim:
                 if self.family == "gdp"
                 else ()
             ),
+            *(() if self.mechanism is None else (f"the mechanism is {self.family} with some noise multiplier",)),
         )
 
 

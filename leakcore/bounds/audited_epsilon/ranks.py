@@ -58,10 +58,11 @@ def refuted(likelier: np.ndarray, claim: RefutableClaim, error: float) -> Refute
         error: over all ranks together.
     """
     n, m = int(likelier.sum()), int((~likelier).sum())
+    family: Family = "gdp" if claim.family == "gdp" else "dp"
     best = Refuted(0.0, None)
-    for share, ranks in _chosen(likelier, claim.family):
+    for share, ranks in _chosen(likelier, family):
         sizes = (n, m) if not ranks.lower else (m, n)
-        test = _Test(ranks.rank, ranks.above, *sizes, claim.family, claim.delta, claim.k)
+        test = _Test(ranks.rank, ranks.above, *sizes, family, claim.delta, claim.k)
         proved = test.parameter(share * error, best.parameter)
         if proved > best.parameter:
             best = Refuted(proved, ranks)

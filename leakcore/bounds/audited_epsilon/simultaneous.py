@@ -10,7 +10,10 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.results import Assumptions
+from leakcore.bounds.audited_epsilon.hypothesis import RefutableClaim
+from leakcore.bounds.audited_epsilon.rank_scores import SIMULATION_ERROR, RankScores
 from leakcore.bounds.audited_epsilon.ranks import Ranks, refuted
+from leakcore.bounds.audited_epsilon.scaled_mechanism import largest_refuted
 from leakcore.bounds.audited_epsilon.threshold import EpsilonFromScores, ScoredAudit, Threshold
 
 
@@ -22,10 +25,11 @@ class SimultaneousThreshold(Threshold):
     mechanism with a trade-off curve that is at most as likely as for scores that attain the curve, which is one
     integral: no limits of two probabilities that each take a part of the error (docs/explanation/bounds.md). The error
     is shared by ranks in both tails and in the middle, by weights that depend on the family; a hypothesis of direction
-    "both" splits it over both. Each of m audits gets the share 1/m of the error, and the largest bound is taken.
+    "both" splits it over both. With a mechanism as family one test has the whole error: a sum of rank scores, which
+    the claimed curve weighs. Each of m audits gets the share 1/m of the error, and the largest bound is taken.
 
     Args:
-        seed: of the order of equal scores. A random order makes them a test as good as any other.
+        seed: of the order of equal scores, and of simulations. A random order makes them a test as good as any other.
 
     Raises:
         ValueError: for a seed out of range.
@@ -51,6 +55,8 @@ class SimultaneousThreshold(Threshold):
         inside, outside = audit.sides.values()
         claim = audit.claim
         scores, members = self._ordered(inside, outside)
+        if claim.mechanism is not None:
+            return self._by_rank_scores(members, claim)
         ways = [way for way in ("in", "out") if claim.direction in (way, "both")]
         error = (1 - claim.confidence) / len(ways)
         best, where, threshold = 0.0, None, None
@@ -90,6 +96,45 @@ class SimultaneousThreshold(Threshold):
             family=claim.family,
             mu=best if claim.family == "gdp" else None,
             threshold=threshold,
+            select="simultaneous",
+        )
+
+    def _by_rank_scores(self, members: np.ndarray, claim: RefutableClaim) -> EpsilonFromScores:
+        """What one test of the order proves, the largest scale of the claimed mechanism that it refutes."""
+        mechanism = claim.mechanism
+        assert mechanism is not None
+        claimed = mechanism.roc(1.0)
+        test = RankScores(members, claimed, self.seed)
+        error = 1 - claim.confidence - SIMULATION_ERROR
+        scale = largest_refuted(lambda tried: test.chance(mechanism.roc(tried)) <= error)
+        return EpsilonFromScores(
+            value=mechanism.epsilon(scale),
+            kind="lower",
+            confidence=claim.confidence,
+            interval=None,
+            method="one test of the order of all scores, by rank scores weighed by the claimed curve",
+            assumptions=Assumptions(
+                adjacency=claim.adjacency,
+                attacker="chooses the k rows, sees each trained model's test statistic, and knows both datasets",
+                notes=(
+                    f"claim and counts of scores fixed the test; simulating its law costs {SIMULATION_ERROR:.0e}",
+                    "the statistic and k were fixed before the trials",
+                    *claim.notes(),
+                ),
+            ),
+            provenance=claim.provenance + "; Nelson (1963) for precedence tests",
+            seed=self.seed,
+            hits=(0, 0),
+            trials=(int(members.sum()), int((~members).sum())),
+            limits=(),
+            delta=claim.delta,
+            k=claim.k,
+            direction=claim.direction,
+            proved_by="the order of all scores" if scale > 0 else None,
+            family=claim.family,
+            noise_multiplier=mechanism.noise_multiplier(scale),
+            p_value=min(1.0, test.chance(claimed) + SIMULATION_ERROR),
+            threshold=None,
             select="simultaneous",
         )
 

@@ -69,6 +69,10 @@ class Stream(enum.IntEnum):
     """Which trials of an audit choose the threshold and which are counted."""
     SCORE_TIES = 16, 1, 1
     """The order of an audit's equal scores."""
+    RANK_CUTS = 90, 0, 1
+    """Where the ranks of a test of scores cut the other side's distribution, simulated."""
+    RANK_SCORES = 91, 0, 1
+    """How many scores of the likelier side fall between such cuts, simulated."""
 
     # Training of many runs.
     INIT = 3, 0, 1

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
-from leakcore import audit
+from leakcore import audit, mechanisms
 from leakcore.audit.report.area import area, area_limits
 from leakcore.audit.scores import rates
 from leakcore.cli import main
@@ -239,6 +239,20 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exceptio
     settings = {"members": INSIDE, "non_members": OUTSIDE, **arguments}
     with pytest.raises((error, ValueError), match=message):
         audit.from_scores(**{"adjacency": "add-remove", **settings})
+
+
+def test_many_runs_test_the_claimed_mechanism() -> None:
+    claim, rng = mechanisms.FullBatch(2.0, 1), np.random.default_rng(8)
+    settings = {"retrained": True, "family": claim, "adjacency": "add-remove", "claimed_epsilon": 2.0}
+    leaky = audit.from_scores(rng.normal(1.5, size=300), rng.normal(size=300), **settings)
+    assert not leaky.passed
+    assert leaky.p_value < 1e-3
+    said = "Under FullBatch(noise_multiplier=2, steps=1), scores would tell the sides apart this well with probability"
+    assert leaky.verdict_sentences()[0].startswith(said)
+    assert "with some noise ran" in leaky.findings()[-1]
+    correct = audit.from_scores(rng.normal(0.5, size=300), rng.normal(size=300), **settings)
+    assert correct.p_value > 0.01
+    assert 0 < correct.epsilon.value < 2.0 < correct.ceiling
 
 
 @pytest.mark.parametrize("family", ["dp", "gdp"])
