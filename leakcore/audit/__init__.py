@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from leakcore.audit.plan import AuditPlan as AuditPlan
     from leakcore.audit.plan import PlannedAudit as PlannedAudit
     from leakcore.audit.plan import plan as plan
+    from leakcore.audit.report.area import area as area
+    from leakcore.audit.report.area import area_limits as area_limits
     from leakcore.audit.report.format import fixed as fixed
     from leakcore.audit.report.format import guarantee as guarantee
     from leakcore.audit.report.format import number as number
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from leakcore.audit.scores.file import read_scores as read_scores
     from leakcore.audit.scores.from_scores import Retrained as Retrained
     from leakcore.audit.scores.from_scores import from_scores as from_scores
+    from leakcore.audit.scores.rates import rate_limits as rate_limits
     from leakcore.audit.scores.report import ScoresReport as ScoresReport
     from leakcore.audit.selftest import SelfTest as SelfTest
     from leakcore.audit.selftest import selftest as selftest
@@ -69,6 +72,8 @@ _NAMES = {
     "where_it_sits": ".report.leakage_section",
 }
 _SHARED = {
+    "area": ".report.area",
+    "area_limits": ".report.area",
     "config_schema": ".config.schema",
     "LACKING": ".config.file",
     "fixed": ".report.format",
@@ -78,6 +83,7 @@ _SHARED = {
     "power": ".report.format",
     "proved_epsilon": ".stated_epsilon",
     "read_config": ".config.file",
+    "rate_limits": ".scores.rates",
     "read_settings": ".config.file",
     "report_schema": ".report_schema",
     "require_report_folder": ".hyperparameters.run",

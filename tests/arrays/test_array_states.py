@@ -19,7 +19,7 @@ QUICK = {
     ("kernels.clip_and_noise", "grads"), ("kernels.clip_and_noise", "mask"), ("kernels.clip_scores", "observed"),
     ("kernels.philox4x32", "counter"), ("bounds.laplace.mechanism", "values"), ("bounds.label_epsilon", "jacobian"),
     ("numerics.clopper_pearson", "successes"), ("numerics.gaussian_pair_epsilon", "separation"),
-    ("attacks.membership.loss_threshold", "losses"), ("attacks.poisoning.Backdoor", "shape"),
+    ("attacks.membership.Observations", "losses"), ("attacks.poisoning.Backdoor", "shape"),
     ("attacks.attributes.matched_batches", "attribute"), ("attacks.inversion.ssim", "first"),
     ("defenses.Clip.apply", "gradients"), ("datasets.Dataset", "features"), ("dpsgd.Ensemble.run", "features"),
     ("leakage.input_attributes", "inputs"),

@@ -50,7 +50,7 @@ def test_the_completion_script_asks_the_command(shell: str) -> None:
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [("leakcore ca", {"calibrate"}), ("leakcore bound --num", {"--num-candidates", "--num-samples"}),
-     ("leakcore attack ", {"labels", "inversion", "prior-aware"})],
+     ("leakcore attack ", {"labels", "inversion", "membership", "prior-aware"})],
 )  # fmt: skip
 def test_commands_and_options_are_completed(words: str, wanted: set[str]) -> None:
     asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_LEAKCORE_COMPLETE": "bash_complete"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tests.public.calls import Call, at_least_zero, rng, unit
@@ -27,6 +29,27 @@ from tests.public.examples import (
     tensor,
     weights,
 )
+
+
+def _observed(models: int) -> dict[str, Any]:
+    return {
+        "losses": rng().random((models, 5)), "population_losses": rng().random((models, 4)),
+        "checkpoint_losses": rng().random((models, 2, 5)), "copies_right": rng().random((models, 5)),
+        "features": rng().random((5, 2)), "population_features": rng().random((4, 2)),
+    }  # fmt: skip
+
+
+def _targets() -> Any:
+    from leakcore.attacks import membership
+
+    return membership.Observations(**_observed(3))
+
+
+def _references() -> Any:
+    from leakcore.attacks import membership
+
+    return membership.References(**_observed(8), included=np.arange(40).reshape(8, 5) % 2 == 0)
+
 
 ATTACKS = {
     "attacks.prior_aware": Call(
@@ -93,13 +116,34 @@ ATTACKS = {
     "attacks.membership.coins": Call(lambda: {"runs": 2, "rows": 3, "seed": 0}),
     "attacks.membership.canary_coins": Call(lambda: {"runs": 2, "canaries": 3, "seed": 0}),
     "attacks.membership.guess": Call(lambda: {"scores": rng().random((2, 5)), "share": 0.5}),
-    "attacks.membership.loss_threshold": Call(lambda: {"losses": rng().random((2, 5)), "threshold": 0.5}, quality),
-    "attacks.membership.likelihood_ratio": Call(
-        lambda: {"losses": rng().random((2, 5)), "reference_losses": rng().random((8, 5)),
-                 "reference_included": np.arange(40).reshape(8, 5) % 2 == 0, "spread": "shared"}, quality,
+    "attacks.membership.Observations": Call(lambda: _observed(3)),
+    "attacks.membership.References": Call(lambda: {**_observed(8), "included": np.arange(40).reshape(8, 5) % 2 == 0}),
+    "attacks.membership.Releases": Call(
+        lambda: {"dots": rng().random((2, 3, 5)), "clipped_norms": np.ones((2, 3, 5)), "max_grad_norm": 1.0,
+                 "sample_rate": 0.5, "noise_multiplier": 1.0},
+    ),
+    "attacks.membership.Queries": Call(
+        lambda: {"population": (rng().random((3, 4)), np.array([0, 1, 0])), "copies": rng().random((2, 6, 4))}
+    ),
+    "attacks.membership.LossThreshold": Call(lambda: {"threshold": 0.5}),
+    "attacks.membership.LiRA": Call(lambda: {"offline": True, "spread": "row"}),
+    "attacks.membership.RMIA": Call(lambda: {"gamma": 2.0, "a": 0.3, "online": False}),
+    "attacks.membership.LossTrajectory": Call(lambda: {"strength": 2.0}),
+    "attacks.membership.QuantileRegression": Call(lambda: {"quantile": 0.8, "iterations": 3}),
+    "attacks.membership.ReleasedProducts": Call(lambda: {"method": "sum"}),
+    "attacks.membership.scores": Call(
+        lambda: {"attack": "rmia", "target": _targets(), "references": _references()}, unit,
+        also=("attack", "references.included"),
+    ),
+    "attacks.membership.noisy_copies": Call(
+        lambda: {"features": rng().random((5, 4)), "scales": (0.5, 1.0), "count": 2, "seed": 0}, quality
+    ),
+    "attacks.membership.observe": Call(
+        lambda: {"models": [model()], **data(), "queries": None}, lambda r: quality(r.losses), also=("model",)
     ),
     "attacks.membership.play": Call(
-        lambda: {"ensemble": ensemble(), **data(), "runs": 2, "execution": None}, lambda r: quality(r.losses)
+        lambda: {"ensemble": ensemble(), **data(), "runs": 2, "queries": None, "checkpoints": (1,), "execution": None},
+        lambda r: quality(r.losses),
     ),
     "attacks.membership.play_canaries": Call(
         lambda: {"ensemble": ensemble(), **data(), "canary_features": rng().random((2, 4)),

@@ -3,35 +3,51 @@
 Every row is in or out of each model's training set by a fair coin of its own, so that the guesses prove a privacy bound
 with a confidence: `bounds.epsilon_from_membership(*guesses.tally(), coins="rows", rows=coins)`.
 
-    trials = membership.play(ensemble, features, labels, runs=64)
-    yeom = membership.loss_threshold(trials.losses, threshold=0.3)
-    lira = membership.likelihood_ratio(trials.losses, references.losses, references.included)
-    membership.guess(lira, share=0.2).tally(trials.included)
+    trials = membership.play(ensemble, features, labels, runs=128)
+    target, references = trials[64:], trials[:64]
+    lira = membership.scores("lira", target, references=references)
+    membership.guess(lira, share=0.2).tally(target.included)
 
-`play_canaries` is the audit by one run: crafted rows, their coins, and a score for each from all that was released.
+`observe` asks models of yours the same questions. `play_canaries` is the audit by one run: crafted rows, their coins,
+and a score for each from all that was released.
 """
 
 from leakcore.attacks.membership.canaries import CanaryTrials, canaries, canary_coins, play_canaries
-from leakcore.attacks.membership.models import (
-    Guesses,
-    MembershipTrials,
-    coins,
-    guess,
-    likelihood_ratio,
-    loss_threshold,
-    play,
-)
+from leakcore.attacks.membership.guesses import Guesses, guess
+from leakcore.attacks.membership.label_only import LabelOnly, noisy_copies
+from leakcore.attacks.membership.lira import LiRA
+from leakcore.attacks.membership.loss import LossThreshold
+from leakcore.attacks.membership.observations import Observations, References
+from leakcore.attacks.membership.observe import Queries, observe
+from leakcore.attacks.membership.quantile import QuantileRegression
+from leakcore.attacks.membership.releases import ReleasedProducts, Releases
+from leakcore.attacks.membership.rmia import RMIA
+from leakcore.attacks.membership.scores import scores
+from leakcore.attacks.membership.trajectory import LossTrajectory
+from leakcore.attacks.membership.trials import MembershipTrials, coins, play
 
 __all__ = [
+    "RMIA",
     "CanaryTrials",
     "Guesses",
+    "LabelOnly",
+    "LiRA",
+    "LossThreshold",
+    "LossTrajectory",
     "MembershipTrials",
+    "Observations",
+    "QuantileRegression",
+    "Queries",
+    "References",
+    "ReleasedProducts",
+    "Releases",
     "canaries",
     "canary_coins",
     "coins",
     "guess",
-    "likelihood_ratio",
-    "loss_threshold",
+    "noisy_copies",
+    "observe",
     "play",
     "play_canaries",
+    "scores",
 ]

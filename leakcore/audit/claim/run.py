@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Literal
@@ -222,17 +222,13 @@ def _membership(
         ensemble, rows.features, rows.labels, runs=both,
         execution=dpsgd.Execution(progress=lambda done, total: show("membership: models", done, total), **how),
     )  # fmt: skip
-    known, known_in = played.losses[:trials], played.included[:trials]
-    losses, included = played.losses[trials:], played.included[trials:]
-    mean_loss = float(played.mean_training_loss[:trials].mean())
-    statistics: dict[str, Callable[[], np.ndarray]] = {
-        "loss threshold": lambda: membership.loss_threshold(losses, threshold=mean_loss),
-        "likelihood ratio": lambda: membership.likelihood_ratio(losses, known, known_in),
-    }
+    references, target = played[:trials], played[trials:]
+    included = target.included
+    statistics: dict[str, Literal["loss", "lira"]] = {"loss threshold": "loss", "likelihood ratio": "lira"}
     level = 1 - (1 - config.audit.confidence) / len(statistics)
     proofs, scores = [], {}
-    for name, statistic in statistics.items():
-        measured = statistic()
+    for name, attack in statistics.items():
+        measured = membership.scores(attack, target, references=references)
         scores[name] = (measured[included], measured[~included], 1)
         # All rows for the loss threshold, as the text does; the clearest fifth where the statistic ranks them.
         share = 1.0 if name == "loss threshold" else 0.2

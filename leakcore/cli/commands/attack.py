@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import click
 
-from leakcore.cli.commands.inversion import inversion
-from leakcore.cli.commands.labels import labels
-from leakcore.cli.commands.prior_aware import prior_aware
+from leakcore.cli.commands.attacks.inversion import inversion
+from leakcore.cli.commands.attacks.labels import labels
+from leakcore.cli.commands.attacks.membership import membership
+from leakcore.cli.commands.attacks.prior_aware import prior_aware
 
 
 @click.group()
 def attack() -> None:
-    """Attack a DP-SGD configuration on real data, or a gradient of your own."""
+    """Attack a DP-SGD configuration on real data, or a gradient or a model of your own."""
 
 
 attack.add_command(labels)
 attack.add_command(inversion)
+attack.add_command(membership)
 attack.add_command(prior_aware)

@@ -216,8 +216,7 @@ def guessed(context: Context, rows: AuditingRows, mechanism: AuditedTraining, mo
             mechanism.ensemble(rows, context.seed), rows.features, rows.labels, runs=2 * models,
             execution=_execution(context, task),
         )  # fmt: skip
-        threshold = float(game.mean_training_loss[:models].mean())
-        scores = membership.loss_threshold(game.losses[models:], threshold=threshold)
+        scores = membership.scores("loss", game[models:], references=game[:models])
         correct, number = membership.guess(scores).tally(game.included[models:])
         return {"correct": correct, "guesses": number}
 

@@ -139,6 +139,10 @@ class Stream(enum.IntEnum):
     """Weights of outputs by which a layer's use is checked."""
     REDRAW_PROBE = 31
     """Seeds of torch under which a model's output must stay the same. Step: the repetition."""
+    NOISY_COPIES = 90, 0, 1
+    """Noise of the copies that a label-only attack asks about. Row: the copy."""
+    QUANTILE_TREES = 91, 0, 1
+    """Seed of the boosted trees of `attacks.membership.QuantileRegression`."""
 
     # Leakage.
     V_BALANCE = 32, 0, 1
@@ -207,6 +211,8 @@ class Stream(enum.IntEnum):
     """Initial weights of the model that it attacks."""
     FACTORY_MODEL = 75, 0, 1
     """Initial weights of the model that `leakcore leakage` measures."""
+    FACTORY_MODELS = 92, 0, 1
+    """Initial weights of the models that `leakcore attack membership` attacks, all of them replaced."""
 
     # Experiments.
     EXPERIMENT_EXTRACTOR = 76, 0, 1

@@ -1,4 +1,4 @@
-"""Membership: coins, models trained by them, two attacks, and what their guesses prove."""
+"""Membership: coins, models trained by them, what is observed of them, and what guesses prove."""
 
 import numpy as np
 import pytest
@@ -49,13 +49,13 @@ def test_with_poisson_batches_rows_that_are_out_never_count():
 def test_overfitted_models_give_their_rows_away_and_the_likelihood_ratio_knows_better():
     reference = membership.play(_ensemble(), X, Y, runs=64)
     play = membership.play(_ensemble(), X, Y, runs=range(64, 128))
-    yeom = membership.guess(membership.loss_threshold(play.losses, threshold=reference.mean_training_loss.mean()))
-    ratio = membership.likelihood_ratio(play.losses, reference.losses, reference.included)
+    yeom = membership.guess(membership.scores("loss", play, references=reference))
+    ratio = membership.scores("lira", play, references=reference)
     right, number = membership.guess(ratio).tally(play.included)
     plain, _ = yeom.tally(play.included)
     assert number == 64 * 40
     assert right > plain > 0.5 * number
-    own = membership.likelihood_ratio(play.losses, reference.losses, reference.included, spread="row")
+    own = membership.scores(membership.LiRA(spread="row"), play, references=reference)
     assert membership.guess(own).tally(play.included)[0] > plain
     clearest = membership.guess(ratio, share=0.2)
     hits, guesses = clearest.tally(play.included)
@@ -63,34 +63,6 @@ def test_overfitted_models_give_their_rows_away_and_the_likelihood_ratio_knows_b
     assert hits / guesses > right / number
     proof = bounds.epsilon_from_membership(hits, guesses, coins="rows", rows=number, confidence=0.95)
     assert proof.value > 0
-
-
-def test_the_scores_match_two_gaussians():
-    rng = np.random.default_rng(0)
-    reference, there = rng.exponential(size=(50, 4)), rng.random((50, 4)) < 0.5
-    losses = rng.exponential(size=(3, 4))
-    result = membership.likelihood_ratio(losses, reference, there, spread="row")
-    phi = lambda v: np.log(np.exp(-v) / (1 - np.exp(-v)))  # noqa: E731
-    for i in range(4):
-        inside, outside = phi(reference[there[:, i], i]), phi(reference[~there[:, i], i])
-        wanted = stats.norm.logpdf(phi(losses[:, i]), inside.mean(), inside.std(ddof=1)) - stats.norm.logpdf(
-            phi(losses[:, i]), outside.mean(), outside.std(ddof=1)
-        )
-        np.testing.assert_allclose(result[:, i], wanted, rtol=1e-9)
-
-
-def test_losses_that_rounded_to_zero_do_not_drown_the_others():
-    """Members' losses of e^-30 or so, some of them 0 in float64: nearly every guess is right."""
-    rng = np.random.default_rng(5)
-    there = rng.random((64, 40)) < 0.5
-    losses = np.where(there, np.exp(rng.normal(-33, 2, (64, 40))), np.exp(rng.normal(-27, 2, (64, 40))))
-    losses = -np.log1p(-losses)
-    losses[losses < 2.0**-53] = 0
-    assert (losses == 0).mean() > 0.01
-    for spread in ("shared", "row"):
-        ratio = membership.likelihood_ratio(losses[:16], losses[16:], there[16:], spread=spread)
-        right, number = membership.guess(ratio, share=0.2).tally(there[:16])
-        assert right > 0.9 * number
 
 
 def test_no_model_no_proof():
@@ -105,17 +77,6 @@ def test_no_model_no_proof():
 
 
 def test_bad_input_is_named():
-    with pytest.raises(ValueError, match=r"`losses` must have shape \(runs, rows\), at least 1 each, got \(3,\)"):
-        membership.loss_threshold(np.ones(3), threshold=1.0)
-    with pytest.raises(ValueError, match=r"`threshold` must be a number or have shape \(3,\), got shape \(2,\)"):
-        membership.loss_threshold(np.ones((3, 2)), threshold=np.ones(2))
-    with pytest.raises(ValueError, match=r"`reference_included` must have each row in and.*, got row 0 in 0"):
-        membership.likelihood_ratio(np.ones((1, 2)), np.ones((3, 2)), np.zeros((3, 2), bool))
-    with pytest.raises(
-        ValueError,
-        match=r"`reference_included` must be bool of shape \(3, 2\), as the losses, got bool of shape \(2,\)",
-    ):
-        membership.likelihood_ratio(np.ones((1, 2)), np.ones((3, 2)), np.zeros(2, bool))
     with pytest.raises(ValueError, match=r"`share` must be in \(0, 1\], got 0"):
         membership.guess(np.ones((1, 2)), share=0)
     with pytest.raises(ValueError, match=r"`included` must be bool of shape \(1, 2\), got bool of shape \(3,\)"):
@@ -125,17 +86,6 @@ def test_bad_input_is_named():
     assert attacks.membership is membership
 
 
-def test_one_reference_of_each_kind_tells_no_spread():
-    """Its deviation came out as 0, and the score as ±10¹² by chance."""
-    losses, coins = np.random.default_rng(0).random((3, 4)), np.arange(4) % 2 == 0
-    with pytest.raises(ValueError, match="`reference_included` must have a row in two reference models,"):
-        membership.likelihood_ratio(losses, losses[:2], np.array([coins, ~coins]))
-    with pytest.raises(ValueError, match="`reference_included` must have a row out of two reference"):
-        membership.likelihood_ratio(losses, losses, np.array([coins, ~coins, np.ones(4, bool)]))
-    there = np.array([coins, ~coins, coins])
-    assert np.isfinite(membership.likelihood_ratio(losses, losses, there)).all()
-
-
 def test_a_share_is_not_rounded_down_by_its_last_bit():
     scores = np.random.default_rng(1).normal(size=(1, 100))
     for hundredths in range(1, 101):
@@ -143,8 +93,38 @@ def test_a_share_is_not_rounded_down_by_its_last_bit():
     assert (membership.guess(scores[:, :10], share=0.29).guess != 0).sum() == 2
 
 
-def test_tensors_that_require_grad_are_named():
-    losses = torch.ones(2, 3, requires_grad=True)
-    with pytest.raises(ValueError, match=r"`losses` must not require grad: pass losses.detach\(\)"):
-        membership.loss_threshold(losses, threshold=1.0)
-    np.testing.assert_array_equal(membership.loss_threshold(losses.detach().bfloat16(), threshold=1.0), 0)
+def test_what_is_asked_is_observed():
+    """Losses at checkpoints, at a population and answers on copies, against modules of the same runs."""
+    ensemble = _ensemble(dtype="float64", expected_batch_size=20)
+    others, copies = (DATA.features[40:55], DATA.labels[40:55]), X + np.zeros((3, 1, 1))
+    copies[1:] *= np.array([0.5, -1.0])[:, None, None]
+    queries = membership.Queries(population=others, copies=copies)
+    play = membership.play(ensemble, X, Y, runs=range(2, 4), queries=queries, checkpoints=(10, 30))
+    shorter = membership.play(ensemble.replace(steps=30), X, Y, runs=range(2, 4))
+    np.testing.assert_array_equal(play.checkpoint_losses[:, 1], shorter.losses)
+    np.testing.assert_array_equal(play.checkpoint_losses[:, 2], play.losses)
+    there = play.included[1]
+    module = ensemble.run(X[there], Y[there], runs=range(3, 4)).module(3)
+    observed = membership.observe([module], X, Y, queries=queries)
+    np.testing.assert_allclose(play.losses[1:], observed.losses, rtol=1e-8, atol=1e-14)
+    np.testing.assert_allclose(play.population_losses[1:], observed.population_losses, rtol=1e-8, atol=1e-14)
+    np.testing.assert_array_equal(play.copies_right[1:], observed.copies_right)
+    assert len(np.unique(play.copies_right)) > 1
+    np.testing.assert_array_equal(play.features, observed.features)
+    np.testing.assert_array_equal(play.population_features, observed.population_features)
+    plain = membership.play(ensemble, X, Y, runs=range(2, 4))
+    np.testing.assert_allclose(plain.losses, play.losses, rtol=1e-12)
+
+
+def test_runs_are_cut_with_their_numbers():
+    play = membership.play(_ensemble(steps=2), X, Y, runs=range(5, 10))
+    part = play[2:]
+    assert (len(part), part.first_run) == (3, 7)
+    np.testing.assert_array_equal(part.included, play.included[2:])
+    np.testing.assert_array_equal(part.losses, membership.play(_ensemble(steps=2), X, Y, runs=range(7, 10)).losses)
+
+
+def test_bad_checkpoints_are_named():
+    for steps in ((5, 60), (5, 5), (9, 4)):
+        with pytest.raises(ValueError, match="`checkpoints` must be rising and below the ensemble's 60 steps, got"):
+            membership.play(_ensemble(), X, Y, runs=1, checkpoints=steps)
