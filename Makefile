@@ -11,7 +11,7 @@ endif
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
 NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
-.PHONY: audit test test-docs test-slow test-emulated test-clang fuzz mutants wheel sanitize sanitize-cuda bench docs lint format clean
+.PHONY: audit test test-docs test-loops test-slow test-emulated test-clang fuzz mutants wheel sanitize sanitize-cuda bench docs lint format clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
@@ -22,7 +22,13 @@ SHARED_OUT = $(shell $(PY) -c 'import xdist' 2>/dev/null && echo "-n logical --m
 PYTEST = $(if $(SHARED_OUT),OMP_NUM_THREADS=1) $(PY) -m pytest $(SHARED_OUT)
 
 test: $(VENV)/.core
-	$(PYTEST) -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow and not loops" $(ARGS)
+
+# The loops of docs/how-to/loops.md with the libraries that they use; where these cannot be installed they are skipped.
+test-loops: $(VENV)/.core
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[loops]" --no-build-isolation || \
+	  echo "no packages for the loops here"
+	HF_HUB_OFFLINE=1 $(PYTEST) tests/loops $(ARGS)
 
 # The site is built and opened, the notebooks run. Where their packages cannot be installed these tests are skipped.
 test-docs: $(VENV)/.core

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def evaluate(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], inputs: Any) -> Any:
+def evaluate(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], *inputs: Any, **settings: Any) -> Any:
     """The outputs with these parameters and buffers, by the names of `named_parameters`; the model stays unchanged.
 
     A tensor replaces the one of that name everywhere in the model (tied weights), once in each place. If a module
@@ -26,13 +26,13 @@ def evaluate(model: torch.nn.Module, tensors: Mapping[str, torch.Tensor], inputs
                 names_by_id.setdefault(id(tensor), []).append(name)
     places = {names[0]: names for names in names_by_id.values()}
     replaced = {place: tensor for name, tensor in tensors.items() for place in places.get(name, (name,))}
-    return torch.func.functional_call(model, replaced, (inputs,), tie_weights=False)
+    return torch.func.functional_call(model, replaced, inputs, settings, tie_weights=False)
 
 
 class Functional:
     """A module as a function of some of its parameters. Everything else, buffers included, stays as it is now.
 
-    Called with other values of these parameters and with inputs, it returns the module's outputs.
+    Called with other values of these parameters and with the module's arguments, it returns the module's outputs.
 
     Attributes:
         own: {name: tensor} of the parameters named (None: the ones that require grad), detached, as they are now.
@@ -47,6 +47,6 @@ class Functional:
         self.own = {name: tensors[name].detach() for name in names}
         self._fixed = {name: p.detach() for name, p in tensors.items() if name not in self.own}
 
-    def __call__(self, parameters: Mapping[str, torch.Tensor], inputs: Any) -> Any:
+    def __call__(self, parameters: Mapping[str, torch.Tensor], *inputs: Any, **settings: Any) -> Any:
         with lock_of(self._model):
-            return evaluate(self._model, {**self._fixed, **parameters}, inputs)
+            return evaluate(self._model, {**self._fixed, **parameters}, *inputs, **settings)

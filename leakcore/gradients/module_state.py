@@ -110,7 +110,7 @@ class State:
             self._arrays.append((value, value.copy() if isinstance(value, np.ndarray) else value.detach().clone()))
 
     def _keep(self, live: Any, objects: int) -> None:
-        copy = dict(live) if isinstance(live, dict) else list(live)
+        copy = dict(dict.items(live)) if isinstance(live, dict) else list(live)
         self._containers.append((live, copy))
         for v in copy.values() if isinstance(copy, dict) else copy:
             self._visit(v, objects)
@@ -127,7 +127,7 @@ def _used_by(code: Any) -> Iterator[Any]:
 
     That is closures, defaults, and the module's variables that it names, if they are data.
     """
-    if getattr(code, "__module__", "").partition(".")[0] in _OTHERS:
+    if (getattr(code, "__module__", None) or "").partition(".")[0] in _OTHERS:  # None: code that `exec` ran
         return
     if isinstance(code, type):
         yield from (v for v in vars(code).values() if _is_code(v) or _is_data(v))
@@ -157,7 +157,7 @@ def _is_data(value: Any) -> bool:
 def _restore_container(live: Any, copy: Any) -> None:
     if isinstance(live, dict):
         same = len(live) == len(copy) and all(
-            a is c and b is d for (a, b), (c, d) in zip(live.items(), copy.items(), strict=True)
+            a is c and b is d for (a, b), (c, d) in zip(dict.items(live), copy.items(), strict=True)
         )
     elif isinstance(live, set):
         same = len(live) == len(copy) and all(v in live for v in copy)

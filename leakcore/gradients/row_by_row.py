@@ -12,7 +12,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from leakcore.gradients.backward_roots import Reached
 from leakcore.gradients.module_state import State
 
-Criterion = Callable[[Any, torch.Tensor], torch.Tensor]
+Criterion = Callable[[Any, Any], torch.Tensor]
+Feed = Callable[[list[torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any], Any]]
+"""From the leaves of some rows to the module's arguments and keywords, and the criterion's targets."""
 
 
 class RowError(Exception):
@@ -40,18 +42,18 @@ class RowByRow:
         self._twice = False
 
     def gradients(
-        self, x: torch.Tensor, y: torch.Tensor, seeds: Sequence[tuple[int, int]], state: State
+        self, leaves: list[torch.Tensor], feed: Feed, seeds: Sequence[tuple[int, int]], state: State
     ) -> torch.Tensor:
-        """(len(x), D), parameters in order. Row k draws its random numbers from seeds[k].
+        """(len(seeds), D), parameters in order. Row k draws its random numbers from seeds[k].
 
         Raises:
             RowError: if the model or the criterion fails for a row.
         """
         columns = sum(p.numel() for p in self._parameters)
-        rows = torch.empty(len(x), columns, dtype=self._parameters[0].dtype, device=self._parameters[0].device)
-        for k in range(len(x)):
+        rows = torch.empty(len(seeds), columns, dtype=self._parameters[0].dtype, device=self._parameters[0].device)
+        for k in range(len(seeds)):
             start = 0
-            for p, gradient in zip(self._parameters, self._of_row(k, x, y, seeds[k], state), strict=True):
+            for p, gradient in zip(self._parameters, self._of_row(k, leaves, feed, seeds[k], state), strict=True):
                 if gradient is None:
                     rows[k, start : start + p.numel()] = 0
                 else:
@@ -62,7 +64,7 @@ class RowByRow:
         return rows
 
     def _of_row(
-        self, k: int, x: torch.Tensor, y: torch.Tensor, seed: tuple[int, int], state: State
+        self, k: int, leaves: list[torch.Tensor], feed: Feed, seed: tuple[int, int], state: State
     ) -> Sequence[torch.Tensor | None]:
         """The gradient of the row alone, or of a batch that holds it twice, because some models drop a batch of one.
 
@@ -72,7 +74,7 @@ class RowByRow:
         for twice in (True,) if self._twice else (False, True):
             try:
                 state.seed(*seed)
-                gradients = self._gradient(x[k : k + 1], y[k : k + 1], twice)
+                gradients = self._gradient([leaf[k : k + 1] for leaf in leaves], feed, twice)
                 self._twice = twice
                 return gradients
             except Exception as error:
@@ -81,10 +83,11 @@ class RowByRow:
         assert first is not None
         raise RowError(k, first) from first
 
-    def _gradient(self, x: torch.Tensor, y: torch.Tensor, twice: bool) -> Sequence[torch.Tensor | None]:
-        x, y = (torch.cat([t, t]) if twice else t.clone() for t in (x, y))  # which the model may write into
+    def _gradient(self, row: list[torch.Tensor], feed: Feed, twice: bool) -> Sequence[torch.Tensor | None]:
+        rows = [torch.cat([t, t]) if twice else t.clone() for t in row]  # which the model may write into
+        args, kwargs, y = feed(rows)
         with torch.enable_grad():
-            outputs = self._module(x)
+            outputs = self._module(*args, **kwargs)
             leaves, form = tree_flatten(outputs)
             through = [k for k, t in enumerate(leaves) if isinstance(t, torch.Tensor) and t.requires_grad]
             if not through and not all(isinstance(t, (torch.Tensor, int, float, str, type(None))) for t in leaves):
@@ -102,7 +105,7 @@ class RowByRow:
         every = [*self._parameters, *self._module.parameters()]
         return through_backward(tensors, gradients, every)[: len(self._parameters)]
 
-    def _loss(self, outputs: Any, y: torch.Tensor, twice: bool) -> torch.Tensor:
+    def _loss(self, outputs: Any, y: Any, twice: bool) -> torch.Tensor:
         """The criterion of one row. For two equal rows a mean is unchanged; a sum, or one value per row, is twice as
         large.
         """

@@ -80,7 +80,7 @@ def test_batches_that_together_are_all_rows_are_a_full_batch() -> None:
 
 def test_accumulated_batches_that_are_not_a_poisson_sample_are_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"accumulates 2 batches, each sampled at q = 0\.2: together they are not a Poisson"
+        ValueError, match=r"accumulates 2 batches, each sampled at q = 0\.2: together they are neither a Poisson"
     ):
         _accumulating(2)
     assert _accumulating(2, sampling=0.4).sample_rate == 0.4, "where the caller says so"

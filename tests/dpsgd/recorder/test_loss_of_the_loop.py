@@ -74,11 +74,10 @@ def _two(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
-        (_Focal(), "CrossEntropyLoss is only a part of the loss, or multiplied"),
+        (_Focal(), "CrossEntropyLoss is only a part of the loss, or its rows have weights"),
         (_FocalModule(), "CrossEntropyLoss is called inside _FocalModule, whose loss may be another"),
         (_Sum(), "CrossEntropyLoss is called inside _Sum"),
         (_two, "CrossEntropyLoss and another MSELoss are in one step"),
-        (lambda outputs, y: nn.CrossEntropyLoss()(outputs, y) / 4, "CrossEntropyLoss is only a part of the loss"),
     ],
 )
 def test_a_loss_that_may_not_be_the_criterion_is_refused_in_the_first_step(loss: Any, message: str) -> None:
@@ -88,6 +87,18 @@ def test_a_loss_that_may_not_be_the_criterion_is_refused_in_the_first_step(loss:
         loop(module, optimizer, loader, loss)
     assert recorder.steps == 0
     assert recorded(loss, criterion=loss).steps == 10
+
+
+def test_a_curve_of_a_mean_is_refused() -> None:
+    """Its slope changes with the batch, so that it mixes rows."""
+
+    def squared(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return nn.CrossEntropyLoss()(outputs, y) ** 2
+
+    with pytest.raises(ValueError, match="goes back from another function of it"):
+        recorded(squared)
+    with pytest.raises(ValueError, match="neither the mean nor the sum"):
+        recorded(squared, criterion=squared)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from torch.nn import functional
 
 import leakcore
 from leakcore.dpsgd import FusedDPOptimizer, Trace
-from leakcore.dpsgd.opacus.recorder.candidate_gradients import CandidateGradients, Route
+from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm
+from leakcore.dpsgd.opacus.recorder.candidates.candidate_gradients import CandidateGradients, Route
+from leakcore.dpsgd.opacus.recorder.candidates.given_rows import read_candidates
 from leakcore.gradients.module_state import State
 
 pytest.importorskip("opacus")
@@ -71,6 +73,11 @@ def _same(a: Any, b: Any) -> bool:
     if hasattr(a, "__len__"):
         return len(a) == len(b) and all(_same(c, d) for c, d in zip(a, b, strict=True))
     return bool(a == b)
+
+
+def _gradients(optimizer: Any, module: nn.Module, loss: Any, x: Any, y: Any, route: Route) -> CandidateGradients:
+    rows = read_candidates((x, y))
+    return CandidateGradients(optimizer, module, loss, CallForm(rows, module, (x,), {}), 1 << 20, route, 4)
 
 
 @pytest.mark.parametrize("mode", ["hooks", "fused"])
@@ -140,7 +147,7 @@ def test_gradients_match_each_row_alone(kind: type[Base]) -> None:
     before = copy.deepcopy(module.state_dict())
     for one_by_one in (False, True):
         optimizer = _optimizer(module)
-        gradients = CandidateGradients(optimizer, module, loss, x, y, 1 << 20, Route(one_by_one), 4)
+        gradients = _gradients(optimizer, module, loss, x, y, Route(one_by_one))
         rows = gradients._gradients(np.arange(len(x)))
         torch.testing.assert_close(rows, expected, rtol=1e-9, atol=1e-12)
         parts = [gradients._gradients(np.array(some)) for some in ([3, 1], [0, 2])]
@@ -184,7 +191,7 @@ class _Trimmed(nn.Module):
 def test_rows_of_several_lengths_go_one_by_one(make: Any) -> None:
     torch.manual_seed(0)
     module, (x, y), route = make().double(), candidates(), Route()
-    gradients = CandidateGradients(_optimizer(module), module, nn.CrossEntropyLoss(), x.double(), y, 1 << 20, route, 4)
+    gradients = _gradients(_optimizer(module), module, nn.CrossEntropyLoss(), x.double(), y, route)
     rows = gradients._gradients(np.arange(len(x)))
     torch.testing.assert_close(rows, _by_autograd(module, nn.CrossEntropyLoss(), x.double(), y), rtol=1e-9, atol=1e-12)
     assert route.one_by_one
@@ -193,7 +200,7 @@ def test_rows_of_several_lengths_go_one_by_one(make: Any) -> None:
 def test_a_model_that_vmap_takes_goes_all_at_once(caplog: pytest.LogCaptureFixture) -> None:
     module, (x, y) = Base().double(), candidates()
     route = Route()
-    gradients = CandidateGradients(_optimizer(module), module, nn.CrossEntropyLoss(), x.double(), y, 1 << 20, route, 4)
+    gradients = _gradients(_optimizer(module), module, nn.CrossEntropyLoss(), x.double(), y, route)
     rows = gradients._gradients(np.arange(len(x)))
     assert (route.one_by_one, route.checked) == (False, True)
     torch.testing.assert_close(rows, _by_autograd(module, nn.CrossEntropyLoss(), x.double(), y))
@@ -315,9 +322,7 @@ def test_hooks_on_parameters_are_of_the_loop_alone() -> None:
         p.register_hook(lambda g: calls.append(1) or g * 0)
         p.register_post_accumulate_grad_hook(lambda p: calls.append(2))
     x, y = candidates()
-    gradients = CandidateGradients(
-        _optimizer(module), module, nn.CrossEntropyLoss(), x.double(), y, 1 << 20, Route(one_by_one=True), 4
-    )
+    gradients = _gradients(_optimizer(module), module, nn.CrossEntropyLoss(), x.double(), y, Route(one_by_one=True))
     plain = Base().double()
     plain.load_state_dict(module.state_dict())
     rows = gradients._gradients(np.arange(len(x)))

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from leakcore.dpsgd.opacus.optimizer.embedding_bag_rows import Bags
 from leakcore.dpsgd.opacus.optimizer.row_gradients import Use, padded, together
-from leakcore.dpsgd.opacus.row_check.known_opacus_errors import no_rows, wrong_setting
+from leakcore.dpsgd.opacus.row_check.known_opacus_errors import no_rows, padding_setting, wrong_setting
 from leakcore.dpsgd.opacus.row_check.layer_kinds import KINDS, Kind
 
 
@@ -95,7 +95,7 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
             raise ValueError(f"{layer} must be without {why}")
     left = [m for m in hooked if m not in known and any(id(p) in ours for p in _trained(m).values())]
     for layer in left:
-        if why := wrong_setting(layer):
+        if why := wrong_setting(layer) or padding_setting(layer):
             raise ValueError(
                 f"{layer} has {why}, for which Opacus's per-sample gradients are wrong, and is left to Opacus: its "
                 "parameters must belong to this optimizer and to this kind of layer alone"

@@ -7,7 +7,30 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from leakcore.dpsgd.opacus.recorder.sampling_of_steps import Source
+from leakcore.dpsgd.opacus.recorder.candidates.given_rows import leaves_of, mapped
+from leakcore.dpsgd.opacus.recorder.sampling.sampling_of_steps import Source
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional arguments and keywords of a call."""
+Autocast = tuple[str, bool, torch.dtype]
+
+
+def copied(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+    """The arguments with copies of their tensors."""
+    both = mapped(lambda _, v: v.detach().clone() if isinstance(v, torch.Tensor) else v, (args, kwargs))
+    return both[0], both[1]
+
+
+def rows_of(arguments: Arguments) -> torch.Tensor | None:
+    """The first tensor of a call that has dimensions."""
+    return next((v for _, v in leaves_of(arguments) if isinstance(v, torch.Tensor) and v.ndim), None)
+
+
+def autocast_now(outputs: Any) -> Autocast:
+    """The autocast that is on for the device of these outputs."""
+    tensors = (v for v in tree_leaves(outputs) if isinstance(v, torch.Tensor))
+    kind = next((t.device.type for t in tensors), "cpu")
+    return kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
 
 
 class Output:
@@ -15,12 +38,28 @@ class Output:
 
     Attributes:
         leaf: which of several tensors it is, in the order of torch's trees; None if the model returned one tensor.
+        is_loss: whether it is a single number, as a loss is that the model computes itself.
+        arrived: the factor of that number in what the loop went back from first; None if it did not.
+        part: whether the loop went back from more of the outputs at once.
+        value: of that number.
+        root: what the loop went back from; None if that is not one number.
     """
 
     def __init__(self, tensor: torch.Tensor, leaf: int | None, of: ForwardPass) -> None:
         self.of, self.leaf = of, leaf
         self._values, self._version = tensor.detach(), tensor._version
         self.number = number_of(tensor)
+        self.is_loss = tensor.ndim == 0 and tensor.requires_grad
+        self.arrived: float | None = None
+        self.part = False
+        self.root: float | None = None
+        if self.is_loss:
+            self.value = float(tensor.detach())
+            tensor.register_hook(self._arrive)  # type: ignore[no-untyped-call]
+
+    def _arrive(self, gradient: torch.Tensor) -> None:
+        if self.arrived is None:
+            self.arrived = float(gradient)
 
     def is_given(self, value: torch.Tensor) -> bool:
         """Whether a tensor holds the same numbers in the same order."""
@@ -47,15 +86,20 @@ class ForwardPass:
     """One call of the model in training.
 
     Attributes:
-        rows: the input, before the model could change it; None if it was not a tensor.
+        args: positional arguments, as they were before the model could change them.
+        kwargs: keywords, likewise.
+        rows: the first tensor among them, whose first dimension is the rows; None if there is none.
         went_back: whether a loss went back through this pass, so that its rows belong to the batch of the step.
         targets: what the loss received for these rows; None if unknown.
         source: the loader from which the rows came; None if unknown.
+        autocast: the device, whether autocast is on, and its type.
     """
 
-    def __init__(self, rows: torch.Tensor | None, output: Any, source: Source | None = None) -> None:
-        self.rows, self.source = rows, source
+    def __init__(self, arguments: Arguments, output: Any, source: Source | None = None) -> None:
+        self.args, self.kwargs = arguments
+        self.rows, self.source = rows_of(arguments), source
         self.targets: torch.Tensor | None = None
+        self.autocast = autocast_now(output)
         tensors = [(k, t) for k, t in enumerate(tree_leaves(output)) if isinstance(t, torch.Tensor)]
         single = isinstance(output, torch.Tensor)
         self.outputs = [Output(t, None if single else k, self) for k, t in tensors]

@@ -31,12 +31,13 @@ def record(
 
     Args:
         optimizer: what `make_private` returned (flat or ghost clipping), or a `FusedDPOptimizer`.
-        candidates: (inputs, targets) of n distinct rows, some trained on and some not.
+        candidates: n distinct rows, some trained on and some not: (inputs, targets), a mapping of arrays, or a
+            DataLoader that gives one row at a time.
         members: (n,) bool, which candidates are trained on. None: those that turn up in a batch; if inputs are
             transformed before the model, `members` is needed.
         model: None: the module called in the loop that holds the parameters.
-        criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss that the loop uses;
-            pass a function or a sum of losses. A loss that mixes rows is refused.
+        criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss that the loop uses,
+            or the loss that the model returns. A loss that mixes rows is refused.
         sampling: the DataLoader, or q of Poisson sampling. None: what feeds the steps.
         out: npz file for the trace, written every 100 steps and at the end, also after an exception. An existing file
             is refused.

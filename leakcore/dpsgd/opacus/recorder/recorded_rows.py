@@ -39,6 +39,28 @@ class RecordedRows:
         if module.training and not self._wrong and may_be_wrong(module):
             self._wrong = self._what_is_wrong(module, inputs)
 
+    def after(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        """A module returned. An embedding's padding matters if the loss goes back to where it occurs."""
+        from leakcore.dpsgd.opacus.row_check.known_opacus_errors import padding_wrong
+
+        if self._wrong or not inputs or not isinstance(output, torch.Tensor) or not output.requires_grad:
+            return
+        if not padding_wrong(module) or id(module.weight) not in self._own:
+            return
+        padded = inputs[0] == module.padding_idx
+        if not bool(padded.any()):
+            return
+
+        def arrived(gradient: torch.Tensor) -> None:
+            if bool(gradient[padded].any()):
+                self._wrong = (
+                    f"model: {module} gets gradients at positions with its padding_idx, for which Opacus's per-sample "
+                    "gradients are wrong: it clips and releases them, and autograd leaves them out. Mask these "
+                    "positions, or use FusedDPOptimizer.replace(optimizer), which leaves them out"
+                )
+
+        output.register_hook(arrived)  # type: ignore[no-untyped-call]
+
     def require(self) -> None:
         """ValueError, with the layer's name, if the step did not clip the rows of the batch."""
         if self._wrong:

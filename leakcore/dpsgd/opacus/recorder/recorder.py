@@ -18,16 +18,19 @@ from torch.utils.data import DataLoader
 from leakcore._base import validate as check
 from leakcore._base.results.table import Rows, as_html, as_line, as_text, short
 from leakcore.dpsgd.opacus.recorder.aside import aside, is_aside
-from leakcore.dpsgd.opacus.recorder.candidate_gradients import CandidateGradients, Route
-from leakcore.dpsgd.opacus.recorder.candidate_rows import CandidateRows, read_candidates, read_members
-from leakcore.dpsgd.opacus.recorder.fetched_batches import Fetching
-from leakcore.dpsgd.opacus.recorder.forward_passes import ForwardPass
-from leakcore.dpsgd.opacus.recorder.loss_of_the_loop import CalledLoss
-from leakcore.dpsgd.opacus.recorder.loss_terms import LossTerms
+from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm
+from leakcore.dpsgd.opacus.recorder.candidates.candidate_gradients import CandidateGradients, Route
+from leakcore.dpsgd.opacus.recorder.candidates.candidate_rows import CandidateRows, read_members
+from leakcore.dpsgd.opacus.recorder.candidates.given_rows import read_candidates
+from leakcore.dpsgd.opacus.recorder.forward_passes import Arguments, ForwardPass
+from leakcore.dpsgd.opacus.recorder.loss.loss_of_the_loop import CalledLoss
+from leakcore.dpsgd.opacus.recorder.loss.loss_terms import LossTerms
+from leakcore.dpsgd.opacus.recorder.model_calls import ModelCalls, uncompiled
 from leakcore.dpsgd.opacus.recorder.recorded_rows import RecordedRows, require_known
 from leakcore.dpsgd.opacus.recorder.run_steps import RunSteps
-from leakcore.dpsgd.opacus.recorder.sample_rate import rate_of_block, rate_of_hook, rate_of_step
-from leakcore.dpsgd.opacus.recorder.sampling_of_steps import SamplingOfSteps
+from leakcore.dpsgd.opacus.recorder.sampling.fetched_batches import Fetching
+from leakcore.dpsgd.opacus.recorder.sampling.sample_rate import rate_of_block, rate_of_hook, rate_of_step
+from leakcore.dpsgd.opacus.recorder.sampling.sampling_of_steps import SamplingOfSteps, is_shuffled
 from leakcore.dpsgd.opacus.trace.file import TraceFile
 from leakcore.dpsgd.opacus.trace.trace import Trace
 from leakcore.gradients import Criterion, Listening, RowError, first_line
@@ -51,7 +54,7 @@ class Recorder:
 
     Args:
         optimizer: Opacus's optimizer, or a `FusedDPOptimizer`.
-        candidates: (inputs, targets) of n rows.
+        candidates: n rows, in one of the forms of `record`.
         members: (n,) bool, or None.
         model: the module that holds the parameters, or None.
         criterion: the loss, or None.
@@ -82,10 +85,10 @@ class Recorder:
                 )
         require_known(optimizer)
         self._optimizer = optimizer
-        x, y = read_candidates(candidates)
-        n = len(x)
+        rows = read_candidates(candidates)
+        n = len(rows)
         self._given = None if members is None else read_members(members, n)
-        self._rows = CandidateRows(x, y, self._given)
+        self._rows = CandidateRows(rows, self._given)
         self._model, self._criterion = model, criterion
         named = criterion if isinstance(criterion, nn.Module) else None
         self._loss = CalledLoss(self._holds_all, named) if criterion is None or named is not None else None
@@ -93,13 +96,14 @@ class Recorder:
         self._rate = self._sampling.rate
         self._rate_of_batch = rate_of_hook(optimizer.step_hook) if self._rate is None else None
         self._out = None if out is None else TraceFile(out)
-        self._run = RunSteps(optimizer, (x, y))
+        self._run = RunSteps(optimizer, rows.content())
         self._memory = check.integer(1, memory=memory)
         self._own = {id(p) for p in optimizer.params}
         self._recorded = RecordedRows(optimizer)
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._terms = LossTerms(self._own)
-        self._entered: list[torch.Tensor | None] = []
+        self._calls = ModelCalls(self._returned)
+        self._form: CallForm | None = None
         self._passes: list[ForwardPass] = []
         self._route = Route()
         self._failure, self._failures, self._number = "", 0, 1
@@ -145,6 +149,8 @@ class Recorder:
             Listening(self._before_backward),
             Fetching(self._fetched),
         ]
+        if self._model is not None:
+            self._calls.watch(self._model)
         return self
 
     def __exit__(
@@ -153,6 +159,7 @@ class Recorder:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._calls.stop()
         self._optimizer.attach_step_hook(self._outer_hook)
         self._recorded.stop()
         self._run.leave()
@@ -231,6 +238,7 @@ class Recorder:
     def _watching(self) -> bool:
         return not self._is_over and not is_aside()
 
+    @uncompiled
     def _before_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if self._watching():
             with self._unharmed():
@@ -239,31 +247,31 @@ class Recorder:
     def _enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if self._loss is not None:
             self._loss.before(module)
-        if module is self._model or (torch.is_grad_enabled() and self._model is None and self._holds_all(module)):
-            rows = inputs[0] if inputs else None
-            self._entered.append(rows.detach().clone() if isinstance(rows, torch.Tensor) else None)
         if not torch.is_grad_enabled():
             return
         if self._model is None and self._holds_all(module):
             self._model = module
+            self._calls.watch(module, inputs)
         self._recorded.before(module, inputs, self._model)
         if module.training and any(id(p) in self._own for p in module._parameters.values()):
-            self._terms.called(module, within=bool(self._entered))
+            self._terms.called(module, within=self._calls.are_under_way or module is self._model)
 
+    @uncompiled
     def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if self._watching():
             with self._unharmed():
-                self._leave(module, inputs, output)
+                if self._loss is not None:
+                    self._loss.after(module, inputs, output)
+                self._recorded.after(module, inputs, output)
 
-    def _leave(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if self._loss is not None:
-            self._loss.after(module, inputs, output)
-        if module is not self._model or not self._entered:
+    def _returned(self, module: nn.Module, arguments: Arguments, output: Any) -> None:
+        """The model returned."""
+        if not self._watching() or not module.training or not torch.is_grad_enabled() or output is None:
             return
-        rows = self._entered.pop()
-        if module.training and torch.is_grad_enabled() and output is not None:
+        with self._unharmed():
             self._versions = [(p, p._version) for p in module.parameters()]
-            passed = ForwardPass(rows, output, self._sampling.source_of(rows))
+            passed = ForwardPass(arguments, output)
+            passed.source = self._sampling.source_of(passed.rows)
             self._passes.append(passed)
             if self._loss is not None:
                 self._loss.gave(passed.outputs)
@@ -276,10 +284,9 @@ class Recorder:
     def _before_backward(self, roots: list[torch.Tensor]) -> None:
         if self._watching():
             with self._unharmed():
-                nodes = [t.grad_fn for t in roots if t.grad_fn is not None]
                 if self._loss is not None:
-                    self._loss.go_back(nodes)
-                self._terms.go_back(nodes, self._passes)
+                    self._loss.go_back(roots)
+                self._terms.go_back([t.grad_fn for t in roots if t.grad_fn is not None], self._passes)
 
     def _step(self, optimizer: Any) -> None:
         place = self._run.account()
@@ -298,7 +305,8 @@ class Recorder:
             is_broken, self._is_broken = self._is_broken, False
             self._number += 1
             sources = [p.source for p in self._passes if p.went_back]
-            self._passes, self._entered = [], []
+            self._passes = []
+            self._calls.clear()
             if self._loss is not None:
                 self._loss.clear()
         if is_broken:
@@ -329,21 +337,25 @@ class Recorder:
             self._criterion = self._loss.take(optimizer.loss_reduction) or self._criterion
         batch = [p for p in self._passes if p.went_back]
         steps = len(self._schedule)
+        form = self._called(batch)
         gradients = CandidateGradients(
-            optimizer, self._model, self._criterion, self._rows.x, self._rows.y, self._memory, self._route, steps
-        )
+            optimizer, self._model, self._criterion, form, self._memory, self._route, steps,
+            batch[-1].autocast if batch else None,
+        )  # fmt: skip
         sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
-        inside = self._rows.of_batch(batch)
+        inside = self._rows.of_batch(batch, form)
         unit, batches = 1.0, int(optimizer.accumulated_iterations)
         if optimizer.loss_reduction == "mean":
             unit = float(optimizer.expected_batch_size) * batches
         if self._rate_of_batch is not None:
-            self._rate = rate_of_step(self._rate_of_batch, batches, self._rate)
+            parts = {p.source.sampling.batches if is_shuffled(p.source) else None for p in batch}
+            of_pass = parts.pop() if len(parts) == 1 else None
+            self._rate = rate_of_step(self._rate_of_batch, batches, self._rate, of_pass)
         self._require_targets(steps + 1)
         release = torch.cat([p.grad.flatten() for p in optimizer.params]) * unit
         noise = release - torch.cat([p.summed_grad.flatten() for p in optimizer.params])
-        if self._loss is None and not self._schedule:
-            gradients.require_of_rows()
+        if not self._schedule and not (isinstance(self._criterion, nn.Module) and self._loss is not None):
+            gradients.require_of_rows(optimizer.loss_reduction)
         noise_dots, norms, crossed = self._products(gradients, noise, inside, norm, batch)
         together = noise_dots + crossed.sum(axis=0)
         alone = noise_dots + crossed
@@ -358,6 +370,15 @@ class Recorder:
         self._clipped += norms >= norm * (1 - 1e-6)
         self._seen[inside] += 1
         self._schedule.append((sigma, norm, sum(len(p.rows) for p in batch if p.rows is not None)))
+
+    def _called(self, batch: list[ForwardPass]) -> CallForm:
+        """How the loop calls the model. ValueError if the candidates do not have that form."""
+        if self._form is None:
+            passes = batch or self._passes
+            if self._model is None or not passes:
+                raise ValueError("model: no module that holds the optimizer's parameters was called: pass model=")
+            self._form = CallForm(self._rows.candidates, self._model, passes[0].args, passes[0].kwargs)
+        return self._form
 
     def _require_rows(self) -> None:
         try:

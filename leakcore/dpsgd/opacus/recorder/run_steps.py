@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 
 from leakcore._base.digest import digest
 from leakcore.dpsgd.opacus.recorder.accountant import accountants_of, read_history, step_count
@@ -23,7 +22,7 @@ class RunSteps:
     recorded step once; otherwise from the wrapped optimizer's own count.
     """
 
-    def __init__(self, optimizer: Any, candidates: tuple[torch.Tensor, torch.Tensor]) -> None:
+    def __init__(self, optimizer: Any, candidates: list[Any]) -> None:
         self._optimizer, self._candidates = optimizer, candidates
         self._wrapped = optimizer.original_optimizer
         self._count = step_count(self._wrapped)

@@ -27,13 +27,29 @@ def wrong_setting(layer: Any) -> str:
     """The setting of a layer that Opacus's sampler ignores, or ""."""
     if type(layer) in (nn.Conv1d, nn.Conv2d, nn.Conv3d) and layer.padding_mode != "zeros":
         return f"padding_mode={layer.padding_mode!r}"
-    if type(layer) is nn.Embedding and layer.padding_idx is not None:
-        return f"padding_idx={layer.padding_idx}"
     if type(layer) is nn.Embedding and layer.scale_grad_by_freq:
         return "scale_grad_by_freq=True"
     if type(layer) is nn.EmbeddingBag:
         return "bags, which may hold an index twice, weights or padding"
     return ""
+
+
+def padding_setting(layer: Any) -> str:
+    """The padding of an embedding, which Opacus's sampler ignores, or ""."""
+    known = type(layer) is nn.Embedding and layer.padding_idx is not None
+    return f"padding_idx={layer.padding_idx}" if known else ""
+
+
+def padding_wrong(layer: Any) -> bool:
+    """Whether Opacus's hooks give an embedding gradients at its padding, where autograd gives none."""
+    return bool(padding_setting(layer)) and any(
+        not getattr(owner, "force_functorch", False) for owner in _owners([layer])
+    )
+
+
+def _owners(layers: list[Any]) -> list[GradSampleHooks]:
+    owners = [getattr(hook, "__self__", None) for m in layers for hook in m._forward_hooks.values()]
+    return [o for o in owners if isinstance(o, GradSampleHooks)]
 
 
 def may_be_wrong(layer: nn.Module) -> bool:
@@ -50,8 +66,8 @@ def wrong_rows(layer: nn.Module, inputs: tuple[Any, ...], others: bool = True) -
     are such layers, trained too.
     """
     hooked = layer.modules() if isinstance(layer, DPRNNBase) else [layer] if may_be_wrong(layer) else []
-    owners = [getattr(hook, "__self__", None) for m in hooked for hook in m._forward_hooks.values()]
-    if not any(isinstance(o, GradSampleHooks) for o in owners):
+    owners = _owners(list(hooked))
+    if not owners:
         return ""
     x = inputs[0] if inputs else None
     if isinstance(layer, DPRNNBase):

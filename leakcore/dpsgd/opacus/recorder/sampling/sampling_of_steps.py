@@ -5,14 +5,14 @@ from __future__ import annotations
 import collections
 import dataclasses
 import weakref
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
 from leakcore._base import validate as check
-from leakcore.dpsgd.opacus.recorder.loader_sampling import sampling_of_iterator, sampling_of_loader
+from leakcore.dpsgd.opacus.recorder.candidates.given_rows import leaves_of
+from leakcore.dpsgd.opacus.recorder.sampling.loader_sampling import sampling_of_iterator, sampling_of_loader
 from leakcore.dpsgd.opacus.trace.sampling import Sampling, unknown
 
 _WAITING = 8
@@ -81,7 +81,7 @@ class SamplingOfSteps:
             self._count += 1
             sampling = sampling_of_iterator(iterator) if source is None else source.sampling
             source = self._sources[iterator] = Source(sampling, self._count)
-        tensors = tuple(t for t in tree_leaves(batch) if isinstance(t, torch.Tensor) and t.ndim)
+        tensors = tuple(t for _, t in leaves_of(batch) if isinstance(t, torch.Tensor) and t.ndim)
         self._waiting.append(_Fetched(source, tensors))
 
     def source_of(self, rows: torch.Tensor | None) -> Source | None:
@@ -148,7 +148,18 @@ def _accumulated(sampling: Sampling, batches: int, *, whole: bool) -> Sampling:
             sampling, scheme="full-batch", batches=1, batch_size=sampling.dataset_size,
             evidence=f"all {batches} batches of {sampling.evidence} in each step",
         )  # fmt: skip
+    if sampling.scheme == "shuffled" and whole and sampling.batches and sampling.batches % batches == 0:
+        size = None if sampling.batch_size is None else sampling.batch_size * batches
+        return dataclasses.replace(
+            sampling, batches=sampling.batches // batches, batch_size=size,
+            evidence=f"{batches} batches of {sampling.evidence} in each step",
+        )  # fmt: skip
     return unknown(f"a step accumulates {batches} batches of {sampling.evidence}: a row can be in several of them")
+
+
+def is_shuffled(source: Source | None) -> TypeGuard[Source]:
+    """Whether this source is known to be a shuffled loader."""
+    return source is not None and source.sampling.scheme == "shuffled"
 
 
 def _equal(values: torch.Tensor, rows: torch.Tensor) -> bool:

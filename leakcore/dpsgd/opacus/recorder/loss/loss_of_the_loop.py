@@ -18,12 +18,19 @@ from leakcore.dpsgd.opacus.recorder.forward_passes import Output, number_of
 from leakcore.dpsgd.opacus.row_check.left_alone import left_alone
 from leakcore.gradients import Reached
 
+_NARROW = (torch.float16, torch.bfloat16)
 _NAME_IT = "pass criterion=, a function (outputs, targets)"
 _MIXED = (
     "criterion: {name} over several rows is neither the mean nor the sum of what it is for each: a row's gradient "
     "depends on the others in its batch (a mean by class weights or without ignored targets, targets of another shape "
     "than the outputs), which no ε is proved for; let it give a value per row (reduction='none') and take the mean of "
     "these"
+)
+
+
+_OTHERWISE = (
+    "criterion: the loop calls backward() on the {reduced} of {name} over rows, but Opacus has "
+    "loss_reduction={loss_reduction!r}, by which it scales the gradients before it clips them: make them the same"
 )
 
 
@@ -39,9 +46,12 @@ def how_reduced(
         return ""
     if not rows or len(rows[0]) < 2 or not values.isfinite().all():
         return ""
-    detached = tuple(r.detach() for r in rows)
+    detached = tuple(r.detach().float() if r.dtype in _NARROW else r.detach() for r in rows)
     with left_alone(None, owner) as state:
         try:
+            if any(r.dtype in _NARROW for r in rows):  # whose rounding would hide what is mixed
+                values = function(*detached)
+                state.restore()
             alone = torch.func.vmap(lambda *row: function(*(r[None] for r in row)).sum())(*detached)
         except Exception:  # what vmap cannot do
             try:
@@ -59,15 +69,44 @@ def how_reduced(
     return "mean" if mean else "sum" if whole else "mixed"
 
 
-def require_of_rows(criterion: Callable[..., torch.Tensor], outputs: Any, targets: torch.Tensor) -> None:
-    """ValueError if the criterion mixes rows."""
-    leaves, form = tree_flatten(outputs)
+def require_of_rows(criterion: Callable[..., torch.Tensor], outputs: Any, targets: Any, loss_reduction: str) -> bool:
+    """ValueError if the criterion mixes rows, or if one number of all rows is reduced otherwise than Opacus assumes.
+
+    Returns:
+        Whether it is known to be a mean or a sum over rows.
+    """
+    leaves, form = tree_flatten((outputs, targets))
 
     def function(*rows: Any) -> torch.Tensor:
-        return criterion(tree_unflatten(rows[:-1], form), rows[-1])
+        return criterion(*tree_unflatten(rows, form))
 
-    if how_reduced(criterion(outputs, targets), function, (*leaves, targets), criterion) == "mixed":
-        raise ValueError(_MIXED.format(name=getattr(criterion, "__name__", type(criterion).__name__)))
+    values = criterion(outputs, targets)
+    reduced = how_reduced(values, function, tuple(leaves), criterion)
+    if reduced == "mixed":
+        raise ValueError(_MIXED.format(name=_name(criterion)))
+    if values.numel() == 1 and reduced not in ("", loss_reduction):
+        raise ValueError(_OTHERWISE.format(reduced=reduced, name=_name(criterion), loss_reduction=loss_reduction))
+    return bool(reduced)
+
+
+def require_reduced(
+    criterion: Callable[..., torch.Tensor], together: torch.Tensor, alone: torch.Tensor, loss_reduction: str
+) -> None:
+    """ValueError unless the criterion's value for rows together is the mean or the sum, as said, of those alone."""
+    values, whole = alone.double(), float(together.double())
+    error = (8 * torch.finfo(together.dtype).eps + 1e-4) * float(values.abs().sum()) / len(values)
+    if not values.isfinite().all() or (abs(whole - float(values.mean())) <= error and loss_reduction == "mean"):
+        return
+    if abs(whole - float(values.sum())) <= error * len(values):
+        if loss_reduction == "mean" and len(values) > 1:
+            raise ValueError(_OTHERWISE.format(reduced="sum", name=_name(criterion), loss_reduction=loss_reduction))
+        return
+    raise ValueError(_MIXED.format(name=_name(criterion)))
+
+
+def _name(criterion: Any) -> str:
+    function = getattr(criterion, "func", criterion)
+    return "the model's own loss" if function is _in_model else getattr(function, "__name__", type(function).__name__)
 
 
 @dataclasses.dataclass
@@ -82,9 +121,11 @@ class _LossCall:
         reduced: what `how_reduced` says of it.
         targets: the argument next to the outputs.
         number: of the node of its value.
+        total: of its values.
         together: the calls that one backward pass goes through.
         part: whether that pass also reaches the model's outputs around the loss.
         weights: of its values in what the loop went back from, at the first backward pass; None before it.
+        root: what the loop went back from; None if that is not one number.
     """
 
     loss: nn.Module
@@ -94,9 +135,11 @@ class _LossCall:
     reduced: str
     targets: torch.Tensor | None
     number: int
+    total: float
     together: int = 1
     part: bool = False
     weights: torch.Tensor | None = None
+    root: float | None = None
 
     def went_back(self, gradient: torch.Tensor) -> None:
         if self.weights is None:  # ghost clipping goes back once more, with clipped weights
@@ -128,6 +171,7 @@ class CalledLoss:
         self._running: list[nn.Module] = []
         self._calls: list[_LossCall] = []
         self._outputs: list[Output] = []
+        self._unit: float | None = None
 
     def before(self, module: nn.Module) -> None:
         self._running.append(module)
@@ -146,7 +190,7 @@ class CalledLoss:
             pass
         if not self._is_loss(module) or not isinstance(output, torch.Tensor) or not output.requires_grad:
             return
-        if any(self._is_loss(m) for m in self._running):  # part of that one
+        if any(self._is_loss(m) or self._is_model(m) for m in self._running):  # part of that one
             return
         tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
         output_used = next((o for o in self._outputs if tensors and o.is_given(tensors[0])), None)
@@ -159,17 +203,33 @@ class CalledLoss:
             with aside(), torch.no_grad():
                 reduced = how_reduced(output.detach(), module.forward, inputs, module)
         targets = tensors[1].detach().clone() if len(tensors) == 2 and tensors[1].ndim > 0 else None
-        call = _LossCall(module, inside, output_used, derived, reduced, targets, number_of(output))
+        call = _LossCall(
+            module,
+            inside,
+            output_used,
+            derived,
+            reduced,
+            targets,
+            number_of(output),
+            float(output.detach().double().sum()),
+        )
         output.register_hook(functools.partial(_LossCall.went_back, call))  # type: ignore[no-untyped-call]
         self._calls.append(call)
 
-    def go_back(self, roots: list[Any]) -> None:
-        """A backward pass begins at these nodes."""
+    def go_back(self, tensors: list[torch.Tensor]) -> None:
+        """A backward pass begins at these tensors."""
+        roots = [t.grad_fn for t in tensors if t.grad_fn is not None]
+        root = float(tensors[0].detach().double()) if len(tensors) == 1 and tensors[0].numel() == 1 else None
         calls = {c.number: c for c in self._calls if c.weights is None}
         reached = Reached(roots, calls)
         for number in reached.stopped:
-            calls[number].together = len(reached.stopped)
+            calls[number].together, calls[number].root = len(reached.stopped), root
             calls[number].part = any(o.number in reached.inner for o in self._outputs)
+        losses = {o.number: o for o in self._outputs if o.is_loss}
+        reached = Reached(roots, losses)
+        for number in reached.stopped:
+            losses[number].root = root
+            losses[number].part = len(reached.stopped) > 1 or any(o.number in reached.inner for o in self._outputs)
 
     def clear(self) -> None:
         """A step ended."""
@@ -186,6 +246,7 @@ class CalledLoss:
                 way than Opacus assumes.
         """
         calls = [c for c in self._calls if c.weights is not None]
+        losses = [o for o in self._outputs if o.is_loss and o.arrived is not None]
         self.clear()
         for call in calls:
             if not _alike(call.loss, calls[0].loss):
@@ -193,16 +254,29 @@ class CalledLoss:
                 raise ValueError(f"criterion: {other} and another {name} are in one step: {_NAME_IT}")
         for call in calls:
             _require_whole(call)
-        units = [_unit(call, loss_reduction) for call in calls]
-        if not calls:
+        if calls and losses:
+            raise ValueError(
+                f"criterion: the model's own loss and {type(calls[0].loss).__name__} are in one step: {_NAME_IT}"
+            )
+        units = [_unit(call, loss_reduction) for call in calls] or [_unit_of_output(o) for o in losses]
+        if not units:
             return None
-        leaves = {c.output.leaf for c in calls if c.output is not None}
+        leaves = {c.output.leaf for c in calls if c.output is not None} | {o.leaf for o in losses}
+        name = type(calls[0].loss).__name__ if calls else "the model's own loss"
         if len(leaves) > 1 or any(not math.isclose(u, units[0], rel_tol=1e-2) for u in units):
             raise ValueError(
-                f"criterion: {type(calls[0].loss).__name__} depends on several outputs of the model, or on rows of "
-                f"several lengths: {_NAME_IT}"
+                f"criterion: {name} depends on several outputs of the model, or on rows of several lengths: {_NAME_IT}"
             )
+        if self._unit is not None and not math.isclose(self._unit, units[0], rel_tol=1e-2):
+            raise ValueError(
+                f"criterion: the loop multiplies {name} by {units[0]:.4g} in this step and by {self._unit:.4g} before: "
+                "a factor that changes (with the batch's size, or by a gradient scaler) makes a row's clipped gradient "
+                "depend on the others, which no ε is proved for"
+            )
+        self._unit = units[0]
         leaf = leaves.pop() if leaves else None
+        if losses:
+            return functools.partial(_in_model, leaf, units[0])
         loss = calls[0].loss
         return loss if leaf is None and units[0] == 1 else functools.partial(_of_leaf, loss, leaf, units[0])
 
@@ -214,6 +288,32 @@ def _of_leaf(loss: nn.Module, leaf: int | None, factor: float, outputs: Any, tar
     """A loss of one of the tensors that the model returns, times a factor."""
     values: torch.Tensor = loss(outputs if leaf is None else tree_leaves(outputs)[leaf], targets)
     return values * factor
+
+
+def _in_model(leaf: int | None, factor: float, outputs: Any, targets: Any) -> torch.Tensor:
+    """The loss that the model returns, times a factor."""
+    value: torch.Tensor = outputs if leaf is None else tree_leaves(outputs)[leaf]
+    return value * factor
+
+
+def _unit_of_output(output: Output) -> float:
+    """The factor of the model's own loss in what the loop goes back from."""
+    if output.part or output.arrived is None:
+        raise ValueError(
+            "criterion: the model's own loss is only a part of the loss: the loop adds a term that also goes back to "
+            f"the model's outputs (a penalty on them, a second loss): {_NAME_IT}"
+        )
+    if output.arrived != 1 and not _is_multiple(output.root, output.arrived, float(output.value)):
+        raise ValueError(
+            "criterion: the loop goes back from another function of the model's own loss than a multiple of it: "
+            f"{_NAME_IT}"
+        )
+    return output.arrived
+
+
+def _is_multiple(root: float | None, factor: float, value: float) -> bool:
+    """Whether what the loop went back from is that many times the value, and not a curve with that slope."""
+    return root is not None and math.isclose(root, factor * value, rel_tol=1e-2)
 
 
 def _require_whole(call: _LossCall) -> None:
@@ -258,11 +358,18 @@ def _unit(call: _LossCall, loss_reduction: str) -> float:
         sizes = (("sum", 1, 1.0), ("mean", count, 1.0 / each), ("mean", count // each, 1.0))
         units = {reduction: unit for reduction, size, unit in sizes if abs(first * size - 1) < 0.01}
     if not units:
-        times = first * (count if loss_reduction == "mean" else 1)
-        raise ValueError(
-            f"criterion: {name} is only a part of the loss, or multiplied (by {times:.4g}): the loop calls backward() "
-            f"neither on its mean nor on its sum: {_NAME_IT}, with the same factor"
-        )
+        if not bool(((weights - first).abs() <= 0.01 * abs(first)).all()) or first == 0:
+            raise ValueError(
+                f"criterion: {name} is only a part of the loss, or its rows have weights: the loop calls backward() "
+                f"neither on its mean nor on its sum: {_NAME_IT}"
+            )
+        if not _is_multiple(call.root, first, call.total):
+            raise ValueError(
+                f"criterion: {name} is only a part of the loss, or the loop goes back from another function of it: "
+                f"{_NAME_IT}"
+            )
+        if not call.reduced or call.reduced == loss_reduction:  # multiplied, as by 1 / accumulation_steps
+            return first * (call.rows if loss_reduction == "mean" else 1)
     if call.reduced == "mixed":
         raise ValueError(_MIXED.format(name=name))
     if count == 1 and not call.reduced:
@@ -270,11 +377,7 @@ def _unit(call: _LossCall, loss_reduction: str) -> float:
     if call.reduced:
         units = {call.reduced: 1.0}
     if loss_reduction not in units:
-        raise ValueError(
-            f"criterion: the loop calls backward() on the {next(iter(units))} of {name} over rows, but Opacus has "
-            f"loss_reduction={loss_reduction!r}, by which it scales the gradients before it clips them: "
-            "make them the same"
-        )
+        raise ValueError(_OTHERWISE.format(reduced=next(iter(units)), name=name, loss_reduction=loss_reduction))
     return units[loss_reduction]
 
 

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from scipy import stats
 
-from leakcore._base import array_memory
 from leakcore._base import validate as check
+from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm
+from leakcore.dpsgd.opacus.recorder.candidates.given_rows import GivenRows
+from leakcore.dpsgd.opacus.recorder.candidates.row_keys import RowKeys, one_row, row_bytes
 from leakcore.dpsgd.opacus.recorder.forward_passes import ForwardPass
 
 _log = logging.getLogger(__name__)
@@ -27,19 +29,20 @@ class CandidateRows:
     candidate that the caller called no member is another row as well.
     """
 
-    def __init__(self, x: torch.Tensor, y: torch.Tensor, members: np.ndarray | None) -> None:
-        self.x, self.y, self._members = x, y, members
-        self._by_inputs: dict[bytes, list[int]] | None = None
+    def __init__(self, candidates: GivenRows, members: np.ndarray | None) -> None:
+        self.candidates, self._members = candidates, members
+        self._keys: RowKeys | None = None
+        self._targets: torch.Tensor | None = None
+        self._by_inputs: dict[bytes, list[int]] = {}
         self._confirmed: set[int] = set()
         self._contradicted: dict[int, Any] = {}
         self._warned: set[str] = set()
 
-    def of_batch(self, passes: Iterable[ForwardPass]) -> np.ndarray:
+    def of_batch(self, passes: Iterable[ForwardPass], form: CallForm) -> np.ndarray:
         """The indices of the candidates in the batch, ascending. ValueError if candidates cannot be distinguished."""
         inside: set[int] = set()
         for forward in passes:
-            if forward.rows is not None:
-                inside.update(self._of_pass(forward.rows, forward.targets))
+            inside.update(i for i, _ in self.places(forward, form))
         if self._members is not None:
             for i in [i for i in inside if not self._members[i]]:
                 inside.discard(i)
@@ -48,6 +51,11 @@ class CandidateRows:
                     "taken for another row. If the data has no such row, members and candidates differ in their order",
                 )  # fmt: skip
         return np.array(sorted(inside), dtype=np.int64)
+
+    def places(self, forward: ForwardPass, form: CallForm) -> list[tuple[int, int]]:
+        """(candidate, its row in the batch) of a forward pass. ValueError if candidates cannot be distinguished."""
+        leaves = form.inputs_of(forward.args, forward.kwargs)
+        return self._of_pass(self._groups(leaves, form), forward.targets)
 
     def require_targets(self, steps: int, sample_rate: float | None) -> None:
         """ValueError if candidates came with other targets so often that the caller's targets must be wrong.
@@ -68,21 +76,21 @@ class CandidateRows:
     def _is_member(self, i: int) -> bool:
         return self._members is None or bool(self._members[i])
 
-    def _of_pass(self, rows: torch.Tensor, targets: torch.Tensor | None) -> set[int]:
-        groups = self._groups(rows)
-        if targets is None or len(targets) != len(rows):
+    def _of_pass(self, groups: list[list[int]], targets: torch.Tensor | None) -> list[tuple[int, int]]:
+        known = self._targets
+        if known is None or targets is None or len(targets) != len(groups):
             self._require_inputs_differ()
-            return {i for group in groups for i in group}
+            return [(i, k) for k, group in enumerate(groups) for i in group]
         places = [k for k, group in enumerate(groups) if group]
         if not places:
-            return set()
-        if self.y[:1].numel() != targets[:1].numel():
+            return []
+        if known[:1].numel() != targets[:1].numel():
             raise ValueError(self._mismatch(groups[places[0]][0], targets[places[0]]))
-        known, theirs = _row_bytes(self.y.to(targets.dtype)), _row_bytes(targets[places])
-        inside = set()
+        ours, theirs = row_bytes(known.to(targets.dtype)), row_bytes(targets[places])
+        inside = []
         for k, target in zip(places, theirs, strict=True):
-            same = [i for i in groups[k] if known[i] == target]
-            inside.update(same)
+            same = [i for i in groups[k] if ours[i] == target]
+            inside += [(i, k) for i in same]
             self._confirmed.update(same)
             for i in groups[k] if not same else ():
                 self._contradicted.setdefault(i, targets[k].clone())
@@ -90,21 +98,34 @@ class CandidateRows:
                     self._warn("targets", self._mismatch(i, targets[k], ", or this is another row with equal inputs"))
         return inside
 
-    def _groups(self, rows: torch.Tensor) -> list[list[int]]:
+    def _groups(self, leaves: list[torch.Tensor], form: CallForm) -> list[list[int]]:
         """The candidates with the inputs of each row."""
-        if self._by_inputs is None:
-            self._by_inputs = {}
-            for i, row in enumerate(_row_bytes(self.x.to(rows.dtype))):
-                self._by_inputs.setdefault(row, []).append(i)
-            targets = _row_bytes(self.y)
-            for group in self._by_inputs.values():
-                for place, i in enumerate(group):
-                    if twin := [j for j in group[:place] if targets[j] == targets[i]]:
-                        raise ValueError(f"candidates: rows {twin[0]} and {i} have equal inputs, and equal targets")
-        return [self._by_inputs.get(row, []) for row in _row_bytes(rows)]
+        if self._keys is None:
+            self._read(leaves, form)
+            assert self._keys is not None
+        return [self._by_inputs.get(key, []) for key in self._keys.of(leaves)]
+
+    def _read(self, like: list[torch.Tensor], form: CallForm) -> None:
+        """Sort the candidates by their inputs, in the types of the loop's."""
+        candidates = self.candidates
+        self._keys = RowKeys(
+            [candidates.paths[leaf][-1] for leaf in form.slots], [candidates.fills[leaf] for leaf in form.slots]
+        )
+        keys: dict[int, bytes] = {}
+        for stack in candidates.stacks:
+            rows = [stack.leaves[leaf].to(theirs.dtype) for leaf, theirs in zip(form.slots, like, strict=True)]
+            keys.update(zip(stack.numbers.tolist(), self._keys.of(rows), strict=True))
+        for i in range(len(candidates)):
+            self._by_inputs.setdefault(keys[i], []).append(i)
+        targets = [[one_row(row) for row in rows] for rows in (candidates.of_leaf(leaf) for leaf in form.target_leaves)]
+        if len(form.target_leaves) == 1 and len(candidates.stacks) == 1:
+            self._targets = candidates.stacks[0].leaves[form.target_leaves[0]]
+        for group in self._by_inputs.values():
+            for place, i in enumerate(group):
+                if twin := [j for j in group[:place] if all(t[j] == t[i] for t in targets)]:
+                    raise ValueError(f"candidates: rows {twin[0]} and {i} have equal inputs, and equal targets")
 
     def _require_inputs_differ(self) -> None:
-        assert self._by_inputs is not None
         if twins := next((group for group in self._by_inputs.values() if len(group) > 1), None):
             raise ValueError(
                 f"candidates: rows {twins[0]} and {twins[1]} have equal inputs, and their targets, which differ, "
@@ -112,8 +133,9 @@ class CandidateRows:
             )
 
     def _mismatch(self, i: int, target: torch.Tensor, more: str = "") -> str:
+        assert self._targets is not None
         return (
-            f"candidates: the target of row {i} is {self.y[i].tolist()}, and the loop passes the loss "
+            f"candidates: the target of row {i} is {self._targets[i].tolist()}, and the loop passes the loss "
             f"{target.tolist()} for it{more}: pass the targets in the form that the loss receives"
         )
 
@@ -123,39 +145,9 @@ class CandidateRows:
             _log.warning("record: %s", message)
 
 
-def read_candidates(candidates: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets. TypeError or ValueError unless they are two arrays with the same number of rows."""
-    if not isinstance(candidates, (tuple, list)) or len(candidates) != 2:
-        raise TypeError(f"`candidates` must be a pair (inputs, targets), got {type(candidates).__name__}")
-    x, y = (_as_tensor(array, f"candidates[{i}]") for i, array in enumerate(candidates))
-    if x.ndim < 1 or y.ndim < 1 or len(x) != len(y) or len(x) == 0:
-        raise ValueError(
-            "`candidates` must be one or more rows, as many inputs as targets, got shapes "
-            f"{tuple(x.shape)} and {tuple(y.shape)}"
-        )
-    return x, y
-
-
 def read_members(members: Any, count: int) -> np.ndarray:
     """(count,) bool. ValueError for anything else."""
     flags = check.even_array(members=members.cpu() if isinstance(members, torch.Tensor) else members)
     if flags.shape != (count,) or flags.dtype != np.bool_:
         raise ValueError(f"`members` must be bool of shape ({count},), got {flags.dtype} of shape {flags.shape}")
     return flags
-
-
-def _as_tensor(array: Any, name: str) -> torch.Tensor:
-    if isinstance(array, torch.Tensor):
-        whole: torch.Tensor = array_memory.plain_tensor(name, array).detach()
-        return whole
-    try:
-        return torch.as_tensor(array_memory.host(name, array)).detach()
-    except (TypeError, ValueError, RuntimeError) as why:
-        raise TypeError(f"`{name}` must be a tensor or an array of numbers ({why})") from None
-
-
-def _row_bytes(rows: torch.Tensor) -> list[bytes]:
-    if rows.numel() == 0:
-        return [b""] * len(rows)
-    flat = rows.detach().cpu().resolve_neg().contiguous().reshape(len(rows), -1)
-    return [row.tobytes() for row in flat.view(torch.uint8).numpy()]

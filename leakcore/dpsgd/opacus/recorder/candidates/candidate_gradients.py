@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from leakcore import kernels
-from leakcore.dpsgd.opacus.recorder.forward_passes import ForwardPass
-from leakcore.dpsgd.opacus.recorder.loss_of_the_loop import require_of_rows
+from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm
+from leakcore.dpsgd.opacus.recorder.forward_passes import Autocast, ForwardPass
+from leakcore.dpsgd.opacus.recorder.loss.loss_of_the_loop import require_of_rows, require_reduced
 from leakcore.dpsgd.opacus.row_check.left_alone import left_alone
 from leakcore.gradients import Criterion, Functional, RowByRow, RowError, State, first_line, lock_of
 
 _log = logging.getLogger(__name__)
 _ROWS_TO_TRY = 64
+_ROWS_ALONE = 8
 _DIFFERENCE = 1e-3
 """Largest relative difference in float32 between the two ways to a row's gradient that rounding explains."""
 
@@ -41,8 +45,8 @@ class CandidateGradients:
     """
 
     def __init__(
-        self, optimizer: Any, model: nn.Module | None, criterion: Criterion | None, x: torch.Tensor, y: torch.Tensor,
-        memory: int, route: Route | None = None, step: int = 0,
+        self, optimizer: Any, model: nn.Module | None, criterion: Criterion | None, form: CallForm, memory: int,
+        route: Route | None = None, step: int = 0, autocast: Autocast | None = None,
     ) -> None:  # fmt: skip
         if model is None:
             raise ValueError("model: no module that holds the optimizer's parameters was called: pass model=")
@@ -59,34 +63,58 @@ class CandidateGradients:
         if missing:
             raise ValueError(f"model: does not hold {len(missing)} of the optimizer's parameters")
         self._names = [names[id(p)] for p in self._parameters]
-        self._x, self._y = x, y
+        self._candidates, self._form = form.candidates, form
+        self._autocast = autocast or ("cpu", False, torch.bfloat16)
         columns = sum(p.numel() for p in self._parameters)
         self._portion = max(1, memory // (columns * self._parameters[0].element_size()))
         self._route, self._step = route or Route(), step
         self._short = float(optimizer.max_grad_norm) / 100
         self._alone = RowByRow(self._module, criterion, self._parameters, optimizer.loss_reduction == "mean")
 
-    def require_of_rows(self) -> None:
+    def require_of_rows(self, loss_reduction: str) -> None:
         """ValueError unless the criterion over candidates is the mean or the sum of its values for each."""
-        x, y = self._rows(np.arange(min(len(self._x), _ROWS_TO_TRY)))
-        with left_alone(self._module, self._criterion, evaluating=True) as state:
+        stack = max(self._candidates.stacks, key=lambda stack: len(stack.numbers))
+        rows = self._fed([leaf[:_ROWS_TO_TRY] for leaf in stack.leaves])
+        args, kwargs, y = self._form.feed(rows)
+        with self._evaluating() as state:
             state.seed(self._step)
             try:
-                outputs = self._module(x)
-                self._criterion(outputs, y.clone())
+                outputs = self._module(*args, **kwargs)
+                self._criterion(outputs, tree_map(_copied, y))
             except Exception as error:  # of the model: its rows may still go one by one
                 _log.warning(
                     "record: whether the criterion mixes rows is unknown, because it does not accept several "
                     "candidates at once (%s)", first_line(error),
                 )  # fmt: skip
                 return
-            require_of_rows(self._criterion, outputs, y)
+            if require_of_rows(self._criterion, outputs, y, loss_reduction):
+                return
+            values = self._values(rows, len(stack.numbers[:_ROWS_ALONE]), state)
+            if values is not None:
+                require_reduced(self._criterion, *values, loss_reduction)
+
+    def _values(self, rows: list[torch.Tensor], count: int, state: State) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """The criterion for these rows together and for each alone; None if they cannot be compared."""
+
+        def value(start: int, end: int) -> torch.Tensor:
+            state.restore()
+            state.seed(self._step)
+            args, kwargs, y = self._form.feed([leaf[start:end].clone() for leaf in rows])
+            return self._criterion(self._module(*args, **kwargs), y).sum()
+
+        try:
+            together = value(0, count)
+            if not torch.equal(together, value(0, count)):
+                return None
+            return together, torch.stack([value(k, k + 1) for k in range(count)])
+        except Exception:  # the rows go one by one later, with an error that says why they cannot
+            return None
 
     def products(
         self, noise: torch.Tensor, inside: np.ndarray, norm: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """⟨c_j, noise⟩ and ‖c_j‖, (n,), and ⟨c_i, c_j⟩ for i in `inside`, (len(inside), n); float64."""
-        n = len(self._x)
+        n = len(self._candidates)
         whole = self._gradients(np.arange(n)) if n <= self._portion else None
         observed = [noise[None].to(self._parameters[0].dtype)]
         for start in range(0, len(inside), self._portion):
@@ -110,28 +138,30 @@ class CandidateGradients:
         It is "" if the reason is another, because a row of the batch is refused as well.
         """
         i = error.row if isinstance(error, RowError) else 0
-        x, y = self._rows(np.array([i]))
-        what, why = self._refused(x, y)
+        ((_, row),) = self._candidates.groups(np.array([i]))
+        args, kwargs, y = self._form.feed(self._fed(row))
+        what, why = self._refused(args, kwargs, y)
         if not what:
             return ""
         batch = next((p for p in passes if p.rows is not None and len(p.rows)), None)
         if batch is not None and batch.rows is not None:
             known = batch.targets is not None and len(batch.targets) == len(batch.rows)
             theirs = batch.targets[:1] if known and batch.targets is not None else y
-            if self._refused(batch.rows[:1], theirs)[0] == what and (known or what == "inputs"):
+            args, kwargs = self._form.first(batch.args, batch.kwargs)
+            if self._refused(args, kwargs, theirs)[0] == what and (known or what == "inputs"):
                 return ""
-        passed, taker = (self._x, "model") if what == "inputs" else (self._y, "criterion")
-        kind = f"{what} of shape {tuple(passed.shape)} and type {passed.dtype}"
-        return f"candidates: {kind} do not fit the {taker} ({why})"
+        passed, taker = self._form.listed(what), "model" if what == "inputs" else "criterion"
+        return f"candidates: {what} {passed} do not fit the {taker} ({why})"
 
-    def _refused(self, x: torch.Tensor, y: torch.Tensor) -> tuple[str, str]:
+    def _refused(self, args: tuple[Any, ...], kwargs: dict[str, Any], y: Any) -> tuple[str, str]:
         """Which of a row's "inputs" and "targets" is refused, alone and twice, and why; ("", "") if neither is."""
         first = ("", "")
-        for rows, targets in ((x.clone(), y.clone()), (torch.cat([x, x]), torch.cat([y, y]))):
+        for times in (_copied, _twice):
+            rows, settings, targets = tree_map(times, (args, kwargs, y))
             what = "inputs"
-            with left_alone(self._module, self._criterion, evaluating=True), torch.no_grad():
+            with self._evaluating(), torch.no_grad():
                 try:
-                    outputs = self._module(rows)
+                    outputs = self._module(*rows, **settings)
                     what = "targets"
                     self._criterion(outputs, targets)
                     return "", ""
@@ -139,16 +169,33 @@ class CandidateGradients:
                     first = first if first[0] else (what, first_line(error))
         return first
 
+    @contextlib.contextmanager
+    def _evaluating(self) -> Iterator[State]:
+        """The module in evaluation mode, under the loop's autocast; everything is as before afterwards."""
+        kind, on, dtype = self._autocast
+        with (
+            left_alone(self._module, self._criterion, evaluating=True) as state,
+            torch.autocast(kind, dtype=dtype, enabled=on, cache_enabled=False) if on else contextlib.nullcontext(),
+        ):
+            yield state
+
     def _gradients(self, indices: np.ndarray) -> torch.Tensor:
         """(len(indices), D), parameters in the optimizer's order. Raises RowError, with the candidate's number."""
-        x, y = self._rows(indices)
-        with left_alone(self._module, self._criterion, evaluating=True) as state:
+        like = self._parameters[0]
+        out = torch.empty(len(indices), sum(p.numel() for p in self._parameters), dtype=like.dtype, device=like.device)
+        for places, leaves in self._candidates.groups(indices):
+            out[torch.from_numpy(places).to(like.device)] = self._of_group(indices[places], self._fed(leaves))
+        return out
+
+    def _of_group(self, numbers: np.ndarray, leaves: list[torch.Tensor]) -> torch.Tensor:
+        """The gradients of candidates of these numbers, whose leaves have equal shapes."""
+        with self._evaluating() as state:
             why = ""
             if not self._route.one_by_one:
                 try:
-                    rows = self._together(x, y)
+                    rows = self._together(leaves)
                     due = (self._step + 1) & self._step == 0  # steps 1, 2, 4, 8, …
-                    if (self._route.checked and not due) or self._is_autograd(rows, indices, x, y, state):
+                    if (self._route.checked and not due) or self._is_autograd(rows, numbers, leaves, state):
                         return rows
                     why = "its gradients differ from plain autograd's"
                 except Exception as error:
@@ -156,45 +203,53 @@ class CandidateGradients:
                 self._route.one_by_one = True
                 state.restore()
             start = time.perf_counter()
-            rows = self._one_by_one(indices, x, y, state)
+            rows = self._one_by_one(numbers, leaves, state)
             if why:
+                n = len(self._candidates)
                 _log.warning(
                     "record: torch's vmap does not accept this model or criterion (%s). The candidates' gradients are "
                     "computed one by one, which takes about %.2g s in each step for %d candidates",
-                    why, (time.perf_counter() - start) / len(indices) * len(self._x), len(self._x),
+                    why, (time.perf_counter() - start) / len(numbers) * n, n,
                 )  # fmt: skip
             return rows
 
-    def _together(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def _together(self, leaves: list[torch.Tensor]) -> torch.Tensor:
         function = Functional(self._module, self._names)
 
-        def loss(parameters: dict[str, torch.Tensor], row: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-            return self._criterion(function(parameters, row[None]), target[None]).sum()
+        def loss(parameters: dict[str, torch.Tensor], row: list[torch.Tensor]) -> torch.Tensor:
+            args, kwargs, y = self._form.feed([leaf[None] for leaf in row])
+            return self._criterion(function(parameters, *args, **kwargs), y).sum()
 
-        rows = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(function.own, x.clone(), y.clone())
-        return torch.cat([rows[name].reshape(len(x), -1) for name in self._names], dim=1)
+        copies = [leaf.clone() for leaf in leaves]
+        rows = torch.func.vmap(torch.func.grad(loss), (None, 0))(function.own, copies)
+        return torch.cat([rows[name].reshape(len(leaves[0]), -1) for name in self._names], dim=1)
 
-    def _one_by_one(self, indices: np.ndarray, x: torch.Tensor, y: torch.Tensor, state: State) -> torch.Tensor:
+    def _one_by_one(self, numbers: np.ndarray, leaves: list[torch.Tensor], state: State) -> torch.Tensor:
         try:
-            return self._alone.gradients(x, y, [(self._step, int(i)) for i in indices], state)
+            return self._alone.gradients(leaves, self._form.feed, [(self._step, int(i)) for i in numbers], state)
         except RowError as error:
-            error.row = int(indices[error.row])
+            error.row = int(numbers[error.row])
             raise
 
-    def _is_autograd(
-        self, rows: torch.Tensor, indices: np.ndarray, x: torch.Tensor, y: torch.Tensor, state: State
-    ) -> bool:
+    def _is_autograd(self, rows: torch.Tensor, numbers: np.ndarray, leaves: list[torch.Tensor], state: State) -> bool:
         """Whether the first and the last of these rows agree with plain autograd."""
-        some = sorted({0, len(indices) - 1}) if len(indices) else []
+        some = sorted({0, len(numbers) - 1}) if len(numbers) else []
         state.restore()
-        alone = self._one_by_one(indices[some], x[some], y[some], state).double()
+        alone = self._one_by_one(numbers[some], [leaf[some] for leaf in leaves], state).double()
         scale = torch.linalg.vector_norm(alone, dim=1).clamp(min=self._short)
         far = torch.linalg.vector_norm(rows[some].double() - alone, dim=1)
-        self._route.checked = bool((far <= max(_DIFFERENCE, 16 * torch.finfo(rows.dtype).eps) * scale).all())
+        eps = max(torch.finfo(rows.dtype).eps, torch.finfo(self._autocast[2]).eps if self._autocast[1] else 0.0)
+        self._route.checked = bool((far <= max(_DIFFERENCE, 16 * eps) * scale).all())
         return self._route.checked
 
-    def _rows(self, indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets on the model's device, in the form that it takes."""
-        like, chosen = self._parameters[0], torch.from_numpy(indices)
-        x, y = (t[chosen].to(like.device) for t in (self._x, self._y))
-        return (x.to(like.dtype) if x.is_floating_point() else x), y
+    def _fed(self, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Leaves on the model's device."""
+        return [leaf.to(self._parameters[0].device) for leaf in leaves]
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _twice(value: Any) -> Any:
+    return torch.cat([value, value]) if isinstance(value, torch.Tensor) and value.ndim else value

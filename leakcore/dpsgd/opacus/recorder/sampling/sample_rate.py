@@ -26,20 +26,23 @@ def rate_of_block(hook: Any, before: float, *, begun: bool) -> float:
     return before if rate is None else rate
 
 
-def rate_of_step(of_batch: float, batches: int, before: float | None) -> float:
+def rate_of_step(of_batch: float, batches: int, before: float | None, of_pass: int | None = None) -> float:
     """q of a step that accumulates several batches, each sampled at `of_batch`; `before` is the q of the earlier steps.
 
-    Batches that together contain every row once are a full batch, as in Opacus's accounting.
+    Batches that together contain every row once are a full batch, as in Opacus's accounting. Of the `of_pass` batches
+    into which a shuffled pass is cut, several are again one part of equal parts, if their number divides `of_pass`.
 
     Raises:
         ValueError: for other batches: a row can be in several of them, so they are not a Poisson sample.
     """
     together = of_batch * batches
     rate = of_batch if batches == 1 else 1.0 if math.isclose(together, 1, rel_tol=1e-9) else None
+    if rate is None and of_pass is not None and of_pass % batches == 0:
+        rate = together
     if rate is None or rate != (rate if before is None else before):
         raise ValueError(
             f"optimizer: a step accumulates {batches} batches, each sampled at q = {of_batch:.4g}: together they are "
-            "not a Poisson sample. Sample once per step (Opacus's BatchMemoryManager computes such a batch in parts), "
-            "or pass sampling=q if your loop does that"
+            "neither a Poisson sample nor one of equal parts of a shuffled pass. Sample once per step (Opacus's "
+            "BatchMemoryManager computes such a batch in parts), or pass sampling=q if your loop does that"
         )
     return rate

@@ -1,0 +1,1 @@
+"""How the batches of a recorded loop were drawn."""
