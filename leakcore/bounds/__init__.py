@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from leakcore.bounds.audited_epsilon.scores import (
         epsilon_lower_bound_from_scores as epsilon_lower_bound_from_scores,
     )
+    from leakcore.bounds.audited_epsilon.sequential import SequentialEpsilon as SequentialEpsilon
+    from leakcore.bounds.audited_epsilon.sequential import SequentialTest as SequentialTest
     from leakcore.bounds.audited_epsilon.simultaneous import SimultaneousThreshold as SimultaneousThreshold
     from leakcore.bounds.audited_epsilon.threshold import EpsilonFromScores as EpsilonFromScores
     from leakcore.bounds.audited_epsilon.threshold import SplitThreshold as SplitThreshold
@@ -82,6 +84,8 @@ _NAMES = {
     "epsilon_lower_bound_one_run": ".audited_epsilon.one_run",
     "EpsilonFromScores": ".audited_epsilon.threshold",
     "Hypothesis": ".audited_epsilon.hypothesis",
+    "SequentialEpsilon": ".audited_epsilon.sequential",
+    "SequentialTest": ".audited_epsilon.sequential",
     "SimultaneousThreshold": ".audited_epsilon.simultaneous",
     "SplitThreshold": ".audited_epsilon.threshold",
     "Threshold": ".audited_epsilon.threshold",

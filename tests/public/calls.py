@@ -184,6 +184,9 @@ NUMBERS = {
     "bounds.Hypothesis": Call(lambda: {"family": "dp", "direction": "in"}),
     "bounds.SplitThreshold": Call(lambda: {"share": 0.5, "seed": 0}),
     "bounds.SimultaneousThreshold": Call(lambda: {"seed": 0}),
+    "bounds.SequentialTest": Call(
+        lambda: {"epsilon": 1.0, "adjacency": "replace", "confidence": 0.99, "delta": 1e-5, "family": "dp"}
+    ),
     "bounds.epsilon_opt": Call(
         lambda: {"trials": 100, "confidence": 0.99, "k": 1, "delta": 1e-5, "adjacency": "replace",
                  "hypothesis": _hypothesis()},

@@ -60,6 +60,7 @@ def _others() -> Iterator[Any]:
         mechanism="none", epsilon=0.0, delta=0.0, method="counts", trials=9, audits=3, above=0, rate=0.0,
         interval=(0.0, 0.7), allowed=0.1, mean=0.0, kept=True,
     )  # fmt: skip
+    yield bounds.SequentialTest(**CALLS["bounds.SequentialTest"].arguments()).proof()
     yield SelfTest(promises=(promise,), confidence=0.9, audits=3, seed=0)
     label = bounds.label_epsilon(**CALLS["bounds.label_epsilon"].arguments())
     yield Released(

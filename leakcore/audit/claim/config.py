@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from leakcore._base.files.toml_file import read_toml
 from leakcore._base.results import jsonable
-from leakcore.audit.claim.sections import Audit, Claim, Data, Fault, Mechanism, Model
+from leakcore.audit.claim.sections import BLOCK, Audit, Claim, Data, Fault, Mechanism, Model
 from leakcore.audit.config.checking import checked_sections
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class ClaimConfig:
             `batch_size`, `batches`.
         fault: an implementation error on purpose, as `dpsgd.Fault`.
         claim: `epsilon`, `delta`, `adjacency`.
-        audit: `attack`, `trials`, `k`, `adjacency`, `contrast`, `canaries`, `select`, `confidence`, `seed`.
+        audit: `attack`, `trials`, `k`, `adjacency`, `contrast`, `canaries`, `stop`, `confidence`, `seed`.
 
     Raises:
         ValueError: lists every fault by section.key, its value and what is allowed.
@@ -111,6 +111,16 @@ class ClaimConfig:
             yield (
                 f"`audit.adjacency` must be 'add-remove' with audit.attack={a.attack!r}, got 'replace': coins decide "
                 "whether a row is there"
+            )
+        if a.stop == "early" and a.attack in _BY_COINS:
+            yield (
+                f"`audit.stop` must be 'never' with audit.attack={a.attack!r}, got 'early': "
+                + ("one training leaves nothing to stop" if a.attack == "one-run" else "its first half only learns")
+            )
+        elif a.stop == "early" and a.trials <= BLOCK:
+            yield (
+                f"`audit.trials` must be above {BLOCK} with audit.stop='early', got {a.trials}: the first {BLOCK} only "
+                "choose the first bet"
             )
         if a.contrast and (self.adjacency == "add-remove" or a.attack not in ("clipbkd", "zero-input")):
             yield (

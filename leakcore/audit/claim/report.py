@@ -9,17 +9,18 @@ from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
-from leakcore._base.results import Result
 from leakcore.audit.claim.config import ClaimConfig
+from leakcore.audit.claim.early import Stopped
+from leakcore.audit.claim.proofs import Proof
 from leakcore.audit.report import page
 from leakcore.audit.report.area import area, area_limits
 from leakcore.audit.report.cards import BEATS, EPSILON, REACHED, Card, adjacency_words, proof_card
 from leakcore.audit.report.claim import ClaimedEpsilon
-from leakcore.audit.report.format import ADJACENCY, above, fixed, guarantee, number, power
+from leakcore.audit.report.format import ADJACENCY, above, counted, fixed, guarantee, number, power
 from leakcore.audit.report.page import Finding
 from leakcore.audit.report.report import TOO_WEAK, AuditReport
 from leakcore.audit.report.tables import Cell, Column, Row, Table
-from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon
+from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon, SequentialEpsilon
 
 _NAMES = {
     "clipbkd": "clipping-aware poisoning (ClipBKD)",
@@ -34,27 +35,6 @@ _SCORED = {
     "one-run": ("score of a canary", "share of canaries"),
 }  # fmt: skip
 """What is scored, and whose share of scores is drawn."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Proof:
-    """One lower bound.
-
-    Attributes:
-        method: how it was obtained.
-        what: on what it was obtained.
-        found: the bound.
-        ceiling: the most that an audit of this size could prove.
-    """
-
-    method: str
-    what: str
-    found: Result
-    ceiling: float
-
-    @property
-    def epsilon(self) -> float:
-        return float(self.found.value)
 
 
 Statistics = TypedDict("Statistics", {"with": np.ndarray, "without": np.ndarray, "k": int})
@@ -73,6 +53,7 @@ class ClaimReport(AuditReport):
         scores: for each k by name, the statistic of every model with and without the attacker's rows, and k. For
             membership: the statistic of every row of the counted models.
         proofs: the lower bounds, valid together at the audit's confidence.
+        stopped: when, and why; None where all was trained before anybody looked.
 
     Example:
         >>> from leakcore import audit
@@ -87,6 +68,7 @@ class ClaimReport(AuditReport):
     schema: ClassVar[str] = "leakcore.claim-audit/1"
     result_names: ClassVar[Mapping[str, str]] = {
         "claim": "claim", "audited_epsilon": "epsilon", "proofs": "proofs", "data": "data", "statistics": "statistics",
+        "stopped": "stopped",
     }  # fmt: skip
     timed: ClassVar[bool] = False
     """A resumed audit writes the same JSON."""
@@ -97,6 +79,7 @@ class ClaimReport(AuditReport):
     parameters: int
     scores: dict[str, tuple[np.ndarray, np.ndarray, int]]
     proofs: tuple[Proof, ...]
+    stopped: Stopped | None = None
 
     @property
     def epsilon(self) -> float:
@@ -162,9 +145,13 @@ class ClaimReport(AuditReport):
     def verdict_sentences(self) -> list[str]:
         if self.contradictions:
             above_it = [p.found for p in self.proofs if p.epsilon > self.claim.epsilon]
-            gaussian = all(isinstance(f, EpsilonFromScores) and f.family == "gdp" for f in above_it)
+            gaussian = all(getattr(f, "family", None) == "gdp" for f in above_it)
             unless = ", or the release is not Gaussian, as that bound assumes" if gaussian else ""
-            return [*self.contradictions, f"Either the implementation or its accounting is wrong{unless}."]
+            return [
+                *self.contradictions,
+                *self._saved(),
+                f"Either the implementation or its accounting is wrong{unless}.",
+            ]
         proved = (
             f"The audit proves ε ≥ {number(self.epsilon, kind='lower')} ({self._guarantee(self.best)}), which does not "
             f"exceed the claimed ε = {number(self.claim.epsilon)} under the same adjacency."
@@ -174,7 +161,10 @@ class ClaimReport(AuditReport):
             f"That does not prove the claim right: an audit of this size can prove at most ε = {most}, and a better "
             "attack may prove more."
         )
-        return [proved, limits]
+        return [proved, *self._saved(), limits]
+
+    def _saved(self) -> list[str]:
+        return [] if self.stopped is None else [self.stopped.to_text()]
 
     def cards(self) -> tuple[Card, Card, Card, Card]:
         best, claim = self.best, self.claim
@@ -244,6 +234,11 @@ class ClaimReport(AuditReport):
                     f"the event (score at least {'—' if proof.threshold is None else number(proof.threshold)}) "
                     f"occurred in {proof.hits[0]} of {proof.trials[0]} models with the rows and {proof.hits[1]} of "
                     f"{proof.trials[1]} without"
+                )
+            elif isinstance(proof, SequentialEpsilon):
+                basis = (
+                    f"bets on {counted(proof.trials, 'pair')} of models in {counted(proof.looks, 'look')}; the claim's "
+                    f"p-value, valid at every look, is {number(proof.p_value, 2)}"
                 )
             else:
                 assert isinstance(proof, MembershipEpsilon | OneRunEpsilon)
@@ -321,8 +316,8 @@ class ClaimReport(AuditReport):
                 )
                 for name, (a, b, _) in self.scores.items()
             ),
-            "Over all trials, those that chose the threshold and those that were counted. This describes, and proves "
-            f"nothing. An area of 0.5 is guessing, 1 is perfect.{self._k_words()}",
+            "Over all models that were counted. This describes, and proves nothing. "
+            f"An area of 0.5 is guessing, 1 is perfect.{self._k_words()}",
         )  # fmt: skip
         return {"proved": proved, "statistic": statistic}
 
@@ -359,11 +354,11 @@ class ClaimReport(AuditReport):
 
 
 def _assumed(proof: Proof) -> str:
-    if not isinstance(proof.found, EpsilonFromScores):
+    if not isinstance(proof.found, EpsilonFromScores | SequentialEpsilon):
         return "every row was in or out by a fair coin of its own; guesses depend on what was released alone."
     chosen = "models are trained independently; " + (
-        "what was chosen (threshold, k) was chosen on other trials"
-        if proof.found.select == "split"
+        "each bet was chosen by the models before it"
+        if isinstance(proof.found, SequentialEpsilon)
         else "the tests hold for all thresholds and every k at once"
     )
     return chosen + ("; the mechanism is Gaussian, as full-batch DP-SGD is." if "Gaussian" in proof.method else ".")

@@ -21,7 +21,10 @@ from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.attacks import membership, poisoning
 from leakcore.audit.claim.config import SECTIONS, ClaimConfig
 from leakcore.audit.claim.data import ClaimRows, load
-from leakcore.audit.claim.report import ClaimReport, Proof
+from leakcore.audit.claim.early import Stopped, until_decided
+from leakcore.audit.claim.proofs import Proof, Scores, prove
+from leakcore.audit.claim.report import ClaimReport
+from leakcore.audit.claim.sections import Stop
 from leakcore.audit.config.faults import shown
 from leakcore.audit.doctor import environment
 from leakcore.audit.hyperparameters.run import require_report_folder
@@ -35,7 +38,7 @@ _KEYS = {
 } | {
     "network": "(inputs, *model.hidden, outputs)", "initialisation.scale": "model.initialisation_scale",
     "expected_batch_size": "mechanism.sample_rate × rows", "count": "audit.canaries",
-    "trials": "2 × audit.trials", "runs": "2 × audit.trials",
+    "trials": "audit.trials", "runs": "audit.trials",
 }  # fmt: skip
 """section.key by the argument that takes its value where the mechanism is made, attacked and accounted for."""
 _TEST_ROWS = 200
@@ -45,6 +48,7 @@ _TEST_ROWS = 200
 def claim(
     config: ClaimConfig | Mapping[str, Any],
     *,
+    stop: Stop | None = None,
     folder: str | Path | None = None,
     executor: Executor | None = None,
     num_threads: int | None = None,
@@ -52,15 +56,16 @@ def claim(
 ) -> ClaimReport:
     """Try to disprove a claimed ε by attacking thousands of trained models (Jagielski, Ullman and Oprea 2020).
 
-    For each k, 2·trials models are trained on D₀ and as many on D₁ (`dpsgd.Ensemble`). One half chooses the threshold
-    and k, the other half is counted. The attack "one-run" trains one model with many canaries (Steinke, Nasr and
-    Jagielski 2023).
+    `trials` models are trained on D₀ and as many on D₁ for each k (`dpsgd.Ensemble`). All of them are counted, by tests
+    that hold for every threshold and every k at once. The attack "one-run" trains one model with many canaries
+    (Steinke, Nasr and Jagielski 2023).
 
     Args:
         config: a `ClaimConfig`, or its sections as a mapping.
-        folder: where report.html and report.json are written, atomically. Until then finished models are stored in
-            folder/partial/audit-attack, bound to configuration, seed and versions: a later call continues from them and
-            writes the same JSON. None: write nothing.
+        stop: "early": stop when the claim falls or cannot fall any more, valid at every look; or "never". None: as the
+            configuration says.
+        folder: where report.html and report.json are written. Until then finished models are stored in
+            folder/partial/audit-attack: a later call continues from them and writes the same JSON. None: write nothing.
         executor: any `concurrent.futures.Executor`, whose workers train models.
         num_threads: threads, here or in each worker.
         progress: called as `progress(task, done, total)`.
@@ -93,6 +98,9 @@ def claim(
         config = ClaimConfig.from_dict(config)
     if not isinstance(config, ClaimConfig):
         raise TypeError(f"`config` must be a ClaimConfig or a mapping of its sections, got {shown(config)}")
+    if stop is not None:
+        check.one_of("early", "never", stop=stop)
+        config = dataclasses.replace(config, audit=dataclasses.replace(config.audit, stop=stop))
     check.executor(executor=executor)
     check.callback(progress=progress)
     target = None if folder is None else Path(folder)
@@ -114,7 +122,7 @@ def _claim(
     pieces.begin()
     how = {**how, "checkpoint": pieces.folder}
     play = {"membership": _membership, "one-run": _one_run}.get(config.audit.attack, _poisoning)
-    scores, proofs = play(config, rows, claimed, ensemble, show, how)
+    scores, proofs, stopped = play(config, rows, claimed, ensemble, show, how)
     report = ClaimReport(
         config=config,
         claim=claimed,
@@ -122,6 +130,7 @@ def _claim(
         parameters=ensemble.num_parameters,
         scores=scores,
         proofs=proofs,
+        stopped=stopped,
         environment=environment(),
         seconds=time.monotonic() - started,
     )
@@ -130,9 +139,6 @@ def _claim(
         report.to_html(target / "report.html")
         pieces.remove()
     return report
-
-
-Scores = dict[str, tuple[np.ndarray, np.ndarray, int]]
 
 
 def _poisoned(config: ClaimConfig, rows: ClaimRows) -> attacks.poisoning.Poisoning:
@@ -169,38 +175,25 @@ def _poisoning(
     ensemble: dpsgd.Ensemble,
     show: Progress,
     how: dict[str, Any],
-) -> tuple[Scores, tuple[Proof, ...]]:
-    ks = config.audit.k
-    name = config.audit.attack
-    swept = poisoning.poisoning_sweep(
-        ensemble, _poisoned(config, rows), ks, trials=2 * config.audit.trials,
-        execution=dpsgd.Execution(progress=lambda done, total: show(f"{name}: models", done, total), **how),
-    )  # fmt: skip
-    scores: Scores = {f"k = {k}": (swept[k].scores_in, swept[k].scores_out, k) for k in ks}
-    return scores, prove(scores, claimed, config.audit.confidence, config.audit.seed, select=config.audit.select)
+) -> tuple[Scores, tuple[Proof, ...], Stopped | None]:
+    ks, trials = config.audit.k, config.audit.trials
+    name, sides = config.audit.attack, 1 + len(config.audit.k)
+    poisoned = _poisoned(config, rows)
 
+    def train(part: range) -> Scores:
+        before = sides * part.start
+        swept = poisoning.poisoning_sweep(
+            ensemble, poisoned, ks, trials=part,
+            execution=dpsgd.Execution(
+                progress=lambda done, _: show(f"{name}: models", before + done, sides * trials), **how
+            ),
+        )  # fmt: skip
+        return {f"k = {k}": (swept[k].scores_in, swept[k].scores_out, k) for k in ks}
 
-def prove(
-    scores: Scores, claimed: ClaimedEpsilon, confidence: float, seed: int, *, select: str = "split"
-) -> tuple[Proof, ...]:
-    """The bound by counts and, for a Gaussian mechanism, by the Gaussian family, valid together at `confidence`."""
-    perfect = {name: (np.ones(len(a)), np.zeros(len(b)), k) for name, (a, b, k) in scores.items()}
-    families: tuple[Literal["dp", "gdp"], ...] = ("dp", "gdp") if claimed.gaussian else ("dp",)
-    level = 1 - (1 - confidence) / len(families)
-    threshold = bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold(seed=seed)
-    proofs = []
-    for family in families:
-        more: dict[str, Any] = {
-            "threshold": threshold, "confidence": level, "delta": claimed.delta, "adjacency": claimed.adjacency,
-            "hypothesis": bounds.Hypothesis(family=family),
-        }  # fmt: skip
-        best = bounds.epsilon_lower_bound_best(scores, **more)
-        ceiling = bounds.epsilon_lower_bound_best(perfect, **more)
-        proofs.append(Proof(method=_FAMILY[family], what=best.chosen, found=best, ceiling=float(ceiling.value)))
-    return tuple(proofs)
-
-
-_FAMILY = {"dp": "counts, (ε, δ)", "gdp": "counts, Gaussian mechanism"}
+    if config.audit.stop == "early":
+        return until_decided(train, claimed, config.audit)
+    scores = train(range(trials))
+    return scores, prove(scores, claimed, config.audit.confidence, config.audit.seed), None
 
 
 def _membership(
@@ -210,19 +203,19 @@ def _membership(
     ensemble: dpsgd.Ensemble,
     show: Progress,
     how: dict[str, Any],
-) -> tuple[Scores, tuple[Proof, ...]]:
-    trials, both = config.audit.trials, 2 * config.audit.trials
-    learnt = membership.coins(trials, len(rows.labels), seed=ensemble.seed)
+) -> tuple[Scores, tuple[Proof, ...], Stopped | None]:
+    learning = config.audit.trials // 2
+    learnt = membership.coins(learning, len(rows.labels), seed=ensemble.seed)
     if (learnt.all(axis=0) | ~learnt.any(axis=0)).any():
         raise ValueError(
             f"`audit.trials` must give models with and without each of {len(rows.labels)} rows for the likelihood "
-            f"ratio, got {trials}, whose coins left some row on one side: take more"
+            f"ratio, got {config.audit.trials}: the coins of the half that learns left some row on one side; take more"
         )
     played = membership.play(
-        ensemble, rows.features, rows.labels, runs=both,
+        ensemble, rows.features, rows.labels, runs=config.audit.trials,
         execution=dpsgd.Execution(progress=lambda done, total: show("membership: models", done, total), **how),
     )  # fmt: skip
-    references, target = played[:trials], played[trials:]
+    references, target = played[:learning], played[learning:]
     included = target.included
     statistics: dict[str, Literal["loss", "lira"]] = {"loss threshold": "loss", "likelihood ratio": "lira"}
     level = 1 - (1 - config.audit.confidence) / len(statistics)
@@ -240,7 +233,7 @@ def _membership(
             guesses, guesses, coins="rows", rows=included.size, confidence=level, delta=claimed.delta
         )
         proofs.append(Proof(method="guesses at coins", what=name, found=proof, ceiling=float(ceiling.value)))
-    return scores, tuple(proofs)
+    return scores, tuple(proofs), None
 
 
 def _one_run(
@@ -250,7 +243,7 @@ def _one_run(
     ensemble: dpsgd.Ensemble,
     show: Progress,
     how: dict[str, Any],
-) -> tuple[Scores, tuple[Proof, ...]]:
+) -> tuple[Scores, tuple[Proof, ...], Stopped | None]:
     points, labels = membership.canaries(
         rows.features, rows.classes, count=config.audit.canaries, seed=config.audit.seed
     )
@@ -278,4 +271,4 @@ def _one_run(
         )
         for name, family in families.items()
     )  # fmt: skip
-    return {"canaries": (scores[there], scores[~there], 1)}, proofs
+    return {"canaries": (scores[there], scores[~there], 1)}, proofs, None

@@ -24,6 +24,10 @@ from leakcore.audit.config.values import (
     Width,
 )
 
+Stop = Literal["early", "never"]
+BLOCK = 32
+"""Models that are trained at once."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
@@ -112,23 +116,22 @@ class Audit:
 
     Attributes:
         attack: what is played.
-        trials: per data set, to choose threshold and k, and as many to count.
+        trials: models on each data set, all counted. "membership": one half of them learns how rows score.
         k: numbers of rows that the attacker places.
         adjacency: None: the claim's, or "replace" with shuffled batches or `contrast`.
         contrast: as in `attacks.poisoning.ClipBKD`.
         canaries: of the attack "one-run".
-        select: "split" (`bounds.SplitThreshold`) or "correction" (`bounds.SimultaneousThreshold`, which counts all
-            trials).
+        stop: "early": stop when the claim falls, or cannot fall any more within the trials.
         confidence: at which the bounds hold together.
         seed: of everything random.
     """
 
     attack: Literal["clipbkd", "backdoor", "membership", "zero-input", "one-run"] = "clipbkd"
-    trials: Trials = 500
+    trials: Trials = 1000
     k: Annotated[tuple[Count, ...], MinLen(1)] = (1, 2, 4, 8)
     adjacency: AdjacencyName | None = None
     contrast: bool = False
     canaries: CountFrom2 = 500
-    select: Literal["split", "correction"] = "split"
+    stop: Stop = "never"
     confidence: Confidence = 0.99
     seed: Seed = 0

@@ -125,7 +125,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @click.option("--runs", type=count(1, MOST_RUNS), help="Runs (one training each) per noise level.  [default: 1000]")
 @click.option(
     "--trials", type=count(1, MOST_RUNS),
-    help="Trials of --attack that are counted; as many others choose its threshold.  [default: 500]",
+    help="With --attack: models to train on each data set.  [default: 1000]",
 )  # fmt: skip
 @click.option(
     "--confidence", type=REAL, help="Confidence of intervals and proofs.  [default: 0.95; with --attack 0.99]"

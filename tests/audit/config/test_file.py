@@ -120,7 +120,7 @@ def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
         "  `--confidence` must be in (0, 1 - 1e-12], got 2.0",
         (
             "  `audit.trial = 5`: no such key (did you mean `audit.trials`?); [audit] has attack, trials, k, "
-            "adjacency, contrast, canaries, select, confidence, seed"
+            "adjacency, contrast, canaries, stop, confidence, seed"
         ),
         "  `report.out` must be a path or a name, got 3",
         "  `report.fail_above` must be at least 0, got -1",

@@ -1,0 +1,304 @@
+"""A claimed ε tested while trials arrive: one may look after every chunk of them, and stop whenever one likes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from leakcore._base import validate
+from leakcore._base.adjacency import asks_adjacency
+from leakcore._base.results import Assumptions, Result
+from leakcore.bounds.audited_epsilon.bets import Curve, bet_on
+from leakcore.bounds.audited_epsilon.hypothesis import Family, Hypothesis, RefutableClaim
+from leakcore.bounds.audited_epsilon.threshold import ScoredAudit
+
+_STEP, _FACTOR = 0.05, 1.07
+"""Between tested parameters: in shares of the claim's below it, and the factor above."""
+_WIDTH = 1e-4
+"""Relative, of a ceiling."""
+_LARGEST = 200
+"""Parameters above the claim's; what is proved is never near the last of them."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SequentialEpsilon(Result):
+    """A lower bound on ε that holds whenever one stops, as `SequentialTest.proof` returns it.
+
+    Attributes:
+        value: ε for one row.
+        claim: the ε that is tested.
+        refuted: whether `value` is above it.
+        p_value: of the claim; at most p with probability at most p, however often one looks.
+        trials: on each data set, for each audit.
+        looks: how often trials were added.
+        considered: names of the audits, whose evidence is averaged.
+        delta: as asked.
+        family: as asked.
+        mu: with family "gdp", the separation of unit Gaussians that was proved for one row; else None.
+    """
+
+    quantity: str = "ε"
+    claim: float
+    refuted: bool
+    p_value: float
+    trials: int
+    looks: int
+    considered: tuple[str, ...]
+    delta: float
+    family: str
+    mu: float | None
+
+
+class SequentialTest:
+    """A test of a claimed ε by scores that arrive in chunks, valid at every look.
+
+    After each chunk a bet on the next ones is chosen: thresholds, lines of the trade-off curve and stakes that would
+    have grown most so far. If the claim holds, a capital that starts at 1 reaches 1/(1 − confidence) with probability
+    at most 1 − confidence, in however many looks (Ville's inequality; docs/explanation/bounds.md). On the first chunk
+    nobody bets.
+
+    Args:
+        epsilon: the claim, above 0.
+        adjacency: of the audits, as in `epsilon_lower_bound`.
+        confidence: as in `epsilon_lower_bound`.
+        delta: as in `epsilon_lower_bound`.
+        family: as in `Hypothesis`. A curve bounds events in both directions.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Assumes independent trials. The rule that says when to stop may look at everything. Deterministic given the
+        scores and the chunks.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import bounds
+        >>> rng = np.random.default_rng(0)
+        >>> test = bounds.SequentialTest(1.0, adjacency="add-remove", delta=1e-5)
+        >>> while not test.refuted:
+        ...     test.add({"k = 1": (rng.normal(3.0, size=50), rng.normal(size=50), 1)})
+        >>> test.trials, test.proof().value > 1.0
+        (100, True)
+    """
+
+    @asks_adjacency
+    def __init__(
+        self, epsilon: float, *, adjacency: str, confidence: float = 0.99, delta: float = 0.0, family: Family = "dp"
+    ) -> None:
+        self._hypothesis = Hypothesis(family=family)
+        self._claim = RefutableClaim.parse(confidence, delta, 1, adjacency, self._hypothesis)
+        self._epsilon = validate.positive(epsilon=epsilon)
+        self._parameter = _just_above(self._claim, self._epsilon)
+        self._needed = -math.log1p(-self._claim.confidence)
+        self._audits: dict[str, _Audit] = {}
+        self._looks = 0
+
+    @property
+    def trials(self) -> int:
+        """Trials so far, on each data set of each audit."""
+        return next(iter(self._audits.values())).trials if self._audits else 0
+
+    def add(self, audits: Mapping[str, tuple[Any, Any, int]]) -> None:
+        """The scores of the next trials.
+
+        Args:
+            audits: name → (scores_in, scores_out, k), as in `epsilon_lower_bound_best`: the same names and k in every
+                look, as many scores in as out, the same number for each name.
+
+        Raises:
+            ValueError: for a value that is not allowed; the text names the argument.
+            TypeError: for an argument of another type.
+        """
+        if not isinstance(audits, Mapping) or not audits:
+            raise ValueError("`audits` must be a mapping of at least one name to (scores_in, scores_out, k)")
+        chunk: dict[str, tuple[np.ndarray, np.ndarray, Curve]] = {}
+        claim = self._claim
+        for name, (inside, outside, k) in audits.items():
+            asked = RefutableClaim.parse(claim.confidence, claim.delta, k, claim.adjacency, self._hypothesis)
+            sides = {f"audits[{name!r}] scores_in": inside, f"audits[{name!r}] scores_out": outside}
+            arrays = tuple(ScoredAudit.parse(asked, **sides).sides.values())
+            chunk[str(name)] = (arrays[0], arrays[1], Curve(claim.family, claim.delta, asked.k))
+        sizes = sorted({len(side) for a, b, _ in chunk.values() for side in (a, b)})
+        if len(sizes) > 1:
+            raise ValueError(f"`audits` must have equally many scores on all sides, got {sizes[0]} and {sizes[-1]}")
+        new = {name: curve.k for name, (_, _, curve) in chunk.items()}
+        old = {name: audit.curve.k for name, audit in self._audits.items()}
+        if old and new != old:
+            raise ValueError(f"`audits` must have the names and k of the first look, {old}, got {new}")
+        for name, (a, b, curve) in chunk.items():
+            self._audits.setdefault(name, _Audit(curve)).add(a, b)
+        self._looks += 1
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim has fallen: what is proved is above it."""
+        return self._evidence(self._parameter) >= self._needed and (float(self.proof().value) > self._epsilon)
+
+    @property
+    def p_value(self) -> float:
+        """Of the claim; at most p with probability at most p if the claim holds, however often one looks."""
+        return math.exp(-self._evidence(self._parameter))
+
+    def hopeless(self, trials: int) -> bool:
+        """Whether not even perfect scores could refute the claim any more.
+
+        Args:
+            trials: still to come, on each data set.
+
+        Returns:
+            True if the claim cannot fall within these trials.
+
+        Raises:
+            ValueError: for a negative number.
+            TypeError: for another type.
+        """
+        left = validate.integer(0, trials=trials)
+        if self._evidence(self._parameter) >= self._needed:
+            return False
+        best = [
+            a.path(self._parameter)[-1] + left * math.log(a.curve.most(self._parameter)) for a in self._audits.values()
+        ]
+        return bool(best) and _log_mean(np.array(best)[:, None])[0] < self._needed
+
+    def ceiling(self, trials: int) -> float:
+        """The most that could be proved, whatever the scores.
+
+        Args:
+            trials: in all, on each data set.
+
+        Returns:
+            ε for one row, from above.
+
+        Raises:
+            ValueError: for a negative number.
+            TypeError: for another type.
+        """
+        audits = list(self._audits.values())
+        total = validate.integer(0, trials=trials)
+        betted = total - min([total, *(a.learnt for a in audits)])
+
+        def reaches(parameter: float) -> bool:
+            best = [betted * math.log(a.curve.most(parameter)) for a in audits]
+            return bool(best) and _log_mean(np.array(best)[:, None])[0] >= self._needed
+
+        low, high = 0.0, self._parameter
+        if not reaches(1e-9):
+            return 0.0
+        while reaches(high):
+            low, high = high, 2 * high
+        while high - low > _WIDTH * high:
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if reaches(middle) else (low, middle)
+        return self._claim.epsilon(high)
+
+    def proof(self) -> SequentialEpsilon:
+        """What is proved so far.
+
+        Returns:
+            `SequentialEpsilon` of kind "lower".
+        """
+        parameter, claim = self._proved(), self._claim
+        value = claim.epsilon(parameter) if parameter > 0 else 0.0
+        ks = sorted({a.curve.k for a in self._audits.values()})
+        return SequentialEpsilon(
+            value=value,
+            kind="lower",
+            confidence=claim.confidence,
+            interval=None,
+            method="bets that earlier trials chose, on pairs of later ones; the capital of all audits is averaged",
+            assumptions=Assumptions(
+                adjacency=claim.adjacency,
+                attacker="chooses the k rows, sees each trained model's test statistic, and knows both datasets",
+                notes=(
+                    "the bound holds at every look: one may stop for any reason",
+                    "larger scores are likelier with the k rows; audits and k were fixed before the trials",
+                    *dict.fromkeys(note for k in ks for note in dataclasses.replace(claim, k=k).notes()),
+                ),
+            ),
+            provenance="Waudby-Smith and Ramdas (2024) for bets; Dong, Roth and Su (2022) for curves; Ville (1939)",
+            claim=self._epsilon,
+            refuted=value > self._epsilon,
+            p_value=self.p_value,
+            trials=self.trials,
+            looks=self._looks,
+            considered=tuple(self._audits),
+            delta=claim.delta,
+            family=claim.family,
+            mu=parameter if claim.family == "gdp" else None,
+        )
+
+    def _evidence(self, parameter: float) -> float:
+        """The largest logarithm so far of the capital, averaged over the audits, against a parameter."""
+        if not self._audits:
+            return 0.0
+        return float(_log_mean(np.array([a.path(parameter) for a in self._audits.values()])).max(initial=0.0))
+
+    def _proved(self) -> float:
+        """The last refuted one of parameters that were fixed beforehand, where all before it are refuted, too.
+
+        If the truth lies between two of them, more than the truth is proved only if the next one, which is true, is
+        refuted: with probability at most 1 − confidence.
+        """
+        below = [self._parameter * _STEP * i for i in range(1, round(1 / _STEP))]
+        proved = 0.0
+        for parameter in (*below, *(self._parameter * _FACTOR**i for i in range(_LARGEST))):
+            if self._evidence(parameter) < self._needed:
+                break
+            proved = parameter
+        return proved
+
+
+class _Audit:
+    """One audit's trials by look, and the capital against each parameter."""
+
+    def __init__(self, curve: Curve) -> None:
+        self.curve = curve
+        self._chunks: list[tuple[np.ndarray, np.ndarray]] = []
+        self._paths: dict[float, list[float]] = {}
+
+    @property
+    def trials(self) -> int:
+        return sum(len(a) for a, _ in self._chunks)
+
+    @property
+    def learnt(self) -> int:
+        """Trials of the first chunk, on which nobody bets."""
+        return len(self._chunks[0][0])
+
+    def add(self, inside: np.ndarray, outside: np.ndarray) -> None:
+        self._chunks.append((inside, outside))
+
+    def path(self, parameter: float) -> list[float]:
+        """Logarithm of the capital after each look."""
+        path = self._paths.setdefault(parameter, [0.0])
+        while len(path) < len(self._chunks):
+            past = self._chunks[: len(path)]
+            inside, outside = (np.concatenate([chunk[side] for chunk in past]) for side in (0, 1))
+            bet = bet_on(inside, outside, self.curve, parameter)
+            path.append(path[-1] + bet.log_growth(*self._chunks[len(path)]))
+        return path
+
+
+def _log_mean(logs: np.ndarray) -> np.ndarray:
+    """Of the exponentials of each column."""
+    top = logs.max(axis=0)
+    return np.asarray(top + np.log(np.exp(logs - top).mean(axis=0)))
+
+
+def _just_above(claim: RefutableClaim, epsilon: float) -> float:
+    """The least parameter whose ε is above the claim, up to rounding: refuting it refutes the claim."""
+    if claim.family == "dp":
+        return math.nextafter(epsilon, math.inf)
+    high = 1.0
+    while claim.epsilon(high) <= epsilon:
+        high *= 2.0
+    low = 0.0
+    while low < (middle := 0.5 * (low + high)) < high:
+        low, high = (low, middle) if claim.epsilon(middle) > epsilon else (middle, high)
+    return high
