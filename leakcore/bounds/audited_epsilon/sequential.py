@@ -66,7 +66,7 @@ class SequentialTest:
         adjacency: of the audits, as in `epsilon_lower_bound`.
         confidence: as in `epsilon_lower_bound`.
         delta: as in `epsilon_lower_bound`.
-        family: as in `Hypothesis`. A curve bounds events in both directions.
+        family: "dp" or "gdp", as in `Hypothesis`. A curve bounds events in both directions.
 
     Raises:
         ValueError: for a value that is not allowed; the text names the argument.
@@ -91,7 +91,8 @@ class SequentialTest:
     def __init__(
         self, epsilon: float, *, adjacency: str, confidence: float = 0.99, delta: float = 0.0, family: Family = "dp"
     ) -> None:
-        self._hypothesis = Hypothesis(family=family)
+        self._family: Family = "gdp" if validate.one_of("dp", "gdp", family=family) == "gdp" else "dp"
+        self._hypothesis = Hypothesis(family=self._family)
         self._claim = RefutableClaim.parse(confidence, delta, 1, adjacency, self._hypothesis)
         self._epsilon = validate.positive(epsilon=epsilon)
         self._parameter = _just_above(self._claim, self._epsilon)
@@ -123,7 +124,7 @@ class SequentialTest:
             asked = RefutableClaim.parse(claim.confidence, claim.delta, k, claim.adjacency, self._hypothesis)
             sides = {f"audits[{name!r}] scores_in": inside, f"audits[{name!r}] scores_out": outside}
             arrays = tuple(ScoredAudit.parse(asked, **sides).sides.values())
-            chunk[str(name)] = (arrays[0], arrays[1], Curve(claim.family, claim.delta, asked.k))
+            chunk[str(name)] = (arrays[0], arrays[1], Curve(self._family, claim.delta, asked.k))
         sizes = sorted({len(side) for a, b, _ in chunk.values() for side in (a, b)})
         if len(sizes) > 1:
             raise ValueError(f"`audits` must have equally many scores on all sides, got {sizes[0]} and {sizes[-1]}")
@@ -229,8 +230,8 @@ class SequentialTest:
             looks=self._looks,
             considered=tuple(self._audits),
             delta=claim.delta,
-            family=claim.family,
-            mu=parameter if claim.family == "gdp" else None,
+            family=self._family,
+            mu=parameter if self._family == "gdp" else None,
         )
 
     def _evidence(self, parameter: float) -> float:
