@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from leakcore.accounting.delta import delta as delta
     from leakcore.accounting.epsilon import Epsilon as Epsilon
     from leakcore.accounting.epsilon import epsilon as epsilon
+    from leakcore.accounting.last_iterate import LastIterateEpsilon as LastIterateEpsilon
+    from leakcore.accounting.last_iterate import last_iterate_epsilon as last_iterate_epsilon
     from leakcore.accounting.noise_multiplier import NoiseMultiplier as NoiseMultiplier
     from leakcore.accounting.noise_multiplier import noise_multiplier as noise_multiplier
     from leakcore.accounting.to_replacement import to_replacement as to_replacement
@@ -24,9 +26,11 @@ _NAMES = {
     "METHODS": ".arguments",
     "Delta": ".delta",
     "Epsilon": ".epsilon",
+    "LastIterateEpsilon": ".last_iterate",
     "NoiseMultiplier": ".noise_multiplier",
     "delta": ".delta",
     "epsilon": ".epsilon",
+    "last_iterate_epsilon": ".last_iterate",
     "noise_multiplier": ".noise_multiplier",
     "to_replacement": ".to_replacement",
 }

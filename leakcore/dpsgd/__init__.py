@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from leakcore.dpsgd.ensemble.network import ModuleNetwork as ModuleNetwork
     from leakcore.dpsgd.ensemble.network import Network as Network
     from leakcore.dpsgd.ensemble.observer import Observer as Observer
+    from leakcore.dpsgd.ensemble.per_run import CraftedGradient as CraftedGradient
     from leakcore.dpsgd.ensemble.per_run import PerRun as PerRun
     from leakcore.dpsgd.ensemble.randomness import Streams as Streams
     from leakcore.dpsgd.ensemble.result import EnsembleRun as EnsembleRun
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "AllocatedBatches": ".ensemble.sampling",
+    "CraftedGradient": ".ensemble.per_run",
     "Ensemble": ".ensemble.ensemble",
     "EnsembleRun": ".ensemble.result",
     "Execution": ".ensemble.execution",

@@ -153,6 +153,7 @@ ARRAYS = {
     "dpsgd.FixedBatches": Call(lambda: {"batch_size": 3, "expected_batch_size": 3.0}),
     "dpsgd.AllocatedBatches": Call(lambda: {"batches": 3, "expected_batch_size": 3.0}),
     "dpsgd.ShuffledBatches": Call(lambda: {"batch_size": 3, "expected_batch_size": 3.0}),
+    "dpsgd.CraftedGradient": Call(lambda: {"gradient": rng().random(10), "batches": np.ones((2, 3), bool)}),
     "dpsgd.Fault": Call(lambda: {"noise": 0.5, "bias_noise": 0.5, "clip": "batch", "clip_slack": 1e-6}),
     "dpsgd.secure_normal": Call(lambda: {"count": 3}, quality),
     "audit.from_scores": Call(

@@ -164,6 +164,10 @@ ATTACKS = {
         lambda: {"ensemble": ensemble(), "poisoning": poisoning(), "ks": (1,), "trials": 2, "execution": None},
         also=("k",),
     ),
+    "attacks.poisoning.crafted_gradient_scores": Call(
+        lambda: {"ensemble": ensemble(), **data(), "trials": 2, "references": 1, "execution": None},
+        lambda r: quality(r.scores_in),
+    ),
     "attacks.labels.SGD": Call(lambda: {"lr": 0.1, "momentum": 0.0, "dampening": 0.0, "weight_decay": 0.0}),
     "attacks.labels.combine": Call(lambda: {"recoveries": [recovery()]}),
     "attacks.labels.Clipping": Call(lambda: {"max_grad_norm": 1.0, "clip_slack": 0.0}),

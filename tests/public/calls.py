@@ -134,6 +134,7 @@ NUMBERS = {
     "mechanisms.from_event": Call(lambda: {"event": _event()}),
     "mechanisms.grid": Call(lambda: {"kind": _poisson(), "noise_multiplier": [1.0, 2.0], **_rest()}),
     "mechanisms.Composition": Call(lambda: {"parts": (_pair(), _pair())}),
+    "accounting.last_iterate_epsilon": Call(_mechanism(delta=1e-5), at_least_zero),
     "accounting.to_replacement": Call(lambda: {"claim": _epsilon()}, at_least_zero),
     "bounds.reconstruction": Call(
         _mechanism(kappa=0.1, method="auto", num_samples=2000, confidence=0.99, seed=0), unit

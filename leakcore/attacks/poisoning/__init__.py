@@ -2,12 +2,14 @@
 
 Jagielski, Ullman and Oprea (2020). `Backdoor`, `ClipBKD`, `FrozenClipBKD` and `ZeroInput` choose the rows, and
 `poisoning_scores` trains with and without them and returns one score per model.
+`crafted_gradient_scores` inserts a gradient instead of rows, and looks at the final model alone.
 `bounds.epsilon_lower_bound_from_scores` turns the scores into a proof. Under adjacency "replace" the poison replaces k
 rows, under "add-remove" it is added to them: each must be compared with an ε of its own adjacency.
 """
 
 from leakcore.attacks.poisoning.backdoor import Backdoor
 from leakcore.attacks.poisoning.clipbkd import ClipBKD
+from leakcore.attacks.poisoning.crafted_gradient import crafted_gradient_scores
 from leakcore.attacks.poisoning.frozen_clipbkd import FrozenClipBKD, FrozenPoisoning, through
 from leakcore.attacks.poisoning.losses import losses
 from leakcore.attacks.poisoning.poisoned_data import Poisoning
@@ -22,6 +24,7 @@ __all__ = [
     "Poisoning",
     "PoisoningScores",
     "ZeroInput",
+    "crafted_gradient_scores",
     "losses",
     "poisoning_scores",
     "poisoning_sweep",

@@ -19,7 +19,9 @@ SECTIONS: dict[str, type] = {
     "data": Data, "model": Model, "mechanism": Mechanism, "fault": Fault, "claim": Claim, "audit": Audit,
 }  # fmt: skip
 _BY_COINS = ("membership", "one-run")
-"""Attacks on rows that are in or out by coins: adjacency add-remove."""
+"""Attacks on rows that are in or out by coins."""
+_ADDED = (*_BY_COINS, "crafted-gradient")
+"""Attacks that add what they test: adjacency add-remove, Poisson or full batches."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,11 +109,9 @@ class ClaimConfig:
         yield from self._misfits()
         if len(set(a.k)) != len(a.k):
             yield f"`audit.k` must be distinct numbers, got {list(a.k)}"
-        if a.attack in _BY_COINS and self.adjacency == "replace":
-            yield (
-                f"`audit.adjacency` must be 'add-remove' with audit.attack={a.attack!r}, got 'replace': coins decide "
-                "whether a row is there"
-            )
+        if a.attack in _ADDED and self.adjacency == "replace":
+            why = "coins decide whether a row is there" if a.attack in _BY_COINS else "a gradient is added"
+            yield f"`audit.adjacency` must be 'add-remove' with audit.attack={a.attack!r}, got 'replace': {why}"
         if a.stop == "early" and a.attack in _BY_COINS:
             yield (
                 f"`audit.stop` must be 'never' with audit.attack={a.attack!r}, got 'early': "
@@ -144,10 +144,10 @@ class ClaimConfig:
                 f"`claim.adjacency` must be 'replace' with mechanism.sampling='fixed', got {c.adjacency!r}: nothing is "
                 "proved of adding a row to batches of a fixed size"
             )
-        if m.scheme in ("fixed", "allocation") and a.attack in _BY_COINS:
+        if m.scheme in ("fixed", "allocation") and a.attack in _ADDED:
             yield (
                 f"`audit.attack` must be a poisoning attack with mechanism.sampling={m.scheme!r}, got {a.attack!r}: "
-                "its coins need Poisson or full batches"
+                "it needs Poisson or full batches"
             )
 
     def _misfits(self) -> Iterator[str]:
@@ -169,7 +169,7 @@ class ClaimConfig:
         """The adjacency of the audit."""
         if self.audit.adjacency is not None:
             return self.audit.adjacency
-        if self.audit.attack in _BY_COINS:
+        if self.audit.attack in _ADDED:
             return "add-remove"
         swapped = self.mechanism.swaps or self.audit.contrast
         return "replace" if swapped else self.claim.adjacency

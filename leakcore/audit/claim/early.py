@@ -88,6 +88,6 @@ def until_decided(
         )
         for family, test in tests.items()
     )  # fmt: skip
-    sides = 1 + len(audit.k)
+    sides = 1 + len(scores)
     stopped = Stopped(trainings=sides * part.stop, planned=sides * audit.trials, why=why)
     return scores, proofs, stopped

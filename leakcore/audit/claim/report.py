@@ -9,6 +9,8 @@ from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
+from leakcore.accounting import LastIterateEpsilon
+from leakcore.audit.claim import attacker
 from leakcore.audit.claim.config import ClaimConfig
 from leakcore.audit.claim.early import Stopped
 from leakcore.audit.claim.proofs import Proof
@@ -27,11 +29,13 @@ _NAMES = {
     "backdoor": "a backdoor (white patch)",
     "membership": "membership inference",
     "zero-input": "a canary of zeros",
+    "crafted-gradient": "a crafted gradient, seen in the final model",
     "one-run": "canaries in one run",
 }
 _MODELS = ("minus the loss at the attacker's row", "share of models")
 _SCORED = {
     "clipbkd": _MODELS, "backdoor": _MODELS, "zero-input": _MODELS, "membership": ("membership score", "share of rows"),
+    "crafted-gradient": ("move of one parameter", "share of models"),
     "one-run": ("score of a canary", "share of canaries"),
 }  # fmt: skip
 """What is scored, and whose share of scores is drawn."""
@@ -69,6 +73,7 @@ class ClaimReport(AuditReport):
     result_names: ClassVar[Mapping[str, str]] = {
         "claim": "claim", "audited_epsilon": "epsilon", "proofs": "proofs", "data": "data", "statistics": "statistics",
         "stopped": "stopped",
+        "attacker_sees": "attacker_sees", "last_iterate": "last_iterate",
     }  # fmt: skip
     timed: ClassVar[bool] = False
     """A resumed audit writes the same JSON."""
@@ -85,6 +90,17 @@ class ClaimReport(AuditReport):
     def epsilon(self) -> float:
         """The largest lower bound: the audited ε."""
         return max(p.epsilon for p in self.proofs)
+
+    @property
+    def attacker_sees(self) -> str:
+        """What the attacker was allowed to see."""
+        return attacker.sees(self.config)
+
+    @property
+    def last_iterate(self) -> LastIterateEpsilon | None:
+        """ε of the final model if the loss were linear, an estimate; None where the attacker sees every release, and
+        where the estimate is not defined."""
+        return attacker.last_iterate(self.config, self.claim)
 
     @property
     def best(self) -> Proof:
@@ -225,7 +241,8 @@ class ClaimReport(AuditReport):
                 f"The claim: ε = {number(self.claim.stated)} at δ = {power(self.config.claim.delta)} under "
                 f"{ADJACENCY[self._stated_adjacency]} adjacency{self._converted()}.",
                 verdict="The proofs below are compared with this number, under the same adjacency.",
-            )
+            ),
+            attacker.finding(self.config, self.claim, self.last_iterate),
         ]
         for p in self.proofs:
             proof = p.found

@@ -121,7 +121,9 @@ def _claim(
     ensemble = config.ensemble(rows.features.shape[1], rows.classes, claimed.noise_multiplier, len(rows.labels))
     pieces.begin()
     how = {**how, "checkpoint": pieces.folder}
-    play = {"membership": _membership, "one-run": _one_run}.get(config.audit.attack, _poisoning)
+    play = {"membership": _membership, "one-run": _one_run, "crafted-gradient": _crafted_gradient}.get(
+        config.audit.attack, _poisoning
+    )
     scores, proofs, stopped = play(config, rows, claimed, ensemble, show, how)
     report = ClaimReport(
         config=config,
@@ -189,6 +191,31 @@ def _poisoning(
             ),
         )  # fmt: skip
         return {f"k = {k}": (swept[k].scores_in, swept[k].scores_out, k) for k in ks}
+
+    if config.audit.stop == "early":
+        return until_decided(train, claimed, config.audit)
+    scores = train(range(trials))
+    return scores, prove(scores, claimed, config.audit.confidence, config.audit.seed), None
+
+
+def _crafted_gradient(
+    config: ClaimConfig,
+    rows: ClaimRows,
+    claimed: ClaimedEpsilon,
+    ensemble: dpsgd.Ensemble,
+    show: Progress,
+    how: dict[str, Any],
+) -> tuple[Scores, tuple[Proof, ...], Stopped | None]:
+    trials = config.audit.trials
+
+    def train(part: range) -> Scores:
+        played = poisoning.crafted_gradient_scores(
+            ensemble, rows.features, rows.labels, trials=part,
+            execution=dpsgd.Execution(
+                progress=lambda done, _: show("crafted-gradient: models", 2 * part.start + done, 2 * trials), **how
+            ),
+        )  # fmt: skip
+        return {"k = 1": (played.scores_in, played.scores_out, 1)}
 
     if config.audit.stop == "early":
         return until_decided(train, claimed, config.audit)

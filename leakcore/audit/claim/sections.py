@@ -126,7 +126,7 @@ class Audit:
         seed: of everything random.
     """
 
-    attack: Literal["clipbkd", "backdoor", "membership", "zero-input", "one-run"] = "clipbkd"
+    attack: Literal["clipbkd", "backdoor", "membership", "zero-input", "crafted-gradient", "one-run"] = "clipbkd"
     trials: Trials = 1000
     k: Annotated[tuple[Count, ...], MinLen(1)] = (1, 2, 4, 8)
     adjacency: AdjacencyName | None = None

@@ -92,7 +92,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 )  # fmt: skip
 @click.option("--scores", type=_file, metavar="FILE", help="Report on membership scores of another tool, npz or csv.")
 @click.option(
-    "--attack", type=click.Choice(["clipbkd", "backdoor", "membership", "zero-input", "one-run"]),
+    "--attack", type=click.Choice(["clipbkd", "backdoor", "membership", "zero-input", "crafted-gradient", "one-run"]),
     help="Try to disprove a claimed ε by this attack, on thousands of trained models (one-run: on one).",
 )  # fmt: skip
 @click.option(

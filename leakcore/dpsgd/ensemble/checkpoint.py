@@ -122,7 +122,7 @@ def _digest(plan: Plan, request: Request) -> str:
     for name in ("common", "extra", "candidates"):
         add_rows(name, getattr(request, name))
     add_rows("own probes" if isinstance(request.probes, Source) else "probes", request.probes)
-    for name in ("initial", "noise", "batches"):
+    for name in ("initial", "noise", "batches", "crafted", "crafted_batches"):
         add_array(name, getattr(request, name))
     return digest(*parts)
 
@@ -134,4 +134,4 @@ def _device(device: str) -> tuple[object, ...]:
     return torch.version.cuda, torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
 
 
-_SHARED = {f"{name} {what}" for name in ("common", "probes", "pool") for what in ("features", "labels")}
+_SHARED = {f"{name} {what}" for name in ("common", "probes", "pool") for what in ("features", "labels")} | {"crafted"}

@@ -1,4 +1,4 @@
-"""What differs between runs: extra rows, and ready-made draws instead of the generator's."""
+"""What differs between runs: extra rows, a gradient that an attacker inserts, and ready-made draws."""
 
 from __future__ import annotations
 
@@ -14,6 +14,54 @@ from leakcore.dpsgd.ensemble.rows import Rows
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class CraftedGradient:
+    """A gradient that the attacker chooses before training and inserts as if it were a row's.
+
+    The mechanism clips it as any row's gradient and adds it to the sum of a step. This is the attacker of Cebere,
+    Bellet and Papernot (2024): the guarantee of DP-SGD holds for every loss, hence for every sequence of gradients.
+
+    Args:
+        gradient: (parameters,) for every step, or (steps, parameters); flat in the order of
+            `models.mlp(...).parameters()` or of the module's parameters.
+        batches: (runs, steps) bool, which steps of which runs hold it.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import dpsgd
+        >>> crafted = dpsgd.CraftedGradient(np.eye(5)[0], np.ones((1, 3), bool))
+        >>> model = dpsgd.Ensemble(
+        ...     (4, 1), noise_multiplier=0.0, max_grad_norm=1.0, learning_rate=1.0, steps=3, seed=0
+        ... )
+        >>> rows, labels = np.zeros((2, 4)), [0, 1]
+        >>> changed = model.run(rows, labels, runs=1, per_run=dpsgd.PerRun(crafted=crafted)).parameters
+        >>> as_it_was = model.run(rows, labels, runs=1).parameters
+        >>> (changed - as_it_was).round(3).tolist()  # three steps of 1, divided by two rows
+        [[-1.5, 0.0, 0.0, 0.0, 0.0]]
+    """
+
+    gradient: Any
+    batches: Any
+
+    def draws(self, shape: tuple[int, int, int], dtype: str) -> tuple[np.ndarray, np.ndarray]:
+        """The gradients (1 or steps, parameters) and the batches, checked; shape: (runs, steps, parameters)."""
+        runs, steps, size = shape
+        each = (size,) if np.ndim(self.gradient) == 1 else (steps, size)
+        gradient = arguments.injected(
+            self.gradient, name="gradient", shape=each, dtype=dtype, kinds="f", allowed="a real floating type"
+        )
+        batches = arguments.injected(
+            self.batches, name="batches", shape=(runs, steps), dtype="bool", kinds="b", allowed="type bool"
+        )
+        assert gradient is not None
+        assert batches is not None
+        return np.atleast_2d(gradient), batches
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class PerRun:
     """What differs between runs, besides their random numbers.
 
@@ -23,9 +71,10 @@ class PerRun:
             `models.mlp(...).parameters()` or of the module's parameters.
         noise: ready-made standard normal variates (runs, steps, parameters), in the same order.
         batches: ready-made batches, bool (runs, steps, common rows + extra rows).
+        crafted: a gradient that an attacker inserts.
 
     Raises:
-        TypeError: if `extra` is not a `Rows`.
+        TypeError: if `extra` is not a `Rows`, or `crafted` not a `CraftedGradient`.
 
     Example:
         >>> import numpy as np
@@ -43,15 +92,18 @@ class PerRun:
     initial: Any = None
     noise: Any = None
     batches: Any = None
+    crafted: CraftedGradient | None = None
 
     def __post_init__(self) -> None:
         if self.extra is not None:
             check.instance(Rows, extra=self.extra)
+        if self.crafted is not None:
+            check.instance(CraftedGradient, crafted=self.crafted)
 
     def draws(
         self, network: Network | ModuleNetwork, shape: tuple[int, int, int], *, noisy: bool
     ) -> dict[str, np.ndarray | None]:
-        """The initial parameters, noise and batches, checked against the network and the sizes.
+        """The initial parameters, noise, batches and crafted gradient, checked against the network and the sizes.
 
         Args:
             network: whose parameters are initialised.
@@ -74,4 +126,9 @@ class PerRun:
         taken = arguments.injected(
             self.batches, name="batches", shape=shape, dtype="bool", kinds="b", allowed="type bool"
         )
-        return {"initial": start, "noise": ready, "batches": taken}
+        gradient, inside = (None, None)
+        if self.crafted is not None:
+            gradient, inside = self.crafted.draws((runs, steps, size), network.dtype)
+        return {
+            "initial": start, "noise": ready, "batches": taken, "crafted": gradient, "crafted_batches": inside,
+        }  # fmt: skip

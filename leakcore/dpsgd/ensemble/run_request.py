@@ -32,6 +32,8 @@ class Request:
     initial: np.ndarray | None
     noise: np.ndarray | None
     batches: np.ndarray | None
+    crafted: np.ndarray | None
+    crafted_batches: np.ndarray | None
 
     @property
     def num_rows(self) -> int:
@@ -65,6 +67,7 @@ class Request:
             initial=cut(self.initial),
             noise=cut(self.noise),
             batches=cut(self.batches),
+            crafted_batches=cut(self.crafted_batches),
         )
 
     def block(self, begin: int, outputs: int, dtype: torch.dtype) -> BlockInput:
@@ -88,6 +91,8 @@ class Request:
             initial=spread(self.initial),
             noise=spread(self.noise),
             batches=spread(self.batches),
+            crafted=self.crafted,
+            crafted_batches=spread(self.crafted_batches),
         )
 
 

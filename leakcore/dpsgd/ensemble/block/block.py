@@ -69,6 +69,8 @@ class BlockInput:
     initial: np.ndarray | None = None
     noise: np.ndarray | None = None
     batches: np.ndarray | None = None
+    crafted: np.ndarray | None = None
+    crafted_batches: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,12 +210,15 @@ class Trainer:
         self, block: BlockInput, weights: Matrices, taken: np.ndarray | None, step: int, known: Matrices,
         private: Matrices,
     ) -> None:  # fmt: skip
-        """known = Σ over the common rows of the batch; private = Σ over the extra rows of the batch + noise."""
+        """known = Σ over the common rows of the batch; private = Σ over the extra rows of the batch +
+        the crafted gradient + noise."""
         plan = self._plan
         if self._native is not None:
             self._native.add(weights, taken, known, private)
         else:
             self._products(block, weights, taken, known, private)
+        if block.crafted is not None and block.crafted_batches is not None:
+            self._craft(block.crafted[min(step, len(block.crafted) - 1)], block.crafted_batches[:, step], private)
         if plan.fault.clip == "batch":
             self._clip_whole(known, private)
         scale = plan.noise_multiplier * plan.max_grad_norm * plan.fault.noise
@@ -223,6 +228,13 @@ class Trainer:
             else:
                 draws = plan.streams.noise(SLOTS, self._layout.size, step, first_run=block.first_run)
             self._layout.add(self._there(draws), scale, private, bias_scale=scale * plan.fault.bias_noise)
+
+    def _craft(self, gradient: np.ndarray, taken: np.ndarray, private: Matrices) -> None:
+        """Add a gradient, clipped as a row's, to the runs whose batch holds it; taken: (slots,) bool."""
+        norm = float(np.linalg.norm(gradient.astype(np.float64))) + self._plan.fault.clip_slack
+        clipped = gradient * min(1.0, self._clip_to / norm) if norm > 0 else gradient
+        spread = np.where(taken[:, None], clipped, 0.0).astype(self._plan.dtype)
+        self._layout.add(self._there(spread), 1.0, private, bias_scale=1.0)
 
     def _products(
         self, block: BlockInput, weights: Matrices, taken: np.ndarray | None, known: Matrices, private: Matrices
