@@ -9,6 +9,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from leakcore._base.extras import missing
+
 
 class _Package(types.ModuleType):
     """A package in which a name stays what it says, where a module has the same name.
@@ -40,7 +42,12 @@ def attach(
     def __getattr__(name: str) -> Any:
         if name not in every:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(every[name], package)
+        try:
+            module = importlib.import_module(every[name], package)
+        except ModuleNotFoundError as error:
+            if (named := missing(error, f"{package}.{name}")) is None:
+                raise
+            raise named from error
         named_so = every[name].rpartition(".")[2] == name
         value = getattr(module, name, module) if named_so else getattr(module, name)
         setattr(sys.modules[package], name, value)  # the next look-up does not come here

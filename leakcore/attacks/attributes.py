@@ -17,6 +17,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.columns import Columns as _Columns
+from leakcore._base.extras import need
 from leakcore._base.results import Assumptions, Result
 from leakcore.gradients import layer_gradients as layer_gradients
 
@@ -258,6 +259,8 @@ def infer(
         (True, 0.5)
     """
     from scipy.special import betaincinv
+
+    need("sklearn")
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.metrics import roc_auc_score
 

@@ -11,14 +11,15 @@ import subprocess
 import sys
 from typing import Any
 
+from leakcore._base.extras import EXTRAS, install
 from leakcore._base.installed import version_of as _version
 from leakcore._base.quiet import quiet
 from leakcore._base.version import __version__
 
 _WITHOUT_TORCH = (
-    "models, defenses, leakage, training (`dpsgd.Ensemble`, `record`), `attacks.inversion`, `reconstruction_game` and "
-    "the commands attack, leakage, audit and audit --attack need it; bounds, accounting, kernels, audit --trace and "
-    "audit --scores do not"
+    "models, defenses, leakage, training (`dpsgd.Ensemble`, `record`), attacks and the commands attack, leakage, "
+    "reproduce and audit --attack need it; bounds, accounting, mechanisms, kernels, audit --plan, --trace and --scores "
+    "do not"
 )
 # Distribution: its module, and what is lost without it.
 _PEERS = {
@@ -31,9 +32,9 @@ _PEERS = {
     "matplotlib": ("matplotlib", "figures need it"),
     "jinja2": ("jinja2", "the HTML report needs it"),
     "pydantic": ("pydantic", "configurations of audits are checked by it"),
-    "dp-accounting": ("dp_accounting", "methods 'pld' and 'rdp' need it (pip install 'leakcore[accounting]')"),
-    "opacus": ("opacus", "`record` and `FusedDPOptimizer` need it (pip install 'leakcore[opacus]')"),
-    "distributed": ("distributed", "a Dask cluster as executor needs it (pip install 'leakcore[dask]')"),
+    "dp-accounting": ("dp_accounting", "methods 'pld' and 'rdp' need it"),
+    "opacus": ("opacus", "`record` and `FusedDPOptimizer` need it"),
+    "distributed": ("distributed", "a Dask cluster as executor needs it"),
 }
 
 _ON_CUDA = ("clip_and_noise", "clip_scores", "solve_labels", "mixture_log_ratio", "mixture_tail")
@@ -108,7 +109,8 @@ def _facts(*, imported: bool) -> dict[str, Any]:
         version = _version(name)
         facts[name] = version or "not installed"
         if version is None:
-            missing.append(f"{name}: {consequence}")
+            extra = f" ({install(EXTRAS[module])})" if module in EXTRAS else ""
+            missing.append(f"{name}: {consequence}{extra}")
         elif imported and (why := _import_error(module)) is not None:
             facts[name] = f"{version}, cannot be imported"
             wrong.append(f"{name}: cannot be imported ({why}); {consequence}")

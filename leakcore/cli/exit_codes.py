@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import click
 
+from leakcore._base.extras import missing
 from leakcore.cli.numbers import as_typed
 from leakcore.cli.terminal import in_lines, spelt_out_streams
 
@@ -57,8 +58,8 @@ def checked(call: Callable[[], T], *, pieces: Path | None = None, names: Mapping
                 raise stopped from None
             click.echo("Interrupted: nothing half-written; the same command goes on from here.", err=True)
             sys.exit(_code(stopped))
-        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
-            raise Failure("this command needs torch, which is not installed: pip install torch") from error
+        if isinstance(error, ModuleNotFoundError):
+            raise Failure(str(missing(error) or error)) from error
         if isinstance(error, (ValueError, TypeError, ImportError, ArithmeticError, OSError)):
             raise Failure(as_typed(error, names or {})) from error
         if isinstance(error, MemoryError) or "not enough memory" in str(error):  # the second is torch's RuntimeError

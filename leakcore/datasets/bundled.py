@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from leakcore._base.extras import need
 from leakcore.datasets.dataset import Dataset
 
 
@@ -21,6 +22,7 @@ def digits() -> Dataset:
         >>> data.features.shape, data.num_classes, float(data.features.max())
         ((1797, 64), 10, 1.0)
     """
+    need("sklearn")
     from sklearn.datasets import load_digits
 
     raw = load_digits()
@@ -52,6 +54,7 @@ def breast_cancer() -> Dataset:
         >>> data.features.shape, int((data.labels == 0).sum())
         ((569, 30), 212)
     """
+    need("sklearn")
     from sklearn.datasets import load_breast_cancer
 
     raw = load_breast_cancer()

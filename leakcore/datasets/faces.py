@@ -7,6 +7,7 @@ import os
 import numpy as np
 
 from leakcore._base import validate as check
+from leakcore._base.extras import need
 from leakcore.datasets.dataset import Dataset
 
 
@@ -36,6 +37,7 @@ def lfw(*, min_faces: int = 20, path: str | os.PathLike[str] | None = None, down
         Traceback (most recent call last):
         FileNotFoundError: lfw: not in scikit-learn's data folder (...); pass download=True
     """
+    need("sklearn")
     from sklearn.datasets import fetch_lfw_people
 
     least = check.integer(1, None, min_faces=min_faces)

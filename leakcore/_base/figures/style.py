@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from leakcore._base.extras import need
+
 _lock = threading.RLock()
 
 
@@ -17,6 +19,7 @@ def figure_style(style: Mapping[str, Any]) -> Iterator[None]:
     Blocks in several threads follow one another: were they to overlap, each would put back what the other had set. What
     the caller's own threads set meanwhile stays, unlike with `matplotlib.rc_context`, which puts back every setting.
     """
+    need("matplotlib")
     import matplotlib
 
     with _lock:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from leakcore._base.extras import need
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -15,6 +17,7 @@ def axes_of(ax: Axes | None) -> Axes:
     """These axes, or the axes of a new pyplot figure, which a notebook shows."""
     if ax is not None:
         return ax
+    need("matplotlib")
     from matplotlib import pyplot
 
     return pyplot.subplots(layout="constrained")[1]

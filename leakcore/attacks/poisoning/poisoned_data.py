@@ -10,6 +10,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate as check
+from leakcore._base.extras import need
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Adjacency, parse_adjacency
 from leakcore.attacks.poisoning.losses import losses
@@ -123,6 +124,7 @@ def _probabilities(
 ) -> np.ndarray:  # fmt: skip
     """The clean model's probability of each class number at the one point."""
     if probabilities is None:
+        need("sklearn")
         from sklearn.linear_model import LogisticRegression
 
         with one_thread():

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from leakcore._base.extras import need
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.options import DATA_FOLDER, QUIET, SEED, as_json
 from leakcore.cli.output import finish
@@ -51,6 +52,7 @@ def reproduce(name: str, scale: str, out: Path, as_json: bool, **how: Any) -> No
             takes = f"  ({experiment.quick})" if experiment.quick else ""
             click.echo(f"{key:<24} {experiment.title}{needs}{takes}")
         return
+    checked(lambda: need("torch", "sklearn", "matplotlib"))
     if scale == "quick" and not is_quiet() and name in experiments.names() and (takes := experiments.find(name).quick):
         click.echo(f"{name} at quick scale: {takes} on two cores", err=True)
     result = checked(
