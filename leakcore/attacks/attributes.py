@@ -17,7 +17,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.columns import Columns as _Columns
-from leakcore._base.extras import need
+from leakcore._base.installed import need
 from leakcore._base.results import Assumptions, Result
 from leakcore.gradients import layer_gradients as layer_gradients
 

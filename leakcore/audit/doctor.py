@@ -11,7 +11,7 @@ import subprocess
 import sys
 from typing import Any
 
-from leakcore._base.extras import EXTRAS, install
+from leakcore._base.installed import EXTRAS, install
 from leakcore._base.installed import version_of as _version
 from leakcore._base.quiet import quiet
 from leakcore._base.version import __version__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from leakcore._base.extras import need
+from leakcore._base.installed import need
 from leakcore.datasets.dataset import Dataset
 
 

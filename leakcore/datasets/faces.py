@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from leakcore._base import validate as check
-from leakcore._base.extras import need
+from leakcore._base.installed import need
 from leakcore.datasets.dataset import Dataset
 
 

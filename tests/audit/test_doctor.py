@@ -75,7 +75,7 @@ def test_a_package_that_is_installed_but_cannot_be_imported_is_wrong(monkeypatch
     content = json.loads(done.stdout)
     assert content["torch"].endswith(", cannot be imported")
     (why,) = [line for line in content["wrong"] if line.startswith("torch: cannot be imported (")]
-    for part in ("models", "defenses", "leakage", "reconstruction_game", "audit --attack"):
+    for part in ("models", "defenses", "leakage", "attacks", "audit --attack"):
         assert part in why
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from leakcore._base.extras import need
+from leakcore._base.installed import need
 
 _lock = threading.RLock()
 

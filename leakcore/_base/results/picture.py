@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore._base.extras import need
+from leakcore._base.installed import need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

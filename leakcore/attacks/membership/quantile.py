@@ -8,6 +8,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate as check
+from leakcore._base.installed import need
 from leakcore.attacks.membership.observations import Observations, References, confidence
 
 _LEAVES = 8
@@ -59,6 +60,7 @@ class QuantileRegression:
         return scores
 
     def _predicted(self, quantile: float, rows: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        need("sklearn")
         from sklearn.ensemble import HistGradientBoostingRegressor
 
         state = kernels.subseed(0, kernels.Stream.QUANTILE_TREES, bits=32)  # bins of more than 200,000 rows

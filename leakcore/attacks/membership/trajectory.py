@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 
 from leakcore._base import validate as check
+from leakcore._base.installed import need
 from leakcore.attacks.membership.observations import Observations, References, confidence
 
 
@@ -38,6 +39,7 @@ class LossTrajectory:
 
     def score(self, target: Observations, references: References) -> np.ndarray:
         """(models, rows) scores, positive where a row looks trained on."""
+        need("sklearn")
         from sklearn.linear_model import LogisticRegression
 
         attack = f"{self}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate as check
-from leakcore._base.extras import need
+from leakcore._base.installed import need
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Adjacency, parse_adjacency
 from leakcore.attacks.poisoning.losses import losses

@@ -13,7 +13,7 @@ import numpy as np
 
 from leakcore import attacks, bounds, dpsgd, kernels, mechanisms
 from leakcore._base import validate as check
-from leakcore._base.extras import need
+from leakcore._base.installed import PAGE, need
 from leakcore._base.naming import renaming
 from leakcore._base.progress import Progress
 from leakcore._base.results import Result
@@ -30,7 +30,6 @@ from leakcore.audit.config.faults import shown
 from leakcore.audit.doctor import environment
 from leakcore.audit.hyperparameters.run import require_report_folder
 from leakcore.audit.report.claim import ClaimedEpsilon, claim_of
-from leakcore.audit.report.html import NEEDS
 from leakcore.audit.scores.coins import audited, provable
 
 _KEYS = {
@@ -107,7 +106,7 @@ def claim(
     check.callback(progress=progress)
     target = None if folder is None else Path(folder)
     if target is not None:
-        need("torch", "sklearn", *NEEDS)
+        need("torch", "sklearn", *PAGE)
         require_report_folder(target)
     bound_to = identity("audit --attack", config.to_dict(), config.audit.seed, kernels.arithmetic())
     show = progress or (lambda task, done, total: None)

@@ -10,7 +10,7 @@ from typing import Any
 
 from leakcore import kernels
 from leakcore._base import validate as check
-from leakcore._base.extras import need
+from leakcore._base.installed import PAGE, need
 from leakcore._base.progress import Progress
 from leakcore._base.run_folder.identity import identity
 from leakcore._base.run_folder.output_folder import require_ours, require_writable
@@ -25,7 +25,6 @@ from leakcore.audit.hyperparameters import (
 )
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.hyperparameters.report import RunReport
-from leakcore.audit.report.html import NEEDS
 
 
 def run(
@@ -76,7 +75,7 @@ def run(
     report_progress = progress or (lambda task, done, total: None)
     target = None if folder is None else Path(folder)
     if target is not None:
-        need("torch", "sklearn", *NEEDS)
+        need("torch", "sklearn", *PAGE)
         require_report_folder(target)
     bound_to = identity("audit", config.to_dict(), config.seed, kernels.arithmetic())
     with PartialResults(target, "audit", bound_to) as pieces:

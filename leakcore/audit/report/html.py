@@ -7,13 +7,11 @@ import json
 import re
 from typing import Any
 
-from leakcore._base.extras import need
+from leakcore._base.installed import PAGE, need
 from leakcore._base.printable import visible
 from leakcore._base.version import __version__
 from leakcore.audit.report.page import Figure, Page, Section, about, follows
 
-NEEDS = ("jinja2", "matplotlib")
-"""What a page is made with."""
 SYMBOLS = {"good": "✓", "neutral": "○", "bad": "✗"}
 """The verdict's colour as a sign, for readers who do not see the colour."""
 _UNBROKEN = re.compile(r"\b[εδσκCkqT] (?:[=≥≤]|&lt;|&gt;) [\d.,e∞-]*[\d∞]|\b[\d.]+e-\d+|[\d.]+%–[\d.]+%")
@@ -21,7 +19,7 @@ _UNBROKEN = re.compile(r"\b[εδσκCkqT] (?:[=≥≤]|&lt;|&gt;) [\d.,e∞-]*[\
 
 def to_html(page: Page) -> str:
     """The page as HTML; its first figure stands under the four numbers, all tables are folded."""
-    need(*NEEDS)
+    need(*PAGE)
     import jinja2
 
     loader = jinja2.PackageLoader("leakcore.audit.report", ".")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from leakcore._base.adjacency import HOW_TO_CHOOSE
-from leakcore._base.extras import absent, sentence
+from leakcore._base.installed import PAGE, absent, sentence
 from leakcore.cli.commands.audit_plan import planned
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import MOST_RUNS, MOST_STEPS, REAL, count, overflowed, remember_keys
@@ -380,15 +380,13 @@ def _finish(
     """
     import shutil
 
-    from leakcore.audit.report.html import NEEDS
-
     limit = report.fail_above
     if limit is not None:
         result = checked(lambda: result.with_limit(limit))
     places: list[tuple[str, Path]] = []
     if folder is not None:
         places += [("html", folder / "report.html"), ("json", folder / "report.json")]
-        if lacking := absent(*NEEDS):
+        if lacking := absent(*PAGE):
             places.pop(0)
             click.echo(sentence(lacking, "report.html is not written"), err=True)
     if written and limit is None:
