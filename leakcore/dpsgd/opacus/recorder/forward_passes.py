@@ -93,10 +93,12 @@ class ForwardPass:
         targets: what the loss received for these rows; None if unknown.
         source: the loader from which the rows came; None if unknown.
         autocast: the device, whether autocast is on, and its type.
+        drew: whether the model drew random numbers.
     """
 
-    def __init__(self, arguments: Arguments, output: Any, source: Source | None = None) -> None:
+    def __init__(self, arguments: Arguments, output: Any, source: Source | None = None, *, drew: bool = False) -> None:
         self.args, self.kwargs = arguments
+        self.drew = drew
         self.rows, self.source = rows_of(arguments), source
         self.targets: torch.Tensor | None = None
         self.autocast = autocast_now(output)

@@ -10,6 +10,7 @@ from torch import nn
 
 from leakcore.dpsgd.opacus.recorder.aside import is_aside
 from leakcore.dpsgd.opacus.recorder.forward_passes import Arguments, copied
+from leakcore.dpsgd.opacus.row_check.left_alone import Randomness
 
 _Hook = TypeVar("_Hook", bound=Callable[..., None])
 
@@ -24,12 +25,13 @@ class ModelCalls:
     """Hooks on a model, which see its keywords, from `watch` to `stop`.
 
     Args:
-        returned: called with the model, the arguments and the output after each call.
+        returned: called with the model, the arguments, the output, and whether random numbers were drawn, after each
+            call.
     """
 
-    def __init__(self, returned: Callable[[nn.Module, Arguments, Any], None]) -> None:
+    def __init__(self, returned: Callable[[nn.Module, Arguments, Any, bool], None]) -> None:
         self._returned = returned
-        self._entered: list[tuple[tuple[Any, ...], dict[str, Any] | None]] = []
+        self._entered: list[tuple[tuple[Any, ...], dict[str, Any] | None, Randomness]] = []
         self._handles: list[Any] = []
 
     @property
@@ -40,7 +42,7 @@ class ModelCalls:
     def watch(self, model: nn.Module, inputs: tuple[Any, ...] | None = None) -> None:
         """Begin. `inputs`: the positional arguments of a call that has begun; torch shows its keywords at its end."""
         if inputs is not None:
-            self._entered.append((copied(inputs, {})[0], None))
+            self._entered.append((copied(inputs, {})[0], None, Randomness.now()))
         self._handles = [
             model.register_forward_pre_hook(self._before, with_kwargs=True),
             model.register_forward_hook(self._after, with_kwargs=True, always_call=True),
@@ -58,11 +60,12 @@ class ModelCalls:
     @uncompiled
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not is_aside():
-            self._entered.append(copied(args, kwargs))
+            self._entered.append((*copied(args, kwargs), Randomness.now()))
 
     @uncompiled
     def _after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if is_aside() or not self._entered:
             return
-        before, settings = self._entered.pop()
-        self._returned(module, (before, copied((), kwargs)[1] if settings is None else settings), output)
+        inputs, settings, before = self._entered.pop()
+        arguments = inputs, copied((), kwargs)[1] if settings is None else settings
+        self._returned(module, arguments, output, before != Randomness.now())

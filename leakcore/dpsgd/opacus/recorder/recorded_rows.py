@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense
 from leakcore.dpsgd.opacus.row_check.row_check import Norms, RowCheck, RowsOfParameter
-from leakcore.dpsgd.opacus.row_check.without_rows import names_of, without_rows
+from leakcore.dpsgd.opacus.row_check.without_rows import names_of, other_counts, without_rows
 
 
 class RecordedRows:
@@ -65,8 +66,20 @@ class RecordedRows:
         """ValueError, with the layer's name, if the step did not clip the rows of the batch."""
         if self._wrong:
             raise ValueError(self._wrong)
-        if self._check is None:
+        if self._check is None or (rows := self._last_rows()) is None:
             return
+        ghost = isinstance(rows[0], Norms)
+        self._check.step(self._optimizer.params, rows, self._optimizer.loss_reduction == "mean", ghost)
+
+    def norm(self, row: int) -> float | None:
+        """‖g‖ of a row of the step's last batch; None where Opacus does not have it."""
+        rows = None if self._check is None else self._last_rows()
+        if rows is None or any(r.rows <= row for r in rows):
+            return None
+        return math.sqrt(sum(float(r.squared_norms()[row]) for r in rows))
+
+    def _last_rows(self) -> list[RowsOfParameter] | None:
+        """The rows of the step's last batch, of each parameter."""
         parameters = self._optimizer.params
         ghost = all(isinstance(getattr(p, "_norm_sample", None), torch.Tensor) for p in parameters)
         rows: list[RowsOfParameter] = []
@@ -74,20 +87,23 @@ class RecordedRows:
             samples = p._norm_sample if ghost else getattr(p, "grad_sample", None)
             last = samples[-1] if isinstance(samples, list) and samples else samples
             if not isinstance(last, torch.Tensor):
-                return
+                return None
             rows.append(Norms(last.detach()) if ghost else Dense(last.detach()))
-        self._check.step(parameters, rows, self._optimizer.loss_reduction == "mean", ghost)
+        return rows or None
 
     def stop(self) -> None:
         if self._check is not None:
             self._check.stop()
 
     def unused(self, error: BaseException | None) -> str:
-        """Which parameters have no rows, if an error of Opacus is about that; else ""."""
+        """Which parameters have no rows, or others than the batch, if an error of Opacus is about that; else ""."""
+        names = {} if self._model is None else names_of(self._model)
+        if str(error).startswith("stack expects each tensor to be equal size"):
+            return other_counts(self._optimizer.params, names)
         attribute = "_norm_sample" if "'_norm_sample'" in str(error) else "grad_sample"
         if attribute == "grad_sample" and not str(error).startswith("Per sample gradient is not initialized"):
             return ""
-        return without_rows(self._optimizer.params, {} if self._model is None else names_of(self._model), attribute)
+        return without_rows(self._optimizer.params, names, attribute)
 
     def _what_is_wrong(self, module: nn.Module, inputs: tuple[Any, ...]) -> str:
         from leakcore.dpsgd.opacus.row_check.known_opacus_errors import wrong_rows

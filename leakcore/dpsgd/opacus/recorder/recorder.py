@@ -22,7 +22,7 @@ from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm
 from leakcore.dpsgd.opacus.recorder.candidates.candidate_gradients import CandidateGradients, Route
 from leakcore.dpsgd.opacus.recorder.candidates.candidate_rows import CandidateRows, read_members
 from leakcore.dpsgd.opacus.recorder.candidates.given_rows import read_candidates
-from leakcore.dpsgd.opacus.recorder.forward_passes import Arguments, ForwardPass
+from leakcore.dpsgd.opacus.recorder.forward_passes import Arguments, ForwardPass, rows_of
 from leakcore.dpsgd.opacus.recorder.loss.loss_of_the_loop import CalledLoss
 from leakcore.dpsgd.opacus.recorder.loss.loss_terms import LossTerms
 from leakcore.dpsgd.opacus.recorder.model_calls import ModelCalls, uncompiled
@@ -33,7 +33,7 @@ from leakcore.dpsgd.opacus.recorder.sampling.sample_rate import rate_of_block, r
 from leakcore.dpsgd.opacus.recorder.sampling.sampling_of_steps import SamplingOfSteps, is_shuffled
 from leakcore.dpsgd.opacus.trace.file import TraceFile
 from leakcore.dpsgd.opacus.trace.trace import Trace
-from leakcore.gradients import Criterion, Listening, RowError, first_line
+from leakcore.gradients import Criterion, Listening
 from leakcore.numerics import step_log_ratio
 
 _log = logging.getLogger(__name__)
@@ -104,6 +104,7 @@ class Recorder:
         self._terms = LossTerms(self._own)
         self._calls = ModelCalls(self._returned)
         self._form: CallForm | None = None
+        self._compared = False
         self._passes: list[ForwardPass] = []
         self._route = Route()
         self._failure, self._failures, self._number = "", 0, 1
@@ -264,14 +265,13 @@ class Recorder:
                     self._loss.after(module, inputs, output)
                 self._recorded.after(module, inputs, output)
 
-    def _returned(self, module: nn.Module, arguments: Arguments, output: Any) -> None:
+    def _returned(self, module: nn.Module, arguments: Arguments, output: Any, drew: bool) -> None:
         """The model returned."""
         if not self._watching() or not module.training or not torch.is_grad_enabled() or output is None:
             return
         with self._unharmed():
             self._versions = [(p, p._version) for p in module.parameters()]
-            passed = ForwardPass(arguments, output)
-            passed.source = self._sampling.source_of(passed.rows)
+            passed = ForwardPass(arguments, output, self._sampling.source_of(rows_of(arguments)), drew=drew)
             self._passes.append(passed)
             if self._loss is not None:
                 self._loss.gave(passed.outputs)
@@ -356,7 +356,9 @@ class Recorder:
         noise = release - torch.cat([p.summed_grad.flatten() for p in optimizer.params])
         if not self._schedule and not (isinstance(self._criterion, nn.Module) and self._loss is not None):
             gradients.require_of_rows(optimizer.loss_reduction)
-        noise_dots, norms, crossed = self._products(gradients, noise, inside, norm, batch)
+        noise_dots, norms, crossed = gradients.products_of_batch(noise, inside, norm, batch)
+        if batch and (steps & (steps + 1) == 0 or not self._compared):  # steps 1, 2, 4, 8, …
+            self._compare(gradients, batch[-1], form)
         together = noise_dots + crossed.sum(axis=0)
         alone = noise_dots + crossed
         self._membership_sum += together / norm**2
@@ -380,6 +382,17 @@ class Recorder:
             self._form = CallForm(self._rows.candidates, self._model, passes[0].args, passes[0].kwargs)
         return self._form
 
+    def _compare(self, gradients: CandidateGradients, last: ForwardPass, form: CallForm) -> None:
+        """ValueError unless a candidate in the step's last batch has the norm there that it has alone."""
+        places = [] if last.drew else self._rows.places(last, form)
+        if places and (norm := self._recorded.norm(places[0][1])) is not None:
+            self._compared = True
+            try:
+                gradients.require_norm(places[0][0], norm)
+            except ValueError:
+                self._is_lost = True
+                raise
+
     def _require_rows(self) -> None:
         try:
             self._recorded.require()
@@ -393,25 +406,3 @@ class Recorder:
         except ValueError:
             self._is_lost = True  # and so are the scores
             raise
-
-    def _products(
-        self, gradients: CandidateGradients, noise: torch.Tensor, inside: np.ndarray, norm: float,
-        batch: list[ForwardPass],
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
-        """`CandidateGradients.products`.
-
-        Raises:
-            ValueError: if the candidates do not fit.
-            RuntimeError: if the model or the criterion cannot be evaluated for a single row.
-        """
-        try:
-            return gradients.products(noise, inside, norm)
-        except Exception as error:
-            if misfit := gradients.misfit(error, batch):
-                raise ValueError(misfit) from error
-            if isinstance(error, RowError):
-                raise RuntimeError(
-                    f"model: candidate {error.row} alone fails with {first_line(error)}. Recording evaluates the model "
-                    "in evaluation mode for one row, or for one row twice, and the criterion on its output"
-                ) from error
-            raise RuntimeError(f"candidates: their gradients cannot be computed ({first_line(error)})") from error

@@ -161,7 +161,8 @@ class WatchedCalls:
                 known.append(values)
                 self._outputs.append(number_of(values))
                 values.register_hook(_Arrival(self, call, place))  # type: ignore[no-untyped-call]
-                call.versions.append((values.detach(), values._version))
+                if values.ndim:  # a loop may scale in place the loss that the model returned
+                    call.versions.append((values.detach(), values._version))
         call.outputs = [_detached(leaf) for leaf in leaves]
 
     @staticmethod
@@ -198,4 +199,6 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
 def _detached(leaf: Any) -> Any:
     if isinstance(leaf, PackedSequence):
         return PackedSequence(leaf.data.detach(), leaf.batch_sizes, leaf.sorted_indices, leaf.unsorted_indices)
-    return leaf.detach() if isinstance(leaf, torch.Tensor) else None
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach() if leaf.ndim else leaf.detach().clone()
+    return None

@@ -26,3 +26,23 @@ def without_rows(parameters: Iterable[torch.Tensor], names: Mapping[int, str], a
         f"no row has a gradient of {listed}: the loss does not come from a layer that holds it (never called, called "
         "in evaluation mode, or its output unused). Freeze it (requires_grad_(False)), or leave it out of the optimizer"
     )
+
+
+def other_counts(parameters: Iterable[torch.Tensor], names: Mapping[int, str]) -> str:
+    """A message about parameters whose number of rows is not that of most; "" if all have one number."""
+    counts: dict[int, list[str]] = {}
+    for k, p in enumerate(parameters):
+        samples = getattr(p, "grad_sample", None)
+        last = samples[-1] if isinstance(samples, list) and samples else samples
+        if isinstance(last, torch.Tensor):
+            counts.setdefault(len(last), []).append(names.get(id(p), f"parameter {k} of shape {tuple(p.shape)}"))
+    if len(counts) < 2:
+        return ""
+    usual = max(counts, key=lambda count: len(counts[count]))
+    others = {count: listed for count, listed in counts.items() if count != usual}
+    said = "; ".join(f"{count} of {', '.join(listed[:4])}" for count, listed in others.items())
+    return (
+        f"all parameters must have per-sample gradients of the rows of the batch, {usual}, got {said}: the layer sees "
+        "another first dimension than the batch's (positions looked up once for all rows: pass position_ids with a row "
+        "for each). Freeze it (requires_grad_(False)), or pass it a row for each"
+    )

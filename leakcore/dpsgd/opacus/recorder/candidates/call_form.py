@@ -65,6 +65,12 @@ class CallForm:
                     "it to the candidates' inputs"
                 )
 
+    @property
+    def numbers(self) -> list[str]:
+        """The numbers that the loop passes the model besides the rows, by name."""
+        others = [(p, v) for p, v in leaves_of(self._call) if p not in self._types and not isinstance(v, bool)]
+        return [_said(p) for p, v in others if isinstance(v, (int, float)) or (torch.is_tensor(v) and v.ndim == 0)]
+
     def inputs_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         """The leaves of another call, in the order of `slots`. ValueError if the model is called in another way."""
         call = dict(leaves_of({"args": args, "kwargs": kwargs}))

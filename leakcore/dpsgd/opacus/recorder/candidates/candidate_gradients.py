@@ -19,6 +19,7 @@ from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm
 from leakcore.dpsgd.opacus.recorder.forward_passes import Autocast, ForwardPass
 from leakcore.dpsgd.opacus.recorder.loss.loss_of_the_loop import require_of_rows, require_reduced
 from leakcore.dpsgd.opacus.row_check.left_alone import left_alone
+from leakcore.dpsgd.opacus.row_check.row_check import TOLERANCES
 from leakcore.gradients import Criterion, Functional, RowByRow, RowError, State, first_line, lock_of
 
 _log = logging.getLogger(__name__)
@@ -73,6 +74,15 @@ class CandidateGradients:
 
     def require_of_rows(self, loss_reduction: str) -> None:
         """ValueError unless the criterion over candidates is the mean or the sum of its values for each."""
+        try:
+            self._require_of_rows(loss_reduction)
+        except ValueError as error:
+            numbers = ", ".join(self._form.numbers)
+            raise ValueError(
+                f"{error}. The loop also passes the model {numbers}, which it may divide by" if numbers else str(error)
+            ) from error
+
+    def _require_of_rows(self, loss_reduction: str) -> None:
         stack = max(self._candidates.stacks, key=lambda stack: len(stack.numbers))
         rows = self._fed([leaf[:_ROWS_TO_TRY] for leaf in stack.leaves])
         args, kwargs, y = self._form.feed(rows)
@@ -131,6 +141,39 @@ class CandidateGradients:
             dots[:, chosen] = scores.dots.cpu().numpy()
             norms[chosen] = scores.clipped_norms.cpu().numpy()
         return dots[0], norms, dots[1:]
+
+    def products_of_batch(
+        self, noise: torch.Tensor, inside: np.ndarray, norm: float, batch: Sequence[ForwardPass]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`products`, for a step of these forward passes.
+
+        Raises:
+            ValueError: if the candidates do not fit.
+            RuntimeError: if the model or the criterion cannot be evaluated for a single row.
+        """
+        try:
+            return self.products(noise, inside, norm)
+        except Exception as error:
+            if misfit := self.misfit(error, batch):
+                raise ValueError(misfit) from error
+            if isinstance(error, RowError):
+                raise RuntimeError(
+                    f"model: candidate {error.row} alone fails with {first_line(error)}. Recording evaluates the model "
+                    "in evaluation mode for one row, or for one row twice, and the criterion on its output"
+                ) from error
+            raise RuntimeError(f"candidates: their gradients cannot be computed ({first_line(error)})") from error
+
+    def require_norm(self, i: int, norm: float) -> None:
+        """ValueError unless candidate i has this norm, that of its row in the batch, up to rounding."""
+        own = float(self._gradients(np.array([i])).double().norm())
+        kinds = [self._parameters[0].dtype, *([self._autocast[2]] if self._autocast[1] else [])]
+        tolerance = max(TOLERANCES.get(kind, 0.2) for kind in kinds)
+        if abs(own - norm) > tolerance * max(own, norm, self._short):
+            raise ValueError(
+                f"criterion: the gradient of candidate {i} has another norm ({own:.4g}) than that of its row in the "
+                f"batch ({norm:.4g}): the loop multiplies its loss or has another one, the candidate's target differs "
+                "from the loop's, or the model computes something else in training"
+            )
 
     def misfit(self, error: Exception, passes: Sequence[ForwardPass]) -> str:
         """Which part of the candidates the model or the criterion refuses, after that error.
