@@ -28,7 +28,7 @@ test: $(VENV)/.core
 test-loops: $(VENV)/.core
 	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[loops]" --no-build-isolation || \
 	  echo "no packages for the loops here"
-	HF_HUB_OFFLINE=1 $(PYTEST) tests/loops $(ARGS)
+	HF_HUB_OFFLINE=1 $(PYTEST) $(if $(SHARED_OUT),--dist load) tests/loops $(ARGS)
 
 # The site is built and opened, the notebooks run. Where their packages cannot be installed these tests are skipped.
 test-docs: $(VENV)/.core

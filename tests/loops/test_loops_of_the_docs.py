@@ -41,7 +41,11 @@ def _blocks() -> dict[str, str]:
 
 BLOCKS = _blocks()
 _MODEL = "A language model that computes its loss"
-NEEDS = {"LoRA": [_MODEL], "HuggingFace's Trainer": [_MODEL]}
+_TEXTS = "A classifier of texts, with lengths of their own"
+NEEDS = {
+    "LoRA": [_MODEL], "HuggingFace's Trainer": [_MODEL], "Checkpoint and resume": [_MODEL],
+    "A vision transformer": [_TEXTS],
+}  # fmt: skip
 
 
 def _vectors(factor: float = 1.0) -> Callable[[dict[str, Any], Any, int], torch.Tensor]:
@@ -70,6 +74,11 @@ def _classified(names: dict[str, Any], model: Any, i: int) -> torch.Tensor:
     return functional.cross_entropy(logits, torch.tensor([row["label"]]))
 
 
+def _picture(names: dict[str, Any], model: Any, i: int) -> torch.Tensor:
+    row = names["pictures"][30 + i]
+    return functional.cross_entropy(model(pixel_values=row["pixel_values"][None]).logits, row["labels"][None])
+
+
 LOSSES: dict[str, Callable[[dict[str, Any], Any, int], torch.Tensor]] = {
     "A plain loop": _vectors(),
     "Gradient accumulation": _vectors(0.5),
@@ -79,15 +88,20 @@ LOSSES: dict[str, Callable[[dict[str, Any], Any, int], torch.Tensor]] = {
     "torch.compile": _vectors(),
     "A language model that computes its loss": _text,
     "A classifier of texts, with lengths of their own": _classified,
+    "A vision transformer": _picture,
     "LoRA": _text,
     "HuggingFace's Trainer": _text,
     "Lightning": _vectors(),
+    "Checkpoint and resume": _text,
 }
+FUSED = [_MODEL, _TEXTS, "A vision transformer", "LoRA", "Mixed precision"]
 
 
 def _row(names: dict[str, Any], title: str, i: int) -> torch.Tensor:
     if LOSSES[title] is _text:
         return names["text_candidates"]["input_ids"][i]
+    if LOSSES[title] is _picture:
+        return names["pictures"][30 + i]["pixel_values"]
     return names["classified"][30 + i]["input_ids"] if LOSSES[title] is _classified else names["candidates"][0][i]
 
 
@@ -95,18 +109,19 @@ def test_every_loop_of_the_page_is_compared() -> None:
     assert set(BLOCKS) - {""} == set(LOSSES)
 
 
-@pytest.mark.parametrize("title", LOSSES)
+@pytest.mark.parametrize(("title", "fused"), [*((t, False) for t in LOSSES), *((t, True) for t in FUSED)])
 def test_a_loop_of_the_page_scores_what_autograd_does(
-    title: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    title: str, fused: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
-    witness = Witness()
+    witness = Witness(fused)
     monkeypatch.setattr(PrivacyEngine, "make_private", lambda *engine, **settings: witness.private(*engine, **settings))
     names: dict[str, Any] = {}
     for part in ("", *NEEDS.get(title, []), title):
+        witness.clear()
         exec(compile(BLOCKS[part], f"{PAGE.name}: {part}", "exec"), names)
-    trace = names["recorder"].trace()
+    trace = names["trace"] if "trace" in names else names["recorder"].trace()
     expected = witness.expected(20, lambda model, i: LOSSES[title](names, model, i), lambda i: _row(names, title, i))
     assert trace.steps == len(witness.steps) >= 2
     np.testing.assert_array_equal(trace.times_seen, expected["times_seen"])
@@ -115,6 +130,6 @@ def test_a_loop_of_the_page_scores_what_autograd_does(
     error = 0.05 if LOSSES[title] is _half else 2e-3  # of a row's norm and its noise, in float32 and bfloat16
     for name in ("pair_sum", "membership_sum"):
         np.testing.assert_allclose(getattr(trace, name), expected[name], rtol=0, atol=error * trace.steps)
-    report = leakcore.audit.from_trace(names["recorder"])
+    report = leakcore.audit.from_trace(trace)
     assert report.passed
     assert not [r for r in caplog.records if "were not compared" in r.getMessage()], "the rows were checked"

@@ -10,35 +10,44 @@ import numpy as np
 import torch
 from opacus import PrivacyEngine
 
+from leakcore.dpsgd import FusedDPOptimizer
 from leakcore.dpsgd.opacus.recorder.aside import is_aside
 
 
 class Witness:
-    """Wraps `make_private`: notes every release and every batch of the run that it prepares, and a plain model.
+    """Wraps `make_private`: notes every release and every batch of the runs that it prepares, and a plain model.
+
+    Args:
+        fused: whether FusedDPOptimizer makes the steps.
 
     Attributes:
         model: the module before Opacus took it.
         steps: for each step, the parameters before it, its noise, and the first inputs of its batches.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fused: bool) -> None:
+        self._fused = fused
         self.steps: list[tuple[list[torch.Tensor], torch.Tensor, list[torch.Tensor]]] = []
         self._batches: list[torch.Tensor] = []
         self._original = PrivacyEngine.make_private
 
     def private(self, engine: Any, *, module: Any, optimizer: Any, **settings: Any) -> Any:
-        self.steps, self._batches = [], []
         self.model = copy.deepcopy(module)
         self.norm = settings["max_grad_norm"]
         module.register_forward_pre_hook(self._fed, with_kwargs=True)
         optimizer.register_step_pre_hook(self._released)
         private = self._original(engine, module=module, optimizer=optimizer, **settings)
         self._optimizer = private[1]
-        return private
+        if self._fused:
+            self._optimizer = FusedDPOptimizer.replace(private[1], private[0])
+        return private[0], self._optimizer, *private[2:]
+
+    def clear(self) -> None:
+        self.steps, self._batches = [], []
 
     def _fed(self, module: Any, args: Any, kwargs: Any) -> None:
         if module.training and torch.is_grad_enabled() and not is_aside():
-            first = args[0] if args else kwargs["input_ids"]
+            first = args[0] if args else next(iter(kwargs.values()))
             self._batches.append(first.detach().clone())
 
     def _released(self, *_: Any) -> None:

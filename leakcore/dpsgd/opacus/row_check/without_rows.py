@@ -24,7 +24,8 @@ def without_rows(parameters: Iterable[torch.Tensor], names: Mapping[int, str], a
     listed = ", ".join(called[:8]) + (f" and {len(called) - 8} more" if len(called) > 8 else "")
     return (
         f"no row has a gradient of {listed}: the loss does not come from a layer that holds it (never called, called "
-        "in evaluation mode, or its output unused). Freeze it (requires_grad_(False)), or leave it out of the optimizer"
+        "in evaluation mode or within a gradient checkpoint, or its output unused). Freeze it "
+        "(requires_grad_(False)), or leave it out of the optimizer"
     )
 
 
