@@ -278,7 +278,7 @@ def test_an_audited_claim_shares_nothing(attack):
     config = {
         "data": {"name": "digits", "num_rows": 60},
         "mechanism": {"learning_rate": 0.5, "steps": 3, "noise_multiplier": 1.0},
-        "audit": {"trials": 12, "k": [1], "attack": attack, **({"canaries": 20} if attack == "one-run" else {})},
+        "audit": {"trials": 24, "k": [1], "attack": attack, **({"canaries": 20} if attack == "one-run" else {})},
     }
     with recorded() as draws:
         audit.claim(config)
