@@ -6,6 +6,9 @@ from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
     from leakcore._base.progress import progress_bars as progress_bars
+    from leakcore.audit.canaries.from_canaries import from_canaries as from_canaries
+    from leakcore.audit.canaries.from_canaries import holds_canaries as holds_canaries
+    from leakcore.audit.canaries.report import CanaryReport as CanaryReport
     from leakcore.audit.claim.config import ClaimConfig as ClaimConfig
     from leakcore.audit.claim.report import ClaimReport as ClaimReport
     from leakcore.audit.claim.run import claim as claim
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "AuditConfig": ".hyperparameters.config",
+    "CanaryReport": ".canaries.report",
+    "from_canaries": ".canaries.from_canaries",
     "ClaimConfig": ".claim.config",
     "ClaimReport": ".claim.report",
     "claim": ".claim.run",
@@ -75,6 +80,7 @@ _SHARED = {
     "area": ".report.area",
     "area_limits": ".report.area",
     "config_schema": ".config.schema",
+    "holds_canaries": ".canaries.from_canaries",
     "LACKING": ".config.file",
     "fixed": ".report.format",
     "guarantee": ".report.format",

@@ -10,6 +10,7 @@ from typing import Any
 from leakcore import accounting, bounds
 from leakcore._base.results import Result
 from leakcore._base.results.json_schema import JsonSchemas, Schema
+from leakcore.audit.canaries.report import CanaryReport
 from leakcore.audit.claim.report import ClaimReport
 from leakcore.audit.hyperparameters.report import RunReport
 from leakcore.audit.report.json_form import Foot, Head
@@ -19,7 +20,7 @@ from leakcore.audit.scores.report import ScoresReport
 from leakcore.audit.trace.rates import Measured, Separation
 from leakcore.audit.trace.report import TraceReport
 
-FORMS: tuple[type[AuditReport], ...] = (RunReport, TraceReport, ClaimReport, ScoresReport)
+FORMS: tuple[type[AuditReport], ...] = (RunReport, TraceReport, ClaimReport, ScoresReport, CanaryReport)
 
 
 def report_schema() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import lru_cache
 
 import numpy as np
 
@@ -39,33 +39,47 @@ class RankScores:
     def __init__(self, likelier: np.ndarray, claimed: Roc, seed: int) -> None:
         others = np.flatnonzero(~likelier)
         self._n, self._m, self._seed = len(likelier) - len(others), len(others), seed
-        self._ranks = np.unique(np.ceil(np.array(_RATES) * self._m).astype(np.int64))
-        above = others[self._ranks - 1] - (self._ranks - 1)  # likelier scores above each rank
+        ranks = _ranks(self._m)
+        above = others[ranks - 1] - (ranks - 1)  # likelier scores above each rank
         counts = np.diff(above, prepend=0, append=self._n)
-        rates = np.append(self._ranks / (self._m + 1.0), 1.0)
+        rates = np.append(ranks / (self._m + 1.0), 1.0)
         shares = np.diff(claimed(rates), prepend=0.0)
         # One score more on each side, so that no cell weighs infinitely.
         weights = np.log((self._n * shares + 1) / (self._m * np.diff(rates, prepend=0.0) + 1) * self._m / self._n)
-        self._weights = np.minimum.accumulate(weights)  # a higher score never counts less
-        self._sum = float(counts @ self._weights)
+        weights = np.minimum.accumulate(weights)  # a higher score never counts less
+        self._weights = tuple(weights.tolist())
+        self._sum = float(counts @ weights)
 
     def chance(self, curve: Roc) -> float:
         """No mechanism with at most this curve makes the event likelier; too small a limit once in ten million."""
-        rng = kernels.generator(self._seed, kernels.Stream.RANK_SCORES)
-        hits = 0
-        for shares in self._shares:
-            cells = np.diff(np.maximum.accumulate(curve(shares), axis=1), axis=1, prepend=0.0, append=1.0)
-            sums = rng.multinomial(self._n, cells / cells.sum(axis=1, keepdims=True)) @ self._weights
-            hits += int((sums >= self._sum - 1e-9 * self._n).sum())
-        return float(clopper_pearson(hits, _SIMULATIONS, confidence=1 - _DOUBT, side="upper")[1])
+        sums = _sums(self._n, self._m, self._weights, curve, self._seed)
+        hits = len(sums) - int(np.searchsorted(sums, self._sum - 1e-9 * self._n, side="left"))
+        return float(clopper_pearson(hits, len(sums), confidence=1 - _DOUBT, side="upper")[1])
 
-    @cached_property
-    def _shares(self) -> list[np.ndarray]:
-        """Where the ranks cut the other side's distribution, (simulations, ranks), in parts."""
-        rng = kernels.generator(self._seed, kernels.Stream.RANK_CUTS)
-        steps = np.diff(self._ranks, prepend=0, append=self._m + 1).astype(np.float64)
-        out = []
-        for _ in range(_SIMULATIONS // _PART):
-            parts = rng.standard_gamma(steps, size=(_PART, len(steps))).cumsum(axis=1)
-            out.append(parts[:, :-1] / parts[:, -1:])
-        return out
+
+@lru_cache(maxsize=64)
+def _sums(n: int, m: int, weights: tuple[float, ...], curve: Roc, seed: int) -> np.ndarray:
+    """Sorted sums of the rank scores of n scores that attain the curve."""
+    rng = kernels.generator(seed, kernels.Stream.RANK_SCORES)
+    out = []
+    for shares in _cuts(m, seed):
+        cells = np.diff(np.maximum.accumulate(curve(shares), axis=1), axis=1, prepend=0.0, append=1.0)
+        out.append(rng.multinomial(n, cells / cells.sum(axis=1, keepdims=True)) @ np.array(weights))
+    return np.sort(np.concatenate(out))
+
+
+@lru_cache(maxsize=4)
+def _cuts(m: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Where the ranks cut the distribution of m scores, (simulations, ranks), in parts."""
+    rng = kernels.generator(seed, kernels.Stream.RANK_CUTS)
+    steps = np.diff(_ranks(m), prepend=0, append=m + 1).astype(np.float64)
+    out = []
+    for _ in range(_SIMULATIONS // _PART):
+        parts = rng.standard_gamma(steps, size=(_PART, len(steps))).cumsum(axis=1)
+        out.append(parts[:, :-1] / parts[:, -1:])
+    return tuple(out)
+
+
+def _ranks(m: int) -> np.ndarray:
+    """The ranks among m scores that divide all scores into cells."""
+    return np.unique(np.ceil(np.array(_RATES) * m).astype(np.int64))

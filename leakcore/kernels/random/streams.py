@@ -69,6 +69,8 @@ class Stream(enum.IntEnum):
     """Which trials of an audit choose the threshold and which are counted."""
     SCORE_TIES = 16, 1, 1
     """The order of an audit's equal scores."""
+    PLANTED_COINS = 92, 0, 1
+    """Which planted canaries are in the data, and the coordinates of all."""
     RANK_CUTS = 90, 0, 1
     """Where the ranks of a test of scores cut the other side's distribution, simulated."""
     RANK_SCORES = 91, 0, 1

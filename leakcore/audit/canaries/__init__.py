@@ -1,0 +1,1 @@
+"""Audits of a recorded run with canaries."""

@@ -1,0 +1,261 @@
+"""The report on a recorded run with canaries."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+from leakcore import bounds
+from leakcore._base.results import Result
+from leakcore.audit.report import page
+from leakcore.audit.report.cards import BEATS, REACHED, Card, epsilon_card, proof_card
+from leakcore.audit.report.format import above, chance, counted, guarantee, number, percent, power
+from leakcore.audit.report.page import Finding
+from leakcore.audit.report.report import GATE, AuditReport
+from leakcore.audit.report.tables import Cell, Column, Row, Table
+
+GATE_SHARE = (1 - GATE) / 2
+"""Error of each of the gate's two ways to fail: ε above the claim, and the schedule itself."""
+_SETTINGS = (
+    "delta", "claimed_epsilon", "confidence", "steps", "noise_multiplier", "max_grad_norm", "sample_rate", "mechanism",
+    "canaries", "included", "controls", "parameters",
+)  # fmt: skip
+_RESULTS = (
+    "epsilon", "proved", "by_coins", "from_release", "gate", "p_value", "independent", "noise_ratio", "common_noise",
+    "repeated_noise", "interference", "times_seen",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class CanaryReport(AuditReport):
+    """The report of `audit.from_canaries`.
+
+    Attributes:
+        delta: δ of every ε.
+        claimed_epsilon: ε that the run claims, add-remove; None: the accountant's.
+        confidence: of `proved` and `by_coins`.
+        steps: recorded steps.
+        noise_multiplier: smallest and largest σ.
+        max_grad_norm: smallest and largest C.
+        sample_rate: q of the loader.
+        mechanism: that is claimed to have run in these steps.
+        canaries: number of canaries.
+        included: canaries in the data.
+        controls: coordinates without a canary.
+        parameters: coordinates of the model.
+        epsilon: the mechanism's ε.
+        proved: lower bound on ε, by the order of the scores; by guesses at the coins if the noise is dependent.
+        by_coins: lower bound on ε by guesses at the coins, which assumes nothing of noise or mechanism.
+        from_release: what the order of the scores would prove for an attacker who does not know the other rows; an
+            estimate, because these scores are not independent.
+        gate: `proved` at the gate's confidence.
+        p_value: of the mechanism: were it what ran, scores would tell canaries apart this well this rarely.
+        independent: whether the noise of coordinates and steps showed no dependence.
+        noise_ratio: measured standard deviation of the noise over the stated one; an estimate.
+        common_noise: p-value of noise that coordinates share.
+        repeated_noise: p-value of noise that a step shares with the next; None for one step.
+        interference: root mean square of what the other rows add at a canary's coordinate, in units of the noise.
+        times_seen: mean number of steps with a canary that is in the data.
+
+    Example:
+        >>> from leakcore import audit
+        >>> audit.CanaryReport.schema
+        'leakcore.canary-audit/1'
+    """
+
+    schema: ClassVar[str] = "leakcore.canary-audit/1"
+    setting_names: ClassVar[tuple[str, ...]] = _SETTINGS
+    result_names: ClassVar[Mapping[str, str]] = {name: name for name in _RESULTS}
+
+    delta: float
+    claimed_epsilon: float | None
+    confidence: float
+    steps: int
+    noise_multiplier: tuple[float, float]
+    max_grad_norm: tuple[float, float]
+    sample_rate: float
+    mechanism: str
+    canaries: int
+    included: int
+    controls: int
+    parameters: int
+    epsilon: Result
+    proved: Result
+    by_coins: bounds.OneRunEpsilon
+    from_release: Result
+    gate: Result
+    p_value: float
+    independent: bool
+    noise_ratio: float
+    common_noise: float
+    repeated_noise: float | None
+    interference: float
+    times_seen: float
+
+    @property
+    def title(self) -> str:
+        return (
+            f"recorded DP-SGD run with canaries: {counted(self.steps, 'step')} of {self.mechanism}; "
+            f"{self.canaries:,} canaries, {self.included:,} of them in the data"
+        )
+
+    @property
+    def claim(self) -> float:
+        """The ε that the run is compared with."""
+        return float(self.epsilon.value) if self.claimed_epsilon is None else self.claimed_epsilon
+
+    @property
+    def share(self) -> float:
+        """The part of the mechanism's ε that is proved."""
+        return float(self.proved.value) / float(self.epsilon.value)
+
+    @property
+    def gated(self) -> bool:
+        return True
+
+    @property
+    def contradictions(self) -> list[str]:
+        out = []
+        if self.claimed_epsilon is not None and float(self.epsilon.value) > self.claimed_epsilon * (1 + 1e-9):
+            spent, claimed = above(self.epsilon, self.claimed_epsilon, "upper")
+            out.append(
+                f"The recorded schedule gives ε = {spent} ({guarantee(self.epsilon)}), above the claimed {claimed}."
+            )
+        if float(self.gate.value) > self.claim:
+            proved, claimed = above(self.gate, self.claim)
+            out.append(f"The canaries prove ε ≥ {proved} ({guarantee(self.gate)}), above the claimed {claimed}.")
+        if self.p_value <= GATE_SHARE:
+            out.append(f"{self._tested()}: the mechanism does not do what its schedule says.")
+        return out
+
+    def _tested(self) -> str:
+        return (
+            f"Under {self.mechanism}, scores would tell canaries in the data from others this well with probability at "
+            f"most {chance(self.p_value)}"
+        )
+
+    def judged(self) -> tuple[page.Judged, ...]:
+        return (
+            page.judged("the accountant's ε of the recorded steps", self.epsilon),
+            page.judged("the ε that the canaries prove", self.proved),
+        )
+
+    def verdict_sentences(self) -> list[str]:
+        if self.contradictions:
+            return self.contradictions
+        return [
+            f"The canaries prove ε ≥ {number(self.proved)} at δ = {power(self.delta)} ({guarantee(self.proved)}), "
+            f"{percent(min(self.share, 1.0))} of the accountant's {number(self.epsilon)}: sampling, clipping and noise "
+            "leak about as much as the schedule says, and nothing contradicts it."
+            if self.share >= 0.5
+            else f"The canaries prove ε ≥ {number(self.proved)} at δ = {power(self.delta)} ({guarantee(self.proved)}); "
+            f"the accountant's is {number(self.epsilon)}. Nothing contradicts it, and little confirms it."
+        ]
+
+    def cards(self) -> tuple[Card, Card, Card, Card]:
+        how = "the order of the canaries' scores" if self.independent else "guesses at the coins"
+        return (
+            Card(question=BEATS, detail="Canaries prove ε from below; audit.from_trace bounds attacks on your rows."),
+            Card(question=REACHED, detail="Canaries are not your rows; audit.from_trace measures attacks on those."),
+            proof_card(self.proved, self.delta, f"from {how}, in one run."),
+            epsilon_card(
+                self.epsilon, self.delta, f"the accountant's ε of the {counted(self.steps, 'recorded step')}."
+            ),
+        )
+
+    def findings(self) -> list[str]:
+        return [self._accountant(), self._proof(), self._schedule(), self._noise(), self._others()]
+
+    def _accountant(self) -> str:
+        claimed = "" if self.claimed_epsilon is None else f" The run claims ε = {number(self.claimed_epsilon)}."
+        return Finding(
+            f"The accountant: {self.mechanism} gives ε = {number(self.epsilon)} at δ = {power(self.delta)} "
+            f"({guarantee(self.epsilon)}).{claimed}",
+            verdict="It is about the recorded steps: steps that were not recorded make the run's ε larger.",
+            assumes="each step clipped every row and added the recorded noise.",
+        )
+
+    def _proof(self) -> str:
+        return Finding(
+            f"What is proved: ε ≥ {number(self.proved)} at δ = {power(self.delta)} ({guarantee(self.proved)}), "
+            f"{percent(min(self.share, 1.0))} of the accountant's. Guesses at the coins alone prove ε ≥ "
+            f"{number(self.by_coins)}, whatever the mechanism and its noise.",
+            verdict="No smaller ε can be claimed for this training." if float(self.proved.value) > 0 else "Nothing.",
+            assumes=f"{self.mechanism} ran with some noise, independent from coordinate to coordinate and step to step."
+            if self.independent
+            else "a fair coin of its own decided for each canary whether it was in the data.",
+        )
+
+    def _schedule(self) -> str:
+        return Finding(
+            f"The schedule: {self._tested()}.",
+            verdict="It is refuted: look for missing noise, clipping that does not clip, rows sampled more often than "
+            "stated."
+            if self.p_value <= GATE_SHARE
+            else "The scores do not refute it.",
+            assumes="the attacker knows all rows but the canary and their batches; it sees every noisy gradient.",
+        )
+
+    def _noise(self) -> str:
+        repeated = (
+            "" if self.repeated_noise is None else f", of noise repeated in the next step {chance(self.repeated_noise)}"
+        )
+        return Finding(
+            f"The noise: its standard deviation is {number(self.noise_ratio)} of the stated one (an estimate). The "
+            f"p-value of noise that coordinates share is {chance(self.common_noise)}{repeated}.",
+            verdict="No dependence shows."
+            if self.independent
+            else "It is dependent, so the order of the scores proves no ε here; guesses at the coins do.",
+            assumes="what is left when the other rows' clipped gradients are subtracted is noise.",
+        )
+
+    def _others(self) -> str:
+        return Finding(
+            f"Interference: the other rows add {number(self.interference, 3)} standard deviations of the noise at a "
+            f"canary's coordinate in a step. Who does not know them would prove about ε = {number(self.from_release)} "
+            f"instead of {number(self.proved)} (an estimate).",
+            verdict="Compare the proof with the accountant's ε: both are for an attacker who knows all other rows.",
+            assumes="scores that share the other rows' sum were independent, which they are not quite.",
+        )
+
+    def tables(self) -> dict[str, Table]:
+        rows = [
+            ("knows all other rows", number(self.proved), percent(min(self.share, 1.0)), guarantee(self.proved)),
+            ("the same, by guesses at coins", number(self.by_coins), "", guarantee(self.by_coins)),
+            ("sees the releases alone", number(self.from_release), "", "estimate"),
+        ]
+        columns = (
+            Column("attacker", "parameter"), Column("ε at least", "lower"),
+            Column("share of the\naccountant's", "lower"), Column("guarantee", "parameter"),
+        )  # fmt: skip
+        caption = (
+            f"{self.included:,} canaries in the data, {self.canaries - self.included:,} left out by coins, "
+            f"{self.controls:,} other coordinates of {self.parameters:,}; a canary was in {self.times_seen:.4g} of "
+            f"{self.steps:,} steps on average. δ = {power(self.delta)}."
+        )
+        return {
+            "canaries": Table(
+                "What the canaries prove", columns, tuple(Row(tuple(map(Cell, r))) for r in rows), caption
+            )
+        }
+
+    def sections(self) -> tuple[page.Section, ...]:
+        return (page.Section("What the canaries prove", (self.tables()["canaries"],)),)
+
+    def assumptions(self) -> list[str]:
+        coins = (
+            "A fair coin of its own decided for each canary whether it was in the data; a copy of one of your rows "
+            "carried it through sampler and model."
+        )
+        replaced = (
+            "Before the optimizer clipped, the copy's per-sample gradient was replaced by one of four times C on a "
+            "coordinate of the canary's own. How layers compute per-sample gradients is not audited."
+        )
+        noise = (
+            "Noise of different coordinates and steps is independent, as the mechanism claims; with other noise the "
+            "order of the scores proves nothing."
+        )
+        shared = f"Two tests share the gate's error of {1 - GATE:.1g}: ε above the claim, and the schedule itself."
+        notes = [f"{note[0].upper()}{note[1:]}." for note in self.proved.assumptions.notes]
+        return [coins, replaced, noise, shared, *notes]

@@ -1,0 +1,1 @@
+"""Canaries planted in an Opacus run, whose gradients lie on coordinates of their own."""

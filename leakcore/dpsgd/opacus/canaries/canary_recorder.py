@@ -1,0 +1,241 @@
+"""Plant canaries in an Opacus training run, and reduce what an attacker sees of them to scores."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from leakcore import kernels
+from leakcore._base import validate as check
+from leakcore._base.results.table import Rows, as_line, as_text
+from leakcore.dpsgd.opacus.canaries.canary_trace import CanaryTrace
+from leakcore.dpsgd.opacus.canaries.coordinates import Coordinates
+from leakcore.dpsgd.opacus.canaries.drawn_indices import DrawnIndices
+from leakcore.dpsgd.opacus.canaries.noise_statistics import NoiseStatistics
+from leakcore.dpsgd.opacus.canaries.planted_loader import PlantedLoader
+from leakcore.dpsgd.opacus.canaries.planted_rows import PlantedRows
+from leakcore.dpsgd.opacus.recorder.recorder import Recorder
+from leakcore.numerics import step_log_ratio
+
+_log = logging.getLogger(__name__)
+_CONTROLS = 4
+"""Coordinates without a canary that are watched, for each canary."""
+
+
+class CanaryRecorder:
+    """A recording of one run with canaries; `record_canaries` creates it and explains arguments and guarantees.
+
+    Args:
+        optimizer: Opacus's `DPOptimizer`.
+        loader: the DataLoader of Poisson samples.
+        count: canaries.
+        seed: of coins and coordinates.
+        out: npz file for the trace, or None.
+
+    Raises:
+        ValueError: names the argument, its value and what is allowed.
+        TypeError: for an optimizer that clips otherwise, or an argument of another type.
+    """
+
+    def __init__(self, optimizer: Any, loader: Any, count: int, seed: int, out: str | Path | None) -> None:
+        _require_dense(optimizer)
+        self._optimizer, self._loader = optimizer, PlantedLoader(loader)
+        self._count, self._seed = check.integer(1, count=count), check.seed(seed=seed)
+        self._out = None if out is None else Path(out)
+        self._require_free()
+        self._parameters = list(optimizer.params)
+        self._total = sum(p.numel() for p in self._parameters)
+        if self._count > self._total:
+            raise ValueError(
+                f"`count` must be at most {self._total:,}, because each canary needs a coordinate of the optimizer's "
+                f"parameters of its own, got {self._count:,}"
+            )
+        rng = kernels.generator(self._seed, kernels.Stream.PLANTED_COINS)
+        self._coins = rng.random(self._count) < 0.5
+        if not self._coins.any() or self._coins.all():
+            raise ValueError(f"`count` must be larger, got {self._count}: all coins of this seed fell on one side")
+        watched = min(self._total, (1 + _CONTROLS) * self._count)
+        chosen = rng.choice(self._total, size=watched, replace=False)
+        inside = np.flatnonzero(self._coins)
+        # Canary i of the loader is the i-th that is in the data.
+        self._order = np.concatenate([inside, np.flatnonzero(~self._coins), np.arange(self._count, watched)])
+        self._coordinates = Coordinates(self._parameters, chosen[self._order])
+        self._inside = len(inside)
+        self._schedule: list[tuple[float, float]] = []
+        self._noise, self._interference = NoiseStatistics(), 0.0
+        self._scores, self._alone = np.zeros(watched), np.zeros(watched)
+        self._seen = np.zeros(watched, dtype=np.int64)
+        self._others, self._present = np.zeros(watched), np.zeros(watched)
+        self._failure = ""
+        self._drawn: DrawnIndices | None = None
+        self._rows: PlantedRows | None = None
+        self._outer_hook: Any = None
+        self._outer_clip: Any = None
+        self._own_clip: Any = None
+
+    def __repr__(self) -> str:
+        return as_line("CanaryRecorder", self._table_rows())
+
+    def __str__(self) -> str:
+        return as_text("CanaryRecorder", self._table_rows())
+
+    def _table_rows(self) -> Rows:
+        state = "over" if self._failure else "recording" if self._drawn is not None else "ready"
+        return [
+            ("state", state), ("steps recorded", str(self.steps)), ("canaries", str(self._count)),
+            ("controls", str(len(self._scores) - self._count)),
+            ("file", "none" if self._out is None else str(self._out)),
+        ]  # fmt: skip
+
+    def __enter__(self) -> CanaryRecorder:
+        if self._drawn is not None or self._schedule:
+            raise ValueError("record_canaries: a recorder serves one block")
+        self._require_free()
+        self._loader.plant(self._inside)
+        self._drawn = DrawnIndices(self._loader.planted)
+        self._rows = PlantedRows(self._parameters, self._coordinates, self._drawn.of_batch, self._loader.rows)
+        self._own_clip = vars(self._optimizer).get("clip_and_accumulate")
+        self._outer_clip = self._optimizer.clip_and_accumulate
+        self._optimizer.clip_and_accumulate = self._clip
+        self._outer_hook = self._optimizer.step_hook
+        self._optimizer.attach_step_hook(self._step)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._drawn is not None
+        self._drawn.stop()
+        self._loader.remove()
+        vars(self._optimizer).pop("clip_and_accumulate", None)
+        if self._own_clip is not None:
+            self._optimizer.clip_and_accumulate = self._own_clip
+        self._optimizer.attach_step_hook(self._outer_hook)
+        if self._out is not None and self._schedule and not self._failure:
+            try:
+                self._require_free()
+                self.trace().save(self._out)
+            except Exception as why:
+                if error is None:
+                    raise
+                _log.error("record_canaries: %s was not written: %s", self._out, why)
+
+    @property
+    def steps(self) -> int:
+        """Steps recorded so far."""
+        return len(self._schedule)
+
+    def trace(self) -> CanaryTrace:
+        """The recording so far.
+
+        Returns:
+            A `CanaryTrace`.
+
+        Raises:
+            ValueError: before the first step, or if the recording failed.
+        """
+        if self._failure or not self._schedule:
+            why = self._failure or "no step was recorded: did optimizer.step() run inside the with block?"
+            raise ValueError(f"record_canaries: {why}")
+        sigma, norm = (np.array(column) for column in zip(*self._schedule, strict=True))
+        back = np.argsort(self._order)
+        return CanaryTrace(
+            noise_multiplier=sigma, max_grad_norm=norm, sample_rate=self._loader.sample_rate, rows=self._loader.rows,
+            parameters=self._total, coins=self._coins.copy(), times_seen=self._seen[back][: self._count],
+            scores=self._scores[back], release_scores=self._alone[back], noise_ratio=self._noise.ratio,
+            common_noise=self._noise.common, repeated_noise=self._noise.repeated,
+            interference=float(np.sqrt(self._interference / len(sigma))),
+        )  # fmt: skip
+
+    def _require_free(self) -> None:
+        if self._out is not None and self._out.exists():
+            raise ValueError(f"`out` must not exist already, got {str(self._out)!r}: choose another name")
+
+    def _clip(self) -> None:
+        """Opacus's clipping, with the canaries' gradients in the place of their copies'."""
+        if self._failure:
+            self._outer_clip()
+            return
+        assert self._rows is not None
+        with contextlib.ExitStack() as stack:
+            try:
+                if not self._schedule:
+                    _require_alone(self._outer_hook, self._optimizer.step_hook)
+                added, present = stack.enter_context(self._rows.planted(float(self._optimizer.max_grad_norm)))
+                self._others += added
+                np.add.at(self._present, present, 1.0)
+            except Exception as error:
+                self._fail(error)
+            self._outer_clip()
+
+    def _step(self, optimizer: Any) -> None:
+        if self._outer_hook is not None:
+            self._outer_hook(optimizer)
+        if not self._failure:
+            try:
+                self._score(optimizer)
+            except Exception as error:
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Wrong arguments are reported in the first step; later the training goes on without the recording."""
+        if not self._schedule:
+            raise error
+        self._failure = f"step {self.steps + 1}: {error or type(error).__name__}"
+        _log.error("record_canaries: %s. The training continues, and nothing more is recorded", self._failure)
+
+    def _score(self, optimizer: Any) -> None:
+        batches = int(optimizer.accumulated_iterations)
+        if batches > 1:
+            raise ValueError(
+                f"record_canaries: a step must train on one Poisson sample, got {batches} accumulated ones, for which "
+                "Opacus's accountant assumes another mechanism; BatchMemoryManager divides one sample into parts"
+            )
+        sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
+        if not sigma > 0:
+            raise ValueError(f"`optimizer` must have a positive noise_multiplier, got {sigma:g}: no ε to audit")
+        unit = float(optimizer.expected_batch_size) if optimizer.loss_reduction == "mean" else 1.0
+        release = self._coordinates.read([p.grad for p in self._parameters]) * unit / norm
+        others, rate = self._others / norm, self._loader.sample_rate
+        left, ones = release - others, np.ones(len(release))
+        self._scores += step_log_ratio(left, ones, sigma, rate)
+        self._alone += step_log_ratio(release, ones, sigma, rate)
+        self._noise.add(left / sigma, self._present == 0)
+        self._interference += float(np.mean((others / sigma) ** 2))
+        self._seen += self._present > 0
+        self._schedule.append((sigma, norm))
+        self._others[:] = 0.0
+        self._present[:] = 0.0
+
+
+def _require_alone(*hooks: Any) -> None:
+    """ValueError where candidates are recorded as well: copies of their rows would be taken for them."""
+    if any(isinstance(getattr(hook, "__self__", None), Recorder) for hook in hooks):
+        raise ValueError(
+            "`optimizer` must not be recorded with candidates in the same run, because copies of rows carry the "
+            "canaries: use record in one run and record_canaries in another"
+        )
+
+
+def _require_dense(optimizer: Any) -> None:
+    """TypeError for an optimizer whose per-sample gradients cannot be replaced before it clips."""
+    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+
+    from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer
+
+    if isinstance(optimizer, (DPOptimizerFastGradientClipping, FusedDPOptimizer)):
+        raise TypeError(
+            f"`optimizer` must be Opacus's DPOptimizer, which holds per-sample gradients, got "
+            f"{type(optimizer).__name__}, which never has them: for the audit use make_private(..., "
+            "grad_sample_mode='hooks')"
+        )
+    if type(optimizer) is not DPOptimizer:
+        raise TypeError(
+            f"`optimizer` must be Opacus's DPOptimizer with flat clipping, got {type(optimizer).__name__}: "
+            "make_private(..., clipping='flat')"
+        )
