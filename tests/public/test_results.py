@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 import leakcore
-from leakcore import audit, bounds
+from leakcore import audit, bounds, mechanisms
 from leakcore._base.results import Record, Result
 from leakcore.audit.selftest import Promise, SelfTest
 from leakcore.bounds.reconstruction.certificate import CertificateState
 from leakcore.experiments.labels.released import Released
 from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Series, Stated, TextTable
+from tests.audit.canaries.canary_traces import simulated
 from tests.audit.report import reports
 from tests.audit.trace.traces import orthogonal
 from tests.public.arrays import CALLS, resolve
@@ -56,6 +57,7 @@ def _others() -> Iterator[Any]:
     state = bounds.reconstruction(1.0, 0.5, 2, kappa=0.1, method=bounds.methods.Certified(600, 0.9, width=0.9)).state
     yield CertificateState.from_dict(state)
     yield orthogonal(60)
+    yield simulated(mechanisms.Poisson(1.0, 0.3, 3), 60)
     promise = Promise(
         mechanism="none", epsilon=0.0, delta=0.0, method="counts", trials=9, audits=3, above=0, rate=0.0,
         interval=(0.0, 0.7), allowed=0.1, mean=0.0, kept=True,
@@ -85,7 +87,7 @@ def instances() -> dict[str, Any]:
     for name in (*NAMES, *own):
         for record in _records(resolve(name)(**CALLS[name].arguments())):
             out.setdefault(type(record).__name__, record)
-    for whole in (reports.trace(), reports.scores(), reports.claim(), *_others()):
+    for whole in (reports.trace(), reports.scores(), reports.canaries(), reports.claim(), *_others()):
         for record in _records(whole):
             out.setdefault(type(record).__name__, record)
     return out
@@ -157,7 +159,7 @@ def test_a_new_process_reads_every_result_and_report(instances: dict[str, Any], 
     assert done.returncode == 0, done.stderr
     count, *names = done.stdout.split()
     assert int(count) > 30
-    assert names == ["ClaimReport", "ScoresReport", "TraceReport"]
+    assert names == ["CanaryReport", "ClaimReport", "ScoresReport", "TraceReport"]
 
 
 def test_every_result_names_its_quantity_and_becomes_a_frame(instances: dict[str, Any]) -> None:

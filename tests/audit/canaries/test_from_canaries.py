@@ -7,7 +7,6 @@ import types
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -18,25 +17,12 @@ from torch.utils.data import DataLoader, TensorDataset
 opacus = pytest.importorskip("opacus")
 
 import leakcore  # noqa: E402
-from leakcore import audit, dpsgd, mechanisms  # noqa: E402
+from leakcore import audit, mechanisms  # noqa: E402
 from leakcore.cli import main  # noqa: E402
+from tests.audit.canaries.canary_traces import simulated  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 CLAIM = mechanisms.Poisson(1.0, 0.25, 24)
-
-
-def simulated(mechanism: mechanisms.Poisson, count: int, seed: int = 0, **facts: Any) -> dpsgd.CanaryTrace:
-    """A trace as the mechanism makes it, with four controls for each canary."""
-    coins = np.arange(count) < count // 2  # a fair number of heads, so that audits share simulations
-    scores = mechanism.sample_log_ratio(5 * count, "null", seed, 0)
-    scores[:count][coins] = mechanism.sample_log_ratio(int(coins.sum()), "alternative", seed, 0)
-    steps = mechanism.steps
-    return dpsgd.CanaryTrace(**{
-        "noise_multiplier": np.full(steps, mechanism.noise_multiplier), "max_grad_norm": np.ones(steps),
-        "sample_rate": mechanism.sample_rate, "rows": 1000, "parameters": 10**5, "coins": coins,
-        "times_seen": coins * 2, "scores": scores, "release_scores": scores, "noise_ratio": 1.0, "common_noise": 0.5,
-        "repeated_noise": 0.5, "interference": 0.1, **facts,
-    })  # fmt: skip
 
 
 def trained(fault: str = "") -> audit.CanaryReport:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from leakcore import audit
+from leakcore import audit, mechanisms
 from leakcore.audit.report import page
+from tests.audit.canaries.canary_traces import simulated
 from tests.audit.trace.traces import orthogonal
 
 USER = '<script>alert("x")</script>&'
@@ -25,6 +26,11 @@ def scores() -> audit.AuditReport:
     return audit.from_scores(
         rng.normal(1, 1, 400), rng.normal(0, 1, 400), retrained=True, claimed_epsilon=0.01, adjacency="add-remove"
     )
+
+
+@functools.cache
+def canaries() -> audit.AuditReport:
+    return audit.from_canaries(simulated(mechanisms.Poisson(1.0, 0.3, 3), 60), claimed_epsilon=0.01)
 
 
 @functools.cache

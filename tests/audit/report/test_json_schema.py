@@ -22,7 +22,13 @@ from leakcore.cli import main
 from tests.audit.report import reports
 
 jsonschema = pytest.importorskip("jsonschema")
-FORMS: list[Any] = [reports.trace, reports.scores, reports.claim, pytest.param(reports.run, marks=pytest.mark.slow)]
+FORMS: list[Any] = [
+    reports.trace,
+    reports.scores,
+    reports.canaries,
+    reports.claim,
+    pytest.param(reports.run, marks=pytest.mark.slow),
+]
 
 
 @functools.cache
@@ -46,6 +52,7 @@ def test_it_is_a_schema_and_names_the_version_of_every_form() -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
     assert schema()["properties"]["schema"]["enum"] == [
         "leakcore.audit/2", "leakcore.trace-audit/2", "leakcore.claim-audit/1", "leakcore.scores-audit/1",
+            "leakcore.canary-audit/1",
     ]  # fmt: skip
 
 

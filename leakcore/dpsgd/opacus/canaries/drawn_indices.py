@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import dataloader
 
-from leakcore.dpsgd.opacus.recorder.fetched_batches import Fetching
+from leakcore.dpsgd.opacus.recorder.sampling.fetched_batches import Fetching
 
 _WAITING = 64
 """Batches that a loop may have fetched and not used."""
