@@ -6,15 +6,13 @@ import contextlib
 import dataclasses
 import functools
 import json
-import math
-from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy import special
 
-from leakcore import bounds, kernels
+from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.futures import answers
 from leakcore._base.progress import Progress
@@ -22,16 +20,11 @@ from leakcore._base.results import Record, without
 from leakcore._base.version import __version__
 from leakcore.audit.report.format import number, percent
 from leakcore.audit.report.tables import Cell, Column, Row, Table
-from leakcore.numerics import clopper_pearson, gaussian_pair_epsilon
+from leakcore.audit.selftest_cases import DELTA, Case, cases
+from leakcore.numerics import clopper_pearson
 
 GATE = 0.999
 """Confidence, over all rows together, with which the verdict blames a method rightly."""
-_DELTA = 1e-2
-_FAMILIES: tuple[Literal["dp", "gdp"], ...] = ("dp", "gdp")
-_DIRECTIONS: tuple[Literal["in", "both"], ...] = ("in", "both")
-_TRIALS = 100
-_COUNTS = 1000
-_EVENTS = ((0.5, 0.5), (0.05, 0.05), (0.9, 0.9))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -144,7 +137,7 @@ class SelfTest(Record):
                 )
                 for p in known
             ),
-            f"Gaussian: δ = {_DELTA:g}; the others δ = 0. Bounds at {100 * self.confidence:g}%.",
+            f"Gaussian: δ = {DELTA:g}; the others δ = 0. Bounds at {100 * self.confidence:g}%.",
         )  # fmt: skip
         return first, second
 
@@ -173,8 +166,8 @@ def selftest(
 
     Mechanisms: one that leaks nothing (ε = 0), randomised response (ε of 0.5, 1, 2 and 4), the Laplace mechanism and
     the Gaussian mechanism. Methods: event counts (direction fixed and open), scores (thresholds by a split and by
-    simultaneous tests, with ties; (ε, δ) and Gaussian family), the best of four audits (both ways), one run with
-    canaries (also Gaussian ones), and membership guesses over coins.
+    simultaneous tests, with ties; (ε, δ) and Gaussian family), bets in four looks, the best of four audits, one run
+    with canaries (also Gaussian ones), and membership guesses over coins.
 
     Args:
         audits: per method and mechanism, at least 10; five times as many where nothing leaks.
@@ -205,30 +198,30 @@ def selftest(
     level, key = check.confidence(confidence=confidence), check.seed(seed=seed)
     check.executor(executor=executor)
     check.callback(progress=progress)
-    cases = _cases(level)
+    tested = cases(level)
     show = progress or (lambda task, done, total: None)
     jobs = (
         (i, functools.partial(_audited, level, key, i, count if epsilon > 0 else 5 * count))
-        for i, (_, epsilon, *_) in enumerate(cases)
+        for i, (_, epsilon, *_) in enumerate(tested)
     )
     bounds_of: dict[int, np.ndarray] = {}
     with contextlib.closing(answers(jobs, executor)) as finished:
         for i, proved in finished:
             bounds_of[i] = proved
-            show("self-test", len(bounds_of), len(cases))
-    promises = tuple(_promise(case, bounds_of[i], level, len(cases)) for i, case in enumerate(cases))
+            show("self-test", len(bounds_of), len(tested))
+    promises = tuple(_promise(case, bounds_of[i], level, len(tested)) for i, case in enumerate(tested))
     return SelfTest(promises=promises, confidence=level, audits=count, seed=key)
 
 
 def _audited(level: float, seed: int, i: int, repeats: int) -> np.ndarray:
     """The bounds of all audits of case i, one after the other from its own generator."""
-    *_, audit = _cases(level)[i]
+    *_, audit = cases(level)[i]
     rng = kernels.generator(seed, kernels.Stream.SELFTEST_SCORES, step=i)
     keys = (kernels.subseed(seed, kernels.Stream.SELFTEST_SPLITS, step=i, row=j) for j in range(repeats))
     return np.array([audit(rng, key) for key in keys])
 
 
-def _promise(case: _Case, values: np.ndarray, level: float, cases: int) -> Promise:
+def _promise(case: Case, values: np.ndarray, level: float, cases: int) -> Promise:
     mechanism, epsilon, delta, method, trials, _ = case
     repeats = len(values)
     # A bound that exceeds ε by rounding alone is not a false one.
@@ -250,169 +243,6 @@ def _promise(case: _Case, values: np.ndarray, level: float, cases: int) -> Promi
         mean=float(values.mean()),
         kept=doubt >= (1 - GATE) / cases,
     )
-
-
-Audit = Callable[[np.random.Generator, int], float]
-_Case = tuple[str, float, float, str, int, Audit]
-
-
-def _cases(level: float) -> list[_Case]:
-    return [*_null_cases(level), *_known_cases(level)]
-
-
-def _null_cases(level: float) -> list[_Case]:
-    out: list[_Case] = []
-    for direction in _DIRECTIONS:
-        for p_in, p_out in _EVENTS:
-            audit = _counting(p_in, p_out, level, bounds.Hypothesis(direction=direction))
-            out.append(("null", 0.0, 0.0, f"counts, {_way(direction)}, P = {p_in:g}", _COUNTS, audit))
-    none: Callable[[np.random.Generator], np.ndarray] = lambda rng: rng.normal(size=_TRIALS)  # noqa: E731
-    for family, delta in zip(_FAMILIES, (0.0, _DELTA), strict=True):
-        for select in ("split", "simultaneous"):
-            for direction in _DIRECTIONS:
-                audit = _scoring(none, none, level, select, bounds.Hypothesis(family, direction), delta)
-                out.append(("null", 0.0, delta, f"scores, {select}, {_way(direction)}{_named(family)}", _TRIALS, audit))
-    tied: Callable[[np.random.Generator], np.ndarray] = lambda rng: none(rng).round()  # noqa: E731
-    audit = _scoring(tied, tied, level, "simultaneous", bounds.Hypothesis(direction="both"), 0.0)
-    out.append(("null", 0.0, 0.0, "scores, simultaneous, ties, direction open", _TRIALS, audit))
-    out += [
-        ("null", 0.0, 0.0, f"best of four, {select}", _TRIALS, _best(level, select))
-        for select in ("split", "correction")
-    ]
-    out += [("null", 0.0, _DELTA, f"one run{_named(name)}", _COUNTS, _canaries(0.0, level, name)) for name in _FAMILIES]
-    return [*out, *_guessing(0.0, level)]
-
-
-def _known_cases(level: float) -> list[_Case]:
-    out: list[_Case] = []
-    for epsilon in (0.5, 1.0, 2.0, 4.0):
-        p = 1 / (1 + math.exp(-epsilon))
-        name = "randomised response"
-        for direction in _DIRECTIONS:
-            audit = _counting(p, 1 - p, level, bounds.Hypothesis(direction=direction))
-            out.append((name, epsilon, 0.0, f"counts, {_way(direction)}", _COUNTS, audit))
-        inside, outside = (_response(q) for q in (p, 1 - p))
-        for select in ("split", "simultaneous"):
-            audit = _scoring(inside, outside, level, select, bounds.Hypothesis(), 0.0)
-            out.append((name, epsilon, 0.0, f"scores, {select}", _TRIALS, audit))
-        out += _guessing(epsilon, level)
-    laplace = (
-        lambda rng: rng.laplace(1.0, size=_TRIALS),
-        lambda rng: rng.laplace(0.0, size=_TRIALS),
-    )
-    gauss = (lambda rng: rng.normal(1.0, size=_TRIALS), lambda rng: rng.normal(size=_TRIALS))
-    truth = float(gaussian_pair_epsilon(1.0, delta=_DELTA))
-    for select in ("split", "simultaneous"):
-        audit = _scoring(*laplace, level, select, bounds.Hypothesis(), 0.0)
-        out.append(("Laplace", 1.0, 0.0, f"scores, {select}", _TRIALS, audit))
-        for family in _FAMILIES:
-            audit = _scoring(*gauss, level, select, bounds.Hypothesis(family), _DELTA)
-            out.append(("Gaussian", truth, _DELTA, f"scores, {select}{_named(family)}", _TRIALS, audit))
-    # The order of equal scores is random, and the sides have different sizes.
-    rounded = (lambda rng: rng.normal(1.0, size=_TRIALS).round(1), lambda rng: rng.normal(size=2 * _TRIALS).round(1))
-    audit = _scoring(*rounded, level, "simultaneous", bounds.Hypothesis("gdp", "both"), _DELTA)
-    method = "scores, simultaneous, ties, direction open, Gaussian family"
-    out.append(("Gaussian", truth, _DELTA, method, _TRIALS, audit))
-    for family in _FAMILIES:
-        audit = _canaries(1.0, level, family)
-        out.append(("Gaussian", truth, _DELTA, f"one run{_named(family)}", _COUNTS, audit))
-    return out
-
-
-def _canaries(separation: float, level: float, family: str) -> Audit:
-    """A run's canaries, each with a Gaussian release of its own; the clearest fifth is guessed."""
-
-    @functools.cache
-    def bound(hits: int, guesses: int) -> float:
-        return float(
-            bounds.epsilon_lower_bound_one_run(
-                hits, guesses, _COUNTS, confidence=level, delta=_DELTA, family=family
-            ).value
-        )
-
-    def audit(rng: np.random.Generator, _: int) -> float:
-        coins = rng.random(_COUNTS) < 0.5
-        order = np.argsort(separation * coins + rng.normal(size=_COUNTS))
-        half = _COUNTS // 10
-        return bound(int(coins[order[-half:]].sum()) + int((~coins[order[:half]]).sum()), 2 * half)
-
-    return audit
-
-
-def _guessing(epsilon: float, level: float) -> list[_Case]:
-    """Guesses of coins that randomised response answers: the worst case of an ε-private mechanism."""
-    right = 1 / (1 + math.exp(-epsilon))
-    name = "randomised response" if epsilon > 0 else "null"
-
-    @functools.cache
-    def one_run(hits: int) -> float:
-        return float(bounds.epsilon_lower_bound_one_run(hits, _TRIALS, _COUNTS, confidence=level).value)
-
-    @functools.cache
-    def models(hits: int) -> float:
-        return float(bounds.epsilon_from_membership(hits, _TRIALS, coins="models", confidence=level).value)
-
-    def over(bound: Callable[[int], float]) -> Audit:
-        return lambda rng, _: bound(int(rng.binomial(_TRIALS, right)))
-
-    return [
-        (name, epsilon, 0.0, "one run, canaries", _TRIALS, over(one_run)),
-        (name, epsilon, 0.0, "membership over models", _TRIALS, over(models)),
-    ]
-
-
-def _counting(p_in: float, p_out: float, level: float, tested: bounds.Hypothesis) -> Audit:
-    @functools.cache
-    def bound(a: int, b: int) -> float:
-        return float(
-            bounds.epsilon_lower_bound(a, b, _COUNTS, confidence=level, hypothesis=tested, adjacency="replace").value
-        )
-
-    return lambda rng, _: bound(int(rng.binomial(_COUNTS, p_in)), int(rng.binomial(_COUNTS, p_out)))
-
-
-def _scoring(
-    inside: Callable[[np.random.Generator], np.ndarray],
-    outside: Callable[[np.random.Generator], np.ndarray],
-    level: float, select: str, tested: bounds.Hypothesis, delta: float,
-) -> Audit:  # fmt: skip
-    def audit(rng: np.random.Generator, key: int) -> float:
-        result = bounds.epsilon_lower_bound_from_scores(
-            inside(rng), outside(rng), threshold=_threshold(select, key), confidence=level, delta=delta,
-            hypothesis=tested,
-            adjacency="replace",
-        )  # fmt: skip
-        return float(result.value)
-
-    return audit
-
-
-def _best(level: float, select: str) -> Audit:
-    def audit(rng: np.random.Generator, key: int) -> float:
-        four = {f"k={k}": (rng.normal(size=_TRIALS), rng.normal(size=_TRIALS), k) for k in (1, 2, 4, 8)}
-        return float(
-            bounds.epsilon_lower_bound_best(
-                four, threshold=_threshold(select, key), confidence=level, adjacency="replace"
-            ).value
-        )
-
-    return audit
-
-
-def _threshold(select: str, seed: int) -> bounds.Threshold:
-    return bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold(seed=seed)
-
-
-def _response(p: float) -> Callable[[np.random.Generator], np.ndarray]:
-    return lambda rng: (rng.random(_TRIALS) < p).astype(float)
-
-
-def _way(direction: str) -> str:
-    return "direction fixed" if direction == "in" else "direction open"
-
-
-def _named(family: str) -> str:
-    return ", Gaussian family" if family == "gdp" else ""
 
 
 def _word(promise: Promise) -> str:

@@ -22,7 +22,7 @@ def selftest() -> audit.SelfTest:
 def test_every_method_keeps_its_promise(selftest: audit.SelfTest) -> None:
     assert selftest.passed
     methods = {p.method.split(",")[0] for p in selftest.promises}
-    assert methods == {"counts", "scores", "best of four", "one run", "membership over models"}
+    assert methods == {"counts", "scores", "bets", "best of four", "one run", "membership over models"}
     assert {p.mechanism for p in selftest.promises} == {"null", "randomised response", "Laplace", "Gaussian"}
     assert {p.epsilon for p in selftest.promises if p.mechanism == "randomised response"} == {0.5, 1.0, 2.0, 4.0}
     for p in selftest.promises:

@@ -27,7 +27,7 @@ def epsilon_lower_bound_from_scores(
     The event is {score ≥ threshold}. A threshold chosen to look best on the trials that are then counted makes the
     bound false. Two ways hold: a `SplitThreshold`, by which a random share of the trials of each dataset chooses the
     threshold and the others are counted by `epsilon_lower_bound`; and a `SimultaneousThreshold`, by which all trials
-    choose and are counted, by tests of ranks that were fixed beforehand, which prove more in all that we measured
+    choose and are counted, by tests of ranks that were fixed beforehand, which prove more of all but rare leaks
     (docs/explanation/bounds.md). Choose one before you look.
 
     Args:

@@ -18,6 +18,8 @@ from leakcore.bounds.audited_epsilon.threshold import ScoredAudit
 
 _STEP, _FACTOR = 0.05, 1.07
 """Between tested parameters: in shares of the claim's below it, and the factor above."""
+_MARGIN = 1e-3
+"""By which what is proved exceeds a refuted claim at least, so that four digits tell them apart."""
 _WIDTH = 1e-4
 """Relative, of a ceiling."""
 _LARGEST = 200
@@ -293,13 +295,14 @@ def _log_mean(logs: np.ndarray) -> np.ndarray:
 
 
 def _just_above(claim: RefutableClaim, epsilon: float) -> float:
-    """The least parameter whose ε is above the claim, up to rounding: refuting it refutes the claim."""
+    """The parameter whose ε is above the claim by a thousandth: refuting it refutes the claim."""
+    above = epsilon * (1 + _MARGIN)
     if claim.family == "dp":
-        return math.nextafter(epsilon, math.inf)
+        return above
     high = 1.0
-    while claim.epsilon(high) <= epsilon:
+    while claim.epsilon(high) <= above:
         high *= 2.0
     low = 0.0
     while low < (middle := 0.5 * (low + high)) < high:
-        low, high = (low, middle) if claim.epsilon(middle) > epsilon else (middle, high)
+        low, high = (low, middle) if claim.epsilon(middle) > above else (middle, high)
     return high

@@ -1,0 +1,217 @@
+"""What the self-test tests: methods on mechanisms whose ε is known."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from leakcore import bounds
+from leakcore.numerics import gaussian_pair_epsilon
+
+DELTA = 1e-2
+_FAMILIES: tuple[Literal["dp", "gdp"], ...] = ("dp", "gdp")
+_DIRECTIONS: tuple[Literal["in", "both"], ...] = ("in", "both")
+_TRIALS = 100
+_COUNTS = 1000
+_EVENTS = ((0.5, 0.5), (0.05, 0.05), (0.9, 0.9))
+_LOOKS = 4
+
+Audit = Callable[[np.random.Generator, int], float]
+Case = tuple[str, float, float, str, int, Audit]
+"""Mechanism, its ε, δ, the method, trials of each audit, and the audit."""
+
+
+def cases(level: float) -> list[Case]:
+    """Every method on every mechanism that it is tested on."""
+    return [*_null_cases(level), *_known_cases(level)]
+
+
+def _null_cases(level: float) -> list[Case]:
+    out: list[Case] = []
+    for direction in _DIRECTIONS:
+        for p_in, p_out in _EVENTS:
+            audit = _counting(p_in, p_out, level, bounds.Hypothesis(direction=direction))
+            out.append(("null", 0.0, 0.0, f"counts, {_way(direction)}, P = {p_in:g}", _COUNTS, audit))
+    none: Callable[[np.random.Generator], np.ndarray] = lambda rng: rng.normal(size=_TRIALS)  # noqa: E731
+    for family, delta in zip(_FAMILIES, (0.0, DELTA), strict=True):
+        for select in ("split", "simultaneous"):
+            for direction in _DIRECTIONS:
+                audit = _scoring(none, none, level, select, bounds.Hypothesis(family, direction), delta)
+                out.append(("null", 0.0, delta, f"scores, {select}, {_way(direction)}{_named(family)}", _TRIALS, audit))
+    tied: Callable[[np.random.Generator], np.ndarray] = lambda rng: none(rng).round()  # noqa: E731
+    audit = _scoring(tied, tied, level, "simultaneous", bounds.Hypothesis(direction="both"), 0.0)
+    out.append(("null", 0.0, 0.0, "scores, simultaneous, ties, direction open", _TRIALS, audit))
+    out += [
+        ("null", 0.0, 0.0, f"best of four, {select}", _TRIALS, _best(level, select))
+        for select in ("split", "correction")
+    ]
+    out += [
+        (
+            "null",
+            0.0,
+            delta,
+            f"bets, {_LOOKS} looks{_named(family)}",
+            _TRIALS,
+            _betting(none, none, level, family, delta),
+        )
+        for family, delta in zip(_FAMILIES, (0.0, DELTA), strict=True)
+    ]
+    out += [("null", 0.0, DELTA, f"one run{_named(name)}", _COUNTS, _canaries(0.0, level, name)) for name in _FAMILIES]
+    return [*out, *_guessing(0.0, level)]
+
+
+def _known_cases(level: float) -> list[Case]:
+    out: list[Case] = []
+    for epsilon in (0.5, 1.0, 2.0, 4.0):
+        p = 1 / (1 + math.exp(-epsilon))
+        name = "randomised response"
+        for direction in _DIRECTIONS:
+            audit = _counting(p, 1 - p, level, bounds.Hypothesis(direction=direction))
+            out.append((name, epsilon, 0.0, f"counts, {_way(direction)}", _COUNTS, audit))
+        inside, outside = (_response(q) for q in (p, 1 - p))
+        for select in ("split", "simultaneous"):
+            audit = _scoring(inside, outside, level, select, bounds.Hypothesis(), 0.0)
+            out.append((name, epsilon, 0.0, f"scores, {select}", _TRIALS, audit))
+        audit = _betting(inside, outside, level, "dp", 0.0, claim=4 * epsilon)
+        out.append((name, epsilon, 0.0, f"bets, {_LOOKS} looks", _TRIALS, audit))
+        out += _guessing(epsilon, level)
+    laplace = (
+        lambda rng: rng.laplace(1.0, size=_TRIALS),
+        lambda rng: rng.laplace(0.0, size=_TRIALS),
+    )
+    gauss = (lambda rng: rng.normal(1.0, size=_TRIALS), lambda rng: rng.normal(size=_TRIALS))
+    truth = float(gaussian_pair_epsilon(1.0, delta=DELTA))
+    for select in ("split", "simultaneous"):
+        audit = _scoring(*laplace, level, select, bounds.Hypothesis(), 0.0)
+        out.append(("Laplace", 1.0, 0.0, f"scores, {select}", _TRIALS, audit))
+        for family in _FAMILIES:
+            audit = _scoring(*gauss, level, select, bounds.Hypothesis(family), DELTA)
+            out.append(("Gaussian", truth, DELTA, f"scores, {select}{_named(family)}", _TRIALS, audit))
+    for family in _FAMILIES:
+        audit = _betting(*gauss, level, family, DELTA, claim=4 * truth)
+        out.append(("Gaussian", truth, DELTA, f"bets, {_LOOKS} looks{_named(family)}", _TRIALS, audit))
+    # The order of equal scores is random, and the sides have different sizes.
+    rounded = (lambda rng: rng.normal(1.0, size=_TRIALS).round(1), lambda rng: rng.normal(size=2 * _TRIALS).round(1))
+    audit = _scoring(*rounded, level, "simultaneous", bounds.Hypothesis("gdp", "both"), DELTA)
+    method = "scores, simultaneous, ties, direction open, Gaussian family"
+    out.append(("Gaussian", truth, DELTA, method, _TRIALS, audit))
+    for family in _FAMILIES:
+        audit = _canaries(1.0, level, family)
+        out.append(("Gaussian", truth, DELTA, f"one run{_named(family)}", _COUNTS, audit))
+    return out
+
+
+def _canaries(separation: float, level: float, family: str) -> Audit:
+    """A run's canaries, each with a Gaussian release of its own; the clearest fifth is guessed."""
+
+    @functools.cache
+    def bound(hits: int, guesses: int) -> float:
+        return float(
+            bounds.epsilon_lower_bound_one_run(
+                hits, guesses, _COUNTS, confidence=level, delta=DELTA, family=family
+            ).value
+        )
+
+    def audit(rng: np.random.Generator, _: int) -> float:
+        coins = rng.random(_COUNTS) < 0.5
+        order = np.argsort(separation * coins + rng.normal(size=_COUNTS))
+        half = _COUNTS // 10
+        return bound(int(coins[order[-half:]].sum()) + int((~coins[order[:half]]).sum()), 2 * half)
+
+    return audit
+
+
+def _guessing(epsilon: float, level: float) -> list[Case]:
+    """Guesses of coins that randomised response answers: the worst case of an ε-private mechanism."""
+    right = 1 / (1 + math.exp(-epsilon))
+    name = "randomised response" if epsilon > 0 else "null"
+
+    @functools.cache
+    def one_run(hits: int) -> float:
+        return float(bounds.epsilon_lower_bound_one_run(hits, _TRIALS, _COUNTS, confidence=level).value)
+
+    @functools.cache
+    def models(hits: int) -> float:
+        return float(bounds.epsilon_from_membership(hits, _TRIALS, coins="models", confidence=level).value)
+
+    def over(bound: Callable[[int], float]) -> Audit:
+        return lambda rng, _: bound(int(rng.binomial(_TRIALS, right)))
+
+    return [
+        (name, epsilon, 0.0, "one run, canaries", _TRIALS, over(one_run)),
+        (name, epsilon, 0.0, "membership over models", _TRIALS, over(models)),
+    ]
+
+
+def _counting(p_in: float, p_out: float, level: float, tested: bounds.Hypothesis) -> Audit:
+    @functools.cache
+    def bound(a: int, b: int) -> float:
+        return float(
+            bounds.epsilon_lower_bound(a, b, _COUNTS, confidence=level, hypothesis=tested, adjacency="replace").value
+        )
+
+    return lambda rng, _: bound(int(rng.binomial(_COUNTS, p_in)), int(rng.binomial(_COUNTS, p_out)))
+
+
+def _scoring(
+    inside: Callable[[np.random.Generator], np.ndarray],
+    outside: Callable[[np.random.Generator], np.ndarray],
+    level: float, select: str, tested: bounds.Hypothesis, delta: float,
+) -> Audit:  # fmt: skip
+    def audit(rng: np.random.Generator, key: int) -> float:
+        result = bounds.epsilon_lower_bound_from_scores(
+            inside(rng), outside(rng), threshold=_threshold(select, key), confidence=level, delta=delta,
+            hypothesis=tested,
+            adjacency="replace",
+        )  # fmt: skip
+        return float(result.value)
+
+    return audit
+
+
+def _betting(
+    inside: Callable[[np.random.Generator], np.ndarray],
+    outside: Callable[[np.random.Generator], np.ndarray],
+    level: float, family: Literal["dp", "gdp"], delta: float, *, claim: float = 1.0,
+) -> Audit:  # fmt: skip
+    """What is proved only grows from look to look: nobody who stops at a better moment proves more."""
+
+    def audit(rng: np.random.Generator, _: int) -> float:
+        test = bounds.SequentialTest(claim, adjacency="replace", confidence=level, delta=delta, family=family)
+        for a, b in zip(np.split(inside(rng), _LOOKS), np.split(outside(rng), _LOOKS), strict=True):
+            test.add({"k = 1": (a, b, 1)})
+        return float(test.proof().value)
+
+    return audit
+
+
+def _best(level: float, select: str) -> Audit:
+    def audit(rng: np.random.Generator, key: int) -> float:
+        four = {f"k={k}": (rng.normal(size=_TRIALS), rng.normal(size=_TRIALS), k) for k in (1, 2, 4, 8)}
+        return float(
+            bounds.epsilon_lower_bound_best(
+                four, threshold=_threshold(select, key), confidence=level, adjacency="replace"
+            ).value
+        )
+
+    return audit
+
+
+def _threshold(select: str, seed: int) -> bounds.Threshold:
+    return bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold(seed=seed)
+
+
+def _response(p: float) -> Callable[[np.random.Generator], np.ndarray]:
+    return lambda rng: (rng.random(_TRIALS) < p).astype(float)
+
+
+def _way(direction: str) -> str:
+    return "direction fixed" if direction == "in" else "direction open"
+
+
+def _named(family: str) -> str:
+    return ", Gaussian family" if family == "gdp" else ""
