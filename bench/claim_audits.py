@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from leakcore.audit.report.claim import ClaimedEpsilon
 from leakcore.numerics import gaussian_pair_epsilon
 
 MARKS = ("<!-- claim-audits -->", "<!-- /claim-audits -->")
+KEPT = Path(__file__).parent / "results" / "claim-audits.json"
 MODELS, DELTA, CONFIDENCE = 1000, 1e-5, 0.99
 EPSILONS, FACTORS = (2.0, 4.0), (1.0, 1.5, 2.0, 4.0)
 SIZES = range(64, MODELS, 64)
@@ -144,8 +146,8 @@ def run(repetitions: int, seeds: int) -> dict[str, Any]:
 
 
 _SIMULATED = (
-    "The best attack on a Gaussian mechanism, {trainings:,} trainings planned: the claim fell in these shares of {count} "
-    "audits (simulated)."
+    "The best attack on a Gaussian mechanism, {trainings:,} trainings planned: the claim fell in these shares of "
+    "{count} audits (simulated)."
 )
 _TRAINED = (
     "ClipBKD against logistic regression, ε = 4 claimed, means of {seeds} seeds (trained). Before: one half of the "
