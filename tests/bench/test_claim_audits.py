@@ -23,8 +23,8 @@ def stored() -> dict[str, Any]:
 def test_the_page_shows_the_kept_tables(stored: dict[str, Any]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert all(page.count(mark) == 1 for mark in claim_audits.MARKS)
-    shown = kept_page.between(page, claim_audits.MARKS, claim_audits.text(stored))
-    assert shown == page, "run python -m bench.claim_audits --show JSON --page PAGE"
+    rewritten = kept_page.between(page, claim_audits.MARKS, claim_audits.text(stored))
+    assert rewritten == page, "run python -m bench.claim_audits --show JSON --page PAGE"
 
 
 def test_the_audit_as_it_is_proves_more_and_one_that_stops_early_takes_less(stored: dict[str, Any]) -> None:

@@ -63,8 +63,7 @@ def claim(
 
     Args:
         config: a `ClaimConfig`, or its sections as a mapping.
-        stop: "early": stop when the claim falls or cannot fall any more, valid at every look; or "never". None: as the
-            configuration says.
+        stop: "early": when the claim falls or cannot fall any more; or "never". None: as configured.
         folder: where report.html and report.json are written. Until then finished models are stored in
             folder/partial/audit-attack: a later call continues from them and writes the same JSON. None: write nothing.
         executor: any `concurrent.futures.Executor`, whose workers train models.
