@@ -63,9 +63,9 @@ def claim(
 
     Args:
         config: a `ClaimConfig`, or its sections as a mapping.
-        stop: "early": when the claim falls or cannot fall any more; or "never". None: as configured.
-        folder: where report.html and report.json are written. Until then finished models are stored in
-            folder/partial/audit-attack: a later call continues from them and writes the same JSON. None: write nothing.
+        stop: "early": when the claim falls or cannot fall; "never". None: as configured.
+        folder: where report.html and report.json are written. Until then it stores finished models, from which a later
+            call continues to the same JSON. None: write nothing.
         executor: any `concurrent.futures.Executor`, whose workers train models.
         num_threads: threads, here or in each worker.
         progress: called as `progress(task, done, total)`.
