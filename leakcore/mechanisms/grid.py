@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from leakcore._base import validate
 from leakcore._base.results import Result
 from leakcore._base.results.table import Rows, as_html, as_text
 from leakcore.mechanisms.mechanism import Mechanism
@@ -163,18 +164,31 @@ def grid(kind: type[Mechanism], **fields: Any) -> Grid:
     for name, value in fields.items():
         if name not in names:
             raise ValueError(f"`{name}` must be a field of {kind.__name__}: {', '.join(names)}")
-        if np.ndim(value) == 0 or isinstance(value, str):
+        values = _axis(name, value)
+        if values is None:
             fixed[name] = value
-        elif len(value) == 0:
+        elif not values:
             raise ValueError(f"`{name}` must hold at least one value, got none")
         else:
-            axes[name] = tuple(value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value)
+            axes[name] = values
     cells = Grid(kind, axes, fixed)
     if np.prod(cells.shape, dtype=float) > _MOST_CELLS:
         raise ValueError(f"`fields` must span at most {_MOST_CELLS} mechanisms, got {cells.shape}")
     for _ in cells:  # every value is checked before any work
         pass
     return cells
+
+
+def _axis(name: str, value: Any) -> tuple[Any, ...] | None:
+    """The values of a sequence, or of whatever is read as an array of one or more dimensions; None for one value."""
+    if isinstance(value, list | tuple):
+        return tuple(value)
+    if not any(hasattr(value, way) for way in ("__array__", "__dlpack__", "__array_interface__", "__iter__")):
+        return None
+    array = validate.even_array(**{name: value})
+    if array.ndim == 0:
+        return None
+    return tuple(array.tolist() if array.ndim == 1 else array)
 
 
 def over_grids(function: Callable[P, R]) -> Callable[P, R]:
