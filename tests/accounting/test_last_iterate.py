@@ -50,11 +50,11 @@ def test_delta_at_that_epsilon_by_quadrature():
         pair = (with_row, stats.norm.pdf(x, 0, spread))[::sign]
         return max(0.0, pair[0] - math.exp(epsilon) * pair[1])
 
-    found = [
+    deltas = [
         integrate.quad(difference, -12 * spread, 12 * spread + steps, args=(sign,), limit=500, epsabs=1e-9)[0]
         for sign in (1, -1)
     ]
-    assert max(found) == pytest.approx(delta, rel=1e-3)
+    assert max(deltas) == pytest.approx(delta, rel=1e-3)
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.01, 0.1, 0.5, 0.99])

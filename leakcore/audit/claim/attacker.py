@@ -50,6 +50,6 @@ def finding(config: ClaimConfig, claim: ClaimedEpsilon, last: LastIterateEpsilon
     return Finding(
         f"The attacker saw: {sees(config)}. With a loss that is linear in the parameters the final model alone is "
         f"worth ε = {number(float(last.value))} at δ = {power(claim.delta)} (estimate, add/remove adjacency).",
-        verdict=f"{covered} The two numbers are about different attackers: the smaller one is no bound on the claim.",
+        verdict=f"{covered} The two numbers are about different attackers: the smaller one does not bound the claim.",
         assumes="the loss is linear in the parameters, as for crafted gradients; another loss may reveal more or less.",
     )

@@ -23,7 +23,7 @@ class CraftedGradient:
     Args:
         gradient: (parameters,) for every step, or (steps, parameters); flat in the order of
             `models.mlp(...).parameters()` or of the module's parameters.
-        batches: (runs, steps) bool, which steps of which runs hold it.
+        batches: (runs, steps) bool, True for a step that holds it.
 
     Raises:
         ValueError: for a value or shape that is not allowed; the text names the argument.
