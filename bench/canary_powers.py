@@ -58,7 +58,7 @@ def real(run: tuple[float, float, int]) -> dict[str, object]:
         module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), noise_multiplier=sigma, max_grad_norm=1.0,
         data_loader=DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), batch_size=round(rate * rows)),
     )  # fmt: skip
-    with leakcore.record_canaries(optimizer, loader, count=CANARIES) as recorder:
+    with leakcore.record(optimizer, canaries=CANARIES, sampling=loader) as recorder:
         while recorder.steps < steps:
             for inputs, targets in loader:
                 optimizer.zero_grad()

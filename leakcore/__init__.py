@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from leakcore import mechanisms as mechanisms
     from leakcore import models as models
     from leakcore import numerics as numerics
+    from leakcore.dpsgd import Canaries as Canaries
     from leakcore.dpsgd import record as record
-    from leakcore.dpsgd import record_canaries as record_canaries
     from leakcore.kernels import clip_and_noise as clip_and_noise
     from leakcore.kernels import clip_scores as clip_scores
     from leakcore.kernels import get_include as get_include
@@ -52,8 +52,8 @@ _NAMES = {
     "mechanisms": ".mechanisms",
     "models": ".models",
     "numerics": ".numerics",
+    "Canaries": ".dpsgd",
     "record": ".dpsgd",
-    "record_canaries": ".dpsgd",
     "clip_and_noise": ".kernels",
     "clip_scores": ".kernels",
     "get_include": ".kernels",

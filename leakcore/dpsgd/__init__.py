@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from leakcore.dpsgd.ensemble.sampling import ShuffledBatches as ShuffledBatches
     from leakcore.dpsgd.ensemble.scorer import Running as Running
     from leakcore.dpsgd.ensemble.scorer import Scorer as Scorer
+    from leakcore.dpsgd.opacus.canaries.canaries import Canaries as Canaries
     from leakcore.dpsgd.opacus.canaries.canary_recorder import CanaryRecorder as CanaryRecorder
     from leakcore.dpsgd.opacus.canaries.canary_trace import CanaryTrace as CanaryTrace
-    from leakcore.dpsgd.opacus.canaries.record_canaries import record_canaries as record_canaries
     from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer as FusedDPOptimizer
     from leakcore.dpsgd.opacus.optimizer.secure_noise import secure_normal as secure_normal
     from leakcore.dpsgd.opacus.recorder.record import record as record
@@ -61,7 +61,7 @@ _NAMES = {
     "ShuffledBatches": ".ensemble.sampling",
     "Trace": ".opacus.trace.trace",
     "record": ".opacus.recorder.record",
-    "record_canaries": ".opacus.canaries.record_canaries",
+    "Canaries": ".opacus.canaries.canaries",
     "secure_normal": ".opacus.optimizer.secure_noise",
 }
 _SHARED = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ def from_canaries(
     mechanism: Mechanism | None = None,
     confidence: float = 0.95,
 ) -> CanaryReport:
-    """The report on a training run in which `leakcore.record_canaries` planted canaries.
+    """The report on a training run in which `leakcore.record` planted canaries.
 
     ε is proved by one test of the order of all canaries' scores, if the schedule ran with some noise; its p-value tests
     the schedule itself. Where the noise of different coordinates proves to be dependent, ε is proved by guesses at
@@ -125,6 +126,14 @@ def holds_canaries(path: str | Path) -> bool:
     return isinstance(facts, dict) and facts.get("schema") == CanaryTrace.schema
 
 
+def of_canaries(trace: object) -> bool:
+    """Whether a trace, the recorder that made it, or its file, has canaries."""
+    if isinstance(trace, (str, Path)):
+        return Path(trace).is_file() and holds_canaries(trace)
+    recorder = sys.modules.get("leakcore.dpsgd.opacus.canaries.canary_recorder")
+    return isinstance(trace, CanaryTrace) or (recorder is not None and isinstance(trace, recorder.CanaryRecorder))
+
+
 def _read(trace: object) -> CanaryTrace:
     if isinstance(trace, CanaryTrace):
         return trace
@@ -135,7 +144,7 @@ def _read(trace: object) -> CanaryTrace:
         if isinstance(recorded, CanaryTrace):
             return recorded
     raise TypeError(
-        f"`trace` must be what leakcore.record_canaries gave, or the file it wrote, got {type(trace).__name__}"
+        f"`trace` must be what leakcore.record gave with canaries, or the file it wrote, got {type(trace).__name__}"
     )
 
 

@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast, overload
 
+from leakcore.audit.canaries.from_canaries import from_canaries, of_canaries
 from leakcore.audit.doctor import environment
 from leakcore.audit.trace.measure import limits, proved, reached, recorded
 from leakcore.audit.trace.question import ask
 from leakcore.audit.trace.report import TraceReport
 
 if TYPE_CHECKING:
-    from leakcore.dpsgd import Recorder, Trace
+    from leakcore.audit.canaries.report import CanaryReport
+    from leakcore.dpsgd import CanaryRecorder, CanaryTrace, Recorder, Trace
     from leakcore.mechanisms import Mechanism
 
 
+@overload
 def from_trace(
-    trace: Trace | Recorder | str | Path,
+    trace: CanaryTrace | CanaryRecorder,
+    *,
+    delta: float = 1e-5,
+    claimed_epsilon: float | None = None,
+    mechanism: Mechanism | None = None,
+    confidence: float = 0.95,
+) -> CanaryReport: ...
+
+
+@overload
+def from_trace(
+    trace: Trace | Recorder,
     *,
     delta: float = 1e-5,
     claimed_epsilon: float | None = None,
@@ -26,7 +40,34 @@ def from_trace(
     num_candidates: int = 10,
     coins: bool = False,
     confidence: float = 0.95,
-) -> TraceReport:
+) -> TraceReport: ...
+
+
+@overload
+def from_trace(
+    trace: str | Path,
+    *,
+    delta: float = 1e-5,
+    claimed_epsilon: float | None = None,
+    mechanism: Mechanism | float | None = None,
+    steps: int | None = None,
+    num_candidates: int = 10,
+    coins: bool = False,
+    confidence: float = 0.95,
+) -> TraceReport | CanaryReport: ...
+
+
+def from_trace(
+    trace: Trace | Recorder | CanaryTrace | CanaryRecorder | str | Path,
+    *,
+    delta: float = 1e-5,
+    claimed_epsilon: float | None = None,
+    mechanism: Mechanism | float | None = None,
+    steps: int | None = None,
+    num_candidates: int = 10,
+    coins: bool = False,
+    confidence: float = 0.95,
+) -> TraceReport | CanaryReport:
     """The report on a training run that `leakcore.record` watched.
 
     ε, bounds and gate are about the whole run up to the end of the recording; what attacks reached is about the
@@ -34,7 +75,7 @@ def from_trace(
     Methods and intervals: docs/explanation/reports.md.
 
     Args:
-        trace: a `Trace`, a recorder, or the file that it wrote.
+        trace: a `Trace`, a recorder, or the file that it wrote. One with canaries goes to `from_canaries`.
         delta: δ in (0, 1).
         claimed_epsilon: ε that the run claims at δ, add-remove. None: the accountant's.
         mechanism: of the whole run, or q of Poisson sampling. None: as the trace says.
@@ -47,7 +88,7 @@ def from_trace(
             99.9%.
 
     Returns:
-        A `TraceReport`.
+        A `TraceReport`, or a `CanaryReport`.
 
     Raises:
         ValueError: names the argument, before any work; or there is no member or no non-member for `coins`; or the
@@ -72,9 +113,15 @@ def from_trace(
         (20, 'upper')
     """
     start = time.monotonic()
+    if of_canaries(trace):
+        for name, value in (("steps", steps), ("coins", coins or None)):
+            if value is not None:
+                raise ValueError(f"`{name}` must be left out for a trace with canaries, which knows it, got {value!r}")
+        how: dict[str, Any] = {"delta": delta, "claimed_epsilon": claimed_epsilon, "confidence": confidence}
+        return from_canaries(trace, mechanism=mechanism, **how)  # type: ignore[arg-type]
     question = ask(
-        trace, delta=delta, claimed_epsilon=claimed_epsilon, mechanism=mechanism, steps=steps,
-        num_candidates=num_candidates, coins=coins, confidence=confidence,
+        cast("Trace | Recorder | str | Path", trace), delta=delta, claimed_epsilon=claimed_epsilon,
+        mechanism=mechanism, steps=steps, num_candidates=num_candidates, coins=coins, confidence=confidence,
     )  # fmt: skip
     return TraceReport(
         environment=environment(),

@@ -325,13 +325,11 @@ def _trace(settings: Any, options: dict[str, Any], folder: Path | None, show: An
     _require_folder(folder)
     file, *parts = settings.files
     how = {name: value for name, value in vars(settings).items() if name not in ("file", "sample_rate")}
-    if audits.holds_canaries(file):
-        if parts or settings.coins or settings.steps is not None or settings.sample_rate is not None:
-            raise click.UsageError(
-                f"--trace {file} holds canaries: it stands alone, without --coins, --steps and --sample-rate"
-            )
-        allowed = {name: how[name] for name in ("delta", "claimed_epsilon", "confidence")}
-        return audits.from_canaries(file, **allowed)
+    others = parts or settings.coins or settings.steps is not None or settings.sample_rate is not None
+    if others and audits.holds_canaries(file):
+        raise click.UsageError(
+            f"--trace {file} holds canaries: it stands alone, without --coins, --steps and --sample-rate"
+        )
     return audits.from_trace(audits.join(settings.files) if parts else file, mechanism=settings.sample_rate, **how)
 
 

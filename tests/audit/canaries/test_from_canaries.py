@@ -56,13 +56,13 @@ def trained(fault: str = "") -> audit.CanaryReport:
         optimizer.clip_and_accumulate = types.MethodType(no_clipping, optimizer)
     if fault == "rate":
         loader.batch_sampler.sample_rate = 0.5
-    with leakcore.record_canaries(optimizer, loader, count=300, seed=5) as recorder:
+    with leakcore.record(optimizer, canaries=leakcore.Canaries(300, seed=5), sampling=loader) as recorder:
         while recorder.steps < 24:
             for inputs, targets in loader:
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(model(inputs), targets).backward()
                 optimizer.step()
-    return audit.from_canaries(recorder, mechanism=CLAIM)
+    return audit.from_trace(recorder, mechanism=CLAIM)
 
 
 def test_a_correct_run_is_consistent_with_its_claim() -> None:
@@ -119,7 +119,9 @@ def test_proofs_are_wrong_as_rarely_as_they_say() -> None:
 def test_the_report_in_every_form(tmp_path: Path) -> None:
     path = tmp_path / "canaries.npz"
     simulated(mechanisms.Poisson(1.0, 0.3, 3), 200).save(path)
-    report = audit.from_canaries(path, claimed_epsilon=20.0)
+    report = audit.from_trace(path, claimed_epsilon=20.0)
+    with pytest.raises(ValueError, match="`coins` must be left out for a trace with canaries"):
+        audit.from_trace(path, coins=True)
     assert audit.AuditReport.from_dict(json.loads(report.to_json())) == report
     assert "What the canaries prove" in report.to_html()
     assert report.with_limit(0.1).passed is False
@@ -130,7 +132,7 @@ def test_the_report_in_every_form(tmp_path: Path) -> None:
     mixed = CliRunner().invoke(main, ["audit", "--trace", str(path), "--coins"])
     assert mixed.exit_code == 2
     assert "holds canaries" in mixed.output
-    with pytest.raises(TypeError, match=r"`trace` must be what leakcore\.record_canaries gave"):
+    with pytest.raises(TypeError, match=r"`trace` must be what leakcore\.record gave with canaries"):
         audit.from_canaries(3)
     with pytest.raises(TypeError, match="`mechanism` must be"):
         audit.from_canaries(path, mechanism=0.3)

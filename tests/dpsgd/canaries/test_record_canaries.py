@@ -66,7 +66,7 @@ def test_canaries_are_clipped_summed_and_scored(physical: int | None, reduction:
     def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(model(x), y, reduction=reduction)
 
-    with leakcore.record_canaries(optimizer, loader, count=20, seed=3) as recorder:
+    with leakcore.record(optimizer, canaries=leakcore.Canaries(20, seed=3), sampling=loader) as recorder:
         score, others = recorder._score, []
 
         def watched(of: Any) -> None:
@@ -105,7 +105,7 @@ def test_canaries_are_clipped_summed_and_scored(physical: int | None, reduction:
 
 def test_the_sampler_draws_canaries_at_its_rate() -> None:
     model, optimizer, loader = private()
-    with leakcore.record_canaries(optimizer, loader, count=60, seed=1) as recorder:
+    with leakcore.record(optimizer, canaries=leakcore.Canaries(60, seed=1), sampling=loader) as recorder:
         train(model, optimizer, loader, epochs=6)
     trace = recorder.trace()
     # The number of draws is Bin(24 steps × canaries, 1/4); p-value 1e-4.
@@ -120,7 +120,7 @@ def test_loader_and_optimizer_are_restored_and_rows_have_their_own_gradients() -
     model, optimizer, loader = private()
     data, hook = loader.dataset, optimizer.step_hook
     rows = []
-    with leakcore.record_canaries(optimizer, loader, count=20) as recorder:
+    with leakcore.record(optimizer, canaries=20, sampling=loader) as recorder:
         assert len(loader.dataset) == 80
         assert loader.dataset.tensors is data.tensors
         for x, y in loader:
@@ -146,7 +146,7 @@ def test_candidates_are_recorded_in_another_run(candidates_first: bool) -> None:
     members = torch.arange(80) < 40
     blocks = [
         lambda: leakcore.record(optimizer, candidates=loader.dataset.tensors, members=members),
-        lambda: leakcore.record_canaries(optimizer, loader, count=20),
+        lambda: leakcore.record(optimizer, canaries=20, sampling=loader),
     ]
     first, second = blocks if candidates_first else blocks[::-1]
     with pytest.raises(ValueError, match="not be recorded with candidates in the same run"), first(), second():
@@ -162,7 +162,7 @@ def test_embeddings_frozen_layers_groups_and_collated_rows() -> None:
         module=model, optimizer=torch.optim.Adam(groups, lr=0.1), noise_multiplier=1e-4, max_grad_norm=1.0,
         data_loader=DataLoader(data, batch_size=15),
     )  # fmt: skip
-    with leakcore.record_canaries(optimizer, loader, count=30, seed=2) as recorder:
+    with leakcore.record(optimizer, canaries=leakcore.Canaries(30, seed=2), sampling=loader) as recorder:
         train(model, optimizer, loader, epochs=2)
     trace = recorder.trace()
     assert trace.parameters == 12 * 6 + 6 * 2 + 2
@@ -175,7 +175,7 @@ def test_embeddings_frozen_layers_groups_and_collated_rows() -> None:
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_prepare_batches_ahead(persistent: bool) -> None:
     model, optimizer, loader = private(num_workers=1, persistent_workers=persistent, noise_multiplier=1e-4)
-    with leakcore.record_canaries(optimizer, loader, count=20, seed=2) as recorder:
+    with leakcore.record(optimizer, canaries=leakcore.Canaries(20, seed=2), sampling=loader) as recorder:
         for x, y in loader:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x), y).backward()
@@ -192,7 +192,7 @@ def test_workers_prepare_batches_ahead(persistent: bool) -> None:
 def test_a_file_holds_the_trace_and_is_not_replaced(tmp_path: Path) -> None:
     model, optimizer, loader = private()
     path = tmp_path / "canaries.npz"
-    with leakcore.record_canaries(optimizer, loader, count=20, out=path) as recorder:
+    with leakcore.record(optimizer, canaries=20, sampling=loader, out=path) as recorder:
         train(model, optimizer, loader)
     trace = dpsgd.CanaryTrace.load(path)
     assert trace == recorder.trace()
@@ -200,7 +200,7 @@ def test_a_file_holds_the_trace_and_is_not_replaced(tmp_path: Path) -> None:
     assert "20, " in str(trace)
     assert "recording" in str(recorder)
     with pytest.raises(ValueError, match="`out` must not exist already"):
-        leakcore.record_canaries(optimizer, loader, out=path)
+        leakcore.record(optimizer, canaries=leakcore.Canaries(), sampling=loader, out=path)
     with np.load(path) as arrays:
         stored = dict(arrays)
     for name, value in (("scores", stored["scores"][:5]), ("noise_multiplier", -stored["noise_multiplier"]),
@@ -214,29 +214,35 @@ def test_refusals() -> None:
     model, optimizer, loader = private()
     parameters = sum(p.numel() for p in model.parameters())
     with pytest.raises(
-        ValueError, match=f"`count` must be at most {parameters}, because each canary needs a coordinate"
+        ValueError, match=f"`canaries` must be at most {parameters}, because each canary needs a coordinate"
     ):
-        leakcore.record_canaries(optimizer, loader)
-    with pytest.raises(TypeError, match="`loader` must be the DataLoader that the loop iterates over, got list"):
-        leakcore.record_canaries(optimizer, [], count=20)
+        leakcore.record(optimizer, canaries=leakcore.Canaries(), sampling=loader)
+    with pytest.raises(TypeError, match="`sampling` must be the DataLoader that the loop iterates over, got list"):
+        leakcore.record(optimizer, canaries=20, sampling=[])
+    with pytest.raises(ValueError, match="`members` must be None with canaries, got list: record it in another run"):
+        leakcore.record(optimizer, canaries=20, sampling=loader, members=[True])  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="`candidates` or `canaries` must be given, got None"):
+        leakcore.record(optimizer)  # type: ignore[call-overload]
+    with pytest.raises(ValueError, match="`canaries` must be at least 1, got 0"):
+        leakcore.record(optimizer, canaries=0, sampling=loader)
     plain = DataLoader(loader.dataset, batch_size=10)
-    with pytest.raises(ValueError, match=r"`loader` must draw Poisson samples .*, got batches of BatchSampler"):
-        leakcore.record_canaries(optimizer, plain, count=20)
+    with pytest.raises(ValueError, match=r"`sampling` must draw Poisson samples .*, got batches of BatchSampler"):
+        leakcore.record(optimizer, canaries=20, sampling=plain)
     fused = dpsgd.FusedDPOptimizer.replace(optimizer)
     with pytest.raises(TypeError, match="got FusedDPOptimizer, which never has them: for the audit use make_private"):
-        leakcore.record_canaries(fused, loader, count=20)
+        leakcore.record(fused, canaries=20, sampling=loader)
     with pytest.raises(TypeError, match="`optimizer` must be Opacus's DPOptimizer with flat clipping, got SGD"):
-        leakcore.record_canaries(optimizer.original_optimizer, loader, count=20)
+        leakcore.record(optimizer.original_optimizer, canaries=20, sampling=loader)
     per_layer = private(clipping="per_layer", max_grad_norm=[0.5] * 4)[1]
     with pytest.raises(TypeError, match="with flat clipping, got DPPerLayerOptimizer"):
-        leakcore.record_canaries(per_layer, loader, count=20)
+        leakcore.record(per_layer, canaries=20, sampling=loader)
     ghost = private(grad_sample_mode="ghost", criterion=nn.CrossEntropyLoss())[1]
     with pytest.raises(TypeError, match="got DPOptimizerFastGradientClipping, which never has them"):
-        leakcore.record_canaries(ghost, loader, count=20)
+        leakcore.record(ghost, canaries=20, sampling=loader)
     silent, noiseless, loader = private(noise_multiplier=0.0)
     with (
         pytest.raises(ValueError, match="`optimizer` must have a positive noise_multiplier, got 0: no ε to audit"),
-        leakcore.record_canaries(noiseless, loader, count=20),
+        leakcore.record(noiseless, canaries=20, sampling=loader),
     ):
         train(silent, noiseless, loader)
 
@@ -244,17 +250,17 @@ def test_refusals() -> None:
 def test_a_loop_that_cuts_batches_is_refused_in_the_first_step(caplog: pytest.LogCaptureFixture) -> None:
     model, optimizer, loader = private()
     with (
-        pytest.raises(ValueError, match="the optimizer clips 1 rows, and `loader` gave no such batch"),
-        leakcore.record_canaries(optimizer, loader, count=20),
+        pytest.raises(ValueError, match="the optimizer clips 1 rows, and `sampling` gave no such batch"),
+        leakcore.record(optimizer, canaries=20, sampling=loader),
     ):
         train(model, optimizer, [(x[:1], y[:1]) for x, y in loader])
     assert loader.batch_sampler.num_samples == 80
     # Later the training goes on without the recording.
-    with caplog.at_level(logging.ERROR), leakcore.record_canaries(optimizer, loader, count=20) as recorder:
+    with caplog.at_level(logging.ERROR), leakcore.record(optimizer, canaries=20, sampling=loader) as recorder:
         train(model, optimizer, loader)
         x, y = loader.dataset[0]
         train(model, optimizer, [(x[None], torch.tensor([y]))])
         train(model, optimizer, loader)
     assert "The training continues, and nothing more is recorded" in caplog.text
-    with pytest.raises(ValueError, match="record_canaries: step 5: "):
+    with pytest.raises(ValueError, match="record: step 5: "):
         recorder.trace()

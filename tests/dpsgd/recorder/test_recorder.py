@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 import leakcore
+from leakcore import dpsgd
 from leakcore.dpsgd import Trace
 
 pytest.importorskip("opacus")
@@ -89,7 +90,7 @@ def test_the_run_is_not_changed_and_the_rate_comes_from_the_accountant() -> None
     plain = loop(*private(), loss)
     module, optimizer, loader = private()
     account = optimizer.step_hook
-    with leakcore.record(optimizer, candidates=candidates(), memory=1) as recorder:
+    with dpsgd.Recorder(optimizer, candidates(), None, None, None, None, None, memory=1) as recorder:
         watched = loop(module, optimizer, loader, loss)
     assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
     assert optimizer.step_hook is account
@@ -102,7 +103,7 @@ def test_memory_changes_nothing_but_rounding() -> None:
     traces = []
     for memory in (1, 1 << 20):
         module, optimizer, loader = private()
-        with leakcore.record(optimizer, candidates=candidates(), memory=memory) as recorder:
+        with dpsgd.Recorder(optimizer, candidates(), None, None, None, None, None, memory=memory) as recorder:
             loop(module, optimizer, loader, nn.CrossEntropyLoss())
         traces.append(recorder.trace())
     np.testing.assert_allclose(traces[0].pair_sum, traces[1].pair_sum, rtol=0, atol=1e-4)

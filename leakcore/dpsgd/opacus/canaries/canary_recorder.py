@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
 from leakcore._base.results.table import Rows, as_line, as_text
+from leakcore.dpsgd.opacus.canaries.canaries import Canaries
 from leakcore.dpsgd.opacus.canaries.canary_trace import CanaryTrace
 from leakcore.dpsgd.opacus.canaries.coordinates import Coordinates
 from leakcore.dpsgd.opacus.canaries.drawn_indices import DrawnIndices
@@ -28,13 +28,12 @@ _CONTROLS = 4
 
 
 class CanaryRecorder:
-    """A recording of one run with canaries; `record_canaries` creates it and explains arguments and guarantees.
+    """A recording of one run with canaries; `record` creates it and explains the guarantees.
 
     Args:
         optimizer: Opacus's `DPOptimizer`.
         loader: the DataLoader of Poisson samples.
-        count: canaries.
-        seed: of coins and coordinates.
+        canaries: how many, and the seed of coins and coordinates.
         out: npz file for the trace, or None.
 
     Raises:
@@ -42,23 +41,23 @@ class CanaryRecorder:
         TypeError: for an optimizer that clips otherwise, or an argument of another type.
     """
 
-    def __init__(self, optimizer: Any, loader: Any, count: int, seed: int, out: str | Path | None) -> None:
+    def __init__(self, optimizer: Any, loader: Any, canaries: Canaries, out: str | Path | None) -> None:
         _require_dense(optimizer)
         self._optimizer, self._loader = optimizer, PlantedLoader(loader)
-        self._count, self._seed = check.integer(1, count=count), check.seed(seed=seed)
+        self._count, self._seed = canaries.count, canaries.seed
         self._out = None if out is None else Path(out)
         self._require_free()
         self._parameters = list(optimizer.params)
         self._total = sum(p.numel() for p in self._parameters)
         if self._count > self._total:
             raise ValueError(
-                f"`count` must be at most {self._total:,}, because each canary needs a coordinate of the optimizer's "
-                f"parameters of its own, got {self._count:,}"
+                f"`canaries` must be at most {self._total:,}, because each canary needs a coordinate of its own among "
+                f"the optimizer's parameters, got {self._count:,}"
             )
         rng = kernels.generator(self._seed, kernels.Stream.PLANTED_COINS)
         self._coins = rng.random(self._count) < 0.5
         if not self._coins.any() or self._coins.all():
-            raise ValueError(f"`count` must be larger, got {self._count}: all coins of this seed fell on one side")
+            raise ValueError(f"`canaries` must be more, got {self._count}: all coins of this seed fell on one side")
         watched = min(self._total, (1 + _CONTROLS) * self._count)
         chosen = rng.choice(self._total, size=watched, replace=False)
         inside = np.flatnonzero(self._coins)
@@ -94,7 +93,7 @@ class CanaryRecorder:
 
     def __enter__(self) -> CanaryRecorder:
         if self._drawn is not None or self._schedule:
-            raise ValueError("record_canaries: a recorder serves one block")
+            raise ValueError("record: a recorder serves one block")
         self._require_free()
         self._loader.plant(self._inside)
         self._drawn = DrawnIndices(self._loader.planted)
@@ -123,7 +122,7 @@ class CanaryRecorder:
             except Exception as why:
                 if error is None:
                     raise
-                _log.error("record_canaries: %s was not written: %s", self._out, why)
+                _log.error("record: %s was not written: %s", self._out, why)
 
     @property
     def steps(self) -> int:
@@ -141,7 +140,7 @@ class CanaryRecorder:
         """
         if self._failure or not self._schedule:
             why = self._failure or "no step was recorded: did optimizer.step() run inside the with block?"
-            raise ValueError(f"record_canaries: {why}")
+            raise ValueError(f"record: {why}")
         sigma, norm = (np.array(column) for column in zip(*self._schedule, strict=True))
         back = np.argsort(self._order)
         return CanaryTrace(
@@ -187,13 +186,13 @@ class CanaryRecorder:
         if not self._schedule:
             raise error
         self._failure = f"step {self.steps + 1}: {error or type(error).__name__}"
-        _log.error("record_canaries: %s. The training continues, and nothing more is recorded", self._failure)
+        _log.error("record: %s. The training continues, and nothing more is recorded", self._failure)
 
     def _score(self, optimizer: Any) -> None:
         batches = int(optimizer.accumulated_iterations)
         if batches > 1:
             raise ValueError(
-                f"record_canaries: a step must train on one Poisson sample, got {batches} accumulated ones, for which "
+                f"record: a step must train on one Poisson sample, got {batches} accumulated ones, for which "
                 "Opacus's accountant assumes another mechanism; BatchMemoryManager divides one sample into parts"
             )
         sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
@@ -218,7 +217,7 @@ def _require_alone(*hooks: Any) -> None:
     if any(isinstance(getattr(hook, "__self__", None), Recorder) for hook in hooks):
         raise ValueError(
             "`optimizer` must not be recorded with candidates in the same run, because copies of rows carry the "
-            "canaries: use record in one run and record_canaries in another"
+            "canaries: record them in two runs"
         )
 
 

@@ -49,24 +49,26 @@ class PlantedLoader:
         from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
         if not isinstance(loader, DataLoader):
-            raise TypeError(f"`loader` must be the DataLoader that the loop iterates over, got {type(loader).__name__}")
+            raise TypeError(
+                f"`sampling` must be the DataLoader that the loop iterates over, got {type(loader).__name__}"
+            )
         if isinstance(loader.dataset, IterableDataset):
-            raise ValueError("`loader` must have a data set with rows by number, got a stream")
+            raise ValueError("`sampling` must have a data set with rows by number, got a stream")
         if isinstance(loader.dataset, PlantedDataset):
-            raise ValueError("`loader` must not hold canaries already: another recording has planted some")
+            raise ValueError("`sampling` must not hold canaries already: another recording has planted some")
         sampler: Any = loader.batch_sampler
         if type(sampler) is BatchSplittingSampler:
             sampler = sampler.sampler
         if type(sampler) is not UniformWithReplacementSampler:
             raise ValueError(
-                "`loader` must draw Poisson samples (make_private(..., poisson_sampling=True)), got batches of "
+                "`sampling` must draw Poisson samples (make_private(..., poisson_sampling=True)), got batches of "
                 f"{type(sampler).__name__}"
             )
         if not getattr(loader, "in_order", True):
-            raise ValueError("`loader` must give batches in the order in which they were drawn, got in_order=False")
+            raise ValueError("`sampling` must give batches in the order in which they were drawn, got in_order=False")
         if sampler.num_samples != len(loader.dataset):  # type: ignore[arg-type]
             raise ValueError(
-                f"`loader` must sample all {len(loader.dataset):,} rows of its data set, "  # type: ignore[arg-type]
+                f"`sampling` must sample all {len(loader.dataset):,} rows of its data set, "  # type: ignore[arg-type]
                 f"got {sampler.num_samples:,}"
             )
         self._loader, self._sampler, self._dataset = loader, sampler, loader.dataset
@@ -77,7 +79,7 @@ class PlantedLoader:
     def plant(self, copies: int) -> None:
         """Add so many rows."""
         if getattr(self._loader, "_iterator", None) is not None:
-            raise ValueError("`loader` must not have workers yet, got one with persistent workers that were started")
+            raise ValueError("`sampling` must not have workers yet, got one with persistent workers that were started")
         self.planted = PlantedDataset(self._dataset, copies)
         self._loader.__dict__["dataset"] = self.planted  # its own setter refuses another data set
         self._sampler.num_samples = self.rows + copies

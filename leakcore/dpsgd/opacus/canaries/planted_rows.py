@@ -69,7 +69,7 @@ class PlantedRows:
         indices = self._indices_of(rows)
         if indices is None:
             raise ValueError(
-                f"record_canaries: the optimizer clips {rows:,} rows, and `loader` gave no such batch since the "
+                f"record: the optimizer clips {rows:,} rows, and `sampling` gave no such batch since the "
                 "step before. The loop must train on its batches as they are, without cutting, joining or repeating "
                 "them"
             )
@@ -99,7 +99,7 @@ def _batches(parameter: Any) -> list[torch.Tensor]:
     gradients = [b.detach() for b in batches if isinstance(b, torch.Tensor)]
     if len(gradients) < len(batches):
         raise ValueError(
-            "record_canaries: a parameter has no per-sample gradients: call backward before step, with the model that "
+            "record: a parameter has no per-sample gradients: call backward before step, with the model that "
             "make_private returned"
         )
     return gradients

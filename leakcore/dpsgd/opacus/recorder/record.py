@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from torch import nn
 from torch.utils.data import DataLoader
 
-from leakcore.dpsgd.opacus.recorder.recorder import MEMORY, Recorder
+from leakcore._base import validate as check
+from leakcore.dpsgd.opacus.canaries.canaries import Canaries
+from leakcore.dpsgd.opacus.canaries.canary_recorder import CanaryRecorder
+from leakcore.dpsgd.opacus.recorder.recorder import Recorder
 from leakcore.gradients import Criterion
 
 
+@overload
 def record(
     optimizer: Any,
     *,
@@ -21,37 +25,56 @@ def record(
     criterion: Criterion | None = None,
     sampling: DataLoader[Any] | float | None = None,
     out: str | Path | None = None,
-    memory: int = MEMORY,
-) -> Recorder:
+) -> Recorder: ...
+
+
+@overload
+def record(
+    optimizer: Any, *, canaries: Canaries | int, sampling: DataLoader[Any], out: str | Path | None = None
+) -> CanaryRecorder: ...
+
+
+def record(
+    optimizer: Any,
+    *,
+    candidates: Any = None,
+    canaries: Canaries | int | None = None,
+    members: Any = None,
+    model: nn.Module | None = None,
+    criterion: Criterion | None = None,
+    sampling: DataLoader[Any] | float | None = None,
+    out: str | Path | None = None,
+) -> Recorder | CanaryRecorder:
     """Record an Opacus run while it trains: `with leakcore.record(...) as recorder:` around the loop.
 
-    In every step, after Opacus has clipped, summed and noised, the candidates' gradients at the present parameters are
-    computed, clipped and multiplied with the released sum; only the products are stored (see `Trace`). Details:
+    In every step, after Opacus has clipped, summed and noised, the candidates' clipped gradients at the present
+    parameters are multiplied with the released sum; only the products are stored (see `Trace`). With canaries instead,
+    rows are planted and one run proves most of ε; they are trained on, so audit a copy of your run. Details:
     docs/explanation/recording.md.
 
     Args:
-        optimizer: what `make_private` returned (flat or ghost clipping), or a `FusedDPOptimizer`.
+        optimizer: what `make_private` returned (flat or ghost clipping), or a `FusedDPOptimizer`; with canaries the
+            `DPOptimizer` of flat clipping.
         candidates: n distinct rows, some trained on and some not: (inputs, targets), a mapping of arrays, or a
             DataLoader that gives one row at a time.
+        canaries: `Canaries`, or how many, in place of candidates.
         members: (n,) bool, which candidates are trained on. None: those that turn up in a batch; if inputs are
             transformed before the model, `members` is needed.
         model: None: the module called in the loop that holds the parameters.
         criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss that the loop uses,
-            or the loss that the model returns. A loss that mixes rows is refused.
-        sampling: the DataLoader, or q of Poisson sampling. None: what feeds the steps.
-        out: npz file for the trace, written every 100 steps and at the end, also after an exception. An existing file
-            is refused.
-        memory: bytes for gradients of candidates at a time; more are computed in parts.
+            or the loss that the model returns.
+        sampling: the DataLoader, which canaries need, or q of Poisson sampling. None: what feeds the steps.
+        out: npz file for the trace, written also after an exception. An existing file is refused.
 
     Returns:
-        A `Recorder`, a context manager.
+        A `Recorder`, or a `CanaryRecorder` with canaries: a context manager.
 
     Raises:
         ValueError: names the argument, at the latest in the first step.
         TypeError: for an optimizer that clips otherwise, or an argument of another type.
 
     Guarantees:
-        The run is unchanged, to the bit. A later failure is logged, the step is left out, and the training continues.
+        Without canaries the run is unchanged, to the bit. A later failure is logged, and the training continues.
 
     Example:
         >>> import warnings, torch, leakcore
@@ -72,4 +95,15 @@ def record(
         >>> recorder.steps, recorder.trace().sampling.evidence
         (2, 'UniformWithReplacementSampler(sample_rate=0.5) over 20 rows')
     """
-    return Recorder(optimizer, candidates, members, model, criterion, sampling, out, memory)
+    if canaries is None:
+        if candidates is None:
+            raise TypeError("`candidates` or `canaries` must be given, got None")
+        return Recorder(optimizer, candidates, members, model, criterion, sampling, out)
+    others = {"candidates": candidates, "members": members, "model": model, "criterion": criterion}
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(
+                f"`{name}` must be None with canaries, got {type(value).__name__}: record it in another run"
+            )
+    planted = canaries if isinstance(canaries, Canaries) else Canaries(check.integer(1, canaries=canaries))
+    return CanaryRecorder(optimizer, sampling, planted, out)

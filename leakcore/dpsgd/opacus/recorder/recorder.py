@@ -76,7 +76,7 @@ class Recorder:
         criterion: Criterion | None,
         sampling: DataLoader[Any] | float | None,
         out: str | Path | None,
-        memory: int,
+        memory: int = MEMORY,
     ) -> None:
         for name in ("step_hook", "noise_multiplier", "max_grad_norm", "params"):
             if not hasattr(optimizer, name):
