@@ -81,11 +81,10 @@ def from_trace(
         mechanism: of the whole run, or q of Poisson sampling. None: as the trace says.
         steps: of the whole run, for a trace that does not know them; others are like these.
         num_candidates: of the prior, 2 to 2⁵³. The attack is measured if there are num_candidates − 1 non-members.
-        coins: True only if each candidate was put into the training data by its own fair coin, and the recorder was
-            told the `members`, or every batch held all rows. Guesses at the coins then prove a lower bound on ε
+        coins: True only if each candidate was in the data by its own fair coin, and the recorder was told the
+            `members`, or every batch held all rows. Guesses at the coins then prove a lower bound on ε
             (Steinke, Nasr and Jagielski 2023, Theorem 5.2).
-        confidence: of the quoted lower bound, of every interval and of the membership test. Coins contradict a claim at
-            99.9%.
+        confidence: of the quoted lower bound, intervals and the membership test. Coins contradict a claim at 99.9%.
 
     Returns:
         A `TraceReport`, or a `CanaryReport`.

@@ -202,13 +202,14 @@ def test_what_is_missing_is_named_in_the_first_step() -> None:
             r"`members` must be bool of shape \(11,\), got bool of shape \(1,\)",
         ),
         ({"candidates": candidates(), "sampling": 1.5}, ValueError, r"`sampling` must be in \[0, 1\], got 1.5"),
-        ({"candidates": candidates(), "memory": 0}, ValueError, "`memory` must be at least 1, got 0"),
     ],
 )
 def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     _, optimizer, _ = private()
     with pytest.raises(error, match=message):
         leakcore.record(optimizer, **arguments)
+    with pytest.raises(ValueError, match="`memory` must be at least 1, got 0"):
+        dpsgd.Recorder(optimizer, candidates(), None, None, None, None, None, memory=0)
     with pytest.raises(TypeError, match="must be Opacus's DPOptimizer"):
         leakcore.record(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0), candidates=candidates())
 

@@ -47,22 +47,19 @@ def record(
 ) -> Recorder | CanaryRecorder:
     """Record an Opacus run while it trains: `with leakcore.record(...) as recorder:` around the loop.
 
-    In every step, after Opacus has clipped, summed and noised, the candidates' clipped gradients at the present
-    parameters are multiplied with the released sum; only the products are stored (see `Trace`). With canaries instead,
-    rows are planted and one run proves most of ε; they are trained on, so audit a copy of your run. Details:
-    docs/explanation/recording.md.
+    In every step the candidates' clipped gradients are multiplied with the released sum; only the products are stored.
+    With canaries instead, rows are planted, and one run proves most of ε. They are trained on, so audit a copy of your
+    run. Details: docs/explanation/recording.md.
 
     Args:
-        optimizer: what `make_private` returned (flat or ghost clipping), or a `FusedDPOptimizer`; with canaries the
-            `DPOptimizer` of flat clipping.
+        optimizer: what `make_private` returned (flat or ghost clipping; with canaries flat), or a `FusedDPOptimizer`.
         candidates: n distinct rows, some trained on and some not: (inputs, targets), a mapping of arrays, or a
             DataLoader that gives one row at a time.
         canaries: `Canaries`, or how many, in place of candidates.
-        members: (n,) bool, which candidates are trained on. None: those that turn up in a batch; if inputs are
-            transformed before the model, `members` is needed.
+        members: (n,) bool, which candidates are trained on. None: those that turn up in a batch.
         model: None: the module called in the loop that holds the parameters.
-        criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss that the loop uses,
-            or the loss that the model returns.
+        criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss of the loop, or the
+            loss that the model returns.
         sampling: the DataLoader, which canaries need, or q of Poisson sampling. None: what feeds the steps.
         out: npz file for the trace, written also after an exception. An existing file is refused.
 
