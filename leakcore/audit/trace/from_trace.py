@@ -75,11 +75,11 @@ def from_trace(
     Methods and intervals: docs/explanation/reports.md.
 
     Args:
-        trace: a `Trace`, a recorder, or the file that it wrote. One with canaries goes to `from_canaries`.
+        trace: a `Trace`, a recorder, or its file. One with canaries goes to `from_canaries`.
         delta: δ in (0, 1).
         claimed_epsilon: ε that the run claims at δ, add-remove. None: the accountant's.
         mechanism: of the whole run, or q of Poisson sampling. None: as the trace says.
-        steps: of the whole run, for a trace that does not know them; others are like these.
+        steps: of the whole run, if the trace does not know them; others are like these.
         num_candidates: of the prior, 2 to 2⁵³. The attack is measured if there are num_candidates − 1 non-members.
         coins: True only if each candidate was in the data by its own fair coin, and the recorder was told the
             `members`, or every batch held all rows. Guesses at the coins then prove a lower bound on ε
