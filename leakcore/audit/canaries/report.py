@@ -156,8 +156,10 @@ class CanaryReport(AuditReport):
     def cards(self) -> tuple[Card, Card, Card, Card]:
         how = "the order of the canaries' scores" if self.independent else "guesses at the coins"
         return (
-            Card(question=BEATS, detail="Canaries prove ε from below; audit.from_trace bounds attacks on your rows."),
-            Card(question=REACHED, detail="Canaries are not your rows; audit.from_trace measures attacks on those."),
+            Card(
+                question=BEATS, detail="Canaries prove ε from below. Record candidates to bound attacks on your rows."
+            ),
+            Card(question=REACHED, detail="Canaries are not your rows. Record candidates to measure attacks on those."),
             proof_card(self.proved, self.delta, f"from {how}, in one run."),
             epsilon_card(
                 self.epsilon, self.delta, f"the accountant's ε of the {counted(self.steps, 'recorded step')}."
@@ -202,7 +204,7 @@ class CanaryReport(AuditReport):
             "" if self.repeated_noise is None else f", of noise repeated in the next step {chance(self.repeated_noise)}"
         )
         return Finding(
-            f"The noise: its standard deviation is {number(self.noise_ratio)} of the stated one (an estimate). The "
+            f"The noise: its standard deviation is {number(self.noise_ratio)} times the stated one (an estimate). The "
             f"p-value of noise that coordinates share is {chance(self.common_noise)}{repeated}.",
             verdict="No dependence shows."
             if self.independent
@@ -213,8 +215,8 @@ class CanaryReport(AuditReport):
     def _others(self) -> str:
         return Finding(
             f"Interference: the other rows add {number(self.interference, 3)} standard deviations of the noise at a "
-            f"canary's coordinate in a step. Who does not know them would prove about ε = {number(self.from_release)} "
-            f"instead of {number(self.proved)} (an estimate).",
+            f"canary's coordinate in a step. An attacker who does not know them would prove about "
+            f"ε = {number(self.from_release)} instead of {number(self.proved)} (an estimate).",
             verdict="Compare the proof with the accountant's ε: both are for an attacker who knows all other rows.",
             assumes="scores that share the other rows' sum were independent, which they are not quite.",
         )
