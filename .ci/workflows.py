@@ -1,7 +1,7 @@
 """Runs every `run:` step of .github/workflows here, each once, in a clone of its own and an empty environment.
 
 python .ci/workflows.py               all of them: about an hour on two cores
-python .ci/workflows.py --only bare   those of one job
+python .ci/workflows.py --only bare   the steps of one job
 python .ci/workflows.py --list        print them
 """
 

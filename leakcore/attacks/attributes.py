@@ -17,7 +17,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.columns import Columns as _Columns
-from leakcore._base.installed import need
+from leakcore._base.installed import need as _need
 from leakcore._base.results import Assumptions, Result
 from leakcore.gradients import layer_gradients as layer_gradients
 
@@ -260,7 +260,7 @@ def infer(
     """
     from scipy.special import betaincinv
 
-    need("sklearn")
+    _need("sklearn")
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.metrics import roc_auc_score
 

@@ -30,7 +30,7 @@ NUMBERS_IN_TEXT = {"sweep", "shape", "total_variation", "defense"}
 """Parameters of type text that are read as numbers."""
 NO_NUMBERS = {
     "model", "name", "data", "parameters", "attributes", "members", "non_members", "values", "labels", "json_path",
-    "method", "arguments", "words",
+    "method", "arguments", "words", "references",
 }  # fmt: skip
 """Parameters of type text that are not."""
 SPELLINGS = {"defense": "prune:{}", "shape": "1,8,{}"}
@@ -113,7 +113,7 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
     np.savez(folder / "batch.npz", inputs=inputs, labels=np.arange(rows))
     import torch
 
-    from leakcore.models import digits_mlp
+    from leakcore.models import digits_mlp, save_safetensors
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -121,6 +121,8 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
     loss = torch.nn.functional.cross_entropy(model(torch.from_numpy(inputs)), torch.arange(rows) % classes)
     loss.backward()
     np.savez(folder / "gradient.npz", **{n: p.grad.numpy() for n, p in model.named_parameters()})
+    save_safetensors(model, folder / "net.safetensors")
+    np.savez(folder / "members.npz", inputs=inputs, labels=np.arange(rows) % classes, members=np.arange(rows) % 2 == 0)
     batch, gradient = str(folder / "batch.npz"), str(folder / "gradient.npz")
     (folder / "quick.toml").write_text(f"[run]\n{_QUICK}")
     quick = ("--config", str(folder / "quick.toml"))
@@ -171,6 +173,10 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
             Form((*of_files, "--shape", "64", "--iterations", "2", "--restarts", "1", "--quiet")),
             Form(("--dataset", "digits", "--iterations", "2", "--restarts", "1", "--quiet")),
             Form(("--dataset", "digits", "--method", "cosine", "--iterations", "2", "--restarts", "1", "--quiet")),
+        ],
+        ("attack", "membership"): [
+            Form(("--model", "leakcore.models:digits_mlp", "--weights", str(folder / "net.safetensors"), "--data",
+                  str(folder / "members.npz"), "--quiet")),
         ],
         ("leakage",): [
             Form(("leakcore.models:digits_mlp", "--data", "digits", "--samples", "1", "--num-rows", "20",

@@ -139,7 +139,7 @@ class References(Observations):
         return {**super()._of(first, stop), "included": self.included[first:stop]}
 
     def require(self, least_in: int, least_out: int, *, attack: str) -> None:
-        """ValueError unless each row is in and out of at least so many models."""
+        """Raise ValueError if a row is in, or out of, fewer models than this."""
         for side, count, least in (
             ("in", self.included.sum(axis=0), least_in), ("out of", (~self.included).sum(axis=0), least_out),
         ):  # fmt: skip

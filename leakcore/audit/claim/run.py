@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from leakcore.audit.claim.data import ClaimRows, load
 from leakcore.audit.claim.early import Stopped, until_decided
 from leakcore.audit.claim.proofs import Proof, Scores, prove
 from leakcore.audit.claim.report import ClaimReport
-from leakcore.audit.claim.sections import Stop
+from leakcore.audit.claim.sections import Audit, Stop
 from leakcore.audit.config.faults import shown
 from leakcore.audit.doctor import environment
 from leakcore.audit.hyperparameters.run import require_report_folder
@@ -193,10 +193,17 @@ def _poisoning(
         )  # fmt: skip
         return {f"k = {k}": (swept[k].scores_in, swept[k].scores_out, k) for k in ks}
 
-    if config.audit.stop == "early":
-        return until_decided(train, claimed, config.audit)
-    scores = train(range(trials))
-    return scores, prove(scores, claimed, config.audit.confidence, config.audit.seed), None
+    return _decided(train, claimed, config.audit)
+
+
+def _decided(
+    train: Callable[[range], Scores], claimed: ClaimedEpsilon, audit: Audit
+) -> tuple[Scores, tuple[Proof, ...], Stopped | None]:
+    """Train every trial, or chunks of them until the claim is decided, and prove what follows."""
+    if audit.stop == "early":
+        return until_decided(train, claimed, audit)
+    scores = train(range(audit.trials))
+    return scores, prove(scores, claimed, audit.confidence, audit.seed), None
 
 
 def _crafted_gradient(
@@ -218,10 +225,7 @@ def _crafted_gradient(
         )  # fmt: skip
         return {"k = 1": (played.scores_in, played.scores_out, 1)}
 
-    if config.audit.stop == "early":
-        return until_decided(train, claimed, config.audit)
-    scores = train(range(trials))
-    return scores, prove(scores, claimed, config.audit.confidence, config.audit.seed), None
+    return _decided(train, claimed, config.audit)
 
 
 def _membership(

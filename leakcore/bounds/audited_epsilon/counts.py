@@ -8,7 +8,7 @@ from typing import Any
 from leakcore._base import validate
 from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.results import Assumptions, Result, parse_adjacency
-from leakcore.bounds.audited_epsilon.hypothesis import PRIVATE, Hypothesis, RefutableClaim
+from leakcore.bounds.audited_epsilon.hypothesis import ATTACKER, PRIVATE, Hypothesis, RefutableClaim
 from leakcore.numerics import clopper_pearson
 
 
@@ -141,7 +141,7 @@ def from_counts(hits: tuple[int, int], trials: tuple[int, int], claim: Refutable
         method="Clopper–Pearson limits at " + ("α/4" if side == "both" else "α/2") + ", event and complement",
         assumptions=Assumptions(
             adjacency=claim.adjacency,
-            attacker="chooses the k rows, sees each trained model's test statistic, and knows both datasets",
+            attacker=ATTACKER,
             notes=(
                 "event, k and direction were fixed before these trials were counted (chosen on separate trials)",
                 *claim.notes(),

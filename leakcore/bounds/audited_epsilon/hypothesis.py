@@ -15,6 +15,8 @@ from leakcore.bounds.audited_epsilon.scaled_mechanism import ScaledMechanism, la
 from leakcore.mechanisms import Mechanism
 from leakcore.numerics import gaussian_pair_epsilon
 
+ATTACKER = "chooses the k rows, sees each trained model's test statistic, and knows both datasets"
+"""Who scores models that were trained with the rows and without."""
 _PROVENANCE = {
     "dp": "Jagielski, Ullman and Oprea (2020), Algorithm 2, Theorem 2, Appendix A (δ > 0, complement); errata E5, E6",
     "gdp": "Dong, Roth and Su (2022), Definition 2.6, Theorem 2.14 and Corollary 2.13, with the limits of Jagielski, "

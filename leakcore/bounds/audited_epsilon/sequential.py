@@ -13,7 +13,7 @@ from leakcore._base import validate
 from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.results import Assumptions, Result
 from leakcore.bounds.audited_epsilon.bets import Curve, bet_on
-from leakcore.bounds.audited_epsilon.hypothesis import Family, Hypothesis, RefutableClaim
+from leakcore.bounds.audited_epsilon.hypothesis import ATTACKER, Family, Hypothesis, RefutableClaim
 from leakcore.bounds.audited_epsilon.threshold import ScoredAudit
 
 _STEP, _FACTOR = 0.05, 1.07
@@ -217,7 +217,7 @@ class SequentialTest:
             method="bets that earlier trials chose, on pairs of later ones; the capital of all audits is averaged",
             assumptions=Assumptions(
                 adjacency=claim.adjacency,
-                attacker="chooses the k rows, sees each trained model's test statistic, and knows both datasets",
+                attacker=ATTACKER,
                 notes=(
                     "the bound holds at every look: one may stop for any reason",
                     "larger scores are likelier with the k rows; audits and k were fixed before the trials",

@@ -10,7 +10,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.results import Assumptions
-from leakcore.bounds.audited_epsilon.hypothesis import RefutableClaim
+from leakcore.bounds.audited_epsilon.hypothesis import ATTACKER, RefutableClaim
 from leakcore.bounds.audited_epsilon.rank_scores import SIMULATION_ERROR, RankScores
 from leakcore.bounds.audited_epsilon.ranks import Ranks, refuted
 from leakcore.bounds.audited_epsilon.scaled_mechanism import largest_refuted
@@ -76,7 +76,7 @@ class SimultaneousThreshold(Threshold):
             method="exact tests of pairs of ranks in both tails and the middle, which share the error",
             assumptions=Assumptions(
                 adjacency=claim.adjacency,
-                attacker="chooses the k rows, sees each trained model's test statistic, and knows both datasets",
+                attacker=ATTACKER,
                 notes=(
                     "the threshold was chosen on the counted trials; the tests of all ranks hold at once",
                     "the statistic, k" + ("" if claim.direction == "both" else ", direction") + " were fixed before "
@@ -115,7 +115,7 @@ class SimultaneousThreshold(Threshold):
             method="one test of the order of all scores, by rank scores weighed by the claimed curve",
             assumptions=Assumptions(
                 adjacency=claim.adjacency,
-                attacker="chooses the k rows, sees each trained model's test statistic, and knows both datasets",
+                attacker=ATTACKER,
                 notes=(
                     f"claim and counts of scores fixed the test; simulating its law costs {SIMULATION_ERROR:.0e}",
                     "the statistic and k were fixed before the trials",

@@ -50,7 +50,7 @@ class DrawnIndices:
                 kind._next_index = _original  # type: ignore[method-assign]
 
     def of_batch(self, rows: int) -> list[int] | None:
-        """The indices of the first batch in waiting with so many rows; those before it were left out by the loop."""
+        """The indices of the first waiting batch with this number of rows. The loop left out the ones before it."""
         place = next((i for i, indices in enumerate(self._fetched) if len(indices) == rows), None)
         if place is None:
             return None

@@ -77,7 +77,7 @@ class PlantedLoader:
         self.planted: PlantedDataset | None = None
 
     def plant(self, copies: int) -> None:
-        """Add so many rows."""
+        """Add this number of rows."""
         if getattr(self._loader, "_iterator", None) is not None:
             raise ValueError("`sampling` must not have workers yet, got one with persistent workers that were started")
         self.planted = PlantedDataset(self._dataset, copies)

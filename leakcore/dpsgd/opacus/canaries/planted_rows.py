@@ -23,7 +23,7 @@ class PlantedRows:
     Args:
         parameters: of the optimizer.
         coordinates: of the canaries that are in the data, first, and of others.
-        indices_of: gives the indices of the batch with so many rows; None if there is none.
+        indices_of: gives the indices of the batch with that number of rows; None if there is none.
         rows: of the data set without canaries; index rows + i is canary i.
     """
 
