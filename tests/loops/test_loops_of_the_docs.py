@@ -94,6 +94,8 @@ LOSSES: dict[str, Callable[[dict[str, Any], Any, int], torch.Tensor]] = {
     "Lightning": _vectors(),
     "Checkpoint and resume": _text,
 }
+DDP = "Several processes (DDP)"
+"""Its code is a script for torchrun: test_ddp_of_the_docs.py runs it."""
 FUSED = [_MODEL, _TEXTS, "A vision transformer", "LoRA", "Mixed precision"]
 
 
@@ -106,7 +108,7 @@ def _row(names: dict[str, Any], title: str, i: int) -> torch.Tensor:
 
 
 def test_every_loop_of_the_page_is_compared() -> None:
-    assert set(BLOCKS) - {""} == set(LOSSES)
+    assert set(BLOCKS) - {""} == {*LOSSES, DDP}
 
 
 @pytest.mark.parametrize(("title", "fused"), [*((t, False) for t in LOSSES), *((t, True) for t in FUSED)])

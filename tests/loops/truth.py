@@ -23,11 +23,13 @@ class Witness:
     Attributes:
         model: the module before Opacus took it.
         steps: for each step, the parameters before it, its noise, and the first inputs of its batches.
+        releases: for each step, what the wrapped optimizer received, as a sum over rows.
     """
 
     def __init__(self, fused: bool) -> None:
         self._fused = fused
         self.steps: list[tuple[list[torch.Tensor], torch.Tensor, list[torch.Tensor]]] = []
+        self.releases: list[torch.Tensor] = []
         self._batches: list[torch.Tensor] = []
         self._original = PrivacyEngine.make_private
 
@@ -43,7 +45,7 @@ class Witness:
         return private[0], self._optimizer, *private[2:]
 
     def clear(self) -> None:
-        self.steps, self._batches = [], []
+        self.steps, self.releases, self._batches = [], [], []
 
     def _fed(self, module: Any, args: Any, kwargs: Any) -> None:
         if module.training and torch.is_grad_enabled() and not is_aside():
@@ -55,6 +57,7 @@ class Witness:
         unit = optimizer.expected_batch_size * optimizer.accumulated_iterations
         release = torch.cat([p.grad.flatten() for p in optimizer.params]).double() * unit
         total = torch.cat([p.summed_grad.flatten() for p in optimizer.params]).double()
+        self.releases.append(release)
         self.steps.append(([p.detach().clone() for p in optimizer.params], release - total, self._batches))
         self._batches = []
 

@@ -233,6 +233,11 @@ def _require_dense(optimizer: Any) -> None:
             f"{type(optimizer).__name__}, which never has them: for the audit use make_private(..., "
             "grad_sample_mode='hooks')"
         )
+    if hasattr(optimizer, "reduce_gradients"):
+        raise TypeError(
+            f"`optimizer` must be Opacus's DPOptimizer of a run in one process, got {type(optimizer).__name__}: the "
+            "proof from canaries needs one sampler for all rows; record candidates in the run of several processes"
+        )
     if type(optimizer) is not DPOptimizer:
         raise TypeError(
             f"`optimizer` must be Opacus's DPOptimizer with flat clipping, got {type(optimizer).__name__}: "

@@ -13,6 +13,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from leakcore import kernels
 from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense
 from leakcore.dpsgd.opacus.optimizer.secure_noise import secure_normal
+from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, is_parallel
 from leakcore.dpsgd.opacus.row_check.row_check import RowCheck
 from leakcore.dpsgd.opacus.row_check.without_rows import names_of, without_rows
 
@@ -50,7 +51,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         ValueError: in a step, before anything is released, for layers whose rows are not the batch's (steps 1, 2, 4, 8,
             ... compare a few rows with autograd), and on the CPU for non-finite gradients, with the row. On CUDA those
             make the sum NaN.
-        TypeError: for per-layer clipping norms.
+        TypeError: for per-layer clipping norms, or a module of DistributedDataParallel.
 
     Guarantees:
         After `backward`, `p.grad` holds no plain gradient; `optimizer.grad_samples` builds per-sample gradients on
@@ -115,6 +116,11 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         """Take over this module's layers from Opacus's hooks. `args` are the arguments of the present call, if there is
         one.
         """
+        if is_parallel(module):
+            raise TypeError(
+                f"`module` must not be a {type(behind_hooks(module)).__name__}: FusedDPOptimizer steps in one process, "
+                "and does not reduce gradients over several; keep Opacus's distributed optimizer"
+            )
         book_keeping.attach(module, self.params)
         self._hooks = book_keeping.find_hooks(module)
         root = self._hooks._module

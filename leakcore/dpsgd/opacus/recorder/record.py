@@ -49,7 +49,8 @@ def record(
 
     In every step the candidates' clipped gradients are multiplied with the released sum; only the products are stored.
     With canaries instead, rows are planted, and one run proves most of ε. They are trained on, so audit a copy of your
-    run. Details: docs/explanation/recording.md.
+    run. In a run of several processes (DDP) each calls record, and gets the same trace. Details:
+    docs/explanation/recording.md.
 
     Args:
         optimizer: what `make_private` returned (flat or ghost clipping; with canaries flat), or a `FusedDPOptimizer`.
@@ -61,7 +62,7 @@ def record(
         criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss of the loop, or the
             loss that the model returns.
         sampling: the DataLoader, which canaries need, or q of Poisson sampling. None: what feeds the steps.
-        out: npz file for the trace, written also after an exception. An existing file is refused.
+        out: npz file for the trace, written also after an exception, by rank 0. An existing file is refused.
 
     Returns:
         A `Recorder`, or a `CanaryRecorder` with canaries: a context manager.

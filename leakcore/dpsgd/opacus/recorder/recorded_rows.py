@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense
+from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_wrappers
 from leakcore.dpsgd.opacus.row_check.row_check import Norms, RowCheck, RowsOfParameter
 from leakcore.dpsgd.opacus.row_check.without_rows import names_of, other_counts, without_rows
 
@@ -35,7 +36,7 @@ class RecordedRows:
             self._model = model
             if not isinstance(self._optimizer, FusedDPOptimizer):  # which checks its rows itself
                 hooks = find_hooks(model) or model
-                self._check = RowCheck(getattr(model, "_module", model), self._optimizer.params, hooks)
+                self._check = RowCheck(behind_wrappers(model), self._optimizer.params, hooks)
                 self._check.start(module, inputs)
         if module.training and not self._wrong and may_be_wrong(module):
             self._wrong = self._what_is_wrong(module, inputs)
@@ -129,9 +130,19 @@ class RecordedRows:
 
 def require_known(optimizer: Any) -> None:
     """TypeError for an optimizer with another release than the scores assume."""
-    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+    from opacus import optimizers
 
     from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer, require_type
 
-    allowed = "Opacus's DPOptimizer, with flat or ghost clipping, or FusedDPOptimizer"
-    require_type(optimizer, (DPOptimizer, DPOptimizerFastGradientClipping, FusedDPOptimizer), allowed)
+    if type(optimizer) is getattr(optimizers, "FSDPOptimizerFastGradientClipping", None):
+        raise TypeError(
+            "`optimizer` must leave the parameters whole in each process (DistributedDataParallel), got "
+            "FSDPOptimizerFastGradientClipping, whose processes have a shard of each parameter: no process can compute "
+            "a candidate's gradient"
+        )
+    kinds = (
+        optimizers.DPOptimizer, optimizers.DPOptimizerFastGradientClipping, optimizers.DistributedDPOptimizer,
+        optimizers.DistributedDPOptimizerFastGradientClipping, FusedDPOptimizer,
+    )  # fmt: skip
+    allowed = "Opacus's DPOptimizer, with flat or ghost clipping, in one process or several, or FusedDPOptimizer"
+    require_type(optimizer, kinds, allowed)

@@ -16,8 +16,10 @@ from torch.nn.modules import module as torch_module
 from torch.utils.data import DataLoader
 
 from leakcore._base import validate as check
+from leakcore._base.digest import digest
 from leakcore._base.results.table import Rows, as_html, as_line, as_text, short
 from leakcore.dpsgd.opacus.recorder.aside import aside, is_aside
+from leakcore.dpsgd.opacus.recorder.candidate_scores import CandidateScores
 from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm
 from leakcore.dpsgd.opacus.recorder.candidates.candidate_gradients import CandidateGradients, Route
 from leakcore.dpsgd.opacus.recorder.candidates.candidate_rows import CandidateRows, read_members
@@ -26,15 +28,22 @@ from leakcore.dpsgd.opacus.recorder.forward_passes import Arguments, ForwardPass
 from leakcore.dpsgd.opacus.recorder.loss.loss_of_the_loop import CalledLoss
 from leakcore.dpsgd.opacus.recorder.loss.loss_terms import LossTerms
 from leakcore.dpsgd.opacus.recorder.model_calls import ModelCalls, uncompiled
+from leakcore.dpsgd.opacus.recorder.ranks import Ranks, WrongRowsError, wrong_before
 from leakcore.dpsgd.opacus.recorder.recorded_rows import RecordedRows, require_known
 from leakcore.dpsgd.opacus.recorder.run_steps import RunSteps
 from leakcore.dpsgd.opacus.recorder.sampling.fetched_batches import Fetching
 from leakcore.dpsgd.opacus.recorder.sampling.sample_rate import rate_of_block, rate_of_hook, rate_of_step
-from leakcore.dpsgd.opacus.recorder.sampling.sampling_of_steps import SamplingOfSteps, is_shuffled
+from leakcore.dpsgd.opacus.recorder.sampling.sampling_of_steps import (
+    SamplingOfSteps,
+    Source,
+    is_shuffled,
+    samplings_of,
+)
+from leakcore.dpsgd.opacus.recorder.step_part import StepPart, inside_of, noise_of, require_alike
+from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, is_parallel
 from leakcore.dpsgd.opacus.trace.file import TraceFile
 from leakcore.dpsgd.opacus.trace.trace import Trace
 from leakcore.gradients import Criterion, Listening
-from leakcore.numerics import step_log_ratio
 
 _log = logging.getLogger(__name__)
 MEMORY = 1 << 28
@@ -85,6 +94,17 @@ class Recorder:
                 )
         require_known(optimizer)
         self._optimizer = optimizer
+        self._ranks = Ranks(optimizer)
+        self._ranks.share(lambda: self._set_up(candidates, members, model, criterion, sampling, out, memory))
+        if self._ranks.count > 1:
+            rows = self._run.candidates()
+            self._ranks.require_equal(candidates=rows, members=digest(self._given), sampling=self._rate)
+
+    def _set_up(
+        self, candidates: Any, members: Any, model: nn.Module | None, criterion: Criterion | None, sampling: Any,
+        out: str | Path | None, memory: int,
+    ) -> None:  # fmt: skip
+        optimizer = self._optimizer
         rows = read_candidates(candidates)
         n = len(rows)
         self._given = None if members is None else read_members(members, n)
@@ -92,10 +112,10 @@ class Recorder:
         self._model, self._criterion = model, criterion
         named = criterion if isinstance(criterion, nn.Module) else None
         self._loss = CalledLoss(self._holds_all, named) if criterion is None or named is not None else None
-        self._sampling = SamplingOfSteps(sampling)
+        self._sampling = SamplingOfSteps(sampling, divided=self._ranks.count > 1)
         self._rate = self._sampling.rate
         self._rate_of_batch = rate_of_hook(optimizer.step_hook) if self._rate is None else None
-        self._out = None if out is None else TraceFile(out)
+        self._out = None if out is None or not self._ranks.is_first else TraceFile(out)
         self._run = RunSteps(optimizer, rows.content())
         self._memory = check.integer(1, memory=memory)
         self._own = {id(p) for p in optimizer.params}
@@ -104,16 +124,14 @@ class Recorder:
         self._terms = LossTerms(self._own)
         self._calls = ModelCalls(self._returned)
         self._form: CallForm | None = None
+        self._gradients: CandidateGradients | None = None
         self._compared = False
         self._passes: list[ForwardPass] = []
         self._route = Route()
         self._failure, self._failures, self._number = "", 0, 1
-        self._is_broken = self._is_over = self._is_lost = False
+        self._is_broken = self._is_over = self._is_lost = self._is_finished = False
         self._schedule: list[tuple[float, float, int]] = []
-        self._seen = np.zeros(n, dtype=np.int64)
-        self._clipped = np.zeros(n)
-        self._membership_sum, self._membership_likelihood = np.zeros(n), np.zeros(n)
-        self._pair_sum, self._pair_likelihood = np.zeros((n, n)), np.zeros((n, n))
+        self._scores = CandidateScores(n)
         self._handles: list[Any] = []
         self._outer_hook: Any = None
 
@@ -129,7 +147,7 @@ class Recorder:
     def _table_rows(self) -> Rows:
         state = "broken" if self._is_broken else "over" if self._is_over else "recording" if self._handles else "ready"
         return [
-            ("state", state), ("steps recorded", str(len(self._schedule))), ("candidates", str(len(self._seen))),
+            ("state", state), ("steps recorded", str(self.steps)), ("candidates", str(len(self._rows.candidates))),
             ("sample rate", "not known yet" if self._rate is None else short(self._rate)),
             ("file", "none" if self._out is None else str(self._out.path)),
         ]  # fmt: skip
@@ -137,8 +155,7 @@ class Recorder:
     def __enter__(self) -> Recorder:
         if self._handles:
             raise ValueError("record: this recorder is in use already")
-        if self._out is not None:
-            self._out.require_free()
+        self._ranks.share(lambda: None if self._out is None else self._out.require_free())
         self._outer_hook = self._optimizer.step_hook
         if self._rate_of_batch is not None:
             self._rate_of_batch = rate_of_block(self._outer_hook, self._rate_of_batch, begun=bool(self._schedule))
@@ -198,19 +215,15 @@ class Recorder:
             raise ValueError(f"record: {self._failure}")
         self._rows.require_targets(len(self._schedule), self._rate)
         sigma, norm, rows = (np.array(column) for column in zip(*self._schedule, strict=True))
-        known = bool(self._rate) and (sigma > 0).all()
+        known = bool(self._rate) and bool((sigma > 0).all())
         size = self._optimizer.expected_batch_size
         unrecorded, complete = self._run.unrecorded(sigma, self._rate)
         return Trace(
             noise_multiplier=sigma.astype(np.float64), max_grad_norm=norm.astype(np.float64),
             batch_rows=rows.astype(np.int64), sample_rate=self._rate,
-            expected_batch_size=None if size is None else float(size),
-            members=self._seen > 0 if self._given is None else self._given.copy(),
-            members_given=self._given is not None, times_seen=self._seen.copy(),
-            clipped_share=self._clipped / len(sigma),
-            membership_sum=self._membership_sum.copy(), pair_sum=self._pair_sum.copy(),
-            membership_likelihood=np.where(known, self._membership_likelihood, np.nan),
-            pair_likelihood=np.where(known, self._pair_likelihood, np.nan),
+            expected_batch_size=None if size is None else float(size) * self._ranks.count,
+            members=self._scores.times_seen > 0 if self._given is None else self._given.copy(),
+            members_given=self._given is not None, **self._scores.arrays(len(sigma), likelihood=known),
             unrecorded=unrecorded, complete=complete, origin=self._run.origin(), sampling=self._sampling.sampling(),
         )  # fmt: skip
 
@@ -229,7 +242,8 @@ class Recorder:
         """Leave out the present step; after several in a row, leave out all further steps."""
         message = str(error) or type(error).__name__
         is_known, self._failure = message in self._failure, f"step {self._number}: {message}"
-        self._failures += 1
+        self._failures += not self._is_broken
+        self._is_lost = self._is_lost or isinstance(error, WrongRowsError)
         self._is_over = self._is_lost or self._failures == _FAILURES
         self._is_broken = True
         if warn and (self._is_over or not is_known):
@@ -290,21 +304,23 @@ class Recorder:
 
     def _step(self, optimizer: Any) -> None:
         place = self._run.account()
-        if self._is_over:
+        if self._is_finished:
             return
+        sources = [p.source for p in self._passes if p.went_back]
+        elsewhere: list[Any] = []
         try:
-            if not self._is_broken:
-                with aside(), torch.no_grad():
-                    self._score(optimizer)
+            with aside(), torch.no_grad():
+                elsewhere = self._score(optimizer, sources)
         except Exception as error:
             refused = not self._schedule and isinstance(error, (TypeError, ValueError))
-            self._leave_out(error, warn=not refused)
+            if not self._is_broken:
+                self._leave_out(error, warn=not refused)
             if refused:  # wrong arguments are reported before any work is lost
                 raise
         finally:
             is_broken, self._is_broken = self._is_broken, False
+            self._is_finished = self._is_over
             self._number += 1
-            sources = [p.source for p in self._passes if p.went_back]
             self._passes = []
             self._calls.clear()
             if self._loss is not None:
@@ -313,20 +329,50 @@ class Recorder:
             return
         self._failures = 0
         self._run.take(place)
-        self._sampling.step(sources, int(optimizer.accumulated_iterations))
+        self._sampling.step(sources, int(optimizer.accumulated_iterations), elsewhere)
         if self._out is not None and len(self._schedule) % _AUTOSAVE == 0:
             try:
                 self._out.save(self.trace())
             except OSError as error:  # the next may succeed
                 _log.warning("record: %s was not written: %s", self._out.path, error)
 
-    def _score(self, optimizer: Any) -> None:
+    def _score(self, optimizer: Any, sources: list[Source | None]) -> list[Any]:
+        """Score the step, with what the other processes have of it. Returns how their batches were sampled."""
+        batch = [p for p in self._passes if p.went_back]
+        sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
+        parts = self._ranks.share(lambda: self._part(optimizer, batch, sources))
+        gradients, inside = self._gradients, inside_of(parts)
+        assert gradients is not None
+
+        def products() -> Any:
+            for part in parts:
+                self._rows.learn(part.confirmed, part.contradicted)
+            require_alike(parts)
+            with wrong_before():
+                self._rows.require_targets(len(self._schedule) + 1, self._rate)
+            scores = None
+            if self._ranks.is_first:
+                scores = gradients.products_of_batch(noise_of(optimizer), inside, norm, batch)
+            steps = len(self._schedule)
+            if batch and (steps & (steps + 1) == 0 or not self._compared):  # steps 1, 2, 4, 8, …
+                self._compare(gradients, batch[-1])
+            return scores
+
+        self._scores.add(self._ranks.share(products)[0], inside, sigma, norm, self._rate)
+        self._schedule.append((sigma, norm, sum(part.rows for part in parts)))
+        return [part.sampling for part in parts]
+
+    def _part(self, optimizer: Any, batch: list[ForwardPass], sources: list[Source | None]) -> StepPart:
+        """What this process has of the step, checked."""
+        if self._is_broken:
+            raise RuntimeError(self._failure)
         if hasattr(
             optimizer, "_adjusted_noise_multiplier"
         ):  # Opacus's adaptive ghost clipping sets it in the backward pass
             raise TypeError("`optimizer` must clip by a fixed max_grad_norm, got one that clips adaptively")
         self._terms.require_known(optimizer)
-        self._require_rows()
+        with wrong_before():
+            self._recorded.require()
         if any(p._version != version for p, version in self._versions):
             raise ValueError(
                 "model: its parameters were changed between its forward pass and this step (by another optimizer's "
@@ -335,43 +381,26 @@ class Recorder:
             )
         if self._loss is not None:
             self._criterion = self._loss.take(optimizer.loss_reduction) or self._criterion
-        batch = [p for p in self._passes if p.went_back]
         steps = len(self._schedule)
         form = self._called(batch)
-        gradients = CandidateGradients(
+        gradients = self._gradients = CandidateGradients(
             optimizer, self._model, self._criterion, form, self._memory, self._route, steps,
             batch[-1].autocast if batch else None,
         )  # fmt: skip
-        sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
         inside = self._rows.of_batch(batch, form)
-        unit, batches = 1.0, int(optimizer.accumulated_iterations)
-        if optimizer.loss_reduction == "mean":
-            unit = float(optimizer.expected_batch_size) * batches
+        batches = int(optimizer.accumulated_iterations)
         if self._rate_of_batch is not None:
-            parts = {p.source.sampling.batches if is_shuffled(p.source) else None for p in batch}
-            of_pass = parts.pop() if len(parts) == 1 else None
+            cuts = {p.source.sampling.batches if is_shuffled(p.source) else None for p in batch}
+            of_pass = cuts.pop() if len(cuts) == 1 else None
             self._rate = rate_of_step(self._rate_of_batch, batches, self._rate, of_pass)
-        self._require_targets(steps + 1)
-        release = torch.cat([p.grad.flatten() for p in optimizer.params]) * unit
-        noise = release - torch.cat([p.summed_grad.flatten() for p in optimizer.params])
-        if not self._schedule and not (isinstance(self._criterion, nn.Module) and self._loss is not None):
+        if not steps and not (isinstance(self._criterion, nn.Module) and self._loss is not None):
             gradients.require_of_rows(optimizer.loss_reduction)
-        noise_dots, norms, crossed = gradients.products_of_batch(noise, inside, norm, batch)
-        if batch and (steps & (steps + 1) == 0 or not self._compared):  # steps 1, 2, 4, 8, …
-            self._compare(gradients, batch[-1], form)
-        together = noise_dots + crossed.sum(axis=0)
-        alone = noise_dots + crossed
-        self._membership_sum += together / norm**2
-        self._pair_sum += noise_dots / norm**2
-        self._pair_sum[inside] += crossed / norm**2
-        if sigma > 0 and self._rate:
-            base = step_log_ratio(noise_dots, norms, sigma * norm, self._rate)
-            self._membership_likelihood += step_log_ratio(together, norms, sigma * norm, self._rate)
-            self._pair_likelihood += base
-            self._pair_likelihood[inside] += step_log_ratio(alone, norms, sigma * norm, self._rate) - base
-        self._clipped += norms >= norm * (1 - 1e-6)
-        self._seen[inside] += 1
-        self._schedule.append((sigma, norm, sum(len(p.rows) for p in batch if p.rows is not None)))
+        settings = (float(optimizer.noise_multiplier), float(optimizer.max_grad_norm), self._rate, batches)
+        return StepPart(
+            settings=settings, parameters="" if steps or self._ranks.count == 1 else digest(optimizer.params),
+            inside=inside, rows=sum(len(p.rows) for p in batch if p.rows is not None),
+            confirmed=self._rows.confirmed, contradicted=self._rows.contradicted, sampling=samplings_of(sources),
+        )  # fmt: skip
 
     def _called(self, batch: list[ForwardPass]) -> CallForm:
         """How the loop calls the model. ValueError if the candidates do not have that form."""
@@ -379,30 +408,18 @@ class Recorder:
             passes = batch or self._passes
             if self._model is None or not passes:
                 raise ValueError("model: no module that holds the optimizer's parameters was called: pass model=")
+            if is_parallel(self._model) and not hasattr(self._optimizer, "reduce_gradients"):
+                raise ValueError(
+                    f"`optimizer` must be a distributed one for a {type(behind_hooks(self._model)).__name__}, got "
+                    f"{type(self._optimizer).__name__}: each process would release the gradients of its own rows"
+                )
             self._form = CallForm(self._rows.candidates, self._model, passes[0].args, passes[0].kwargs)
         return self._form
 
-    def _compare(self, gradients: CandidateGradients, last: ForwardPass, form: CallForm) -> None:
+    def _compare(self, gradients: CandidateGradients, last: ForwardPass) -> None:
         """ValueError unless a candidate in the step's last batch has the norm there that it has alone."""
-        places = [] if last.drew else self._rows.places(last, form)
+        places = [] if last.drew else self._rows.places(last, self._called([last]))
         if places and (norm := self._recorded.norm(places[0][1])) is not None:
             self._compared = True
-            try:
+            with wrong_before():
                 gradients.require_norm(places[0][0], norm)
-            except ValueError:
-                self._is_lost = True
-                raise
-
-    def _require_rows(self) -> None:
-        try:
-            self._recorded.require()
-        except ValueError:
-            self._is_lost = True  # earlier rows may have been wrong, too
-            raise
-
-    def _require_targets(self, steps: int) -> None:
-        try:
-            self._rows.require_targets(steps, self._rate)
-        except ValueError:
-            self._is_lost = True  # and so are the scores
-            raise

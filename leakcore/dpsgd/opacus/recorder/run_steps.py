@@ -66,12 +66,16 @@ class RunSteps:
             self._before = digest(self._optimizer.params)
         self._places.append(place)
 
+    def candidates(self) -> str:
+        """A digest of the candidates."""
+        self._known_candidates = self._known_candidates or digest(self._candidates)
+        return self._known_candidates
+
     def origin(self) -> Origin:
         """What identifies the trace of these steps."""
-        self._known_candidates = self._known_candidates or digest(self._candidates)
         after = self._after[1] if self._after is not None and self._after[0] == len(self._places) else None
         shapes = tuple(tuple(p.shape) for p in self._optimizer.params)
-        return Origin(candidates=self._known_candidates, shapes=shapes, before=self._before, after=after)
+        return Origin(candidates=self.candidates(), shapes=shapes, before=self._before, after=after)
 
     def unrecorded(self, noise_multiplier: np.ndarray, sample_rate: float | None) -> tuple[tuple[Stretch, ...], bool]:
         """The run's steps up to now that were not recorded, and whether there can be no others."""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from leakcore.dpsgd.opacus.recorder.candidates.given_rows import GivenRows, Path, leaves_of, mapped
+from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_wrappers
 
 Feed = tuple[tuple[Any, ...], dict[str, Any], Any]
 """Positional arguments and keywords of the model, and the targets of the criterion."""
@@ -143,7 +144,7 @@ class CallForm:
 def _names(module: nn.Module, args: tuple[Any, ...]) -> list[str]:
     """The names of the positional arguments, as far as the model's signature has them."""
     try:
-        parameters = inspect.signature(getattr(module, "_module", module).forward).parameters.values()
+        parameters = inspect.signature(behind_wrappers(module).forward).parameters.values()
     except (TypeError, ValueError):
         return []
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

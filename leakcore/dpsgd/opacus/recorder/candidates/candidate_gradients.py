@@ -18,6 +18,7 @@ from leakcore import kernels
 from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm
 from leakcore.dpsgd.opacus.recorder.forward_passes import Autocast, ForwardPass
 from leakcore.dpsgd.opacus.recorder.loss.loss_of_the_loop import require_of_rows, require_reduced
+from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_wrappers
 from leakcore.dpsgd.opacus.row_check.left_alone import left_alone
 from leakcore.dpsgd.opacus.row_check.row_check import TOLERANCES
 from leakcore.gradients import Criterion, Functional, RowByRow, RowError, State, first_line, lock_of
@@ -55,7 +56,7 @@ class CandidateGradients:
             raise ValueError(
                 "criterion: no loss of torch.nn was called in the loop: pass criterion=, a function (outputs, targets)"
             )
-        self._module = getattr(model, "_module", model)
+        self._module = behind_wrappers(model)
         self._criterion = criterion
         with lock_of(self._module):
             names = {id(p): name for name, p in self._module.named_parameters()}

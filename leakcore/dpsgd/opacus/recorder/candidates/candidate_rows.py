@@ -27,6 +27,10 @@ class CandidateRows:
 
     A row with a candidate's inputs and another target is another row. `members` is (n,) bool or None; a row equal to a
     candidate that the caller called no member is another row as well.
+
+    Attributes:
+        confirmed: candidates that came with their own targets.
+        contradicted: candidates that came with other targets, and these.
     """
 
     def __init__(self, candidates: GivenRows, members: np.ndarray | None) -> None:
@@ -34,8 +38,8 @@ class CandidateRows:
         self._keys: RowKeys | None = None
         self._targets: torch.Tensor | None = None
         self._by_inputs: dict[bytes, list[int]] = {}
-        self._confirmed: set[int] = set()
-        self._contradicted: dict[int, Any] = {}
+        self.confirmed: set[int] = set()
+        self.contradicted: dict[int, Any] = {}
         self._warned: set[str] = set()
 
     def of_batch(self, passes: Iterable[ForwardPass], form: CallForm) -> np.ndarray:
@@ -57,6 +61,11 @@ class CandidateRows:
         leaves = form.inputs_of(forward.args, forward.kwargs)
         return self._of_pass(self._groups(leaves, form), forward.targets)
 
+    def learn(self, confirmed: set[int], contradicted: dict[int, Any]) -> None:
+        """Add what another process saw of the same candidates."""
+        self.confirmed |= confirmed
+        self.contradicted = {**contradicted, **self.contradicted}
+
     def require_targets(self, steps: int, sample_rate: float | None) -> None:
         """ValueError if candidates came with other targets so often that the caller's targets must be wrong.
 
@@ -64,14 +73,14 @@ class CandidateRows:
         own target, or that is called no member, says nothing. Where q or the members are unknown, 1/2 stands for that
         probability.
         """
-        wrong = [i for i in self._contradicted if i not in self._confirmed and self._is_member(i)]
+        wrong = [i for i in self.contradicted if i not in self.confirmed and self._is_member(i)]
         if not wrong:
             return
         away = 0.5 if self._members is None or not sample_rate else (1 - sample_rate) ** steps
-        asked = len(wrong) + sum(self._is_member(i) for i in self._confirmed)
+        asked = len(wrong) + sum(self._is_member(i) for i in self.confirmed)
         by_chance = float(stats.binom.sf(len(wrong) - 1, asked, away))
-        if by_chance < _CHANCE or (not self._confirmed and len(wrong) >= _CONTRADICTED):
-            raise ValueError(self._mismatch(wrong[0], self._contradicted[wrong[0]], f", and so for {len(wrong)} rows"))
+        if by_chance < _CHANCE or (not self.confirmed and len(wrong) >= _CONTRADICTED):
+            raise ValueError(self._mismatch(wrong[0], self.contradicted[wrong[0]], f", and so for {len(wrong)} rows"))
 
     def _is_member(self, i: int) -> bool:
         return self._members is None or bool(self._members[i])
@@ -91,10 +100,10 @@ class CandidateRows:
         for k, target in zip(places, theirs, strict=True):
             same = [i for i in groups[k] if ours[i] == target]
             inside += [(i, k) for i in same]
-            self._confirmed.update(same)
+            self.confirmed.update(same)
             for i in groups[k] if not same else ():
-                self._contradicted.setdefault(i, targets[k].clone())
-                if self._is_member(i) and i not in self._confirmed:
+                self.contradicted.setdefault(i, targets[k].clone())
+                if self._is_member(i) and i not in self.confirmed:
                     self._warn("targets", self._mismatch(i, targets[k], ", or this is another row with equal inputs"))
         return inside
 

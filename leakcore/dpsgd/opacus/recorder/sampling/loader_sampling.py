@@ -36,6 +36,18 @@ def sampling_of_iterator(iterator: Any) -> Sampling:
     return sampling_of_batches(iterator._index_sampler)
 
 
+def is_divided(iterator: Any) -> bool:
+    """Whether the sampler of the loader to which this iterator of torch's belongs draws from the share of a process."""
+    from opacus.utils.batch_memory_manager import BatchSplittingSampler
+    from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler
+
+    batches: Any = getattr(iterator, "_index_sampler", None)
+    if type(batches) is BatchSplittingSampler:
+        batches = batches.sampler
+    rows = getattr(batches, "sampler", None)
+    return isinstance(batches, DistributedUniformWithReplacementSampler) or isinstance(rows, DistributedSampler)
+
+
 def sampling_of_batches(batches: Any) -> Sampling:
     """The scheme of a batch sampler. Types are compared exactly: a subclass may draw in another way."""
     from opacus.utils.batch_memory_manager import BatchSplittingSampler

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import weakref
+from collections.abc import Sequence
 from typing import Any, TypeGuard
 
 import torch
@@ -12,7 +13,11 @@ from torch.utils.data import DataLoader
 
 from leakcore._base import validate as check
 from leakcore.dpsgd.opacus.recorder.candidates.given_rows import leaves_of
-from leakcore.dpsgd.opacus.recorder.sampling.loader_sampling import sampling_of_iterator, sampling_of_loader
+from leakcore.dpsgd.opacus.recorder.sampling.loader_sampling import (
+    is_divided,
+    sampling_of_iterator,
+    sampling_of_loader,
+)
 from leakcore.dpsgd.opacus.trace.sampling import Sampling, unknown
 
 _WAITING = 8
@@ -25,10 +30,15 @@ _NOT_FED = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
-    """The loader and the pass over the data from which a batch came."""
+    """The loader and the pass over the data from which a batch came.
+
+    Attributes:
+        divided: whether the sampler gives each process of the run a share of the rows.
+    """
 
     sampling: Sampling
     number: int
+    divided: bool = False
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -50,14 +60,16 @@ class SamplingOfSteps:
 
     Args:
         stated: what the caller says: a DataLoader, or q of Poisson sampling; None: nothing.
+        divided: whether several processes train, which must divide the rows among them.
 
     Raises:
         ValueError: for a q outside [0, 1].
         TypeError: for anything else.
     """
 
-    def __init__(self, stated: Any) -> None:
+    def __init__(self, stated: Any, *, divided: bool = False) -> None:
         self.rate: float | None = None
+        self._divided = divided
         self._stated: Sampling | None = None
         if isinstance(stated, DataLoader):
             self._stated = sampling_of_loader(stated)
@@ -80,7 +92,8 @@ class SamplingOfSteps:
         if source is None or iterator._num_yielded <= 1:
             self._count += 1
             sampling = sampling_of_iterator(iterator) if source is None else source.sampling
-            source = self._sources[iterator] = Source(sampling, self._count)
+            divided = is_divided(iterator) if source is None else source.divided
+            source = self._sources[iterator] = Source(sampling, self._count, divided)
         tensors = tuple(t for _, t in leaves_of(batch) if isinstance(t, torch.Tensor) and t.ndim)
         self._waiting.append(_Fetched(source, tensors))
 
@@ -100,12 +113,23 @@ class SamplingOfSteps:
             self._waiting.popleft()
         return waiting[place].source
 
-    def step(self, sources: list[Source | None], batches: int) -> None:
-        """A step was recorded, that accumulates so many batches of these sources."""
+    def step(self, sources: list[Source | None], batches: int, elsewhere: Sequence[list[Sampling | None]] = ()) -> None:
+        """A step was recorded, that accumulates so many batches of these sources; `elsewhere`: `samplings_of` those of
+        every process.
+        """
         if self._why:
             return
-        if not sources or any(source is None for source in sources):
+        if not all(all_known(sampling) for sampling in (samplings_of(sources), *elsewhere)):
             self._why = _NOT_FED
+            return
+        if any(one != elsewhere[0] for one in elsewhere):
+            self._why = "the processes of the run were fed by different loaders"
+            return
+        if self._divided and not all(source is not None and source.divided for source in sources):
+            self._why = (
+                "several processes train, and the sampler of each draws from all its rows, so that a step can hold a "
+                "row several times: make_private and DistributedSampler divide the rows among the processes"
+            )
             return
         passes = {source.number for source in sources if source is not None}
         for source in sources:
@@ -155,6 +179,16 @@ def _accumulated(sampling: Sampling, batches: int, *, whole: bool) -> Sampling:
             evidence=f"{batches} batches of {sampling.evidence} in each step",
         )  # fmt: skip
     return unknown(f"a step accumulates {batches} batches of {sampling.evidence}: a row can be in several of them")
+
+
+def samplings_of(sources: list[Source | None]) -> list[Sampling | None]:
+    """How the batches of these sources were drawn, each way once; None for one that no loader gave."""
+    return list(dict.fromkeys(None if source is None else source.sampling for source in sources))
+
+
+def all_known(samplings: list[Sampling | None]) -> bool:
+    """Whether loaders gave all batches of a step."""
+    return bool(samplings) and None not in samplings
 
 
 def is_shuffled(source: Source | None) -> TypeGuard[Source]:
