@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from leakcore.attacks import membership as membership
     from leakcore.attacks import poisoning as poisoning
     from leakcore.attacks import tensor as tensor
+    from leakcore.attacks import text as text
     from leakcore.attacks.inversion.image_quality import ssim as ssim
     from leakcore.attacks.reconstruction.frozen_embedding import FrozenEmbedding as FrozenEmbedding
     from leakcore.attacks.reconstruction.game import GameRules as GameRules
@@ -45,6 +46,7 @@ _NAMES = {
     "membership": ".membership",
     "poisoning": ".poisoning",
     "tensor": ".tensor",
+    "text": ".text",
     "Descent": ".reconstruction.gradient_descent",
     "FrozenEmbedding": ".reconstruction.frozen_embedding",
     "GradientReconstruction": ".reconstruction.gradient_descent",

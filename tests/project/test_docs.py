@@ -155,6 +155,7 @@ def test_every_public_function_and_class_is_in_the_reference() -> None:
         "attacks.membership",
         "attacks.poisoning",
         "attacks.tensor",
+        "attacks.text",
         "bounds.laplace",
         "bounds.methods",
     )

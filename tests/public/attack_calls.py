@@ -10,6 +10,7 @@ from tests.public.calls import Call, at_least_zero, rng, unit
 from tests.public.examples import (
     batches,
     data,
+    decoder,
     descent,
     ensemble,
     gradient,
@@ -22,6 +23,7 @@ from tests.public.examples import (
     quality,
     reconstructor_training,
     recovery,
+    released_text,
     rows,
     run,
     sets,
@@ -241,6 +243,17 @@ ATTACKS = {
     ),
     "attacks.attributes.infer": Call(
         lambda: {"known": sets(), "observed": sets(), "trees": 2, "confidence": 0.9, "seed": 0}, unit
+    ),
+    "attacks.text.tokens": Call(
+        lambda: {"embedding_gradient": rng().normal(size=(5, 3)) * (np.arange(5) % 2)[:, None], "noise": None},
+        at_least_zero,
+    ),
+    "attacks.text.next_tokens": Call(
+        lambda: {"gradient": np.array([0.25, -0.5, 0.25]), "positions": 2, "layer_norm": None, "clipped": False}, unit
+    ),
+    "attacks.text.sequences": Call(
+        lambda: {"model": decoder(), "gradient": released_text(), "batch_size": 1, "length": 6,
+                 "vocabulary": np.arange(20), "noise_std": 0.0}, unit, also=("layers",),
     ),
     "attacks.tensor.GaussianWeights": Call(lambda: {"num_neurons": 8, "num_inputs": 3, "seed": 0}),
     "attacks.tensor.choose": Call(lambda: {"activation": "tanh"}),

@@ -29,6 +29,7 @@ PACKAGES = (
     "leakcore.attacks.membership",
     "leakcore.attacks.poisoning",
     "leakcore.attacks.tensor",
+    "leakcore.attacks.text",
     "leakcore.leakage",
     "leakcore.defenses",
     "leakcore.dpsgd",

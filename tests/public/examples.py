@@ -111,6 +111,23 @@ def recovery() -> Any:
     return labels.last_layer(rng().random((2, 5)), rng().normal(size=(2, 5)) / 9)
 
 
+@functools.cache
+def decoder() -> Any:
+    from tests.attacks.text.networks import build
+
+    return build(vocabulary=20, width=16, length=6, heads=2)
+
+
+def released_text() -> Any:
+    import torch
+
+    from tests.attacks.text.networks import gradient as by_name
+    from tests.attacks.text.networks import language_loss
+
+    parts = by_name(decoder(), language_loss(decoder(), [[3, 7, 5]]))
+    return torch.cat([part.flatten() for part in parts.values()])
+
+
 def hidden_layer() -> Any:
     from leakcore.attacks import labels
 

@@ -21,6 +21,7 @@ PACKAGES = (
     "leakcore.attacks.membership",
     "leakcore.attacks.poisoning",
     "leakcore.attacks.tensor",
+    "leakcore.attacks.text",
     "leakcore.audit",
     "leakcore.bounds",
     "leakcore.bounds.laplace",

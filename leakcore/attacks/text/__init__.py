@@ -1,0 +1,21 @@
+"""Text from gradients: which tokens were in the batch, which tokens followed, and whole sequences in their order.
+
+    recovery = text.sequences(model, gradient, batch_size=4, length=32)
+    recovery.sequences       # (S, 32) token numbers, −1 after a sequence's end
+    recovery.exact(originals)  # which of the true sequences were recovered, for one's own tests
+
+| attack | sees the gradient of | and knows | recovers |
+|---|---|---|---|
+| `tokens` | the input embedding | nothing | the set of tokens |
+| `next_tokens` | the output layer | the number of positions | how often each token was a label |
+| `sequences` (DAGER) | the attention projections of two layers | the model | the sequences |
+
+A gradient that was clipped, sequence by sequence or as a whole, gives the same tokens and sequences.
+"""
+
+from leakcore.attacks.text.next_tokens import next_tokens
+from leakcore.attacks.text.result import SequenceRecovery, TokenCounts, TokenSet
+from leakcore.attacks.text.sequences import sequences
+from leakcore.attacks.text.tokens import tokens
+
+__all__ = ["SequenceRecovery", "TokenCounts", "TokenSet", "next_tokens", "sequences", "tokens"]

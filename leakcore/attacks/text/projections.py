@@ -1,0 +1,171 @@
+"""Which modules project the inputs of attention, their gradients, and their inputs for any tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from leakcore.attacks.text.span import Span
+from leakcore.gradients import lock_of
+
+FAMILIES: tuple[tuple[str, ...], ...] = (
+    ("c_attn",),
+    ("query", "key", "value"),
+    ("q_proj", "k_proj", "v_proj"),
+    ("q_lin", "k_lin", "v_lin"),
+    ("query_key_value",),
+    ("qkv_proj",),
+    ("qkv",),
+    ("Wqkv",),
+)
+"""How models name the projections: GPT-2, BERT, Llama and OPT, DistilBERT, GPT-NeoX, Phi-3, ViT, ModernBERT."""
+
+
+class _Stop(Exception):
+    """Ends a forward pass once every input that is wanted was captured."""
+
+
+def find_projections(model: nn.Module) -> list[tuple[str, ...]]:
+    """For each layer in order, the names of its projections: those of `FAMILIES`, or an nn.MultiheadAttention."""
+    layers: dict[str, list[str]] = {}
+    for name, module in model.named_modules():
+        parent, _, last = name.rpartition(".")
+        if isinstance(module, nn.MultiheadAttention):
+            layers[name] = [name]
+        elif any(last in family for family in FAMILIES) and isinstance(getattr(module, "weight", None), nn.Parameter):
+            layers.setdefault(parent, []).append(name)
+    return [tuple(names) for names in layers.values()]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Projections:
+    """The projections of the first two layers.
+
+    model: called with (n, L) tokens. layers: for each layer the names of its modules, which all read one input.
+    """
+
+    model: nn.Module
+    layers: tuple[tuple[str, ...], tuple[str, ...]]
+
+    @classmethod
+    def of(cls, model: nn.Module, layers: Sequence[Sequence[str]] | None) -> Projections:
+        """Checked; found by their names where the caller names none."""
+        if layers is None:
+            every = find_projections(model)
+            if len(every) < 2:
+                raise ValueError(
+                    "`layers` must name the attention projections of the first two layers, because the model has "
+                    f"{len(every)} with the usual names (c_attn; query, key, value; q_proj, k_proj, v_proj; "
+                    "nn.MultiheadAttention)"
+                )
+            return cls(model, (every[0], every[1]))
+        chosen = [(layer,) if isinstance(layer, str) else tuple(layer) for layer in layers]
+        modules = dict(model.named_modules())
+        for name in (name for layer in chosen for name in layer):
+            module = modules.get(name)
+            if not isinstance(getattr(module, "weight", None), nn.Parameter) and not isinstance(
+                module, nn.MultiheadAttention
+            ):
+                raise ValueError(f"`layers` must name modules of the model that have a weight, got {name!r}")
+        if len(chosen) != 2 or not all(chosen):
+            raise ValueError(f"`layers` must name modules of two layers, got {len(chosen)}")
+        return cls(model, (chosen[0], chosen[1]))
+
+    def widths(self, vocabulary: int, length: int, device: torch.device, unit: float) -> list[int]:
+        """For each layer the dimension of the space of its inputs: a layer norm's outputs may all sum to 0."""
+        size = min(length, 4)
+        wide = self.inputs(torch.zeros((1, 1), dtype=torch.long, device=device), 1)[0].shape[-1]
+        rows = torch.arange(-(-2 * wide // size), device=device)
+        # Every sequence has other tokens, at other distances.
+        tokens = (rows[:, None] * (1 + torch.arange(size, device=device)) + rows[:, None] // vocabulary) % vocabulary
+        out = []
+        for value in self.inputs(tokens):
+            scales = torch.linalg.svdvals(value.double().flatten(0, 1))
+            out.append(int((scales > 64 * unit * scales[0]).sum()))
+        return out
+
+    def span(
+        self, layer: int, parts: dict[str, torch.Tensor], unit: float, noise_std: float, width: int
+    ) -> Span:  # fmt: skip
+        """Of one layer's inputs; a projection whose gradient is not in `parts` is left out."""
+        modules = dict(self.model.named_modules())
+        gradients = []
+        for name in self.layers[layer]:
+            module = modules[name]
+            key = f"{name}.in_proj_weight" if isinstance(module, nn.MultiheadAttention) else f"{name}.weight"
+            if key in parts:
+                # Rows are outputs in nn.Linear; columns are in the Conv1D of transformers.
+                gradients.append(parts[key] if type(module).__name__ == "Conv1D" else parts[key].T)
+        if not gradients:
+            raise ValueError(f"`gradient` must hold the weight of one of {', '.join(self.layers[layer])}")
+        joined = torch.cat(gradients, dim=1)
+        if not bool((joined != 0).any()):
+            raise ValueError(
+                f"`gradient` must not be zero throughout for {', '.join(self.layers[layer])}: it says nothing"
+            )
+        return Span.of(joined, unit, noise_std, width)
+
+    def inputs(self, tokens: torch.Tensor, layers: int = 2) -> list[torch.Tensor]:
+        """For each of the first layers (n, L, d), what its projections receive for (n, L) tokens."""
+        captured: dict[int, torch.Tensor] = {}
+
+        def capture(layer: int) -> Any:
+            def hook(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+                value = (args[0] if args else next(iter(kwargs.values()))).detach()
+                turned = isinstance(module, nn.MultiheadAttention) and not module.batch_first
+                captured[layer] = value.transpose(0, 1) if turned else value
+                if len(captured) == layers:
+                    raise _Stop
+
+            return hook
+
+        with lock_of(self.model), torch.no_grad():
+            modules = dict(self.model.named_modules())
+            handles = [
+                modules[self.layers[layer][0]].register_forward_pre_hook(capture(layer), with_kwargs=True)
+                for layer in range(layers)
+            ]
+            try:
+                self.model(tokens)
+            except _Stop:
+                pass
+            except (RuntimeError, IndexError) as why:
+                raise ValueError(
+                    f"`length` and `vocabulary` must fit the model, which fails on tokens of shape "
+                    f"{tuple(tokens.shape)} up to {int(tokens.max())} ({why})"
+                ) from why
+            finally:
+                for handle in handles:
+                    handle.remove()
+        if len(captured) < layers or any(
+            value.ndim != 3 or value.shape[:2] != tokens.shape for value in captured.values()
+        ):
+            raise ValueError("`model` must take (n, L) tokens and give the projections inputs of shape (n, L, d)")
+        return [captured[layer] for layer in range(layers)]
+
+    def causal(self, length: int, device: torch.device, unit: float) -> bool:
+        """Whether the second layer's inputs depend on earlier positions only.
+
+        Raises:
+            ValueError: if the first layer's depend on other positions at all.
+        """
+        size = max(2, min(length, 4))
+        tokens = torch.zeros((2, size), dtype=torch.long, device=device)
+        tokens[1, -1] = 1
+        first, second = (value.double() for value in self.inputs(tokens))
+
+        def moved(value: torch.Tensor) -> bool:
+            return bool((value[0, :-1] - value[1, :-1]).norm() > 64 * unit * value[0, :-1].norm())
+
+        tokens[1, -1], tokens[1, 0] = 0, 1
+        other = self.inputs(tokens, 1)[0].double()
+        if moved(first) or bool((other[0, 1:] - other[1, 1:]).norm() > 64 * unit * other[0, 1:].norm()):
+            raise ValueError(
+                f"`layers[0]` must be of the first layer, whose input at a position depends on that token only; the "
+                f"input of {self.layers[0][0]} depends on others"
+            )
+        return not moved(second)

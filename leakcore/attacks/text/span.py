@@ -1,0 +1,69 @@
+"""The span of a layer's inputs, as its weights' gradient shows it, and the test whether a vector lies in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import torch
+
+ROUNDING = 8.0
+"""How many unit roundoffs, times the largest singular value, a gradient's rounding may move a singular value."""
+FALSE_RATE = 1e-12
+"""A random direction passes the test with at most this probability."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Span:
+    """The column space of a gradient (d, n) = Σ_p x_p δ_pᵀ: of the inputs x_p, if their δ_p are independent.
+
+    A direction counts if its singular value is above `floor`: 8 unit roundoffs times the largest one, or the largest
+    singular value of noise, std·(√d + √n), 5% above. A vector x lies in the span if its relative distance is at most
+    its tolerance: floor·‖S⁻¹Uᵀx‖/‖x‖, which is how far an error of that size moves a vector of the span, and 32 unit
+    roundoffs for the rounding of x itself. The tolerance is capped where a random direction would pass with
+    probability 1e-12.
+
+    basis: (d, k). scales: (k,) singular values. width: dimension of the space in which all inputs of the layer lie, at
+    most d. floor: as above. unit: the unit roundoff. cap: of the tolerance.
+    """
+
+    basis: torch.Tensor
+    scales: torch.Tensor
+    width: int
+    floor: float
+    unit: float
+    cap: float
+
+    @classmethod
+    def of(cls, gradient: torch.Tensor, unit: float, noise_std: float, width: int) -> Span:
+        """Of a float64 gradient (d, n) of a layer whose inputs lie in a space of `width` dimensions."""
+        from scipy.stats import beta
+
+        u, s, _ = torch.linalg.svd(gradient, full_matrices=False)
+        rows, columns = gradient.shape
+        largest = float(s[0])
+        floor = max(ROUNDING * unit * largest, 1.05 * noise_std * (math.sqrt(rows) + math.sqrt(columns)))
+        rank = int((s > floor).sum())
+        free = width - rank
+        cap = 0.0 if free <= 0 else 1.0 if rank == 0 else math.sqrt(beta.ppf(FALSE_RATE, free / 2, rank / 2))
+        return cls(u[:, :rank], s[:rank], width, floor, unit, cap)
+
+    @property
+    def rank(self) -> int:
+        """Number of directions above the floor."""
+        return len(self.scales)
+
+    @property
+    def full(self) -> bool:
+        """Whether the span is the whole space, so that it excludes nothing."""
+        return self.rank >= self.width
+
+    def distances(self, vectors: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """(...) relative distances of (..., d) vectors, and their tolerances."""
+        x = vectors.double()
+        length = x.norm(dim=-1).clamp(min=torch.finfo(torch.float64).tiny)
+        inside = x @ self.basis
+        away = (x - inside @ self.basis.T).norm(dim=-1) / length
+        allowed = self.floor * (inside / self.scales).norm(dim=-1) / length + 32 * self.unit
+        return away.cpu().numpy(), np.minimum(allowed.cpu().numpy(), self.cap)
