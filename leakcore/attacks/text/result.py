@@ -58,8 +58,9 @@ class SequenceRecovery(Result):
     Attributes:
         value: share of the batch's sequences that are determined.
         kind: "estimate": a true sequence passes every test, and a false one may pass too.
-        sequences: (S, length) int64, tokens, −1 after the end.
-        determined: (S,) bool: the sequence passes every test, and no more sequences do than the batch has.
+        sequences: (S, length) int64, tokens, −1 after the end; at most as many as the batch has.
+        determined: (S,) bool: all sequences together make up the second layer's span, every position of this one is
+            needed for that, and no more sequences pass than the batch has. Any other sequence is a guess.
         distances: (S,) the largest relative distance of the sequence's positions from the second layer's span.
         tolerances: (S,) the tolerance at that position.
         candidates: (length,) int64, how many tokens pass the first layer's test at each position.
@@ -81,14 +82,14 @@ class SequenceRecovery(Result):
     complete: bool
 
     def exact(self, originals: Sequence[Any]) -> np.ndarray:
-        """Which of the true sequences were determined, token by token: the attack's success, which it cannot see.
+        """Which of the true sequences were recovered, token by token: the attack's success, which it cannot see.
 
         Args:
             originals: the true sequences, one (length,) each, without padding. A sequence that occurs k times counts
-                k times if it is determined.
+                k times.
 
         Returns:
             (B,) bool.
         """
-        rows = {tuple(int(t) for t in row if t != END) for row in self.sequences[self.determined]}
+        rows = {tuple(int(t) for t in row if t != END) for row in self.sequences}
         return np.array([tuple(int(t) for t in row) in rows for row in originals], dtype=bool)

@@ -17,6 +17,9 @@ CHUNK = 1 << 22
 EXHAUSTIVE = 4096
 """An encoder's sequences of one length are all tried where they are at most this many."""
 
+_COMPARED = 4096
+"""Positions that are compared with each other; with more, none is determined."""
+
 Progress = Callable[[int, int], object]
 
 
@@ -25,12 +28,22 @@ class Passed:
     """Sequences that pass the second layer's test.
 
     sequences: tuples of tokens. worst: for each the distance and the tolerance where distance / tolerance is largest.
-    complete: whether every sequence that the first layer allows was tried.
+    needed: for each whether every one of its positions is needed to make up the gradient's span. complete: whether
+    every sequence that the first layer allows was tried.
     """
 
     sequences: list[tuple[int, ...]]
     worst: list[tuple[float, float]]
+    needed: list[bool]
     complete: bool
+
+    def nearest(self, count: int) -> Passed:
+        """The ones that lie nearest to the span, by distance over tolerance; none is needed for certain."""
+        order = sorted(range(len(self.worst)), key=lambda i: self.worst[i][0] / max(self.worst[i][1], 1e-300))
+        chosen = sorted(order[:count])
+        return Passed(
+            [self.sequences[i] for i in chosen], [self.worst[i] for i in chosen], [False] * count, self.complete
+        )
 
 
 def tokens_by_position(
@@ -77,13 +90,34 @@ class SecondLayer:
         return sequence[:end]
 
     def passed(self, sequences: Sequence[tuple[int, ...]]) -> Passed:
-        """These sequences of any lengths, with their worst positions, as they are."""
-        worst = []
+        """These sequences of any lengths, with their worst positions, and whether the span needs them."""
+        worst, inputs = [], []
         for sequence in sequences:
-            away, allowed = self.tested(np.array([sequence], dtype=np.int64))
-            at = int((away[0] / np.maximum(allowed[0], 1e-300)).argmax())
-            worst.append((float(away[0, at]), float(allowed[0, at])))
-        return Passed(list(sequences), worst, True)
+            inputs.append(self._projections.inputs(torch.tensor([sequence], device=self._device))[1][0].double())
+            away, allowed = self._span.distances(inputs[-1])
+            at = int((away / np.maximum(allowed, 1e-300)).argmax())
+            worst.append((float(away[at]), float(allowed[at])))
+        return Passed(list(sequences), worst, self._needed(inputs), True)
+
+    def _needed(self, inputs: list[torch.Tensor]) -> list[bool]:
+        """Whether no position of a sequence is a combination of all others, where together they fill the span.
+
+        A false position that passes lies in the span of the true ones: it is a combination, and so are these with it.
+        """
+        if not inputs:
+            return []
+        vectors = torch.nn.functional.normalize(torch.cat(inputs), dim=1)
+        if len(vectors) > _COMPARED:
+            return [False] * len(inputs)
+        same = torch.cdist(vectors, vectors) <= 64 * self._span.unit  # a common beginning is one position
+        first = same.int().argmax(dim=1)
+        distinct, place = torch.unique(first, return_inverse=True)
+        u, s, _ = torch.linalg.svd(vectors[distinct], full_matrices=False)
+        rank = int((s > 64 * self._span.unit * s[0]).sum())
+        leverage = u[:, :rank].square().sum(dim=1)
+        alone = (leverage > 1 - 1e-6) & (rank == self._span.rank)
+        parts = torch.split(alone[place], [len(part) for part in inputs])
+        return [bool(part.all()) for part in parts]
 
 
 def search_causal(

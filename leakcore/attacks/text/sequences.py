@@ -118,13 +118,20 @@ def sequences(
         )
     second = SecondLayer(projections, spans[1], device)
     if not own:
-        passed = Passed([], [], True)
+        passed = Passed([], [], [], True)
     elif causal:
         passed = search_causal(second, own, _CARRIED * batch, progress)
     else:
         passed = search_bidirectional(second, own, batch, _RESTARTS * batch, progress)
-    if len(passed.sequences) > batch:
-        notes.append(f"{len(passed.sequences)} sequences pass the tests, more than the batch has: none is determined")
+    several = len(passed.sequences)
+    if several > batch:
+        notes.append(f"{several} sequences pass the tests, more than the batch has: the nearest are named, as a guess")
+        passed = passed.nearest(batch)
+    elif not all(passed.needed):
+        notes.append(
+            "not every position of these sequences is needed to make up the second layer's span, or they do not fill "
+            "it: some sequences are missing, cut short, or false"
+        )
     if std > 0:
         notes.append("directions below the noise are lost, and with them positions")
     return _result(passed, own, spans, causal, batch, longest, notes)
@@ -155,7 +162,7 @@ def _result(
     for row, sequence in zip(rows, passed.sequences, strict=True):
         row[: len(sequence)] = sequence
     worst = np.array(passed.worst, dtype=np.float64).reshape(count, 2)
-    determined = np.full(count, count <= batch)
+    determined = np.array(passed.needed, dtype=bool)
     return SequenceRecovery(
         value=float(determined.sum() / batch),
         kind="estimate",

@@ -8,8 +8,10 @@ import math
 import numpy as np
 import torch
 
+NEW_DIRECTION = 2.0
+"""Rounding gives directions outside the span singular values of about 0.7 unit roundoffs times the largest one."""
 ROUNDING = 8.0
-"""How many unit roundoffs, times the largest singular value, a gradient's rounding may move a singular value."""
+"""And turns the span as an error of about 8 unit roundoffs times the largest singular value would."""
 FALSE_RATE = 1e-12
 """A random direction passes the test with at most this probability."""
 
@@ -18,20 +20,20 @@ FALSE_RATE = 1e-12
 class Span:
     """The column space of a gradient (d, n) = Σ_p x_p δ_pᵀ: of the inputs x_p, if their δ_p are independent.
 
-    A direction counts if its singular value is above `floor`: 8 unit roundoffs times the largest one, or the largest
-    singular value of noise, std·(√d + √n), 5% above. A vector x lies in the span if its relative distance is at most
-    its tolerance: floor·‖S⁻¹Uᵀx‖/‖x‖, which is how far an error of that size moves a vector of the span, and 32 unit
-    roundoffs for the rounding of x itself. The tolerance is capped where a random direction would pass with
-    probability 1e-12.
+    A direction counts if its singular value is above 2 unit roundoffs times the largest one, and above the largest
+    singular value of noise, std·(√d + √n), 5% higher. A vector x lies in the span if its relative distance is at most
+    its tolerance: error·‖S⁻¹Uᵀx‖/‖x‖, which is how far an error of 8 unit roundoffs, or of the noise, moves a vector
+    of the span, and 32 unit roundoffs for the rounding of x itself. The tolerance is capped where a random direction
+    would pass with probability 1e-12.
 
     basis: (d, k). scales: (k,) singular values. width: dimension of the space in which all inputs of the layer lie, at
-    most d. floor: as above. unit: the unit roundoff. cap: of the tolerance.
+    most d. error: as above. unit: the unit roundoff. cap: of the tolerance.
     """
 
     basis: torch.Tensor
     scales: torch.Tensor
     width: int
-    floor: float
+    error: float
     unit: float
     cap: float
 
@@ -43,15 +45,16 @@ class Span:
         u, s, _ = torch.linalg.svd(gradient, full_matrices=False)
         rows, columns = gradient.shape
         largest = float(s[0])
-        floor = max(ROUNDING * unit * largest, 1.05 * noise_std * (math.sqrt(rows) + math.sqrt(columns)))
-        rank = int((s > floor).sum())
+        noise = 1.05 * noise_std * (math.sqrt(rows) + math.sqrt(columns))
+        rounding = max(NEW_DIRECTION * unit, ROUNDING * 2.0**-53) * largest  # of the gradient; of the decomposition
+        rank = int((s > max(rounding, noise)).sum())
         free = width - rank
         cap = 0.0 if free <= 0 else 1.0 if rank == 0 else math.sqrt(beta.ppf(FALSE_RATE, free / 2, rank / 2))
-        return cls(u[:, :rank], s[:rank], width, floor, unit, cap)
+        return cls(u[:, :rank], s[:rank], width, max(ROUNDING * unit * largest, noise), unit, cap)
 
     @property
     def rank(self) -> int:
-        """Number of directions above the floor."""
+        """Number of directions that count."""
         return len(self.scales)
 
     @property
@@ -65,5 +68,5 @@ class Span:
         length = x.norm(dim=-1).clamp(min=torch.finfo(torch.float64).tiny)
         inside = x @ self.basis
         away = (x - inside @ self.basis.T).norm(dim=-1) / length
-        allowed = self.floor * (inside / self.scales).norm(dim=-1) / length + 32 * self.unit
+        allowed = self.error * (inside / self.scales).norm(dim=-1) / length + 32 * self.unit
         return away.cpu().numpy(), np.minimum(allowed.cpu().numpy(), self.cap)

@@ -61,6 +61,17 @@ def test_of_equal_sequences_and_of_prefixes_one_is_recovered():
     assert prefix.exact([[4, 5, 6, 9], [4, 5, 6]]).tolist() == [True, False]
 
 
+def test_a_part_of_the_batch_is_not_determined():
+    """Without its last tokens the vocabulary gives sequences that are cut short, and the span shows that."""
+    model, sequences = build(), texts(3, 5, 8)
+    left = sorted(set(range(120)) - {sequences[0][-1]})
+    recovery = _recovered(model, sequences, vocabulary=left)
+    assert len(recovery.sequences) == 3
+    assert not recovery.exact(sequences)[0]
+    assert not recovery.determined.any()
+    assert "cut short" in recovery.assumptions.notes[0]
+
+
 def test_every_form_of_the_gradient_and_every_precision():
     model, sequences = build(), texts(3, 4, 8)
     by_name = gradient(model, language_loss(model, sequences))
@@ -159,8 +170,10 @@ def test_a_smaller_vocabulary_is_enough_where_it_holds_the_tokens():
 def test_more_sequences_than_the_batch_has_determine_nothing():
     model, sequences = build(), texts(3, 4, 8)
     recovery = _recovered(model, sequences, batch_size=2)
-    assert len(recovery.sequences) == 3
+    assert len(recovery.sequences) == 2
+    assert recovery.exact(sequences).sum() == 2
     assert recovery.value == 0.0
+    assert recovery.assumptions.notes[0].startswith("3 sequences pass")
     assert not recovery.determined.any()
 
 
