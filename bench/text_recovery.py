@@ -227,40 +227,38 @@ def bound_at(sigma: float) -> float:
 def text_of(result: dict[str, Any]) -> str:
     """The tables and what they say, as the docs show them."""
     corpus = result["corpus"]
-    lines = [
-        (
-            f"A GPT-2 of two layers (width {WIDTH}, {VOCABULARY:,} tokens, tied weights) and a byte-pair encoding that is "
-            f"trained on the prose of these docs; {corpus['sentences']:,} different sentences of {SHORTEST} to {LONGEST} "
-            f"tokens, {corpus['mean_tokens']:.0f} in the mean. One float32 gradient of a batch, and how many of its "
-            "sentences the attack names token by token:"
-        ),
-        "",
-        "| sentences in the batch | most tokens | random weights: exact | determined | trained: exact | determined |",
-        "|---|---|---|---|---|---|",
-    ]
+    wrong = sum(row["wrong"] for row in result["rows"] + result["noise"])
+    most = max((row["sigma"] for row in result["noise"] if row["exact"]), default=0.0)
+    before = (
+        f"A GPT-2 of two layers (width {WIDTH}, {VOCABULARY:,} tokens, tied weights) and a byte-pair encoding that is "
+        f"trained on the prose of these docs; {corpus['sentences']:,} different sentences of {SHORTEST} to {LONGEST} "
+        f"tokens, {corpus['mean_tokens']:.0f} in the mean. One float32 gradient of a batch, and how many of its "
+        "sentences the attack names token by token:"
+    )
+    between = (
+        f"Of the determined sentences {wrong} are wrong. A batch with {WIDTH} different beginnings or more fills the "
+        f"space. The trained weights had {TRAINING_STEPS} steps of Adam on batches of 16, to a loss of "
+        f"{result['loss']:.2f}.\n\n"
+        "One step of DP-SGD on one sentence, clipped to C = 1, with noise σ in each number of the gradient. The span "
+        "attack knows the model alone. The candidate attack (`attacks.prior_aware`) knows "
+        f"{CANDIDATES} sentences, and one of them was the batch; the bound (`bounds.reconstruction`, upper) is on "
+        "every attacker who knows as much:"
+    )
+    after = (
+        f"The span attack needs no candidates and is gone above σ = {most:g}; the attack by likelihood comes close to "
+        "the bound at every σ. Noise that stops the first proves nothing about the second. Measured by `python -m "
+        "bench.text_recovery`."
+    )
+    heads = (
+        "| sentences in the batch | most tokens | random weights: exact | determined | trained: exact | determined |"
+    )
+    lines = [before, "", heads, "|---|---|---|---|---|---|"]
     for size in dict.fromkeys(row["size"] for row in result["rows"]):
         own = [row for row in result["rows"] if row["size"] == size]
         cells = [f"{_share(row['exact'], row['sequences'])} | {row['determined']}" for row in own]
         lines.append(f"| {size} | {own[0]['most_positions']} | {' | '.join(cells)} |")
-    wrong = sum(row["wrong"] for row in result["rows"] + result["noise"])
-    lines += [
-        "",
-        (
-            f"Of the determined sentences {wrong} are wrong. A batch "
-            f"with {WIDTH} different beginnings or more fills the space. The trained weights had "
-            f"{TRAINING_STEPS} steps of Adam on batches of 16, to a loss of {result['loss']:.2f}."
-        ),
-        "",
-        (
-            "One step of DP-SGD on one sentence, clipped to C = 1, with noise σ in each number of the gradient. The span "
-            "attack knows the model alone. The candidate attack (`attacks.prior_aware`) knows "
-            f"{CANDIDATES} sentences, and one of them was the batch; the bound (`bounds.reconstruction`, upper) is on every "
-            "attacker who knows as much:"
-        ),
-        "",
-        f"| σ | span attack: exact | likeliest of {CANDIDATES} candidates | no attacker above |",
-        "|---|---|---|---|",
-    ]
+    heads = f"| σ | span attack: exact | likeliest of {CANDIDATES} candidates | no attacker above |"
+    lines += ["", between, "", heads, "|---|---|---|---|"]
     lines += [
         f"| {row['sigma']:g} | {_share(row['exact'], row['sequences'])} | | {100 * bound_at(row['sigma']):.1f}% |"
         for row in result["noise"]
@@ -269,16 +267,7 @@ def text_of(result: dict[str, Any]) -> str:
         f"| {row['sigma']:g} | | {_share(row['hits'], row['draws'])} | {100 * row['bound']:.1f}% |"
         for row in result["candidates"]
     ]
-    most = max((row["sigma"] for row in result["noise"] if row["exact"]), default=0.0)
-    lines += [
-        "",
-        (
-            f"The span attack needs no candidates and is gone above σ = {most:g}; the attack by likelihood comes close to "
-            "the bound at every σ. Noise that stops the first proves nothing about the second. Measured by `python -m "
-            "bench.text_recovery`."
-        ),
-    ]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", after])
 
 
 def _share(hits: int, count: int) -> str:
