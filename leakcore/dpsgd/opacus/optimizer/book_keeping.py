@@ -14,9 +14,11 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
 from leakcore.dpsgd.opacus.optimizer.embedding_bag_rows import Bags
-from leakcore.dpsgd.opacus.optimizer.row_gradients import Use, padded, together
+from leakcore.dpsgd.opacus.optimizer.layers_of_functorch import require_one_input
+from leakcore.dpsgd.opacus.optimizer.row_gradients import Use, padded
+from leakcore.dpsgd.opacus.optimizer.uses_together import together
 from leakcore.dpsgd.opacus.row_check.known_opacus_errors import no_rows, padding_setting, wrong_setting
-from leakcore.dpsgd.opacus.row_check.layer_kinds import KINDS, Kind
+from leakcore.dpsgd.opacus.row_check.layer_kinds import Kind, kind_of
 
 
 class KeptRows:
@@ -73,7 +75,7 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
 
     Raises:
         TypeError: for a module without hooks of `GradSampleModule`, or with the hooks of ghost clipping.
-        ValueError: for a layer left to Opacus whose rows are not autograd's there.
+        ValueError: for a layer left to Opacus whose rows are not autograd's there, or that Opacus cannot compute.
     """
     hooks = find_hooks(module)
     if hooks is None:
@@ -100,6 +102,7 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
                 f"{layer} has {why}, for which Opacus's per-sample gradients are wrong, and is left to Opacus: its "
                 "parameters must belong to this optimizer and to this kind of layer alone"
             )
+    watching = require_one_input(left, hooks)
     ledger = Ledger(hooks)
     fresh = [m for m in known if "forward" not in m.__dict__]
     second = _rows_second(hooks._module)
@@ -109,7 +112,7 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
             if getattr(handle.hooks_dict_ref().get(handle.id), "__self__", hooks) is hooks:
                 handle.remove()
         layer.forward = Watched(layer, ledger, second.get(layer))
-    hooks.autograd_grad_sample_hooks += _tell_orders(hooks._module)
+    hooks.autograd_grad_sample_hooks += [*_tell_orders(hooks._module), *watching]
     hooks.autograd_grad_sample_hooks.append(_Restore(fresh))
     return len(known)
 
@@ -285,7 +288,8 @@ class Watched:
         watching = layer.training and torch.is_grad_enabled() and hooks.hooks_enabled
         if not watching or not trained or not self._parameters.issuperset(trained.values()):
             return type(layer).forward(layer, *args, **kwargs)  # type: ignore[no-any-return]
-        kind = KINDS[type(layer)]
+        kind = kind_of(layer)
+        assert kind is not None
         fed = kind.read(layer, *args, **kwargs)
 
         def detached(name: str) -> torch.Tensor | None:
@@ -337,6 +341,6 @@ def _trained(layer: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _is_known(layer: nn.Module) -> bool:
-    kind = KINDS.get(type(layer))
+    kind = kind_of(layer)
     mine = "forward" not in layer.__dict__ or isinstance(layer.__dict__["forward"], Watched)
     return kind is not None and mine and kind.suits(layer)

@@ -67,10 +67,10 @@ class Bags:
     def looked_up(self, table: torch.Tensor) -> torch.Tensor:
         """The layer's output (B, d) from this table."""
         layer = self._layer
-        padding = -1 if layer.padding_idx is None else layer.padding_idx
         output, _, _, largest = torch.embedding_bag(
-            table, self._index, self._offsets, False, _MODES[layer.mode], False, self._weights, False, padding
-        )
+            table, self._index, self._offsets, False, _MODES[layer.mode], False, self._weights, False,
+            layer.padding_idx,  # None: no padding; -1 would be the last entry
+        )  # fmt: skip
         if layer.mode == "max":
             self._largest = largest.detach()
         return output
@@ -84,16 +84,17 @@ class Bags:
         index, offsets = self._index.long(), self._offsets.long()
         ends = torch.cat([offsets[1:], offsets.new_full((1,), len(index))])
         bag = torch.repeat_interleave(torch.arange(rows, device=index.device), ends - offsets)
-        counted = torch.ones(len(index), dtype=delta.dtype, device=delta.device)
+        wide = torch.promote_types(delta.dtype, torch.float32)
+        counted = torch.ones(len(index), dtype=wide, device=delta.device)
         if layer.padding_idx is not None:
-            counted = (index != layer.padding_idx).to(delta.dtype)
+            counted = (index != layer.padding_idx).to(wide)
         sizes = delta.new_zeros(rows, dtype=torch.float64).index_add_(0, bag, counted.double())
         if layer.mode == "max":
             assert self._largest is not None
             filled = (sizes > 0)[:, None]
             return Picked(self._largest.long().clamp(min=0), torch.where(filled, delta, 0), entries)
         if layer.mode == "mean":
-            counted = (counted / sizes.clamp(min=1)[bag]).to(delta.dtype)
+            counted = (counted / sizes.clamp(min=1)[bag]).to(wide)
         elif self._weights is not None:
-            counted = counted * self._weights.detach().to(delta.dtype)
+            counted = counted * self._weights.detach().to(wide)
         return Pooled(index, bag, counted, delta, entries)

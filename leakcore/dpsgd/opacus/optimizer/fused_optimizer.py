@@ -49,8 +49,8 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
 
     Raises:
         ValueError: in a step, before anything is released, for layers whose rows are not the batch's (steps 1, 2, 4, 8,
-            ... compare a few rows with autograd), and on the CPU for non-finite gradients, with the row. On CUDA those
-            make the sum NaN.
+            ... compare a few rows with autograd), for a loss scaled by a GradScaler, and on the CPU for non-finite
+            gradients, with the row. On CUDA those make the sum NaN. Before that, for layers that have no rows.
         TypeError: for per-layer clipping norms, or a module of DistributedDataParallel.
 
     Guarantees:
@@ -71,6 +71,9 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         [torch.Size([20, 2, 4]), torch.Size([20, 2])]
         >>> _ = optimizer.step()
     """
+
+    _step_supports_amp_scaling = True
+    """torch's GradScaler then informs the optimizer of itself, instead of looking for gradients."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, module: Any = None, **settings: Any) -> None:
         if isinstance(settings.get("max_grad_norm"), (list, tuple)):
@@ -144,8 +147,14 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         return True
 
     def clip_and_accumulate(self) -> None:
-        """Add Σ_i clip_C(g_i) to `p.summed_grad`."""
+        """Add Σ_i clip_C(g_i) to `p.summed_grad`, which is float32 for narrower parameters."""
         _noise_std(self.noise_multiplier, self.max_grad_norm)
+        if self.__dict__.pop("found_inf", None) is not None:
+            self.__dict__.pop("grad_scale", None)
+            raise ValueError(
+                "the loss must not be scaled by a GradScaler, because scaled gradients would be clipped at C/scale: "
+                "use bfloat16, which needs no scaling, or GradScaler(enabled=False)"
+            )
         parameters = self.params
         if lacking := without_rows(parameters, self._names):
             raise ValueError(f"Per sample gradient is not initialized. Not updated in backward pass? {lacking}")
@@ -158,15 +167,14 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         for batch in zip(*batches, strict=True):
             factors = self._factors(batch)
             for p, rows in zip(parameters, batch, strict=True):
-                weights = factors.to(p.device, torch.promote_types(p.dtype, torch.float32))
-                total = rows.weighted_sum(weights) if rows.rows else torch.zeros_like(p)
-                total = total.detach().to(p.dtype).view(p.shape)
+                wide = _wide(p)
+                total = rows.weighted_sum(factors.to(p.device, wide)) if rows.rows else torch.zeros_like(p)
+                total = total.detach().to(wide).view(p.shape)
                 p.summed_grad = total if p.summed_grad is None else p.summed_grad.add_(total)
-        for p, rows_of_batch in zip(parameters, batches, strict=True):
-            _mark_as_processed(p.grad_sample)
-            for rows in rows_of_batch:
                 if isinstance(rows, book_keeping.KeptRows):
-                    rows.forget()
+                    rows.forget()  # at once, so that the sums take the place of what they are computed from
+        for p in parameters:
+            _mark_as_processed(p.grad_sample)
 
     def add_noise(self) -> None:
         """`p.grad` = `p.summed_grad` + σC·z."""
@@ -177,9 +185,9 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         draw = self._normals() if std > 0 else None
         for index, p in enumerate(parameters):
             if draw is None:
-                p.grad = p.summed_grad.clone()
-            else:
-                p.grad = draw(index, p).mul_(std).add_(p.summed_grad)
+                p.grad = p.summed_grad.to(p.dtype, copy=True)
+            else:  # rounded once, after the noise: what a narrow type loses is lost of the release
+                p.grad = draw(index, p).mul_(std).add_(p.summed_grad).to(p.dtype)
             _mark_as_processed(p.summed_grad)
 
     def _factors(self, batch: tuple[Any, ...]) -> torch.Tensor:
@@ -205,16 +213,16 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
     def _normals(self) -> Callable[[int, torch.Tensor], torch.Tensor]:
         """A function that draws standard normals like a parameter, from its index, one array at a time."""
         if self.secure_mode:
-            return lambda index, p: torch.from_numpy(secure_normal(p.numel())).to(p.detach()).view_as(p)
+            return lambda index, p: torch.from_numpy(secure_normal(p.numel())).to(p.device, _wide(p)).view_as(p)
         device = "cpu" if self.generator is None else self.generator.device
         seed = int(torch.randint(2**63 - 1, (), generator=self.generator, device=device))
 
         def draw(index: int, p: torch.Tensor) -> torch.Tensor:
-            kind = "float64" if p.dtype == torch.float64 else "float32"
+            kind = "float64" if _wide(p) == torch.float64 else "float32"
             normals = kernels.standard_normal(
                 (1, p.numel()), seed=seed, purpose="clip_noise", step=0, first_row=index, dtype=kind, like=p.detach()
             )
-            return normals.to(p.dtype).view(p.shape)  # type: ignore[no-any-return]
+            return normals.view(p.shape)  # type: ignore[no-any-return]
 
         return draw
 
@@ -232,6 +240,11 @@ def require_type(optimizer: Any, kinds: tuple[type, ...], allowed: str) -> None:
     """
     if type(optimizer) not in kinds:
         raise TypeError(f"`optimizer` must be {allowed}, got {type(optimizer).__name__}")
+
+
+def _wide(parameter: torch.Tensor) -> torch.dtype:
+    """In which sums and noise are computed."""
+    return torch.promote_types(parameter.dtype, torch.float32)
 
 
 def _read(parameter: torch.Tensor) -> list[Any]:

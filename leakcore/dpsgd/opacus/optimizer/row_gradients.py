@@ -53,7 +53,7 @@ class Dense:
         return self.values[index]
 
     def squared_norms(self) -> torch.Tensor:
-        return _lengths(self.values.flatten(1)).double().square()
+        return lengths_of(self.values.flatten(1)).double().square()
 
     def dense(self, rows: Rows) -> torch.Tensor:
         return self.values[rows]
@@ -76,15 +76,18 @@ class Outer:
     def squared_norms(self) -> torch.Tensor:
         """⟨aaᵀ, δδᵀ⟩ (Bu et al. 2022, equation 3), from T×T matrices; by the definition if that loses digits."""
         if self.a.shape[1] == 1:
-            return (_lengths(self.a[:, 0]).double() * _lengths(self.delta[:, 0]).double()).square()
-        return _gram_norms(self.a, self.delta)
+            return (lengths_of(self.a[:, 0]).double() * lengths_of(self.delta[:, 0]).double()).square()
+        return gram_norms(self.a, self.delta)
 
     def dense(self, rows: Rows) -> torch.Tensor:
         return self.delta[rows].transpose(1, 2) @ self.a[rows].to(self.delta.dtype)
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
-        scaled = (self.delta * weights[:, None, None]).flatten(0, 1)
-        return scaled.T @ self.a.flatten(0, 1).to(scaled.dtype)
+        """The narrower of the two arrays is scaled, which is copied for it."""
+        few = self.a.shape[2] < self.delta.shape[2]
+        scaled = ((self.a if few else self.delta) * weights[:, None, None]).flatten(0, 1)
+        other = (self.delta if few else self.a).flatten(0, 1).to(scaled.dtype)
+        return other.T @ scaled if few else scaled.T @ other
 
 
 class Convolved:
@@ -113,9 +116,9 @@ class Convolved:
     def squared_norms(self) -> torch.Tensor:
         groups = self._groups
         total = torch.zeros(self.rows, dtype=torch.float64, device=self.a.device)
-        for rows in _blocks(self.rows, groups * self.positions * (self.inputs + 2 * self.positions)):
+        for rows in blocks(self.rows, groups * self.positions * (self.inputs + 2 * self.positions)):
             a, delta = (x.flatten(0, 1).transpose(1, 2) for x in (self._patches(rows), self._grouped(rows)))
-            total[rows] = _gram_norms(a, delta).view(-1, groups).sum(1)
+            total[rows] = gram_norms(a, delta).view(-1, groups).sum(1)
         return total
 
     def dense(self, rows: Rows) -> torch.Tensor:
@@ -125,7 +128,7 @@ class Convolved:
     def all_dense(self) -> torch.Tensor:
         """`dense` of all rows, in blocks."""
         out = self.delta.new_empty((self.rows, *self.shape))
-        for rows in _blocks(self.rows, self._groups * self.inputs * self.positions):
+        for rows in blocks(self.rows, self._groups * self.inputs * self.positions):
             out[rows] = self.dense(rows)
         return out
 
@@ -170,7 +173,8 @@ class Gathered:
         sample = torch.arange(self.rows, device=self.index.device)
         keys = (sample[:, None] * self._entries + self.index).flatten()
         places, place = torch.unique(keys, return_inverse=True)
-        lengths = _lengths(_table(self.delta.flatten(0, 1), place, len(places))).double().square()
+        wide = torch.promote_types(self.delta.dtype, torch.float32)
+        lengths = lengths_of(_table(self.delta.flatten(0, 1).to(wide), place, len(places))).double().square()
         return lengths.new_zeros(self.rows).index_add_(0, places // self._entries, lengths)
 
     def dense(self, rows: Rows) -> torch.Tensor:
@@ -204,7 +208,7 @@ class Pooled:
         weights = torch.zeros(len(keys), dtype=torch.float64, device=keys.device)
         weights.index_add_(0, place, self._weight.double())
         squares = weights.new_zeros(self.rows).index_add_(0, keys // self._entries, weights.square())
-        return squares * _lengths(self._delta).double().square()
+        return squares * lengths_of(self._delta).double().square()
 
     def dense(self, rows: Rows) -> torch.Tensor:
         chosen = torch.arange(self.rows, device=self._bag.device)[rows]
@@ -213,7 +217,9 @@ class Pooled:
         here = position[self._bag] >= 0
         index, bag = self._index[here], self._bag[here]
         table = self._delta.new_zeros((len(chosen) * self._entries, self._delta.shape[1]))
-        table.index_add_(0, position[bag] * self._entries + index, self._delta[bag] * self._weight[here, None])
+        table.index_add_(
+            0, position[bag] * self._entries + index, (self._delta[bag] * self._weight[here, None]).to(table.dtype)
+        )
         return table.view(len(chosen), self._entries, -1)
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
@@ -232,7 +238,7 @@ class Picked:
         return len(self._delta)
 
     def squared_norms(self) -> torch.Tensor:
-        return _lengths(self._delta).double().square()
+        return lengths_of(self._delta).double().square()
 
     def dense(self, rows: Rows) -> torch.Tensor:
         index, delta = self._index[rows], self._delta[rows]
@@ -242,38 +248,6 @@ class Picked:
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         scaled = self._delta * weights[:, None]
         return scaled.new_zeros((self._entries, scaled.shape[1])).scatter_add_(0, self._index, scaled)
-
-
-class Several:
-    """Uses of different kinds by the same samples. For the norms, rows are computed a block at a time."""
-
-    def __init__(self, uses: Sequence[Use], shape: Sequence[int]) -> None:
-        self.uses, self._shape = list(uses), tuple(shape)
-
-    @property
-    def rows(self) -> int:
-        return max(use.rows for use in self.uses)
-
-    def squared_norms(self) -> torch.Tensor:
-        parts = [
-            _lengths(self.dense(rows).flatten(1)).double().square()
-            for rows in _blocks(self.rows, math.prod(self._shape))
-        ]
-        return torch.cat(parts)
-
-    def dense(self, rows: Rows) -> torch.Tensor:
-        total = None
-        for use in self.uses:
-            some = use.dense(rows)
-            total = some if total is None else total + some
-        assert total is not None
-        return total
-
-    def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
-        total = self.uses[0].weighted_sum(weights)
-        for use in self.uses[1:]:
-            total = total + use.weighted_sum(weights)
-        return total
 
 
 def shorter(use: Outer | Convolved) -> Use:
@@ -290,26 +264,7 @@ def shorter(use: Outer | Convolved) -> Use:
     return Dense(use.all_dense()) if use.positions * (out + use.inputs) > out * use.inputs else use
 
 
-def together(uses: Sequence[Use], shape: Sequence[int]) -> Use:
-    """One use that stands for several by the same samples; rows missing at the end are zero."""
-    if len(uses) == 1:
-        return uses[0]
-    rows = max(use.rows for use in uses)
-    if all(isinstance(use, Outer) for use in uses):
-        a, delta = ([padded(getattr(use, name), rows) for use in uses] for name in ("a", "delta"))
-        return shorter(Outer(torch.cat(a, 1), torch.cat(delta, 1)))
-    if all(isinstance(use, Dense) for use in uses):
-        total = padded(uses[0].values, rows).clone()  # type: ignore[attr-defined]
-        for use in uses[1:]:
-            total[: use.rows] += use.values  # type: ignore[attr-defined]
-        return Dense(total)
-    if any(use.rows != rows for use in uses):
-        counts = sorted({use.rows for use in uses})
-        raise ValueError(f"a parameter must be used with batches of one size in a backward pass, got {counts} rows")
-    return Several(uses, shape)
-
-
-def _gram_norms(a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
+def gram_norms(a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
     """Σ_st ⟨a_s, a_t⟩⟨δ_s, δ_t⟩ for each row.
 
     The rounding error is a share of S² = (Σ_t ‖a_t‖‖δ_t‖)², and not of the result. A row whose terms cancel to less
@@ -317,19 +272,19 @@ def _gram_norms(a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
     """
     total = torch.empty(len(a), dtype=torch.float64, device=a.device)
     wide = torch.promote_types(delta.dtype, torch.float32)
-    for rows in _blocks(len(a), 2 * a.shape[1] ** 2):
+    for rows in blocks(len(a), 2 * a.shape[1] ** 2):
         x, y = a[rows].to(wide), delta[rows].to(wide)
         left, right = x @ x.transpose(1, 2), y @ y.transpose(1, 2)
         reach = (left.diagonal(dim1=1, dim2=2) * right.diagonal(dim1=1, dim2=2)).sqrt().sum(1).double().square()
         squares = left.mul_(right).sum((1, 2), dtype=torch.float64)
         lost = (squares < 1e4 * torch.finfo(wide).eps * reach).nonzero()[:, 0]
         for few in torch.split(lost, max(1, _BLOCK // (a.shape[2] * delta.shape[2]))):
-            squares[few] = _lengths((y[few].transpose(1, 2) @ x[few]).flatten(1)).double().square()
+            squares[few] = lengths_of((y[few].transpose(1, 2) @ x[few]).flatten(1)).double().square()
         total[rows] = squares
     return total
 
 
-def _lengths(rows: torch.Tensor) -> torch.Tensor:
+def lengths_of(rows: torch.Tensor) -> torch.Tensor:
     """‖row‖, computed in float32 or wider."""
     wide = torch.promote_types(rows.dtype, torch.float32)
     lengths: torch.Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=wide)
@@ -347,7 +302,7 @@ def padded(rows: torch.Tensor, count: int) -> torch.Tensor:
     return functional.pad(rows, [0, 0] * (rows.ndim - 1) + [0, count - len(rows)]) if len(rows) < count else rows
 
 
-def _blocks(rows: int, each: int) -> list[slice]:
+def blocks(rows: int, each: int) -> list[slice]:
     """Ranges of rows whose scratch is at most `_BLOCK` elements, at least one row each."""
     some = max(1, _BLOCK // max(each, 1))
     return [slice(start, start + some) for start in range(0, rows, some)]

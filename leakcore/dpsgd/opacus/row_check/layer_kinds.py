@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,20 @@ def _in_steps(rows: torch.Tensor) -> torch.Tensor:
 
 def _linear_uses(layer: nn.Linear, a: torch.Tensor, delta: torch.Tensor) -> Uses:
     a, delta = _in_steps(a), _in_steps(delta)
-    return [("weight", shorter(Outer(a, delta))), ("bias", Dense(delta.sum(1) if delta.shape[1] > 1 else delta[:, 0]))]
+    return [("weight", shorter(Outer(a, delta))), ("bias", Dense(_over_steps(delta)))]
+
+
+def _over_steps(delta: torch.Tensor) -> torch.Tensor:
+    return delta.sum(1, dtype=_wide(delta)) if delta.shape[1] > 1 else delta[:, 0]
+
+
+def _wide(values: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(values.dtype, torch.float32)
+
+
+def _transposed_linear_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Uses:
+    a, delta = _in_steps(a), _in_steps(delta)
+    return [("weight", shorter(Outer(delta, a))), ("bias", Dense(_over_steps(delta)))]
 
 
 def _convolution_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Uses:
@@ -61,7 +75,7 @@ def _convolution_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Uses:
     if any(padding):
         a = functional.pad(a, padding, "constant" if layer.padding_mode == "zeros" else layer.padding_mode)
     convolved = Convolved(a, delta, layer.weight, layer.stride, layer.dilation, layer.groups)
-    return [("weight", shorter(convolved)), ("bias", Dense(delta.flatten(2).sum(2)))]
+    return [("weight", shorter(convolved)), ("bias", Dense(delta.flatten(2).sum(2, dtype=_wide(delta))))]
 
 
 def _embedding_uses(layer: nn.Embedding, a: torch.Tensor, delta: torch.Tensor) -> Uses:
@@ -86,7 +100,8 @@ def _normalised_uses(normalise: Callable[[Any, torch.Tensor], torch.Tensor], las
                 return values.sum(inner) if inner else values
             return values.flatten(2).sum(2) if values.ndim > 2 else values
 
-        return [("weight", Dense(total(normalise(layer, a.to(delta.dtype)) * delta))), ("bias", Dense(total(delta)))]
+        a, delta = a.to(_wide(delta)), delta.to(_wide(delta))
+        return [("weight", Dense(total(normalise(layer, a) * delta))), ("bias", Dense(total(delta)))]
 
     return uses
 
@@ -165,3 +180,17 @@ KINDS: dict[type, Kind] = {
     nn.InstanceNorm3d: _INSTANCE_NORM,
     SequenceBias: Kind(_sequence_bias, _sequence_bias_uses, read=lambda layer, x: x),
 }  # fmt: skip
+
+_TRANSPOSED_LINEAR = Kind(
+    lambda m, x, p: functional.linear(x, p("weight").T, p("bias")), _transposed_linear_uses,
+    read=lambda layer, x: x, second=lambda layer: 3,
+)  # fmt: skip
+
+
+def kind_of(layer: nn.Module) -> Kind | None:
+    """How this layer is taken over; None for a type that is not known, such as a heir of a known one."""
+    if type(layer) in KINDS:
+        return KINDS[type(layer)]
+    # GPT-2's linear layer, whose weight is (inputs, outputs). Nobody has such a layer without the module.
+    gpt2 = getattr(sys.modules.get("transformers.pytorch_utils"), "Conv1D", None)
+    return _TRANSPOSED_LINEAR if gpt2 is not None and type(layer) is gpt2 else None
