@@ -28,8 +28,8 @@ from tests.dpsgd.row_check.layer_models import bag, words
 pytestmark = [*IGNORED, pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")]
 
 ROUNDING = {torch.float64: 1e-14, torch.float32: 2e-6, torch.bfloat16: 0.06, torch.float16: 0.003}
-"""‖sum − truth‖ over Σ_i ‖clip(g_i)‖: the page states the largest errors of these models and of the models in tests/loops. The
-narrow types lose it in the passes of the model, not in the sum."""
+"""‖sum − truth‖ over Σ_i ‖clip(g_i)‖: the page states the largest errors of these models and of the models in
+tests/loops. The narrow types lose it in the passes of the model, not in the sum."""
 
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
     **{
