@@ -9,6 +9,7 @@ from typing import Any
 from bench.harness import ratio
 
 Cases = list[dict[str, Any]]
+FUSED = "leakcore FusedDPOptimizer"
 Found = Iterator[tuple[float, str]]
 """(value, where), one per size and number of threads; the worst one counts."""
 
@@ -101,6 +102,15 @@ def _peak(cases: Cases) -> Found:
         ours, theirs = case["contenders"].get("leakcore", {}), case["contenders"].get("torch, clipped copy", {})
         if ours.get("peak_bytes") is not None and theirs.get("peak_bytes"):
             yield 100 * ours["peak_bytes"] / theirs["peak_bytes"], case["size"]
+
+
+def _peak_of(theirs: str) -> Callable[[Cases], Found]:
+    def find(cases: Cases) -> Found:
+        for case in _chosen(cases, "transformer step", ""):
+            rows = case["contenders"]
+            yield 100 * rows[FUSED]["peak_bytes"] / rows[theirs]["peak_bytes"], case["size"]
+
+    return find
 
 
 def _accuracy(cases: Cases) -> Found:
@@ -263,7 +273,23 @@ ON_CUDA = (
     ),
 )
 
+ON_A_TRANSFORMER = (
+    Claim("a transformer's step against Opacus ghost", 1.2, _faster("transformer step", "", "Opacus ghost", FUSED)),
+    Claim(
+        "a transformer's step against fast gradient clipping",
+        1.5,
+        _faster("transformer step", "", "Opacus fast gradient clipping", FUSED),
+    ),
+    Claim("a transformer's step against Opacus flat", 1.5, _faster("transformer step", "", "Opacus flat", FUSED)),
+    Claim("a transformer's step, no privacy ÷ ours", 0.7, _faster("transformer step", "", "no privacy", FUSED)),
+    Claim("a transformer's peak memory, of Opacus ghost's", 100, _peak_of("Opacus ghost"), False, PERCENT),
+    Claim("a transformer's peak memory, of Opacus flat's", 100, _peak_of("Opacus flat"), False, PERCENT),
+    Claim("a transformer's peak memory, of no privacy's", 150, _peak_of("no privacy"), False, PERCENT),
+)
+"""Judged by the result of bench/fused_memory.py."""
+
 
 def judge(cases: Cases, device: str) -> list[dict[str, Any]]:
-    """Every claim about a device, judged by these cases."""
-    return [claim.judge(cases) for claim in (ON_CUDA if device == "cuda" else ON_CPU)]
+    """Every claim about a device ("cpu", "cuda"), or about a transformer's steps, judged by these cases."""
+    chosen = {"cuda": ON_CUDA, "transformer": ON_A_TRANSFORMER}.get(device, ON_CPU)
+    return [claim.judge(cases) for claim in chosen]

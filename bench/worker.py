@@ -91,15 +91,15 @@ class Worker:
 
     def memory(self, case: str, contender: str) -> dict[str, Any]:
         """Bytes by which one call raises the high-water mark of this process, which must be fresh."""
-        _give_memory_back()
+        give_memory_back()
         built = self.build(case, [contender])
         if contender not in self.runs:
             return {"bytes": None, "why": built["absent"].get(contender, "")}
         run, _, _ = self.runs[contender]
-        before = _status("VmRSS")
+        before = status("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
         result = run()
-        peak = _status("VmHWM")
+        peak = status("VmHWM")
         del result
         return {"bytes": max(peak - before, 0)}
 
@@ -134,13 +134,13 @@ class Worker:
         return time.perf_counter() - begin
 
 
-def _give_memory_back() -> None:
+def give_memory_back() -> None:
     """Freed arrays go back to the system at once: kept by the C library, they would hide what the next call takes."""
     with contextlib.suppress(AttributeError, OSError):  # no such knob elsewhere than in glibc
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 16)
 
 
-def _status(name: str) -> int:
+def status(name: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(name):
             return 1024 * int(line.split()[1])

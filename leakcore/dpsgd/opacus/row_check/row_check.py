@@ -174,10 +174,15 @@ class RowCheck:
     ) -> str:  # fmt: skip
         """The parameters whose rows are not autograd's in any order; "" if there are none."""
         taken: set[int] = set()
+        wanted: list[torch.Tensor] = []
         for row in chosen:
             if not all(row in one.rows for one in alone):
                 continue
-            wanted = [torch.stack(parts).sum(0) for parts in zip(*(one.gradient(row) for one in alone), strict=True)]
+            wanted.clear()  # the last row's: two gradients at a time would be a model's size more
+            for one in alone:
+                own = one.gradient(row)
+                wanted = [a + b for a, b in zip(wanted, own, strict=True)] if wanted else own
+            del own
             lengths = torch.tensor([float(g.double().norm()) for g in wanted], dtype=torch.float64)
             scale = float(torch.maximum(lengths.norm(), clipped.norms[:, row].norm()))
             if not math.isfinite(scale) or scale == 0:
