@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from leakcore import defenses as defenses
     from leakcore import dpsgd as dpsgd
     from leakcore import experiments as experiments
+    from leakcore import jax as jax
     from leakcore import kernels as kernels
     from leakcore import leakage as leakage
     from leakcore import mechanisms as mechanisms
@@ -47,6 +48,7 @@ _NAMES = {
     "defenses": ".defenses",
     "dpsgd": ".dpsgd",
     "experiments": ".experiments",
+    "jax": ".jax",
     "kernels": ".kernels",
     "leakage": ".leakage",
     "mechanisms": ".mechanisms",

@@ -13,6 +13,7 @@ EXTRAS = {
     "dp_accounting": "accounting",
     "distributed": "dask",
     "pandas": "pandas",
+    "jax": "jax",
 }
 """The extra by the module that is imported."""
 _NAMES = {"sklearn": "scikit-learn", "dp_accounting": "dp-accounting"}

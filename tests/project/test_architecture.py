@@ -27,7 +27,7 @@ LAYERS = (
     {"gradients"},
     {"accounting"},
     {"mechanisms"},
-    {"datasets", "models"},
+    {"datasets", "models", "jax"},
     {"numerics", "kernels"},
     {"_base", "_C"},
 )

@@ -49,27 +49,26 @@ def record(
 
     In every step the candidates' clipped gradients are multiplied with the released sum; only the products are stored.
     With canaries instead, rows are planted, and one run proves most of ε. They are trained on, so audit a copy of your
-    run. In a run of several processes (DDP) each calls record, and gets the same trace. Details:
-    docs/explanation/recording.md.
+    run. Under DDP every process records, and has the whole trace. Details: docs/explanation/recording.md.
 
     Args:
         optimizer: what `make_private` returned (flat or ghost clipping; with canaries flat), or a `FusedDPOptimizer`.
-        candidates: n distinct rows, some trained on and some not: (inputs, targets), a mapping of arrays, or a
-            DataLoader that gives one row at a time.
+        candidates: n distinct rows, some trained on: (inputs, targets), a mapping of arrays, or a DataLoader of single
+            rows.
         canaries: `Canaries`, or how many, in place of candidates.
         members: (n,) bool, which candidates are trained on. None: those that turn up in a batch.
         model: None: the module called in the loop that holds the parameters.
         criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss of the loop, or the
             loss that the model returns.
         sampling: the DataLoader, which canaries need, or q of Poisson sampling. None: what feeds the steps.
-        out: npz file for the trace, written also after an exception, by rank 0. An existing file is refused.
+        out: npz file for the trace, written also after an exception. An existing file is refused.
 
     Returns:
         A `Recorder`, or a `CanaryRecorder` with canaries: a context manager.
 
     Raises:
         ValueError: names the argument, at the latest in the first step.
-        TypeError: for an optimizer that clips otherwise, or an argument of another type.
+        TypeError: for an optimizer that clips otherwise, or another type.
 
     Guarantees:
         Without canaries the run is unchanged, to the bit. A later failure is logged, and the training continues.
