@@ -91,7 +91,10 @@ def trained(rank: int, world: int, parallel: Any = None, accumulated: int = 1, *
     """The recorder of one run."""
     record = {key: settings.pop(key) for key in ("candidates", "members", "out", "sampling") if key in settings}
     dtype = settings.get("dtype", torch.float64)
+    fused = settings.pop("fused", False)
     model, optimizer, loss = private(world, parallel, **settings)
+    if fused:
+        optimizer = leakcore.dpsgd.FusedDPOptimizer.replace(optimizer, model)
     x, y = candidates()
     arguments: dict[str, Any] = {"candidates": (x.to(dtype), y), "sampling": RATE, **record}
     loader = DataLoader(TensorDataset(*rows()), batch_sampler=Batches(of_rank(rank, world)), collate_fn=collate)
@@ -104,17 +107,40 @@ def trained(rank: int, world: int, parallel: Any = None, accumulated: int = 1, *
     return recorder
 
 
-def of_make_private(rank: int, world: int, out: str) -> Any:
+def _in_parts(rank: int, world: int, parallel: Any = None, *, fused: bool = False) -> Any:
+    """Batches in parts of two rows: processes compute different numbers of parts in a step."""
+    from opacus.utils.batch_memory_manager import BatchMemoryManager
+
+    model, optimizer, loss = private(world, parallel)
+    if fused:
+        optimizer = leakcore.dpsgd.FusedDPOptimizer.replace(optimizer)
+    loader = DataLoader(TensorDataset(*rows()), batch_sampler=Batches(of_rank(rank, world)), collate_fn=collate)
+    with (
+        leakcore.record(optimizer, candidates=candidates(), sampling=RATE) as recorder,
+        BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as parts,
+    ):
+        for inputs, targets in parts:
+            optimizer.zero_grad()
+            loss(model(inputs), targets).backward()
+            optimizer.step()
+    return recorder
+
+
+def in_parts_alone(*, fused: bool) -> Any:
+    return _in_parts(0, 1, fused=fused)
+
+
+def of_make_private(seed: int, out: str | None = None) -> Any:
     """One epoch of Opacus's own distributed sampling."""
     from opacus import PrivacyEngine
 
-    torch.manual_seed(10 + rank)
     module = _parallel()(network())
     model, optimizer, loader = PrivacyEngine(accountant="rdp").make_private(
         module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.5), noise_multiplier=1.5,
         max_grad_norm=0.4, data_loader=DataLoader(TensorDataset(*rows()), batch_size=16),
     )  # fmt: skip
     loss = nn.CrossEntropyLoss()
+    torch.manual_seed(seed)
     with leakcore.record(optimizer, candidates=candidates(), out=out) as recorder:
         for inputs, targets in loader:
             optimizer.zero_grad()
@@ -220,9 +246,23 @@ def _plain_optimizer(rank: int, world: int) -> Any:
         optimizer.step()
 
 
-def _fused(rank: int, world: int) -> Any:
-    _, optimizer, _ = private(world, _parallel())
-    leakcore.dpsgd.FusedDPOptimizer.replace(optimizer)
+def _fused_in_torch(rank: int, world: int) -> Any:
+    model, optimizer, _ = private(world, of_torch)
+    leakcore.dpsgd.FusedDPOptimizer.replace(optimizer, model)
+
+
+def _fused_narrow(rank: int, world: int) -> Any:
+    model, optimizer, _ = private(world, _parallel(), dtype=torch.bfloat16)
+    leakcore.dpsgd.FusedDPOptimizer.replace(optimizer, model)
+
+
+def _fused_not_finite(rank: int, world: int) -> Any:
+    """Only the last process has a row that is not finite."""
+    model, optimizer, loss = private(world, _parallel())
+    optimizer = leakcore.dpsgd.FusedDPOptimizer.replace(optimizer)
+    x, y = rows()
+    loss(model(x * (torch.nan if rank == world - 1 else 1.0)), y).backward()
+    optimizer.step()
 
 
 def _fused_alone(rank: int, world: int) -> Any:
@@ -247,10 +287,14 @@ def traces(world: int, folder: str) -> dict[str, Callable[[int], Any]]:
         "opacus": lambda rank: trained(rank, world, _parallel(), out=f"{folder}/{world}.npz"),
         "torch": lambda rank: trained(rank, world, of_torch),
         "ghost": lambda rank: trained(rank, world, _parallel(), ghost=True),
+        "fused": lambda rank: trained(rank, world, _parallel(), fused=True),
+        "fused parts": lambda rank: _in_parts(rank, world, _parallel(), fused=True),
         "accumulated": lambda rank: trained(rank, world, _parallel(), accumulated=2),
         "bfloat16": lambda rank: trained(rank, world, _parallel(), dtype=torch.bfloat16),
         "members": lambda rank: trained(rank, world, _parallel(), members=torch.arange(9) < 6),
-        "make_private": lambda rank: of_make_private(rank, world, f"{folder}/private-{world}.npz"),
+        "make_private": lambda rank: of_make_private(10 + rank, f"{folder}/private-{world}.npz"),
+        "one seed": lambda rank: of_make_private(3),
+        "parts": lambda rank: _in_parts(rank, world, _parallel()),
         "own loaders": lambda rank: _own_sampler(world),
         "broken": lambda rank: _broken_now_and_then(rank, world),
     }
@@ -265,7 +309,9 @@ def refusals(world: int, folder: str) -> dict[str, Callable[[int], Any]]:
         "other settings": lambda rank: _other_settings(rank, world),
         "wrong targets": lambda rank: _wrong_targets(rank, world),
         "plain optimizer": lambda rank: _plain_optimizer(rank, world),
-        "fused": lambda rank: _fused(rank, world),
+        "fused in torch": lambda rank: _fused_in_torch(rank, world),
+        "fused, narrow": lambda rank: _fused_narrow(rank, world),
+        "fused, not finite": lambda rank: _fused_not_finite(rank, world),
         "fused alone": lambda rank: _fused_alone(rank, world),
         "canaries": lambda rank: _canaries(rank, world),
     }

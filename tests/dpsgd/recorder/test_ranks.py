@@ -53,6 +53,7 @@ def _require_same(trace: Trace, other: Trace, rounding: float) -> None:
     ("name", "settings", "rounding"),
     [
         ("opacus", {}, ROUNDING), ("torch", {}, ROUNDING), ("ghost", {"ghost": True}, ROUNDING),
+        ("fused", {"fused": True}, ROUNDING),
         ("accumulated", {"accumulated": 2}, ROUNDING), ("members", {"members": torch.arange(9) < 6}, ROUNDING),
         ("bfloat16", {"dtype": torch.bfloat16}, 0.15),
     ],
@@ -68,6 +69,19 @@ def test_the_trace_of_several_processes_is_that_of_one(
         _require_same(other, first, 0)
         assert other.sampling == first.sampling
         assert other.origin == first.origin
+
+
+@pytest.mark.parametrize(("name", "fused"), [("parts", False), ("fused parts", True)])
+def test_batches_in_parts(world: tuple[int, Path], name: str, fused: bool) -> None:
+    alone = ranks.in_parts_alone(fused=fused).trace()
+    for trace in _loaded(world, name):
+        _require_same(trace, alone, ROUNDING)
+
+
+def test_the_sampling_is_unknown_where_processes_draw_by_the_same_coins(world: tuple[int, Path]) -> None:
+    for trace in _loaded(world, "one seed"):
+        assert trace.sampling.scheme == "unknown"
+        assert trace.sampling.evidence.startswith("torch's generator begins in the same state on ranks 0 and 1")
 
 
 def test_the_first_process_writes_the_file(world: tuple[int, Path]) -> None:
@@ -111,7 +125,9 @@ def test_a_step_that_one_process_cannot_record_is_left_out_in_all(world: tuple[i
         ("other settings", "ValueError: optimizer: (noise_multiplier, max_grad_norm, sample rate, accumulated"),
         ("wrong targets", "WrongRowsError: candidates: the target of row 0 is 0"),
         ("plain optimizer", "ValueError: `optimizer` must be a distributed one"),
-        ("fused", "TypeError: `optimizer` must be Opacus's DPOptimizer with flat clipping, got DistributedDPOptimizer"),
+        ("fused in torch", "TypeError: `module` must be wrapped in Opacus's DifferentiallyPrivateDistributed"),
+        ("fused, narrow", "TypeError: `module` must have parameters of float32 or float64 in several processes, got"),
+        ("fused, not finite", "ValueError: rank {last}: the gradient of row 0 must be finite, got norm nan"),
         ("fused alone", "TypeError: `module` must not be a DifferentiallyPrivateDistributedDataParallel"),
         ("canaries", "TypeError: `optimizer` must be Opacus's DPOptimizer of a run in one process"),
     ],
@@ -120,7 +136,7 @@ def test_what_is_refused_is_refused_in_every_process_in_the_same_words(
     world: tuple[int, Path], name: str, text: str
 ) -> None:
     said = _said(world, name)
-    assert said[0].startswith(text), said[0]
+    assert said[0].startswith(text.format(last=world[0] - 1)), said[0]
     assert set(said) == {said[0]}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -9,16 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.parallel import DistributedDataParallel
 
 from leakcore import kernels
 from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense
 from leakcore.dpsgd.opacus.optimizer.secure_noise import secure_normal
-from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, is_parallel
+from leakcore.dpsgd.opacus.recorder.ranks import Ranks
+from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, behind_wrappers, is_parallel
 from leakcore.dpsgd.opacus.row_check.row_check import RowCheck
 from leakcore.dpsgd.opacus.row_check.without_rows import names_of, without_rows
 
 try:
-    from opacus.optimizers import DPOptimizer
+    from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
     from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 
     from leakcore.dpsgd.opacus.optimizer import book_keeping
@@ -95,19 +98,20 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         """The same optimizer with this class's step.
 
         Args:
-            optimizer: Opacus's `DPOptimizer`, as `PrivacyEngine.make_private` returned it. Its settings, accounting
-                hook and wrapped optimizer are taken over; do not use it any more.
+            optimizer: Opacus's `DPOptimizer` or `DistributedDPOptimizer`, as `PrivacyEngine.make_private` returned it.
+                Its settings, accounting hook and wrapped optimizer are taken over; do not use it any more.
             module: as in the constructor.
 
         Returns:
             A `FusedDPOptimizer`.
 
         Raises:
-            TypeError: for anything but a plain `DPOptimizer`, because per-layer, adaptive, distributed and ghost
-                clipping step differently.
+            TypeError: for any other one, because per-layer, adaptive and ghost clipping step differently.
         """
-        require_type(optimizer, (DPOptimizer,), "Opacus's DPOptimizer with flat clipping")
-        fused = cls(
+        allowed = "Opacus's DPOptimizer or DistributedDPOptimizer with flat clipping"
+        require_type(optimizer, (DPOptimizer, DistributedDPOptimizer), allowed)
+        kind = DistributedFusedDPOptimizer if type(optimizer) is DistributedDPOptimizer else cls
+        fused = kind(
             optimizer.original_optimizer, module=module, noise_multiplier=optimizer.noise_multiplier,
             max_grad_norm=optimizer.max_grad_norm, expected_batch_size=optimizer.expected_batch_size,
             loss_reduction=optimizer.loss_reduction, generator=optimizer.generator, secure_mode=optimizer.secure_mode,
@@ -119,17 +123,21 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         """Take over this module's layers from Opacus's hooks. `args` are the arguments of the present call, if there is
         one.
         """
-        if is_parallel(module):
-            raise TypeError(
-                f"`module` must not be a {type(behind_hooks(module)).__name__}: FusedDPOptimizer steps in one process, "
-                "and does not reduce gradients over several; keep Opacus's distributed optimizer"
-            )
+        self._require_processes(module)
         book_keeping.attach(module, self.params)
         self._hooks = book_keeping.find_hooks(module)
-        root = self._hooks._module
+        root = behind_wrappers(self._hooks)
         self._names = names_of(root)
         self._check = RowCheck(root, self.params, self._hooks)
         self._check.start(None if args is None else module, args or ())
+
+    def _require_processes(self, module: Any) -> None:
+        if is_parallel(module):
+            raise TypeError(
+                f"`module` must not be a {type(behind_hooks(module)).__name__} here, because each process would "
+                "release the gradients of its own rows: FusedDPOptimizer.replace(optimizer) takes Opacus's distributed "
+                "optimizer"
+            )
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
         """Clip and sum; unless a virtual step ends here, also add noise, divide and inform the accountant."""
@@ -230,6 +238,66 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         """Opacus's method, for `grad_samples`; rows that do not exist yet are computed."""
         parts = [rows.values if isinstance(rows, Dense) else rows.dense().view(-1, *p.shape) for rows in _read(p)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class DistributedFusedDPOptimizer(FusedDPOptimizer, DistributedDPOptimizer):  # type: ignore[misc]
+    """The same in several processes: each clips and sums its rows, rank 0 adds noise, and the sums are added.
+
+    What one process refuses is raised in all of them, before anything is released.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, module: Any = None, **settings: Any) -> None:
+        super().__init__(optimizer, module=module, **settings)
+        self._ranks = Ranks(self)
+        self._error: Exception | None = None
+
+    def _require_processes(self, module: Any) -> None:
+        if isinstance(behind_hooks(module), DistributedDataParallel):
+            raise TypeError(
+                "`module` must be wrapped in Opacus's DifferentiallyPrivateDistributedDataParallel, got torch's "
+                "DistributedDataParallel, which waits for plain gradients that FusedDPOptimizer does not compute"
+            )
+        if narrow := next((p.dtype for p in self.params if _wide(p) != p.dtype), None):
+            raise TypeError(
+                f"`module` must have parameters of float32 or float64 in several processes, got {narrow}: the sum of a "
+                "process would be rounded before rank 0's noise covers it"
+            )
+
+    def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
+        """As in one process. Processes may end different numbers of virtual steps before a step that all make."""
+        if not self.params:
+            return True
+        try:
+            if self._error is None:
+                self.clip_and_accumulate()
+        except Exception as why:
+            self._error = why
+        if self._check_skip_next_step():
+            self._is_last_step_skipped = True
+            return False
+        error, self._error = self._error, None
+        self._ranks.share(functools.partial(_raise, error))
+        self.add_noise()
+        self.scale_grad()
+        if self.step_hook:
+            self.step_hook(self)
+        self._is_last_step_skipped = False
+        return True
+
+    def add_noise(self) -> None:
+        """In the first process; the others leave their sums as they are."""
+        if self._ranks.is_first:
+            super().add_noise()
+            return
+        for p in self.params:
+            _check_processed_flag(p.summed_grad)
+            p.grad = p.summed_grad.clone()
+            _mark_as_processed(p.summed_grad)
+
+
+def _raise(error: Exception | None) -> None:
+    if error is not None:
+        raise error
 
 
 def require_type(optimizer: Any, kinds: tuple[type, ...], allowed: str) -> None:

@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import torch
+
+from leakcore._base.digest import digest
+
 T = TypeVar("T")
 PATIENCE = timedelta(minutes=10)
 """How long a process waits for the others, as NCCL does: then torch raises an error."""
@@ -108,3 +112,17 @@ class Ranks:
             f"record: rank {self.own} of {self.count} waited for the others: every process of the run must call "
             "record, enter its block and make every step there"
         )
+
+
+def same_coins(ranks: Ranks) -> str:
+    """A sentence if processes begin with the same state of torch's generator, by which samplers draw; else ""."""
+    if ranks.count == 1:
+        return ""
+    states = ranks.share(lambda: digest(torch.random.get_rng_state()))
+    twin = next((rank for rank, state in enumerate(states) if states.index(state) < rank), None)
+    if twin is None:
+        return ""
+    return (
+        f"torch's generator begins in the same state on ranks {states.index(states[twin])} and {twin}, so that rows of "
+        "different processes are drawn by the same coins: seed each process by its rank"
+    )

@@ -132,7 +132,11 @@ def require_known(optimizer: Any) -> None:
     """TypeError for an optimizer with another release than the scores assume."""
     from opacus import optimizers
 
-    from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer, require_type
+    from leakcore.dpsgd.opacus.optimizer.fused_optimizer import (
+        DistributedFusedDPOptimizer,
+        FusedDPOptimizer,
+        require_type,
+    )
 
     if type(optimizer) is getattr(optimizers, "FSDPOptimizerFastGradientClipping", None):
         raise TypeError(
@@ -142,7 +146,7 @@ def require_known(optimizer: Any) -> None:
         )
     kinds = (
         optimizers.DPOptimizer, optimizers.DPOptimizerFastGradientClipping, optimizers.DistributedDPOptimizer,
-        optimizers.DistributedDPOptimizerFastGradientClipping, FusedDPOptimizer,
+        optimizers.DistributedDPOptimizerFastGradientClipping, FusedDPOptimizer, DistributedFusedDPOptimizer,
     )  # fmt: skip
     allowed = "Opacus's DPOptimizer, with flat or ghost clipping, in one process or several, or FusedDPOptimizer"
     require_type(optimizer, kinds, allowed)

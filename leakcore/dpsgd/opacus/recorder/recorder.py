@@ -28,7 +28,7 @@ from leakcore.dpsgd.opacus.recorder.forward_passes import Arguments, ForwardPass
 from leakcore.dpsgd.opacus.recorder.loss.loss_of_the_loop import CalledLoss
 from leakcore.dpsgd.opacus.recorder.loss.loss_terms import LossTerms
 from leakcore.dpsgd.opacus.recorder.model_calls import ModelCalls, uncompiled
-from leakcore.dpsgd.opacus.recorder.ranks import Ranks, WrongRowsError, wrong_before
+from leakcore.dpsgd.opacus.recorder.ranks import Ranks, WrongRowsError, same_coins, wrong_before
 from leakcore.dpsgd.opacus.recorder.recorded_rows import RecordedRows, require_known
 from leakcore.dpsgd.opacus.recorder.run_steps import RunSteps
 from leakcore.dpsgd.opacus.recorder.sampling.fetched_batches import Fetching
@@ -156,6 +156,7 @@ class Recorder:
         if self._handles:
             raise ValueError("record: this recorder is in use already")
         self._ranks.share(lambda: None if self._out is None else self._out.require_free())
+        self._sampling.coins = same_coins(self._ranks)
         self._outer_hook = self._optimizer.step_hook
         if self._rate_of_batch is not None:
             self._rate_of_batch = rate_of_block(self._outer_hook, self._rate_of_batch, begun=bool(self._schedule))

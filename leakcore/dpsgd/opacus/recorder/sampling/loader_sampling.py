@@ -38,14 +38,23 @@ def sampling_of_iterator(iterator: Any) -> Sampling:
 
 def is_divided(iterator: Any) -> bool:
     """Whether the sampler of the loader to which this iterator of torch's belongs draws from the share of a process."""
-    from opacus.utils.batch_memory_manager import BatchSplittingSampler
     from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler
 
-    batches: Any = getattr(iterator, "_index_sampler", None)
-    if type(batches) is BatchSplittingSampler:
-        batches = batches.sampler
+    batches = _batch_sampler(iterator)
     rows = getattr(batches, "sampler", None)
     return isinstance(batches, DistributedUniformWithReplacementSampler) or isinstance(rows, DistributedSampler)
+
+
+def draws_by_torch(iterator: Any) -> bool:
+    """Whether that sampler draws by torch's own generator."""
+    return getattr(_batch_sampler(iterator), "generator", None) is None
+
+
+def _batch_sampler(iterator: Any) -> Any:
+    from opacus.utils.batch_memory_manager import BatchSplittingSampler
+
+    batches: Any = getattr(iterator, "_index_sampler", None)
+    return batches.sampler if type(batches) is BatchSplittingSampler else batches
 
 
 def sampling_of_batches(batches: Any) -> Sampling:

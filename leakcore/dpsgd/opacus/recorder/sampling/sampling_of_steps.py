@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from leakcore._base import validate as check
 from leakcore.dpsgd.opacus.recorder.candidates.given_rows import leaves_of
 from leakcore.dpsgd.opacus.recorder.sampling.loader_sampling import (
+    draws_by_torch,
     is_divided,
     sampling_of_iterator,
     sampling_of_loader,
@@ -62,6 +63,9 @@ class SamplingOfSteps:
         stated: what the caller says: a DataLoader, or q of Poisson sampling; None: nothing.
         divided: whether several processes train, which must divide the rows among them.
 
+    Attributes:
+        coins: why processes do not draw by coins of their own, if that is known; else "".
+
     Raises:
         ValueError: for a q outside [0, 1].
         TypeError: for anything else.
@@ -69,7 +73,7 @@ class SamplingOfSteps:
 
     def __init__(self, stated: Any, *, divided: bool = False) -> None:
         self.rate: float | None = None
-        self._divided = divided
+        self._divided, self.coins, self._by_torch = divided, "", True
         self._stated: Sampling | None = None
         if isinstance(stated, DataLoader):
             self._stated = sampling_of_loader(stated)
@@ -93,6 +97,7 @@ class SamplingOfSteps:
             self._count += 1
             sampling = sampling_of_iterator(iterator) if source is None else source.sampling
             divided = is_divided(iterator) if source is None else source.divided
+            self._by_torch = draws_by_torch(iterator)
             source = self._sources[iterator] = Source(sampling, self._count, divided)
         tensors = tuple(t for _, t in leaves_of(batch) if isinstance(t, torch.Tensor) and t.ndim)
         self._waiting.append(_Fetched(source, tensors))
@@ -160,6 +165,8 @@ class SamplingOfSteps:
             return unknown(self._why or _NOT_FED)
         if not self._common.is_known:
             return self._common
+        if self.coins and self._by_torch and self._common.scheme == "poisson":
+            return unknown(self.coins)
         return dataclasses.replace(self._common, passes=len(self._passes))
 
 
