@@ -8,7 +8,7 @@
 #include <string>
 
 #include "bindings/arrays.h"
-#include "bindings/c_table.h"
+#include "c_table/table.h"
 #include "bindings/kernels.h"
 #include "bindings/released.h"
 #include "bindings/selftest.h"

@@ -20,12 +20,22 @@ double share_above(double threshold, int64_t num_samples, double noise_multiplie
   py::gil_scoped_release release;
   const std::vector<double> sigma(steps, noise_multiplier), rate(steps, sample_rate);
   std::vector<double> ratios(std::min<int64_t>(num_samples, 1 << 16));
+  leakcore_mixture_log_ratio_args call = {};  // what is not set is left out
+  call.place.threads = threads;
+  call.mixture.configs = 1;
+  call.mixture.steps = steps;
+  call.mixture.noise_multiplier = sigma.data();
+  call.mixture.sample_rate = rate.data();
+  call.mixture.alternative = 1;
+  call.mixture.seed = seed;
+  call.out = ratios.data();
   int64_t above = 0;
-  for (int64_t first = 0; first < num_samples; first += static_cast<int64_t>(ratios.size())) {
-    const int64_t count = std::min<int64_t>(num_samples - first, static_cast<int64_t>(ratios.size()));
-    const char* problem = kernels->mixture_log_ratio(count, steps, sigma.data(), rate.data(), /*alternative=*/1, seed,
-                                                     static_cast<uint64_t>(first), threads, ratios.data());
-    if (problem != nullptr) throw std::invalid_argument(problem);
+  for (int64_t begin = 0; begin < num_samples; begin += static_cast<int64_t>(ratios.size())) {
+    const int64_t count = std::min<int64_t>(num_samples - begin, static_cast<int64_t>(ratios.size()));
+    call.mixture.first_sample = static_cast<uint64_t>(begin);
+    call.mixture.num_samples = count;
+    const leakcore_status status = kernels->mixture_log_ratio(&call);
+    if (status.code != LEAKCORE_OK) throw std::invalid_argument(status.message);
     above += std::count_if(ratios.begin(), ratios.begin() + count, [&](double ratio) { return ratio >= threshold; });
   }
   return static_cast<double>(above) / static_cast<double>(num_samples);

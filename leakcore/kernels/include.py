@@ -8,9 +8,10 @@ import pathlib
 def get_include() -> str:
     """The folder to add to the include path of an extension that calls a kernel from C or C++.
 
-    It holds `leakcore/kernels.h`, which documents a table of C functions (`mixture_log_ratio`, `clip_and_noise`). The
-    installed leakcore hands the table over at run time: nothing is linked, and no other header is needed.
-    `examples/embed_kernel` is a whole extension.
+    It holds `leakcore/kernels.h`, which documents a table of C functions, one for each kernel. The installed leakcore
+    hands the table over at run time: nothing is linked, and no other header is needed. CMake finds it by
+    `find_package(leakcore CONFIG)` in the folder above. `examples/embed_kernel` and `examples/embed_cmake` are whole
+    extensions.
 
     Returns:
         The path as text.
