@@ -14,11 +14,15 @@ from leakcore.reference import clip as clip_reference
 from leakcore.reference import mixture as mixture_reference
 from leakcore.reference import philox as philox_reference
 from leakcore.reference import solve_labels as labels_reference
+from tests.kernels import devices
 from tests.kernels.build.c_structs import (
+    ALLOCATE,
+    STRUCTS,
     U32,
     U64,
     Allocation,
     Mixture,
+    Place,
     Table,
     Tail,
     called,
@@ -271,3 +275,55 @@ def test_blocks_of_philox(table: Table) -> None:
     words = [v.ctypes.data_as(ctypes.POINTER(U32)) for v in (counter, key, out)]
     table.philox4x32(*words)
     assert tuple(out) == tuple(philox_reference.philox4x32(counter, key).tolist())
+
+
+@pytest.mark.skipif(not devices.EMULATED, reason="runs with the emulated build: make test-emulated")
+@pytest.mark.parametrize("name", STRUCTS)
+def test_emulated_device_entries_equal_the_cpus(table: Table, name: str) -> None:
+    """The same arguments on the emulated device, whose memory is the host's; scratch comes from `allocate`."""
+    grads, observed = normals(9, 64), normals(3, 64, seed=1)
+    sigma, rate, thresholds = np.linspace(0.5, 2, 7), np.linspace(0.01, 0.9, 7), np.array([0.0, 1.0])
+    mixture = filled(
+        Mixture, num_samples=600, configs=1, steps=7, noise_multiplier=sigma, sample_rate=rate, alternative=1
+    )
+    allocation = filled(Allocation, num_samples=600, noise_multiplier=1.3, bins=6, epochs=2, chosen=1, alternative=1)
+    scratch: list[np.ndarray] = []
+
+    def allocate(context: int | None, count: int) -> int:
+        scratch.append(np.full(count + 256, 0xFF, dtype=np.uint8))
+        return int(scratch[-1].ctypes.data + -scratch[-1].ctypes.data % 256)
+
+    results: list[list[np.ndarray]] = []
+    for on_device in (0, 1):
+        place = Place(threads=1, cuda=on_device, allocate=ALLOCATE(allocate))
+        out, norms = np.full((3, 9), np.nan), np.full(9, np.nan)
+        more, rank = np.full((9, 3), np.nan), np.zeros(1, dtype=np.int64)
+        total, samples, flags = np.full(64, np.nan), np.full(600, np.nan), np.zeros(9, dtype=np.uint8)
+        counts, sums = np.zeros((2, 2), dtype=np.int64), np.zeros((2, 3, _C.sum_digits), dtype=np.uint64)
+        tail = filled(Tail, num_thresholds=2, thresholds=thresholds, counts=counts, sums=sums)
+        arguments: dict[str, dict[str, Any]] = {
+            "clip_and_noise": {
+                "num_runs": 1, "num_rows": 9, "num_params": 1, "grads": [rows_of(grads)],
+                "sum": [rows_of(total, rows=False)], "norms": norms, "max_grad_norm": 3.0, "noise_multiplier": 0.5,
+            },
+            "clip_scores": {
+                "num_runs": 1, "num_rows": 9, "num_observed": 3, "grads": rows_of(grads),
+                "observed": rows_of(observed), "max_grad_norm": 3.0, "dots": out, "norms": norms,
+            },
+            "solve_labels": {
+                "num_problems": 1, "num_samples": 9, "num_outputs": 3, "jacobian": rows_of(grads),
+                "gradient": rows_of(observed), "rcond": -1.0, "residual": more, "error": out, "leverage": norms,
+                "identifiable": flags, "rank": rank,
+            },
+            "mixture_log_ratio": {"mixture": mixture, "out": samples},
+            "mixture_tail": {"mixture": mixture, "tail": tail},
+            "allocation_log_ratio": {"allocation": allocation, "out": samples},
+            "allocation_tail": {"allocation": allocation, "tail": tail},
+            "random": {"normal": 1, "num_rows": 1, "out": rows_of(total, rows=False), "purpose": 255},
+        }  # fmt: skip
+        status = called(table, name, place=place, **arguments[name])
+        assert (status.code, status.message) == (0, b"")
+        errors = [] if name == "solve_labels" else [out]  # bounds, of another order of operations
+        results.append([norms, more, rank, total, samples, flags, counts, *errors])
+    for on_cpu, on_device in zip(*results, strict=True):
+        np.testing.assert_allclose(on_device, on_cpu, rtol=1e-9, atol=1e-11)
