@@ -8,10 +8,10 @@
 #include <string>
 
 #include "bindings/arrays.h"
-#include "c_table/table.h"
 #include "bindings/kernels.h"
 #include "bindings/released.h"
 #include "bindings/selftest.h"
+#include "c_table/table.h"
 #include "core/products/exact_sum.h"
 #include "core/rng/philox.h"
 #include "core/rng/streams.h"
