@@ -22,6 +22,12 @@ def test_the_page_shows_the_kept_result() -> None:
     assert stored["recomputed"] >= 1
 
 
+def test_bits_that_differ_are_said() -> None:
+    stored = json.loads((ROOT / "bench/results/cluster-trainings.json").read_text(encoding="utf-8"))
+    assert "All four have the same bits" in cluster_trainings.text(stored)
+    assert "The bits differ" in cluster_trainings.text({**stored, "equal": False})
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

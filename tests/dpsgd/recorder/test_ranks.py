@@ -84,6 +84,19 @@ def test_the_sampling_is_unknown_where_processes_draw_by_the_same_coins(world: t
         assert trace.sampling.evidence.startswith("torch's generator begins in the same state on ranks 0 and 1")
 
 
+def test_a_distributed_optimizer_in_one_process(tmp_path: Path) -> None:
+    """No process to wait for: nothing is exchanged."""
+    from opacus.distributed import DifferentiallyPrivateDistributedDataParallel as Parallel
+
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/one", rank=0, world_size=1)
+    try:
+        traces = [ranks.trained(0, 1, Parallel, fused=fused).trace() for fused in (False, True)]
+    finally:
+        torch.distributed.destroy_process_group()
+    for trace, fused in zip(traces, (False, True), strict=True):
+        _require_same(trace, ranks.trained(0, 1, fused=fused).trace(), ROUNDING)
+
+
 def test_the_first_process_writes_the_file(world: tuple[int, Path]) -> None:
     written = Trace.load(world[1] / f"{world[0]}.npz")
     _require_same(written, _loaded(world, "opacus")[0], 0)

@@ -102,7 +102,7 @@ class CandidateRows:
             inside += [(i, k) for i in same]
             self.confirmed.update(same)
             for i in groups[k] if not same else ():
-                self.contradicted.setdefault(i, targets[k].clone())
+                self.contradicted.setdefault(i, targets[k].cpu().clone())
                 if self._is_member(i) and i not in self.confirmed:
                     self._warn("targets", self._mismatch(i, targets[k], ", or this is another row with equal inputs"))
         return inside
