@@ -63,10 +63,11 @@ class Span:
         return self.rank >= self.width
 
     def distances(self, vectors: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """(...) relative distances of (..., d) vectors, and their tolerances."""
+        """(...) relative distances of (..., d) vectors, and their tolerances; 1 for zeros, which no gradient shows."""
         x = vectors.double()
-        length = x.norm(dim=-1).clamp(min=torch.finfo(torch.float64).tiny)
+        zero = x.norm(dim=-1) == 0
+        length = torch.where(zero, 1.0, x.norm(dim=-1))
         inside = x @ self.basis
-        away = (x - inside @ self.basis.T).norm(dim=-1) / length
+        away = torch.where(zero, 1.0, (x - inside @ self.basis.T).norm(dim=-1) / length)
         allowed = self.error * (inside / self.scales).norm(dim=-1) / length + 32 * self.unit
         return away.cpu().numpy(), np.minimum(allowed.cpu().numpy(), self.cap)

@@ -230,3 +230,12 @@ def test_progress_counts_positions():
     _recovered(model, sequences, progress=lambda done, total: calls.append((done, total)))
     assert calls == [(i, 5) for i in range(5)]
     assert np.ndim(calls) == 2
+
+
+def test_a_token_whose_input_is_zero_is_in_no_sequence():
+    model, sequences = build(positions=False), texts(2, 4, 6)
+    with torch.no_grad():
+        model.embedding.weight[0] = 0
+        for block in model.blocks:
+            block.before.bias.zero_()
+    assert _recovered(model, sequences).exact(sequences).all()
