@@ -6,6 +6,7 @@ from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
     from leakcore.attacks import attributes as attributes
+    from leakcore.attacks import imprint as imprint
     from leakcore.attacks import inversion as inversion
     from leakcore.attacks import labels as labels
     from leakcore.attacks import membership as membership
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "attributes": ".attributes",
+    "imprint": ".imprint",
     "inversion": ".inversion",
     "labels": ".labels",
     "membership": ".membership",

@@ -151,6 +151,7 @@ def test_every_public_function_and_class_is_in_the_reference() -> None:
         "models",
         "numerics",
         "attacks.attributes",
+        "attacks.imprint",
         "attacks.inversion",
         "attacks.labels",
         "attacks.membership",

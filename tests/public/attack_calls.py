@@ -19,6 +19,8 @@ from tests.public.examples import (
     lbfgs,
     model,
     one_logit,
+    planted,
+    planted_gradient,
     poisoning,
     quality,
     reconstructor_training,
@@ -221,6 +223,10 @@ ATTACKS = {
     "attacks.inversion.DPSGDSteps": Call(
         lambda: {"max_grad_norm": 1.0, "l1_weight": 1.0, "box": (0.0, 1.0), "total_variation": 0.1, "tolerance": 1e-9}
     ),
+    "attacks.inversion.LocalSteps": Call(
+        lambda: {"learning_rate": 0.1, "steps": 3, "batch_size": 2, "box": (0.0, 1.0), "total_variation": 0.1,
+                 "tolerance": 1e-9}
+    ),
     "attacks.inversion.LBFGS": Call(
         lambda: {"iterations": 2, "learning_rate": 1.0, "restarts": 1, "start": "uniform", "patience": 2}
     ),
@@ -243,6 +249,17 @@ ATTACKS = {
     ),
     "attacks.attributes.infer": Call(
         lambda: {"known": sets(), "observed": sets(), "trees": 2, "confidence": 0.9, "seed": 0}, unit
+    ),
+    "attacks.imprint.Imprint": Call(
+        lambda: {"model": model(), "shape": (4,), "thresholds": np.array([0.1, 0.4, 0.6]), "centre": (0.0, 1.0),
+                 "scale": 1.0},
+    ),
+    "attacks.imprint.plant": Call(
+        lambda: {"model": model(), "samples": rng().random((9, 4)), "bins": 4, "scale": 1.0}
+    ),
+    "attacks.imprint.read": Call(
+        lambda: {"planted": planted(), "gradient": planted_gradient(), "batch_size": 2, "accuracy": 0.01,
+                 "noise_std": 0.0}, unit,
     ),
     "attacks.text.tokens": Call(
         lambda: {"embedding_gradient": rng().normal(size=(5, 3)) * (np.arange(5) % 2)[:, None], "noise": None},

@@ -24,6 +24,7 @@ PACKAGES = (
     "leakcore.numerics",
     "leakcore.attacks",
     "leakcore.attacks.attributes",
+    "leakcore.attacks.imprint",
     "leakcore.attacks.inversion",
     "leakcore.attacks.labels",
     "leakcore.attacks.membership",

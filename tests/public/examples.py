@@ -112,6 +112,21 @@ def recovery() -> Any:
 
 
 @functools.cache
+def planted() -> Any:
+    from leakcore.attacks import imprint
+
+    return imprint.plant(model(), rng().random((20, 4)), bins=4)
+
+
+def planted_gradient() -> Any:
+    import torch
+
+    x = rows(2)
+    loss = torch.nn.functional.cross_entropy(planted()(x["inputs"]), x["targets"])
+    return torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(planted().parameters()))])
+
+
+@functools.cache
 def decoder() -> Any:
     from tests.attacks.text.networks import build
 

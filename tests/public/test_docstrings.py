@@ -16,6 +16,7 @@ PACKAGES = (
     "leakcore.accounting",
     "leakcore.attacks",
     "leakcore.attacks.attributes",
+    "leakcore.attacks.imprint",
     "leakcore.attacks.inversion",
     "leakcore.attacks.labels",
     "leakcore.attacks.membership",

@@ -9,6 +9,7 @@
 |---|---|---|
 | `L2` (default) | `LBFGS`, strong Wolfe (DLG) | smooth networks, one row or few |
 | `Cosine` | `SignedAdam`, with a box and total variation | deep networks, batches, gradients of unknown scale |
+| `LocalSteps` | `LBFGS` | the change of the weights by several steps: federated averaging |
 | `DPSGDSteps` (Equation 1 of Hayes et al.) | `Adam`; clipped, many steps, known rows subtracted | DP-SGD's releases |
 
 `closed_form` needs no search where the first layer is linear. Labels may be known, optimised, or recovered.
@@ -17,7 +18,7 @@
 
 from leakcore.attacks.inversion.image_quality import Quality, compare, ssim
 from leakcore.attacks.inversion.invert import closed_form, gradient, invert
-from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps
+from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps, LocalSteps
 from leakcore.attacks.inversion.optimizers import LBFGS, Adam, SignedAdam
 from leakcore.attacks.inversion.release import ReleasedGradient
 from leakcore.attacks.inversion.result import Inversion
@@ -29,6 +30,7 @@ __all__ = [
     "Cosine",
     "DPSGDSteps",
     "Inversion",
+    "LocalSteps",
     "Quality",
     "ReleasedGradient",
     "SignedAdam",

@@ -16,7 +16,7 @@ from leakcore.attacks.inversion.result import Inversion, host
 if TYPE_CHECKING:
     import torch
 
-    from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps
+    from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps, LocalSteps
     from leakcore.attacks.inversion.optimizers import LBFGS, Adam
     from leakcore.gradients import FlatModule
 
@@ -98,7 +98,7 @@ def invert(
     shape: Sequence[int],
     *,
     labels: Any = None,
-    objective: L2 | Cosine | DPSGDSteps | None = None,
+    objective: L2 | Cosine | DPSGDSteps | LocalSteps | None = None,
     optimizer: LBFGS | Adam | None = None,
     seed: int = 0,
     progress: Callable[[int, int], object] | None = None,
@@ -111,19 +111,18 @@ def invert(
     Args:
         model: in eval mode (no active batch norm or dropout); its float type and device are used by the search.
         gradient: (D,) numbers, a list of tensors (one per parameter), a dict by name, what `defenses.release` returned,
-            or a `ReleasedGradient`.
+            or a `ReleasedGradient`; for `LocalSteps` the weights' change.
         shape: of one input, such as (3, 32, 32).
         labels: (B,) classes, −1 where unknown. None: all are optimised with the inputs. "recover": read from the signs
             of the last layer's gradient (one row), and optimised where these do not decide. Or a result of
             `attacks.labels`. With a custom loss: its targets; None: real ones, of the outputs' shape.
-        objective: `L2`, `Cosine` or `DPSGDSteps`; None: `L2()`.
+        objective: `L2`, `Cosine`, `DPSGDSteps` or `LocalSteps`; None: `L2()`.
         optimizer: `LBFGS`, `Adam` or `SignedAdam`; None: the objective's own.
         seed: of the starts.
         progress: called as progress(done, total), of restarts, or of iterations for Adam.
 
     Returns:
-        `Inversion`, with every restart. Its `compared_with` measures it against the originals, which the search does
-        not see.
+        `Inversion`, with every restart. Its `compared_with` measures it against the originals.
 
     Raises:
         ValueError: for a value or shape that is not allowed, before any work; the text names the argument.
@@ -146,7 +145,7 @@ def invert(
         (('converged',), True)
     """
     from leakcore.attacks.inversion import search
-    from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps
+    from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps, LocalSteps
     from leakcore.attacks.inversion.optimizers import LBFGS, Adam
     from leakcore.attacks.inversion.problem import read
     from leakcore.attacks.inversion.release import read_release
@@ -154,7 +153,7 @@ def invert(
 
     check.callback(progress=progress)
     objective = L2() if objective is None else objective
-    check.instance(L2, Cosine, DPSGDSteps, objective=objective)
+    check.instance(L2, Cosine, DPSGDSteps, LocalSteps, objective=objective)
     optimizer = objective.default_optimizer if optimizer is None else optimizer
     check.instance(LBFGS, Adam, optimizer=optimizer)
     key = check.seed(seed=seed)

@@ -200,6 +200,64 @@ class DPSGDSteps(_Objective):
         return torch.func.vmap(one_state)(problem.states, problem.released / self.max_grad_norm).sum()
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class LocalSteps(_Objective):
+    """‖D − d‖²/‖d‖², with d the change of the weights that a client sends, and D that of the same steps on a guess.
+
+    For federated averaging: the client takes several steps of plain SGD on its rows, θ ← θ − η∇ℓ(θ, x_b, y_b), and
+    sends θ_after − θ_before (Geiping et al. 2020, Section 6.2). The search differentiates through all steps. Rows
+    enter in their order, `batch_size` at a time, the same in each pass: with one pass any order of the client's is
+    one of these. Searched by `LBFGS` unless the caller names another optimizer.
+
+    Args:
+        learning_rate: η > 0.
+        steps: how many, at least 1.
+        batch_size: rows of one step; None: all of them.
+        box: as in `L2`.
+        total_variation: as in `L2`.
+        tolerance: as in `L2`.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument. `invert` refuses several states, and
+            labels that are to be recovered from signs.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore.attacks import inversion
+        >>> inversion.LocalSteps(learning_rate=0.1, steps=4, batch_size=2).batches(5)
+        ((0, 2), (2, 4), (4, 5), (0, 2))
+    """
+
+    learning_rate: float
+    steps: int = dataclasses.field(default=1, kw_only=True)
+    batch_size: int | None = dataclasses.field(default=None, kw_only=True)
+    tolerance: float = dataclasses.field(default=1e-9, kw_only=True)
+    name: ClassVar[str] = "local steps"
+    source: ClassVar[str] = "Geiping, Bauermeister, Dröge and Moeller (2020), Section 6.2; Zhu, Liu and Han (2019)"
+    default_optimizer: ClassVar[LBFGS | Adam] = LBFGS()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "learning_rate", check.positive(learning_rate=self.learning_rate))
+        object.__setattr__(self, "steps", check.integer(1, 1 << 20, steps=self.steps))
+        if self.batch_size is not None:
+            object.__setattr__(self, "batch_size", check.integer(1, None, batch_size=self.batch_size))
+
+    def batches(self, rows: int) -> tuple[tuple[int, int], ...]:
+        """The first row of each step, and the one after its last."""
+        size = min(rows, self.batch_size or rows)
+        first = range(0, rows, size)
+        return tuple((start, min(rows, start + size)) for start in (first[k % len(first)] for k in range(self.steps)))
+
+    def distance(self, problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The distance in the class's first line."""
+        theta = problem.states[0]
+        for start, end in self.batches(len(x)):
+            theta = theta - self.learning_rate * problem.flat.gradient(theta, x[start:end], y[start:end])
+        change, released = theta - problem.states[0], problem.released[0]
+        return (change - released).square().sum() / released.square().sum()
+
+
 def _gradients(problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """(T, D) of the guess at every state."""
     flat, states = problem.flat, problem.states

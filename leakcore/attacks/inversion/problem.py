@@ -16,11 +16,11 @@ from leakcore._base import memory_limit
 from leakcore._base import validate as check
 from leakcore._base.quiet import quiet_batching
 from leakcore.attacks import labels as label_attacks
-from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps
+from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps, LocalSteps
 from leakcore.attacks.inversion.release import ReleasedGradient
 from leakcore.gradients import FlatModule, mean_cross_entropy, require_classes, tensor
 
-Objective = L2 | Cosine | DPSGDSteps
+Objective = L2 | Cosine | DPSGDSteps | LocalSteps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,6 +101,11 @@ def read(model: Any, release: ReleasedGradient, shape: Sequence[int], *, labels:
             f"and shape {sizes}"
         )
     states = _states(flat, release.states)
+    if isinstance(objective, LocalSteps):
+        if len(states) > 1:
+            raise ValueError(f"`states` must be one with LocalSteps, where the steps began, got {len(states)}")
+        if isinstance(labels, str):
+            raise ValueError("`labels='recover'` reads signs of one gradient, which a change of several steps is not")
     released = released_rows(flat, release.gradient, len(states))
     if not isinstance(objective, DPSGDSteps) and not bool((released != 0).any()):
         raise ValueError("`gradient` must not be zero throughout: it would say nothing about the batch")

@@ -12,8 +12,8 @@ from torch import nn
 from leakcore._base import memory_limit
 from leakcore._base import validate as check
 from leakcore._base.results import Assumptions
+from leakcore.attacks.gradient_by_name import gradient_by_name
 from leakcore.attacks.text.projections import Projections
-from leakcore.attacks.text.released import gradient_by_name
 from leakcore.attacks.text.result import END, SequenceRecovery
 from leakcore.attacks.text.search import Passed, SecondLayer, search_bidirectional, search_causal, tokens_by_position
 from leakcore.attacks.text.span import Span

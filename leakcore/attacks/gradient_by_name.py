@@ -1,4 +1,4 @@
-"""The gradient that an attacker of text sees, by parameter."""
+"""The gradient that an attacker sees, by parameter, in any form in which one is released."""
 
 from __future__ import annotations
 
