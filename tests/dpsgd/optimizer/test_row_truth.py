@@ -18,7 +18,7 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 from opacus.validators import ModuleValidator
 
 from leakcore.dpsgd import FusedDPOptimizer
-from leakcore.dpsgd.opacus.optimizer.row_gradients import Gathered, Outer
+from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense, Gathered, Outer
 from leakcore.dpsgd.opacus.optimizer.uses_together import Tied, together
 from tests.dpsgd.opacus_models import MODELS, made
 from tests.dpsgd.opacus_remarks import IGNORED
@@ -201,6 +201,27 @@ def test_a_tied_table_is_measured_without_its_rows(cancels: bool) -> None:
     torch.testing.assert_close(use.weighted_sum(weights).double(), total, rtol=1e-4, atol=1e-5)
 
 
+def test_a_table_of_encoder_decoder_and_head_adds_up_with_rows_that_are_missing() -> None:
+    """As in T5: two lookups and an output layer; the decoder's batch lacks its last two rows, which are zero there."""
+    generator = torch.Generator().manual_seed(0)
+    uses: list[Any] = []
+    for rows, steps in ((7, 5), (5, 3)):
+        index = torch.randint(0, 40, (rows, steps), generator=generator)
+        uses.append(Gathered(index, torch.randn(rows, steps, 6, generator=generator), 40))
+    a, delta = torch.randn(7, 5, 6, generator=generator), torch.randn(7, 5, 40, generator=generator)
+    uses.append(Outer(a, delta))
+    exact = torch.zeros(7, 40, 6, dtype=torch.float64)
+    for use in uses:
+        exact[: use.rows] += use.dense(slice(None)).double()
+    use = together(uses, (40, 6))
+    assert isinstance(use, Tied)
+    torch.testing.assert_close(use.squared_norms(), exact.flatten(1).norm(dim=1).square(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(use.dense(slice(None)).double(), exact, rtol=1e-5, atol=1e-6)
+    three = together([uses[0], uses[2], Dense(exact.float())], (40, 6))  # with rows that exist, by the rows
+    wanted = uses[0].dense(slice(None)).double() + uses[2].dense(slice(None)).double() + exact
+    torch.testing.assert_close(three.squared_norms(), wanted.flatten(1).norm(dim=1).square(), rtol=1e-5, atol=0)
+
+
 def test_a_table_with_a_large_vocabulary_and_a_head_makes_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of a tied table of 5,000 words would be 16 times the table."""
     made_rows = []
@@ -272,6 +293,32 @@ def test_torch_attention_is_refused_and_right_once_it_is_replaced() -> None:
     _loss(module, batch).backward()
     optimizer.pre_step()
     assert error_of(_released(module) * 5, truth) < 1e-14
+
+
+class _Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.table, self.layers = nn.Embedding(12, 8), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.head(self.layers(self.table(x)).mean(1))
+        return output
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_torchs_encoder_is_right_with_its_attention_replaced(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    plain = ModuleValidator.fix(_Encoder()).to(dtype).train()
+    batch = torch.randint(0, 12, (5, 6)), torch.arange(5) % 3
+    truth = clipped_rows(plain, _loss, batch, 5, 0.05)
+    module = GradSampleModule(plain)
+    optimizer = made(FusedDPOptimizer, module, expected_batch_size=5)
+    _loss(module, batch).backward()
+    optimizer.clip_and_accumulate()
+    total = torch.cat([p.summed_grad.flatten() for p in module.parameters()])
+    assert error_of(total, truth) < ROUNDING[dtype]
 
 
 class _Held(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 import leakcore
 from leakcore import kernels
 from leakcore.reference import clip as reference
+from tests.kernels.build import c_structs
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 CMAKE = shutil.which("cmake", path=str(Path(sys.executable).parent)) or shutil.which("cmake")
@@ -51,6 +53,30 @@ def test_the_header_compiles_without_a_warning(tmp_path: Path, compiler: str, st
     flags = [f"-std={standard}", "-Wall", "-Wextra", "-pedantic", "-Werror", f"-I{leakcore.get_include()}"]
     flags += ["-isystem", sysconfig.get_path("include")] if python else []
     subprocess.run([compiler, *flags, "-fsyntax-only", source.name], cwd=tmp_path, check=True)
+
+
+SIZES_OF_VERSION_2 = {"place": 40, "rows": 48, "mixture": 64, "tail": 32, "allocation": 96, "status": 24, "clip_and_noise_args": 160, "clip_scores_args": 192, "solve_labels_args": 208, "mixture_log_ratio_args": 112, "mixture_tail_args": 136, "allocation_log_ratio_args": 144, "allocation_tail_args": 168, "random_args": 128}
+"""Bytes on a 64-bit machine: a struct that changes its size needs another version of the table."""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_structs_lie_in_memory_as_version_2_has_them(tmp_path: Path) -> None:
+    """Sizes, and every field's place, which ctypes computes from its own list."""
+    structs = {
+        "place": c_structs.Place, "rows": c_structs.Rows, "mixture": c_structs.Mixture, "tail": c_structs.Tail,
+        "allocation": c_structs.Allocation, "status": c_structs.Status,
+        **{f"{name}_args": struct for name, struct in c_structs.STRUCTS.items()}, "kernels": c_structs.Table,
+    }  # fmt: skip
+    lines = ["#include <leakcore/kernels.h>", "#include <stddef.h>"]
+    for name, struct in structs.items():
+        whole = f"leakcore_{name}"
+        facts = [(f"sizeof({whole})", ctypes.sizeof(struct))]
+        facts += [(f"offsetof({whole}, {field[0]})", getattr(struct, field[0]).offset) for field in struct._fields_]
+        lines += [f"typedef char {whole}_{i}[{text} == {value} ? 1 : -1];" for i, (text, value) in enumerate(facts)]
+    (tmp_path / "layout.c").write_text("\n".join(lines))
+    command = ["cc", f"-I{leakcore.get_include()}", "-fsyntax-only", "layout.c"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert {name: ctypes.sizeof(structs[name]) for name in SIZES_OF_VERSION_2} == SIZES_OF_VERSION_2
 
 
 def _loaded(name: str, folder: Path) -> ModuleType:
