@@ -30,8 +30,8 @@ BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 TRAINING_STEPS = 300
 SPAN_NOISE = (0.0, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
 CANDIDATE_NOISE = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0)
-CANDIDATES, DRAWS, AT_ONCE = 64, 256, 16
-FEW = 3
+CANDIDATES, DRAWS, AT_ONCE = 64, 128, 16
+FEW = 1
 """Batches of more than 8 sentences."""
 
 
@@ -211,7 +211,7 @@ def run(batches: int, seed: int) -> dict[str, Any]:
             "mean_tokens": float(np.mean([len(row) for row in rows])), "example": encoding.decode(rows[0]),
         },
         "rows": without_noise(net, rows, batches, seed, "random"),
-        "noise": under_noise(net, rows, batches, seed),
+        "noise": under_noise(net, rows, 4 * batches, seed),
         "candidates": with_candidates(net, rows, seed),
     }  # fmt: skip
     result["loss"] = train(net, rows, np.random.default_rng(seed))
@@ -281,7 +281,7 @@ def rewritten(page: str, result: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--batches", type=int, default=12)
+    parser.add_argument("--batches", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     kept_page.main(parser, lambda options: run(options.batches, options.seed), text_of, MARKS)
 

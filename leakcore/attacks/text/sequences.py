@@ -19,7 +19,7 @@ from leakcore.attacks.text.search import Passed, SecondLayer, search_bidirection
 from leakcore.attacks.text.span import Span
 from leakcore.gradients import tensor
 
-_CARRIED = 1024
+_CARRIED = 16
 """Prefixes that a decoder's search carries on, per sequence of the batch."""
 _RESTARTS = 8
 """Starts of an encoder's search, per sequence of the batch."""
