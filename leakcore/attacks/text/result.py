@@ -60,7 +60,8 @@ class SequenceRecovery(Result):
         kind: "estimate": a true sequence passes every test, and a false one may pass too.
         sequences: (S, length) int64, tokens, −1 after the end; at most as many as the batch has.
         determined: (S,) bool: all sequences together make up the second layer's span, every position of this one is
-            needed for that, and no more sequences pass than the batch has. Any other sequence is a guess.
+            needed for that, no more sequences pass than the batch has, and every direction is 10 times above stated
+            noise. Any other sequence is a guess.
         distances: (S,) the largest relative distance of the sequence's positions from the second layer's span.
         tolerances: (S,) the tolerance at that position.
         candidates: (length,) int64, how many tokens pass the first layer's test at each position.

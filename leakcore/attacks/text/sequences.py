@@ -47,10 +47,10 @@ def sequences(
         gradient: of the batch's loss: (D,), a list, a dict by name that may lack other parameters, or what
             `defenses.release` returned. Clipping changes no span.
         batch_size: B.
-        length: the longest sequence that is considered.
+        length: the longest sequence considered.
         layers: for each of the two layers the names of its query, key and value modules; None: by their usual names.
-        vocabulary: the tokens considered, as `tokens(...).present.nonzero()[0]`; None: all of the model's embedding.
-        noise_std: of the noise in each number of the gradient.
+        vocabulary: the tokens considered; None: all of the model's embedding.
+        noise_std: of the noise in each number of the gradient; a change of weights has that of rounding.
         progress: called as progress(done, total), of positions.
 
     Returns:
@@ -58,8 +58,7 @@ def sequences(
         a sequence. Of equal sequences one is recovered, and of a sequence that begins another one the longer.
 
     Raises:
-        ValueError: for a value or shape that is not allowed, dropout in train mode, a gradient of zeros; names the
-            argument.
+        ValueError: for a value or shape that is not allowed, dropout in train mode, a gradient of zeros.
         TypeError: for an argument of another type.
 
     Guarantees:
@@ -132,8 +131,8 @@ def sequences(
             "not every position of these sequences is needed to make up the second layer's span, or they do not fill "
             "it: some sequences are missing, cut short, or false"
         )
-    if std > 0:
-        notes.append("directions below the noise are lost, and with them positions")
+    if not all(span.clear for span in spans):
+        notes.append("some directions lie near the noise: others may be hidden in it, and sequences cut short")
     return _result(passed, own, spans, causal, batch, longest, notes)
 
 
@@ -162,7 +161,7 @@ def _result(
     for row, sequence in zip(rows, passed.sequences, strict=True):
         row[: len(sequence)] = sequence
     worst = np.array(passed.worst, dtype=np.float64).reshape(count, 2)
-    determined = np.array(passed.needed, dtype=bool)
+    determined = np.array(passed.needed, dtype=bool) & all(span.clear for span in spans)
     return SequenceRecovery(
         value=float(determined.sum() / batch),
         kind="estimate",

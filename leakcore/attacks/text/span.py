@@ -12,6 +12,8 @@ NEW_DIRECTION = 2.0
 """Rounding gives directions outside the span singular values of about 0.7 unit roundoffs times the largest one."""
 ROUNDING = 8.0
 """And turns the span as an error of about 8 unit roundoffs times the largest singular value would."""
+CLEAR = 10.0
+"""Times the noise above which every direction must lie for none to be taken as lost in it."""
 FALSE_RATE = 1e-12
 """A random direction passes the test with at most this probability."""
 
@@ -27,7 +29,8 @@ class Span:
     would pass with probability 1e-12.
 
     basis: (d, k). scales: (k,) singular values. width: dimension of the space in which all inputs of the layer lie, at
-    most d. error: as above. unit: the unit roundoff. cap: of the tolerance.
+    most d. error: as above. unit: the unit roundoff. cap: of the tolerance. clear: whether every direction is
+    10 times above the noise, or no noise was stated: otherwise others may be hidden in it.
     """
 
     basis: torch.Tensor
@@ -36,6 +39,7 @@ class Span:
     error: float
     unit: float
     cap: float
+    clear: bool
 
     @classmethod
     def of(cls, gradient: torch.Tensor, unit: float, noise_std: float, width: int) -> Span:
@@ -50,7 +54,8 @@ class Span:
         rank = int((s > max(rounding, noise)).sum())
         free = width - rank
         cap = 0.0 if free <= 0 else 1.0 if rank == 0 else math.sqrt(beta.ppf(FALSE_RATE, free / 2, rank / 2))
-        return cls(u[:, :rank], s[:rank], width, max(ROUNDING * unit * largest, noise), unit, cap)
+        clear = noise == 0 or (rank > 0 and float(s[rank - 1]) > CLEAR * noise)
+        return cls(u[:, :rank], s[:rank], width, max(ROUNDING * unit * largest, noise), unit, cap, clear)
 
     @property
     def rank(self) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from leakcore import defenses
 from leakcore.attacks import text
 from tests.attacks.text.networks import Packaged, Transformer, build, class_loss, gradient, language_loss, texts
 
@@ -239,3 +240,44 @@ def test_a_token_whose_input_is_zero_is_in_no_sequence():
         for block in model.blocks:
             block.before.bias.zero_()
     assert _recovered(model, sequences).exact(sequences).all()
+
+
+@pytest.mark.parametrize(("rate", "steps"), [(0.1, 1), (1e-4, 3)])
+def test_the_change_of_weights_in_federated_averaging(rate, steps):
+    """A difference of float32 weights is off by their rounding, about 1e-8 here; at a small rate steps add up."""
+    model, sequences = build(), texts(3, 5, 9)
+    client = build()
+    optimizer = torch.optim.SGD(client.parameters(), lr=rate)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        language_loss(client, sequences).backward()
+        optimizer.step()
+    change = [(old - new).detach() for old, new in zip(model.parameters(), client.parameters(), strict=True)]
+    assert _recovered(model, sequences, change, noise_std=1e-8).exact(sequences).all()
+
+
+def test_defences_that_hide_every_sequence_and_one_that_hides_none():
+    model, sequences = build(), texts(3, 5, 9)
+    exact = torch.cat([part.flatten() for part in gradient(model, language_loss(model, sequences)).values()])
+    assert _recovered(model, sequences, defenses.Clip(0.1).apply(exact)).exact(sequences).all()
+    for defense in (defenses.Prune(0.9), defenses.Prune(0.1), defenses.Laplace(1e-3)):
+        recovery = _recovered(model, sequences, defense.apply(exact, seed=0))
+        assert not recovery.exact(sequences).any()
+        assert not recovery.determined.any()
+
+
+def test_sequences_near_the_noise_are_guesses():
+    """Over 30 draws at each level, no determined sequence is wrong."""
+    model, sequences = build(), texts(2, 4, 6)
+    exact = gradient(model, language_loss(model, sequences))
+    generator = torch.Generator().manual_seed(0)
+    determined, exacts = 0, 0
+    for std in (1e-6, 3e-4, 1e-3, 3e-3):
+        for _ in range(30):
+            noisy = {n: p + std * torch.randn(p.shape, generator=generator) for n, p in exact.items() if "proj" in n}
+            recovery = _recovered(model, sequences, noisy, noise_std=std)
+            sure = [row[row >= 0].tolist() for row in recovery.sequences[recovery.determined]]
+            assert all(row in sequences for row in sure)
+            determined += len(sure)
+            exacts += int(recovery.exact(sequences).sum())
+    assert 60 <= determined <= exacts < 240
