@@ -137,7 +137,7 @@ class SelfTest(Record):
                 )
                 for p in known
             ),
-            f"Gaussian: δ = {DELTA:g}; the others δ = 0. Bounds at {100 * self.confidence:g}%.",
+            f"Gaussian and Poisson sampling: δ = {DELTA:g}; the others δ = 0. Bounds at {100 * self.confidence:g}%.",
         )  # fmt: skip
         return first, second
 
@@ -164,10 +164,10 @@ def selftest(
 ) -> SelfTest:
     """Test whether leakcore's lower bounds on ε hold as often as they promise, on mechanisms whose ε is known.
 
-    Mechanisms: one that leaks nothing (ε = 0), randomised response (ε of 0.5, 1, 2 and 4), the Laplace mechanism and
-    the Gaussian mechanism. Methods: event counts (direction fixed and open), scores (thresholds by a split and by
-    simultaneous tests, with ties; (ε, δ) and Gaussian family), bets in four looks, the best of four audits, one run
-    with canaries (also Gaussian ones), and membership guesses over coins.
+    Mechanisms: one that leaks nothing (ε = 0), randomised response (ε of 0.5, 1, 2 and 4), the Laplace mechanism, the
+    Gaussian mechanism and a Poisson-sampled one. Methods: event counts (direction fixed and open), scores (thresholds
+    by a split and by simultaneous tests, with ties; (ε, δ), Gaussian and the mechanism's own family), bets in four
+    looks, the best of four audits, one run with canaries (in the three families), and membership guesses over coins.
 
     Args:
         audits: per method and mechanism, at least 10; five times as many where nothing leaks.

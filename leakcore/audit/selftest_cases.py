@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from leakcore import bounds
+from leakcore import accounting, bounds, mechanisms
 from leakcore.numerics import gaussian_pair_epsilon
 
 DELTA = 1e-2
@@ -19,6 +19,7 @@ _TRIALS = 100
 _COUNTS = 1000
 _EVENTS = ((0.5, 0.5), (0.05, 0.05), (0.9, 0.9))
 _LOOKS = 4
+_OWN = ", the mechanism's own family"
 
 Audit = Callable[[np.random.Generator, int], float]
 Case = tuple[str, float, float, str, int, Audit]
@@ -61,6 +62,8 @@ def _null_cases(level: float) -> list[Case]:
         for family, delta in zip(_FAMILIES, (0.0, DELTA), strict=True)
     ]
     out += [("null", 0.0, DELTA, f"one run{_named(name)}", _COUNTS, _canaries(0.0, level, name)) for name in _FAMILIES]
+    audit = _scoring(none, none, level, "simultaneous", bounds.Hypothesis(mechanisms.GDP(1.0)), DELTA)
+    out.append(("null", 0.0, DELTA, f"scores, simultaneous{_OWN}", _TRIALS, audit))
     return [*out, *_guessing(0.0, level)]
 
 
@@ -102,10 +105,28 @@ def _known_cases(level: float) -> list[Case]:
     for family in _FAMILIES:
         audit = _canaries(1.0, level, family)
         out.append(("Gaussian", truth, DELTA, f"one run{_named(family)}", _COUNTS, audit))
-    return out
+    claimed = mechanisms.GDP(1.0)
+    audit = _scoring(*gauss, level, "simultaneous", bounds.Hypothesis(claimed), DELTA)
+    out.append(("Gaussian", truth, DELTA, f"scores, simultaneous{_OWN}", _TRIALS, audit))
+    out.append(("Gaussian", truth, DELTA, f"one run{_OWN}", _COUNTS, _canaries(1.0, level, claimed)))
+    return [*out, _sampled(level)]
 
 
-def _canaries(separation: float, level: float, family: str) -> Audit:
+def _sampled(level: float) -> Case:
+    """Canaries of one Poisson-sampled run, audited by the run's own curve, as `audit.from_canaries` does."""
+    claimed = mechanisms.Poisson(noise_multiplier=0.7, sample_rate=0.2, steps=4)
+    truth = float(accounting.epsilon(claimed, delta=DELTA).value)
+
+    def scores(side: Literal["null", "alternative"]) -> Callable[[np.random.Generator], np.ndarray]:
+        return lambda rng: claimed.sample_log_ratio(_TRIALS, side, int(rng.integers(2**63)), 0)
+
+    audit = _scoring(
+        scores("alternative"), scores("null"), level, "simultaneous", bounds.Hypothesis(claimed), DELTA, "add-remove"
+    )
+    return ("Poisson sampling", truth, DELTA, f"scores, simultaneous{_OWN}", _TRIALS, audit)
+
+
+def _canaries(separation: float, level: float, family: str | mechanisms.Mechanism) -> Audit:
     """A run's canaries, each with a Gaussian release of its own; the clearest fifth is guessed."""
 
     @functools.cache
@@ -161,12 +182,15 @@ def _scoring(
     inside: Callable[[np.random.Generator], np.ndarray],
     outside: Callable[[np.random.Generator], np.ndarray],
     level: float, select: str, tested: bounds.Hypothesis, delta: float,
+    adjacency: Literal["add-remove", "replace"] = "replace",
 ) -> Audit:  # fmt: skip
+    # Audits by a mechanism share the simulated law of their test.
+    shared = not isinstance(tested.family, str)
+
     def audit(rng: np.random.Generator, key: int) -> float:
         result = bounds.epsilon_lower_bound_from_scores(
-            inside(rng), outside(rng), threshold=_threshold(select, key), confidence=level, delta=delta,
-            hypothesis=tested,
-            adjacency="replace",
+            inside(rng), outside(rng), threshold=_threshold(select, 0 if shared else key), confidence=level,
+            delta=delta, hypothesis=tested, adjacency=adjacency,
         )  # fmt: skip
         return float(result.value)
 

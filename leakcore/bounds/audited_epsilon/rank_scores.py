@@ -57,7 +57,7 @@ class RankScores:
         return float(clopper_pearson(hits, len(sums), confidence=1 - _DOUBT, side="upper")[1])
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _sums(n: int, m: int, weights: tuple[float, ...], curve: Roc, seed: int) -> np.ndarray:
     """Sorted sums of the rank scores of n scores that attain the curve."""
     rng = kernels.generator(seed, kernels.Stream.RANK_SCORES)

@@ -1,0 +1,37 @@
+"""What the pages say that audits can prove is computed: plans anew, measurements from what was kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bench import audit_plans, claim_adjacencies, claim_faults, kept_page
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "explanation" / "audit-power.md"
+
+
+def test_the_page_shows_the_plans_of_today() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    again = kept_page.between(page, audit_plans.MARKS, audit_plans.text(audit_plans.planned()))
+    assert again == page, "run python -m bench.audit_plans --page PAGE"
+
+
+def test_the_page_shows_the_faults_as_they_were_measured() -> None:
+    page, kept = PAGE.read_text(encoding="utf-8"), json.loads(claim_faults.KEPT.read_text(encoding="utf-8"))
+    assert {row["fault"] for row in kept["rows"]} == set(claim_faults.FAULTS)
+    again = kept_page.between(page, claim_faults.MARKS, claim_faults.text(kept))
+    assert again == page, "run python -m bench.claim_faults --show JSON --page PAGE"
+
+
+def test_the_guide_shows_the_adjacencies_as_they_were_measured() -> None:
+    guide = (DOCS / "how-to" / "test-a-claim.md").read_text(encoding="utf-8")
+    kept = json.loads(claim_adjacencies.KEPT.read_text(encoding="utf-8"))
+    again = kept_page.between(guide, claim_adjacencies.MARKS, claim_adjacencies.text(kept))
+    assert again == guide, "run python -m bench.claim_adjacencies --show JSON --page PAGE"
+
+
+def test_a_fault_that_is_not_caught_is_said_to_be_missed() -> None:
+    kept = json.loads(claim_faults.KEPT.read_text(encoding="utf-8"))
+    kept["rows"][0]["faulty"] = kept["rows"][0]["mended"]
+    assert f"{len(kept['rows']) - 1} of {len(kept['rows'])} faults are caught" in claim_faults.text(kept)
