@@ -20,12 +20,13 @@ from typing import Any
 from leakcore import experiments
 from leakcore._base.files.json_file import read_json
 from leakcore.experiments.text import shown
+from leakcore.experiments.verdict import Check
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
 LARGEST = 100_000
 """Bytes of a picture."""
-VERDICT = {"yes": "Reproduced.", "partly": "Reproduced in part.", "no": "Not reproduced.", "": "No verdict."}
+UNCOUNTED = "No verdict: this run is older than the rule for verdicts."
 
 
 def kept() -> dict[str, dict[str, Any]]:
@@ -40,7 +41,8 @@ def collect(folder: Path, pictured: set[str]) -> dict[str, dict[str, Any]]:
         result: dict[str, Any] = read_json(path)
         if result.get("schema") != "leakcore.experiment/1" or result["name"] not in experiments.names():
             continue
-        results[result["name"]] = {key: str(result[key]) for key in ("scale", "seed", "agreement", "conclusion")}
+        results[result["name"]] = {key: str(result[key]) for key in ("scale", "seed", "conclusion")}
+        results[result["name"]].update({key: result[key] for key in ("verdict", "checks") if key in result})
         rows = [[row["what"], row["paper"], ours(row)] for row in result["stated"]]
         results[result["name"]]["stated"] = [row for row in rows if row[2]]
         if result.get("tables"):
@@ -90,6 +92,14 @@ def table(rows: list[list[str]]) -> list[str]:
     return ["", folded, head, "</thead><tbody>", *cells, "</tbody></table></details>"]
 
 
+def judged(result: dict[str, Any]) -> str:
+    """The verdict, with the counts that it rests on."""
+    if "checks" not in result:
+        return UNCOUNTED
+    word, counts = result["verdict"], "; ".join(str(Check.from_dict(row)) for row in result["checks"])
+    return f"**{word[0].upper()}{word[1:]}.** " + (f"{counts[0].upper()}{counts[1:]}." if counts else "")
+
+
 def printed(cells: dict[str, Any]) -> list[str]:
     """A result's own table, in Markdown."""
     lines = [[cell.replace("|", "\\|") for cell in row] for row in (cells["head"], *cells["rows"])]
@@ -106,8 +116,7 @@ def entry(name: str, results: dict[str, dict[str, Any]]) -> str:
     if result is None:
         lines.append("This page holds no result of it; the command prints one, next to the paper's numbers.")
     else:
-        verdict, said = VERDICT[result["agreement"]], result["conclusion"]
-        lines.append(f"**{verdict}** {said} *({result['scale']} scale, seed {result['seed']})*")
+        lines.append(f"{judged(result)} {result['conclusion']} *({result['scale']} scale, seed {result['seed']})*")
         for cells in result.get("tables", ()):
             lines += printed(cells)
         lines += table(result["stated"]) if result.get("stated") else []

@@ -93,7 +93,7 @@ class AuditPlan(Record):
             columns,
             rows,
             "Expected of the best attack on a Gaussian mechanism. What the Gaussian rows prove holds "
-            "if the mechanism is Gaussian. An audit of many runs with stop = \"early\" trains no more than it needs.",
+            'if the mechanism is Gaussian. An audit of many runs with stop = "early" trains no more than it needs.',
             marked="what can contradict the claim",
         )
 

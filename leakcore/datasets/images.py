@@ -1,4 +1,4 @@
-"""Image sets: MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100 from their canonical files, and small local extracts.
+"""Grey images: MNIST and Fashion-MNIST from their canonical files; uniform noise at the distances of a set.
 
 Pixels are divided by 255, so features lie in [0, 1]; rows keep the file's order and are flattened channels first, so
 `features.reshape(len(data), *data.shape)` is what a convolution takes. float32. Nothing is ever unpickled.
@@ -18,8 +18,6 @@ from leakcore import kernels
 from leakcore._base import memory_limit
 from leakcore._base import validate as check
 from leakcore._base.files.gzip_file import read_gzip
-from leakcore._base.files.npz_file import read_npz
-from leakcore._base.files.tar_file import read_tar
 from leakcore._base.printable import printable
 from leakcore.datasets.dataset import Dataset
 from leakcore.datasets.files import RemoteFile, find
@@ -47,31 +45,6 @@ _SHA256 = {
     ("fashion_mnist", "test", "images"): "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
     ("fashion_mnist", "test", "labels"): "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
 }
-_CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
-_CIFAR = {
-    ("cifar10", "all"): RemoteFile(
-        "cifar10",
-        "cifar-10-binary.tar.gz",
-        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-        (_CIFAR_URL + "cifar-10-binary.tar.gz",),
-    ),
-    ("cifar10", "airplane-automobile"): RemoteFile(
-        "cifar10",
-        "cifar10_airplane_automobile.npz",
-        "291409a0649ee187ed09e46dfd19cb9c74479af882d8e6b59fe4face0dba3b99",
-    ),
-    ("cifar100", "all"): RemoteFile(
-        "cifar100",
-        "cifar-100-binary.tar.gz",
-        "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
-        (_CIFAR_URL + "cifar-100-binary.tar.gz",),
-    ),
-    ("cifar100", "subset"): RemoteFile(
-        "cifar100", "cifar100_subset.npz", "67fafe9c5a0f218e260427849a60823ea51f328f002e867acae6327896a3154b"
-    ),
-}
-_SHAPE = (3, 32, 32)
-_KRIZHEVSKY = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, technical report, 2009"
 _PIXELS = "pixels 0..255 divided by 255"
 
 
@@ -163,77 +136,6 @@ def fashion_mnist(
     )  # fmt: skip
 
 
-def cifar10(split: str = "train", *, part: str = "all", path: Folder | None = None, download: bool = True) -> Dataset:
-    """CIFAR-10: colour photographs of 3×32×32 pixels, ten classes.
-
-    Pixels are divided by 255, so features lie in [0, 1]; rows keep the file's order, flattened channels first.
-
-    Args:
-        split: "train" for 50,000 rows, or "test" for 10,000 rows.
-        part: "all", or "airplane-automobile" for a local extract, cifar10_airplane_automobile.npz, of 2,000 train and
-            500 test rows of these two classes (labels 0 and 1). The extract cannot be downloaded and never stands in
-            for the whole.
-        path: a folder that holds the file (cifar-10-binary.tar.gz for "all"), directly or in its subfolder `cifar10`.
-            None searches LEAKCORE_DATA, then the user's cache, then the authors' site.
-        download: whether the site may be asked when `path` is None.
-
-    Returns:
-        A `Dataset` of (rows, 3072) float32 features, with `shape` (3, 32, 32).
-
-    Raises:
-        FileNotFoundError: says where the file was looked for.
-        ValueError: if the SHA-256 of the file is not the canonical one, or for another `split` or `part`.
-
-    Example:
-        >>> import tempfile
-        >>> from leakcore import datasets
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     datasets.cifar10("train", path=folder)
-        Traceback (most recent call last):
-        FileNotFoundError: cifar-10-binary.tar.gz of cifar10 was not found; ...
-    """
-    check.one_of("all", "airplane-automobile", part=part)
-    return _cifar("cifar10", split, part, path, download, classes=10 if part == "all" else 2)
-
-
-def cifar100(
-    split: str = "train", *, part: str = "all", labels: str = "fine", path: Folder | None = None, download: bool = True
-) -> Dataset:
-    """CIFAR-100: colour photographs of 3×32×32 pixels, 100 fine or 20 coarse classes.
-
-    Pixels are divided by 255, so features lie in [0, 1]; rows keep the file's order, flattened channels first.
-
-    Args:
-        split: "train" for 50,000 rows, or "test" for 10,000 rows.
-        part: "all", or "subset" for a local extract, cifar100_subset.npz, of 20 train and 5 test rows of each fine
-            class. The extract cannot be downloaded.
-        labels: "fine" for 100 classes, or "coarse" for 20 superclasses.
-        path: a folder that holds the file (cifar-100-binary.tar.gz for "all"), directly or in its subfolder `cifar100`.
-            None searches LEAKCORE_DATA, then the user's cache, then the authors' site.
-        download: whether the site may be asked when `path` is None.
-
-    Returns:
-        A `Dataset` of (rows, 3072) float32 features, with `shape` (3, 32, 32).
-
-    Raises:
-        FileNotFoundError: says where the file was looked for.
-        ValueError: if the SHA-256 of the file is not the canonical one, or for another `split`, `part` or `labels`.
-
-    Example:
-        >>> import tempfile
-        >>> from leakcore import datasets
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     datasets.cifar100("train", path=folder)
-        Traceback (most recent call last):
-        FileNotFoundError: cifar-100-binary.tar.gz of cifar100 was not found; ...
-    """
-    check.one_of("all", "subset", part=part)
-    kind = check.one_of("fine", "coarse", labels=labels)
-    return _cifar(
-        "cifar100", split, part, path, download, classes=100 if kind == "fine" else 20, coarse=kind == "coarse"
-    )
-
-
 def uniform_noise(like: Dataset, rows: int, *, seed: int) -> Dataset:
     """Uniform noise with uniform labels, at the same distances as a data set (Hayes et al. 2023, Figure 9).
 
@@ -311,48 +213,3 @@ def _read_idx(path: Path, dims: int) -> np.ndarray:
     if len(raw) < head or magic != 0x800 + dims or len(raw) != head + math.prod(shape):
         raise ValueError(f"{printable(path)}: not an idx file of bytes in {dims} dimensions")
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
-
-
-def _cifar(
-    name: str, split: str, part: str, path: Folder | None, download: bool, *, classes: int, coarse: bool = False
-) -> Dataset:
-    which = check.one_of("train", "test", split=split)
-    where = find(_CIFAR[name, part], path, download)
-    if part == "all":
-        images, labels = _read_binary(where, name, which, coarse)
-    else:
-        stored = read_npz(where, {f"x_{which}", f"y_{which}", "coarse_of_fine"})
-        images = stored[f"x_{which}"].transpose(0, 3, 1, 2).reshape(-1, math.prod(_SHAPE))
-        labels = stored[f"y_{which}"]
-        if coarse:
-            labels = stored["coarse_of_fine"][labels]
-    return Dataset(
-        features=np.divide(images, np.float32(255), dtype=np.float32),
-        labels=labels.astype(np.int64),
-        num_classes=classes,
-        name=f"{name} {which}" + ("" if part == "all" else f" ({part})"),
-        scaling=_PIXELS,
-        source=_KRIZHEVSKY,
-        licence="none stated; research use",
-        shape=_SHAPE,
-    )
-
-
-def _read_binary(path: Path, name: str, split: str, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Records of the label bytes (CIFAR-100: coarse, fine) and 3,072 pixels, channels first."""
-    if name == "cifar10":
-        wanted = [f"data_batch_{i}.bin" for i in range(1, 6)] if split == "train" else ["test_batch.bin"]
-        heads, label = 1, 0
-    else:
-        wanted, heads, label = [f"{split}.bin"], 2, 0 if coarse else 1
-    size = heads + math.prod(_SHAPE)
-    try:
-        members = read_tar(path, set(wanted))
-        if odd := [base for base in members if len(members[base]) % size]:
-            raise ValueError(f"{odd[0]} has {len(members[odd[0]])} bytes, which is not a multiple of {size}")
-    except ValueError as why:
-        raise ValueError(f"{printable(path)}: not an archive of CIFAR's records ({why})") from why
-    if missing := [base for base in wanted if base not in members]:
-        raise ValueError(f"{printable(path)}: holds no {', '.join(missing)}")
-    records = np.concatenate([np.frombuffer(members[base], np.uint8).reshape(-1, size) for base in wanted])
-    return records[:, heads:], records[:, label]

@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from leakcore.experiments.registry import names as names
     from leakcore.experiments.result import ExperimentResult as ExperimentResult
     from leakcore.experiments.run import run as run
+    from leakcore.experiments.verdict import Check as Check
 
 _NAMES = {
+    "Check": ".verdict",
     "Experiment": ".registry",
     "ExperimentResult": ".result",
     "find": ".registry",

@@ -6,15 +6,16 @@ import dataclasses
 from collections.abc import Iterable
 
 from leakcore.experiments.result import Panel, Pictures, Stated, TextTable
+from leakcore.experiments.verdict import Check
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Findings:
-    """The conclusion, whether it agrees with the paper's, and the evidence; fields as in `ExperimentResult`."""
+    """The conclusion, what the paper says counted in our numbers, and the evidence; fields as in `ExperimentResult`."""
 
     conclusion: str
     stated: Iterable[Stated]
-    agreement: str = ""
+    checks: Iterable[Check] = ()
     panels: Iterable[Panel] = ()
     pictures: Iterable[Pictures] = ()
     tables: Iterable[TextTable] = ()

@@ -80,7 +80,7 @@ class Experiment:
             scale=context.scale,
             seed=context.seed,
             conclusion=findings.conclusion,
-            agreement=findings.agreement,
+            checks=tuple(findings.checks),
             stated=tuple(findings.stated),
             panels=tuple(findings.panels),
             pictures=tuple(findings.pictures),

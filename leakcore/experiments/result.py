@@ -9,14 +9,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from leakcore._base import validate as check
-from leakcore._base.results import Record, Result, Rows
+from leakcore._base.results import Record, Result, Rows, without
 from leakcore.experiments import text
+from leakcore.experiments.verdict import Check, verdict
 
-AGREEMENT = {
-    "": "",
-    "yes": "The paper's finding is reproduced.",
-    "partly": "The paper's finding is reproduced in part.",
-    "no": "The paper's finding is not reproduced.",
+SENTENCES = {
+    "reproduced": "The paper's finding is reproduced.",
+    "direction only": "The direction of the paper's finding is reproduced, its size is not.",
+    "not reproduced": "The paper's finding is not reproduced.",
+    "not comparable": "Nothing here can be compared with the paper's finding.",
 }
 KINDS = ("", "upper", "lower", "estimate")
 
@@ -169,7 +170,7 @@ class ExperimentResult(Record):
         seed: of everything random.
         conclusion: what our numbers say.
         stated: the paper's numbers, with ours.
-        agreement: whether our numbers show what the paper says: "yes", "partly", "no", or "" if that was not judged.
+        checks: what the paper says, each statement with the number of our cases in which it holds.
         panels: axes to draw.
         pictures: rows of pictures to draw.
         tables: rows of cells to print.
@@ -178,17 +179,15 @@ class ExperimentResult(Record):
         notes: what a reader must know before quoting a number.
         provenance: the paper.
 
-    Raises:
-        ValueError: for another `agreement`.
-
     Example:
         >>> from leakcore import experiments
         >>> result = experiments.ExperimentResult(
         ...     name="mine", title="A figure", statement="Success falls with noise.", scale="quick", seed=0,
-        ...     conclusion="It falls.", stated=(), agreement="yes",
+        ...     conclusion="It falls.", stated=(),
+        ...     checks=(experiments.Check(says="success falls", holds=4, cases=4, chance=0.5),),
         ... )
-        >>> result.caption
-        "The paper's finding is reproduced. It falls."
+        >>> result.verdict  # four of four happen by chance in one of sixteen
+        'not reproduced'
     """
 
     schema: ClassVar[str] = "leakcore.experiment/1"
@@ -200,7 +199,7 @@ class ExperimentResult(Record):
     seed: int
     conclusion: str
     stated: tuple[Stated, ...]
-    agreement: str = ""
+    checks: tuple[Check, ...] = ()
     panels: tuple[Panel, ...] = ()
     pictures: tuple[Pictures, ...] = ()
     tables: tuple[TextTable, ...] = ()
@@ -210,15 +209,33 @@ class ExperimentResult(Record):
     provenance: str = "Hayes, Mahloujifar and Balle, Bounding Training Data Reconstruction in DP-SGD, 2023"
 
     def __post_init__(self) -> None:
-        if self.agreement not in AGREEMENT:
-            raise ValueError(f"`agreement` must be {check.either(map(repr, AGREEMENT))}, got {self.agreement!r}")
         # As JSON gives them back.
         object.__setattr__(self, "settings", json.loads(json.dumps(self.settings)))
 
     @property
+    def verdict(self) -> str:
+        """ "reproduced", "direction only", "not reproduced" or "not comparable": by one rule, from the counts."""
+        return verdict(self.checks)
+
+    @property
+    def counts(self) -> str:
+        """The statements with their counts, and with what chance gives."""
+        said = "; ".join(map(str, self.checks))
+        return f"{said[:1].upper()}{said[1:]}." if said else ""
+
+    @property
     def caption(self) -> str:
-        """Whether the paper's finding is reproduced, and the conclusion."""
-        return f"{AGREEMENT[self.agreement]} {self.conclusion}".lstrip()
+        """Whether the paper's finding is reproduced, the counts and the conclusion."""
+        return " ".join(filter(None, (SENTENCES[self.verdict], self.counts, self.conclusion)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready: the fields, with the verdict."""
+        return {**super().to_dict(), "verdict": self.verdict}
+
+    @classmethod
+    def from_dict(cls, data: Any) -> ExperimentResult:
+        """The inverse of `to_dict`. ValueError for anything else."""
+        return super().from_dict(without(data, "verdict"))
 
     def table_rows(self) -> Rows:
         """What is shown of it, as (name, value in words)."""

@@ -61,8 +61,8 @@ def run(
     Example:
         >>> from leakcore import experiments
         >>> result = experiments.run("reconstruction-table2", scale="tiny")
-        >>> result.agreement
-        'yes'
+        >>> result.verdict
+        'reproduced'
     """
     experiment = find(name)
     size = check.one_of(*SCALES, scale=scale)

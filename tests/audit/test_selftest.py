@@ -23,7 +23,13 @@ def test_every_method_keeps_its_promise(selftest: audit.SelfTest) -> None:
     assert selftest.passed
     methods = {p.method.split(",")[0] for p in selftest.promises}
     assert methods == {"counts", "scores", "bets", "best of four", "one run", "membership over models"}
-    assert {p.mechanism for p in selftest.promises} == {"null", "randomised response", "Laplace", "Gaussian", "Poisson sampling"}
+    assert {p.mechanism for p in selftest.promises} == {
+        "null",
+        "randomised response",
+        "Laplace",
+        "Gaussian",
+        "Poisson sampling",
+    }
     assert {p.epsilon for p in selftest.promises if p.mechanism == "randomised response"} == {0.5, 1.0, 2.0, 4.0}
     for p in selftest.promises:
         assert p.audits == (200 if p.mechanism == "null" else 40)

@@ -1,4 +1,4 @@
-"""What the pages say that audits can prove is computed: plans anew, measurements from what was kept."""
+"""What the pages say that audits can prove is computed: plans again, measurements from their files."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ def test_the_page_shows_the_plans_of_today() -> None:
 
 
 def test_the_page_shows_the_faults_as_they_were_measured() -> None:
-    page, kept = PAGE.read_text(encoding="utf-8"), json.loads(claim_faults.KEPT.read_text(encoding="utf-8"))
-    assert {row["fault"] for row in kept["rows"]} == set(claim_faults.FAULTS)
-    again = kept_page.between(page, claim_faults.MARKS, claim_faults.text(kept))
+    page, stored = PAGE.read_text(encoding="utf-8"), json.loads(claim_faults.KEPT.read_text(encoding="utf-8"))
+    assert {row["fault"] for row in stored["rows"]} == set(claim_faults.FAULTS)
+    again = kept_page.between(page, claim_faults.MARKS, claim_faults.text(stored))
     assert again == page, "run python -m bench.claim_faults --show JSON --page PAGE"
 
 
 def test_the_guide_shows_the_adjacencies_as_they_were_measured() -> None:
     guide = (DOCS / "how-to" / "test-a-claim.md").read_text(encoding="utf-8")
-    kept = json.loads(claim_adjacencies.KEPT.read_text(encoding="utf-8"))
-    again = kept_page.between(guide, claim_adjacencies.MARKS, claim_adjacencies.text(kept))
+    stored = json.loads(claim_adjacencies.KEPT.read_text(encoding="utf-8"))
+    again = kept_page.between(guide, claim_adjacencies.MARKS, claim_adjacencies.text(stored))
     assert again == guide, "run python -m bench.claim_adjacencies --show JSON --page PAGE"
 
 
 def test_a_fault_that_is_not_caught_is_said_to_be_missed() -> None:
-    kept = json.loads(claim_faults.KEPT.read_text(encoding="utf-8"))
-    kept["rows"][0]["faulty"] = kept["rows"][0]["mended"]
-    assert f"{len(kept['rows']) - 1} of {len(kept['rows'])} faults are caught" in claim_faults.text(kept)
+    stored = json.loads(claim_faults.KEPT.read_text(encoding="utf-8"))
+    stored["rows"][0]["faulty"] = stored["rows"][0]["mended"]
+    assert f"{len(stored['rows']) - 1} of {len(stored['rows'])} faults are caught" in claim_faults.text(stored)

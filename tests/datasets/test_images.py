@@ -6,15 +6,17 @@ import gzip
 import hashlib
 import io
 import os
+import pickle
 import struct
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from leakcore import datasets
-from leakcore.datasets import files
+from leakcore.datasets import cifar, files
 from leakcore.datasets import images as _images
 
 RNG = np.random.default_rng(0)
@@ -100,11 +102,66 @@ def _archive(members: dict[str, np.ndarray]) -> bytes:
 
 
 def _put(monkeypatch, folder: Path, key: tuple[str, str], content: bytes) -> None:
-    old = _images._CIFAR[key]
+    old = cifar._CIFAR[key]
     folder.mkdir(exist_ok=True)
     (folder / old.name).write_bytes(content)
     changed = files.RemoteFile(old.folder, old.name, hashlib.sha256(content).hexdigest(), old.urls)
-    monkeypatch.setitem(_images._CIFAR, key, changed)
+    monkeypatch.setitem(cifar._CIFAR, key, changed)
+
+
+def _python_archive(batches: dict[str, Any], protocol: int) -> bytes:
+    """As the authors wrote it: pickled dictionaries in a gzipped tar."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, batch in batches.items():
+            content = pickle.dumps(batch, protocol)
+            info = tarfile.TarInfo(f"cifar-batches-py/{name}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_the_python_version_gives_the_same_rows(monkeypatch, tmp_path, protocol: int) -> None:
+    pixels = RNG.integers(0, 256, (4, 3072), np.uint8)
+    batches = {f"data_batch_{i}": {"data": pixels + np.uint8(i), "labels": [i, 1, 2, 9]} for i in range(1, 6)}
+    batches["test_batch"] = {"batch_label": "testing", "data": pixels[:2], "labels": [3, 4], "filenames": ["a", "b"]}
+    _put(monkeypatch, tmp_path, ("cifar10", "python"), _python_archive(batches, protocol))
+    train = datasets.cifar10("train", path=tmp_path)
+    assert train.labels.tolist() == [label for i in range(1, 6) for label in (i, 1, 2, 9)]
+    assert (train.features[4:8] == (pixels + np.uint8(2)).astype(np.float32) / np.float32(255)).all()
+    assert datasets.cifar10("test", path=tmp_path).labels.tolist() == [3, 4]
+    hundred = {"data": pixels, "fine_labels": [99, 7, 0, 1], "coarse_labels": [19, 3, 4, 5]}
+    _put(monkeypatch, tmp_path, ("cifar100", "python"), _python_archive({"train": hundred, "test": hundred}, protocol))
+    assert datasets.cifar100("test", path=tmp_path).labels.tolist() == [99, 7, 0, 1]
+    assert datasets.cifar100("test", labels="coarse", path=tmp_path).labels.tolist() == [19, 3, 4, 5]
+
+
+class _Harmful:
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, ("made by a pickle",)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        (_Harmful(), "a batch that cannot be read"),
+        ({"data": _Harmful(), "labels": [1]}, "a batch that cannot be read"),
+        ({"labels": [1]}, "'data'"),
+        ({"data": np.zeros((2, 3072)), "labels": [1, 2]}, "pixels are not bytes"),
+        ({"data": np.zeros((2, 3071), np.uint8), "labels": [1, 2]}, r"pixels of shape \(2, 3071\)"),
+        ({"data": np.zeros((2, 3072), np.uint8), "labels": [1]}, "one class of 0 to 99 for each of 2 rows"),
+        ({"data": np.zeros((1, 3072), np.uint8), "labels": [-1]}, "one class of 0 to 99"),
+        ({"data": np.zeros((1, 3072), np.uint8), "labels": [1.5]}, "the instruction BINFLOAT is not read"),
+        ({1, 2}, "the instruction EMPTY_SET is not read"),
+    ],
+)
+def test_a_pickle_is_never_carried_out(monkeypatch, tmp_path, batch: Any, message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    _put(monkeypatch, tmp_path, ("cifar10", "python"), _python_archive({"test_batch": batch}, 4))
+    with pytest.raises(ValueError, match=rf"cifar-10-python.tar.gz: not an archive of CIFAR's batches.*{message}"):
+        datasets.cifar10("test", path=tmp_path)
+    assert not (tmp_path / "made by a pickle").exists()
 
 
 def test_cifar_binaries(monkeypatch, tmp_path) -> None:

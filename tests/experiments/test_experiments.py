@@ -19,6 +19,7 @@ from leakcore.experiments.draw import _panel, draw
 from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import data, games, notes
 from leakcore.experiments.result import ExperimentResult, Panel, Series
+from leakcore.experiments.verdict import Check
 
 BOUNDS_ONLY = ("reconstruction-table2", "reconstruction-fig11", "reconstruction-fig15", "reconstruction-spread")
 WITHOUT_DATA = (*BOUNDS_ONLY, "lecture-laplace", "lecture-table1", "mechanisms-trainings", "mechanisms-shuffling")
@@ -141,11 +142,13 @@ def _result(**more: Any) -> ExperimentResult:
 
 
 def test_the_verdict_leads_the_caption_and_is_one_of_four() -> None:
-    assert _result().caption == "So it is."
-    assert _result(agreement="partly").caption == "The paper's finding is reproduced in part. So it is."
-    assert "not reproduced. So it is." in " ".join(_result(agreement="no").to_text().split())
-    with pytest.raises(ValueError, match="`agreement` must be '', 'yes', 'partly' or 'no', got 'maybe'"):
-        _result(agreement="maybe")
+    assert _result().caption == "Nothing here can be compared with the paper's finding. So it is."
+    whole = _result(checks=(Check(says="a is above b", holds=6, cases=6, chance=0.5),))
+    assert whole.caption == "The paper's finding is reproduced. A is above b: 6 of 6 (chance: 3). So it is."
+    missed = _result(checks=(Check(says="a is above b", holds=1, cases=2),))
+    assert "not reproduced. A is above b: 1 of 2. So it is." in " ".join(missed.to_text().split())
+    assert json.loads(missed.to_json())["verdict"] == missed.verdict == "not reproduced"
+    assert ExperimentResult.from_dict(json.loads(missed.to_json())).verdict == "not reproduced"
 
 
 def test_an_attack_that_beats_its_bound_is_called_an_error() -> None:
@@ -155,11 +158,11 @@ def test_an_attack_that_beats_its_bound_is_called_an_error() -> None:
     )["sum"]  # fmt: skip
     assert game.hits > 40
     settings: dict[str, Any] = {"splits": [_split()], "setting": games.GameSetting(epsilon=1000.0), "runs": 64}
-    findings = Findings(conclusion="Fine.", agreement="yes", stated=[])
+    findings = Findings(conclusion="Fine.", checks=[Check(says="a", holds=1, cases=1)], stated=[])
     where = experiments.find("reconstruction-fig7"), _context(Path()), findings
-    assert notes.report(*where, attacked=[(game, 1.0)], **settings).agreement == "yes"
+    assert notes.report(*where, attacked=[(game, 1.0)], **settings).verdict == "reproduced"
     wrong = notes.report(*where, attacked=[(game, 1.0), (game, 0.3)], **settings)
-    assert wrong.agreement == "no"
+    assert wrong.verdict == "not reproduced"
     assert "beats its bound" in wrong.caption
 
 
@@ -168,13 +171,13 @@ def test_the_svg_has_a_name_a_description_and_the_values_of_its_points() -> None
     points = Series(name="a < b", role="attack", x=x, y=x / 20, low=x / 20 - 0.04, high=x / 20 + 0.3)
     line = Series(name="bound", role="bound", x=x, y=np.array([0.5, 7.0]))
     panel = Panel(title="p", x_label="ε", y_label="rate", series=(points, line), log_x=True)
-    _, svg = draw(_result(panels=(panel,), agreement="yes"))
+    _, svg = draw(_result(panels=(panel,), checks=(Check(says="it is", holds=1, cases=1),)))
     drawing = ElementTree.fromstring(svg[svg.index("<svg") :])
     titles = [str(title.text) for title in drawing.iter("{http://www.w3.org/2000/svg}title")]
     values = ["a < b: ε 1, rate 0.05 [0.01, 0.35]", "a < b: ε 10, rate 0.5 [0.46, 0.8]", "bound: ε 1, rate 0.5"]
     assert titles == ["reconstruction-fig0: t", *values], "a point outside the axes has none"
     (description,) = drawing.iter("{http://www.w3.org/2000/svg}desc")
-    assert description.text == "The paper's finding is reproduced. So it is."
+    assert description.text == "The paper's finding is reproduced. It is: 1 of 1. So it is."
     assert drawing.attrib["role"] == "img"
     assert drawing.attrib["aria-labelledby"] == "figure-title figure-description"
 

@@ -83,7 +83,7 @@ def test_success_and_its_intervals_are_noted_where_there_are_any(attacked: bool)
         "splits": [], "setting": games.GameSetting(epsilon=1.0), "runs": 1,
         "attacked": [(Game, 0.9)] if attacked else (),
     }  # fmt: skip
-    findings = Findings(conclusion="", agreement="yes", stated=[])
+    findings = Findings(conclusion="", stated=[])
     notes = " ".join(_notes.report(experiments.find("reconstruction-fig6"), context, findings, **settings).notes)
     assert ("Clopper–Pearson" in notes) == attacked
     assert ("success is averaged" in notes) == attacked

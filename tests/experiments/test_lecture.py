@@ -12,7 +12,7 @@ from leakcore import experiments
 def test_the_laplace_curve_keeps_its_order_and_writes_its_files(tmp_path: Path) -> None:
     result = experiments.run("lecture-laplace", scale="tiny", out=tmp_path)
     assert (tmp_path / "lecture-laplace.png").read_bytes().startswith(b"\x89PNG")
-    assert result.agreement == "partly"
+    assert result.verdict == "direction only"
     for panel in result.panels:
         series = {s.name: s.y for s in panel.series}
         if panel.y_label == "Δ₁":

@@ -13,12 +13,13 @@ from dp_accounting import rdp
 from leakcore import accounting, experiments, mechanisms
 from leakcore.experiments.mechanisms import published, shuffling, trainings
 from leakcore.experiments.result import ExperimentResult, TextTable
+from leakcore.experiments.verdict import verdict
 
 
 def test_the_published_trainings_are_compared_with_the_accountant(tmp_path: Path) -> None:
     result = experiments.run("mechanisms-trainings", scale="tiny", out=tmp_path)
     assert (tmp_path / "mechanisms-trainings.png").read_bytes().startswith(b"\x89PNG")
-    assert result.agreement == "yes"
+    assert result.verdict == "reproduced"
     assert "the published ε holds in 2 of 2 trainings" in result.conclusion
     assert "not proved to exceed the published ε in any of 2" in result.conclusion
     sources, epsilon, success, tpr = result.tables
@@ -61,15 +62,15 @@ def row(low: float, high: float, poisson: float = 1.0) -> trainings.Cells:
 def test_the_conclusion_follows_from_the_numbers() -> None:
     abadi, _, bu, _, _, cifar, *_ = published.TRAININGS  # ε 1.26, shuffled; 8.68, not said; 1
     one = trainings.findings([(abadi, row(3.0, 4.0)), (bu, row(3.0, 9.0)), (cifar, row(0.5, 2.0))])
-    assert one.agreement == "yes"
+    assert verdict(one.checks) == "reproduced"
     assert (
         "above the published one in 1 of 3: Abadi et al. 2016, MNIST, at least 3.0 instead of 1.26." in one.conclusion
     )
     assert "1 of the 1 trainings whose source says that it shuffles are among them" in one.conclusion
     none = trainings.findings([(abadi, row(0.5, 1.2, poisson=1.3)), (bu, row(3.0, 9.0))])
-    assert none.agreement == "partly"
+    assert [(c.holds, c.cases) for c in none.checks] == [(1, 2)]
     assert "in any of 2, and are proved to keep it in 1." in none.conclusion
-    assert trainings.findings([(abadi, row(0.5, 1.2, poisson=1.3))]).agreement == "no"
+    assert verdict(trainings.findings([(abadi, row(0.5, 1.2, poisson=1.3))]).checks) == "not reproduced"
 
 
 def test_a_claim_below_the_lower_end_is_reported_where_it_is() -> None:
@@ -81,27 +82,26 @@ def test_a_claim_below_the_lower_end_is_reported_where_it_is() -> None:
         poisson = accounting.epsilon(mechanisms.Poisson(float(sigma), 0.1, 10), delta=1e-5).value
         assert math.isclose(claim[i], poisson, rel_tol=1e-9)
     assert claim[1] < low[1]
-    assert result.agreement == "yes"
+    assert result.verdict == "reproduced"
     assert "too small at σ = 1.2" in result.conclusion
 
 
 @pytest.mark.parametrize(
-    ("claims", "agreement", "text"),
+    ("claims", "holds", "text"),
     [
-        ((2.0, 2.0, 2.0), "no", "the claim lies inside the bracket at every σ"),
-        ((0.5, 0.5, 2.0), "yes", "the claim is too small from σ = 1 to 2, and inside the bracket at σ = 3"),
-        ((0.5, 2.0, 0.5), "yes", "the claim is too small at 2 of 3 values of σ"),
-        ((5.0, 2.0, 2.0), "no", "the claim is above the upper end at σ = 1"),
+        ((2.0, 2.0, 2.0), 0, "the claim lies inside the bracket at every σ"),
+        ((0.5, 0.5, 2.0), 1, "the claim is too small from σ = 1 to 2, and inside the bracket at σ = 3"),
+        ((0.5, 2.0, 0.5), 1, "the claim is too small at 2 of 3 values of σ"),
+        ((5.0, 2.0, 2.0), 0, "the claim is above the upper end at σ = 1"),
     ],
 )
-def test_sentences_on_claims(claims: tuple[float, ...], agreement: str, text: str) -> None:
+def test_sentences_on_claims(claims: tuple[float, ...], holds: int, text: str) -> None:
     points = [{"sigma": i + 1.0, "low": 1.0, "high": 3.0, "claim": claim} for i, claim in enumerate(claims)]
     findings = shuffling.findings({10: points})
-    assert findings.agreement == agreement
+    assert [(c.holds, c.cases) for c in findings.checks] == [(holds, 1)]
     assert text in findings.conclusion
-    assert shuffling.findings({10: points, 100: [{**points[0], "claim": 2.0}]}).agreement == (
-        "partly" if agreement == "yes" else "no"
-    )
+    more = shuffling.findings({10: points, 100: [{**points[0], "claim": 2.0}]})
+    assert [(c.holds, c.cases) for c in more.checks] == [(holds, 2)]
 
 
 def test_numbers_of_a_table_are_rounded_outward() -> None:

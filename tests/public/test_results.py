@@ -23,6 +23,7 @@ from leakcore.audit.selftest import Promise, SelfTest
 from leakcore.bounds.reconstruction.certificate import CertificateState
 from leakcore.experiments.labels.released import Released
 from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Series, Stated, TextTable
+from leakcore.experiments.verdict import Check
 from tests.audit.canaries.canary_traces import simulated
 from tests.audit.report import reports
 from tests.audit.trace.traces import orthogonal
@@ -71,7 +72,8 @@ def _others() -> Iterator[Any]:
     )  # fmt: skip
     line = Series(name="a", role="bound", x=np.arange(3.0), y=np.array([0.0, np.nan, np.inf]))
     yield ExperimentResult(
-        name="n", title="t", statement="s", scale="tiny", seed=0, conclusion="c", agreement="yes",
+        name="n", title="t", statement="s", scale="tiny", seed=0, conclusion="c",
+        checks=(Check(says="a is above b", holds=3, cases=4, chance=0.5, about="size"),),
         stated=(Stated(what="w", paper="3", ours=3, interval=(2.0, np.inf)),),
         panels=(Panel(title="t", x_label="x", y_label="y", series=(line,)),),
         pictures=(Pictures(title="t", row_names=("r",), column_names=("c",), images=np.zeros((1, 1, 2, 2), "f4")),),

@@ -12,6 +12,7 @@ from leakcore.experiments.context import Context
 from leakcore.experiments.findings import Findings
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.verdict import Check
 
 _TRIAL = {16.0: (3.2, 1.6, 0.0), 4.0: (1.1, 0.66, 0.0), 1.0: (0.34, 0.11, 0.0)}
 """An earlier trial of ours on Fashion-MNIST: ClipBKD, best backdoor, membership; full batches."""
@@ -75,18 +76,32 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         at = (*key, name)
         return proven[at]
 
-    beats_membership = sum(proved(key, "clipbkd") > 2.5 * proved(key, "membership") for key in settings)
+    guessed_at = [key for key in settings if proved(key, "membership") > 0]
+    beats_membership = sum(proved(key, "clipbkd") > 2.5 * proved(key, "membership") for key in guessed_at)
     beats_doors = sum(proved(key, "clipbkd") > proved(key, "backdoor") for key in with_door)
     perfect = [proven[r, n, e, "clipbkd"] for r, n, e, name in proven if name == "clipbkd" and math.isinf(e)]
-    all_of_both = (beats_membership, beats_doors) == (len(settings), len(with_door))
-    agreement = "yes" if all_of_both else ("partly" if beats_membership or beats_doors else "no")
+    noisy = [key for key in settings if math.isfinite(key[2])]
+    near = [proved(key, "clipbkd") * 12.3 >= setting.provable(setting.noise_for(key[2]), "replace") for key in noisy]
     findings = Findings(
         panels=panels,
         stated=stated,
-        agreement=agreement,
-        conclusion=f"ClipBKD proves more than 2.5 times the ε that membership guesses prove in {beats_membership} of "
-        f"{len(settings)} settings, and more than the backdoor in {beats_doors} of the {len(with_door)} settings that "
-        "have one. (Membership is audited under add/remove, and without noise in full batches.) Without noise, in "
+        checks=[
+            Check(says="ClipBKD proves more than the backdoor", holds=beats_doors, cases=len(with_door), chance=0.5),
+            Check(
+                says="it proves more than 2.5 times what membership guesses prove, where these prove anything",
+                holds=beats_membership,
+                cases=len(guessed_at),
+                about="size",
+            ),
+            Check(
+                says="it proves at least 1/12.3 of the provable ε under replacement",
+                holds=sum(near),
+                cases=len(near),
+                about="size",
+            ),
+        ],
+        conclusion=f"Membership guesses prove nothing in {len(settings) - len(guessed_at)} of {len(settings)} "
+        "settings. (They are audited under add/remove, and without noise in full batches.) Without noise, in "
         f"shuffled minibatches from one fixed start, ClipBKD proves {', '.join(f'{v:.2f}' for v in perfect)}; {trials} "
         f"trials can prove {ceiling:.2f} at most. {_gaussian(panels)}",
         notes=_NOTES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from leakcore.experiments.context import Context
 from leakcore.experiments.findings import Findings
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.verdict import Check
 
 _STARTS = {"fixed": ("fixed-glorot", 1.0), "0.5σ": ("glorot", 0.5), "σ": ("glorot", 1.0), "2σ": ("glorot", 2.0)}
 _ROLES = ("attack", "attack-2", "attack-3")
@@ -62,15 +64,17 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )
         for e in epsilons
     )  # fmt: skip
-    falls = [
-        epsilon_of["fixed", c, e] >= epsilon_of["2σ", c, e] and epsilon_of["0.5σ", c, e] >= epsilon_of["2σ", c, e]
-        for c in _CLIPS
-        for e in epsilons
-    ]
-    clipped = [epsilon_of[s, 0.5, e] <= epsilon_of[s, 2.0, e] for s in ("0.5σ", "σ", "2σ") for e in epsilons]
-    rises = [epsilon_of[s, c, min(epsilons)] <= epsilon_of[s, c, max(epsilons)] for s in _STARTS for c in _CLIPS]
-    perfect = [epsilon_of["fixed", c, e] for c in _CLIPS for e in epsilons if math.isinf(e)]
-    trends = all(falls), all(clipped), all(rises), all(v > 0.95 * ceiling for v in perfect)
+    # From a fixed start the noise scales with C and nothing else changes: the cells of one row are one draw.
+    random = [s for s in _STARTS if s != "fixed"]
+    falls = _rises((epsilon_of["2σ", c, e], epsilon_of["fixed", c, e]) for c in _CLIPS for e in epsilons)
+    clipped = _rises((epsilon_of[s, min(_CLIPS), e], epsilon_of[s, max(_CLIPS), e]) for s in random for e in epsilons)
+    rises = _rises(
+        (epsilon_of[s, c, min(epsilons)], epsilon_of[s, c, max(epsilons)])
+        for s in _STARTS
+        for c in (_CLIPS if s in random else _CLIPS[:1])
+    )
+    perfect = [epsilon_of["fixed", _CLIPS[0], e] for e in epsilons if math.isinf(e)]
+    ratios = [e / max(epsilon_of["fixed", _CLIPS[0], e], 1e-9) for e in epsilons if math.isfinite(e)]
     without = (
         f" Without noise and from the fixed start it is {', '.join(f'{v:.2f}' for v in perfect)}; {trials} trials can "
         f"prove {ceiling:.2f} at most."
@@ -78,11 +82,38 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     findings = Findings(
         panels=panels,
         stated=stated,
-        agreement="no" if not any(epsilon_of.values()) else ("yes" if all(trends) else "partly"),
-        conclusion=f"Random initialisation does not raise the audited ε in {sum(falls)} of {len(falls)} settings. "
-        f"From a random start, a clipping norm of 0.5 instead of 2 does not raise it in {sum(clipped)} of "
-        f"{len(clipped)}. From the smallest ε_th (full batches) to the largest (shuffled minibatches if it is ∞) it "
-        f"does not fall in {sum(rises)} of {len(rises)}." + (without if perfect else ""),
+        checks=[
+            Check(
+                says="ε_LB is lower from a random start of 2σ than from the fixed start",
+                holds=sum(falls),
+                cases=len(falls),
+                chance=0.5,
+            ),
+            Check(
+                says="from a random start it is lower with the smallest C than with the largest",
+                holds=sum(clipped),
+                cases=len(clipped),
+                chance=0.5,
+            ),
+            Check(
+                says="it rises from the smallest ε_th to the largest", holds=sum(rises), cases=len(rises), chance=0.5
+            ),
+            Check(
+                says="without noise and from the fixed start it is all that the trials can prove",
+                holds=sum(v > 0.95 * ceiling for v in perfect),
+                cases=len(perfect),
+                about="size",
+            ),
+            Check(
+                says="from the fixed start it is 4.2 to 7.7 times smaller than ε_th",
+                holds=sum(4.2 <= r <= 7.7 for r in ratios),
+                cases=len(ratios),
+                about="size",
+            ),
+        ],
+        conclusion="Pairs of cells that both prove nothing are not counted. The smallest ε_th is of full batches, and "
+        f"∞ of shuffled minibatches. From the fixed start ε_th is {', '.join(f'{r:.3g}' for r in ratios)} times ε_LB."
+        + (without if perfect else ""),
         notes=(
             "replacement of k rows; ε_th is under add/remove as in the paper, so it is not compared with ε_LB here",
             "threshold and k are chosen on separate trials; bounds on ε at δ = 1e-5, at 99%, each for its own cell",
@@ -106,3 +137,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         },
         provenance=setting.SOURCE,
     )
+
+
+def _rises(pairs: Iterable[tuple[float, float]]) -> list[bool]:
+    """Whether the second of each pair is the larger, of the pairs that are not both 0."""
+    return [first < second for first, second in pairs if max(first, second) > 0]

@@ -11,6 +11,7 @@ from leakcore.experiments.labels import study as _study
 from leakcore.experiments.labels.network import observe
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Stated
+from leakcore.experiments.verdict import Check
 
 _SIGMA = 0.5
 _LOOKS = {"trained": ("bound", "simplex"), "initial": ("rdp", "baseline")}
@@ -55,7 +56,19 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     findings = Findings(
         panels=panels,
         stated=stated,
-        agreement="yes" if least > 3 else ("partly" if least > 1 else "no"),
+        checks=[
+            Check(
+                says="the last layer's median entry is the larger",
+                holds=sum(r > 1 for r in ratios.values()),
+                cases=len(ratios),
+            ),
+            Check(
+                says="it is more than 3 times as large",
+                holds=sum(r > 3 for r in ratios.values()),
+                cases=len(ratios),
+                about="size",
+            ),
+        ],
         conclusion=f"The median entry of the last layer's gradient is {least:.0f} to {most:.0f} times as large as the "
         "second last layer's (entries that are 0 left out). The second last layer's gradient has the last layer's "
         "weights as a factor, and these start uniform within ±1/√200.",

@@ -12,6 +12,7 @@ from leakcore.experiments.labels import study as _study
 from leakcore.experiments.labels.network import observe
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.verdict import Check
 
 _SIGMA = 0.5
 _PAPER = {"cancer": ("1.11", "1.69"), "bank": ("2.76 (0.033 to 0.091)", "2.12")}
@@ -80,7 +81,19 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     findings = Findings(
         panels=panels,
         stated=stated,
-        agreement=("partly" if over else "yes") if slow else "no",
+        checks=[
+            Check(
+                says="the bound grows more slowly than 1 + log(batches)",
+                holds=sum(g < 1 + np.log(s.batches) for g, s in zip(growths.values(), studies, strict=True)),
+                cases=len(studies),
+            ),
+            Check(
+                says="it grows as the logarithmic rule says, within a quarter",
+                holds=sum(abs(growths[n] / promises[n]["log"] - 1) <= 0.25 for n in growths),
+                cases=len(growths),
+                about="size",
+            ),
+        ],
         conclusion=f"The bound grows {'slowly' if slow else 'fast'} with the number of batches. {summary}"
         + (
             " Both rules predict more growth than we measure; they assume exponential bounds (see labels-fig3)."

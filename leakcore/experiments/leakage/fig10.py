@@ -11,6 +11,7 @@ from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Stated
+from leakcore.experiments.verdict import Check
 
 _LITTLE = 1.5
 """Largest over smallest up to which an epoch is said to have little effect."""
@@ -98,7 +99,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 ),
             ),
         ],
-        agreement="yes" if all(little.values()) else "partly" if any(little.values()) else "no",
+        checks=[
+            Check(
+                says=f"after epoch {epochs[1]} the largest value is less than {_LITTLE:g} times the smallest",
+                holds=sum(little.values()),
+                cases=len(little),
+            ),
+            Check(says="it falls at first", holds=sum(v < 1 for v in early.values()), cases=len(early), chance=0.5),
+        ],
         conclusion=" ".join(
             f"The {name} changes by a factor of {early[name]:.2f} in the first {epochs[1]} epochs. After that its "
             f"largest value is {later[name]:.2f} times its smallest"

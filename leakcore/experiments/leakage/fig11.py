@@ -12,6 +12,7 @@ from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Stated
+from leakcore.experiments.verdict import Check
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -101,7 +102,20 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 ),
             ),
         ],
-        agreement="yes" if all(fits) else "partly" if any(fits) else "no",
+        checks=[
+            Check(
+                says="noise costs the first or second pair the most original information",
+                holds=int(fits[0]),
+                cases=1,
+                chance=min(0.99, 2 / above.shape[1]),
+            ),
+            Check(
+                says="it costs a classifier layer the most latent information",
+                holds=int(fits[1]),
+                cases=1,
+                chance=max(0.0, 1 - 2 / bits.shape[1]),
+            ),
+        ],
         conclusion=f"Between σ = {sigmas[0]:g} and σ = {sigmas[-1]:g}, pair {where[0]} loses the most of the "
         f"inversion's score ({lost.max():.2f}) and layer {where[1]} the most latent information ({reduced.max():.3f} "
         f"nats). At σ = {sigmas[0]:g} pair {int(np.argmax(above[0])) + 1} and layer {int(np.argmax(bits[0])) + 1} had "

@@ -15,6 +15,7 @@ from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Stated
+from leakcore.experiments.verdict import Check
 
 _SIZES = (784, 64, 48, 32, 24, 20, 16, 12, 10)
 
@@ -75,7 +76,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
     findings = Findings(
         panels=panels,
-        agreement="yes" if all(ones) else "partly" if any(ones) else "no",
+        checks=[
+            Check(says="the first layer has the most", holds=sum(ones), cases=len(ones), chance=1 / len(values)),
+        ],
         stated=[
             Stated(what=f"layer with the most, {kind}, epoch {e}", paper="1", ours=int(v))
             for (kind, e), v in firsts.items()

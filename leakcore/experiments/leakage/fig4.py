@@ -11,6 +11,7 @@ from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Stated
+from leakcore.experiments.verdict import Check
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -18,7 +19,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     study = _study.images(context)
     counts = context.pick(tiny=(2, 1, 1), quick=(10, 3, 3), paper=(40, 20, 20))
     steps = context.pick(tiny=3, quick=80, paper=1000)
-    panels, stated, falls, largest = [], [], {}, {}
+    panels, stated, falls, largest, fallen = [], [], {}, {}, 0
     for kind, count in zip(("lenet", "alexnet", "vgg9"), counts, strict=True):
         x, y = _study.sample(study, count, context.seed)
         model = _study.network(study, kind, context.seed)
@@ -52,6 +53,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             )
         )
         falls[kind] = scores.falls
+        fallen += round(scores.falls * count)
         largest[kind] = int(np.argmax(scores.raw)) + 1
         stated.append(
             Stated(
@@ -62,11 +64,23 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             )
         )
     summary = ", ".join(f"{v:.0%} ({k})" for k, v in falls.items())
-    good = [v >= 0.8 for v in falls.values()]
     findings = Findings(
         panels=panels,
         stated=stated,
-        agreement="yes" if all(good) else "partly" if any(good) else "no",
+        checks=[
+            Check(
+                says="the score falls from the first pair of layers to the last, by image",
+                holds=fallen,
+                cases=sum(counts),
+                chance=0.5,
+            ),
+            Check(
+                says="the first pair has the most, by network",
+                holds=sum(v == 1 for v in largest.values()),
+                cases=len(largest),
+                chance=1 / 4,
+            ),
+        ],
         conclusion=f"From the first pair of layers to the last, the score falls on {summary} of the images. It is "
         f"largest at {', '.join(f'pair {v} ({k})' for k, v in largest.items())}. No prior on images was used, so a "
         "pair scores only what its own gradients say.",

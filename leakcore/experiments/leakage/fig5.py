@@ -13,6 +13,7 @@ from leakcore.experiments.leakage import fine_classes, latent, notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Stated
+from leakcore.experiments.verdict import Check
 
 _FAMILIES = {"magnitudes": "attack", "random-forest": "attack-2", "mlp": "attack-3", "logistic": "orthogonal"}
 
@@ -26,7 +27,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         quick=("magnitudes", "random-forest"),
         paper=("magnitudes", "random-forest", "mlp", "logistic"),
     )
-    panels, stated, data, peaks = [], [], [], []
+    panels, stated, data, peaks, luck = [], [], [], [], []
     bank: dict[bool, list[float]] = {True: [], False: []}
     listed = latent.jobs(context)
     for number, (title, model, study, attribute, before) in enumerate(listed):
@@ -53,6 +54,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             )
         if before:
             peaks += peaks_before
+            luck.append(1 / len(above))
         else:
             bank[study.described.endswith("kept")].append(highest)
         panels.append(
@@ -74,7 +76,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     findings = Findings(
         panels=panels,
         stated=stated,
-        agreement="yes" if hits == len(peaks) else "partly" if hits else "no",
+        checks=[
+            Check(
+                says="the first classifier layer is the highest above its null",
+                holds=hits,
+                cases=len(peaks),
+                chance=float(np.mean(luck)),
+            ),
+        ],
         conclusion=f"The first classifier layer is highest above its null for {hits} of {len(peaks)} pairs of "
         f"attribute and family. Attributes of bank clients give at least {min(bank[True]):.2f} nats while their column "
         f"is among the inputs, and at most {max(bank[False]):.3f} without it. In {fine.ours:.0f} of "

@@ -13,6 +13,7 @@ from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Stated
+from leakcore.experiments.verdict import Check
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -100,7 +101,26 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 title="‖∂g/∂x‖_F/√(parameters)", y_label="relative to the largest layer", series=tuple(scaled), **axes
             ),
         ],
-        agreement="yes" if all(plain) else "partly" if any(first) or any(plain) else "no",
+        checks=[
+            Check(
+                says="the first layer is the most sensitive",
+                holds=sum(plain),
+                cases=len(plain),
+                chance=1 / each.shape[1],
+            ),
+            Check(
+                says="sensitivity correlates with V-information, the interval above 0",
+                holds=int(by["F"][1][0] > 0),
+                cases=1,
+                chance=0.025,
+            ),
+            Check(
+                says="the interval meets the printed 0.686 to 0.707",
+                holds=int(notes.meets(by["F"][1])),
+                cases=1,
+                about="size",
+            ),
+        ],
         conclusion="Divided by the root of its number of parameters, the first convolution is the most sensitive layer "
         f"of {', '.join(k for k, ok in zip(highest, first, strict=True) if ok) or 'no network'}. The undivided norm, "
         "which the paper plots, grows with the size of a layer; it is largest at layer "

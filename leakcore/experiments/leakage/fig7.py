@@ -13,13 +13,14 @@ from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Stated
+from leakcore.experiments.verdict import Check
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """The networks and attributes of figure 5; the correlation is over layers and attributes, each above its null."""
     rows = context.pick(tiny=15, quick=200, paper=600)
     shuffles = context.pick(tiny=2, quick=19, paper=99)
-    panels, stated, data, apart, informed, peaks = [], [], [], [], [], []
+    panels, stated, data, apart, informed, peaks, luck = [], [], [], [], [], [], []
     chance: list[float] = []
     outside = 0
     listed = _latent.jobs(context)
@@ -71,6 +72,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         )
         if before:
             peaks.append(before <= int(np.argmax(values)) <= before + 1)
+            luck.append(2 / len(values))
         layers = _study.sets(model, study, attribute, rows=rows, seed=context.seed, columns=2000)
         latent = layers.latent(context, 0)
         apart += list(above / np.array([max(f.largest, 1e-9) for f in distances.values()]))
@@ -92,7 +94,32 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     findings = Findings(
         panels=panels,
         stated=stated,
-        agreement="yes" if all(peaks) and span[0] > 0.3 else "partly" if any(peaks) or r > 0.3 else "no",
+        checks=[
+            Check(
+                says="the distance is largest at the first or second classifier layer",
+                holds=sum(peaks),
+                cases=len(peaks),
+                chance=float(np.mean(luck)),
+            ),
+            Check(
+                says="a layer's distance lies beyond every permutation",
+                holds=outside,
+                cases=len(apart),
+                chance=1 / (1 + shuffles),
+            ),
+            Check(
+                says="distance correlates with V-information, the interval above 0",
+                holds=int(span[0] > 0),
+                cases=1,
+                chance=0.025,
+            ),
+            Check(
+                says="the interval meets the printed 0.686 to 0.707",
+                holds=int(notes.meets(span)),
+                cases=1,
+                about="size",
+            ),
+        ],
         conclusion=f"The distance is largest at the first or second classifier layer in {sum(peaks)} of {len(peaks)} "
         "pairs of network and attribute that have such a layer. Gradients swapped within pairs of one target lie at "
         f"{np.median(chance):.0%} of that distance (median over layers), and {outside} of {len(apart)} layers lie "

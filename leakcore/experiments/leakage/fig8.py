@@ -11,6 +11,7 @@ from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Stated
+from leakcore.experiments.verdict import Check
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -53,7 +54,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             )
             for norm, name in (("1", "1-norm (largest column sum)"), ("inf", "∞-norm (largest row sum)"))
         ],
-        agreement="yes" if all(firsts) else "partly" if any(firsts) else "no",
+        checks=[
+            Check(
+                says="the first layer has the largest norm",
+                holds=sum(firsts),
+                cases=len(firsts),
+                chance=1 / len(values),
+            ),
+        ],
         conclusion=f"The norm is largest at {summary}. A column sum runs over a layer's parameters, so the 1-norm "
         "grows with their number. A row sum runs over pixels and does not.",
     )

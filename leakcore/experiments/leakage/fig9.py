@@ -15,6 +15,7 @@ from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Stated
+from leakcore.experiments.verdict import Check
 
 _SAID = {("original", 10): "very difficult", ("latent", 30): "hard", ("latent", 50): "hard"}
 
@@ -134,7 +135,21 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 y_range=None,
             ),
         ],
-        agreement="yes" if all(gone) else "partly" if any(gone) else "no",
+        checks=[
+            Check(says="sensitivity falls to 1/(n + 1), within 1%", holds=int(exact < 0.01), cases=1),
+            Check(
+                says="with 10 others less than 0.3 of the inversion's score is left",
+                holds=int(gone[0]),
+                cases=1,
+                about="size",
+            ),
+            Check(
+                says="with 50 others less than 0.3 of the latent information is left",
+                holds=int(gone[1]),
+                cases=1,
+                about="size",
+            ),
+        ],
         conclusion="In a mean with n other gradients the sensitivity falls to 1/(n + 1) (largest relative deviation "
         f"{exact:.1g}). With 10 others the inversion's score above its null is {original[nearest(10)]:.2f} instead of "
         f"{original[0]:.2f}. Latent V-information above its null falls from {best[0]:.3f} nats to "

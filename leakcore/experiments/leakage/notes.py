@@ -56,6 +56,11 @@ def correlation(first: Any, second: Any) -> tuple[float, tuple[float, float]]:
     return r, (math.tanh(math.atanh(r) - reach), math.tanh(math.atanh(r) + reach))
 
 
+def meets(interval: tuple[float, float]) -> bool:
+    """Whether an interval of R meets what the paper prints, 0.686 to 0.707."""
+    return interval[0] <= 0.707 and interval[1] >= 0.686
+
+
 def relative(values: Any) -> np.ndarray:
     """Over the largest, as the paper's figures are."""
     numbers = np.asarray(values, float)

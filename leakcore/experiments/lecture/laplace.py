@@ -19,6 +19,7 @@ from leakcore.experiments.context import Context
 from leakcore.experiments.findings import Findings
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.verdict import Check
 
 if TYPE_CHECKING:
     import torch
@@ -130,7 +131,15 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"for, it is at most {hopeful.max():.2g} times as large. At m = {sweeps['m'][-1][0]}, d = {_FIXED_INPUTS}, a "
         f"gradient as large as the noise takes about {_needed(largest):,.0f} examples."
         + (" So the mechanism is impractical, as the lecture says." if ratios.max() < 1.0 else ""),
-        agreement="no" if not is_bounded or ratios.max() >= 1.0 else "partly",
+        checks=[
+            Check(
+                says="the measured sensitivity is at most the derived bound",
+                holds=sum(p["measured"] <= p["bound"] for p in points.values()),
+                cases=len(points),
+            ),
+            Check(says="the noise is larger than the gradient", holds=int((ratios < 1).sum()), cases=len(ratios)),
+            Check(says="the printed (4.8) holds", holds=len(points) - beaten, cases=len(points), about="size"),
+        ],
         stated=stated,
         panels=panels,
         notes=(

@@ -17,6 +17,7 @@ from leakcore.experiments.context import Context
 from leakcore.experiments.findings import Findings
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.verdict import Check
 
 _SOURCE = "Lecture 13 (Lei 2024), Table 1 and eq. 5.2; Liu, Wang and Lei (2024); Wang, Lee and Lei (2023)"
 _NOISE = 1.0
@@ -116,6 +117,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         for sweep in sweeps
         if all(math.isfinite(s.factor) for s in sweep.settings) and sweep.settings[0].defence != "none"
     }
+    moved = sum(all(math.isfinite(s.factor) for s in sweep.settings) for sweep in sweeps)
     slopes = {sweep.over: _slope(sweep, errors) for sweep in sweeps if sweep.settings[0].defence == "none"}
     exact = float(np.median(inverted[base]))
     conclusion = (
@@ -137,7 +139,15 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )  # fmt: skip
     findings = Findings(
         conclusion=conclusion,
-        agreement="" if context.scale == "tiny" else "partly" if above or backwards else "yes",
+        checks=[
+            Check(says="the error moves as its bound does", holds=moved - len(backwards), cases=moved),
+            Check(
+                says="the error is below the bound, with one constant for all",
+                holds=len(judged) - len(above),
+                cases=len(judged),
+                about="size",
+            ),
+        ],
         stated=stated,
         panels=panels,
         notes=_NOTES,

@@ -11,6 +11,7 @@ from leakcore.experiments.context import Context
 from leakcore.experiments.findings import Findings
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.verdict import Check
 
 DELTA = 1e-5
 _SOURCE = "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha and Zhang, How Private are DP-SGD Implementations?, ICML 2024"
@@ -75,7 +76,13 @@ def findings(curves: dict[int, list[Point]]) -> Findings:
     count = sum(any(p["claim"] < p["low"] for p in points) for points in curves.values())
     return Findings(
         conclusion=" ".join(sentences),
-        agreement="yes" if count == len(curves) else ("partly" if count else "no"),
+        checks=[
+            Check(
+                says="for some σ shuffled batches are proved above what Poisson accounting claims",
+                holds=count,
+                cases=len(curves),
+            ),
+        ],
         stated=stated,
         panels=panels,
         notes=(

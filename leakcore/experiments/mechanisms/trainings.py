@@ -14,6 +14,7 @@ from leakcore.experiments.findings import Findings
 from leakcore.experiments.mechanisms.published import TRAININGS, Training
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated, TextTable
+from leakcore.experiments.verdict import Check
 
 KAPPA = 0.1
 FPR = 0.01
@@ -82,7 +83,9 @@ def findings(rows: list[tuple[Training, Cells]]) -> Findings:
     holds = [t for t, c in rows if t.epsilon >= c[POISSON][EPSILON][0]]
     return Findings(
         conclusion=" ".join((_of_poisson(rows, len(holds)), *_of_shuffling(rows), _of_allocation(rows))),
-        agreement="yes" if len(holds) == len(rows) else ("partly" if holds else "no"),
+        checks=[
+            Check(says="the published ε holds for batches by Poisson sampling", holds=len(holds), cases=len(rows)),
+        ],
         stated=[stated for training, numbers in rows for stated in _stated(training, numbers)],
         panels=[_panel(rows)],
         tables=[_published(rows), *(_table(quantity, rows) for quantity in QUANTITIES)],

@@ -8,6 +8,7 @@ from leakcore.experiments.reconstruction.setting import data, notes
 from leakcore.experiments.reconstruction.setting import games as _games
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Stated, ours
+from leakcore.experiments.verdict import Check
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -54,7 +55,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     fails = not above and blind[many, last] - 0.1 < 0.1 * (informed[many, last] - 0.1)
     minor = lost[few] < 0.25 * (informed[few, last] - 0.1)
     findings = Findings(
-        agreement="yes" if fails and minor else ("partly" if fails or minor else "no"),
+        checks=[
+            Check(
+                says=f"with |D₋| = {many} it keeps less than a tenth of what subtraction gains",
+                holds=int(fails),
+                cases=1,
+            ),
+            Check(says=f"with |D₋| = {few} it loses less than a quarter", holds=int(minor), cases=1),
+        ],
         conclusion=f"At ε = {last:g} the attack that does not subtract known gradients succeeds with probability "
         + ", ".join(f"{blind[r, last]:.3f} (|D₋| = {r}; with subtraction {informed[r, last]:.3f})" for r in known)
         + ". A guess succeeds with probability 0.1."

@@ -17,6 +17,7 @@ from leakcore.experiments.reconstruction.setting import (
 )
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Series, Stated
+from leakcore.experiments.verdict import Check
 
 _LOG10 = np.log(10.0)
 
@@ -97,7 +98,15 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     holds = worst <= 0
     easiest = max(black, key=lambda setting: black[setting])
     findings = Findings(
-        agreement="yes" if holds and min(best.values()) > 0.5 else ("partly" if holds else "no"),
+        checks=[
+            Check(says="no attack's interval lies above the bound", holds=int(holds), cases=1),
+            Check(
+                says="the attack succeeds on more than half of the images",
+                holds=sum(b > 0.5 for b in best.values()),
+                cases=len(best),
+                about="size",
+            ),
+        ],
         conclusion=(
             "No attack's interval lies above the bound"
             if holds

@@ -10,6 +10,7 @@ from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import mechanism
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.verdict import Check
 
 _PRIORS = (2, 10, 100)
 _STEPS = 100
@@ -64,7 +65,19 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         conclusion=f"At a fixed ε the bound {'rises' if rising else 'mostly rises'} with q: from q = {first:g} to "
         f"{last:g} by a factor of up to {spread[widest].max():.2f} (at ε = {widest:g}). So ε alone does not say how "
         "often a reconstruction can succeed.",
-        agreement="yes" if all((bound[e, first] < bound[e, last]).all() for e in epsilons) else "partly",
+        checks=[
+            Check(
+                says="the bound is smaller at the smallest q than at the largest",
+                holds=sum(int((bound[e, first] < bound[e, last]).sum()) for e in epsilons),
+                cases=len(epsilons) * len(_PRIORS),
+            ),
+            Check(
+                says="the bound is as printed, within 0.05",
+                holds=sum(abs(float(s.ours or 0) - float(s.paper)) <= 0.05 for s in stated),
+                cases=len(stated),
+                about="size",
+            ),
+        ],
         stated=stated,
         panels=panels,
         notes=(mechanism.CALIBRATED, "colour ranges differ between panels, as in the paper"),

@@ -10,6 +10,7 @@ from leakcore.experiments.reconstruction.setting import data, mechanism, notes, 
 from leakcore.experiments.reconstruction.setting import games as _games
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Stated, ours
+from leakcore.experiments.verdict import APART, Check, lies_below
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -53,10 +54,23 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         oblivious.series("gradient-based attack, prior-oblivious", epsilons, guesses),
     )
     limit = [bound for _, bound in attacked[::2]]
-    widest = max(b - float(g.value) for g, b in zip(games, limit, strict=True))
     last = epsilons[-1]
     findings = Findings(
-        agreement="yes" if widest < 0.05 else "partly",
+        checks=[
+            Check(says="our bound is below the RDP bound", holds=sum(better), cases=len(better)),
+            Check(
+                says="the prior-oblivious attack is below the prior-aware one, intervals apart",
+                holds=sum(map(lies_below, guesses, games)),
+                cases=len(games),
+                chance=APART,
+            ),
+            Check(
+                says="the prior-aware attack is within 0.05 of the bound",
+                holds=sum(b - float(g.value) < 0.05 for g, b in zip(games, limit, strict=True)),
+                cases=len(games),
+                about="size",
+            ),
+        ],
         conclusion="The prior-aware attack succeeds with probability "
         + ", ".join(
             f"{g.value:.3f} where the bound is {b:.3f} (ε = {e:g})"

@@ -10,6 +10,7 @@ from leakcore.experiments.reconstruction.setting import data, mechanism, notes
 from leakcore.experiments.reconstruction.setting import games as _games
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series
+from leakcore.experiments.verdict import APART, Check, lies_below
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -18,7 +19,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     sizes = context.pick(tiny=(2, 8), quick=(2, 8, 32, 128, 512), paper=tuple(2**k for k in range(1, 12)))
     runs = context.pick(tiny=32, quick=128, paper=10_000)
     split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
-    stated, panels, attacked, gaps, falls = [], [], [], {}, True
+    stated, panels, attacked, fell = [], [], [], []
+    gaps: dict[tuple[float, int], float] = {}
     for epsilon in epsilons:
         setting = _games.GameSetting(epsilon=epsilon)
         noise = mechanism.noise_for(context, epsilon, 1.0, setting.steps)
@@ -31,7 +33,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             attacked.append((game, mechanism.upper(noise, 1.0, setting.steps, n)))
             stated.append(_games.gap(context, setting, game, "falls with the prior's size"))
             gaps[epsilon, n] = attacked[-1][1] - float(game.value)
-        falls = falls and float(games[-1].value) <= float(games[0].value)
+        fell.append(lies_below(games[-1], games[0]))
         x = np.unique(np.geomspace(min(sizes), max(sizes), 40).round())
         at_noise = [mechanism.BoundsAtNoise.at(noise, setting.steps, int(n)) for n in x]
         panels.append(
@@ -49,10 +51,28 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     small = max(gap for (e, _), gap in gaps.items() if e == min(epsilons))
     wide = max(gaps, key=lambda k: gaps[k])
     findings = Findings(
-        agreement="yes" if falls and small < 0.1 and wide[0] > min(epsilons) else "partly",
-        conclusion=f"Bound and attack {'fall' if falls else 'do not always fall'} as the prior grows. The gap between "
-        f"them is at most {small:.3f} at ε = {min(epsilons):g}. It is widest, {gaps[wide]:.3f}, at ε = {wide[0]:g} "
-        f"and {wide[1]} candidates. With the most candidates ({sizes[-1]}) it is "
+        checks=[
+            Check(
+                says="success is lower for the largest prior than for the smallest, intervals apart",
+                holds=sum(fell),
+                cases=len(fell),
+                chance=APART,
+            ),
+            Check(
+                says=f"the gap is wider by 0.02 at ε = {max(epsilons):g} than at {min(epsilons):g}",
+                holds=sum(gaps[max(epsilons), n] > gaps[min(epsilons), n] + 0.02 for n in sizes),
+                cases=len(sizes),
+            ),
+            Check(
+                says=f"at ε = {min(epsilons):g} it is below 0.1",
+                holds=sum(gaps[min(epsilons), n] < 0.1 for n in sizes),
+                cases=len(sizes),
+                about="size",
+            ),
+        ],
+        conclusion=f"Bound and attack {'fall' if all(fell) else 'do not always fall'} as the prior grows. The gap "
+        f"between them is at most {small:.3f} at ε = {min(epsilons):g}. It is widest, {gaps[wide]:.3f}, at "
+        f"ε = {wide[0]:g} and {wide[1]} candidates. With the most candidates ({sizes[-1]}) it is "
         + ", ".join(f"{gaps[e, sizes[-1]]:+.3f} (ε = {e:g})" for e in epsilons)
         + ". The dash-dotted curve is the best that any attack can do if the candidates' gradients are orthogonal.",
         stated=stated,

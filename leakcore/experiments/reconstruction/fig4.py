@@ -8,6 +8,7 @@ from leakcore.experiments.reconstruction.setting import data, mechanism, notes
 from leakcore.experiments.reconstruction.setting import games as _games
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Stated, ours
+from leakcore.experiments.verdict import APART, Check, lies_below
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -47,9 +48,24 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     last, top = games[-1], attacked[-1][1]
     better = [float(g["top"].value) - float(g["sum"].value) for g in games]
     near = max(b - float(g.value) for g, b in attacked[1::3])
-    apart = max(better)
     findings = Findings(
-        agreement="yes" if apart > 0.1 and near < 0.15 else ("partly" if apart > 0.02 or near < 0.15 else "no"),
+        checks=[
+            Check(
+                says="the improved attack is above the plain one, intervals apart",
+                holds=sum(lies_below(g["sum"], g["top"]) for g in games),
+                cases=len(games),
+                chance=APART,
+            ),
+            Check(
+                says="it is above by more than 0.1", holds=sum(d > 0.1 for d in better), cases=len(games), about="size"
+            ),
+            Check(
+                says="it is within 0.15 of the bound",
+                holds=sum(b - float(g.value) < 0.15 for g, b in attacked[1::3]),
+                cases=len(games),
+                about="size",
+            ),
+        ],
         conclusion=f"At ε = {epsilons[-1]:g} the bound is {top:.3f}. The plain attack reaches "
         f"{last['sum'].value:.3f}, the improved one {last['top'].value:.3f} and the likelihood attack "
         f"{last['likelihood'].value:.3f}. The improvement over the plain attack is "

@@ -11,6 +11,7 @@ from leakcore.experiments.reconstruction.setting import data, games, notes
 from leakcore.experiments.reconstruction.setting import rates as _rates
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated, ours
+from leakcore.experiments.verdict import APART, Check, lies_below
 
 _PRINTED = {0.01: ("about 0.20", "about 0.15"), 0.99: ("about 0.35", "about 0.32")}
 _ATTACK = {0.01: 0.15, 0.99: 0.32}
@@ -54,7 +55,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         for title, colour in inside
     ]
     rising = curves.bound[0] < curves.bound[-1]
-    best_rising = curves.top[0].value < curves.top[-1].value
+    compared = [q for q in rates if q in _ATTACK]
     off = [
         f"q = {q:g} the paper says {_PRINTED[q][1]}, and we measure {float(top.value):.3f} with "
         f"{100 * top.clipped_share:.0f}% of the gradients clipped"
@@ -62,7 +63,21 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         if q in _ATTACK and not _holds(top, _ATTACK[q])
     ]
     findings = Findings(
-        agreement="yes" if rising and best_rising and not off else ("partly" if rising else "no"),
+        checks=[
+            Check(says="the bound is larger at the largest q than at the smallest", holds=int(rising), cases=1),
+            Check(
+                says="the attack is, too, intervals apart",
+                holds=int(lies_below(curves.top[0], curves.top[-1])),
+                cases=1,
+                chance=APART,
+            ),
+            Check(
+                says="the attack's interval holds the printed success",
+                holds=len(compared) - len(off),
+                cases=len(compared),
+                about="size",
+            ),
+        ],
         conclusion=f"At ε = 4 the bound goes from {curves.bound[0]:.3f} (q = {rates[0]:g}) to "
         f"{curves.bound[-1]:.3f} (q = {rates[-1]:g}), and the attack from {curves.top[0].value:.3f} to "
         f"{curves.top[-1].value:.3f}." + (f" At {'; at '.join(off)}." if off else ""),

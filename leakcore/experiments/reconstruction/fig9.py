@@ -10,6 +10,7 @@ from leakcore.experiments.reconstruction.setting import data, notes
 from leakcore.experiments.reconstruction.setting import games as _games
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult
+from leakcore.experiments.verdict import Check
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
@@ -34,9 +35,20 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         drawn.append(_games.series(name, role, epsilons, games))
     differ = {e: rates["prior of digits", e] - rates["prior of noise", e] for e in epsilons}
     widest = max(bound - float(game.value) for game, bound in attacked)
-    least = max(map(abs, differ.values()))
     findings = Findings(
-        agreement="yes" if least < 0.05 and widest < 0.15 else ("partly" if least < 0.1 else "no"),
+        checks=[
+            Check(
+                says="success with digits and with noise differs by less than 0.05",
+                holds=sum(abs(d) < 0.05 for d in differ.values()),
+                cases=len(differ),
+            ),
+            Check(
+                says="the attack is within 0.15 of the bound",
+                holds=sum(b - float(g.value) < 0.15 for g, b in attacked),
+                cases=len(attacked),
+                about="size",
+            ),
+        ],
         conclusion="Success with a prior of digits minus success with a prior of noise is "
         + ", ".join(f"{d:+.3f} (ε = {e:g})" for e, d in differ.items())
         + f". The attack stays at most {widest:.3f} below the bound.",

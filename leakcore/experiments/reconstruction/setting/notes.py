@@ -16,6 +16,7 @@ from leakcore.experiments.reconstruction.setting.data import Split
 from leakcore.experiments.reconstruction.setting.games import GameSetting
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult
+from leakcore.experiments.verdict import Check
 
 _STEP = (
     "learning rate × C is fixed (settings, step) where the paper sweeps the learning rate per ε: shorter steps "
@@ -58,7 +59,11 @@ def _held_to_bounds(findings: Findings, attacked: Sequence[tuple[ReconstructionG
     least = min(float(special.bdtrc(g.hits - 1, g.trials, bound)) if g.hits else 1.0 for g, bound in attacked)
     if least * len(attacked) < 0.001:
         conclusion = f"An attack beats its bound (p = {least:.2g}): an error. {findings.conclusion}"
-        beaten = dataclasses.replace(findings, conclusion=conclusion, agreement="no")
+        beaten = dataclasses.replace(
+            findings,
+            conclusion=conclusion,
+            checks=[*findings.checks, Check(says="no attack beats its bound", holds=0, cases=1)],
+        )
         return beaten.with_notes("a bound lies below an attack")
     return findings.with_notes(
         f"no attack is significantly above its bound: of {len(attacked)} binomial tests the least p-value is "

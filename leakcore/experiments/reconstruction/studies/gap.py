@@ -22,6 +22,7 @@ from leakcore.experiments.reconstruction.setting import (
 )
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated, ours
+from leakcore.experiments.verdict import Check
 
 _CANDIDATES = 10
 _NEAR = 0.02
@@ -89,7 +90,19 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         conclusion=conclusion,
         stated=stated,
         panels=panels,
-        agreement="yes" if len(near) == len(clipped) else ("partly" if near else "no"),
+        checks=[
+            Check(
+                says="with all gradients clipped the gap is at most 0.02 with its interval",
+                holds=len(near),
+                cases=len(clipped),
+            ),
+            Check(
+                says="with the most accurate model's learning rate it is, too",
+                holds=sum(p.gap[1] <= _NEAR for p in accurate),
+                cases=len(accurate),
+                about="size",
+            ),
+        ],
         notes=(_EFFECTIVE,),
     )
     return notes.report(

@@ -15,6 +15,7 @@ from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import mechanism as _mechanism
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.verdict import Check
 
 _EPSILON = 10.0
 _PRIORS = (2, 10, 100, 2048)
@@ -80,7 +81,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     findings = Findings(
         stated=stated,
         panels=panels,
-        agreement="yes" if all(within) else ("partly" if any(within) else "no"),
+        checks=[
+            Check(says="the standard deviation is below what is printed", holds=sum(within), cases=len(within)),
+        ],
         conclusion="At ε = 10 and a prior of 10, the standard deviation of Algorithm 1 is "
         + "; ".join(
             f"{' and '.join(f'{o:.4f}' for o in row)} with {n:,} samples (printed: below {p})"

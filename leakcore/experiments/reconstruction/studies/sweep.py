@@ -19,6 +19,7 @@ from leakcore.experiments.reconstruction.setting import (
 )
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated, ours
+from leakcore.experiments.verdict import Check
 
 _PRINTED = {0.01: (0.20, 0.15), 0.99: (0.35, 0.32)}
 """Bound and attack by sampling rate, as stated in Section 4.3, each "about"."""
@@ -94,7 +95,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             + (f"inside the interval at η = {', '.join(f'{r:g}' for r in holds)}" if holds else "inside no interval")
         )
     findings = Findings(
-        agreement="yes" if all(agree) else ("partly" if any(agree) else "no"),
+        checks=[
+            Check(
+                says="the interval at some learning rate holds the printed success", holds=sum(agree), cases=len(agree)
+            ),
+        ],
         conclusion=". ".join(summaries) + ". " + _by_clipping([g for g, _ in attacked[::2]]),
         stated=stated,
         panels=panels,

@@ -1,0 +1,171 @@
+"""CIFAR-10 and CIFAR-100 from their authors' archives, in either version, and small local extracts.
+
+Pixels are divided by 255, so features lie in [0, 1]; rows keep the file's order and are flattened channels first, so
+`features.reshape(len(data), *data.shape)` is what a convolution takes. float32. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+import numpy as np
+
+from leakcore._base import validate as check
+from leakcore._base.files.npz_file import read_npz
+from leakcore.datasets.cifar_records import SHAPE, read_binary, read_python
+from leakcore.datasets.dataset import Dataset
+from leakcore.datasets.files import RemoteFile, find
+
+Folder = str | os.PathLike[str]
+
+_CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
+_CIFAR = {
+    ("cifar10", "all"): RemoteFile(
+        "cifar10",
+        "cifar-10-binary.tar.gz",
+        "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        (_CIFAR_URL + "cifar-10-binary.tar.gz",),
+    ),
+    ("cifar10", "python"): RemoteFile(
+        "cifar10",
+        "cifar-10-python.tar.gz",
+        "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+        (_CIFAR_URL + "cifar-10-python.tar.gz",),
+    ),
+    ("cifar10", "airplane-automobile"): RemoteFile(
+        "cifar10",
+        "cifar10_airplane_automobile.npz",
+        "291409a0649ee187ed09e46dfd19cb9c74479af882d8e6b59fe4face0dba3b99",
+    ),
+    ("cifar100", "all"): RemoteFile(
+        "cifar100",
+        "cifar-100-binary.tar.gz",
+        "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+        (_CIFAR_URL + "cifar-100-binary.tar.gz",),
+    ),
+    ("cifar100", "python"): RemoteFile(
+        "cifar100",
+        "cifar-100-python.tar.gz",
+        "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+        (_CIFAR_URL + "cifar-100-python.tar.gz",),
+    ),
+    ("cifar100", "subset"): RemoteFile(
+        "cifar100", "cifar100_subset.npz", "67fafe9c5a0f218e260427849a60823ea51f328f002e867acae6327896a3154b"
+    ),
+}
+_KRIZHEVSKY = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, technical report, 2009"
+_PIXELS = "pixels 0..255 divided by 255"
+
+
+def cifar10(split: str = "train", *, part: str = "all", path: Folder | None = None, download: bool = True) -> Dataset:
+    """CIFAR-10: colour photographs of 3×32×32 pixels, ten classes.
+
+    Pixels are divided by 255, so features lie in [0, 1]; rows keep the file's order, flattened channels first.
+
+    Args:
+        split: "train" for 50,000 rows, or "test" for 10,000 rows.
+        part: "all", or "airplane-automobile" for a local extract, cifar10_airplane_automobile.npz, of 2,000 train and
+            500 test rows of these two classes (labels 0 and 1). The extract cannot be downloaded and never stands in
+            for the whole.
+        path: a folder that holds the file (for "all" cifar-10-binary.tar.gz, or cifar-10-python.tar.gz), directly or in
+            its subfolder `cifar10`. None searches LEAKCORE_DATA, then the user's cache, then the authors' site.
+        download: whether the site may be asked when `path` is None.
+
+    Returns:
+        A `Dataset` of (rows, 3072) float32 features, with `shape` (3, 32, 32).
+
+    Raises:
+        FileNotFoundError: says where the file was looked for.
+        ValueError: if the SHA-256 of the file is not the canonical one, or for another `split` or `part`.
+
+    Example:
+        >>> import tempfile
+        >>> from leakcore import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     datasets.cifar10("train", path=folder)
+        Traceback (most recent call last):
+        FileNotFoundError: cifar-10-binary.tar.gz of cifar10 was not found; ...
+    """
+    check.one_of("all", "airplane-automobile", part=part)
+    return _cifar("cifar10", split, part, path, download, classes=10 if part == "all" else 2)
+
+
+def cifar100(
+    split: str = "train", *, part: str = "all", labels: str = "fine", path: Folder | None = None, download: bool = True
+) -> Dataset:
+    """CIFAR-100: colour photographs of 3×32×32 pixels, 100 fine or 20 coarse classes.
+
+    Pixels are divided by 255, so features lie in [0, 1]; rows keep the file's order, flattened channels first.
+
+    Args:
+        split: "train" for 50,000 rows, or "test" for 10,000 rows.
+        part: "all", or "subset" for a local extract, cifar100_subset.npz, of 20 train and 5 test rows of each fine
+            class. The extract cannot be downloaded.
+        labels: "fine" for 100 classes, or "coarse" for 20 superclasses.
+        path: a folder that holds the file (for "all" cifar-100-binary.tar.gz, or cifar-100-python.tar.gz), directly or
+            in its subfolder `cifar100`. None searches LEAKCORE_DATA, then the user's cache, then the authors' site.
+        download: whether the site may be asked when `path` is None.
+
+    Returns:
+        A `Dataset` of (rows, 3072) float32 features, with `shape` (3, 32, 32).
+
+    Raises:
+        FileNotFoundError: says where the file was looked for.
+        ValueError: if the SHA-256 of the file is not the canonical one, or for another `split`, `part` or `labels`.
+
+    Example:
+        >>> import tempfile
+        >>> from leakcore import datasets
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     datasets.cifar100("train", path=folder)
+        Traceback (most recent call last):
+        FileNotFoundError: cifar-100-binary.tar.gz of cifar100 was not found; ...
+    """
+    check.one_of("all", "subset", part=part)
+    kind = check.one_of("fine", "coarse", labels=labels)
+    return _cifar(
+        "cifar100", split, part, path, download, classes=100 if kind == "fine" else 20, coarse=kind == "coarse"
+    )
+
+
+def _cifar(
+    name: str, split: str, part: str, path: Folder | None, download: bool, *, classes: int, coarse: bool = False
+) -> Dataset:
+    which = check.one_of("train", "test", split=split)
+    if part == "all":
+        images, labels = _whole(name, which, coarse, path, download)
+    else:
+        stored = read_npz(find(_CIFAR[name, part], path, download), {f"x_{which}", f"y_{which}", "coarse_of_fine"})
+        images = stored[f"x_{which}"].transpose(0, 3, 1, 2).reshape(-1, math.prod(SHAPE))
+        labels = stored[f"y_{which}"]
+        if coarse:
+            labels = stored["coarse_of_fine"][labels]
+    return Dataset(
+        features=np.divide(images, np.float32(255), dtype=np.float32),
+        labels=labels.astype(np.int64),
+        num_classes=classes,
+        name=f"{name} {which}" + ("" if part == "all" else f" ({part})"),
+        scaling=_PIXELS,
+        source=_KRIZHEVSKY,
+        licence="none stated; research use",
+        shape=SHAPE,
+    )
+
+
+def _whole(
+    name: str, split: str, coarse: bool, path: Folder | None, download: bool
+) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+    """Pixels and labels from the binary or the Python version, whichever is there; the binary one is downloaded."""
+    binary, python = _CIFAR[name, "all"], _CIFAR[name, "python"]
+    for file, read in ((binary, read_binary), (python, read_python)):
+        try:
+            where = find(file, path, False)
+        except FileNotFoundError:
+            continue
+        return read(where, name, split, coarse)
+    try:
+        where = find(binary, path, download)
+    except FileNotFoundError as why:
+        raise FileNotFoundError(f"{why}. The Python version, {python.name}, is read as well") from None
+    return read_binary(where, name, split, coarse)
