@@ -1,4 +1,4 @@
-"""LEAKCORE_EMULATION=1 runs the tests on the emulated build, which `make test-emulated` makes."""
+"""LEAKCORE_EMULATION=1 runs the tests on the emulated build (`make test-emulated`); slow tests have hours."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+
+import pytest
 
 BUILT = Path(__file__).resolve().parents[1] / "build" / f"emulated-{sys.implementation.cache_tag}"
 
@@ -22,3 +24,10 @@ if os.environ.get("LEAKCORE_EMULATION") == "1":
     module = importlib.util.module_from_spec(spec)
     sys.modules["leakcore._C"] = leakcore._C = module
     spec.loader.exec_module(module)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A slow test takes minutes on an idle machine, and this one may be busy: the usual limit is for quick tests."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(7200))

@@ -20,7 +20,7 @@ from typing import Any
 from leakcore import experiments
 from leakcore._base.files.json_file import read_json
 from leakcore.experiments.text import shown
-from leakcore.experiments.verdict import Check
+from leakcore.experiments.verdict import VERDICTS, Check
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
@@ -123,11 +123,30 @@ def entry(name: str, results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def verdicts(results: dict[str, dict[str, Any]]) -> str:
+    """A table of all experiments."""
+    lines = ["| figure | the paper says | verdict | counted in our numbers |", "|---|---|---|---|"]
+    for name in experiments.names():
+        result = results.get(name, {})
+        counts = "; ".join(str(Check.from_dict(row)) for row in result.get("checks", ()))
+        cells = [
+            f"[{name}]({name.partition('-')[0]}.md)",
+            experiments.find(name).statement,
+            result.get("verdict", "not judged yet"),
+            counts,
+        ]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    counted = [result["verdict"] for result in results.values() if "verdict" in result]
+    summary = ", ".join(f"{counted.count(word)} {word}" for word in VERDICTS if word in counted)
+    return "\n".join([f"{len(counted)} of {len(experiments.names())} have a verdict: {summary}.", "", *lines])
+
+
 def rewritten(page: str, results: dict[str, dict[str, Any]]) -> str:
     """The page with every mark filled."""
 
     def fill(match: re.Match[str]) -> str:
-        return f"<!-- {match[1]} -->\n{entry(match[1], results)}\n<!-- /{match[1]} -->"
+        text = verdicts(results) if match[1] == "all-verdicts" else entry(match[1], results)
+        return f"<!-- {match[1]} -->\n{text}\n<!-- /{match[1]} -->"
 
     return re.sub(r"<!-- ([a-z]+-[a-z0-9]+) -->.*?<!-- /\1 -->", fill, page, flags=re.DOTALL)
 

@@ -6,6 +6,8 @@ from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
     from leakcore.experiments.labels import released as released
+    from leakcore.experiments.overview import Reproduction as Reproduction
+    from leakcore.experiments.overview import run_all as run_all
     from leakcore.experiments.registry import Experiment as Experiment
     from leakcore.experiments.registry import find as find
     from leakcore.experiments.registry import names as names
@@ -19,7 +21,9 @@ _NAMES = {
     "ExperimentResult": ".result",
     "find": ".registry",
     "names": ".registry",
+    "Reproduction": ".overview",
     "run": ".run",
+    "run_all": ".overview",
 }
 _SHARED = {
     "released": ".labels.released",

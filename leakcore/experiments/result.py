@@ -10,6 +10,7 @@ import numpy as np
 
 from leakcore._base import validate as check
 from leakcore._base.results import Record, Result, Rows, without
+from leakcore._base.version import __version__
 from leakcore.experiments import text
 from leakcore.experiments.verdict import Check, verdict
 
@@ -229,13 +230,13 @@ class ExperimentResult(Record):
         return " ".join(filter(None, (SENTENCES[self.verdict], self.counts, self.conclusion)))
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready: the fields, with the verdict."""
-        return {**super().to_dict(), "verdict": self.verdict}
+        """JSON-ready: the fields, with leakcore's version and the verdict."""
+        return {**super().to_dict(), "version": __version__, "verdict": self.verdict}
 
     @classmethod
     def from_dict(cls, data: Any) -> ExperimentResult:
         """The inverse of `to_dict`. ValueError for anything else."""
-        return super().from_dict(without(data, "verdict"))
+        return super().from_dict(without(data, "version", "verdict"))
 
     def table_rows(self) -> Rows:
         """What is shown of it, as (name, value in words)."""

@@ -147,7 +147,9 @@ class Cosine(_Objective):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class DPSGDSteps(_Objective):
-    """Σ_t −⟨g_t, ḡ_t⟩/C² + λ‖g_t − ḡ_t‖₁/C, with g_t = Σ_i clip_C(∇ℓ(θ_t, x_i)) (Hayes et al. 2023, Equation 1).
+    """Σ_t −⟨g_t, ḡ_t⟩/C² + ½‖g_t‖²/C², with g_t = Σ_i clip_C(∇ℓ(θ_t, x_i)): the likelihood of what DP-SGD released.
+
+    Hayes et al. 2023, Equation 1, has ‖g_t − ḡ_t‖₁ as second term.
 
     For what DP-SGD releases: ḡ_t, the noisy *sum* of clipped gradients of each step. Searched by `Adam` unless the
     caller names another optimizer. For an MLP and many runs `attacks.gradient` has the same loss and is faster.
@@ -155,7 +157,8 @@ class DPSGDSteps(_Objective):
     Args:
         max_grad_norm: C > 0.
         known: (inputs, labels) of rows that the attacker knows; it subtracts their clipped gradients. None: no rows.
-        l1_weight: λ ≥ 0; None: 1/C, which is the equation as printed, divided by C².
+        l1_weight: None: the loss above. λ ≥ 0: λ‖g_t − ḡ_t‖₁/C in place of ½‖g_t‖²/C²; 1/C is the printed equation
+            divided by C².
         box: as in `L2`.
         total_variation: as in `L2`.
         tolerance: as in `L2`; by default no distance ends a search.
@@ -188,14 +191,14 @@ class DPSGDSteps(_Objective):
 
     def distance(self, problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The distance in the class's first line; `problem.released` already lacks the known rows."""
-        weight = 1.0 / self.max_grad_norm if self.l1_weight is None else self.l1_weight
+        weight = self.l1_weight
 
         def one_state(theta: torch.Tensor, step: torch.Tensor) -> torch.Tensor:
             rows = problem.flat.per_sample(theta, x, y) / self.max_grad_norm
             # Below C nothing is clipped; the clamp keeps a zero gradient's derivative finite.
             clipped = (rows * rows.square().sum(-1, keepdim=True).clamp(min=1).rsqrt()).sum(0)
-            gap = (clipped - step).abs().sum()
-            return weight * gap - clipped.dot(step)
+            second = 0.5 * clipped.dot(clipped) if weight is None else weight * (clipped - step).abs().sum()
+            return second - clipped.dot(step)
 
         return torch.func.vmap(one_state)(problem.states, problem.released / self.max_grad_norm).sum()
 

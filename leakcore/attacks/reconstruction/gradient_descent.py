@@ -109,7 +109,7 @@ class _Task:
     layers: tuple[int, ...]
     activation: str
     max_grad_norm: float
-    l1_weight: float
+    l1_weight: float | None
     descent: Descent
     low: float
     high: float
@@ -129,11 +129,13 @@ def gradient(
     seed: int = 0,
     execution: Execution | None = None,
 ) -> GradientReconstruction:
-    """Reconstruct each run's unknown point without a prior, within a box (Hayes et al. 2023, Equation 1).
+    """Reconstruct each run's unknown point without a prior, within a box (after Hayes et al. 2023, Equation 1).
 
     Adam minimises over z, from uniform starts and projected to the box after each step,
 
-        L(z) = Σ_t −⟨clip_C(∇ℓ(θ_t, z)), ḡ_t⟩ + ‖clip_C(∇ℓ(θ_t, z)) − ḡ_t‖₁.
+        L(z) = Σ_t −⟨g_t, ḡ_t⟩/C² + ½‖g_t‖²/C²  with g_t = clip_C(∇ℓ(θ_t, z)),
+
+    the attacker's log likelihood: the noise of ḡ_t is normal. The printed equation has ‖g_t − ḡ_t‖₁ as second term.
 
     Args:
         run: a recorded run of an MLP, `dpsgd.Ensemble.run(..., observer=Observer(record=True))`; the attacker sees θ_t
@@ -142,8 +144,8 @@ def gradient(
         labels: (runs,), the targets' labels, which the text takes as known; None: each class is tried and the one with
             the least loss wins, at `classes` times the cost.
         descent: iterations, restarts and learning rate; None: the defaults.
-        l1_weight: λ of the norm, for gradients in units of C; None: 1/C, the equation as printed divided by C². 0
-            leaves the inner product alone, as in the prior-aware attack.
+        l1_weight: None: the loss above. λ ≥ 0: λ‖g_t − ḡ_t‖₁/C in place of ½‖g_t‖²/C²; 1/C is the printed equation
+            divided by C², which finds less: most of this norm is noise.
         box: (low, high), the range of a feature.
         embedding: the frozen network on whose features the run was trained; the point is then its input, flattened.
         seed: of the starts.
@@ -187,7 +189,7 @@ def gradient(
         layers=run.layers,
         activation=run.activation,
         max_grad_norm=run.max_grad_norm,
-        l1_weight=_weight(l1_weight, run.max_grad_norm),
+        l1_weight=None if l1_weight is None else check.non_negative(l1_weight=l1_weight),
         descent=how,
         low=low,
         high=high,
@@ -234,7 +236,7 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
         l1_weight: as in `gradient`.
 
     Returns:
-        (runs, points) float64, Equation 1 of Hayes et al. 2023 divided by C².
+        (runs, points) float64.
 
     Raises:
         ValueError: for a value or shape that is not allowed; the text names the argument.
@@ -263,7 +265,7 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
     guesses = arguments.samples(
         points, labels, name="", layers=run.layers, dtype=run.thetas.dtype.name, leading=(len(run),)
     )  # fmt: skip
-    weight = _weight(l1_weight, run.max_grad_norm)
+    weight = None if l1_weight is None else check.non_negative(l1_weight=l1_weight)
     out = np.empty((len(run), guesses.rows))
     for i in range(len(run)):
         trace = ReleasedSteps.of(run.thetas[i], run.observed[i], run.layers, run.max_grad_norm)
@@ -272,10 +274,6 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
             y = _targets([int(guesses.labels[i, j])], run.layers[-1], z.dtype)
             out[i, j] = float(losses(z, y, trace, run.activation, run.max_grad_norm, weight).detach())
     return out
-
-
-def _weight(l1_weight: float | None, max_grad_norm: float) -> float:
-    return 1 / max_grad_norm if l1_weight is None else check.non_negative(l1_weight=l1_weight)
 
 
 def _labels(labels: Any, runs: int, outputs: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Equation 1 of Hayes et al. 2023 for an MLP, differentiable in the reconstructed point, with little memory.
+"""The losses of `attacks.gradient` for an MLP, differentiable in the reconstructed point, with little memory.
 
 A per-sample gradient of a linear layer is the outer product δ ⊗ (a, 1), so the clipped one is u ⊗ h with u = f·δ, f =
 min{1, C/‖∇ℓ‖}. The loss of one layer, −⟨u ⊗ h, G⟩ + λ‖u ⊗ h − G‖₁, has derivatives Mh and Mᵀu with the single matrix M
@@ -50,9 +50,9 @@ def losses(
     trace: ReleasedSteps,
     activation: str,
     max_grad_norm: float,
-    weight: float,
+    weight: float | None,
 ) -> torch.Tensor:
-    """(points,): Σ_t −⟨g, ḡ_t⟩ + weight·‖g − ḡ_t‖₁ with g = clip_C(∇ℓ(θ_t, z))/C and ḡ_t in units of C.
+    """(points,): Σ_t −⟨g, ḡ_t⟩ + ½‖g‖², or + weight·‖g − ḡ_t‖₁, with g = clip_C(∇ℓ(θ_t, z))/C and ḡ_t in units of C.
 
     points: (K, inputs), may require grad. targets: (K, outputs) one-hot, or (K, 1) of 0 and 1 for one logit.
     """
@@ -63,13 +63,18 @@ def losses(
     # Below C nothing is clipped; the clamp keeps a zero gradient's derivative finite.
     factor = square.clamp(min=max_grad_norm**2).rsqrt()
     total = torch.zeros(len(points), dtype=points.dtype)
+    if weight is None:
+        total = total + 0.5 * (square * factor.square()).sum(1)
     for layer, (h, d) in enumerate(zip(inputs, deltas, strict=True)):
         observed = trace.observed[layer]
         u = d * factor[..., None]
         if layer == 0:
             # All steps have the same point as input: their units side by side form one matrix.
             u, observed = u.flatten(1).unsqueeze(1), observed.flatten(0, 1).unsqueeze(0)
-        total = total + _LayerLoss.apply(u, h, observed, weight).sum(1)  # type: ignore[no-untyped-call]
+        if weight:
+            total = total + _LayerLoss.apply(u, h, observed, weight).sum(1)  # type: ignore[no-untyped-call]
+        else:
+            total = total - (u * torch.einsum("toi,kti->kto", observed, h)).sum((1, 2))
     return total
 
 

@@ -38,10 +38,10 @@ from leakcore.cli.progress import bars, is_quiet
 @as_json("the result")
 @QUIET
 def reproduce(name: str, scale: str, out: Path, as_json: bool, **how: Any) -> None:
-    """Reproduce figure or table NAME; `list` shows the names.
+    """Reproduce figure or table NAME; `list` shows the names, `all` reproduces every one.
 
-    Writes OUT/NAME.json, .png and .svg. Interrupted, it goes on where it stopped when called again (a leakage
-    figure from its trained networks).
+    Writes OUT/NAME.json, .png and .svg, and with `all` OUT/index.html, which shows them with their verdicts.
+    Interrupted, it goes on where it stopped when called again (a leakage figure from its trained networks).
     """
     from leakcore import experiments
 
@@ -53,6 +53,14 @@ def reproduce(name: str, scale: str, out: Path, as_json: bool, **how: Any) -> No
             click.echo(f"{key:<24} {experiment.title}{needs}{takes}")
         return
     checked(lambda: need("torch", "sklearn", "matplotlib"))
+    if name == "all":
+        if how.pop("trainer") != "ensemble":
+            raise click.UsageError("`--trainer` must be 'ensemble' with all: only the label figures have several")
+        everything = checked(
+            lambda: experiments.run_all(scale=scale, out=out, progress=bars(), **how), pieces=out / "partial"
+        )
+        finish(everything, as_json, everything.to_text, [out / "index.html"])
+        return
     if scale == "quick" and not is_quiet() and name in experiments.names() and (takes := experiments.find(name).quick):
         click.echo(f"{name} at quick scale: {takes} on two cores", err=True)
     result = checked(

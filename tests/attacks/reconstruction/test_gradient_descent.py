@@ -1,4 +1,4 @@
-"""Equation 1 against autograd through materialised per-sample gradients, and what the attack finds."""
+"""Both losses against autograd through materialised per-sample gradients, and what the attack finds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from leakcore import attacks, datasets, dpsgd, models
 from leakcore.attacks.reconstruction import gradient_loss
@@ -35,8 +36,8 @@ def _run(layers=LAYERS, activation="elu", *, noise=0.5, clip=0.3, runs=2, steps=
     return run, points[:, 0], labels[:, 0]
 
 
-def _plain_loss(run, i, z, label) -> torch.Tensor:
-    """Equation 1 as printed, one step at a time, gradients materialised by autograd."""
+def _plain_loss(run, i, z, label, printed: bool) -> torch.Tensor:
+    """Equation 1 as printed, or the likelihood, one step at a time, gradients materialised by autograd."""
     total = torch.zeros((), dtype=torch.float64)
     for theta, release in zip(run.thetas[i], run.observed[i], strict=True):
         module = models.mlp(run.layers, run.activation).double()
@@ -50,31 +51,33 @@ def _plain_loss(run, i, z, label) -> torch.Tensor:
         g = torch.cat([part.flatten() for part in grads])
         g = g / torch.clamp(g.norm() / run.max_grad_norm, min=1)
         release = torch.from_numpy(release)
-        total = total - g @ release + (g - release).abs().sum()
+        total = total - g @ release + ((g - release).abs().sum() if printed else 0.5 * g @ g)
     return total
 
 
+@pytest.mark.parametrize("printed", [True, False])
 @pytest.mark.parametrize("clip", [0.3, 50.0])
 @pytest.mark.parametrize(
     ("layers", "activation"), [(LAYERS, "elu"), (LAYERS, "softplus"), ((7, 4), "elu"), ((7, 6, 5, 1), "tanh")]
 )
-def test_loss_and_derivative_equal_the_printed_equation(layers, activation, clip) -> None:
+def test_loss_and_derivative_equal_plain_autograd(layers, activation, clip, printed) -> None:
     """Both divided by C²; float64, 1e-10. C = 50 clips nothing."""
     run, _, labels = _run(layers, activation, clip=clip)
     z = torch.rand(layers[0], dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     label = int(labels[1])
-    expected = _plain_loss(run, 1, z, label) / clip**2
+    expected = _plain_loss(run, 1, z, label, printed) / clip**2
     (slope,) = torch.autograd.grad(expected, z)
     trace = gradient_loss.ReleasedSteps.of(run.thetas[1], run.observed[1], layers, clip)
+    weight = 1 / clip if printed else None
     targets = (
         torch.tensor([[float(label)]]).double() if layers[-1] == 1 else torch.eye(layers[-1]).double()[label][None]
     )
     points = torch.stack([z.detach(), torch.zeros_like(z)]).requires_grad_()
-    ours = gradient_loss.losses(points, targets.expand(2, -1), trace, activation, clip, 1 / clip)
+    ours = gradient_loss.losses(points, targets.expand(2, -1), trace, activation, clip, weight)
     (ours_slope,) = torch.autograd.grad(ours.sum(), points)
     assert float(ours[0].detach()) == pytest.approx(float(expected.detach()), rel=1e-10)
     np.testing.assert_allclose(ours_slope[0], slope, rtol=1e-9, atol=1e-10 * float(slope.abs().max()))
-    public = attacks.gradient_loss(run, points.detach().numpy(), [label, label])
+    public = attacks.gradient_loss(run, points.detach().numpy(), [label, label], l1_weight=weight)
     np.testing.assert_allclose(public[1], ours.detach().numpy(), rtol=1e-12)
 
 
@@ -108,6 +111,28 @@ def test_without_noise_the_point_is_recovered_and_with_much_noise_it_is_not() ->
     # The search is not what fails: it found points that explain the noise better than the target does.
     at_target = attacks.gradient_loss(run, targets.features[:, None], targets.labels[:, None])[:, 0]
     assert (attack.losses < at_target).all()
+
+
+def test_the_likelihood_explains_the_release_best_at_the_target() -> None:
+    """Up to a constant the default loss is the negative log density of the noise, in units of σ²."""
+    run, targets = _digits(2.0, 3)
+    guesses = np.stack([targets.features, np.roll(targets.features, 1, axis=1)], axis=1)
+    labels = np.repeat(targets.labels[:, None], 2, axis=1)
+    losses = attacks.gradient_loss(run, guesses, labels)
+    for i in range(3):
+        densities = []
+        for j in range(2):
+            z, total = torch.from_numpy(guesses[i, j]).to(torch.float64), 0.0
+            for theta, release in zip(run.thetas[i], run.observed[i], strict=True):
+                module = models.mlp(run.layers, run.activation).double()
+                torch.nn.utils.vector_to_parameters(torch.from_numpy(theta).double(), module.parameters())
+                loss = torch.nn.functional.cross_entropy(module(z[None]), torch.tensor([int(labels[i, j])]))
+                g = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(module.parameters()))])
+                g = g / torch.clamp(g.norm() / run.max_grad_norm, min=1)
+                scale = 2.0 * run.max_grad_norm
+                total += stats.norm.logpdf(release, g.numpy(), scale).sum()
+            densities.append(total)
+        assert losses[i, 1] - losses[i, 0] == pytest.approx((densities[0] - densities[1]) * 2.0**2, rel=1e-3)
 
 
 @pytest.mark.slow

@@ -8,8 +8,8 @@ from leakcore.experiments.reconstruction.setting import data, games, oblivious
 
 def epsilons(context: Context) -> tuple[float, ...]:
     """Values of ε, from hopeless to legible."""
-    legible = (10.0, 100.0, 1000.0, 10_000.0)
-    return context.pick(tiny=(100.0,), quick=legible, paper=(1.0, *legible))
+    legible = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0)
+    return context.pick(tiny=(100.0,), quick=legible, paper=(1.0, 3.0, *legible))
 
 
 def settings(context: Context) -> list[tuple[str, data.Split, tuple[int, ...], float]]:

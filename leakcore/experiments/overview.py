@@ -1,0 +1,228 @@
+"""All experiments in one folder, and the page that shows what each of them everything."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, ClassVar
+
+from leakcore._base import validate as check
+from leakcore._base.files.json_file import read_json
+from leakcore._base.files.writing import write_atomically
+from leakcore._base.installed import need
+from leakcore._base.progress import Progress
+from leakcore._base.results import Record, Rows
+from leakcore._base.run_folder.output_folder import require_writable
+from leakcore._base.version import __version__
+from leakcore.experiments.context import SCALES
+from leakcore.experiments.registry import find, names
+from leakcore.experiments.result import ExperimentResult
+from leakcore.experiments.run import run
+
+PAGE = "index.html"
+PAPERS = {
+    "reconstruction": "Bounding training data reconstruction in DP-SGD (Hayes, Mahloujifar and Balle 2023)",
+    "labels": "Deep gradient attacks with strong DP-SGD lower bounds for label privacy (Yuan et al. 2022)",
+    "leakage": "Quantifying and localizing private information leakage from neural network gradients (Mo et al. 2021)",
+    "auditing": "Auditing differentially private machine learning (Jagielski, Ullman and Oprea 2020)",
+    "lecture": "A lecture: the Laplace mechanism, inversion, tensors and defences (Lei 2024)",
+    "mechanisms": "Published trainings, scheme by scheme",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Reproduction(Record):
+    """What all experiments everything.
+
+    Attributes:
+        scale: of all of them.
+        seed: of all of them.
+        results: of the experiments that ran, in the order of `names()`.
+        missing: name and reason of those that did not.
+    """
+
+    schema: ClassVar[str] = "leakcore.reproduction/1"
+
+    scale: str
+    seed: int
+    results: tuple[ExperimentResult, ...]
+    missing: tuple[tuple[str, str], ...]
+
+    def table_rows(self) -> Rows:
+        """The verdict of each experiment."""
+        return [*((r.name, f"{r.verdict}. {r.counts}") for r in self.results), *self.missing]
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """`to_dict` as strict JSON."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
+
+    def to_text(self) -> str:
+        """The verdicts for a terminal, a line each."""
+        return "\n".join(f"{name:<24} {text}" for name, text in self.table_rows())
+
+
+def run_all(
+    *,
+    scale: str = "quick",
+    seed: int = 0,
+    data: str | Path | None = None,
+    out: str | Path,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> Reproduction:
+    """Reproduce every figure and table, and write one page with all of them.
+
+    Interrupted, the same call goes on: experiments whose result is in `out` at this scale, seed and version are read,
+    and the one that was cut off continues from its finished pieces. The page is written again after each experiment.
+
+    Args:
+        scale: as in `run`.
+        seed: as in `run`.
+        data: as in `run`. An experiment whose data are not there is left out, and the page says so.
+        out: folder for the files of each experiment and for index.html.
+        executor: as in `run`.
+        progress: as in `run`.
+
+    Returns:
+        A `Reproduction`.
+
+    Raises:
+        ValueError: as in `run`.
+        OSError: if the disk is full (CannotWrite); the finished experiments remain.
+
+    Guarantees:
+        The result is the same whether or not the run was interrupted, and for any number of workers.
+
+    Example:
+        >>> from leakcore import experiments
+        >>> everything = experiments.run_all(scale="quick", out="figures")  # an hour on two cores  # doctest: +SKIP
+        >>> experiments.run_all(scale="huge", out="figures")
+        Traceback (most recent call last):
+        ValueError: ...
+    """
+    size, start = check.one_of(*SCALES, scale=scale), check.seed(seed=seed)
+    need("torch", "sklearn", "matplotlib")
+    folder = Path(out)
+    require_writable(folder, name="out")
+    results: list[ExperimentResult] = []
+    absent: list[tuple[str, str]] = []
+    for name in names():
+        done = _finished(folder / f"{name}.json", size, start)
+        if done is None:
+            try:
+                done = run(
+                    name, scale=size, seed=start, data=data, out=folder, executor=executor, progress=progress
+                )  # fmt: skip
+            except FileNotFoundError as why:
+                absent.append((name, f"not run: {str(why).splitlines()[0]}"))
+        if done is not None:
+            results.append(done)
+        everything = Reproduction(scale=size, seed=start, results=tuple(results), missing=tuple(absent))
+        write_atomically(folder / PAGE, _page(everything, folder))
+    return everything
+
+
+def _finished(path: Path, scale: str, seed: int) -> ExperimentResult | None:
+    """A result that is there already; None for one of other settings or of another version."""
+    try:
+        content = read_json(path)
+        result = ExperimentResult.from_dict(content)
+    except (OSError, ValueError):
+        return None
+    is_ours = (result.scale, result.seed, content.get("version")) == (scale, seed, __version__)
+    return result if is_ours and path.with_suffix(".svg").exists() else None
+
+
+def _page(everything: Reproduction, folder: Path) -> str:
+    """One page, whose pictures stand in it: it can be sent as a single file."""
+    return _HEAD.format(
+        style=_STYLE,
+        title=f"What {len(everything.results)} figures and tables of the papers say, reproduced",
+        facts=f"Scale {everything.scale}, seed {everything.seed}, leakcore {html.escape(__version__)}.",
+    ) + "".join([*_summary(everything), *_figures(everything, folder), "</main></body></html>\n"])
+
+
+def _summary(everything: Reproduction) -> Iterator[str]:
+    yield "<table><thead><tr><th>figure</th><th>verdict</th><th>what was counted</th></tr></thead><tbody>"
+    for result in everything.results:
+        yield (
+            f'<tr><td><a href="#{result.name}">{result.name}</a></td><td>{_word(result.verdict)}</td>'
+            f"<td>{html.escape(result.counts)}</td></tr>"
+        )
+    for name, why in everything.missing:
+        yield f"<tr><td>{name}</td><td>—</td><td>{html.escape(why)}</td></tr>"
+    yield f"</tbody></table><p>{html.escape(_RULE)}</p>"
+
+
+def _figures(everything: Reproduction, folder: Path) -> Iterator[str]:
+    paper = ""
+    for number, result in enumerate(everything.results):
+        of = result.name.partition("-")[0]
+        if of != paper:
+            paper = of
+            yield f"<h2>{html.escape(PAPERS[of])}</h2>"
+        svg = (folder / f"{result.name}.svg").read_text(encoding="utf-8")
+        yield f'<section id="{result.name}"><h3>{html.escape(result.title)}</h3>'
+        yield f'<p class="soft"><code>leakcore reproduce {result.name}</code></p>'
+        yield f"<p>The paper: {html.escape(find(result.name).statement)}.</p>"
+        yield f"<p>{_word(result.verdict)} {html.escape(result.counts)} {html.escape(result.conclusion)}</p>"
+        yield f'<div class="scroll">{_own(svg[svg.index("<svg") :], number)}</div>'
+        yield from _details("The paper's numbers and ours", _stated(result))
+        for table in result.tables:
+            yield from _details(table.title, _table(table.head, table.rows))
+        remarks = [*result.data, *result.notes]
+        yield from _details("Data and notes", "".join(f"<p>{html.escape(line)}</p>" for line in remarks))
+        yield "</section>"
+
+
+def _details(title: str, content: str) -> Iterator[str]:
+    if content:
+        yield f"<details><summary>{html.escape(title)}</summary><div class=scroll>{content}</div></details>"
+
+
+def _stated(result: ExperimentResult) -> str:
+    rows = [(s.what, s.paper, s.shown(), s.comment) for s in result.stated]
+    return _table(("what", "the paper", "ours", ""), rows) if rows else ""
+
+
+def _table(head: Any, rows: Any) -> str:
+    def line(cells: Any, tag: str) -> str:
+        return f"<tr>{''.join(f'<{tag}>{html.escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
+
+    return f"<table><thead>{line(head, 'th')}</thead><tbody>{''.join(line(row, 'td') for row in rows)}</tbody></table>"
+
+
+def _word(verdict: str) -> str:
+    return f'<strong class="{verdict.replace(" ", "-")}">{verdict[:1].upper()}{verdict[1:]}.</strong>'
+
+
+def _own(svg: str, number: int) -> str:
+    """Every drawing names its parts alike; on one page the names must differ."""
+    return re.sub(r'(\bid="|href="#|url\(#|aria-labelledby="|(?<=figure-title) )', rf"\g<1>r{number}-", svg)
+
+
+_RULE = (
+    "Reproduced: every statement holds in all of its cases, and chance would do as much in one of twenty at most. "
+    "Direction only: what the paper says of a direction holds in more than half of the cases, and beyond chance. "
+    "Not comparable: there is nothing to count."
+)
+_HEAD = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+    '<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>'
+    "<style>{style}</style></head><body><main><h1>{title}</h1><p class=soft>{facts}</p>"
+)
+_STYLE = (
+    ":root{color-scheme:light dark;--soft:#525b6a;--line:#dde1e7;--good:#146c2e;--half:#8a5a00;--bad:#b3261e}"
+    "@media(prefers-color-scheme:dark){:root{--soft:#aab3c0;--line:#363d49;--good:#7fd698;--half:#e6b95c;--bad:#ff9a90}}"
+    "body{margin:0;font:16px/1.5 system-ui,sans-serif;overflow-wrap:break-word}"
+    "main{max-width:1060px;margin:0 auto;padding:1.5rem 1.25rem}h2{margin-top:3rem;border-bottom:2px solid var(--line)}"
+    "section{margin:2rem 0 3rem}p{max-width:76ch}.soft{color:var(--soft)}.scroll{overflow-x:auto}"
+    "svg{max-width:100%;height:auto;background:#fff}table{border-collapse:collapse;font-size:.92rem}"
+    "th,td{padding:.35rem .6rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}"
+    ".reproduced{color:var(--good)}.direction-only{color:var(--half)}.not-reproduced{color:var(--bad)}"
+)
