@@ -1,4 +1,4 @@
-"""All experiments in one folder, and the page that shows what each of them everything."""
+"""All experiments in one folder, and the page that shows what each of them says."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PAPERS = {
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Reproduction(Record):
-    """What all experiments everything.
+    """What all experiments say.
 
     Attributes:
         scale: of all of them.
