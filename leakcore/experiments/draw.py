@@ -26,6 +26,7 @@ _LINES: dict[str, dict[str, Any]] = {
     "simplex": {"color": "#8d6bb0", "ls": ":", "lw": 1.7},
     "baseline": {"color": "#8a8f98", "ls": "--", "lw": 1.3},
     "chance": {"color": "#1f2430", "ls": ":", "lw": 1.0},
+    "accountant": {"color": "#7a4b2a", "ls": "-", "lw": 1.3},
     # No line between the points: a straight one would cross a curved bound that no point lies above.
     "attack": {"color": "#0b57a4", "marker": "o", "ms": 5, "lw": 0, "elinewidth": 1.2, "capsize": 3},
     "attack-2": {"color": "#1b8a5a", "marker": "s", "ms": 5, "lw": 0, "elinewidth": 1.2, "capsize": 3},

@@ -30,7 +30,7 @@ class Series(Record):
     Attributes:
         name: in the legend.
         role: decides the style, the same in every figure: "bound", "rdp", "orthogonal", "simplex", "attack",
-            "attack-2", "attack-3", "baseline" or "chance".
+            "attack-2", "attack-3", "baseline", "accountant" or "chance".
         x: one-dimensional.
         y: as long as x.
         low: lower end of each y's interval, or None.

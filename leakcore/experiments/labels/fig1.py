@@ -50,7 +50,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                        ours=float(trained.second_median.mean())),
                 Stated(what=f"{title}, σ = {sigma:g}: accountant's ε, add/remove, {study.steps} steps", paper="drawn",
                        ours=study.epsilon(sigma), kind="upper",
-                       comment="printed, not compared: another adjacency, and all steps"),
+                       comment="not compared: another adjacency, and all steps"),
             ]  # fmt: skip
     fell = [
         bool((np.diff([values(f.trained[s]["layer"]).mean() for s in f.settings]) < 0).all())

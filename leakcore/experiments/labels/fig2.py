@@ -46,7 +46,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 paper="drawn",
                 ours=f.study.epsilon(_SIGMA),
                 kind="upper",
-                comment="does not depend on C; printed, not compared",
+                comment="does not depend on C; not compared",
             )
         )
     fixed = all(_falls(f, False) for f in sweeps)

@@ -50,8 +50,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                            y=rules["harmonic"]),
                     Series(name="measured", role="attack", x=counts, y=mean[counts - 1], low=low[counts - 1],
                            high=high[counts - 1]),
+                    notes.accountant(study, [1, study.batches], [_SIGMA, _SIGMA]),
                 ),
                 log_x=True,
+                log_y=True,
                 y_range=None,
             )
         )  # fmt: skip
@@ -69,7 +71,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                    comment="exact for independent exponential bounds"),
             Stated(what=f"{title}: accountant's ε, add/remove, {study.steps} steps",
                    paper="282.24" if study.name == "bank" else "drawn", ours=study.epsilon(_SIGMA), kind="upper",
-                   comment="printed, not compared: another adjacency, and all steps"),
+                   comment="not compared: another adjacency, and all steps"),
         ]  # fmt: skip
     over = [n for n in growths if growths[n] < promises[n]["harmonic"]]
     summary = " ".join(

@@ -69,6 +69,7 @@ def panel(
                 x=np.array(at),
                 y=np.array([upper(s[0]) for s in one.settings]),
             ),
+            notes.accountant(one.study, at, [s[0] for s in one.settings]),
             notes.points("last layer, trained", "attack", at, [leak.last for leak in layers]),
             notes.points("second last layer, trained", "attack-2", at, [leak.second_median for leak in layers]),
             *lines,
