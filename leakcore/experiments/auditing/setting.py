@@ -112,7 +112,7 @@ def fashion_mnist(context: Context, rows: int) -> AuditingRows:
 
 def cifar10(context: Context, rows: int) -> AuditingRows:
     """Airplanes and automobiles as features of a small frozen network."""
-    split = _data.cifar10(context, 0)
+    split = _data.cifar10_pair(context, 0)
     whole = len(split.pool_labels)
     rows = min(rows, whole - _HELD_OUT)
     return AuditingRows(
