@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from leakcore.audit.claim.config import ClaimConfig as ClaimConfig
     from leakcore.audit.claim.report import ClaimReport as ClaimReport
     from leakcore.audit.claim.run import claim as claim
+    from leakcore.audit.comparison import Comparison as Comparison
+    from leakcore.audit.comparison import compare as compare
     from leakcore.audit.config.file import LACKING as LACKING
     from leakcore.audit.config.file import read_config as read_config
     from leakcore.audit.config.file import read_settings as read_settings
@@ -56,6 +58,8 @@ _NAMES = {
     "ClaimConfig": ".claim.config",
     "ClaimReport": ".claim.report",
     "claim": ".claim.run",
+    "Comparison": ".comparison",
+    "compare": ".comparison",
     "AuditReport": ".report.report",
     "RunReport": ".hyperparameters.report",
     "TraceReport": ".trace.report",

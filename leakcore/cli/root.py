@@ -14,6 +14,7 @@ from leakcore.cli.commands.audit import audit
 from leakcore.cli.commands.bench import bench
 from leakcore.cli.commands.bound import bound
 from leakcore.cli.commands.calibrate import calibrate
+from leakcore.cli.commands.compare import compare
 from leakcore.cli.commands.completion import completion
 from leakcore.cli.commands.doctor import doctor
 from leakcore.cli.commands.explain import explain
@@ -42,7 +43,7 @@ def main(context: click.Context, quiet: bool, verbose: bool) -> None:
 
 
 main.answers("What can no attacker do?", (bound, calibrate))
-main.answers("What does my run, my claim or my scores file prove?", (audit,))
+main.answers("What does my run, my claim or my scores file prove, and what changed since?", (audit, compare))
 main.answers("What can the best attack do?", (attack,))
 main.answers("Where does the leak sit?", (leakage,))
 main.answers("What did the papers find?", (reproduce,))

@@ -15,6 +15,7 @@ import click
 import numpy as np
 from click.testing import CliRunner
 
+from leakcore import audit
 from leakcore.audit import config_schema
 from leakcore.cli import main
 
@@ -123,6 +124,7 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
     np.savez(folder / "gradient.npz", **{n: p.grad.numpy() for n, p in model.named_parameters()})
     save_safetensors(model, folder / "net.safetensors")
     np.savez(folder / "members.npz", inputs=inputs, labels=np.arange(rows) % classes, members=np.arange(rows) % 2 == 0)
+    audit.from_scores([2.0, 3.0], [0.0, 1.0], coins=True).to_json(folder / "report.json")
     batch, gradient = str(folder / "batch.npz"), str(folder / "gradient.npz")
     (folder / "quick.toml").write_text(f"[run]\n{_QUICK}")
     quick = ("--config", str(folder / "quick.toml"))
@@ -156,6 +158,7 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
         ("doctor",): [Form(())],
         ("bench",): [],
         ("explain",): [Form(("ε",))],
+        ("compare",): [Form((str(folder / "report.json"), str(folder / "report.json")))],
         ("schema",): [Form(("config",))],
         ("completion",): [Form(("bash",))],
         ("attack", "prior-aware"): [

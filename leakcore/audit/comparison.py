@@ -1,0 +1,217 @@
+"""What changed from one report to another: settings, numbers beyond their intervals or not, and the verdict."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from leakcore._base.files.json_file import read_json
+from leakcore._base.results import Record, Rows
+from leakcore.audit.report.report import AuditReport
+
+_RESULT = "leakcore.result/"
+_ALSO = frozenset({"report", "environment", "seconds", "limit", "config"})
+"""Keys of report.json that repeat its numbers, or are of the machine."""
+_ROUNDING = 1e-9
+CHANGES = ("beyond its interval", "changed", "within its interval", "only before", "only after")
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Change(Record):
+    """One number that differs.
+
+    Attributes:
+        where: keys of report.json that lead to it.
+        quantity: what it is.
+        kind: "upper", "lower" or "estimate".
+        before: as it is printed, with its interval; empty where there was none.
+        after: the same of the other report.
+        how: "beyond its interval" if the two intervals do not meet; "within its interval" if they do; "changed" for a
+            number without an interval (an exact one, or a bound that another seed would move); "only before"; "only
+            after".
+    """
+
+    where: str
+    quantity: str
+    kind: str
+    before: str
+    after: str
+    how: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Comparison(Record):
+    """What changed from one report to another, as `audit.compare` returns it.
+
+    Attributes:
+        passed: whether the gate passed before, and after; None where it was not decided.
+        contradictions: sentences of the second report that the first one does not have.
+        settings: key, value before and value after, of settings that differ.
+        changes: numbers that differ, those beyond their intervals first.
+        same: how many numbers are equal.
+    """
+
+    schema: ClassVar[str] = "leakcore.comparison/1"
+
+    passed: tuple[bool | None, bool | None]
+    contradictions: tuple[str, ...]
+    settings: tuple[tuple[str, str, str], ...]
+    changes: tuple[Change, ...]
+    same: int
+
+    @property
+    def sentence(self) -> str:
+        """The verdict and the counts."""
+        words = {True: "passes", False: "fails", None: "is not decided"}
+        before, after = (words[value] for value in self.passed)
+        gate = f"The gate {after}, as before." if before == after else f"The gate {after}; before, it {before}."
+        counts = [f"{n} {how}" for how in CHANGES if (n := sum(c.how == how for c in self.changes))]
+        return f"{gate} Numbers: {', '.join([*counts, f'{self.same} equal'])}."
+
+    def table_rows(self) -> Rows:
+        """The verdict, settings and numbers that differ."""
+        return [
+            ("verdict", " ".join([self.sentence, *self.contradictions])),
+            *((key, f"{before} → {after}") for key, before, after in self.settings),
+            *((f"{c.quantity} ({c.where})", f"{c.before} → {c.after}: {c.how}") for c in self.changes),
+        ]
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """`to_dict` as strict JSON."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
+
+    def to_text(self) -> str:
+        """For a terminal."""
+        lines = [self.sentence, *self.contradictions]
+        lines += [f"  {key}: {before} → {after}" for key, before, after in self.settings]
+        lines += [f"  {c.quantity} [{c.kind}] {c.before} → {c.after}: {c.how}  ({c.where})" for c in self.changes]
+        return "\n".join(lines)
+
+    def to_markdown(self) -> str:
+        """For a comment on a change of the code."""
+        lines = [f"**{self.sentence}**", *(f"- {text}" for text in self.contradictions)]
+        if self.settings:
+            lines += ["", "| setting | before | after |", "|---|---|---|"]
+            lines += [f"| {' | '.join(map(_cell, row))} |" for row in self.settings]
+        if self.changes:
+            lines += ["", "| number | kind | before | after | |", "|---|---|---|---|---|"]
+            for c in self.changes:
+                row = (f"{c.quantity} (`{c.where}`)", c.kind, c.before, c.after, c.how)
+                lines.append(f"| {' | '.join(map(_cell, row))} |")
+        return "\n".join(lines)
+
+
+def compare(before: AuditReport | str | Path, after: AuditReport | str | Path) -> Comparison:
+    """What changed from one report to another.
+
+    Numbers are matched by their place in report.json. Two numbers with intervals differ beyond them if the intervals do
+    not meet: where nothing changed and both hold with 95%, that happens in less than one of ten comparisons.
+
+    Args:
+        before: a report, or the path of a report.json.
+        after: another of the same form.
+
+    Returns:
+        A `Comparison`.
+
+    Raises:
+        ValueError: for files that are not reports of leakcore, or two forms that cannot be compared.
+        FileNotFoundError: for a path where nothing is.
+
+    Example:
+        >>> from leakcore import audit
+        >>> few, many = (audit.from_scores([5.0] * n, [0.0] * n, coins=True) for n in (50, 500))
+        >>> {change.where: change.how for change in audit.compare(few, many).changes}["epsilon"]
+        'changed'
+    """
+    first, second = _content("before", before), _content("after", after)
+    if first["schema"] != second["schema"]:
+        raise ValueError(
+            f"`after` must be a report of the same form as `before`, {first['schema']}, got {second['schema']}"
+        )
+    old, new = dict(_results(first)), dict(_results(second))
+    changes = [c for where in {**old, **new} if (c := _change(where, old.get(where), new.get(where))) is not None]
+    known = set(first.get("contradictions", ()))
+    return Comparison(
+        passed=(first.get("passed"), second.get("passed")),
+        contradictions=tuple(text for text in second.get("contradictions", ()) if text not in known),
+        settings=tuple(_settings(first.get("config") or {}, second.get("config") or {})),
+        changes=tuple(sorted(changes, key=lambda c: CHANGES.index(c.how))),
+        same=len({**old, **new}) - len(changes),
+    )
+
+
+def _content(name: str, report: Any) -> dict[str, Any]:
+    if isinstance(report, AuditReport):
+        content = json.loads(report.to_json())
+    elif isinstance(report, str | Path):
+        content = read_json(Path(report))
+    else:
+        raise TypeError(f"`{name}` must be a report or the path of a report.json, got {type(report).__name__}")
+    if not isinstance(content, dict) or not str(content.get("schema", "")).startswith("leakcore."):
+        raise ValueError(f"`{name}` must be a report of leakcore, got {report!s}")
+    return content
+
+
+def _results(content: Any, where: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every number with a kind, by its place."""
+    if isinstance(content, dict):
+        if str(content.get("schema", "")).startswith(_RESULT) and "value" in content:
+            yield where, content
+            return
+        for key, value in content.items():
+            if where or key not in _ALSO:
+                yield from _results(value, f"{where}.{key}" if where else key)
+    elif isinstance(content, list):
+        for i, value in enumerate(content):
+            yield from _results(value, f"{where}[{i}]")
+
+
+def _change(where: str, old: dict[str, Any] | None, new: dict[str, Any] | None) -> Change | None:
+    """How two numbers differ; None if they are equal."""
+    one: dict[str, Any] = old or new or {}
+    told = {"where": where, "quantity": str(one.get("quantity", "")), "kind": str(one.get("kind", ""))}
+    if old is None or new is None:
+        how = "only after" if old is None else "only before"
+        return Change(**told, before=_printed(old), after=_printed(new), how=how)
+    a, b = (np.asarray(r["value"], dtype=np.float64) for r in (old, new))
+    if a.shape == b.shape and np.allclose(a, b, rtol=_ROUNDING, atol=0, equal_nan=True):
+        return None
+    how = "changed"
+    ends = [r.get("interval") for r in (old, new)]
+    if a.shape == b.shape and None not in ends and old.get("confidence") is not None:
+        (low, high), (least, most) = (np.asarray(pair, dtype=np.float64) for pair in ends)
+        how = "beyond its interval" if bool(((high < least) | (most < low)).any()) else "within its interval"
+    return Change(**told, before=_printed(old), after=_printed(new), how=how)
+
+
+def _printed(result: dict[str, Any] | None) -> str:
+    if result is None:
+        return ""
+    value = np.asarray(result["value"], dtype=np.float64)
+    if value.ndim:
+        return f"{value.size} values, {value.min():.4g} to {value.max():.4g}" if value.size else "no values"
+    ends = result.get("interval")
+    return f"{float(value):.4g}" + ("" if ends is None else f" [{float(ends[0]):.4g}, {float(ends[1]):.4g}]")
+
+
+def _settings(old: dict[str, Any], new: dict[str, Any], where: str = "") -> Iterator[tuple[str, str, str]]:
+    for key in {**old, **new}:
+        name, a, b = f"{where}.{key}" if where else key, old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            yield from _settings(a, b, name)
+        elif a != b:
+            yield name, _said(old, key), _said(new, key)
+
+
+def _said(settings: dict[str, Any], key: str) -> str:
+    return json.dumps(settings[key], ensure_ascii=False) if key in settings else "—"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
