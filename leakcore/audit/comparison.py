@@ -175,10 +175,10 @@ def _results(content: Any, where: str = "") -> Iterator[tuple[str, dict[str, Any
 def _change(where: str, old: dict[str, Any] | None, new: dict[str, Any] | None) -> Change | None:
     """How two numbers differ; None if they are equal."""
     one: dict[str, Any] = old or new or {}
-    told = {"where": where, "quantity": str(one.get("quantity", "")), "kind": str(one.get("kind", ""))}
+    named = {"where": where, "quantity": str(one.get("quantity", "")), "kind": str(one.get("kind", ""))}
     if old is None or new is None:
         how = "only after" if old is None else "only before"
-        return Change(**told, before=_printed(old), after=_printed(new), how=how)
+        return Change(**named, before=_printed(old), after=_printed(new), how=how)
     a, b = (np.asarray(r["value"], dtype=np.float64) for r in (old, new))
     if a.shape == b.shape and np.allclose(a, b, rtol=_ROUNDING, atol=0, equal_nan=True):
         return None
@@ -187,7 +187,7 @@ def _change(where: str, old: dict[str, Any] | None, new: dict[str, Any] | None) 
     if a.shape == b.shape and None not in ends and old.get("confidence") is not None:
         (low, high), (least, most) = (np.asarray(pair, dtype=np.float64) for pair in ends)
         how = "beyond its interval" if bool(((high < least) | (most < low)).any()) else "within its interval"
-    return Change(**told, before=_printed(old), after=_printed(new), how=how)
+    return Change(**named, before=_printed(old), after=_printed(new), how=how)
 
 
 def _printed(result: dict[str, Any] | None) -> str:

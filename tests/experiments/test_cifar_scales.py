@@ -72,8 +72,8 @@ def test_without_the_archives_the_papers_scale_says_which_file_it_wants(tmp_path
 def test_a_linear_classifier_reads_what_is_there() -> None:
     rng = np.random.default_rng(1)
     labels = rng.integers(0, 3, 300)
-    seen = np.eye(3)[labels] + 0.1 * rng.normal(size=(300, 3))
+    rows = np.eye(3)[labels] + 0.1 * rng.normal(size=(300, 3))
     order = rng.permutation(300)
-    assert data._read_linearly(seen.astype(np.float32), labels, 3, order) > 0.99
+    assert data._read_linearly(rows.astype(np.float32), labels, 3, order) > 0.99
     blind = data._read_linearly(rng.normal(size=(300, 3)).astype(np.float32), labels, 3, order)
     assert blind < 0.5  # chance: a third; P(Bin(150, 1/3) > 75) = 1e-5
