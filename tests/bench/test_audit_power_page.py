@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench import audit_plans, claim_adjacencies, claim_faults, kept_page
+from bench import audit_plans, canary_powers, claim_adjacencies, claim_faults, kept_page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = DOCS / "explanation" / "audit-power.md"
@@ -22,6 +22,13 @@ def test_the_page_shows_the_faults_as_they_were_measured() -> None:
     assert {row["fault"] for row in stored["rows"]} == set(claim_faults.FAULTS)
     again = kept_page.between(page, claim_faults.MARKS, claim_faults.text(stored))
     assert again == page, "run python -m bench.claim_faults --show JSON --page PAGE"
+
+
+def test_the_page_shows_the_canaries_as_they_were_measured() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    stored = json.loads((DOCS.parent / "bench" / "results" / "canary-powers.json").read_text(encoding="utf-8"))
+    again = kept_page.between(page, canary_powers.MARKS, canary_powers.text(stored))
+    assert again == page, "run python -m bench.canary_powers --show JSON --page PAGE"
 
 
 def test_the_guide_shows_the_adjacencies_as_they_were_measured() -> None:
