@@ -22,6 +22,7 @@ from leakcore._base.results import Record, Result
 from leakcore.audit.selftest import Promise, SelfTest
 from leakcore.bounds.reconstruction.certificate import CertificateState
 from leakcore.experiments.labels.released import Released
+from leakcore.experiments.overview import Reproduction
 from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Series, Stated, TextTable
 from leakcore.experiments.verdict import Check
 from tests.audit.canaries.canary_traces import simulated
@@ -71,7 +72,9 @@ def _others() -> Iterator[Any]:
         bound=label,
     )  # fmt: skip
     line = Series(name="a", role="bound", x=np.arange(3.0), y=np.array([0.0, np.nan, np.inf]))
-    yield ExperimentResult(
+    few, many = (audit.from_scores([5.0] * n, [0.0] * n, coins=True) for n in (50, 500))
+    yield audit.compare(few, many)
+    figure = ExperimentResult(
         name="n", title="t", statement="s", scale="tiny", seed=0, conclusion="c",
         checks=(Check(says="a is above b", holds=3, cases=4, chance=0.5, about="size"),),
         stated=(Stated(what="w", paper="3", ours=3, interval=(2.0, np.inf)),),
@@ -79,6 +82,8 @@ def _others() -> Iterator[Any]:
         pictures=(Pictures(title="t", row_names=("r",), column_names=("c",), images=np.zeros((1, 1, 2, 2), "f4")),),
         settings={"layers": (3, 2)}, tables=(TextTable(title="t", head=("a", "b"), rows=(("1", "2"),)),),
     )  # fmt: skip
+    yield figure
+    yield Reproduction(scale="tiny", seed=0, results=(figure,), missing=(("m", "not run: no data"),))
 
 
 @pytest.fixture(scope="module")
