@@ -135,7 +135,7 @@ def gradient(
 
         L(z) = Σ_t −⟨g_t, ḡ_t⟩/C² + ½‖g_t‖²/C²  with g_t = clip_C(∇ℓ(θ_t, z)),
 
-    the attacker's log likelihood: the noise of ḡ_t is normal. The printed equation has ‖g_t − ḡ_t‖₁ as second term.
+    the log likelihood of normal noise. The printed equation has ‖g_t − ḡ_t‖₁ as second term.
 
     Args:
         run: a recorded run of an MLP, `dpsgd.Ensemble.run(..., observer=Observer(record=True))`; the attacker sees θ_t
@@ -144,8 +144,7 @@ def gradient(
         labels: (runs,), the targets' labels, which the text takes as known; None: each class is tried and the one with
             the least loss wins, at `classes` times the cost.
         descent: iterations, restarts and learning rate; None: the defaults.
-        l1_weight: None: the loss above. λ ≥ 0: λ‖g_t − ḡ_t‖₁/C in place of ½‖g_t‖²/C²; 1/C is the printed equation
-            divided by C², which finds less: most of this norm is noise.
+        l1_weight: None: the loss above. λ ≥ 0: λ‖g_t − ḡ_t‖₁/C in place of ½‖g_t‖²/C²; 1/C as printed, over C².
         box: (low, high), the range of a feature.
         embedding: the frozen network on whose features the run was trained; the point is then its input, flattened.
         seed: of the starts.
