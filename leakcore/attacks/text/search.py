@@ -20,6 +20,9 @@ EXHAUSTIVE = 4096
 _COMPARED = 4096
 """Positions that are compared with each other; with more, none is determined."""
 
+CARRIED, TRIED = 16, 4096
+"""Prefixes that a decoder's search carries on for each sequence, and about how many it tries at a position."""
+
 Progress = Callable[[int, int], object]
 
 
@@ -121,16 +124,19 @@ class SecondLayer:
 
 
 def search_causal(
-    second: SecondLayer, tokens: list[np.ndarray], most: int, progress: Progress | None
+    second: SecondLayer, tokens: list[np.ndarray], batch_size: int, progress: Progress | None
 ) -> Passed:  # fmt: skip
     """Prefixes are extended while the new position passes (Petrov et al. 2024, Algorithm 1, without its beam).
 
-    most: prefixes that are carried on; where more pass, the nearest ones are.
+    Where more prefixes pass than are carried on, the nearest ones are: 16 for each sequence of the batch, and fewer
+    where the next position has so many tokens that more than 4,096 sequences would be tried.
     """
     prefixes = np.zeros((1, 0), dtype=np.int64)
     ended: list[tuple[int, ...]] = []
     complete = True
     for position, own in enumerate(tokens):
+        following = len(tokens[position + 1]) if position + 1 < len(tokens) else 1
+        most = max(batch_size, min(CARRIED * batch_size, TRIED // following))
         if progress is not None:
             progress(position, len(tokens))
         grown = np.concatenate(

@@ -19,8 +19,6 @@ from leakcore.attacks.text.search import Passed, SecondLayer, search_bidirection
 from leakcore.attacks.text.span import Span
 from leakcore.gradients import tensor
 
-_CARRIED = 16
-"""Prefixes that a decoder's search carries on, per sequence of the batch."""
 _RESTARTS = 8
 """Starts of an encoder's search, per sequence of the batch."""
 
@@ -119,7 +117,7 @@ def sequences(
     if not own:
         passed = Passed([], [], [], True)
     elif causal:
-        passed = search_causal(second, own, _CARRIED * batch, progress)
+        passed = search_causal(second, own, batch, progress)
     else:
         passed = search_bidirectional(second, own, batch, _RESTARTS * batch, progress)
     several = len(passed.sequences)
