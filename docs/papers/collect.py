@@ -20,7 +20,7 @@ from typing import Any
 from leakcore import experiments
 from leakcore._base.files.json_file import read_json
 from leakcore.experiments.text import shown
-from leakcore.experiments.verdict import VERDICTS, Check
+from leakcore.experiments.verdict import VERDICTS, Check, counted
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
@@ -96,8 +96,8 @@ def judged(result: dict[str, Any]) -> str:
     """The verdict, with the counts that it rests on."""
     if "checks" not in result:
         return UNCOUNTED
-    word, counts = result["verdict"], "; ".join(str(Check.from_dict(row)) for row in result["checks"])
-    return f"**{word[0].upper()}{word[1:]}.** " + (f"{counts[0].upper()}{counts[1:]}." if counts else "")
+    word = result["verdict"]
+    return f"**{word[0].upper()}{word[1:]}.** {counted([Check.from_dict(row) for row in result['checks']])}".rstrip()
 
 
 def printed(cells: dict[str, Any]) -> list[str]:
@@ -136,9 +136,9 @@ def verdicts(results: dict[str, dict[str, Any]]) -> str:
             counts,
         ]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    counted = [result["verdict"] for result in results.values() if "verdict" in result]
-    summary = ", ".join(f"{counted.count(word)} {word}" for word in VERDICTS if word in counted)
-    return "\n".join([f"{len(counted)} of {len(experiments.names())} have a verdict: {summary}.", "", *lines])
+    judged_ones = [result["verdict"] for result in results.values() if "verdict" in result]
+    summary = ", ".join(f"{judged_ones.count(word)} {word}" for word in VERDICTS if word in judged_ones)
+    return "\n".join([f"{len(judged_ones)} of {len(experiments.names())} have a verdict: {summary}.", "", *lines])
 
 
 def rewritten(page: str, results: dict[str, dict[str, Any]]) -> str:

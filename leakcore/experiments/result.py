@@ -12,7 +12,7 @@ from leakcore._base import validate as check
 from leakcore._base.results import Record, Result, Rows, without
 from leakcore._base.version import __version__
 from leakcore.experiments import text
-from leakcore.experiments.verdict import Check, verdict
+from leakcore.experiments.verdict import Check, counted, verdict
 
 SENTENCES = {
     "reproduced": "The paper's finding is reproduced.",
@@ -221,8 +221,7 @@ class ExperimentResult(Record):
     @property
     def counts(self) -> str:
         """The statements with their counts, and with what chance gives."""
-        said = "; ".join(map(str, self.checks))
-        return f"{said[:1].upper()}{said[1:]}." if said else ""
+        return counted(self.checks)
 
     @property
     def caption(self) -> str:

@@ -66,16 +66,23 @@ def verdict(checks: Sequence[Check]) -> str:
     "direction only": every statement about a direction (all statements, where none is) holds in more than half of its
     cases, and beyond chance. "not comparable": there is nothing to count. Anything else is "not reproduced".
     """
-    counted = [c for c in checks if c.cases]
-    if not counted:
+    asked = [c for c in checks if c.cases]
+    if not asked:
         return "not comparable"
-    beyond = {id(c): c.p_value <= _BY_CHANCE for c in counted}
-    if all(c.holds == c.cases and beyond[id(c)] for c in counted):
+    beyond = {id(c): c.p_value <= _BY_CHANCE for c in asked}
+    if all(c.holds == c.cases and beyond[id(c)] for c in asked):
         return "reproduced"
-    directions = [c for c in counted if c.about == "direction"] or counted
+    directions = [c for c in asked if c.about == "direction"] or asked
     if all(2 * c.holds > c.cases and beyond[id(c)] for c in directions):
         return "direction only"
     return "not reproduced"
+
+
+def counted(checks: Sequence[Check]) -> str:
+    """The statements with their counts, as a sentence."""
+    said = "; ".join(map(str, checks))
+    first = said[:1].upper() if said[:1].isascii() else said[:1]  # a Greek letter is a symbol
+    return f"{first}{said[1:]}." if said else ""
 
 
 def lies_below(first: Result, second: Result) -> bool:
