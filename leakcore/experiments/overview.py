@@ -209,7 +209,7 @@ def _own(svg: str, number: int) -> str:
 _RULE = (
     "Reproduced: every statement holds in all of its cases, and chance would do as much in one of twenty at most. "
     "Direction only: what the paper says of a direction holds in more than half of the cases, and beyond chance. "
-    "Not comparable: there is nothing to count."
+    "Not comparable: there is nothing to count. Not reproduced: anything else; few cases may be the reason."
 )
 _HEAD = (
     '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -224,5 +224,6 @@ _STYLE = (
     "section{margin:2rem 0 3rem}p{max-width:76ch}.soft{color:var(--soft)}.scroll{overflow-x:auto}"
     "svg{max-width:100%;height:auto;background:#fff}table{border-collapse:collapse;font-size:.92rem}"
     "th,td{padding:.35rem .6rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}"
+    "td:first-child{white-space:nowrap}"
     ".reproduced{color:var(--good)}.direction-only{color:var(--half)}.not-reproduced{color:var(--bad)}"
 )

@@ -29,7 +29,7 @@ def _attack(activation: Any, m: int, x: np.ndarray, r: np.ndarray, seed: int = 0
 
 
 def _error(reconstruction: Any, x: np.ndarray) -> float:
-    return tensor.match(reconstruction.inputs, x, signs_known=reconstruction.signs_known).root_mean_square
+    return tensor.match(reconstruction, x).root_mean_square
 
 
 def test_coefficients_against_closed_forms() -> None:
@@ -97,7 +97,9 @@ def test_a_batch_is_recovered(activation: Any) -> None:
     attack = _attack(activation, 100_000, x, r)
     assert _error(attack, x) <= ERROR
     assert (attack.value, attack.unrecoverable, attack.failed, attack.reason) == (1.0, 0, False, "")
-    matched = tensor.match(attack.inputs, x, signs_known=attack.signs_known)
+    matched = tensor.match(attack, x)
+    by_hand = tensor.match(attack.inputs, x, signs_known=attack.signs_known)
+    assert matched.root_mean_square == by_hand.root_mean_square
     # The gradient itself tells how far off each input is.
     np.testing.assert_allclose(attack.error_estimates, matched.errors, rtol=1e-3)
     size = (lambda v: v) if attack.signs_known else np.abs

@@ -315,13 +315,13 @@ class Matched:
     root_mean_square: float
 
 
-def match(recovered: Any, inputs: Any, *, signs_known: bool = True) -> Matched:
+def match(recovered: Any, inputs: Any, *, signs_known: bool | None = None) -> Matched:
     """Distances of recovered inputs to the true ones, under the assignment with the least sum of squares.
 
     Args:
-        recovered: (k, d), as `TensorReconstruction.inputs`.
+        recovered: a `TensorReconstruction`, or its inputs, (k, d).
         inputs: (B, d), k ≤ B.
-        signs_known: False: the nearer of x and −x counts.
+        signs_known: False: the nearer of x and −x counts. None: as the reconstruction says; of an array, True.
 
     Returns:
         `Matched`.
@@ -340,6 +340,9 @@ def match(recovered: Any, inputs: Any, *, signs_known: bool = True) -> Matched:
         >>> matched.order.tolist(), matched.root_mean_square
         ([1], 0.0)
     """
+    if isinstance(recovered, TensorReconstruction):
+        signs_known = recovered.signs_known if signs_known is None else signs_known
+        recovered = recovered.inputs
     here, _ = check.host_array(recovered=recovered)
     truth, _ = check.host_array(inputs=inputs)
     if truth.ndim != 2 or here.ndim != 2 or here.shape[1] != truth.shape[1] or len(here) > len(truth):
@@ -347,7 +350,7 @@ def match(recovered: Any, inputs: Any, *, signs_known: bool = True) -> Matched:
             f"`recovered` and `inputs` must have shapes (k, d) and (B, d), k ≤ B, got {here.shape} and {truth.shape}"
         )
     distance = np.linalg.norm(here[:, None] - truth[None], axis=2)
-    if not signs_known:
+    if signs_known is False:
         distance = np.minimum(distance, np.linalg.norm(here[:, None] + truth[None], axis=2))
     _, order = optimize.linear_sum_assignment(distance**2)
     errors = distance[np.arange(len(here)), order]

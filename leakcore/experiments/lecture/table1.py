@@ -263,7 +263,7 @@ def _attacked(attack: str, setting: TableCell, seed: int, effort: tuple[int, int
     answer = tensor.reconstruct(observed[on], known, num_examples=len(x), activation="elu", certify=False, seed=seed)
     if len(answer.inputs) == 0:
         return 1.0
-    distances = tensor.match(answer.inputs, x, signs_known=answer.signs_known).errors
+    distances = tensor.match(answer, x).errors
     return float(np.sqrt((np.square(distances).sum() + len(x) - len(distances)) / len(x)))
 
 
