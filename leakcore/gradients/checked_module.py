@@ -12,8 +12,8 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from leakcore._base import array_memory
 
 
-def trained_parameters(model: Any) -> dict[str, nn.Parameter]:
-    """{name: parameter} of the parameters that require grad, at least one.
+def trained_parameters(model: Any, mixing: bool = False) -> dict[str, nn.Parameter]:
+    """{name: parameter} of the parameters that require grad, at least one. `mixing` allows batch norms to mix samples.
 
     Raises:
         ValueError: if there are none, or as `require_still`.
@@ -24,7 +24,7 @@ def trained_parameters(model: Any) -> dict[str, nn.Parameter]:
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not trained:
         raise ValueError("`model` must have parameters that require grad, or there is no gradient")
-    require_still(model)
+    require_still(model, mixing)
     return trained
 
 
@@ -39,14 +39,18 @@ def require_memory(model: nn.Module, argument: str = "model") -> None:
         array_memory.plain_tensor(f"{argument}.{name}", values)
 
 
-def require_still(model: nn.Module) -> None:
+def require_still(model: nn.Module, mixing: bool = False) -> None:
     """Require that no layer, in its present mode, mixes samples, draws random numbers or changes its own buffers.
+
+    `mixing` allows it to batch norms: the gradient of a whole batch needs no rows of its own.
 
     Raises:
         ValueError: names the layer and what to do; or as `require_memory`.
     """
     require_memory(model)
     for name, module in model.named_modules():
+        if mixing and isinstance(module, nn.modules.batchnorm._BatchNorm):
+            continue
         if (what := unrest(module)) is not None:
             cure = "call model.eval()" if module.training else "build it with track_running_stats=True"
             raise ValueError(f"model: layer {name} ({type(module).__name__}) {what}: {cure}")

@@ -56,10 +56,12 @@ def numbers(name: str, values: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _fitting(x: torch.Tensor) -> Iterator[None]:
-    """Turn torch's error about a shape into a ValueError."""
+    """Turn torch's error about a shape into a ValueError that names `inputs`."""
     try:
         yield
-    except RuntimeError as why:
+    except (RuntimeError, ValueError) as why:
+        if isinstance(why, ValueError) and not str(why).startswith("Expected more than 1 value per channel"):
+            raise
         if "shape" not in str(why) and "size" not in str(why):
             raise
         raise ValueError(f"`inputs` must fit the model, got shape {tuple(x.shape[1:])} each ({why})") from why
@@ -73,21 +75,27 @@ class FlatModule:
         shapes: of the parameters.
         sizes: of the parameters, D numbers in all.
         theta: (D,), the present values.
+
+    `mixing` allows batch norms that normalise by the batch; they must not keep running statistics, which no evaluation
+    may change. `per_sample` has no meaning then.
     """
 
-    def __init__(self, model: Any, loss: Loss | None = None, names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, model: Any, loss: Loss | None = None, names: Sequence[str] | None = None, *, mixing: bool = False
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
         array_memory.refuse_transforms("model")
         with lock_of(model):
-            self._read(model, loss, names)
+            self._read(model, loss, names, mixing)
 
-    def _read(self, model: nn.Module, loss: Loss | None, names: Sequence[str] | None) -> None:
-        trained = trained_parameters(model)
+    def _read(self, model: nn.Module, loss: Loss | None, names: Sequence[str] | None, mixing: bool) -> None:
+        trained = trained_parameters(model, mixing)
         wanted = tuple(trained) if names is None else (names,) if isinstance(names, str) else tuple(names)
         if not wanted or len(set(wanted)) != len(wanted) or not set(wanted) <= set(trained):
             raise ValueError(f"`parameters` must name some of {', '.join(trained)}, each once, got {wanted}")
         self.model = model
+        self._mixing = mixing
         self.loss = loss or mean_cross_entropy
         self.names = wanted
         self.shapes = [tuple(trained[name].shape) for name in wanted]
@@ -133,7 +141,8 @@ class FlatModule:
         """
         try:
             with quiet(), torch.no_grad():
-                torch.func.vmap(lambda row: self._tried(row[None]), randomness="error")(x)
+                copies = 2 if self._mixing else 1  # a batch norm in training mode takes no single row
+                torch.func.vmap(lambda row: self._tried(torch.stack([row] * copies)), randomness="error")(x)
         except Exception as why:
             if "random operation" in str(why):
                 raise ValueError(

@@ -18,6 +18,7 @@ from tests.public.examples import (
     images,
     lbfgs,
     model,
+    normed,
     one_logit,
     planted,
     planted_gradient,
@@ -213,19 +214,26 @@ ATTACKS = {
     ),
     "attacks.inversion.gradient": Call(lambda: {"model": model(), "inputs": rows(1)["inputs"],
                                                 "targets": rows(1)["targets"]}),
+    "attacks.inversion.batch_statistics": Call(
+        lambda: {"model": normed(), "after": normed(batches=1)}, also=("statistics", "running"),
+    ),
     "attacks.inversion.closed_form": Call(lambda: {"model": model(), "gradient": gradient(), "shape": (4,)}, quality),
     "attacks.inversion.invert": Call(
         lambda: {"model": model(), "gradient": gradient(), "shape": (4,), "labels": rows(1)["targets"],
                  "objective": None, "optimizer": lbfgs(), "seed": 0}, fixed=("optimizer",),  # its default is slow
     ),
-    "attacks.inversion.L2": Call(lambda: {"box": (0.0, 1.0), "total_variation": 0.1, "tolerance": 1e-9}),
-    "attacks.inversion.Cosine": Call(lambda: {"box": (0.0, 1.0), "total_variation": 0.1, "tolerance": 1e-9}),
+    "attacks.inversion.L2": Call(
+        lambda: {"box": (0.0, 1.0), "total_variation": 0.1, "statistics_weight": 0.5, "tolerance": 1e-9}
+    ),
+    "attacks.inversion.Cosine": Call(
+        lambda: {"box": (0.0, 1.0), "total_variation": 0.1, "statistics_weight": 0.5, "tolerance": 1e-9}
+    ),
     "attacks.inversion.DPSGDSteps": Call(
         lambda: {"max_grad_norm": 1.0, "l1_weight": 1.0, "box": (0.0, 1.0), "total_variation": 0.1, "tolerance": 1e-9}
     ),
     "attacks.inversion.LocalSteps": Call(
         lambda: {"learning_rate": 0.1, "steps": 3, "batch_size": 2, "box": (0.0, 1.0), "total_variation": 0.1,
-                 "tolerance": 1e-9}
+                 "statistics_weight": 0.5, "tolerance": 1e-9}
     ),
     "attacks.inversion.LBFGS": Call(
         lambda: {"iterations": 2, "learning_rate": 1.0, "restarts": 1, "start": "uniform", "patience": 2}

@@ -20,6 +20,16 @@ def model() -> Any:
         return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Sigmoid(), torch.nn.Linear(3, 2)).double()
 
 
+def normed(batches: int = 0) -> Any:
+    """A batch norm that has seen so many batches."""
+    import torch
+
+    layer = torch.nn.Sequential(torch.nn.BatchNorm1d(4)).double().train()
+    for _ in range(batches):
+        layer(torch.from_numpy(rng().random((5, 4))))
+    return layer
+
+
 def rows(n: int = 6) -> dict[str, Any]:
     import torch
 

@@ -13,9 +13,11 @@
 | `DPSGDSteps` (Equation 1 of Hayes et al.) | `Adam`; clipped, many steps, known rows subtracted | DP-SGD's releases |
 
 `closed_form` needs no search where the first layer is linear. Labels may be known, optimised, or recovered.
-`ReleasedGradient` tells the attack more about the gradient: its loss, its parameters, its steps.
+`ReleasedGradient` tells the attack more about the gradient: its loss, its parameters, its steps, and the
+batch's statistics at its batch norms (`batch_statistics`).
 """
 
+from leakcore.attacks.inversion.batch_norm import batch_statistics
 from leakcore.attacks.inversion.image_quality import Quality, compare, ssim
 from leakcore.attacks.inversion.invert import closed_form, gradient, invert
 from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps, LocalSteps
@@ -34,6 +36,7 @@ __all__ = [
     "Quality",
     "ReleasedGradient",
     "SignedAdam",
+    "batch_statistics",
     "closed_form",
     "compare",
     "gradient",

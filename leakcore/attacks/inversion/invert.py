@@ -34,7 +34,8 @@ def gradient(
     `defenses.release` computes it under a defence.
 
     Args:
-        model: a torch module in eval mode.
+        model: a torch module in eval mode, or with batch norms in training mode, which then normalise by the batch and
+            keep their running statistics as they are.
         inputs: (B, ...), B ≥ 1, finite.
         targets: (B,) classes, or what the loss takes.
         loss: loss(outputs, targets), mean over rows; None: cross-entropy (of a logit, where there is one output).
@@ -61,16 +62,18 @@ def gradient(
     """
     import torch
 
+    from leakcore.attacks.inversion.batch_norm import batchwise, mixes
     from leakcore.gradients import FlatModule, require_classes
 
     check.callback(loss=loss)
-    flat = FlatModule(model, loss, parameters)
+    flat = FlatModule(batchwise(model), loss, parameters, mixing=True)
     x, y = _pair(inputs, targets, flat.theta)
+    mixing = mixes(flat.model)
     flat.require_no_draws(x[:1])
     try:
         with torch.no_grad():
             if loss is None:
-                require_classes(y, flat.outputs(flat.theta, x[:1]), "targets")
+                require_classes(y, flat.outputs(flat.theta, x if mixing else x[:1]), "targets")
             return flat.gradient(flat.theta, x, y)
     except RuntimeError as why:
         raise ValueError(f"`targets` must fit the model's loss, got shape {tuple(y.shape)}, {y.dtype} ({why})") from why
@@ -109,7 +112,7 @@ def invert(
     distance.
 
     Args:
-        model: in eval mode (no active batch norm or dropout); its float type and device are used by the search.
+        model: in the client's mode, without dropout; the search uses its float type and device.
         gradient: (D,) numbers, a list of tensors (one per parameter), a dict by name, what `defenses.release` returned,
             or a `ReleasedGradient`; for `LocalSteps` the weights' change.
         shape: of one input, such as (3, 32, 32).
@@ -162,7 +165,7 @@ def invert(
     problem = read(model, read_release(gradient), shape, labels=labels, objective=objective)
     problem.flat.require_no_draws(problem.states.new_zeros((1, *problem.shape)))
     # In the model's own mode and precision, at the point where the searches start.
-    names = warn_if_kinked(model, search.starts(problem, optimizer, key)[0][0])
+    names = warn_if_kinked(problem.flat.model, search.starts(problem, optimizer, key)[0][0])
     restarts = search.find(problem, optimizer, key, progress)
     usable = np.where(
         np.isfinite(restarts.distances) & np.array([e != "diverged" for e in restarts.ends]), restarts.distances, np.inf
@@ -171,6 +174,8 @@ def invert(
     every = host(restarts.points)
     weights = ", ".join(f"{weight:g}" for weight in objective.weights)
     prior = f", total variation {weights}" if any(objective.weights) else ""
+    if problem.statistics is not None and not isinstance(objective, DPSGDSteps):
+        prior += f", batch norm statistics {objective.statistics_weight:g}"
     return Inversion(
         value=float(usable[best]) if best >= 0 else math.inf,
         kind="estimate",
@@ -183,6 +188,7 @@ def invert(
             attacker=f"knows the model and sees {len(problem.states)} gradient{'s' * (len(problem.states) > 1)} of "
             f"{problem.batch} row{'s' * (problem.batch > 1)}"
             + ("" if problem.free_labels else f"; {problem.labels_from}")
+            + ("" if problem.statistics is None else "; knows the batch's statistics at its batch norms")
             + ("; knows the other rows" if getattr(objective, "known", None) is not None else ""),
             notes=(
                 "a better search may reconstruct more: no bound",

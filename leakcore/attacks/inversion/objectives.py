@@ -77,7 +77,17 @@ def _box(box: Any) -> tuple[float, float] | None:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class L2(_Objective):
+class _WithStatistics(_Objective):
+    statistics_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        weight = check.non_negative(statistics_weight=self.statistics_weight)
+        object.__setattr__(self, "statistics_weight", weight)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class L2(_WithStatistics):
     """‖G − g‖²/‖g‖², with G the gradient of a guess and g the released one (DLG: Zhu, Liu and Han 2019, Algorithm 1).
 
     Good for smooth networks and one row or few. Searched by `LBFGS` unless the caller names another optimizer.
@@ -87,6 +97,8 @@ class L2(_Objective):
         total_variation: weight of the mean absolute difference of neighbouring pixels; 1e-3 suits images in [0, 1].
             Several, falling: one search for each, started where the last one ended; they share the iterations. For a
             batch (1e-2, 3e-3, 1e-3, 3e-4, 1e-4) reconstructs what no single weight does.
+        statistics_weight: of the batch norm statistics in a `ReleasedGradient`, where it has them: its docstring has
+            the formula. The distance includes them.
         tolerance: distance at which a search ends.
 
     Raises:
@@ -110,7 +122,7 @@ class L2(_Objective):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Cosine(_Objective):
+class Cosine(_WithStatistics):
     """1 − ⟨G, g⟩/(‖G‖‖g‖), with G the gradient of a guess and g the released one (Geiping et al. 2020, equation 4).
 
     Good for deep networks, batches, and gradients of unknown scale. Searched by `SignedAdam` unless the caller names
@@ -119,6 +131,7 @@ class Cosine(_Objective):
     Args:
         box: as in `L2`.
         total_variation: as in `L2`.
+        statistics_weight: as in `L2`.
         tolerance: as in `L2`.
 
     Raises:
@@ -204,7 +217,7 @@ class DPSGDSteps(_Objective):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LocalSteps(_Objective):
+class LocalSteps(_WithStatistics):
     """‖D − d‖²/‖d‖², with d the change of the weights that a client sends, and D that of the same steps on a guess.
 
     For federated averaging: the client takes several steps of plain SGD on its rows, θ ← θ − η∇ℓ(θ, x_b, y_b), and
@@ -218,6 +231,7 @@ class LocalSteps(_Objective):
         batch_size: rows of one step; None: all of them.
         box: as in `L2`.
         total_variation: as in `L2`.
+        statistics_weight: as in `L2`.
         tolerance: as in `L2`.
 
     Raises:

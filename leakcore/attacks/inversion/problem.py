@@ -16,6 +16,7 @@ from leakcore._base import memory_limit
 from leakcore._base import validate as check
 from leakcore._base.quiet import quiet_batching
 from leakcore.attacks import labels as label_attacks
+from leakcore.attacks.inversion.batch_norm import Statistics, apart, batchwise, mixes, of_guess, read_statistics
 from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps, LocalSteps
 from leakcore.attacks.inversion.release import ReleasedGradient
 from leakcore.gradients import FlatModule, mean_cross_entropy, require_classes, tensor
@@ -30,7 +31,7 @@ class Problem:
     states, released: (T, D). known_labels: (B,) classes with −1 for the unknown, or (B, ...) targets of a custom loss,
     or None (all unknown). targets: shape of the model's output for one input, (K,). total_variation: the present weight
     of the prior, one of the objective's `weights`, through which a search goes one by one. recovered: whether the label
-    was read from the gradient's signs.
+    was read from the gradient's signs. statistics: of the batch at its batch norms, where known.
     """
 
     flat: FlatModule
@@ -44,6 +45,7 @@ class Problem:
     targets: tuple[int, ...]
     total_variation: float
     recovered: bool
+    statistics: Statistics | None
 
     @property
     def labels_from(self) -> str:
@@ -79,7 +81,11 @@ class Problem:
 
     def distance(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
         """Distance (a scalar) of one guess (B, *shape) and its free labels, without the prior."""
-        return self.objective.distance(self, x, self.targets_of(free))
+        value = self.objective.distance(self, x, self.targets_of(free))
+        if self.statistics is not None and not isinstance(self.objective, DPSGDSteps):
+            guess = of_guess(self.flat, self.states[0], x, self.statistics)
+            value = value + self.objective.statistics_weight * apart(guess, self.statistics)
+        return value
 
     def penalised(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
         """`distance` and the prior on images: mean absolute difference of neighbouring pixels."""
@@ -92,7 +98,8 @@ class Problem:
 
 def read(model: Any, release: ReleasedGradient, shape: Sequence[int], *, labels: Any, objective: Objective) -> Problem:
     """Everything checked, before any work."""
-    flat = FlatModule(model, release.loss, release.parameters)
+    whole = not isinstance(objective, DPSGDSteps)  # which clips each row's own gradient
+    flat = FlatModule(batchwise(model) if whole else model, release.loss, release.parameters, mixing=whole)
     sizes = check.sizes(shape=shape)
     memory_limit.require(16 * math.prod(sizes), shape=sizes)
     if any(objective.weights) and (len(sizes) < 2 or min(sizes[-2:]) < 2):
@@ -106,12 +113,20 @@ def read(model: Any, release: ReleasedGradient, shape: Sequence[int], *, labels:
             raise ValueError(f"`states` must be one with LocalSteps, where the steps began, got {len(states)}")
         if isinstance(labels, str):
             raise ValueError("`labels='recover'` reads signs of one gradient, which a change of several steps is not")
+    if isinstance(labels, str) and mixes(flat.model):
+        raise ValueError("`labels='recover'` reads one row's gradient, and a batch norm in training mode needs several")
     released = released_rows(flat, release.gradient, len(states))
     if not isinstance(objective, DPSGDSteps) and not bool((released != 0).any()):
         raise ValueError("`gradient` must not be zero throughout: it would say nothing about the batch")
     own_loss = release.loss is not None
     targets = _targets(flat, sizes)
     fixed, rows = _labels(flat, released, labels, release.batch_size, sizes, targets, own_loss)
+    if mixes(flat.model) and rows == 1:
+        with torch.no_grad():
+            flat.outputs(flat.theta, flat.theta.new_zeros((1, *sizes)))
+    if release.statistics is not None:
+        _require_one_pass(objective, len(states), rows)
+    statistics = read_statistics(flat, release.statistics, flat.theta.new_zeros((rows, *sizes)))
     if isinstance(objective, DPSGDSteps):
         released = released - _of_known(flat, states, objective.known, objective.max_grad_norm)
     return Problem(
@@ -126,7 +141,21 @@ def read(model: Any, release: ReleasedGradient, shape: Sequence[int], *, labels:
         targets=targets,
         total_variation=objective.weights[0],
         recovered=isinstance(labels, str),
+        statistics=statistics,
     )
+
+
+def _require_one_pass(objective: Objective, states: int, rows: int) -> None:
+    """Require that the known statistics are of one pass of the whole batch at one state."""
+    if isinstance(objective, DPSGDSteps):
+        raise ValueError("`statistics` must be None with DPSGDSteps: a batch norm has no gradients of single rows")
+    if states > 1:
+        raise ValueError(f"`statistics` are of one batch at one state, got {states} `states`")
+    if isinstance(objective, LocalSteps) and (objective.steps > 1 or objective.batches(rows)[0] != (0, rows)):
+        raise ValueError(
+            f"`statistics` are of one step with all rows, got LocalSteps with steps={objective.steps}, "
+            f"batch_size={objective.batch_size} and {rows} rows"
+        )
 
 
 def _states(flat: FlatModule, states: Any) -> torch.Tensor:

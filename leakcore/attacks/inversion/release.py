@@ -24,6 +24,13 @@ class ReleasedGradient:
         parameters: names of the parameters whose gradient was observed, in that order; None: all that require grad.
         states: (T, D) parameters, or state dicts, at which the T gradients were computed; None: the model's present
             ones.
+        statistics: {batch norm's name: (mean, unbiased variance)} of the batch at its inputs, as `batch_statistics`
+            computes them; None: unknown.
+
+    With statistics, the distance of a guess with means μ and variances σ² grows by `statistics_weight` times the mean
+    over layers of ‖μ − μ*‖²/Σσ*² + ‖σ² − σ*²‖²/‖σ*²‖², with * for the known ones: R_BN of Yin et al. 2021, whose norms
+    are neither squared nor relative. The guess passes the model in its own mode, which must be the client's: in
+    training mode a batch norm normalises by the batch, in eval mode by its running statistics.
 
     Raises:
         ValueError: for a value that is not allowed. The attack checks shapes against the model.
@@ -43,6 +50,7 @@ class ReleasedGradient:
     loss: Callable[[Any, Any], Any] | None = None
     parameters: Sequence[str] | None = None
     states: Any = None
+    statistics: Mapping[str, tuple[Any, Any]] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gradient", _read_gradient(self.gradient))

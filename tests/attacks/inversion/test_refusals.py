@@ -78,7 +78,7 @@ def test_bad_input():
         inversion.gradient(model, torch.zeros(0, 12), [])
     with pytest.raises(ValueError, match="`batch_size` must be at least 1, got 0"):
         inversion.invert(model, inversion.ReleasedGradient(g, batch_size=0), (12,))
-    with pytest.raises(TypeError, match="`objective` must be of type L2, Cosine or DPSGDSteps, got str"):
+    with pytest.raises(TypeError, match="`objective` must be of type L2, Cosine, DPSGDSteps or LocalSteps, got str"):
         inversion.invert(model, g, (12,), labels=[0], objective="l3")
     with pytest.raises(TypeError, match="`optimizer` must be of type LBFGS or Adam, got str"):
         inversion.invert(model, g, (12,), labels=[0], optimizer="lbfgs")
