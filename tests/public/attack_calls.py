@@ -215,7 +215,7 @@ ATTACKS = {
     "attacks.inversion.gradient": Call(lambda: {"model": model(), "inputs": rows(1)["inputs"],
                                                 "targets": rows(1)["targets"]}),
     "attacks.inversion.batch_statistics": Call(
-        lambda: {"model": normed(), "after": normed(batches=1)}, also=("statistics", "running"),
+        lambda: {"model": normed(), "after": normed(batches=1), "steps": 1}, also=("statistics", "running"),
     ),
     "attacks.inversion.closed_form": Call(lambda: {"model": model(), "gradient": gradient(), "shape": (4,)}, quality),
     "attacks.inversion.invert": Call(

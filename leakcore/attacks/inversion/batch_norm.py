@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
+from leakcore._base import validate as check
 from leakcore.gradients import lock_of, tensor
 
 if TYPE_CHECKING:
@@ -19,16 +20,17 @@ _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 Statistics = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 
-def batch_statistics(model: nn.Module, after: Any) -> Statistics:
-    """Mean and variance of one batch at each batch norm, from a client's running statistics before and after one step.
+def batch_statistics(model: nn.Module, after: Any, steps: int = 1) -> Statistics:
+    """Mean and variance of a client's batch at each batch norm, from its running statistics before and after a step.
 
     A batch norm moves its running statistics by its momentum m, new = (1 − m)·old + m·batch, so that
-    batch = old + (new − old)/m (m = 1/k at the k-th batch where `momentum=None`). For
-    `ReleasedGradient(..., statistics=...)`.
+    batch = old + (new − old)/m (m = 1/k at the k-th batch where `momentum=None`). After several steps the mean of their
+    batches' statistics is known, with weights that grow as (1 − m)⁻ʲ. For `ReleasedGradient(..., statistics=...)`.
 
     Args:
         model: what the server sent, with the running statistics before the step and each layer's momentum.
-        after: what came back after one step in training mode: the client's module or its state dict.
+        after: what came back after the steps in training mode: the client's module or its state dict.
+        steps: how many, at least 1.
 
     Returns:
         {name of the layer: (mean, variance)}, each (channels,) float64. The variance is unbiased, divided by n − 1, as
@@ -36,11 +38,11 @@ def batch_statistics(model: nn.Module, after: Any) -> Statistics:
 
     Raises:
         ValueError: if there is no batch norm with running statistics, if its momentum is 0, if nothing changed, if the
-            count of batches grew by more than one, or if no batch of one step gives these numbers.
+            count of batches grew by another number than `steps`, or if no batches give these numbers.
         TypeError: for an argument of another type.
 
     Guarantees:
-        Exact up to the rounding of the running statistics, divided by m. Deterministic.
+        Exact up to the rounding of the running statistics, divided by m (1 − (1 − m)ᵏ after k steps). Deterministic.
 
     Example:
         >>> import copy, torch
@@ -56,6 +58,7 @@ def batch_statistics(model: nn.Module, after: Any) -> Statistics:
         raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(after, nn.Module | Mapping):
         raise TypeError(f"`after` must be a torch.nn.Module or a state dict, got {type(after).__name__}")
+    count = check.integer(1, 1 << 20, steps=steps)
     layers = _layers(model)
     if not layers:
         raise ValueError("`model` must have a batch norm, or no statistics of a batch are kept")
@@ -67,7 +70,7 @@ def batch_statistics(model: nn.Module, after: Any) -> Statistics:
     later = dict(after.named_buffers()) if isinstance(after, nn.Module) else after
     out = {}
     for name, layer in layers.items():
-        moments = _of_layer(name, layer, before, later)
+        moments = _of_layer(name, layer, before, later, count)
         if moments is not None:
             out[name] = moments
     if not out:
@@ -80,7 +83,7 @@ def _layers(model: nn.Module) -> dict[str, Any]:
 
 
 def _of_layer(
-    name: str, layer: Any, before: Mapping[str, torch.Tensor], after: Mapping[str, Any]
+    name: str, layer: Any, before: Mapping[str, torch.Tensor], after: Mapping[str, Any], steps: int
 ) -> tuple[torch.Tensor, torch.Tensor] | None:
     """(mean, unbiased variance) of the batch; None where the layer saw none."""
     key = f"{name}." if name else ""
@@ -104,20 +107,20 @@ def _of_layer(
     batches = None if first is None or last is None else int(last) - first
     if batches == 0 or (batches is None and all(torch.equal(old, new) for old, new in moments)):
         return None
-    if batches not in (None, 1):
-        raise ValueError(f"`after` must be one step from `model`: layer {name} saw {batches} batches")
+    if batches not in (None, steps):
+        raise ValueError(f"`steps` must be what `after` took: layer {name} saw {batches} batches, got {steps}")
     if layer.momentum == 0:
         raise ValueError(f"`model` must have a momentum above 0 at layer {name}, or its running statistics stay")
     if layer.momentum is None and first is None:
         raise ValueError(f"`model` must count its batches at layer {name}, where momentum=None")
-    share = float(layer.momentum) if layer.momentum is not None else 1.0 / ((first or 0) + 1)
+    share = 1 - (1 - float(layer.momentum)) ** steps if layer.momentum is not None else steps / ((first or 0) + steps)
     (mean, new_mean), (variance, new_variance) = moments
     mean = mean + (new_mean - mean) / share
     rounding = 8 * spacing * float(torch.maximum(variance, new_variance).max()) / share
     variance = variance + (new_variance - variance) / share
     if float(variance.min()) < -rounding:
         raise ValueError(
-            f"`after` must be one step from `model`: the batch's variance at layer {name} would be "
+            f"`after` must be {steps} steps from `model`: the batch's variance at layer {name} would be "
             f"{float(variance.min()):.3g} with momentum {layer.momentum}"
         )
     return mean, variance.clamp(min=0)
@@ -180,6 +183,22 @@ def of_guess(flat: FlatModule, theta: torch.Tensor, x: torch.Tensor, names: Any)
     return out
 
 
+def of_steps(
+    flat: FlatModule, thetas: Sequence[torch.Tensor], batches: Sequence[tuple[int, int]], x: torch.Tensor, names: Any
+) -> Statistics:
+    """The mean over several steps that running statistics hold, of `of_guess` at each step's parameters and rows."""
+    each = [of_guess(flat, theta, x[start:end], names) for theta, (start, end) in zip(thetas, batches, strict=True)]
+    layers, out = _layers(flat.model), {}
+    for name in names:
+        momentum = layers[name].momentum
+        left = 1.0 if momentum is None else 1 - float(momentum)
+        weights = [left ** (len(each) - 1 - j) for j in range(len(each))]
+        parts = [[w / sum(weights) * part for part in one[name]] for w, one in zip(weights, each, strict=True)]
+        mean, variance = (torch.stack(kind).sum(0) for kind in zip(*parts, strict=True))
+        out[name] = (mean, variance)
+    return out
+
+
 def apart(guess: Statistics, known: Statistics) -> torch.Tensor:
     """Mean over layers of ‖μ − μ*‖²/Σσ*² + ‖σ² − σ*²‖²/‖σ*²‖², with the known mean μ* and variance σ*²."""
     terms = []
@@ -190,8 +209,8 @@ def apart(guess: Statistics, known: Statistics) -> torch.Tensor:
     return torch.stack(terms).sum() / len(known)
 
 
-def read_statistics(flat: FlatModule, statistics: Any, x: torch.Tensor) -> Statistics | None:
-    """The caller's statistics, checked against the model by one pass of x (B, *shape).
+def read_statistics(flat: FlatModule, statistics: Any, batches: Sequence[torch.Tensor]) -> Statistics | None:
+    """The caller's statistics, checked against the model by one pass of each batch (B, *shape).
 
     Raises:
         ValueError: for layers other than batch norms, for other shapes, and for negative or infinite numbers.
@@ -222,5 +241,6 @@ def read_statistics(flat: FlatModule, statistics: Any, x: torch.Tensor) -> Stati
             raise ValueError(f"`statistics[{name!r}]` must have variances of at least 0, got {float(variance.min())}")
         out[name] = (mean, variance)
     with torch.no_grad():
-        of_guess(flat, flat.theta, x, out)
+        for x in batches:
+            of_guess(flat, flat.theta, x, out)
     return out

@@ -266,11 +266,21 @@ class LocalSteps(_WithStatistics):
         first = range(0, rows, size)
         return tuple((start, min(rows, start + size)) for start in (first[k % len(first)] for k in range(self.steps)))
 
+    def path(self, problem: Released, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+        """The parameters before each step on the guess, and after the last one."""
+        thetas = [problem.states[0]]
+        for start, end in self.batches(len(x)):
+            slope = problem.flat.gradient(thetas[-1], x[start:end], y[start:end])
+            thetas.append(thetas[-1] - self.learning_rate * slope)
+        return thetas
+
     def distance(self, problem: Released, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The distance in the class's first line."""
-        theta = problem.states[0]
-        for start, end in self.batches(len(x)):
-            theta = theta - self.learning_rate * problem.flat.gradient(theta, x[start:end], y[start:end])
+        return self.change(problem, self.path(problem, x, y)[-1])
+
+    @staticmethod
+    def change(problem: Released, theta: torch.Tensor) -> torch.Tensor:
+        """The distance with these parameters after the last step."""
         change, released = theta - problem.states[0], problem.released[0]
         return (change - released).square().sum() / released.square().sum()
 

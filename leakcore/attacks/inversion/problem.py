@@ -16,7 +16,15 @@ from leakcore._base import memory_limit
 from leakcore._base import validate as check
 from leakcore._base.quiet import quiet_batching
 from leakcore.attacks import labels as label_attacks
-from leakcore.attacks.inversion.batch_norm import Statistics, apart, batchwise, mixes, of_guess, read_statistics
+from leakcore.attacks.inversion.batch_norm import (
+    Statistics,
+    apart,
+    batchwise,
+    mixes,
+    of_guess,
+    of_steps,
+    read_statistics,
+)
 from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps, LocalSteps
 from leakcore.attacks.inversion.release import ReleasedGradient
 from leakcore.gradients import FlatModule, mean_cross_entropy, require_classes, tensor
@@ -81,11 +89,17 @@ class Problem:
 
     def distance(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
         """Distance (a scalar) of one guess (B, *shape) and its free labels, without the prior."""
-        value = self.objective.distance(self, x, self.targets_of(free))
-        if self.statistics is not None and not isinstance(self.objective, DPSGDSteps):
+        objective, targets = self.objective, self.targets_of(free)
+        if self.statistics is None or isinstance(objective, DPSGDSteps):
+            return objective.distance(self, x, targets)
+        if isinstance(objective, LocalSteps):
+            *thetas, last = objective.path(self, x, targets)
+            value = objective.change(self, last)
+            guess = of_steps(self.flat, thetas, objective.batches(len(x)), x, self.statistics)
+        else:
+            value = objective.distance(self, x, targets)
             guess = of_guess(self.flat, self.states[0], x, self.statistics)
-            value = value + self.objective.statistics_weight * apart(guess, self.statistics)
-        return value
+        return value + objective.statistics_weight * apart(guess, self.statistics)
 
     def penalised(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
         """`distance` and the prior on images: mean absolute difference of neighbouring pixels."""
@@ -121,12 +135,18 @@ def read(model: Any, release: ReleasedGradient, shape: Sequence[int], *, labels:
     own_loss = release.loss is not None
     targets = _targets(flat, sizes)
     fixed, rows = _labels(flat, released, labels, release.batch_size, sizes, targets, own_loss)
-    if mixes(flat.model) and rows == 1:
+    if release.statistics is not None and (isinstance(objective, DPSGDSteps) or len(states) > 1):
+        raise ValueError(
+            "`statistics` must be None with DPSGDSteps, as batch norms have no gradients of single rows, and with "
+            "several states, as they are of one"
+        )
+    batches = set(objective.batches(rows)) if isinstance(objective, LocalSteps) else {(0, rows)}
+    tried = [flat.theta.new_zeros((end - start, *sizes)) for start, end in sorted(batches)]
+    if mixes(flat.model):
         with torch.no_grad():
-            flat.outputs(flat.theta, flat.theta.new_zeros((1, *sizes)))
-    if release.statistics is not None:
-        _require_one_pass(objective, len(states), rows)
-    statistics = read_statistics(flat, release.statistics, flat.theta.new_zeros((rows, *sizes)))
+            for x in tried:  # a batch of one row may be too small
+                flat.outputs(flat.theta, x)
+    statistics = read_statistics(flat, release.statistics, tried)
     if isinstance(objective, DPSGDSteps):
         released = released - _of_known(flat, states, objective.known, objective.max_grad_norm)
     return Problem(
@@ -143,19 +163,6 @@ def read(model: Any, release: ReleasedGradient, shape: Sequence[int], *, labels:
         recovered=isinstance(labels, str),
         statistics=statistics,
     )
-
-
-def _require_one_pass(objective: Objective, states: int, rows: int) -> None:
-    """Require that the known statistics are of one pass of the whole batch at one state."""
-    if isinstance(objective, DPSGDSteps):
-        raise ValueError("`statistics` must be None with DPSGDSteps: a batch norm has no gradients of single rows")
-    if states > 1:
-        raise ValueError(f"`statistics` are of one batch at one state, got {states} `states`")
-    if isinstance(objective, LocalSteps) and (objective.steps > 1 or objective.batches(rows)[0] != (0, rows)):
-        raise ValueError(
-            f"`statistics` are of one step with all rows, got LocalSteps with steps={objective.steps}, "
-            f"batch_size={objective.batch_size} and {rows} rows"
-        )
 
 
 def _states(flat: FlatModule, states: Any) -> torch.Tensor:

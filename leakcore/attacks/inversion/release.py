@@ -25,7 +25,7 @@ class ReleasedGradient:
         states: (T, D) parameters, or state dicts, at which the T gradients were computed; None: the model's present
             ones.
         statistics: {batch norm's name: (mean, unbiased variance)} of the batch at its inputs, as `batch_statistics`
-            computes them; None: unknown.
+            computes them (with `LocalSteps`, over its steps); None: unknown.
 
     With statistics, the distance of a guess with means μ and variances σ² grows by `statistics_weight` times the mean
     over layers of ‖μ − μ*‖²/Σσ*² + ‖σ² − σ*²‖²/‖σ*²‖², with * for the known ones: R_BN of Yin et al. 2021, whose norms

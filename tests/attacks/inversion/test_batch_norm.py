@@ -114,7 +114,7 @@ def _counted(state, steps=1):
         (smooth(), {}, "must have a batch norm, or"),
         (nn.Sequential(nn.BatchNorm1d(2, track_running_stats=False)), {}, "track_running_stats=True"),
         (_nested(), _bent(), "no layer saw a batch"),
-        (_nested(), _counted(_bent(), 2), "saw 2 batches"),
+        (_nested(), _counted(_bent(), 2), "saw 2 batches, got 1"),
         (_nested(0.0), _counted(_bent()), "momentum above 0"),
         (_nested(), _counted(_bent(norm__running_mean=torch.zeros(3))), "shape"),
         (_nested(), _counted(_bent(norm__running_mean=torch.full((144,), torch.nan))), "finite"),
@@ -181,6 +181,38 @@ def test_the_true_batch_has_distance_zero(training, objective):
     assert extra == pytest.approx(known, rel=1e-6)
 
 
+def _stepped(model, x, y, steps, size):
+    """A client's model after some steps of SGD in training mode, at rate 0.1, and the change of its weights."""
+    client = copy.deepcopy(model).train()
+    optimizer = torch.optim.SGD(client.parameters(), lr=0.1)
+    for step in range(steps):
+        rows = slice(step * size % len(x), step * size % len(x) + size)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(client(x[rows]), y[rows]).backward()
+        optimizer.step()
+    return client, [a.detach() - b.detach() for a, b in zip(client.parameters(), model.parameters(), strict=True)]
+
+
+@pytest.mark.parametrize("momentum", [0.1, 1.0, None])
+@pytest.mark.parametrize(("steps", "size"), [(1, 4), (3, 4), (5, 2)])
+def test_several_steps_of_the_true_batch_have_distance_zero(momentum, steps, size):
+    model = _nested(momentum).train()
+    model(_images(5, start=100)[0])
+    x, y = _images(4)
+    client, change = _stepped(model, x, y, steps, size)
+    release = inversion.ReleasedGradient(
+        change, statistics=inversion.batch_statistics(model, client.state_dict(), steps)
+    )
+    objective = inversion.LocalSteps(0.1, steps=steps, batch_size=size)
+    problem = read(model, release, (1, 8, 8), labels=y, objective=objective)
+    free = torch.zeros(4, 10, dtype=torch.float64)
+    assert float(problem.distance(x, free)) < 1e-18
+    assert float(problem.distance(x + 0.05 * x.flip(-1), free)) > 1e-5
+    if steps > 1:
+        with pytest.raises(ValueError, match=f"saw {steps} batches, got 1"):
+            inversion.batch_statistics(model, client)
+
+
 @pytest.mark.parametrize("make", [_conv, _dense])
 def test_statistics_lower_the_error_at_the_same_budget(make):
     """All of 5 batches: by a sign test p = 1/32 for each network."""
@@ -238,8 +270,13 @@ _FOUR = (torch.zeros(4), torch.ones(4))
         ({"statistics": {"block.1": (torch.full((4,), torch.inf), torch.ones(4))}}, "finite"),
         ({"statistics": {"norm": (torch.zeros(144), torch.ones(144))}, "labels": (0,)}, "two numbers per channel"),
         ({"objective": inversion.DPSGDSteps(1.0)}, "DPSGDSteps"),
-        ({"objective": inversion.LocalSteps(0.1, steps=2)}, "one step with all rows"),
-        ({"objective": inversion.LocalSteps(0.1, batch_size=1)}, "one step with all rows"),
+        (
+            {
+                "statistics": {"norm": (torch.zeros(144), torch.ones(144))},
+                "objective": inversion.LocalSteps(0.1, steps=2, batch_size=1),
+            },
+            "two numbers per channel",
+        ),
     ],
 )
 def test_statistics_that_do_not_fit_are_refused(change, words):
