@@ -19,16 +19,19 @@ _TRIALS = 100
 _COUNTS = 1000
 _EVENTS = ((0.5, 0.5), (0.05, 0.05), (0.9, 0.9))
 _LOOKS = 4
-_OWN = ", the mechanism's own family"
+OWN = ", the mechanism's own family"
+"""Ends the name of a method that takes longest."""
+MANY = 100
+"""Audits from which on the self-test includes what takes minutes."""
 
 Audit = Callable[[np.random.Generator, int], float]
 Case = tuple[str, float, float, str, int, Audit]
 """Mechanism, its ε, δ, the method, trials of each audit, and the audit."""
 
 
-def cases(level: float) -> list[Case]:
-    """Every method on every mechanism that it is tested on."""
-    return [*_null_cases(level), *_known_cases(level)]
+def cases(level: float, many: bool) -> list[Case]:
+    """Every method on every mechanism that it is tested on. many: those that take minutes as well."""
+    return [*_null_cases(level), *_known_cases(level), *(_of_own_family(level) if many else [])]
 
 
 def _null_cases(level: float) -> list[Case]:
@@ -62,8 +65,6 @@ def _null_cases(level: float) -> list[Case]:
         for family, delta in zip(_FAMILIES, (0.0, DELTA), strict=True)
     ]
     out += [("null", 0.0, DELTA, f"one run{_named(name)}", _COUNTS, _canaries(0.0, level, name)) for name in _FAMILIES]
-    audit = _scoring(none, none, level, "simultaneous", bounds.Hypothesis(mechanisms.GDP(1.0)), DELTA)
-    out.append(("null", 0.0, DELTA, f"scores, simultaneous{_OWN}", _TRIALS, audit))
     return [*out, *_guessing(0.0, level)]
 
 
@@ -105,11 +106,22 @@ def _known_cases(level: float) -> list[Case]:
     for family in _FAMILIES:
         audit = _canaries(1.0, level, family)
         out.append(("Gaussian", truth, DELTA, f"one run{_named(family)}", _COUNTS, audit))
+    return out
+
+
+def _of_own_family(level: float) -> list[Case]:
+    """Audits by the claimed mechanism's own curve."""
     claimed = mechanisms.GDP(1.0)
-    audit = _scoring(*gauss, level, "simultaneous", bounds.Hypothesis(claimed), DELTA)
-    out.append(("Gaussian", truth, DELTA, f"scores, simultaneous{_OWN}", _TRIALS, audit))
-    out.append(("Gaussian", truth, DELTA, f"one run{_OWN}", _COUNTS, _canaries(1.0, level, claimed)))
-    return [*out, _sampled(level)]
+    truth = float(gaussian_pair_epsilon(1.0, delta=DELTA))
+    inside, outside = (lambda rng, mu=mu: rng.normal(mu, size=_TRIALS) for mu in (1.0, 0.0))
+    scoring = functools.partial(_scoring, level=level, select="simultaneous", tested=bounds.Hypothesis(claimed))
+    method = f"scores, simultaneous{OWN}"
+    return [
+        ("null", 0.0, DELTA, method, _TRIALS, scoring(outside, outside, delta=DELTA)),
+        ("Gaussian", truth, DELTA, method, _TRIALS, scoring(inside, outside, delta=DELTA)),
+        ("Gaussian", truth, DELTA, f"one run{OWN}", _COUNTS, _canaries(1.0, level, claimed)),
+        _sampled(level),
+    ]
 
 
 def _sampled(level: float) -> Case:
@@ -123,7 +135,7 @@ def _sampled(level: float) -> Case:
     audit = _scoring(
         scores("alternative"), scores("null"), level, "simultaneous", bounds.Hypothesis(claimed), DELTA, "add-remove"
     )
-    return ("Poisson sampling", truth, DELTA, f"scores, simultaneous{_OWN}", _TRIALS, audit)
+    return ("Poisson sampling", truth, DELTA, f"scores, simultaneous{OWN}", _TRIALS, audit)
 
 
 def _canaries(separation: float, level: float, family: str | mechanisms.Mechanism) -> Audit:

@@ -23,13 +23,7 @@ def test_every_method_keeps_its_promise(selftest: audit.SelfTest) -> None:
     assert selftest.passed
     methods = {p.method.split(",")[0] for p in selftest.promises}
     assert methods == {"counts", "scores", "bets", "best of four", "one run", "membership over models"}
-    assert {p.mechanism for p in selftest.promises} == {
-        "null",
-        "randomised response",
-        "Laplace",
-        "Gaussian",
-        "Poisson sampling",
-    }
+    assert {p.mechanism for p in selftest.promises} == {"null", "randomised response", "Laplace", "Gaussian"}
     assert {p.epsilon for p in selftest.promises if p.mechanism == "randomised response"} == {0.5, 1.0, 2.0, 4.0}
     for p in selftest.promises:
         assert p.audits == (200 if p.mechanism == "null" else 40)
@@ -82,5 +76,7 @@ def test_five_thousand_null_audits_by_every_method() -> None:
     assert result.passed
     null = [p for p in result.promises if p.epsilon == 0]
     assert len(null) >= 18
-    assert all(p.audits == 5000 and p.interval[0] <= 0.05 for p in null)
+    assert "Poisson sampling" in {p.mechanism for p in result.promises}
+    assert all(p.audits in (5000, 500) and p.interval[0] <= 0.05 for p in null)
+    assert sum(p.audits == 5000 for p in null) >= 18
     assert np.mean([p.rate for p in null]) < 0.05
