@@ -20,9 +20,10 @@ from torch import nn
 
 from leakcore._base import memory_limit
 from leakcore._base import validate as check
-from leakcore._base.results import Assumptions, Result
-from leakcore.attacks.gradient_by_name import gradient_by_name
-from leakcore.gradients import tensor
+from leakcore._base.results import Assumptions as _Assumptions
+from leakcore._base.results import Result
+from leakcore.attacks.gradient_by_name import gradient_by_name as _gradient_by_name
+from leakcore.gradients import tensor as _tensor
 
 _ROUNDING = 16.0
 """Unit roundoffs, times the largest number, by which sums of many rows may be off."""
@@ -69,7 +70,7 @@ class Imprint(nn.Module):
         self.model, self.shape, self.scale = model, check.sizes(shape=shape), check.positive(scale=scale)
         self.centre = (check.real(centre=centre[0]), check.positive(centre=centre[1]))
         like = next(model.parameters())
-        size, edges = math.prod(self.shape), tensor(thresholds, "thresholds").to(like)
+        size, edges = math.prod(self.shape), _tensor(thresholds, "thresholds").to(like)
         if edges.ndim != 1 or len(edges) < 2 or not bool((edges.diff() > 0).all() and edges.isfinite().all()):
             raise ValueError(f"`thresholds` must be at least 2 finite, rising numbers, got shape {tuple(edges.shape)}")
         memory_limit.require(32 * size * len(edges), shape=self.shape)
@@ -161,7 +162,7 @@ def plant(model: nn.Module, samples: Any, *, bins: int, scale: float = 1.0) -> I
     """
     _require_model(model)
     count = check.integer(2, 1 << 20, bins=bins)
-    own = tensor(samples, "samples").double().cpu()
+    own = _tensor(samples, "samples").double().cpu()
     if own.ndim < 2 or len(own) < 2 or own.numel() == 0 or not bool(own.isfinite().all()):
         raise ValueError(f"`samples` must be (n, ...), n at least 2, finite, got shape {tuple(own.shape)}")
     measure, gate, _ = _directions(own[0].numel())
@@ -222,7 +223,7 @@ def read(
     check.instance(Imprint, planted=planted)
     batch = check.integer(1, 1 << 40, batch_size=batch_size)
     most, std = check.positive(accuracy=accuracy), check.non_negative(noise_std=noise_std)
-    parts, unit = gradient_by_name(planted, gradient)
+    parts, unit = _gradient_by_name(planted, gradient)
     names = [f"{layer}.{kind}" for layer in ("first", "second") for kind in ("weight", "bias")]
     if missing := [name for name in names if name not in parts]:
         raise ValueError(f"`gradient` must hold {', '.join(names)}, and lacks {missing[0]}")
@@ -242,7 +243,7 @@ def read(
         confidence=None,
         interval=None,
         method=f"differences of {len(edges)} imprinted units",
-        assumptions=Assumptions(
+        assumptions=_Assumptions(
             adjacency=None,
             attacker=f"sends the model, and sees one gradient of {batch} row{'s' * (batch > 1)}",
             notes=("rows that share a bin are not recovered",),

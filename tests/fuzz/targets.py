@@ -72,9 +72,15 @@ def _idx(path: Path) -> object:
 
 
 def _cifar(path: Path) -> object:
-    from leakcore.datasets import images
+    from leakcore.datasets import cifar_records
 
-    return images._read_binary(path, "cifar10", "test", False)
+    return cifar_records.read_binary(path, "cifar10", "test", False)
+
+
+def _cifar_batch(path: Path) -> object:
+    from leakcore.datasets import cifar_records
+
+    return cifar_records._batch(path.read_bytes(), "labels")
 
 
 def _purchase(path: Path) -> object:
@@ -136,6 +142,7 @@ TARGETS: dict[str, Callable[[bytes], object]] = {
     "toml": _file(".toml", _toml),
     "idx": _file(".gz", _idx),
     "cifar": _file(".tar.gz", _cifar),
+    "cifar-batch": _file(".batch", _cifar_batch),
     "purchase": _file(".tgz", _purchase),
     "zip": _file(".zip", _zipped),
     "texts": _file(".csv.gz", _texts),
@@ -148,7 +155,7 @@ READERS = (
     "files/toml_file", "files/limits", "trace/trace", "trace/question", "trace/measure", "trace/whole_run",
     "trace/checks", "codec/reading", "codec/numbers", "scores/from_scores", "scores/file", "config/checking",
     "config/faults", "config/plain", "claim/config", "cli/user_files", "models/safetensors", "datasets/tabular",
-    "datasets/text", "datasets/images", "datasets/membership", "ensemble/checkpoint",
+    "datasets/text", "datasets/images", "datasets/cifar_records", "datasets/membership", "ensemble/checkpoint",
 )  # fmt: skip
 """Modules whose lines count as coverage."""
 CORPUS = Path(__file__).parent / "corpus"
