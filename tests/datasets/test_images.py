@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import io
 import os
 import pickle
 import struct
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,8 @@ import numpy as np
 import pytest
 
 from leakcore import datasets
-from leakcore.datasets import cifar, files
 from leakcore.datasets import images as _images
+from tests.datasets.archives import archive, put
 
 RNG = np.random.default_rng(0)
 LOCAL = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[2].parent / "shared" / "data")
@@ -91,34 +89,9 @@ def test_other_bytes_are_refused(monkeypatch, tmp_path) -> None:
     assert list((tmp_path / "cache" / "mnist").iterdir()) == []
 
 
-def _archive(members: dict[str, np.ndarray]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
-        for name, records in members.items():
-            info = tarfile.TarInfo(f"cifar-binary/{name}")
-            info.size = records.nbytes
-            archive.addfile(info, io.BytesIO(records.tobytes()))
-    return out.getvalue()
-
-
-def _put(monkeypatch, folder: Path, key: tuple[str, str], content: bytes) -> None:
-    old = cifar._CIFAR[key]
-    folder.mkdir(exist_ok=True)
-    (folder / old.name).write_bytes(content)
-    changed = files.RemoteFile(old.folder, old.name, hashlib.sha256(content).hexdigest(), old.urls)
-    monkeypatch.setitem(cifar._CIFAR, key, changed)
-
-
 def _python_archive(batches: dict[str, Any], protocol: int) -> bytes:
-    """As the authors wrote it: pickled dictionaries in a gzipped tar."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
-        for name, batch in batches.items():
-            content = pickle.dumps(batch, protocol)
-            info = tarfile.TarInfo(f"cifar-batches-py/{name}")
-            info.size = len(content)
-            archive.addfile(info, io.BytesIO(content))
-    return out.getvalue()
+    """As the authors wrote it: pickled dictionaries."""
+    return archive({name: pickle.dumps(batch, protocol) for name, batch in batches.items()})
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
@@ -126,13 +99,13 @@ def test_the_python_version_gives_the_same_rows(monkeypatch, tmp_path, protocol:
     pixels = RNG.integers(0, 256, (4, 3072), np.uint8)
     batches = {f"data_batch_{i}": {"data": pixels + np.uint8(i), "labels": [i, 1, 2, 9]} for i in range(1, 6)}
     batches["test_batch"] = {"batch_label": "testing", "data": pixels[:2], "labels": [3, 4], "filenames": ["a", "b"]}
-    _put(monkeypatch, tmp_path, ("cifar10", "python"), _python_archive(batches, protocol))
+    put(monkeypatch, tmp_path, ("cifar10", "python"), _python_archive(batches, protocol))
     train = datasets.cifar10("train", path=tmp_path)
     assert train.labels.tolist() == [label for i in range(1, 6) for label in (i, 1, 2, 9)]
     assert (train.features[4:8] == (pixels + np.uint8(2)).astype(np.float32) / np.float32(255)).all()
     assert datasets.cifar10("test", path=tmp_path).labels.tolist() == [3, 4]
     hundred = {"data": pixels, "fine_labels": [99, 7, 0, 1], "coarse_labels": [19, 3, 4, 5]}
-    _put(monkeypatch, tmp_path, ("cifar100", "python"), _python_archive({"train": hundred, "test": hundred}, protocol))
+    put(monkeypatch, tmp_path, ("cifar100", "python"), _python_archive({"train": hundred, "test": hundred}, protocol))
     assert datasets.cifar100("test", path=tmp_path).labels.tolist() == [99, 7, 0, 1]
     assert datasets.cifar100("test", labels="coarse", path=tmp_path).labels.tolist() == [19, 3, 4, 5]
 
@@ -158,16 +131,20 @@ class _Harmful:
 )
 def test_a_pickle_is_never_carried_out(monkeypatch, tmp_path, batch: Any, message: str) -> None:
     monkeypatch.chdir(tmp_path)
-    _put(monkeypatch, tmp_path, ("cifar10", "python"), _python_archive({"test_batch": batch}, 4))
+    put(monkeypatch, tmp_path, ("cifar10", "python"), _python_archive({"test_batch": batch}, 4))
     with pytest.raises(ValueError, match=rf"cifar-10-python.tar.gz: not an archive of CIFAR's batches.*{message}"):
         datasets.cifar10("test", path=tmp_path)
     assert not (tmp_path / "made by a pickle").exists()
 
 
+def _records_archive(members: dict[str, np.ndarray]) -> bytes:
+    return archive({name: records.tobytes() for name, records in members.items()})
+
+
 def test_cifar_binaries(monkeypatch, tmp_path) -> None:
     records = {f"data_batch_{i}.bin": RNG.integers(0, 10, (4, 3073), np.uint8) for i in range(1, 6)}
     records["test_batch.bin"] = RNG.integers(0, 10, (3, 3073), np.uint8)
-    _put(monkeypatch, tmp_path, ("cifar10", "all"), _archive(records))
+    put(monkeypatch, tmp_path, ("cifar10", "all"), _records_archive(records))
     train = datasets.cifar10("train", path=tmp_path)
     every = np.concatenate([records[f"data_batch_{i}.bin"] for i in range(1, 6)])
     assert train.labels.tolist() == every[:, 0].tolist()
@@ -175,7 +152,7 @@ def test_cifar_binaries(monkeypatch, tmp_path) -> None:
     assert len(datasets.cifar10("test", path=tmp_path)) == 3
     hundred = np.zeros((2, 3074), np.uint8)
     hundred[:, 0], hundred[:, 1] = [19, 3], [99, 7]
-    _put(monkeypatch, tmp_path, ("cifar100", "all"), _archive({"test.bin": hundred}))
+    put(monkeypatch, tmp_path, ("cifar100", "all"), _records_archive({"test.bin": hundred}))
     assert datasets.cifar100("test", path=tmp_path).labels.tolist() == [99, 7]
     coarse = datasets.cifar100("test", labels="coarse", path=tmp_path)
     assert coarse.labels.tolist() == [19, 3]

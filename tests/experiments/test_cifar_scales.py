@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -12,21 +9,11 @@ import pytest
 
 from leakcore import models
 from leakcore._base.run_folder.partial_results import PartialResults
-from leakcore.datasets import cifar, files
 from leakcore.experiments.context import Context
 from leakcore.experiments.reconstruction.setting import data
+from tests.datasets.archives import archive, put
 
 ROWS = 12
-
-
-def _archive(members: dict[str, np.ndarray]) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w:gz") as archive:
-        for name, records in members.items():
-            info = tarfile.TarInfo(f"cifar/{name}")
-            info.size = records.nbytes
-            archive.addfile(info, io.BytesIO(records.tobytes()))
-    return out.getvalue()
 
 
 @pytest.fixture
@@ -36,10 +23,8 @@ def archives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     ten = {f"data_batch_{i}.bin": rng.integers(0, 10, (ROWS, 3073), np.uint8) for i in range(1, 6)}
     hundred = {"train.bin": rng.integers(0, 20, (ROWS, 3074), np.uint8)}
     for name, members in (("cifar10", ten), ("cifar100", hundred)):
-        old, content = cifar._CIFAR[name, "all"], _archive(members)
-        (tmp_path / old.name).write_bytes(content)
-        changed = files.RemoteFile(old.folder, old.name, hashlib.sha256(content).hexdigest(), old.urls)
-        monkeypatch.setitem(cifar._CIFAR, (name, "all"), changed)
+        whole = archive({member: records.tobytes() for member, records in members.items()})
+        put(monkeypatch, tmp_path, (name, "all"), whole)
     monkeypatch.setenv("LEAKCORE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("LEAKCORE_DATA", raising=False)
     return tmp_path
