@@ -23,7 +23,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     epochs = context.pick(tiny=0, quick=1, paper=10)
     roles = {"lenet": "attack", "alexnet": "attack-2", "vgg9": "attack-3"}
     curves: dict[str, list[object]] = {"1": [], "inf": []}
-    stated, firsts = [], []
+    stated, firsts, luck = [], [], []
     for number, (kind, count) in enumerate(counts.items()):
         x, y = _study.sample(study, count, context.seed)
         (model,) = _study.trained(context, study, kind, [epochs])
@@ -35,6 +35,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             error = 1.96 * np.nan_to_num(sensitivities.standard_errors[norm])
             curves[norm].append(notes.curve(kind, roles[kind], values, values - error, values + error))
             best = int(np.argmax(values)) + 1
+            luck.append(1 / len(values))
             firsts.append(best == 1)
             stated.append(
                 Stated(what=f"{kind}, {name}: largest at layer", paper="1", ours=best, comment=notes.images(count))
@@ -59,7 +60,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 says="the first layer has the largest norm",
                 holds=sum(firsts),
                 cases=len(firsts),
-                chance=1 / len(values),
+                chance=float(np.mean(luck)),
             ),
         ],
         conclusion=f"The norm is largest at {summary}. A column sum runs over a layer's parameters, so the 1-norm "

@@ -123,7 +123,7 @@ def _extractor(context: Context) -> tuple[torch.nn.Module, str]:
     images = public.features.reshape(len(public), *(public.shape or (3, 32, 32)))
     epochs = context.pick(tiny=1, quick=8, paper=40)
     with kernels.torch_seeded(context.seed, kernels.Stream.EXPERIMENT_EXTRACTOR):
-        extractor = models.wrn_28_10(None) if whole else models.conv_extractor(context.pick(tiny=4, quick=16, paper=16))
+        extractor = models.wrn_28_10(None) if whole else models.conv_extractor(4 if context.scale == "tiny" else 16)
 
     def train() -> dict[str, Any]:
         accuracy = models.train_extractor(
