@@ -85,7 +85,7 @@ def train(trainings: int, executor: Any = None, progress: Callable[[int, int], o
 
 
 class Outcome(NamedTuple):
-    """The final parameters, the seconds, those of the workers' processors, and how often each shard was started."""
+    """The final parameters, wall seconds, processor seconds of the workers, and how often each shard was started."""
 
     parameters: np.ndarray
     seconds: float
@@ -94,7 +94,7 @@ class Outcome(NamedTuple):
 
 
 def on_cluster(trainings: int, workers: int, *, kill: bool = False) -> Outcome:
-    """Trained by so many workers. kill: SIGKILL for one of them when half of the trainings have arrived."""
+    """Train on a cluster. kill: stop one worker by SIGKILL when half of the trainings are done."""
     import distributed  # type: ignore[import-untyped, unused-ignore]
 
     cluster = distributed.LocalCluster(
