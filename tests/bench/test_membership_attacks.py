@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,18 @@ import pytest
 
 from bench import membership_attacks as bench
 from leakcore.attacks import membership
+from tests.bench.pages import require_shown, stored_by
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "attacks.md"
 
 
 @pytest.fixture(scope="module")
 def stored() -> dict[str, Any]:
-    result: dict[str, Any] = json.loads(bench.KEPT.read_text(encoding="utf-8"))
-    return result
+    return stored_by(bench)
 
 
 def test_the_page_says_what_the_kept_result_says(stored: dict[str, Any]) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert all(page.count(mark) == 1 for mark in bench.MARKS)
-    assert bench.rewritten(page, stored) == page, "run python -m bench.membership_attacks --show JSON --page PAGE"
+    require_shown(bench, stored, PAGE)
 
 
 def test_no_attack_on_private_models_is_above_the_bound(stored: dict[str, Any]) -> None:
