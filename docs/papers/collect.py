@@ -45,8 +45,9 @@ def collect(folder: Path, pictured: set[str]) -> dict[str, dict[str, Any]]:
         results[result["name"]].update({key: result[key] for key in ("verdict", "checks") if key in result})
         rows = [[row["what"], row["paper"], ours(row)] for row in result["stated"]]
         results[result["name"]]["stated"] = [row for row in rows if row[2]]
-        if result.get("tables"):
-            results[result["name"]]["tables"] = result["tables"]
+        for field in ("tables", "data", "departures"):
+            if result.get(field):
+                results[result["name"]][field] = result[field]
         picture = path.with_suffix(".png")
         if result["name"] in pictured and picture.exists():
             shrink(picture, HERE / "img" / picture.name)
@@ -84,11 +85,18 @@ def shrink(source: Path, target: Path) -> None:
     raise SystemExit(f"{target} is larger than {LARGEST:,} bytes")
 
 
-def table(rows: list[list[str]]) -> list[str]:
-    """A table of the paper's numbers and ours, folded: HTML, which needs no extension of Markdown."""
+def differences(result: dict[str, Any]) -> list[str]:
+    """What was read, and what the run does otherwise than the paper."""
+    rows = [[row["what"], row["paper"], row["here"]] for row in result.get("departures", ())]
+    rows += [["data", "", line] for line in result.get("data", ())]
+    return table("Data, and what differs from the paper", ["what", "the paper", "here"], rows)
+
+
+def table(summary: str, names: list[str], rows: list[list[str]]) -> list[str]:
+    """A folded table: HTML, which needs no extension of Markdown."""
     cells = [f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows]
-    head = "<tr><th>what</th><th>the paper</th><th>ours</th></tr>"
-    folded = "<details><summary>The paper's numbers and ours</summary><table><thead>"
+    head = f"<tr>{''.join(f'<th>{name}</th>' for name in names)}</tr>"
+    folded = f"<details><summary>{summary}</summary><table><thead>"
     return ["", folded, head, "</thead><tbody>", *cells, "</tbody></table></details>"]
 
 
@@ -119,7 +127,10 @@ def entry(name: str, results: dict[str, dict[str, Any]]) -> str:
         lines.append(f"{judged(result)} {result['conclusion']} *({result['scale']} scale, seed {result['seed']})*")
         for cells in result.get("tables", ()):
             lines += printed(cells)
-        lines += table(result["stated"]) if result.get("stated") else []
+        if result.get("stated"):
+            lines += table("The paper's numbers and ours", ["what", "the paper", "ours"], result["stated"])
+        if "data" in result or "departures" in result:
+            lines += differences(result)
     return "\n".join(lines)
 
 

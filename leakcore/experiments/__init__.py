@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore.experiments.departure import Departure as Departure
     from leakcore.experiments.labels import released as released
     from leakcore.experiments.overview import Reproduction as Reproduction
     from leakcore.experiments.overview import run_all as run_all
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "Check": ".verdict",
+    "Departure": ".departure",
     "Experiment": ".registry",
     "ExperimentResult": ".result",
     "find": ".registry",

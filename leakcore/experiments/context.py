@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from leakcore._base.progress import Progress
 from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore.experiments.departure import Departure, in_words
 
 T = TypeVar("T")
 
@@ -30,6 +31,7 @@ class Context:
         progress: called as `progress(task, done, total)`.
         trainer: one of `TRAINERS`.
         executor: whose workers train and sample; None for this process.
+        departures: from the paper, as they come up.
     """
 
     scale: str
@@ -39,9 +41,23 @@ class Context:
     progress: Progress
     trainer: str = "ensemble"
     executor: Executor | None = None
+    departures: dict[str, Departure] = dataclasses.field(default_factory=dict, init=False)
 
-    def pick(self, *, quick: T, paper: T, tiny: T | None = None) -> T:
-        """The value for this scale; without `tiny` that of `quick`."""
+    def pick(self, what: str = "", *, quick: T, paper: T, tiny: T | None = None) -> T:
+        """The value for this scale; without `tiny` that of `quick`.
+
+        what: is picked, in words, for the table of departures from the paper. Empty where the value decides only how
+        finely a curve is drawn.
+        """
         if self.scale == "paper":
             return paper
-        return tiny if self.scale == "tiny" and tiny is not None else quick
+        value = tiny if self.scale == "tiny" and tiny is not None else quick
+        if what:
+            self.departs(what, in_words(paper), in_words(value))
+        return value
+
+    def departs(self, what: str, paper: str, here: str) -> None:
+        """Note that the run does otherwise than the paper; nothing where the two are the same."""
+        if paper != here:
+            departure = Departure(what=what, paper=paper, here=here)
+            self.departures[f"{what}: {paper}: {here}"] = departure

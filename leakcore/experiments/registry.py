@@ -85,6 +85,7 @@ class Experiment:
             panels=tuple(findings.panels),
             pictures=tuple(findings.pictures),
             tables=tuple(findings.tables),
+            departures=tuple(context.departures.values()),
             data=tuple(dict.fromkeys(data)),
             settings=dict(settings or {}),
             notes=findings.notes,

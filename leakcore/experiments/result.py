@@ -12,6 +12,7 @@ from leakcore._base import validate as check
 from leakcore._base.results import Record, Result, Rows, without
 from leakcore._base.version import __version__
 from leakcore.experiments import text
+from leakcore.experiments.departure import Departure
 from leakcore.experiments.verdict import Check, counted, verdict
 
 SENTENCES = {
@@ -175,6 +176,7 @@ class ExperimentResult(Record):
         panels: axes to draw.
         pictures: rows of pictures to draw.
         tables: rows of cells to print.
+        departures: what the run does otherwise than the paper.
         data: the data that were used, in words.
         settings: everything that defines the run.
         notes: what a reader must know before quoting a number.
@@ -204,6 +206,7 @@ class ExperimentResult(Record):
     panels: tuple[Panel, ...] = ()
     pictures: tuple[Pictures, ...] = ()
     tables: tuple[TextTable, ...] = ()
+    departures: tuple[Departure, ...] = ()
     data: tuple[str, ...] = ()
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -255,4 +258,8 @@ class ExperimentResult(Record):
         remarks = [("data", line) for line in self.data] + [("note", line) for line in self.notes]
         head = f"{self.name}  {self.title}  (scale {self.scale}, seed {self.seed})"
         said = text.render(head, self.caption, self.statement, stated, remarks)
-        return "\n\n".join([said, *(text.table(t.title, [t.head, *t.rows]) for t in self.tables)])
+        tables = [text.table(t.title, [t.head, *t.rows]) for t in self.tables]
+        if self.departures:
+            rows = [(d.what, d.paper, d.here) for d in self.departures]
+            tables.append(text.table("What differs from the paper", [("what", "the paper", "here"), *rows]))
+        return "\n\n".join([said, *tables])

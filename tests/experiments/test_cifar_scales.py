@@ -39,7 +39,7 @@ def test_the_papers_scale_reads_ten_classes_as_features_of_the_wide_network(
 ) -> None:
     """The network is of the same kind and narrower: 36.5 million parameters would take hours here."""
     monkeypatch.setattr(models, "wrn_28_10", lambda classes: models.wide_resnet(10, 1, num_classes=classes))
-    monkeypatch.setattr(Context, "pick", lambda self, *, quick, paper, tiny=None: tiny or quick)
+    monkeypatch.setattr(Context, "pick", lambda self, what="", *, quick, paper, tiny=None: tiny or quick)
     split = data.cifar10(_context(archives, "paper"), 20)
     assert split.classes == 10
     assert split.known_features.shape == (20, 64)

@@ -21,6 +21,7 @@ from leakcore import audit, bounds, mechanisms
 from leakcore._base.results import Record, Result
 from leakcore.audit.selftest import Promise, SelfTest
 from leakcore.bounds.reconstruction.certificate import CertificateState
+from leakcore.experiments.departure import Departure
 from leakcore.experiments.labels.released import Released
 from leakcore.experiments.overview import Reproduction
 from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Series, Stated, TextTable
@@ -80,7 +81,8 @@ def _others() -> Iterator[Any]:
         stated=(Stated(what="w", paper="3", ours=3, interval=(2.0, np.inf)),),
         panels=(Panel(title="t", x_label="x", y_label="y", series=(line,)),),
         pictures=(Pictures(title="t", row_names=("r",), column_names=("c",), images=np.zeros((1, 1, 2, 2), "f4")),),
-        settings={"layers": (3, 2)}, tables=(TextTable(title="t", head=("a", "b"), rows=(("1", "2"),)),),
+        departures=(Departure(what="rows", paper="6,000", here="240"),), settings={"layers": (3, 2)},
+        tables=(TextTable(title="t", head=("a", "b"), rows=(("1", "2"),)),),
     )  # fmt: skip
     yield figure
     yield Reproduction(scale="tiny", seed=0, results=(figure,), missing=(("m", "not run: no data"),))

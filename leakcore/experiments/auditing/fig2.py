@@ -20,18 +20,24 @@ _TRIAL = {16.0: (3.2, 1.6, 0.0), 4.0: (1.1, 0.66, 0.0), 1.0: (0.34, 0.11, 0.0)}
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Full batches with noise; shuffled minibatches where ε_th = ∞, because full batches without noise are constant."""
-    count = context.pick(tiny=60, quick=240, paper=6000)
-    trials = context.pick(tiny=8, quick=500, paper=500)
+    count = context.pick("rows", tiny=60, quick=240, paper=6000)
+    trials = context.pick("trainings of each cell", tiny=8, quick=500, paper=500)
     epsilons = context.pick(
-        tiny=(4.0, math.inf), quick=(1.0, 4.0, 16.0, math.inf), paper=(1.0, 2.0, 4.0, 8.0, 16.0, math.inf)
+        "values of ε",
+        tiny=(4.0, math.inf),
+        quick=(1.0, 4.0, 16.0, math.inf),
+        paper=(1.0, 2.0, 4.0, 8.0, 16.0, math.inf),
     )
-    ks = context.pick(tiny=(1, 2), quick=(1, 4), paper=(1, 2, 4, 8))
-    nets: dict[str, tuple[int, ...]] = context.pick(
+    ks = context.pick("poisoned rows k", tiny=(1, 2), quick=(1, 4), paper=(1, 2, 4, 8))
+    nets: dict[str, tuple[int, ...]] = context.pick("networks",
         tiny={"LR": ()}, quick={"LR": ()}, paper={"LR": (), "FNN-32": (32,)}
     )  # fmt: skip
     sets = [setting.fashion_mnist(context, count)]
     if context.scale != "tiny":
-        sets += [setting.cifar10(context, count), setting.location30(context, context.pick(quick=120, paper=4800))]
+        sets += [
+            setting.cifar10(context, count),
+            setting.location30(context, context.pick("rows of Location-30", quick=120, paper=4800)),
+        ]
     panels, stated, proven = [], [], {}
     ceiling = float(bounds.epsilon_opt(trials, confidence=setting.CONFIDENCE, delta=setting.DELTA).value)
     for rows in sets:
@@ -41,7 +47,11 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 where = f"{rows.name} {net}, ε_th = {_shown(epsilon)}"
                 noise = setting.noise_for(epsilon)
                 loud = noise > 0
-                batch = None if loud else len(rows.labels) // context.pick(quick=4, paper=24)
+                batch = (
+                    None
+                    if loud
+                    else len(rows.labels) // context.pick("batches an epoch without noise", quick=4, paper=24)
+                )
                 mechanism = setting.AuditedTraining(hidden, noise, batch_size=batch)
                 poisoned = setting.audited(context, rows, mechanism, "clipbkd", ks, trials, f"ClipBKD, {where}")
                 lines["clipbkd"].append(float(poisoned["dp"].value))

@@ -22,11 +22,14 @@ _CLIPS = (0.5, 1.0, 2.0)
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Fashion-MNIST; full batches with noise, shuffled minibatches without."""
-    count = context.pick(tiny=60, quick=120, paper=6000)
-    trials = context.pick(tiny=6, quick=250, paper=500)
-    epsilons = context.pick(tiny=(4.0,), quick=(4.0, math.inf), paper=(1.0, 2.0, 4.0, 8.0, 16.0, math.inf))
-    ks = context.pick(tiny=(1, 2), quick=(1, 4), paper=(1, 2, 4, 8))
-    hidden: tuple[int, ...] = context.pick(tiny=(), quick=(), paper=(32,))
+    count = context.pick("rows", tiny=60, quick=120, paper=6000)
+    trials = context.pick("trainings of each cell", tiny=6, quick=250, paper=500)
+    epsilons = context.pick(
+        "values of ε", tiny=(4.0,), quick=(4.0, math.inf), paper=(1.0, 2.0, 4.0, 8.0, 16.0, math.inf)
+    )
+    ks = context.pick("poisoned rows k", tiny=(1, 2), quick=(1, 4), paper=(1, 2, 4, 8))
+    batches = context.pick("batches an epoch without noise", quick=4, paper=24)
+    hidden: tuple[int, ...] = context.pick("hidden layers", tiny=(), quick=(), paper=(32,))
     rows = setting.fashion_mnist(context, count)
     ceiling = float(bounds.epsilon_opt(trials, confidence=setting.CONFIDENCE, delta=setting.DELTA).value)
     epsilon_of: dict[tuple[str, float, float], float] = {}
@@ -37,7 +40,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             for clip in _CLIPS:
                 mechanism = setting.AuditedTraining(
                     hidden, noise, clip=clip, initialisation=kind, scale=scale,
-                    batch_size=None if noise else count // context.pick(quick=4, paper=24),
+                    batch_size=None if noise else count // batches,
                 )  # fmt: skip
                 where = f"ε_th = {'∞' if math.isinf(epsilon) else f'{epsilon:g}'}, start {start}, C = {clip:g}"
                 best = setting.audited(context, rows, mechanism, "clipbkd", ks, trials, where)

@@ -24,7 +24,10 @@ _TEST_ROLES = {"paper": "attack-3", "optimal": "rdp", "likelihood-ratio": "chanc
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """A panel per data set, and one of the three tests on the last layer; the table holds all of them at every σ."""
     sigmas = context.pick(
-        tiny=(0.5, 2.0), quick=(0.3, 0.5, 1.0, 2.0, 4.0), paper=(0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+        "noise multipliers σ",
+        tiny=(0.5, 2.0),
+        quick=(0.3, 0.5, 1.0, 2.0, 4.0),
+        paper=(0.3, 0.4, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0),
     )
     studies = _study.studies(context)
     sweeps = [_sweep.sweep(context, s, [(sigma, 1.0) for sigma in sigmas]) for s in studies]

@@ -18,7 +18,10 @@ _SIGMA = 0.5
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """A panel per data set, and the ratio of the two layers under both ways of clipping."""
     clips = context.pick(
-        tiny=(0.1, 3.0), quick=(0.1, 0.3, 1.0, 3.0, 10.0), paper=(0.03, 0.1, 0.3, 0.6, 1.0, 2.0, 3.0, 6.0, 10.0, 30.0)
+        "clipping norms C",
+        tiny=(0.1, 3.0),
+        quick=(0.1, 0.3, 1.0, 3.0, 10.0),
+        paper=(0.03, 0.1, 0.3, 0.6, 1.0, 2.0, 3.0, 6.0, 10.0, 30.0),
     )
     studies = study.studies(context)
     sweeps = [sweep.sweep(context, s, [(_SIGMA, clip) for clip in clips]) for s in studies]

@@ -21,7 +21,7 @@ _PAPER = {"cancer": ("1.11", "1.69"), "bank": ("2.76 (0.033 to 0.091)", "2.12")}
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Mean, over random orders of the batches and over networks, of the largest bound of the first m batches."""
-    orders = context.pick(tiny=20, quick=400, paper=4000)
+    orders = context.pick("orders of the batches", tiny=20, quick=400, paper=4000)
     studies = _study.studies(context)
     panels, stated, growths, promises = [], [], {}, {}
     for study in studies:

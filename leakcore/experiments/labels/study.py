@@ -70,8 +70,16 @@ def studies(context: Context) -> list[LabelData]:
     bank = datasets.bank_marketing(path=context.data, download=False)
     tiny = context.scale == "tiny"
     return [
-        _cut(context, "cancer", cancer, 2 if tiny else 15, context.pick(tiny=1, quick=10, paper=20)),
-        _cut(context, "bank", bank, 3 if tiny else 80, context.pick(tiny=1, quick=2, paper=10)),
+        _cut(
+            context,
+            "cancer",
+            cancer,
+            2 if tiny else 15,
+            context.pick("epochs, Cervical Cancer", tiny=1, quick=10, paper=20),
+        ),
+        _cut(
+            context, "bank", bank, 3 if tiny else 80, context.pick("epochs, Bank Marketing", tiny=1, quick=2, paper=10)
+        ),
     ]
 
 
@@ -89,12 +97,12 @@ def _cut(context: Context, name: str, data: datasets.Dataset, batches: int, epoc
 
 def runs(context: Context) -> int:
     """Networks per setting, each with its own initial weights, batches and noise."""
-    return context.pick(tiny=1, quick=3, paper=10)
+    return context.pick("networks of each setting", tiny=1, quick=3, paper=10)
 
 
 def neurons(context: Context) -> np.ndarray:
     """The neurons J of the last hidden layer whose incoming weights are attacked."""
-    return np.arange(0, HIDDEN, context.pick(tiny=50, quick=10, paper=1))
+    return np.arange(0, HIDDEN, context.pick("every how many neurons are attacked", tiny=50, quick=10, paper=1))
 
 
 def trained(

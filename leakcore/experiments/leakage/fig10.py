@@ -20,8 +20,10 @@ _LITTLE = 1.5
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """LeNet on superclasses, SGD."""
     study = _study.images(context)
-    epochs = context.pick(tiny=(0, 1), quick=(0, 2, 5, 10, 20), paper=(0, 1, 2, 5, 10, 20, 50, 100))
-    count, rows = context.pick(tiny=2, quick=5, paper=40), context.pick(tiny=15, quick=200, paper=600)
+    epochs = context.pick(
+        "epochs of training", tiny=(0, 1), quick=(0, 2, 5, 10, 20), paper=(0, 1, 2, 5, 10, 20, 50, 100)
+    )
+    count, rows = context.pick("images", tiny=2, quick=5, paper=40), context.pick("rows", tiny=15, quick=200, paper=600)
     x, y = _study.sample(study, count, context.seed)
     moved, inverted, latent = [], [], []
     for k, model in enumerate(_study.trained(context, study, "lenet", epochs)):
@@ -31,7 +33,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 x,
                 y,
                 norms="F",
-                budget=leakage.JacobianBudget(probes=context.pick(tiny=2, quick=12, paper=200)),
+                budget=leakage.JacobianBudget(probes=context.pick("probes of a Jacobian", tiny=2, quick=12, paper=200)),
                 seed=context.seed,
             )
         )
@@ -42,13 +44,16 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 x,
                 y,
                 inversion=leakage.PairInversion(
-                    pairs=[pair], iterations=context.pick(tiny=3, quick=80, paper=1000), low=0.0, high=1.0
+                    pairs=[pair],
+                    iterations=context.pick("iterations of inversion", tiny=3, quick=80, paper=1000),
+                    low=0.0,
+                    high=1.0,
                 ),
                 seed=context.seed,
             )
         )
         layers = _study.sets(model, study, "brightness", rows=rows, seed=context.seed, columns=1500)
-        latent.append(layers.latent(context, context.pick(tiny=1, quick=2, paper=20)))
+        latent.append(layers.latent(context, context.pick("permutations", tiny=1, quick=2, paper=20)))
         context.progress("epochs", k + 1, len(epochs))
     at = np.array(epochs)
     names = {0: "first convolution", 2: "first fully connected layer", 4: "last layer"}

@@ -18,9 +18,11 @@ from leakcore.experiments.verdict import Check
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """LeNet: pairs of layers under inversion, single layers under attribute inference, noise on these alone."""
     study = _study.images(context)
-    sigmas = context.pick(tiny=(1e-4, 1.0), quick=(1e-4, 1e-3, 1e-2, 1e-1, 1.0), paper=tuple(np.logspace(-4, 0, 9)))
-    count, rows = context.pick(tiny=2, quick=5, paper=40), context.pick(tiny=15, quick=200, paper=600)
-    (model,) = _study.trained(context, study, "lenet", [context.pick(tiny=0, quick=1, paper=10)])
+    sigmas = context.pick(
+        "noise multipliers σ", tiny=(1e-4, 1.0), quick=(1e-4, 1e-3, 1e-2, 1e-1, 1.0), paper=tuple(np.logspace(-4, 0, 9))
+    )
+    count, rows = context.pick("images", tiny=2, quick=5, paper=40), context.pick("rows", tiny=15, quick=200, paper=600)
+    (model,) = _study.trained(context, study, "lenet", [context.pick("epochs of training", tiny=0, quick=1, paper=10)])
     x, y = _study.sample(study, count, context.seed)
     sets = _study.sets(model, study, "brightness", rows=rows, seed=context.seed, columns=1500)
     original, latent = [], []
@@ -37,7 +39,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 x,
                 y,
                 inversion=leakage.PairInversion(
-                    released=noisy, iterations=context.pick(tiny=3, quick=60, paper=1000), low=0.0, high=1.0
+                    released=noisy,
+                    iterations=context.pick("iterations of inversion", tiny=3, quick=60, paper=1000),
+                    low=0.0,
+                    high=1.0,
                 ),
                 seed=context.seed,
             )
@@ -47,7 +52,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             name: g / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), 1.0) + sigma * rng.normal(size=g.shape)
             for name, g in sets.gradients.items()
         }
-        latent.append(sets.latent(context, context.pick(tiny=1, quick=2, paper=20), gradients=hidden))
+        latent.append(sets.latent(context, context.pick("permutations", tiny=1, quick=2, paper=20), gradients=hidden))
         context.progress("noise", k + 1, len(sigmas))
     at = np.array(sigmas)
     above = np.array([f.raw for f in original])

@@ -23,9 +23,9 @@ _SIZES = (784, 64, 48, 32, 24, 20, 16, 12, 10)
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """An eight-layer network on MNIST's test images, before and after training."""
     data = datasets.mnist("test", path=context.data, download=False)
-    rows = context.pick(tiny=80, quick=600, paper=4000)
-    steps = context.pick(tiny=10, quick=200, paper=600)
-    epochs = context.pick(tiny=(0, 1), quick=(0, 4), paper=(0, 1, 5, 20, 60))
+    rows = context.pick("rows", tiny=80, quick=600, paper=4000)
+    steps = context.pick("steps of each estimate", tiny=10, quick=200, paper=600)
+    epochs = context.pick("epochs of training", tiny=(0, 1), quick=(0, 4), paper=(0, 1, 5, 20, 60))
     study = _study.LayerData(
         "MNIST",
         torch.from_numpy(data.features[:4000].copy()),

@@ -17,8 +17,8 @@ from leakcore.experiments.verdict import Check
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """LeNet, AlexNet and VGG9, initial networks, as the paper's attacks start from."""
     study = _study.images(context)
-    counts = context.pick(tiny=(2, 1, 1), quick=(10, 3, 3), paper=(40, 20, 20))
-    steps = context.pick(tiny=3, quick=80, paper=1000)
+    counts = context.pick("images of each network", tiny=(2, 1, 1), quick=(10, 3, 3), paper=(40, 20, 20))
+    steps = context.pick("iterations of inversion", tiny=3, quick=80, paper=1000)
     panels, stated, falls, largest, fallen, luck = [], [], {}, {}, 0, []
     for kind, count in zip(("lenet", "alexnet", "vgg9"), counts, strict=True):
         x, y = _study.sample(study, count, context.seed)

@@ -20,9 +20,10 @@ _FAMILIES = {"magnitudes": "attack", "random-forest": "attack-2", "mlp": "attack
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Logistic regression, random forest and MLP on at least 200 rows of either side."""
-    rows = context.pick(tiny=15, quick=200, paper=600)
-    shuffles = context.pick(tiny=1, quick=4, paper=50)
+    rows = context.pick("rows", tiny=15, quick=200, paper=600)
+    shuffles = context.pick("permutations", tiny=1, quick=4, paper=50)
     families = context.pick(
+        "families of predictors",
         tiny=("magnitudes",),
         quick=("magnitudes", "random-forest"),
         paper=("magnitudes", "random-forest", "mlp", "logistic"),

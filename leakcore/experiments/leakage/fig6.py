@@ -19,9 +19,9 @@ from leakcore.experiments.verdict import Check
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """LeNet exactly; AlexNet and VGG9 by Hutchinson's estimate; correlation on LeNet, images by pairs."""
     study = _study.images(context)
-    count = context.pick(tiny=1, quick=4, paper=40)
-    probes = context.pick(tiny=2, quick=12, paper=100)
-    epochs = context.pick(tiny=0, quick=1, paper=10)
+    count = context.pick("images", tiny=1, quick=4, paper=40)
+    probes = context.pick("probes of a Jacobian", tiny=2, quick=12, paper=100)
+    epochs = context.pick("epochs of training", tiny=0, quick=1, paper=10)
     x, y = _study.sample(study, count, context.seed)
     raw, scaled, highest = [], [], {}
     roles = {"lenet": "attack", "alexnet": "attack-2", "vgg9": "attack-3"}
@@ -69,7 +69,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         network,
         x,
         y,
-        inversion=leakage.PairInversion(iterations=context.pick(tiny=3, quick=80, paper=1000), low=0.0, high=1.0),
+        inversion=leakage.PairInversion(
+            iterations=context.pick("iterations of inversion", tiny=3, quick=80, paper=1000), low=0.0, high=1.0
+        ),
         seed=context.seed,
         executor=context.executor,
     )

@@ -18,8 +18,8 @@ from leakcore.experiments.verdict import Check
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """The networks and attributes of figure 5; the correlation is over layers and attributes, each above its null."""
-    rows = context.pick(tiny=15, quick=200, paper=600)
-    shuffles = context.pick(tiny=2, quick=19, paper=99)
+    rows = context.pick("rows", tiny=15, quick=200, paper=600)
+    shuffles = context.pick("permutations", tiny=2, quick=19, paper=99)
     panels, stated, data, apart, informed, peaks, luck = [], [], [], [], [], [], []
     chance: list[float] = []
     outside = 0

@@ -18,9 +18,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Exact norms: LeNet and AlexNet, at the paper's scale VGG9 as well."""
     study = _study.images(context)
     counts = context.pick(
-        tiny={"lenet": 1}, quick={"lenet": 4, "alexnet": 1}, paper={"lenet": 40, "alexnet": 20, "vgg9": 20}
+        "images of each network",
+        tiny={"lenet": 1},
+        quick={"lenet": 4, "alexnet": 1},
+        paper={"lenet": 40, "alexnet": 20, "vgg9": 20},
     )
-    epochs = context.pick(tiny=0, quick=1, paper=10)
+    epochs = context.pick("epochs of training", tiny=0, quick=1, paper=10)
     roles = {"lenet": "attack", "alexnet": "attack-2", "vgg9": "attack-3"}
     curves: dict[str, list[object]] = {"1": [], "inf": []}
     stated, firsts, luck = [], [], []

@@ -39,10 +39,12 @@ class AmongOthers(torch.nn.Module):
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """LeNet: sensitivity of the batch's mean gradient, inversion of it, and an attribute of the target in it."""
     study = _study.images(context)
-    numbers = context.pick(tiny=(0, 3), quick=(0, 1, 3, 10, 30, 50), paper=(0, 1, 3, 10, 20, 30, 40, 50))
-    count = context.pick(tiny=2, quick=6, paper=40)
-    rows = context.pick(tiny=15, quick=200, paper=600)
-    (model,) = _study.trained(context, study, "lenet", [context.pick(tiny=0, quick=1, paper=10)])
+    numbers = context.pick(
+        "other rows for each image", tiny=(0, 3), quick=(0, 1, 3, 10, 30, 50), paper=(0, 1, 3, 10, 20, 30, 40, 50)
+    )
+    count = context.pick("images", tiny=2, quick=6, paper=40)
+    rows = context.pick("rows", tiny=15, quick=200, paper=600)
+    (model,) = _study.trained(context, study, "lenet", [context.pick("epochs of training", tiny=0, quick=1, paper=10)])
     x, y = _study.sample(study, count, context.seed)
     rng = kernels.generator(context.seed, kernels.Stream.FIGURE9_OTHERS)
     target = _Target(context, model, study, x, y)
@@ -212,7 +214,7 @@ class _Target:
             inversion=leakage.PairInversion(
                 pairs=[pair],
                 released=lambda g, _: (g + n * mean) / (n + 1),
-                iterations=self.context.pick(tiny=3, quick=80, paper=1000),
+                iterations=self.context.pick("iterations of inversion", tiny=3, quick=80, paper=1000),
                 low=0.0,
                 high=1.0,
             ),
@@ -230,4 +232,4 @@ class _Target:
         for name in pool:
             g = alone.gradients[name]
             mixed[name] = g if n == 0 else np.stack([(g[i] + g[picks[i, :n]].sum(0)) / (n + 1) for i in range(len(g))])
-        return alone.latent(self.context, self.context.pick(tiny=1, quick=3, paper=20), gradients=mixed)
+        return alone.latent(self.context, self.context.pick("permutations", tiny=1, quick=3, paper=20), gradients=mixed)

@@ -13,7 +13,7 @@ Job = tuple[str, torch.nn.Module, study.LayerData, str, int]
 
 def jobs(context: Context) -> list[Job]:
     """LeNet on images, TextClf on reviews, an MLP on bank clients, each trained briefly."""
-    epochs = context.pick(tiny=0, quick=1, paper=10)
+    epochs = context.pick("epochs of training", tiny=0, quick=1, paper=10)
     out: list[Job] = []
     pictures = study.images(context)
     kinds = [("lenet", 2)] if context.scale != "paper" else [("lenet", 2), ("alexnet", 5), ("vgg9", 6)]

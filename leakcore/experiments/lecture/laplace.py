@@ -33,9 +33,11 @@ _SOURCE = "Lecture 13 (Lei 2024), Sections 4.2 and 4.3, eqs. 4.3 to 4.10"
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """One sweep over m at fixed d and one over d at fixed m, each point for one random network."""
-    neurons = context.pick(tiny=(20, 200), quick=(20, 60, 200, 600, 2000), paper=(20, 60, 200, 600, 2000, 6000, 20_000))
-    inputs = context.pick(tiny=(5, 50), quick=(5, 20, 80, 300, 1000), paper=(5, 20, 80, 300, 1000, 3000))
-    candidates = context.pick(tiny=6, quick=24, paper=100)
+    neurons = context.pick(
+        "neurons", tiny=(20, 200), quick=(20, 60, 200, 600, 2000), paper=(20, 60, 200, 600, 2000, 6000, 20_000)
+    )
+    inputs = context.pick("inputs", tiny=(5, 50), quick=(5, 20, 80, 300, 1000), paper=(5, 20, 80, 300, 1000, 3000))
+    candidates = context.pick("candidates for the largest difference", tiny=6, quick=24, paper=100)
     sweeps = {
         "m": [(m, _FIXED_INPUTS) for m in neurons],
         "d": [(_FIXED_NEURONS, d) for d in inputs],

@@ -93,7 +93,7 @@ class TablePanel:
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Every defence at several strengths, several networks each."""
-    networks = context.pick(tiny=1, quick=4, paper=20)
+    networks = context.pick("networks", tiny=1, quick=4, paper=20)
     base = context.pick(tiny=TableCell(inputs=8, neurons=3000), quick=TableCell(), paper=TableCell(neurons=100_000))
     small = TableCell(inputs=8, neurons=context.pick(tiny=60, quick=300, paper=1000))
     sweeps = _sweeps(context, base)
@@ -200,7 +200,7 @@ def _measured(
     context: Context, asked: Mapping[tuple[str, TableCell], tuple[TableCell, int]]
 ) -> dict[tuple[str, TableCell], np.ndarray]:
     """Errors, (networks,), of every (attack, …) in the setting and on as many networks as are asked for."""
-    effort = context.pick(tiny=(1, 40), quick=(3, 100), paper=(8, 400))
+    effort = context.pick("restarts and iterations of inversion", tiny=(1, 40), quick=(3, 100), paper=(8, 400))
     names, jobs = {}, {}
     for key, (setting, networks) in asked.items():
         attack = key[0]

@@ -21,7 +21,7 @@ Point = dict[str, float]
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Each point is one call of the accountant."""
-    batches = context.pick(tiny=(10,), quick=(10, 100, 1000), paper=(10, 100, 1000))
+    batches = context.pick("batches an epoch", tiny=(10,), quick=(10, 100, 1000), paper=(10, 100, 1000))
     sigmas = np.geomspace(0.3, 5.0, context.pick(tiny=3, quick=13, paper=33))
     jobs = {f"{b}-{i}": functools.partial(point, float(s), b) for b in batches for i, s in enumerate(sigmas)}
     pieces: dict[str, Point] = {}

@@ -25,8 +25,8 @@ _GOOD_FROM = {"MNIST": "10² < ε < 10³", "CIFAR-10": "10³ < ε < 10⁴"}
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Mean squared error per pixel, compared with the nearest neighbour and with a random guess."""
     epsilons = both_image_sets.epsilons(context)
-    targets = context.pick(tiny=2, quick=16, paper=1000)
-    shadows = context.pick(tiny=32, quick=384, paper=40_000)
+    targets = context.pick("targets", tiny=2, quick=16, paper=1000)
+    shadows = context.pick("shadow models", tiny=32, quick=384, paper=40_000)
     stated, panels, splits, summaries, verdicts = [], [], [], [], []
     for name, split, hidden, clip in both_image_sets.settings(context):
         splits.append(split)
@@ -125,6 +125,8 @@ def _unbiased(context: Context, epsilon: float, pixels: int) -> float:
 def _model_based(
     context: Context, split: data.Split, setting: games.GameSetting, shadows: int, index: np.ndarray, name: str
 ) -> float:
+    epochs = context.pick("epochs of the reconstructor", tiny=1, quick=10, paper=50)
+
     def measure() -> dict[str, float]:
         model = games.ensemble(context, split, setting)
         rest = np.setdiff1d(np.arange(len(split.pool_labels)), index)
@@ -145,7 +147,7 @@ def _model_based(
         network = attacks.reconstructor(
             parameters[:shadows],
             split.images[chosen],
-            training=attacks.ReconstructorTraining(epochs=context.pick(tiny=1, quick=10, paper=50)),
+            training=attacks.ReconstructorTraining(epochs=epochs),
             seed=context.seed,
         )
         guess = network.reconstruct(parameters[shadows:])

@@ -13,9 +13,9 @@ from leakcore.experiments.verdict import Check
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """|D₋| of 4, 128 and 999, with and without subtraction."""
-    epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
-    known = context.pick(tiny=(4, 32), quick=(4, 128, 999), paper=(4, 128, 999))
-    runs = context.pick(tiny=32, quick=256, paper=10_000)
+    epsilons = context.pick("values of ε", tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
+    known = context.pick("rows that are not subtracted", tiny=(4, 32), quick=(4, 128, 999), paper=(4, 128, 999))
+    runs = context.pick("runs of each game", tiny=32, quick=256, paper=10_000)
     whole = data.mnist(context, 999)
     stated, panels, attacked, informed, blind = [], [], [], {}, {}
     above: list[str] = []

@@ -16,7 +16,7 @@ _CANDIDATES = 10
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Three curves; the claim is their order."""
-    samples = context.pick(tiny=2_000, quick=100_000, paper=1_000_000)
+    samples = context.pick("Monte-Carlo samples", tiny=2_000, quick=100_000, paper=1_000_000)
     noise = np.linspace(0.4, 3.0, context.pick(tiny=5, quick=27, paper=53))
     exact = np.array([fano.ours(float(s), _CANDIDATES) for s in noise])
     both = fano.fano(context, noise.tolist(), _CANDIDATES, samples=samples)

@@ -25,7 +25,7 @@ _LOG10 = np.log(10.0)
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Shares ρ of 0.6, 0.8 and 1 of pixels within 32/255."""
     epsilons = both_image_sets.epsilons(context)
-    targets = context.pick(tiny=2, quick=32, paper=1000)
+    targets = context.pick("targets", tiny=2, quick=32, paper=1000)
     shares = ((0.6, "simplex", "attack"), (0.8, "rdp", "attack-2"), (1.0, "bound", "attack-3"))
     stated, panels, pictures, splits, worst = [], [], [], [], -1.0
     best: dict[str, float] = {}

@@ -16,9 +16,9 @@ from leakcore.experiments.verdict import APART, Check, lies_below
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Success and the mean norm of the candidates' clipped gradients at both clipping norms."""
-    epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
-    runs = context.pick(tiny=32, quick=512, paper=10_000)
-    split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    epsilons = context.pick("values of ε", tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
+    runs = context.pick("runs of each game", tiny=32, quick=512, paper=10_000)
+    split = data.mnist(context, context.pick("known rows", tiny=49, quick=999, paper=999))
     stated, drawn, norms, attacked, rates, short, played = [], [], [], [], {}, {}, {}
     printed = {(1.0, 1.0): "0.9", (1.0, 40.0): "0.5"}
     for clip, role in ((0.1, "attack"), (1.0, "attack-2")):

@@ -15,12 +15,16 @@ from leakcore.experiments.verdict import APART, Check, lies_below
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """T = 100, C = 1; a panel per ε and prior size."""
-    epsilons = context.pick(tiny=(4.0,), quick=(1.0, 2.0, 16.0, 32.0), paper=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0))
-    sizes = context.pick(tiny=(10,), quick=(2, 10, 100), paper=(2, 10, 100))
-    rates = context.pick(tiny=(0.2, 0.99), quick=(0.05, 0.3, 0.99), paper=(0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.99))
+    epsilons = context.pick(
+        "values of ε", tiny=(4.0,), quick=(1.0, 2.0, 16.0, 32.0), paper=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+    )
+    sizes = context.pick("numbers of candidates", tiny=(10,), quick=(2, 10, 100), paper=(2, 10, 100))
+    rates = context.pick(
+        "sampling rates q", tiny=(0.2, 0.99), quick=(0.05, 0.3, 0.99), paper=(0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.99)
+    )
     between = context.pick(tiny=(), quick=(0.02, 0.1, 0.2, 0.5, 0.7, 0.85), paper=(0.02, 0.03, 0.3, 0.5, 0.7, 0.9))
-    runs = context.pick(tiny=32, quick=128, paper=10_000)
-    split = data.mnist(context, context.pick(tiny=49, quick=499, paper=999))
+    runs = context.pick("runs of each game", tiny=32, quick=128, paper=10_000)
+    split = data.mnist(context, context.pick("known rows", tiny=49, quick=499, paper=999))
     stated, panels, attacked = [], [], []
     bound_falls, attack_falls, apart = 0, 0, 0
     spread: dict[float, float] = {}

@@ -18,8 +18,11 @@ _STEPS = 100
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """σ is calibrated per (ε, q); one call bounds all priors."""
-    epsilons = context.pick(tiny=(4.0,), quick=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0), paper=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0))
+    epsilons = context.pick(
+        "values of ε", tiny=(4.0,), quick=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0), paper=(1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+    )
     rates = context.pick(
+        "sampling rates q",
         tiny=(0.2, 0.99),
         quick=(0.01, 0.03, 0.1, 0.3, 0.6, 0.99),
         paper=(0.01, *np.round(np.linspace(0.03, 0.99, 33), 3)),

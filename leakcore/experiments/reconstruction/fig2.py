@@ -15,10 +15,10 @@ from leakcore.experiments.verdict import APART, Check, lies_below
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """C = 1, the last layer on frozen features."""
-    epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 100.0), paper=(1.0, 10.0, 100.0))
-    runs = context.pick(tiny=32, quick=4096, paper=10_000)
-    tries = context.pick(tiny=2, quick=32, paper=1000)
-    split = data.cifar10(context, context.pick(tiny=49, quick=499, paper=499))
+    epsilons = context.pick("values of ε", tiny=(10.0,), quick=(1.0, 10.0, 100.0), paper=(1.0, 10.0, 100.0))
+    runs = context.pick("runs of each game", tiny=32, quick=4096, paper=10_000)
+    tries = context.pick("targets of the gradient attack", tiny=2, quick=32, paper=1000)
+    split = data.cifar10(context, context.pick("known rows", tiny=49, quick=499, paper=499))
     stated, games, slow, guesses, attacked, better = [], [], [], [], [], []
     for epsilon in epsilons:
         setting = _games.GameSetting(epsilon=epsilon, hidden=(), max_grad_norm=1.0)

@@ -15,10 +15,12 @@ from leakcore.experiments.verdict import APART, Check, lies_below
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """One panel per ε, success over 2 to 2,048 candidates."""
-    epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
-    sizes = context.pick(tiny=(2, 8), quick=(2, 8, 32, 128, 512), paper=tuple(2**k for k in range(1, 12)))
-    runs = context.pick(tiny=32, quick=128, paper=10_000)
-    split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    epsilons = context.pick("values of ε", tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
+    sizes = context.pick(
+        "numbers of candidates", tiny=(2, 8), quick=(2, 8, 32, 128, 512), paper=tuple(2**k for k in range(1, 12))
+    )
+    runs = context.pick("runs of each game", tiny=32, quick=128, paper=10_000)
+    split = data.mnist(context, context.pick("known rows", tiny=49, quick=999, paper=999))
     stated, panels, attacked, fell = [], [], [], []
     gaps: dict[tuple[float, int], float] = {}
     for epsilon in epsilons:

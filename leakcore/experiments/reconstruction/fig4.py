@@ -13,10 +13,10 @@ from leakcore.experiments.verdict import APART, Check, lies_below
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """T = 1,000 steps, 500 rows; all three attacks on the same runs."""
-    epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 4.0, 10.0, 20.0, 40.0))
-    runs = context.pick(tiny=32, quick=256, paper=10_000)
-    steps = context.pick(tiny=50, quick=1000, paper=1000)
-    split = data.mnist(context, context.pick(tiny=49, quick=499, paper=499))
+    epsilons = context.pick("values of ε", tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 4.0, 10.0, 20.0, 40.0))
+    runs = context.pick("runs of each game", tiny=32, quick=256, paper=10_000)
+    steps = context.pick("steps", tiny=50, quick=1000, paper=1000)
+    split = data.mnist(context, context.pick("known rows", tiny=49, quick=499, paper=499))
     names = {"sum": "plain (Algorithm 2)", "top": "improved (Algorithm 3)", "likelihood": "likelihood (Appendix G)"}
     stated, games, attacked = [], [], []
     for epsilon in epsilons:

@@ -22,10 +22,13 @@ _ABOUT = 0.01
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """T = 100, prior of 10, C = 1."""
     rates = context.pick(
-        tiny=(0.2, 0.99), quick=(0.01, 0.1, 0.5, 0.99), paper=(0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.99)
+        "sampling rates q",
+        tiny=(0.2, 0.99),
+        quick=(0.01, 0.1, 0.5, 0.99),
+        paper=(0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.99),
     )
-    runs = context.pick(tiny=32, quick=512, paper=10_000)
-    split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    runs = context.pick("runs of each game", tiny=32, quick=512, paper=10_000)
+    split = data.mnist(context, context.pick("known rows", tiny=49, quick=999, paper=999))
     curves = _rates.sweep(context, split, 4.0, 10, rates, runs)
     stated = []
     for q, bound, top, best in zip(rates, curves.bound, curves.top, curves.likelihood, strict=True):

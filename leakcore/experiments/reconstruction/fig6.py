@@ -15,7 +15,7 @@ from leakcore.experiments.verdict import Check
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Targets in the first row, reconstructions below, a row per ε."""
     epsilons = both_image_sets.epsilons(context)
-    targets = context.pick(tiny=2, quick=8, paper=10)
+    targets = context.pick("targets", tiny=2, quick=8, paper=10)
     pictures, splits, stated, names = [], [], [], []
     for name, split, hidden, clip in both_image_sets.settings(context):
         splits.append(split)

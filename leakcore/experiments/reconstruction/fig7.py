@@ -17,12 +17,15 @@ _PRINTED = (10, 100, 1000)
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Hidden layers of 10, 100 and 1,000."""
-    epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
+    epsilons = context.pick("values of ε", tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
     # A run costs in proportion to the width.
     widths = context.pick(
-        tiny={10: 32, 20: 32}, quick={10: 256, 100: 48}, paper={10: 10_000, 100: 10_000, 1000: 10_000}
+        "hidden widths, with runs",
+        tiny={10: 32, 20: 32},
+        quick={10: 256, 100: 48},
+        paper={10: 10_000, 100: 10_000, 1000: 10_000},
     )
-    split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    split = data.mnist(context, context.pick("known rows", tiny=49, quick=999, paper=999))
     stated, panels, attacked, played = [], [], [], {}
     for width, runs in widths.items():
         games = []

@@ -20,11 +20,11 @@ from leakcore.experiments.verdict import APART, Check, lies_below
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Priors of 2, 8 and 128; the gradient attack runs once and is judged against every prior."""
-    epsilons = context.pick(tiny=(10.0,), quick=(10.0, 100.0), paper=(1.0, 10.0, 40.0, 100.0))
+    epsilons = context.pick("values of ε", tiny=(10.0,), quick=(10.0, 100.0), paper=(1.0, 10.0, 40.0, 100.0))
     sizes = (2, 8, 128)
-    runs = context.pick(tiny=32, quick=192, paper=10_000)
-    targets = context.pick(tiny=2, quick=32, paper=1000)
-    split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    runs = context.pick("runs of each game", tiny=32, quick=192, paper=10_000)
+    targets = context.pick("targets", tiny=2, quick=32, paper=1000)
+    split = data.mnist(context, context.pick("known rows", tiny=49, quick=999, paper=999))
     results = both_image_sets.attacked(context, split, (10,), 0.1, epsilons, targets)
     stated, panels, summaries, attacked, ratios, apart = [], [], [], [], [], []
     for n in sizes:

@@ -15,9 +15,9 @@ from leakcore.experiments.verdict import Check
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """The training rows are digits; target and candidates are digits, or noise at the digits' distances."""
-    epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
-    runs = context.pick(tiny=32, quick=512, paper=10_000)
-    digits = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    epsilons = context.pick("values of ε", tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
+    runs = context.pick("runs of each game", tiny=32, quick=512, paper=10_000)
+    digits = data.mnist(context, context.pick("known rows", tiny=49, quick=999, paper=999))
     noise = data.noise_pool(context, digits, context.pick(tiny=200, quick=2000, paper=9000))
     stated, drawn, attacked, rates = [], [], [], {}
     for name, role, split in (("prior of digits", "attack", digits), ("prior of noise", "attack-2", noise)):

@@ -29,7 +29,7 @@ _METHODS = {
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """18 cells per number of candidates; a printed bound below the exact value is named."""
-    samples = context.pick(tiny=2_000, quick=100_000, paper=1_000_000)
+    samples = context.pick("Monte-Carlo samples", tiny=2_000, quick=100_000, paper=1_000_000)
     values = {}
     for n in (10, 100):
         both = fano.fano(context, _NOISE, n, samples=samples)

@@ -9,14 +9,14 @@ from leakcore.experiments.reconstruction.setting import data, games, oblivious
 def epsilons(context: Context) -> tuple[float, ...]:
     """Values of ε, from hopeless to legible."""
     legible = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0)
-    return context.pick(tiny=(100.0,), quick=legible, paper=(1.0, 3.0, *legible))
+    return context.pick("values of ε", tiny=(100.0,), quick=legible, paper=(1.0, 3.0, *legible))
 
 
 def settings(context: Context) -> list[tuple[str, data.Split, tuple[int, ...], float]]:
     """(name, split, hidden layers, C) of MNIST and CIFAR-10 as in Table 1 of the text, both read before any work."""
     return [
-        ("MNIST", data.mnist(context, context.pick(tiny=49, quick=999, paper=999)), (10,), 0.1),
-        ("CIFAR-10", data.cifar10(context, context.pick(tiny=49, quick=499, paper=499)), (), 1.0),
+        ("MNIST", data.mnist(context, context.pick("known rows", tiny=49, quick=999, paper=999)), (10,), 0.1),
+        ("CIFAR-10", data.cifar10(context, context.pick("known rows", tiny=49, quick=499, paper=499)), (), 1.0),
     ]
 
 

@@ -49,11 +49,17 @@ class Reconstructions:
 
 def settings(context: Context) -> dict[str, Any]:
     """The optimiser's settings: far fewer steps of Adam instead of the paper's five restarts of 10⁶ plain steps."""
-    return context.pick(
+    chosen = context.pick(
         tiny={"iterations": 5, "restarts": 1},
         quick={"iterations": 150, "restarts": 1},
         paper={"iterations": 1000, "restarts": 5},
     )
+    context.departs(
+        "optimiser of the gradient attack",
+        "5 restarts of 1,000,000 plain steps",
+        f"{chosen['restarts']} × {chosen['iterations']:,} steps of Adam",
+    )
+    return chosen
 
 
 def attack(context: Context, split: Split, setting: games.GameSetting, *, targets: int) -> Reconstructions:

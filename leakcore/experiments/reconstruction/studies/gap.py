@@ -31,10 +31,10 @@ _NEAR = 0.02
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """784–10–10, |D| = 1,000, T = 100, C = 0.1, prior of 10; with all gradients clipped, and as accurate as can be."""
-    epsilons = context.pick(tiny=(10.0,), quick=(1.0, 10.0, 40.0, 100.0), paper=(1.0, 10.0, 40.0, 100.0))
-    runs = context.pick(tiny=32, quick=512, paper=10_000)
-    rates = context.pick(tiny=(1.0, 10.0), quick=learning_rate.PAPER, paper=learning_rate.PAPER)
-    split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    epsilons = context.pick("values of ε", tiny=(10.0,), quick=(1.0, 10.0, 40.0, 100.0), paper=(1.0, 10.0, 40.0, 100.0))
+    runs = context.pick("runs of each game", tiny=32, quick=512, paper=10_000)
+    rates = context.pick("learning rates", tiny=(1.0, 10.0), quick=learning_rate.PAPER, paper=learning_rate.PAPER)
+    split = data.mnist(context, context.pick("known rows", tiny=49, quick=999, paper=999))
     tried = {e: learning_rate.sweep(context, split, _games.GameSetting(epsilon=e), rates) for e in epsilons}
     stated: list[Stated] = []
     by_choice: dict[str, list[_Point]] = {"clipped": [], "accurate": []}

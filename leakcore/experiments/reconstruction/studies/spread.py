@@ -110,8 +110,8 @@ _SEEDS = "the calls of both numbers of samples, and of both samplers, use seeds 
 
 def _calls(context: Context) -> dict[int, int]:
     return {
-        10_000: context.pick(tiny=50, quick=1000, paper=1000),
-        1_000_000: context.pick(tiny=2, quick=20, paper=1000),
+        10_000: context.pick("calls with 10,000 samples", tiny=50, quick=1000, paper=1000),
+        1_000_000: context.pick("calls with 1,000,000 samples", tiny=2, quick=20, paper=1000),
     }
 
 

@@ -27,9 +27,9 @@ _PRINTED = {0.01: (0.20, 0.15), 0.99: (0.35, 0.32)}
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """784–10–10, |D| = 1,000, T = 100, C = 1, prior of 10; a panel per sampling rate."""
-    rates = context.pick(tiny=(0.1, 10.0), quick=(0.01, 0.1, 1.0, 3.0), paper=learning_rate.PAPER)
-    runs = context.pick(tiny=32, quick=512, paper=10_000)
-    split = data.mnist(context, context.pick(tiny=49, quick=999, paper=999))
+    rates = context.pick("learning rates", tiny=(0.1, 10.0), quick=(0.01, 0.1, 1.0, 3.0), paper=learning_rate.PAPER)
+    runs = context.pick("runs of each game", tiny=32, quick=512, paper=10_000)
+    split = data.mnist(context, context.pick("known rows", tiny=49, quick=999, paper=999))
     stated, panels, summaries, attacked, agree = [], [], [], [], []
     setting = _games.GameSetting(epsilon=4.0, max_grad_norm=1.0)
     for q, (printed_bound, printed) in _PRINTED.items():
