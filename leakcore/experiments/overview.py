@@ -175,6 +175,10 @@ def _figures(everything: Reproduction, folder: Path) -> Iterator[str]:
         yield from _details("The paper's numbers and ours", _stated(result))
         for table in result.tables:
             yield from _details(table.title, _table(table.head, table.rows))
+        differs = [(d.what, d.paper, d.here) for d in result.departures]
+        yield from _details(
+            "What differs from the paper", _table(("what", "the paper", "here"), differs) if differs else ""
+        )
         remarks = [*result.data, *result.notes]
         yield from _details("Data and notes", "".join(f"<p>{html.escape(line)}</p>" for line in remarks))
         yield "</section>"
