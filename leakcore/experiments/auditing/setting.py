@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +28,10 @@ _STEP = 0.15 / 250
 """Learning rate over batch size: how far one clipped gradient moves the model, as in the authors' code. It, not the
 number of rows, decides how the poison compares with a random start."""
 _HELD_OUT = 200
+_RUNS = 2**20
+"""More runs than any cell trains."""
+STARTS = {"fixed": ("fixed-glorot", 1.0), "0.5σ": ("glorot", 0.5), "σ": ("glorot", 1.0), "2σ": ("glorot", 2.0)}
+"""One start for all models, or normal ones with a multiple of Glorot's deviation."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,24 +59,25 @@ class AuditingRows:
 
 @dataclasses.dataclass(frozen=True)
 class AuditedTraining:
-    """DP-SGD as audited, for 24 epochs. noise: σ; 0 for ε_th = ∞. batch_size: None for full batches."""
+    """DP-SGD as audited, for 24 epochs. noise: σ; 0 for ε_th = ∞. batch_size: None for full batches. start: of
+    `STARTS`."""
 
     hidden: tuple[int, ...]
     noise: float
     clip: float = 1.0
     batch_size: int | None = None
-    initialisation: str = "fixed-glorot"
-    scale: float = 1.0
+    start: str = "fixed"
 
     def ensemble(self, rows: AuditingRows, seed: int) -> dpsgd.Ensemble:
         """Many runs of it."""
         count = len(rows.labels)
         size = self.batch_size or count
+        initialisation, scale = STARTS[self.start]
         return dpsgd.Ensemble(
             dpsgd.Network(
                 (rows.features.shape[1], *self.hidden, rows.classes),
                 "relu",
-                initialisation=dpsgd.Initialisation(self.initialisation, scale=self.scale),
+                initialisation=dpsgd.Initialisation(initialisation, scale=scale),
             ),
             noise_multiplier=self.noise,
             max_grad_norm=self.clip,
@@ -81,6 +88,11 @@ class AuditedTraining:
             else dpsgd.PoissonBatches(expected_batch_size=float(count)),
             seed=seed,
         )
+
+
+def depart(context: Context) -> None:
+    """What no scale has as the paper."""
+    context.departs("batches where ε_th is finite", "250 rows of 6,000 to 10,000", "all rows in every step")
 
 
 def noise_for(epsilon: float) -> float:
@@ -122,15 +134,28 @@ def cifar10(context: Context, rows: int) -> AuditingRows:
     )  # fmt: skip
 
 
+def purchase100(context: Context, rows: int) -> AuditingRows:
+    """Purchase-100 where the user has its file, which nobody may redistribute, else Location-30."""
+    try:
+        data = datasets.purchase100(context.data or os.environ.get("LEAKCORE_DATA", "") or Path.cwd())
+    except FileNotFoundError:
+        context.departs("third data set", "Purchase-100", "Location-30, since Purchase-100's file is not there")
+        return location30(context, rows)
+    return _table(context, data, rows, "Purchase-100", "Purchase-100")
+
+
 def location30(context: Context, rows: int) -> AuditingRows:
     """Location-30, where the paper has Purchase-100."""
     data = datasets.location30(path=context.data)
+    return _table(context, data, rows, "Location-30", "Location-30, which stands in for Purchase-100 and is not it")
+
+
+def _table(context: Context, data: datasets.Dataset, rows: int, name: str, what: str) -> AuditingRows:
     rows = min(rows, len(data) - _HELD_OUT)
     first, rest = data.split(rows, seed=context.seed)
     return AuditingRows(
-        "Location-30", first.features, first.labels, rest.features[:_HELD_OUT], rest.labels[:_HELD_OUT], 30,
-        f"Location-30, which stands in for Purchase-100 and is not it: {rows:,} of {len(data):,} rows, 446 features, "
-        "30 classes",
+        name, first.features, first.labels, rest.features[:_HELD_OUT], rest.labels[:_HELD_OUT], data.num_classes,
+        f"{what}: {rows:,} of {len(data):,} rows, {data.features.shape[1]} features, {data.num_classes} classes",
     )  # fmt: skip
 
 
@@ -166,19 +191,25 @@ def audited(
     ks: tuple[int, ...],
     trials: int,
     task: str,
+    *,
+    draw: int = 0,
 ) -> dict[str, bounds.EpsilonBest]:
-    """The best k for each family: threshold and k are chosen on `trials` models per data set, others are counted."""
+    """The best k for each family: threshold and k are chosen on `trials` models per data set, others are counted.
+
+    Cells with different `draw` share no start, batch or noise.
+    """
 
     def run() -> dict[str, Any]:
         poisoned = attack(rows, name, max(ks), context.seed)
         swept = poisoning.poisoning_sweep(
-            mechanism.ensemble(rows, context.seed), poisoned, ks, trials=2 * trials, execution=_execution(context, task)
+            mechanism.ensemble(rows, context.seed), poisoned, ks, trials=drawn(draw, 2 * trials),
+            execution=_execution(context, task),
         )  # fmt: skip
         return {
             "in": {str(k): swept[k].scores_in.tolist() for k in ks}, "out": swept[ks[0]].scores_out.tolist()
         }  # fmt: skip
 
-    piece = context.pieces.get_or_run(f"{name}-{_digest(mechanism, rows, ks, trials)}", run)
+    piece = context.pieces.get_or_run(f"{name}-{_digest(mechanism, rows, ks, trials, draw)}", run)
     scores = {f"k = {k}": (np.array(piece["in"][str(k)]), np.array(piece["out"]), k) for k in ks}
     return {
         family: bounds.epsilon_lower_bound_best(
@@ -191,6 +222,23 @@ def audited(
         )
         for family in FAMILIES
     }
+
+
+def drawn(draw: int, count: int) -> range:
+    """`count` numbers of runs, which no other draw has."""
+    return range(draw * _RUNS, draw * _RUNS + count)
+
+
+def ks_for(context: Context, start: str) -> tuple[int, ...]:
+    """Numbers of poisoned rows: few are enough where nothing else moves the start."""
+    fixed = start == "fixed"
+    what = f"poisoned rows k, {'fixed start' if fixed else 'random starts'}"
+    return context.pick(what, tiny=(1, 2), quick=(1, 4) if fixed else (4, 8), paper=(1, 2, 4, 8))
+
+
+def batches(context: Context) -> int:
+    """Of an epoch, where ε_th = ∞."""
+    return context.pick("batches an epoch without noise", quick=4, paper=24)
 
 
 def _execution(context: Context, task: str) -> dpsgd.Execution:
@@ -208,19 +256,21 @@ class Membership:
     accuracy: float
 
 
-def guessed(context: Context, rows: AuditingRows, mechanism: AuditedTraining, models: int, task: str) -> Membership:
+def guessed(
+    context: Context, rows: AuditingRows, mechanism: AuditedTraining, models: int, task: str, *, draw: int = 0
+) -> Membership:
     """Yeom's attack on `models` models trained by coins; its threshold is the mean training loss of as many others."""
 
     def run() -> dict[str, Any]:
         game = membership.play(
-            mechanism.ensemble(rows, context.seed), rows.features, rows.labels, runs=2 * models,
-            execution=_execution(context, task),
+            mechanism.ensemble(rows, context.seed), rows.features, rows.labels,
+            runs=drawn(draw, 2 * models), execution=_execution(context, task),
         )  # fmt: skip
         scores = membership.scores("loss", game[models:], references=game[:models])
         correct, number = membership.guess(scores).tally(game.included[models:])
         return {"correct": correct, "guesses": number}
 
-    piece = context.pieces.get_or_run(f"membership-{_digest(mechanism, rows, (), models)}", run)
+    piece = context.pieces.get_or_run(f"membership-{_digest(mechanism, rows, (), models, draw)}", run)
     estimate = bounds.epsilon_from_membership(piece["correct"], piece["guesses"])
     proof = bounds.epsilon_from_membership(
         piece["correct"], piece["guesses"], coins="rows", confidence=CONFIDENCE, delta=DELTA
@@ -228,5 +278,5 @@ def guessed(context: Context, rows: AuditingRows, mechanism: AuditedTraining, mo
     return Membership(float(estimate.value), float(proof.value), estimate.accuracy)
 
 
-def _digest(mechanism: AuditedTraining, rows: AuditingRows, ks: tuple[int, ...], trials: int) -> str:
-    return digest(dataclasses.asdict(mechanism), rows.content, ks, trials)[:20]
+def _digest(mechanism: AuditedTraining, rows: AuditingRows, ks: tuple[int, ...], trials: int, draw: int) -> str:
+    return digest(dataclasses.asdict(mechanism), rows.content, ks, trials, draw)[:20]
