@@ -5,7 +5,8 @@
 
 Reads NAME.json and NAME.png of every folder, puts verdict, conclusion and stated numbers of each into results.json and
 a small picture of some into img/, and rewrites what stands between the marks <!-- NAME --> … <!-- /NAME --> on the
-pages. Without a folder it only rewrites the pages.
+pages. Without a folder it only rewrites the pages. Of a run at a later seed than the one that is shown only the verdict
+and its counts are kept, and the page says in how many seeds each statement holds.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from leakcore import experiments
 from leakcore._base.files.json_file import read_json
 from leakcore.experiments.text import shown
-from leakcore.experiments.verdict import VERDICTS, Check, counted
+from leakcore.experiments.verdict import VERDICTS, Check, counted, together, verdict
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
@@ -34,8 +35,8 @@ def kept() -> dict[str, dict[str, Any]]:
     return dict(read_json(RESULTS)) if RESULTS.exists() else {}
 
 
-def collect(folder: Path, pictured: set[str]) -> dict[str, dict[str, Any]]:
-    """What the folder's files say; writes the pictures."""
+def collect(folder: Path) -> dict[str, dict[str, Any]]:
+    """What the folder's files say."""
     results: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
         result: dict[str, Any] = read_json(path)
@@ -48,10 +49,49 @@ def collect(folder: Path, pictured: set[str]) -> dict[str, dict[str, Any]]:
         for field in ("tables", "data", "departures"):
             if result.get(field):
                 results[result["name"]][field] = result[field]
-        picture = path.with_suffix(".png")
-        if result["name"] in pictured and picture.exists():
-            shrink(picture, HERE / "img" / picture.name)
     return results
+
+
+def joined(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    """A kept result with a repetition at a later seed; anything else replaces it, and its repetitions with it."""
+    later = old is not None and "checks" in old and int(new["seed"]) > int(old["seed"])
+    if old is None or not later or (old["scale"], asks(old)) != (new["scale"], asks(new)):
+        return new
+    others = old.get("seeds", {}) | {new["seed"]: {"verdict": new["verdict"], "checks": new["checks"]}}
+    return old | {"seeds": dict(sorted(others.items(), key=lambda item: int(item[0])))}
+
+
+def asks(result: dict[str, Any]) -> list[str]:
+    """The statements that it counts."""
+    return [row["says"] for row in result.get("checks", ())]
+
+
+def by_seed(result: dict[str, Any]) -> dict[str, tuple[Check, ...]]:
+    """The checks of every seed."""
+    runs = {result["seed"]: result} | result.get("seeds", {})
+    return {seed: tuple(Check.from_dict(row) for row in run["checks"]) for seed, run in runs.items()}
+
+
+def over_seeds(result: dict[str, Any]) -> list[str]:
+    """A table of the counts at every seed and together, and a sentence on the verdict."""
+    if not result.get("seeds"):
+        return []
+    runs = by_seed(result)
+    words = [verdict(checks) for checks in runs.values()]
+    whole = together(list(runs.values()))
+    lines = [
+        [c.says, *(f"{run[i].holds} of {run[i].cases}" for run in runs.values()), str(c).removeprefix(f"{c.says}: ")]
+        for i, c in enumerate(whole)
+    ]
+    said = ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
+    return [
+        "",
+        f"*The same at {len(runs)} seeds*: {said}; all cases together: **{verdict(whole)}**.",
+        "",
+        f"| statement | {' | '.join(f'seed {seed}' for seed in runs)} | together |",
+        "|---" * (len(runs) + 2) + "|",
+        *(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines),
+    ]
 
 
 def ours(row: dict[str, Any]) -> str:
@@ -125,6 +165,7 @@ def entry(name: str, results: dict[str, dict[str, Any]]) -> str:
         lines.append("This page holds no result of it; the command prints one, next to the paper's numbers.")
     else:
         lines.append(f"{judged(result)} {result['conclusion']} *({result['scale']} scale, seed {result['seed']})*")
+        lines += over_seeds(result)
         for cells in result.get("tables", ()):
             lines += printed(cells)
         if result.get("stated"):
@@ -132,6 +173,15 @@ def entry(name: str, results: dict[str, dict[str, Any]]) -> str:
         if "data" in result or "departures" in result:
             lines += differences(result)
     return "\n".join(lines)
+
+
+def survives(result: dict[str, Any]) -> str:
+    """The verdict of a result, and in how many repetitions it is the same."""
+    if "verdict" not in result:
+        return "not judged yet"
+    others = [run["verdict"] for run in result.get("seeds", {}).values()]
+    same = f"; the same at {others.count(result['verdict'])} of {len(others)} further seeds" if others else ""
+    return f"{result['verdict']}{same}"
 
 
 def verdicts(results: dict[str, dict[str, Any]]) -> str:
@@ -143,7 +193,7 @@ def verdicts(results: dict[str, dict[str, Any]]) -> str:
         cells = [
             f"[{name}]({name.partition('-')[0]}.md)",
             experiments.find(name).statement,
-            result.get("verdict", "not judged yet"),
+            survives(result),
             counts,
         ]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
@@ -156,6 +206,8 @@ def rewritten(page: str, results: dict[str, dict[str, Any]]) -> str:
     """The page with every mark filled."""
 
     def fill(match: re.Match[str]) -> str:
+        if match[1] not in ("all-verdicts", *experiments.names()):
+            return match[0]  # of a measurement: `bench.kept_page`
         text = verdicts(results) if match[1] == "all-verdicts" else entry(match[1], results)
         return f"<!-- {match[1]} -->\n{text}\n<!-- /{match[1]} -->"
 
@@ -167,7 +219,11 @@ def main(folders: list[str]) -> None:
     pictured = {name for text in pages.values() for name in re.findall(r"\]\(img/([\w-]+)\.png\)", text)}
     results = kept()
     for folder in folders:
-        results.update(collect(Path(folder), pictured))
+        for name, new in collect(Path(folder)).items():
+            results[name] = joined(results.get(name), new)
+            picture = Path(folder) / f"{name}.png"
+            if results[name] is new and name in pictured and picture.exists():
+                shrink(picture, HERE / "img" / picture.name)
     order = {name: results[name] for name in experiments.names() if name in results}
     text = json.dumps(order, indent=1, ensure_ascii=False) + "\n"
     cell = r'"(?:[^"\\]|\\.)*"'

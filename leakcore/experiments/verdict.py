@@ -85,6 +85,27 @@ def counted(checks: Sequence[Check]) -> str:
     return f"{first}{said[1:]}." if said else ""
 
 
+def together(runs: Sequence[Sequence[Check]]) -> tuple[Check, ...]:
+    """The same statements asked of runs at several seeds, counted together; the largest chance of a case counts.
+
+    Raises:
+        ValueError: for runs that ask other statements than the first does.
+    """
+    first, *others = [[(c.says, c.about) for c in checks] for checks in runs]
+    if odd := next((asked for asked in others if asked != first), None):
+        raise ValueError(f"`runs` must all ask the same statements, got {first} and {odd}")
+    return tuple(
+        Check(
+            says=of_seeds[0].says,
+            holds=sum(c.holds for c in of_seeds),
+            cases=sum(c.cases for c in of_seeds),
+            chance=max(c.chance for c in of_seeds),
+            about=of_seeds[0].about,
+        )
+        for of_seeds in zip(*runs, strict=True)
+    )
+
+
 def lies_below(first: Result, second: Result) -> bool:
     """Whether the first result's interval ends below the second's; `APART` is its chance."""
     ends = [r.interval if r.interval is not None else (r.value, r.value) for r in (first, second)]

@@ -21,6 +21,7 @@ from leakcore.experiments.reconstruction.setting import data, games
 from leakcore.experiments.reconstruction.setting import notes as _notes
 from leakcore.experiments.result import ExperimentResult, Stated, ours
 from leakcore.experiments.text import number, shown
+from leakcore.experiments.verdict import Check, verdict
 
 COLLECT = Path(__file__).resolve().parents[2] / "docs" / "papers" / "collect.py"
 
@@ -119,12 +120,30 @@ def test_the_pages_take_results_of_older_and_of_this_version(collect: ModuleType
     endless = Stated(what="c", paper="d", ours=float("inf"), kind="upper")
     path = tmp_path / "reconstruction-fig7.json"
     path.write_text(_result(rate, endless, Stated(what="e", paper="f", ours=3), Stated(what="g", paper="h")).to_json())
-    rows = collect.collect(tmp_path, set())["reconstruction-fig7"]["stated"]
+    rows = collect.collect(tmp_path)["reconstruction-fig7"]["stated"]
     assert [row[2] for row in rows] == ["0.5000 [0.4000, 0.6000] 95%", "∞ (upper)", "3"]
     older = json.loads(path.read_text())
     for row in older["stated"]:
         del row["kind"], row["confidence"]
     path.write_text(json.dumps(older))
-    rows = collect.collect(tmp_path, set())["reconstruction-fig7"]["stated"]
+    rows = collect.collect(tmp_path)["reconstruction-fig7"]["stated"]
     assert [row[2] for row in rows] == ["0.5000 [0.4000, 0.6000]", "∞", "3"]
     assert shown(0.5, (0.4, 0.6)) == "0.5000 [0.4000, 0.6000]"
+
+
+def test_a_repetition_at_another_seed_is_counted_beside_the_result_that_is_shown(collect: ModuleType) -> None:
+    def at(seed: int, holds: int, says: str = "a is above b") -> dict[str, Any]:
+        checks = [Check(says=says, holds=holds, cases=4, chance=0.5)]
+        rows = [one.to_dict() for one in checks]
+        return {"scale": "quick", "seed": str(seed), "conclusion": "c", "verdict": verdict(checks), "checks": rows}
+
+    shown_one = collect.joined(None, at(0, 4))
+    assert collect.over_seeds(shown_one) == []
+    both = collect.joined(collect.joined(shown_one, at(2, 1)), at(1, 4))
+    assert (both["seed"], list(both["seeds"])) == ("0", ["1", "2"])
+    page = "\n".join(collect.over_seeds(both))
+    assert "3 not reproduced; all cases together: **not reproduced**" in page, "9 of 12 is what chance may do"
+    assert "| a is above b | 4 of 4 | 4 of 4 | 1 of 4 | 9 of 12 (chance: 6) |" in page
+    assert collect.survives(both) == "not reproduced; the same at 2 of 2 further seeds"
+    assert "seeds" not in collect.joined(both, at(0, 3)), "repetitions of another version would be mixed with it"
+    assert "seeds" not in collect.joined(both, at(3, 3, says="a is below b"))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from leakcore import bounds
-from leakcore.experiments.verdict import APART, Check, lies_below, verdict
+from leakcore.experiments.verdict import APART, Check, lies_below, together, verdict
 
 
 def test_every_case_and_beyond_chance_is_reproduced() -> None:
@@ -56,3 +56,16 @@ def test_intervals_that_touch_are_not_apart() -> None:
     assert lies_below(few, many)
     assert not lies_below(many, few)
     assert not lies_below(few, few)
+
+
+def test_runs_at_several_seeds_are_counted_together() -> None:
+    few = [Check(says="a", holds=3, cases=3, chance=0.5), Check(says="b", holds=0, cases=0, about="size")]
+    more = [Check(says="a", holds=2, cases=2, chance=0.4), Check(says="b", holds=1, cases=2, about="size")]
+    assert verdict(few) == verdict(more) == "not reproduced"
+    whole = together([few, more])
+    assert whole == (
+        Check(says="a", holds=5, cases=5, chance=0.5), Check(says="b", holds=1, cases=2, about="size")
+    )  # fmt: skip
+    assert verdict(whole) == "direction only"
+    with pytest.raises(ValueError, match="`runs` must all ask the same statements"):
+        together([few, few[:1]])
