@@ -15,7 +15,7 @@ NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cp
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
-	$(PY) -m leakcore audit $(ARGS)
+	$(PY) -m leakcore audit run $(ARGS)
 
 # Files of tests go to several processes of one thread each, where pytest-xdist is installed; ARGS=-n0: to one.
 SHARED_OUT = $(shell $(PY) -c 'import xdist' 2>/dev/null && echo "-n logical --maxprocesses 4 --dist loadfile")

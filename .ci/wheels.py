@@ -174,8 +174,8 @@ def tried(path: Path, work: Path, *, cuda: bool) -> None:
     shown = run(command, "bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--num-candidates",
                 "10", cwd=outside)  # fmt: skip
     assert "reconstruction success" in shown
-    assert "--attack" in run(command, "audit", "--help", cwd=outside)
-    assert "most it" in run(command, "audit", "--plan", "--epsilon", "4", cwd=outside)
+    assert "ATTACK" in run(command, "audit", "claim", "--help", cwd=outside)
+    assert "most it" in run(command, "audit", "plan", "--epsilon", "4", cwd=outside)
 
 
 def cuda_version() -> str | None:

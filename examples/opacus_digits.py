@@ -1,6 +1,6 @@
 """DP-SGD by Opacus on scikit-learn's digits, watched by leakcore: `python examples/opacus_digits.py`, then
 
-    leakcore audit --trace trace.npz --coins
+    leakcore audit trace trace.npz --coins
 
 The candidates are 500 rows, each trained on or left out by its own fair coin, so that the report may prove a lower
 bound on ε. Needs `pip install 'leakcore[opacus]'`.
@@ -41,4 +41,4 @@ with leakcore.record(optimizer, candidates=(x[:500], y[:500]), members=coins, ou
             optimizer.step()
 
 print(f"accuracy on the training rows: {(model(x[trained]).argmax(1) == y[trained]).float().mean():.2f}")
-print("The run is in trace.npz. Next: leakcore audit --trace trace.npz --coins")
+print("The run is in trace.npz. Next: leakcore audit trace trace.npz --coins")

@@ -18,8 +18,8 @@ from leakcore._base.version import __version__
 
 _WITHOUT_TORCH = (
     "models, defenses, leakage, training (`dpsgd.Ensemble`, `record`), attacks and the commands attack, leakage, "
-    "reproduce and audit --attack need it; bounds, accounting, mechanisms, kernels, audit --plan, --trace and --scores "
-    "do not"
+    "reproduce, audit run and audit claim need it; bounds, accounting, mechanisms, kernels, audit plan, audit trace "
+    "and audit scores do not"
 )
 # Distribution: its module, and what is lost without it.
 _PEERS = {

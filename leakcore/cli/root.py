@@ -10,7 +10,7 @@ import click
 
 from leakcore._base.version import __version__
 from leakcore.cli.commands.attack import attack
-from leakcore.cli.commands.audit import audit
+from leakcore.cli.commands.audit.group import audit
 from leakcore.cli.commands.bench import bench
 from leakcore.cli.commands.bound import bound
 from leakcore.cli.commands.calibrate import calibrate

@@ -75,12 +75,12 @@ def test_a_package_that_is_installed_but_cannot_be_imported_is_wrong(monkeypatch
     content = json.loads(done.stdout)
     assert content["torch"].endswith(", cannot be imported")
     (why,) = [line for line in content["wrong"] if line.startswith("torch: cannot be imported (")]
-    for part in ("models", "defenses", "leakage", "attacks", "audit --attack"):
+    for part in ("models", "defenses", "leakage", "attacks", "audit claim"):
         assert part in why
 
 
 def test_what_is_not_installed_is_missing_with_what_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = {"opacus": "`record`", "distributed": "Dask", "torch": "audit --attack"}
+    absent = {"opacus": "`record`", "distributed": "Dask", "torch": "audit claim"}
     known = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda name: None if name in absent else known(name))
     result = audit.diagnose()

@@ -74,7 +74,7 @@ class Outcome:
 def outcome(words: Iterable[str], out: Path | None = None) -> Outcome:
     """Run the command line in this process; what writes a folder without being asked to writes `out`."""
     words = [*words]
-    if out is not None and words[0] in ("audit", "reproduce"):
+    if out is not None and words[0] in ("audit", "reproduce") and words[:2] != ["audit", "plan"]:
         words += ["--out", str(out)]
     done = CliRunner().invoke(main, [*words])
     return Outcome(done.exit_code, done.stdout, done.stderr)
@@ -91,17 +91,17 @@ def commands(
     command: click.Command = main, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command that does something, by its words."""
+    if not isinstance(command, click.Group) or command.invoke_without_command:
+        yield path, command
     if isinstance(command, click.Group):
         for name, inner in command.commands.items():
             yield from commands(inner, (*path, name))
-    else:
-        yield path, command
 
 
 def numeric(command: click.Command) -> list[click.Option]:
-    """The options of a command that take numbers."""
+    """The options of a command that take numbers. Hidden ones belong to other commands, and are tried there."""
     kinds = (click.types.IntParamType, click.types.FloatParamType)
-    options = [p for p in command.params if isinstance(p, click.Option) and not p.is_flag]
+    options = [p for p in command.params if isinstance(p, click.Option) and not p.is_flag and not p.hidden]
     return [p for p in options if isinstance(p.type, kinds) or p.name in NUMBERS_IN_TEXT]
 
 
@@ -128,6 +128,7 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
     batch, gradient = str(folder / "batch.npz"), str(folder / "gradient.npz")
     (folder / "quick.toml").write_text(f"[run]\n{_QUICK}")
     quick = ("--config", str(folder / "quick.toml"))
+    trace, scores = (str(corpus / kind / "good.npz") for kind in ("trace", "scores-npz"))
     short = ("--num-rows", "20", "--runs", "4", "--steps", "2", "--quiet")
     of_files = ("--model", "leakcore.models:digits_mlp", "--gradient", gradient)
     sampled = ("--num-samples", "1000", "--steps", "300")
@@ -185,16 +186,22 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
             Form(("leakcore.models:digits_mlp", "--data", "digits", "--samples", "1", "--num-rows", "20",
                   "--permutations", "1", "--no-inversion", "--quiet")),
         ],
-        ("audit",): [
+        ("audit", "run"): [
             Form((*quick, *short), only=("--epsilon", "--delta", "--num-candidates", "--runs", "--fail-above")),
             Form((*quick, *short, "--noise-multiplier", "1", "--sample-rate", "0.5")),
             Form((*quick, *short), only=("--defense", "--sweep")),
-            Form(("--attack", "clipbkd", "--num-rows", "20", "--trials", "4", "--steps", "2", "--quiet")),
-            Form(("--attack", "one-run", "--num-rows", "40", "--trials", "4", "--steps", "2", "--quiet")),
-            Form(("--trace", str(corpus / "trace" / "good.npz"), "--sample-rate", "0.5")),
-            Form(("--scores", str(corpus / "scores-npz" / "good.npz"), "--adjacency", "replace")),
-            Form(("--scores", str(corpus / "scores-npz" / "good.npz"), "--retrained", "--adjacency", "replace")),
         ],
+        ("audit", "claim"): [
+            Form(("clipbkd", "--num-rows", "20", "--trials", "4", "--steps", "2", "--quiet")),
+            Form(("one-run", "--num-rows", "40", "--trials", "4", "--steps", "2", "--quiet")),
+        ],
+        ("audit", "trace"): [Form((trace, "--sample-rate", "0.5"))],
+        ("audit", "scores"): [
+            Form((scores, "--adjacency", "replace")),
+            Form((scores, "--retrained", "--adjacency", "replace")),
+        ],
+        ("audit", "plan"): [Form(())],
+        ("audit",): [Form((*quick, *short))],
     }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ def test_two_lines_in_an_opacus_script_and_one_command(tmp_path: Path) -> None:
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert "accuracy" in ran.stdout
-    assert "leakcore audit --trace trace.npz --coins" in ran.stdout
+    assert "leakcore audit trace trace.npz --coins" in ran.stdout
     trace = Trace.load(tmp_path / "trace.npz")
     assert trace.candidates == 500
     assert 100 <= trace.steps <= 120

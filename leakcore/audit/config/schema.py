@@ -9,7 +9,7 @@ from leakcore.audit.config.file import FORMS, SECTIONS
 
 
 def config_schema() -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of a file for `leakcore audit --config`.
+    """JSON Schema (draft 2020-12) of a file for `leakcore audit`.
 
     It knows every section and key, types, ranges and choices. What belongs together (exactly one of `run.epsilon` and
     `run.noise_multiplier`, for example) only reading the file tells.

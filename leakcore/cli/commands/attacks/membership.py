@@ -53,7 +53,7 @@ _CONFIDENCE = 0.95
 )  # fmt: skip
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the scores, ATTACK.npz, as `leakcore audit --scores` reads them.",
+    help="Folder for the scores, ATTACK.npz, as `leakcore audit scores` reads them.",
 )  # fmt: skip
 @seed_json_quiet()
 def membership(out: Path | None, as_json: bool, **options: Any) -> None:
@@ -61,9 +61,9 @@ def membership(out: Path | None, as_json: bool, **options: Any) -> None:
 
     \b
     leakcore attack membership --model mine.nets:build --weights net.safetensors --data rows.npz --out scores
-    leakcore audit --scores scores/loss.npz --coins
+    leakcore audit scores scores/loss.npz --coins
 
-    The rates say what each attack reached here. Choose the attack before you look: what `leakcore audit --scores`
+    The rates say what each attack reached here. Choose the attack before you look: what `leakcore audit scores`
     proves holds for one attack, not for the best of several.
     """
     if out is not None:

@@ -1,0 +1,1 @@
+"""One file for each command of `leakcore audit`, and what they share."""

@@ -1,0 +1,189 @@
+"""What the forms of an audit share: options go before a file's keys, the audit runs, its report is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from leakcore.cli.commands.audit.report_files import REPORT_KEYS, leave_with, places_of, require_apart
+from leakcore.cli.exit_codes import checked
+from leakcore.cli.numbers import remember_keys
+from leakcore.cli.progress import bars
+
+if TYPE_CHECKING:
+    from leakcore import audit as audits
+    from leakcore._base.progress import Progress
+
+Make = Callable[[Any, str, "Path | None", "Progress | None"], "audits.AuditReport"]
+"""Makes the report from the checked settings, what the user calls the file that is read, the report's folder, and the
+progress bars."""
+_CLAIM = 10.0
+"""What is claimed where neither file nor options say: the default of [run] epsilon."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A form of audit, on the command line.
+
+    Attributes:
+        name: as the library has it.
+        keys: the options and arguments by their parameter's name, and the keys for which they stand.
+        make: the audit itself.
+        file: the key of the file that it reads.
+        subject: the parameter that must be given unless a file describes the audit.
+        arguments: arguments of the library's function that are called otherwise than their keys.
+        pieces: name of the folder that keeps finished pieces, where the audit takes long enough to have any.
+    """
+
+    name: str
+    keys: Mapping[str, str]
+    make: Make
+    file: str | None = None
+    subject: str | None = None
+    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    pieces: str | None = None
+
+    def read_files(self, settings: Any) -> tuple[str, ...]:
+        """The files that the audit reads, next to its configuration."""
+        return () if self.file is None else tuple(settings.files)
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """What a configuration file says. form: of the audit; None without a file, or for a file with [report] alone."""
+
+    path: Path | None
+    form: str | None
+    sections: Mapping[str, Mapping[str, Any]]
+
+
+class FormCommand(click.Command):
+    """A form's command, which says where an option of another form belongs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            above = None if ctx.parent is None else ctx.parent.command
+            others = above.commands.items() if isinstance(above, click.Group) else ()
+            takers = [name for name, other in others for p in other.params if error.option_name in p.opts]
+            if not takers:
+                raise
+            allowed = " or ".join(f"`leakcore audit {name}`" for name in takers)
+            raise click.UsageError(f"`{error.option_name}` is allowed only with {allowed}", ctx) from None
+
+
+def keys_of(section: str, names: str) -> dict[str, str]:
+    """Options that are called as their keys."""
+    return {name: f"{section}.{name}" for name in names.split()}
+
+
+def described(path: Path | None) -> Described:
+    """The configuration file, its sections checked and its keys not yet."""
+    from leakcore.audit import read_config
+
+    return Described(None, None, {}) if path is None else Described(path, *checked(lambda: read_config(path)))
+
+
+def given(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the user typed."""
+    return {name: value for name, value in params.items() if value is not None and value is not False}
+
+
+def audited(form: Form, params: Mapping[str, Any]) -> NoReturn:
+    """The whole of a subcommand: it takes a file that describes its own form, or none."""
+    options = given(params)
+    file = described(options.pop("config_path", None))
+    if file.form not in (None, form.name):
+        raise click.UsageError(
+            f"`--config` must describe an audit that `{click.get_current_context().command_path}` runs, got {file.path}"
+            f": run `leakcore audit {file.form} --config {file.path}`"
+        )
+    if form.subject is not None and form.subject not in options and file.form is None:
+        raise click.UsageError(f"{_typed_names()[form.subject]} must be given, or a --config that describes the audit")
+    perform(form, options, file)
+
+
+def perform(form: Form, options: Mapping[str, Any], file: Described) -> NoReturn:
+    """Options before keys, then the audit, then its report; leaves with the gate's exit code."""
+    from leakcore.audit import read_settings, with_options
+
+    keys = {name: key for name, key in {**form.keys, **REPORT_KEYS}.items() if name in options}
+    names = _as_written(form, set(keys.values()), of_file=file.path is not None)
+    typed = _by_section(form, {key: options[name] for name, key in keys.items()}, claimed=file.form is not None)
+    remember_keys(file.sections, but=set(keys.values()))
+    settings, report = checked(lambda: read_settings(form.name, with_options(file.sections, typed)), names=names)
+    folder, places = places_of(report, optional=form.pieces is None)
+    read = {} if form.file is None else _by_name(form.read_files(settings), names.get(form.file, f"[{form.name}] file"))
+    require_apart(places, folder, {"config": file.path, **read})
+    show = bars()
+    pieces = None if folder is None or form.pieces is None else folder / "partial" / form.pieces
+    called = "" if form.file is None else names.get(form.file, form.file)
+    result = checked(lambda: form.make(settings, called, folder, show), pieces=pieces, names=names)
+    leave_with(result, folder, report, places, written=form.pieces is not None)
+
+
+def require_files(files: tuple[str, ...], called: str) -> None:
+    """Fail before any other work. called: what the user calls the file."""
+    for file in files:
+        if not Path(file).is_file():
+            raise click.UsageError(f"`{called}` must be a file that exists, got {file!r}")
+
+
+def require_folder(folder: Path | None) -> None:
+    """Fail before the work if the report cannot be written."""
+    from leakcore.audit import require_report_folder
+
+    if folder is not None:
+        require_report_folder(folder)
+
+
+def _by_name(files: tuple[str, ...], called: str) -> dict[str, str]:
+    return {called if i == 1 else f"{called} ({i})": path for i, path in enumerate(files, 1)}
+
+
+def _by_section(form: Form, keys: dict[str, Any], *, claimed: bool) -> dict[str, dict[str, Any]]:
+    """The values of options by section and key. claimed: a file says what is claimed."""
+    typed: dict[str, dict[str, Any]] = {}
+    for key, value in keys.items():
+        section, _, name = key.partition(".")
+        typed.setdefault(section, {})[name] = _plain(value)
+    if form.name == "claim" and not claimed and "mechanism.noise_multiplier" not in keys:
+        typed.setdefault("claim", {}).setdefault("epsilon", _CLAIM)
+    return typed
+
+
+def _plain(value: Any) -> Any:
+    """Paths as text, which is what a file has; one path of several as such."""
+    if isinstance(value, tuple | list):
+        return [_plain(entry) for entry in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _as_written(form: Form, typed: set[str], *, of_file: bool) -> dict[str, str]:
+    """What the user wrote, or would write, by the library's name for the same value: an option or section.key.
+
+    typed: the keys that options were given for. of_file: the others are, or could be, in a configuration file.
+    """
+    from leakcore.audit import config_schema
+
+    flags = _typed_names()
+    options = {key: flags[name] for name, key in {**form.keys, **REPORT_KEYS}.items()}
+    out = {key: option for key, option in options.items() if key in typed or not (of_file or key.startswith("report."))}
+    if form.name == "claim":  # whose library names sections and keys itself
+        return out
+    names = {name: f"{form.name}.{name}" for name in config_schema()["properties"][form.name]["properties"]}
+    bare = {name: out.get(key, key) for name, key in names.items()}
+    if form.name == "run":
+        bare["expected_batch_size"] = f"{bare['sample_rate']} × {bare['num_rows']}"
+    return {**bare, **{name: bare[key] for name, key in form.arguments.items()}, **out}
+
+
+def _typed_names() -> dict[str, str]:
+    """Options and arguments of the command as a user types them, by their parameter's name."""
+    parameters = click.get_current_context().command.params
+    return {str(p.name): p.opts[0] if isinstance(p, click.Option) else str(p.metavar).strip("[].") for p in parameters}

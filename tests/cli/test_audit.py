@@ -1,0 +1,209 @@
+"""`leakcore audit`: five subcommands, each with its own help; and the flat form, which reads options as they do."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from leakcore import audit
+from leakcore.audit import config_schema
+from leakcore.audit.report.report import GATE
+from leakcore.cli import main
+from leakcore.cli.commands.audit import claim, group, run, scores, trace
+from tests.audit.trace.traces import orthogonal
+
+AUDIT = main.commands["audit"]
+FORMS = {form.name: form for form in (run.FORM, claim.FORM, trace.FORM, scores.FORM)}
+assert isinstance(AUDIT, click.Group)
+
+
+def _run(*words: object) -> tuple[int, str, str]:
+    done = CliRunner().invoke(main, ["audit", *map(str, words)])
+    return done.exit_code, done.stdout, done.stderr
+
+
+def _help(*words: str) -> str:
+    return " ".join(_run(*words, "--help")[1].split())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "scores.npz", members=rng.normal(1, 1, 50), non_members=rng.normal(0, 1, 50))
+    orthogonal(40).save(tmp_path / "trace.npz")
+    (tmp_path / "trace.toml").write_text(f"[trace]\nfile = '{tmp_path / 'trace.npz'}'\n")
+    (tmp_path / "scores.toml").write_text(f"[scores]\nfile = '{tmp_path / 'scores.npz'}'\ncoins = true\n")
+    (tmp_path / "report.toml").write_text("[report]\nfail_above = 100\n")
+    return tmp_path
+
+
+def test_the_help_lists_five_subcommands_in_a_line_each_and_the_exit_codes() -> None:
+    text = _run("--help")[1]
+    listed = text[text.index("Commands:") :].splitlines()[1:]
+    assert [line.split()[0] for line in listed] == ["run", "claim", "trace", "scores", "plan"]
+    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
+    assert re.findall(r"^    (\d+)  ", text, re.MULTILINE) == ["0", "1", "2", "70", "130", "141"]
+    assert text.count("\n  -") == 1, "its options belong to the flat form: hidden"
+
+
+@pytest.mark.parametrize("name", list(FORMS))
+def test_each_has_the_options_of_its_keys_and_no_others(name: str) -> None:
+    names = {str(p.name) for p in AUDIT.commands[name].params}
+    assert names == {*FORMS[name].keys, "config_path", "out", "json_path", "html_path", "fail_above", "quiet"}
+
+
+def _defaults(name: str) -> Iterator[tuple[str, str, Any]]:
+    """(option, default that its help states, default of its key)."""
+    sections = config_schema()["properties"]
+    for parameter in AUDIT.commands[name].params:
+        key = FORMS[name].keys.get(str(parameter.name), "")
+        stated = re.search(r"\[default: ([^\];,]+)[\];]", getattr(parameter, "help", None) or "")
+        if key and stated:
+            section, _, key = key.partition(".")
+            yield parameter.opts[0], stated[1], sections[section]["properties"][key].get("default")
+
+
+@pytest.mark.parametrize("name", list(FORMS))
+def test_the_help_states_the_defaults_of_the_keys(name: str) -> None:
+    said = list(_defaults(name))
+    assert len(said) >= 3
+    for option, stated, default in said:
+        if default is not None:
+            assert (stated == default) if isinstance(default, str) else (float(stated) == default), option
+    defaults = inspect.signature(audit.plan).parameters
+    for parameter in AUDIT.commands["plan"].params:
+        if stated := re.search(r"\[default: (.+)\]", getattr(parameter, "help", None) or ""):
+            assert defaults[str(parameter.name)].default in (float(stated[1]), inspect.Parameter.empty)
+
+
+def test_the_help_says_at_what_confidence_the_gate_fails() -> None:
+    assert f"at {100 * GATE:g}% confidence" in _help("scores")
+    assert f"at {100 * GATE:g}% confidence" in _help("trace")
+    assert f"at {audit.AuditConfig().gate_confidence:g}" in _help("run")
+    assert "at which the gate fails. [default: 0.99]" in _help("claim")
+
+
+def test_the_flat_form_has_every_option_of_the_subcommands_and_shows_none() -> None:
+    flat = {p.name: p for p in AUDIT.params}
+    assert len(flat) == len(AUDIT.params)
+    assert all(isinstance(p, click.Option) and p.hidden for p in flat.values())
+    for name in FORMS:
+        for parameter in AUDIT.commands[name].params:
+            if isinstance(parameter, click.Option):
+                assert flat[parameter.name].opts == parameter.opts
+                assert type(flat[parameter.name].type) is type(parameter.type)
+    assert {*flat} - {p.name for c in AUDIT.commands.values() for p in c.params} == {"plan"}
+
+
+CALLS = {
+    "trace": (("--trace", "trace.npz", "--epsilon", "9"), ("trace", "trace.npz", "--epsilon", "9")),
+    "scores": (
+        ("--scores", "scores.npz", "--adjacency", "replace", "--epsilon", "3"),
+        ("scores", "scores.npz", "--adjacency", "replace", "--epsilon", "3"),
+    ),
+    "scores, config": (("--config", "scores.toml"), ("scores", "--config", "scores.toml")),
+    "scores, both": (
+        ("--scores", "scores.npz", "--config", "report.toml", "--coins"),
+        ("scores", "scores.npz", "--config", "report.toml", "--coins"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_flat_form_gives_the_same_report(name: str, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
+    flat, own = (_run(*words, "--json") for words in CALLS[name])
+    assert flat[0] == own[0] in (0, 2), (flat, own)
+    one, other = (json.loads(out) for _, out, _ in (flat, own))
+    for report in (one, other):
+        report.pop("seconds", None)
+    assert one == other
+
+
+def test_both_forms_run_the_same_configuration(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from leakcore.audit.hyperparameters import run as library
+
+    asked: list[Any] = []
+
+    def kept(*config: Any, **how: Any) -> None:
+        asked.extend(config)
+        asked.append({name: value for name, value in how.items() if name in ("delta", "confidence")})
+        raise ValueError("stopped here")
+
+    monkeypatch.setattr(library, "run", kept)
+    monkeypatch.setattr(audit, "run", kept)
+    monkeypatch.setattr(audit, "plan", kept)
+    monkeypatch.setattr(audit, "claim", kept)
+    options = ("--sampling", "shuffled", "--batches", "10", "--epochs", "5", "--sweep", "2,3")
+    for words in ((), ("run",), options, ("run", *options)):
+        assert _run(*words)[2] == "Error: stopped here\n"
+    assert asked[0] == asked[2] == audit.AuditConfig()
+    assert asked[4] == asked[6]
+    assert asked[4].sweep == (2.0, 3.0)
+    for words in (("--plan",), ("plan",)):
+        assert _run(*words, "--epsilon", "3", "--confidence", "0.9", "--json")[2] == "Error: stopped here\n"
+    assert asked[8:] == 2 * [3.0, {"confidence": 0.9}]
+    del asked[:]
+    for words in (("--attack", "zero-input"), ("claim", "zero-input")):
+        assert _run(*words, "--epsilon", "3", "--trials", "4")[2] == "Error: stopped here\n"
+    assert asked[0] == asked[2]
+    assert (asked[0].audit.attack, asked[0].audit.trials, asked[0].claim.epsilon) == ("zero-input", 4, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("trace", "--members", "x"), "`--members` is allowed only with `leakcore audit scores`"),
+        (("run", "--coins"), "`--coins` is allowed only with `leakcore audit trace` or `leakcore audit scores`"),
+        (("plan", "--trials", "3"), "`--trials` is allowed only with `leakcore audit claim`"),
+        (("run", "--trails", "3"), "No such option"),
+        (("claim",), "ATTACK must be given, or a --config that describes the audit"),
+        (("trace", "--coins"), "FILE must be given, or a --config that describes the audit"),
+        (("scores", "--config", "report.toml"), "FILE must be given"),
+        (("claim", "clipbk"), "clipbkd"),
+        (("scores", "--config", "trace.toml"), "run `leakcore audit trace --config trace.toml`"),
+        (("run", "--config", "scores.toml"), "run `leakcore audit scores --config scores.toml`"),
+        (("trace", "nowhere.npz"), "`FILE` must be a file that exists, got 'nowhere.npz'"),
+        (("trace", "trace.npz", "nowhere.npz"), "`FILE` must be a file that exists, got 'nowhere.npz'"),
+        (("scores", "scores.npz", "--adjacency", "replace", "--json", "scores.npz"), "which is also FILE"),
+        (("scores", "scores.npz", "--k", "2"), "`--k` must be left out without retrained = true"),
+        (("scores", "scores.npz"), "`--adjacency` must be given unless `--coins` is"),
+        (("--epsilon", "4", "plan"), "`--epsilon` must stand behind the subcommand, plan"),
+        (("--trace", "trace.npz", "scores", "scores.npz"), "`--trace` must stand behind the subcommand, scores"),
+        (("paln",), "No such command 'paln'"),
+        (("--trace", "trace.npz", "--scores", "scores.npz"), "give `--trace` or `--scores`, not both"),
+        (("--trace", "trace.npz", "--members", "x"), "`--members` is not allowed with --trace"),
+        (("--members", "x"), "`--members` is allowed only with --scores"),
+    ],
+)
+def test_what_is_wrong_is_named_as_it_was_typed(
+    words: tuple[str, ...], message: str, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files)
+    code, _, err = _run(*words)
+    assert code == 2, err
+    assert message in " ".join(err.split())
+
+
+def test_a_failed_gate_of_a_subcommand_is_1(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
+    np.savez("clear.npz", scores=np.arange(400.0), keep=np.arange(400) % 400 >= 200)
+    code, out, err = _run("scores", "clear.npz", "--coins", "--epsilon", "0.5")
+    assert (code, "GATE FAILED: " in err) == (1, True), (out, err)
+    assert (files / "leakcore-report" / "report.json").exists()
+
+
+def test_subcommands_are_completed() -> None:
+    asked = {"COMP_WORDS": "leakcore audit ", "COMP_CWORD": "2", "_LEAKCORE_COMPLETE": "bash_complete"}
+    answers = CliRunner().invoke(main, [], prog_name="leakcore", env=asked).output.split()
+    assert [answer.partition(",")[2] for answer in answers] == list(AUDIT.commands)
+    assert group._ASKS.keys() | {"run"} == FORMS.keys()
