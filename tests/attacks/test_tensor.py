@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from leakcore.attacks import tensor
+from leakcore.attacks.tensor.joint import JointFit
+from leakcore.attacks.tensor.moments import estimate
+from leakcore.attacks.tensor.weights import Weights
 from leakcore.bounds.laplace import Activation
 
 ERROR = 0.05
@@ -213,6 +216,29 @@ def test_noise_on_the_gradient_costs_accuracy_and_is_noticed() -> None:
     assert errors[1] > 2 * errors[0]
 
 
+@pytest.mark.parametrize("activation", ["elu", "relu", "tanh"])
+def test_the_slope_of_the_joint_fit(activation: str) -> None:
+    weights, (x, r) = tensor.GaussianWeights(3000, 6, 1), _batch(3, 6, 0, [1.0, -0.7, 0.9])
+    orders = tensor.choose(activation)
+    g = tensor.output_gradient(x, r, weights, activation)
+    joint = JointFit(estimate(g, Weights.read(weights), orders, 3, True, 0.1), orders.coefficients)
+    z = np.random.default_rng(0).standard_normal(3 * 6 + 3)
+    numeric = [(joint(z + 1e-5 * e, 3)[0] - joint(z - 1e-5 * e, 3)[0]) / 2e-5 for e in np.eye(len(z))]
+    np.testing.assert_allclose(joint(z, 3)[1], numeric, atol=1e-8 * np.abs(numeric).max())
+
+
+def test_what_the_span_loses_under_noise_is_brought_back() -> None:
+    """Noise of 4 where residuals are about 1 hides an input from order 2, but not from order 1."""
+    errors = []
+    for seed in (1, 2, 4):
+        x, r = _batch(2, 20, seed, [1.1, -0.9])
+        weights = tensor.GaussianWeights(20_000, 20, seed)
+        g = tensor.output_gradient(x, r, weights, "elu") + 4.0 * np.random.default_rng(seed).standard_normal(20_000)
+        attack = tensor.reconstruct(g, weights, num_examples=2, activation="elu", certify=False)
+        errors.append(_error(attack, x) if len(attack.inputs) == 2 else math.inf)
+    assert np.median(errors) < 0.45
+
+
 def test_weights_from_a_seed_or_an_array_and_any_factor_of_the_gradient() -> None:
     x, r = _batch(2, 6, 6, [0.9, -0.8])
     weights = tensor.GaussianWeights(20_000, 6, 3)
@@ -332,9 +358,9 @@ def test_the_distance_of_the_span_grows_with_the_root_of_d(activation: str) -> N
 
 @pytest.mark.slow
 def test_the_error_over_the_batch_size() -> None:
-    """Residuals of one sign, medians of 7 networks, m = 200,000. At B = 2, 4, 8: slope .63 of raw moments, their
-    noise is the whole gradient (its constant grows with B, the rest with √B, so the slope rises to 1 with B), and .51
-    with the lower orders subtracted, errors 4 to 5 times smaller."""
+    """Residuals of one sign, medians of 7 networks, m = 200,000. At B = 2, 4, 8: slope .85 of raw moments, their
+    noise is the whole gradient (its constant grows with B, the rest with √B, so the slope rises to 1 with B), and .37
+    with the lower orders subtracted and all orders fitted jointly, errors 4 to 7 times smaller."""
     sizes, d, m = np.array([2, 4, 8]), 20, 200_000
     errors: dict[bool, list[list[float]]] = {False: [], True: []}
     for seed in range(7):
@@ -358,7 +384,7 @@ def test_the_error_over_the_batch_size() -> None:
     slopes = [float(np.polyfit(np.log(sizes), np.log(e), 1)[0]) for e in (raw, subtracted)]
     message = f"slopes in B: raw {slopes[0]:.2f} ({raw}), subtracted {slopes[1]:.2f} ({subtracted})"
     assert 0.55 <= slopes[0] <= 1.1, message
-    assert 0.4 <= slopes[1] <= 0.7, message
+    assert 0.25 <= slopes[1] <= 0.6, message
     assert slopes[1] < slopes[0], message
     assert (3 * subtracted < raw).all(), message
 

@@ -30,7 +30,9 @@ class Moments:
     basis: (d, k). values: (d,) or (·,) eigenvalues or singular values that chose it, by falling magnitude, all of them.
     edge: below this, an eigenvalue is noise. tensors: p -> c_p Σ_i r_i v_i^{⊗p}, v_i = basisᵀx_i, of shape (k,)*p.
     errors: p -> standard deviation of an entry with p distinct indices. remainder: rms of g with all orders below the
-    last one subtracted. mean: (1/m) Σ g.
+    last one subtracted. mean: (1/m) Σ g. In all coordinates: linear (d,) and second (d, d), the moments of order 1 and
+    2 (None: not used); outside (d, k, k), the part of order 3 whose first index lies outside the span. across: their
+    errors, p -> standard deviation of an entry with distinct indices, the first outside the span, the others in it.
     """
 
     basis: np.ndarray
@@ -40,6 +42,10 @@ class Moments:
     errors: dict[int, float]
     remainder: float
     mean: float
+    linear: np.ndarray
+    second: np.ndarray | None
+    outside: np.ndarray | None
+    across: dict[int, float]
 
 
 def estimate(
@@ -59,6 +65,7 @@ def estimate(
         for part, w in weights.blocks(d):
             rest[part] -= w @ linear
     noise = _rms(rest) / math.sqrt(m)
+    matrix = None
     if orders.used[0] == 2:
         matrix = _second(rest, weights)
         eigenvalues, vectors = np.linalg.eigh(matrix)
@@ -71,23 +78,62 @@ def estimate(
         edge = noise * (d + math.sqrt(d) + 4.0)
     rank = min(count, int((np.abs(values) > margin * edge).sum()))
     basis = vectors[:, :rank]
+    if rank == count - 1:
+        # One input is missing: order 1 has the larger coefficient, and may show it.
+        # Where the span is wrong, what it should hold of order 1 lies outside it: by edge/(2|λ|) of each direction.
+        turned = 0.5 * edge * float(np.linalg.norm(basis.T @ linear / values[:rank]))
+        basis = _with_linear(basis, linear, matrix, margin * math.hypot(math.sqrt(d) * errors[1], turned))
+        rank = basis.shape[1]
     tensors: dict[int, np.ndarray] = {1: basis.T @ linear}
-    if orders.used[0] == 2:
-        tensors[2] = np.diag(values[:rank])
+    across = {1: errors[1]}
+    if matrix is not None:
+        sizes = np.diag(basis.T @ matrix @ basis)
+        tensors[2] = np.diag(sizes)
         errors[2] = noise
-        if subtract and rank:
-            for part, w in weights.blocks(d):
-                u = w @ basis
-                rest[part] -= 0.5 * ((u * u) @ values[:rank] - values[:rank].sum())
+        squares = 0.0
+        for part, w in weights.blocks(d):
+            u = w @ basis
+            squares += float(np.square(rest[part]) @ np.square(u).sum(axis=1))
+            if subtract:
+                rest[part] -= 0.5 * ((u * u) @ sizes - sizes.sum())
+        across[2] = math.sqrt(squares / max(1, rank)) / weights.num_neurons
     if orders.used[-1] == 4 and subtract and rank and orders.shares[3] > 1e-6:
         third, _ = _projected(rest, weights, basis, 3)
         for part, w in weights.blocks(rank**2):
             rest[part] -= _cubic(w @ basis, third) / 6.0
     last = orders.used[-1]
+    outside = None
     if rank:
         tensors[last], noise = _projected(rest, weights, basis, last)
         errors[last] = noise
-    return Moments(basis, values, edge, tensors, errors, _rms(rest), mean)
+        if last == 3:
+            outside, across[3] = _outside(rest, weights, basis)
+    return Moments(basis, values, edge, tensors, errors, _rms(rest), mean, linear, matrix, outside, across)
+
+
+def _with_linear(basis: np.ndarray, linear: np.ndarray, matrix: np.ndarray | None, edge: float) -> np.ndarray:
+    """The basis with the direction of what order 1 has outside it, where that is above its noise; order 2 diagonal."""
+    further = linear - basis @ (basis.T @ linear)
+    length = float(np.linalg.norm(further))
+    if length <= edge:
+        return basis
+    wider = np.hstack([basis, further[:, None] / length])
+    return wider if matrix is None else np.asarray(wider @ np.linalg.eigh(wider.T @ matrix @ wider)[1])
+
+
+def _outside(rest: np.ndarray, weights: Weights, basis: np.ndarray) -> tuple[np.ndarray, float]:
+    """(d, k, k): (1/m) Σ g w⊥ (u uᵀ − I), w⊥ the part of w outside the span, u = basisᵀ w; the error of an entry."""
+    d, k = basis.shape
+    total, first, squares = np.zeros((d, k * k)), np.zeros(d), 0.0
+    for part, w in weights.blocks(d + 2 * k * k):
+        u = w @ basis
+        away = (w - u @ basis.T) * rest[part, None]
+        total += away.T @ (u[:, :, None] * u[:, None, :]).reshape(len(u), -1)
+        first += away.sum(axis=0)
+        length = np.square(u).sum(axis=1)
+        squares += float(np.square(rest[part]) @ (length * length - 2.0 * length + k))
+    out = (total.reshape(d, k, k) - first[:, None, None] * np.eye(k)) / weights.num_neurons
+    return np.asarray(out), math.sqrt(squares / (k * k + k)) / weights.num_neurons
 
 
 def _rms(values: np.ndarray) -> float:

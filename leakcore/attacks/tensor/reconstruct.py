@@ -14,6 +14,7 @@ from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.results import Assumptions, Result
 from leakcore.attacks.tensor.decompose import Parts, decompose
+from leakcore.attacks.tensor.joint import fit
 from leakcore.attacks.tensor.moments import Moments, estimate
 from leakcore.attacks.tensor.orders import Orders, choose, read_orders
 from leakcore.attacks.tensor.refine import Refined, refine
@@ -73,8 +74,8 @@ class Decomposition:
 
     Attributes:
         orders: None: computed by `choose`. (2, 3), (2, 4) or (3,) forces them; a vanishing order is refused.
-        subtract: subtract the lower orders from g before the next one is estimated. False: the plain moments of the
-            paper.
+        subtract: subtract the lower orders from g before the next one is estimated, and fit all orders in all
+            coordinates at the end. False: the plain moments of the paper, in the span.
         method: "diagonal": simultaneous diagonalisation and a least-squares polish against all moments, for any
             residuals. "power": whitening and robust power iteration with deflation, no polish, for residuals of one
             sign and order 2. "auto": both as starts, polished; the better one wins.
@@ -118,8 +119,9 @@ def reconstruct(
     """Inputs of unit length from the gradient g_j = Σ_i r_i σ(w_jᵀx_i) of a two-layer network's output weights.
 
     (1/m) Σ_j g_j He_p(w_j) estimates c_p Σ_i r_i x_i^{⊗p} for known w_j ~ N(0, I_d) (Wang, Lee and Lei 2023). Order 2
-    gives the span of the inputs, order 3 or 4 a tensor in that span whose components are the inputs. The error is
-    O(B√(d/m)) (Lecture 13, eq. 5.2). Memory beyond g is O(d² + B⁴), or O(d³) for order 3 alone.
+    gives the span of the inputs, order 3 or 4 a tensor in that span whose components are the inputs; a fit of all
+    orders in all coordinates follows. The error is O(B√(d/m)) (Lecture 13, eq. 5.2). Memory beyond g is O(d² + B⁴), or
+    O(d³) for order 3 alone.
 
     Args:
         gradient: (m,) dL/da_j, finite, NumPy or CPU torch. Any common factor goes into the residuals.
@@ -218,8 +220,7 @@ class _Attempt:
         parts = decompose(moments, used.coefficients, used.used, self.how.method, rng)
         if parts is None:
             return self.result(g, "no decomposition of the tensor was found", moments)
-        inputs = parts.directions @ moments.basis.T
-        inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
+        inputs, residuals = self._in_all_coordinates(parts, moments)
         reason = ""
         hidden = margin * moments.edge / abs(used.coefficients[used.used[0]])
         if rank < count:
@@ -230,9 +231,9 @@ class _Attempt:
             )
         if not (self.certify or self.refined):
             unknown = np.full(rank, np.nan)
-            return self.result(g, reason, moments, parts, answer=(inputs, parts.weights, unknown))
+            return self.result(g, reason, moments, parts, answer=(inputs, residuals, unknown))
         better = refine(
-            inputs, parts.weights, g, self.source, used.function, all_rows=self.refined, others=rank < count
+            inputs, residuals, g, self.source, used.function, all_rows=self.refined, others=rank < count
         )  # fmt: skip
         moved = np.linalg.norm(better.inputs - inputs, axis=1)
         allowed = 1.1 * moments.remainder**2 + 0.5 * (count - rank) * (margin * moments.edge) ** 2
@@ -245,12 +246,21 @@ class _Attempt:
         if not near.all():
             reason += "; " if reason else ""
             reason += f"{int((~near).sum())} moved more than {LARGEST_ERROR} under least squares"
-        x, r = (better.inputs, better.residuals) if self.refined else (inputs, parts.weights)
+        x, r = (better.inputs, better.residuals) if self.refined else (inputs, residuals)
         # The distance to the least-squares answer, its own noise, and how far samples below the noise bend the span.
         bent = 0.5 * math.sqrt(count - rank) * hidden / (np.abs(r) * np.linalg.svd(x, compute_uv=False)[-1])
         way = 0.0 if self.refined and self.certify else moved**2
         errors = np.minimum(2.0, np.sqrt(way + better.errors**2 + bent**2))
         return self.result(g, reason, moments, parts, better, answer=(x[near], r[near], errors[near]))
+
+    def _in_all_coordinates(self, parts: Parts, moments: Moments) -> tuple[np.ndarray, np.ndarray]:
+        """(inputs, residuals): unit rows of the span, moved by the joint fit unless the paper's plain steps are
+        asked for."""
+        inputs = parts.directions @ moments.basis.T
+        inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
+        if self.how.method == "power" or not self.how.subtract:
+            return inputs, parts.weights
+        return fit(inputs, parts.weights, moments, self.orders.coefficients)
 
     def result(
         self,

@@ -10,20 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from leakcore import defenses, kernels
+from leakcore import kernels
 from leakcore._base.one_thread import one_thread
-from leakcore.attacks import inversion, tensor
 from leakcore.experiments.context import Context
 from leakcore.experiments.findings import Findings
+from leakcore.experiments.lecture.cells import NOISE, TableCell, attacked, noise_std
+from leakcore.experiments.lecture.rates import Rate, rate
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
 from leakcore.experiments.verdict import Check
 
 _SOURCE = "Lecture 13 (Lei 2024), Table 1 and eq. 5.2; Liu, Wang and Lei (2024); Wang, Lee and Lei (2023)"
-_NOISE = 1.0
-"""σ where another setting is varied, in units of what one sample adds to the sum."""
-_RATE = 1e-3
-"""The learning rate of local steps, small enough for the network to be nearly the same in all of them."""
 
 
 _NOTES = (
@@ -39,39 +36,9 @@ _NOTES = (
     ),
     (
         "σ in units of what a residual of 1 adds to the sum; the table's DP-SGD clips the aggregate to s, then adds "
-        f"noise (σ = {_NOISE:g}); per-sample DP-SGD is the usual one; k-local aggregation: k minibatches of B rows"
+        f"noise (σ = {NOISE:g}); per-sample DP-SGD is the usual one; k-local aggregation: k minibatches of B rows"
     ),
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class TableCell:
-    """One cell: rows of one minibatch, network, defence and its strength."""
-
-    defence: str = "none"
-    strength: float = 0.0
-    batch: int = 2
-    inputs: int = 20
-    neurons: int = 20_000
-
-    @property
-    def rows(self) -> int:
-        """How many rows share the release."""
-        return self.batch * (int(self.strength) if self.defence == "local" else 1)
-
-    @property
-    def factor(self) -> float:
-        """The table's bound without its constant; NaN where it gives none."""
-        b, s = float(self.batch), self.strength
-        scale = {
-            "none": b,
-            "local": s * b,
-            "noise": b + s,
-            "clip": b,
-            "dp-sgd": b + _NOISE * max(1.0, s),
-            "dropout": b / math.sqrt(s) if s else math.nan,
-        }.get(self.defence, math.nan)
-        return scale * math.sqrt(self.inputs / self.neurons)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +60,7 @@ class TablePanel:
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Every defence at several strengths, several networks each."""
-    networks = context.pick("networks", tiny=1, quick=4, paper=20)
+    networks = context.pick("networks", tiny=1, quick=6, paper=20)
     base = context.pick(tiny=TableCell(inputs=8, neurons=3000), quick=TableCell(), paper=TableCell(neurons=100_000))
     small = TableCell(inputs=8, neurons=context.pick(tiny=60, quick=300, paper=1000))
     sweeps = _sweeps(context, base)
@@ -105,11 +72,16 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         if setting.defence != "none" or setting == base:
             smaller = dataclasses.replace(setting, inputs=small.inputs, neurons=small.neurons)
             asked["inversion", setting] = (smaller, min(networks, 3))
+    for setting in wanted:
+        if noise_std(setting) > 0:
+            asked["limit", setting] = (setting, networks)
+    limits: dict[TableCell, np.ndarray] = {}
+    of_attack = {"tensor": errors, "inversion": inverted, "limit": limits}
     for (attack, setting), cell_errors in _measured(context, asked).items():
-        (errors if attack == "tensor" else inverted)[setting] = cell_errors
+        of_attack[attack][setting] = cell_errors
     plain = [s for s in errors if s.defence == "none"]
     constant = max(float(np.median(errors[s])) / s.factor for s in plain)
-    panels = tuple(_panel(sweep, errors, inverted, constant) for sweep in sweeps)
+    panels = tuple(_panel(sweep, errors, inverted, limits, constant) for sweep in sweeps)
     judged, repeating = _judged(errors, base)
     stated, above, backwards = _stated(sweeps, errors, inverted, constant, judged)
     needed = {
@@ -118,19 +90,27 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         if all(math.isfinite(s.factor) for s in sweep.settings) and sweep.settings[0].defence != "none"
     }
     moved = sum(all(math.isfinite(s.factor) for s in sweep.settings) for sweep in sweeps)
-    slopes = {sweep.over: _slope(sweep, errors) for sweep in sweeps if sweep.settings[0].defence == "none"}
+    rates = _rates(sweeps, errors)
     exact = float(np.median(inverted[base]))
+    fast = [r for r in rates if not r.holds]
+    least = {s: float(np.median(v)) / s.factor for s, v in limits.items() if math.isfinite(s.factor)}
+    hardest = max(least, key=lambda s: least[s])
     conclusion = (
-        f"The table's bounds hold up to a constant. We take {constant:.2f}, the smallest that covers the {len(plain)} "
-        "settings without defence. The tensor method's median error is then below the bound in "
-        f"{len(judged) - len(above)} of the {len(judged)} defended settings that could be above it"
+        "The table states orders, without constants, so what we test is growth: the error's exponent over each "
+        "variable, with the one that the bound promises in brackets, is "
+        + ", ".join(f"{r.measured:.2f} over {r.over} ({r.promised:g})" for r in rates)
+        + ". "
+        + (f"The error grows faster than promised over {', '.join(r.over for r in fast)}. " if fast else
+           "Every promised exponent lies above our 95% interval or in it. ")
+        + f"The constant {constant:.2f} covers the {len(plain)} settings without defence. With it the median error is "
+        f"below the bound in {len(judged) - len(above)} of the {len(judged)} defended settings that could be above it"
         + (f"; it is above under {', '.join(above)}" if above else "")
         + f". We do not count {repeating} further settings that repeat the undefended answer, because their strength "
         "does nothing or because the method ignores the gradient's length (clipping). "
         "The smallest constants that would cover each defence: "
         + ", ".join(f"{name} {c:.2f}" for name, c in needed.items())
-        + f". Without defence the error grows with the power {slopes['neurons m']:.2f} of m (the bound: −0.5), "
-        f"{slopes['inputs d']:.2f} of d (0.5) and {slopes['rows B']:.2f} of B (1). "
+        + f". Under {hardest.defence} at {hardest.strength:g} no unbiased attacker needs less than "
+        f"{least[hardest]:.2f}, by the Cramér–Rao inequality. "
         + (f"Against the bound's direction: {', '.join(backwards)}. " if backwards else
            "Every defence moves the error in the direction of its bound. ")
         + f"Gradient inversion of the whole gradient (m = {small.neurons}, d = {small.inputs}) ends at {exact:.2g} "
@@ -142,13 +122,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         checks=[
             Check(says="the error moves as its bound does", holds=moved - len(backwards), cases=moved),
             Check(
-                says="the error is below the bound, with one constant for all",
-                holds=len(judged) - len(above),
-                cases=len(judged),
+                says="the error grows no faster than its bound: the 95% interval of the exponent reaches the promised "
+                "one or lies below it",
+                holds=len(rates) - len(fast),
+                cases=len(rates),
                 about="size",
             ),
         ],
-        stated=stated,
+        stated=[*(r.stated() for r in rates), *stated],
         panels=panels,
         notes=_NOTES,
     )
@@ -164,10 +145,38 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             "output_weights": "1/m",
             "constant": constant,
             "constants_needed": needed,
-            "noise": _NOISE,
+            "noise": NOISE,
         },
         provenance=_SOURCE,
     )
+
+
+_PROMISED = {
+    "neurons m": ("m", -0.5),
+    "inputs d": ("d", 0.5),
+    "rows B": ("B", 1.0),
+    "local steps k": ("k", 1.0),
+    "σ": ("σ, from 1 on", 1.0),
+    "‖g‖/s": ("‖g‖/s under DP-SGD", 1.0),
+    "keep probability p": ("1/p", 0.5),
+}
+"""A panel's axis -> what the error is a power of, and the exponent that the table promises."""
+
+
+def _rates(sweeps: Sequence[TablePanel], errors: dict[TableCell, np.ndarray]) -> list[Rate]:
+    """An exponent for every bound that moves; over σ where noise is at least a residual of 1, so that B is no more."""
+    out = []
+    for sweep in sweeps:
+        factors = np.array([s.factor for s in sweep.settings])
+        if not np.isfinite(factors).all() or np.ptp(factors) == 0:
+            continue
+        over, promised = _PROMISED[sweep.over]
+        at = np.flatnonzero(sweep.x >= 1) if sweep.over == "σ" else np.arange(len(sweep.x))
+        if len(at) < 2:
+            continue
+        x = 1.0 / sweep.x if over == "1/p" else sweep.x
+        out.append(rate(over, promised, x[at], np.array([errors[sweep.settings[i]] for i in at])))
+    return out
 
 
 def _sweeps(context: Context, base: TableCell) -> tuple[TablePanel, ...]:
@@ -218,87 +227,27 @@ def _errors(attack: str, setting: TableCell, seeds: list[int], effort: tuple[int
     import torch  # noqa: F401  # before the limit on its threads
 
     with one_thread():
-        return {"errors": [_attacked(attack, setting, seed, effort) for seed in seeds]}
-
-
-def _attacked(attack: str, setting: TableCell, seed: int, effort: tuple[int, int]) -> float:
-    """Root mean square distance of the reconstructed rows. effort: restarts and iterations of inversion."""
-    import torch
-
-    m, d = setting.neurons, setting.inputs
-    weights = tensor.GaussianWeights(m, d, seed)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(d, m, bias=False), torch.nn.ELU(), torch.nn.Linear(m, 1, bias=False)
-    ).double()  # fmt: skip
-    with torch.no_grad():
-        for parameter, values in zip(model.parameters(), (weights.rows(0, m), np.full((1, m), 1.0 / m)), strict=True):
-            parameter.copy_(torch.from_numpy(values.copy()))
-    rng = kernels.generator(seed, kernels.Stream.TABLE1_ROWS, row=setting.rows << 32 | d)
-    x = rng.standard_normal((setting.rows, d))
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    y = rng.choice([-1.0, 1.0], (len(x), 1)) * rng.uniform(0.5, 1.5, (len(x), 1))
-
-    def square(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return 0.5 * (outputs - targets).square().mean()
-
-    plain = defenses.release(model, x, y, loss=square)
-    norm = float(plain.gradient.norm())
-    released = defenses.release(model, x, y, defense=_defence(setting, norm), loss=square, seed=seed)
-    if attack == "inversion":
-        attempt = inversion.invert(
-            model,
-            inversion.ReleasedGradient(released, loss=square),
-            (d,),
-            labels=y,
-            objective=inversion.Cosine(box=(-1, 1), tolerance=1e-12),
-            optimizer=inversion.LBFGS(iterations=effort[1], restarts=effort[0]),
-            seed=seed,
-        ).compared_with(x)
-        if attempt.quality is None or attempt.best < 0:
-            return 1.0
-        return float(np.sqrt(d * attempt.quality[attempt.best].mse.mean()))
-    observed = released.parts["2.weight"][0].numpy()
-    on = np.flatnonzero(observed) if setting.defence == "dropout" else np.arange(m)
-    known = weights if len(on) == m else weights.rows(0, m)[on]
-    answer = tensor.reconstruct(observed[on], known, num_examples=len(x), activation="elu", certify=False, seed=seed)
-    if len(answer.inputs) == 0:
-        return 1.0
-    distances = tensor.match(answer, x).errors
-    return float(np.sqrt((np.square(distances).sum() + len(x) - len(distances)) / len(x)))
-
-
-def _defence(setting: TableCell, norm: float) -> defenses.Defense | None:
-    """norm: ‖g‖ of the undefended mean gradient."""
-    s, share = setting.strength, 1.0 / setting.rows
-    if setting.defence == "local":
-        return defenses.LocalSteps(int(s), _RATE, minibatches=True)
-    if setting.defence == "noise":
-        return defenses.GaussianNoise(s * share)
-    if setting.defence == "clip":
-        return defenses.Clip(norm / s)
-    if setting.defence == "dp-sgd":
-        return defenses.Compose(defenses.Clip(norm / s), defenses.GaussianNoise(_NOISE * share))
-    if setting.defence == "dropout":
-        return defenses.Dropout(s, per_sample=False)
-    if setting.defence == "prune":
-        return defenses.Prune(s)
-    if setting.defence == "per-sample":
-        # C about what a residual of 1 makes of a row's gradient, so that the longer ones are clipped.
-        limit = math.sqrt(setting.neurons)
-        return defenses.DPSGD(limit, s / limit)
-    if setting.defence == "laplace":
-        return defenses.Laplace(s * share)
-    return None
+        return {"errors": [attacked(attack, setting, seed, effort) for seed in seeds]}
 
 
 def _panel(
-    sweep: TablePanel, errors: dict[TableCell, np.ndarray], inverted: dict[TableCell, np.ndarray], constant: float
+    sweep: TablePanel,
+    errors: dict[TableCell, np.ndarray],
+    inverted: dict[TableCell, np.ndarray],
+    limits: dict[TableCell, np.ndarray],
+    constant: float,
 ) -> Panel:
     series = []
     if all(math.isfinite(s.factor) for s in sweep.settings):
         series.append(
             Series(name="bound of the table, its constant fitted once without defence", role="bound", x=sweep.x,
                    y=np.array([constant * s.factor for s in sweep.settings]))
+        )  # fmt: skip
+    at = [i for i, s in enumerate(sweep.settings) if s in limits]
+    if at:
+        series.append(
+            Series(name="Cramér–Rao: least error of an unbiased attacker", role="orthogonal", x=sweep.x[at],
+                   y=np.array([np.median(limits[sweep.settings[i]]) for i in at]))
         )  # fmt: skip
     for name, role, measured in (("tensor method", "attack", errors), ("gradient inversion", "attack-2", inverted)):
         measured_at = [i for i, s in enumerate(sweep.settings) if s in measured]
@@ -356,8 +305,3 @@ def _stated(
         elif np.isfinite(factors).all() and medians.max() > 1.2 * medians.min():
             backwards.append(f"{sweep.title} (its bound does not move, the error does)")
     return stated, above, backwards
-
-
-def _slope(sweep: TablePanel, errors: dict[TableCell, np.ndarray]) -> float:
-    medians = [float(np.median(errors[s])) for s in sweep.settings]
-    return float(np.polyfit(np.log(sweep.x), np.log(medians), 1)[0])
