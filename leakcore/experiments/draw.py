@@ -31,11 +31,27 @@ _LINES: dict[str, dict[str, Any]] = {
     "attack": {"color": "#0b57a4", "marker": "o", "ms": 5, "lw": 0, "elinewidth": 1.2, "capsize": 3},
     "attack-2": {"color": "#1b8a5a", "marker": "s", "ms": 5, "lw": 0, "elinewidth": 1.2, "capsize": 3},
     "attack-3": {"color": "#c77700", "marker": "^", "ms": 5.5, "lw": 0, "elinewidth": 1.2, "capsize": 3},
+    "attack-4": {"color": "#6a3fa0", "marker": "D", "ms": 4.5, "lw": 0, "elinewidth": 1.2, "capsize": 3},
+    "attack-5": {"color": "#00838f", "marker": "v", "ms": 5.5, "lw": 0, "elinewidth": 1.2, "capsize": 3},
+    "attack-6": {"color": "#ad3a78", "marker": "P", "ms": 5.5, "lw": 0, "elinewidth": 1.2, "capsize": 3},
+    "attack-7": {"color": "#6b7a1e", "marker": "X", "ms": 5.5, "lw": 0, "elinewidth": 1.2, "capsize": 3},
+    "null": {"color": "#8a8f98", "marker": "_", "ms": 7, "lw": 0, "elinewidth": 1.2, "capsize": 3},
 }
 ROLES = tuple(_LINES)
 _COLUMNS = 3
 _DODGE = 7.0
 """Points of print between the markers of several attacks at one place."""
+
+
+def clashes(result: ExperimentResult) -> list[str]:
+    """Colours that mean two things in one figure, and things that have two colours, in words."""
+    drawn = [s for panel in result.panels for s in panel.series if s.colour is None]
+    names: dict[str, set[str]] = {}
+    roles: dict[str, set[str]] = {}
+    for series in drawn:
+        names.setdefault(series.role, set()).add(series.name)
+        roles.setdefault(series.name, set()).add(series.role)
+    return [f"{key}: {', '.join(sorted(of))}" for group in (names, roles) for key, of in group.items() if len(of) > 1]
 
 
 def draw(result: ExperimentResult) -> tuple[bytes, str]:

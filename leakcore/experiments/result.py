@@ -30,8 +30,8 @@ class Series(Record):
 
     Attributes:
         name: in the legend.
-        role: decides the style, the same in every figure: "bound", "rdp", "orthogonal", "simplex", "attack",
-            "attack-2", "attack-3", "baseline", "accountant" or "chance".
+        role: decides the style: "bound", "rdp", "orthogonal", "simplex", "attack", "attack-2" to "attack-7", "null",
+            "baseline", "accountant" or "chance". One figure uses a role for one name in all its panels.
         x: one-dimensional.
         y: as long as x.
         low: lower end of each y's interval, or None.

@@ -11,6 +11,7 @@ import torch
 
 from leakcore import datasets, experiments, leakage
 from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore.experiments import draw
 from leakcore.experiments.context import Context
 from leakcore.experiments.leakage import fine_classes, notes
 from leakcore.experiments.leakage import study as _study
@@ -19,7 +20,8 @@ from leakcore.experiments.verdict import VERDICTS
 
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 needs_data = pytest.mark.skipif(
-    not all((DATA / name).is_dir() for name in ("cifar100", "imdb", "bank", "mnist")), reason="no folder of data sets"
+    not all((DATA / name).is_dir() for name in ("cifar100", "cifar10", "fashion_mnist", "imdb", "bank", "mnist")),
+    reason="no folder of data sets",
 )
 
 
@@ -154,6 +156,7 @@ def test_correlation_with_its_interval() -> None:
 def test_figures_come_out(name: str, tmp_path: Path) -> None:
     result = experiments.run(f"leakage-{name}", scale="tiny", data=DATA, out=tmp_path)
     assert result.verdict in VERDICTS
+    assert draw.clashes(result) == []
     assert (tmp_path / f"leakage-{name}.png").stat().st_size > 10_000
     assert "Mo" in result.provenance
     assert result.to_text()
@@ -163,4 +166,6 @@ def test_figures_come_out(name: str, tmp_path: Path) -> None:
 @needs_data
 @pytest.mark.parametrize("name", ["fig3", "fig4", "fig5", "fig7", "fig8", "fig9", "fig10", "fig11"])
 def test_further_figures_come_out(name: str, tmp_path: Path) -> None:
-    assert experiments.run(f"leakage-{name}", scale="tiny", data=DATA, out=tmp_path).panels
+    result = experiments.run(f"leakage-{name}", scale="tiny", data=DATA, out=tmp_path)
+    assert result.panels
+    assert draw.clashes(result) == []

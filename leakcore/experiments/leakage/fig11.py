@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -15,13 +18,138 @@ from leakcore.experiments.result import ExperimentResult, Panel, Stated
 from leakcore.experiments.verdict import Check
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Noised:
+    """Scores by pair of layers (σ, pairs) and V-information by layer (σ, layers), each with its null (σ,)."""
+
+    study: _study.LayerData
+    original: np.ndarray
+    original_null: np.ndarray
+    latent: np.ndarray
+    latent_null: np.ndarray
+
+    @property
+    def lost(self) -> np.ndarray:
+        """What the strongest noise costs each pair."""
+        return np.asarray(self.original[0] - self.original[-1])
+
+    @property
+    def reduced(self) -> np.ndarray:
+        """What it costs each layer."""
+        return np.asarray(self.latent[0] - self.latent[-1])
+
+    @property
+    def pair(self) -> int:
+        """The pair that loses most, from 1."""
+        return int(np.argmax(self.lost)) + 1
+
+    @property
+    def layer(self) -> int:
+        """The layer that loses most, from 1."""
+        return int(np.argmax(self.reduced)) + 1
+
+
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
-    """LeNet: pairs of layers under inversion, single layers under attribute inference, noise on these alone."""
-    study = _study.images(context)
+    """LeNet on every set of images: pairs of layers under inversion, single layers under attribute inference, noise on
+    these alone."""
     sigmas = context.pick(
         "noise multipliers σ", tiny=(1e-4, 1.0), quick=(1e-4, 1e-3, 1e-2, 1e-1, 1.0), paper=tuple(np.logspace(-4, 0, 9))
     )
-    count, rows = context.pick("images", tiny=2, quick=5, paper=40), context.pick("rows", tiny=15, quick=200, paper=600)
+    studies = _study.image_sets(context)
+    noised = []
+    for number, study in enumerate(studies):
+        noised.append(_noised(context, study, sigmas))
+        context.progress("sets of images", number + 1, len(studies))
+    at = np.array(sigmas)
+    pairs_of, layers_of = noised[0].original.shape[1], noised[0].latent.shape[1]
+    pairs = ((0, "first pair", "attack"), (1, "second pair", "attack-2"), (pairs_of - 1, "last pair", "attack-3"))
+    layers = (
+        (0, "first convolution", "attack-4"),
+        (1, "second convolution", "attack-5"),
+        (2, "first fully connected layer", "attack-6"),
+        (4, "last layer", "attack-7"),
+    )
+    panels, stated = [], []
+    for n in noised:
+        panels += [
+            Panel(
+                title=f"original, noise on the pair, {n.study.name}",
+                x_label="σ, clipping norm 1",
+                y_label="score",
+                series=(
+                    *(notes.curve(name, r, n.original[:, i], x=at) for i, name, r in pairs),
+                    notes.curve("against other images", "chance", n.original_null, x=at),
+                ),
+                log_x=True,
+                y_range=None,
+            ),
+            Panel(
+                title=f"latent: brightness, noise on the layer, {n.study.name}",
+                x_label="σ, clipping norm 1",
+                y_label="V-information, nats",
+                log_x=True,
+                y_range=None,
+                series=(
+                    *(notes.curve(name, r, n.latent[:, i], x=at) for i, name, r in layers),
+                    notes.curve("labels permuted", "baseline", n.latent_null, x=at),
+                ),
+            ),
+        ]
+        stated += [
+            Stated(
+                what=f"{n.study.name}: pair that noise of σ = {sigmas[-1]:g} costs most original information",
+                paper="first layers",
+                ours=n.pair,
+                comment=f"score lost by pair: {', '.join(f'{v:.2f}' for v in n.lost)}",
+            ),
+            Stated(
+                what=f"{n.study.name}: layer that noise of σ = {sigmas[-1]:g} costs most latent information",
+                paper="last layers",
+                ours=n.layer,
+                comment=f"nats lost by layer: {', '.join(f'{v:.3f}' for v in n.reduced)}",
+            ),
+        ]
+    findings = Findings(
+        stated=stated,
+        panels=panels,
+        checks=[
+            Check(
+                says="noise costs the first or second pair the most original information",
+                holds=sum(n.pair <= 2 < pairs_of for n in noised),
+                cases=len(noised),
+                chance=min(0.99, 2 / pairs_of),
+            ),
+            Check(
+                says="it costs a classifier layer the most latent information",
+                holds=sum(n.layer >= 3 for n in noised),
+                cases=len(noised),
+                chance=max(0.0, 1 - 2 / layers_of),
+            ),
+        ],
+        conclusion=f"Between σ = {sigmas[0]:g} and σ = {sigmas[-1]:g} "
+        + "; ".join(
+            f"on {n.study.name} pair {n.pair} loses the most of the inversion's score ({n.lost.max():.2f}) and layer "
+            f"{n.layer} the most latent information ({n.reduced.max():.3f} nats)"
+            for n in noised
+        )
+        + ". No ε is stated, because this is one release with noise on one layer only.",
+        notes=(
+            "sensitivity is not shown: noise that does not depend on the input leaves ∂g/∂x as it is",
+            "latent: gradients of single samples, clipped over the parameters shown (at most 1,500 of a layer)",
+        ),
+    )
+    return notes.report(
+        experiment,
+        context,
+        findings,
+        data=[s.described for s in studies],
+        sets=len(studies),
+        sigmas=list(sigmas),
+    )
+
+
+def _noised(context: Context, study: _study.LayerData, sigmas: Sequence[float]) -> _Noised:
+    count, rows = context.pick("images", tiny=2, quick=4, paper=40), context.pick("rows", tiny=15, quick=200, paper=600)
     (model,) = _study.trained(context, study, "lenet", [context.pick("epochs of training", tiny=0, quick=1, paper=10)])
     x, y = _study.sample(study, count, context.seed)
     sets = _study.sets(model, study, "brightness", rows=rows, seed=context.seed, columns=1500)
@@ -33,108 +161,23 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             clipped: torch.Tensor = g / g.norm(dim=1, keepdim=True).clamp(min=1.0)
             return clipped + sigma * torch.randn(g.shape, generator=source)
 
-        original.append(
-            leakage.v_information_original(
-                model,
-                x,
-                y,
-                inversion=leakage.PairInversion(
-                    released=noisy,
-                    iterations=context.pick("iterations of inversion", tiny=3, quick=60, paper=1000),
-                    low=0.0,
-                    high=1.0,
-                ),
-                seed=context.seed,
-            )
+        inversion = leakage.PairInversion(
+            released=noisy,
+            iterations=context.pick("iterations of inversion", tiny=3, quick=60, paper=1000),
+            low=0.0,
+            high=1.0,
         )
+        original.append(leakage.v_information_original(model, x, y, inversion=inversion, seed=context.seed))
         rng = kernels.generator(context.seed, kernels.Stream.FIGURE11_LAYERS, step=k)
         hidden = {
             name: g / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), 1.0) + sigma * rng.normal(size=g.shape)
             for name, g in sets.gradients.items()
         }
         latent.append(sets.latent(context, context.pick("permutations", tiny=1, quick=2, paper=20), gradients=hidden))
-        context.progress("noise", k + 1, len(sigmas))
-    at = np.array(sigmas)
-    above = np.array([f.raw for f in original])
-    bits = np.array([np.asarray(f.value) for f in latent])
-    lost = above[0] - above[-1]
-    reduced = bits[0] - bits[-1]
-    pairs = ((0, "first pair", "attack"), (1, "second pair", "attack-2"), (above.shape[1] - 1, "last pair", "attack-3"))
-    layers = (
-        (0, "first convolution", "attack"),
-        (1, "second convolution", "attack-2"),
-        (2, "first fully connected layer", "attack-3"),
-        (4, "last layer", "orthogonal"),
-    )
-    where = int(np.argmax(lost)) + 1, int(np.argmax(reduced)) + 1
-    fits = where[0] <= 2 < above.shape[1], where[1] >= 3
-    findings = Findings(
-        stated=[
-            Stated(
-                what=f"pair that noise of σ = {sigmas[-1]:g} costs most original information",
-                paper="first layers",
-                ours=where[0],
-                comment=f"score lost by pair: {', '.join(f'{v:.2f}' for v in lost)}",
-            ),
-            Stated(
-                what=f"layer that noise of σ = {sigmas[-1]:g} costs most latent information",
-                paper="last layers",
-                ours=where[1],
-                comment=f"nats lost by layer: {', '.join(f'{v:.3f}' for v in reduced)}",
-            ),
-        ],
-        panels=[
-            Panel(
-                title="original, noise on both layers of the pair",
-                x_label="σ, clipping norm 1",
-                y_label="score",
-                series=(
-                    *(notes.curve(n, r, above[:, i], x=at) for i, n, r in pairs),
-                    notes.curve("against other images", "chance", [float(np.mean(f.null)) for f in original], x=at),
-                ),
-                log_x=True,
-                y_range=None,
-            ),
-            Panel(
-                title="latent: brightness, noise on the layer",
-                x_label="σ, clipping norm 1",
-                y_label="V-information, nats",
-                log_x=True,
-                y_range=None,
-                series=(
-                    *(notes.curve(n, r, bits[:, i], x=at) for i, n, r in layers),
-                    notes.curve("labels permuted", "baseline", [float(np.mean(f.null_mean)) for f in latent], x=at),
-                ),
-            ),
-        ],
-        checks=[
-            Check(
-                says="noise costs the first or second pair the most original information",
-                holds=int(fits[0]),
-                cases=1,
-                chance=min(0.99, 2 / above.shape[1]),
-            ),
-            Check(
-                says="it costs a classifier layer the most latent information",
-                holds=int(fits[1]),
-                cases=1,
-                chance=max(0.0, 1 - 2 / bits.shape[1]),
-            ),
-        ],
-        conclusion=f"Between σ = {sigmas[0]:g} and σ = {sigmas[-1]:g}, pair {where[0]} loses the most of the "
-        f"inversion's score ({lost.max():.2f}) and layer {where[1]} the most latent information ({reduced.max():.3f} "
-        f"nats). At σ = {sigmas[0]:g} pair {int(np.argmax(above[0])) + 1} and layer {int(np.argmax(bits[0])) + 1} had "
-        "the most. No ε is stated, because this is one release with noise on one layer only.",
-        notes=(
-            "sensitivity is not shown: noise that does not depend on the input leaves ∂g/∂x as it is",
-            "latent: gradients of single samples, clipped over the parameters shown (at most 1,500 of a layer)",
-        ),
-    )
-    return notes.report(
-        experiment,
-        context,
-        findings,
-        data=[study.described],
-        images=count,
-        rows=rows,
+    return _Noised(
+        study,
+        np.array([f.raw for f in original]),
+        np.array([float(np.mean(f.null)) for f in original]),
+        np.array([np.asarray(f.value) for f in latent]),
+        np.array([float(np.mean(f.null_mean)) for f in latent]),
     )

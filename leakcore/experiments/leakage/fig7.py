@@ -17,13 +17,15 @@ from leakcore.experiments.verdict import Check
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
-    """The networks and attributes of figure 5; the correlation is over layers and attributes, each above its null."""
+    """The networks and attributes of figure 5 and further networks and sets of images; the correlation is over layers
+    and attributes, each above its null."""
     rows = context.pick("rows", tiny=15, quick=200, paper=600)
     shuffles = context.pick("permutations", tiny=2, quick=19, paper=99)
     panels, stated, data, apart, informed, peaks, luck = [], [], [], [], [], [], []
     chance: list[float] = []
     outside = 0
-    listed = _latent.jobs(context)
+    listed = _latent.jobs(context, every_set=True)
+    displayed: set[str] = set()
     for number, (title, model, study, attribute, before) in enumerate(listed):
         batches = attack.matched_batches(
             study.attributes[attribute], study.targets.numpy(), limit=rows, seed=context.seed
@@ -43,20 +45,22 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         distances = leakage.subspace_distance(*means, permutations=shuffles, paired=True, seed=context.seed)
         values = [float(f.value) for f in distances.values()]
         null = np.array([f.null for f in distances.values()])
-        panels.append(
-            Panel(
-                title=f"{title}: {attribute}" if before else title,
-                x_label="layer",
-                y_label="Grassmann distance, radians",
-                series=(
-                    notes.curve("with against without", "attack", values),
-                    notes.curve(
-                        "attribute permuted, mean and range", "attack-2", null.mean(1), null.min(1), null.max(1)
+        if title not in displayed:  # one attribute of each pair of network and set
+            panels.append(
+                Panel(
+                    title=f"{title}: {attribute}" if before else title,
+                    x_label="layer",
+                    y_label="Grassmann distance, radians",
+                    series=(
+                        notes.curve("with against without", "attack", values),
+                        notes.curve(
+                            "attribute permuted, mean and range", "null", null.mean(1), null.min(1), null.max(1)
+                        ),
                     ),
-                ),
-                y_range=None,
+                    y_range=None,
+                )
             )
-        )
+        displayed.add(title)
         above = np.array([f.above_null for f in distances.values()])
         beyond = sum(f.p_value <= 1 / (1 + shuffles) + 1e-9 for f in distances.values())
         outside += beyond

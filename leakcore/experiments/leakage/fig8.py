@@ -10,70 +10,79 @@ from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage import notes
 from leakcore.experiments.leakage import study as _study
 from leakcore.experiments.registry import Experiment
-from leakcore.experiments.result import ExperimentResult, Panel, Stated
-from leakcore.experiments.verdict import Check
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
+
+_NORMS = {"1": "1-norm", "inf": "∞-norm"}
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
-    """Exact norms: LeNet and AlexNet, at the paper's scale VGG9 as well."""
-    study = _study.images(context)
+    """Exact norms on every set of images: LeNet and AlexNet, at the paper's scale VGG9 as well."""
     counts = context.pick(
         "images of each network",
         tiny={"lenet": 1},
-        quick={"lenet": 4, "alexnet": 1},
+        quick={"lenet": 3, "alexnet": 1},
         paper={"lenet": 40, "alexnet": 20, "vgg9": 20},
     )
     epochs = context.pick("epochs of training", tiny=0, quick=1, paper=10)
-    roles = {"lenet": "attack", "alexnet": "attack-2", "vgg9": "attack-3"}
-    curves: dict[str, list[object]] = {"1": [], "inf": []}
-    stated, firsts, luck = [], [], []
-    for number, (kind, count) in enumerate(counts.items()):
-        x, y = _study.sample(study, count, context.seed)
-        (model,) = _study.trained(context, study, kind, [epochs])
-        if context.scale == "tiny":
-            x, y = x[:1], y[:1]
-        sensitivities = leakage.sensitivity(model, x, y, norms=("1", "inf"))
-        for norm, name in (("1", "1-norm"), ("inf", "∞-norm")):
-            values = sensitivities.means[norm]
-            error = 1.96 * np.nan_to_num(sensitivities.standard_errors[norm])
-            curves[norm].append(notes.curve(kind, roles[kind], values, values - error, values + error))
-            best = int(np.argmax(values)) + 1
-            luck.append(1 / len(values))
-            firsts.append(best == 1)
-            stated.append(
-                Stated(what=f"{kind}, {name}: largest at layer", paper="1", ours=best, comment=notes.images(count))
-            )
-        context.progress("sensitivity", number + 1, len(counts))
-    summary = ", ".join(f"layer {s.ours:.0f} ({s.what.replace(': largest at layer', '')})" for s in stated)
+    studies = _study.image_sets(context)
+    curves: dict[tuple[str, str], list[Series]] = {}
+    stated = []
+    orders: list[notes.Order] = []
+    done = 0
+    for study in studies:
+        for kind, count in counts.items():
+            x, y = _study.sample(study, count, context.seed)
+            (model,) = _study.trained(context, study, kind, [epochs])
+            sensitivities = leakage.sensitivity(model, x, y, norms=tuple(_NORMS))
+            for norm, name in _NORMS.items():
+                values = sensitivities.means[norm]
+                error = 1.96 * np.nan_to_num(sensitivities.standard_errors[norm])
+                curves.setdefault((study.name, norm), []).append(
+                    notes.curve(kind, _study.ROLES[kind], values, values - error, values + error)
+                )
+                order = notes.Order(values, values / np.sqrt(sensitivities.parameters))
+                orders.append(order)
+                stated.append(
+                    Stated(
+                        what=f"{kind}, {study.name}, {name}: layer with the largest",
+                        paper="a first layer",
+                        ours=order.largest,
+                        comment=f"{notes.images(count)}; mean over the first half of the layers ÷ mean over the "
+                        f"second: {order.ratio:.2f}",
+                    )
+                )
+            done += 1
+            context.progress("sensitivity", done, len(studies) * len(counts))
+    half = {
+        name: sum(o.falls for o, s in zip(orders, stated, strict=True) if f", {name}:" in s.what)
+        for name in _NORMS.values()
+    }
+    each = len(orders) // len(_NORMS)
     findings = Findings(
         stated=stated,
         panels=[
             Panel(
-                title=f"‖∂g/∂x‖ in the {name}",
+                title=f"‖∂g/∂x‖, {_NORMS[norm]}, {name}",
                 x_label="layer",
                 y_label="mean over images",
-                series=tuple(curves[norm]),  # type: ignore[arg-type]
+                series=tuple(drawn),
                 log_y=True,
                 y_range=None,
             )
-            for norm, name in (("1", "1-norm (largest column sum)"), ("inf", "∞-norm (largest row sum)"))
+            for (name, norm), drawn in curves.items()
         ],
-        checks=[
-            Check(
-                says="the first layer has the largest norm",
-                holds=sum(firsts),
-                cases=len(firsts),
-                chance=float(np.mean(luck)),
-            ),
-        ],
-        conclusion=f"The norm is largest at {summary}. A column sum runs over a layer's parameters, so the 1-norm "
-        "grows with their number. A row sum runs over pixels and does not.",
+        checks=[notes.first_half(orders)],
+        conclusion="The first half of the layers has the larger mean in "
+        + " and ".join(f"{n} of {each} pairs of network and set in the {name}" for name, n in half.items())
+        + f". The very first layer has the largest norm in {sum(o.largest == 1 for o in orders)} of {len(orders)} "
+        "cases. A column sum runs over a layer's parameters, so the 1-norm grows with their number. A row sum runs "
+        "over pixels and does not.",
     )
     return notes.report(
         experiment,
         context,
         findings,
-        data=[study.described],
+        data=[s.described for s in studies],
         images=counts,
         epochs=epochs,
     )

@@ -11,15 +11,23 @@ Job = tuple[str, torch.nn.Module, study.LayerData, str, int]
 """(panel, network, study, attribute, number of layers before the classifier)."""
 
 
-def jobs(context: Context) -> list[Job]:
-    """LeNet on images, TextClf on reviews, an MLP on bank clients, each trained briefly."""
+def jobs(context: Context, *, every_set: bool = False) -> list[Job]:
+    """LeNet on images, TextClf on reviews, an MLP on bank clients, each trained briefly.
+
+    every_set: also AlexNet and VGG9, and LeNet on every set of images.
+    """
     epochs = context.pick("epochs of training", tiny=0, quick=1, paper=10)
     out: list[Job] = []
     pictures = study.images(context)
-    kinds = [("lenet", 2)] if context.scale != "paper" else [("lenet", 2), ("alexnet", 5), ("vgg9", 6)]
-    for kind, before in kinds:
-        (model,) = study.trained(context, pictures, kind, [epochs])
-        out += [(f"{kind}, CIFAR-100", model, pictures, name, before) for name in pictures.attributes]
+    every_network = context.scale == "paper" or (every_set and context.scale != "tiny")
+    pairs = [(pictures, kind) for kind in (("lenet", "alexnet", "vgg9") if every_network else ("lenet",))]
+    if every_set:
+        pairs += [(other, "lenet") for other in study.image_sets(context)[1:]]
+    for pictured, kind in pairs:
+        (model,) = study.trained(context, pictured, kind, [epochs])
+        out += [
+            (f"{kind}, {pictured.name}", model, pictured, name, study.CLASSIFIER[kind]) for name in pictured.attributes
+        ]
     text = study.reviews(context)
     (model,) = study.trained(context, text, "textclf", [epochs])
     out.append(("TextClf, IMDB", model, text, "length", 2))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage import study
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Series
+from leakcore.experiments.verdict import Check
 
 CONFIDENCE = 0.95
 """Confidence of the intervals of correlations."""
@@ -54,6 +57,46 @@ def correlation(first: Any, second: Any) -> tuple[float, tuple[float, float]]:
     r = float(np.clip(np.corrcoef(a, b)[0, 1], -0.999999, 0.999999))
     reach = 1.959964 / math.sqrt(len(a) - 3)
     return r, (math.tanh(math.atanh(r) - reach), math.tanh(math.atanh(r) + reach))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Order:
+    """A measure of every layer of one network, and the same over the root of the layer's number of parameters."""
+
+    values: np.ndarray
+    per_parameter: np.ndarray
+
+    @property
+    def largest(self) -> int:
+        """The layer with the largest value, from 1."""
+        return int(np.argmax(self.values)) + 1
+
+    @property
+    def largest_per_parameter(self) -> int:
+        """The layer with the largest value over the root of its number of parameters, from 1."""
+        return int(np.argmax(self.per_parameter)) + 1
+
+    @property
+    def ratio(self) -> float:
+        """The mean over the first half of the layers over that over the second; a middle layer is in neither."""
+        half = len(self.values) // 2
+        return float(self.values[:half].mean() / max(float(self.values[-half:].mean()), 1e-30))
+
+    @property
+    def falls(self) -> bool:
+        """Whether the first half of the layers has the larger mean."""
+        return self.ratio > 1
+
+
+def first_half(orders: Sequence[Order]) -> Check:
+    """The paper's sentence on sensitivity, "gradients of the first layers are more sensitive compared to latter
+    layers", asked of every network: a coin would say so of half of them."""
+    return Check(
+        says="the first half of the layers is more sensitive than the second, by network and set",
+        holds=sum(o.falls for o in orders),
+        cases=len(orders),
+        chance=0.5,
+    )
 
 
 def meets(interval: tuple[float, float]) -> bool:

@@ -19,6 +19,14 @@ from leakcore.gradients import LayeredModel, gradients_of_layers
 SOURCE = "Mo, Borovykh, Malekzadeh, Haddadi and Demetriou, Quantifying and Localizing Private Information Leakage, 2021"
 
 
+_IMAGES = 2500
+"""The most of a set, which is what there is of the smallest."""
+ROLES = {"lenet": "attack", "alexnet": "attack-2", "vgg9": "attack-3"}
+"""How each network is drawn."""
+CLASSIFIER = {"lenet": 2, "alexnet": 5, "vgg9": 6, "textclf": 2}
+"""How many layers each network has before its first fully connected one."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class LayerData:
     """inputs, targets: float32 and int64 tensors. attributes: {name: (rows,) booleans}. classifier: number of layers
@@ -42,6 +50,28 @@ def images(context: Context) -> LayerData:
     x = torch.from_numpy(np.concatenate([p.images() for p in parts]))
     y = torch.from_numpy(np.concatenate([p.labels for p in parts]))
     return LayerData("CIFAR-100", x, y, 20, leakage.input_attributes(x), f"{parts[0].name} and test, superclasses")
+
+
+def image_sets(context: Context) -> list[LayerData]:
+    """Four sets of images, as the paper has four: CIFAR-100, CIFAR-10, MNIST and Fashion-MNIST, at most 2,500 rows
+    each, with their classes as task; at the tiny scale the first alone."""
+    out = [images(context)]
+    if context.scale == "tiny":
+        return out
+    path: dict[str, Any] = {"path": context.data, "download": False}
+    cars = [datasets.cifar10(split, part="airplane-automobile", **path) for split in ("train", "test")]
+    parts = {
+        "CIFAR-10": cars,
+        "MNIST": [datasets.mnist("test", **path)],
+        "Fashion-MNIST": [datasets.fashion_mnist("test", **path)],
+    }
+    for name, read in parts.items():
+        x = torch.from_numpy(np.concatenate([p.images() for p in read])[:_IMAGES].copy())
+        y = torch.from_numpy(np.concatenate([p.labels for p in read])[:_IMAGES].copy())
+        described = " and ".join([read[0].name, *("test" for _ in read[1:])])
+        classes = int(y.max()) + 1
+        out.append(LayerData(name, x, y, classes, leakage.input_attributes(x), described))
+    return out
 
 
 def bank(context: Context, attribute: str, *, with_column: bool) -> LayerData:
