@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
+from leakcore._base.progress import timed
 from leakcore._base.results import Result
 from leakcore.accounting.arguments import FAINT, Accountant, naming
 from leakcore.accounting.provenance import assumptions, label, provenance
@@ -40,6 +41,7 @@ class Delta(Result):
     poisson_claim: float | None = None
 
 
+@timed
 @over_grids
 @one_thread()
 def delta(

@@ -8,6 +8,7 @@ from typing import Any
 
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
+from leakcore._base.progress import timed
 from leakcore._base.results import Result
 from leakcore.accounting.arguments import FAINT, Accountant, naming
 from leakcore.accounting.provenance import NEGLIGIBLE, assumptions, label, provenance
@@ -31,6 +32,7 @@ class Epsilon(Result):
     poisson_claim: float | None = None
 
 
+@timed
 @over_grids
 @one_thread()
 def epsilon(

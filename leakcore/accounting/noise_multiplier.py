@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
+from leakcore._base.progress import timed
 from leakcore._base.results import Result
 from leakcore.accounting.arguments import Accountant
 from leakcore.accounting.epsilon import epsilon_limits
@@ -33,6 +34,7 @@ class NoiseMultiplier(Result):
     delta: float
 
 
+@timed
 @one_thread()
 def noise_multiplier(
     sample_rate: Any,

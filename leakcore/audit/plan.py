@@ -11,6 +11,7 @@ from scipy import optimize, special
 
 from leakcore import bounds
 from leakcore._base import validate as check
+from leakcore._base.progress import timed
 from leakcore._base.results import Record, Rows
 from leakcore.audit.report.format import counted, number, power
 from leakcore.audit.report.tables import Cell, Column, Row, Table
@@ -117,6 +118,7 @@ class AuditPlan(Record):
 _FAMILIES = {"dp": "(ε, δ)", "gdp": "Gaussian"}
 
 
+@timed
 def plan(
     epsilon: float,
     *,

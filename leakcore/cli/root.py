@@ -28,7 +28,7 @@ from leakcore.cli.progress import set_loudness
 
 @click.group(cls=GroupedCommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.option("--quiet", is_flag=True, help="No progress bars, and errors alone.")
-@click.option("--verbose", is_flag=True, help="What leakcore logs as well: files that it fetches, what it decides.")
+@click.option("-v", "--verbose", is_flag=True, help="Say what is computed, with times, on standard error.")
 @click.version_option(__version__)
 @click.pass_context
 def main(context: click.Context, quiet: bool, verbose: bool) -> None:

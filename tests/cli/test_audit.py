@@ -130,8 +130,6 @@ def test_the_flat_form_gives_the_same_report(name: str, files: Path, monkeypatch
 
 
 def test_both_forms_run_the_same_configuration(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from leakcore.audit.hyperparameters import run as library
-
     asked: list[Any] = []
 
     def kept(*config: Any, **how: Any) -> None:
@@ -139,7 +137,6 @@ def test_both_forms_run_the_same_configuration(files: Path, monkeypatch: pytest.
         asked.append({name: value for name, value in how.items() if name in ("delta", "confidence")})
         raise ValueError("stopped here")
 
-    monkeypatch.setattr(library, "run", kept)
     monkeypatch.setattr(audit, "run", kept)
     monkeypatch.setattr(audit, "plan", kept)
     monkeypatch.setattr(audit, "claim", kept)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -88,7 +89,7 @@ def _logging_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_logging_bound")
 @pytest.mark.parametrize(
     ("options", "levels"),
-    [((), ["WARNING", "ERROR"]), (("--quiet",), ["ERROR"]), (("--verbose",), ["DEBUG", "WARNING", "ERROR"])],
+    [((), ["WARNING", "ERROR"]), (("--quiet",), ["ERROR"])],
 )
 def test_how_much_is_said(options: tuple[str, ...], levels: list[str]) -> None:
     before = logging.getLogger("leakcore").handlers[:], logging.getLogger("leakcore").level
@@ -98,6 +99,67 @@ def test_how_much_is_said(options: tuple[str, ...], levels: list[str]) -> None:
         assert done.stderr.splitlines() == [f"{level} leakcore.somewhere: said at {level}" for level in levels]
         assert "said" not in done.stdout
     assert (logging.getLogger("leakcore").handlers, logging.getLogger("leakcore").level) == before
+
+
+@pytest.mark.usefixtures("_logging_bound")
+@pytest.mark.parametrize("option", ["-v", "--verbose"])
+def test_verbose_says_what_is_computed_and_when(option: str) -> None:
+    done = run(option, *BOUND)
+    assert done.exit_code == 0
+    lines = [re.fullmatch(r" *(\d+\.\d{3}) s  (\w+) ([\w.]+): (.*)", line) for line in done.stderr.splitlines()]
+    assert all(lines), done.stderr
+    said = [line.groups() for line in lines if line]
+    expected = [(level, "leakcore.somewhere", f"said at {level}") for level in ("DEBUG", "WARNING", "ERROR")]
+    assert [line[1:] for line in said][:3] == expected
+    assert [float(seconds) for seconds, *_ in said] == sorted(float(seconds) for seconds, *_ in said)
+    level, name, message = said[3][1:]
+    assert (level, name) == ("INFO", "leakcore.bounds")
+    assert re.fullmatch(r"bounds\.reconstruction: \d+\.\d{3} s, method closed-form", message)
+    assert len(said) == 4
+    assert run(*BOUND).stdout == done.stdout
+
+
+def test_verbose_says_how_far_a_task_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    from leakcore.cli import progress
+
+    clock = iter([0.0, 2.0, 12.0, 13.0, 20.0, 21.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with caplog.at_level(logging.INFO, logger="leakcore"), click.Context(main) as context:
+        context.meta[progress._VERBOSE] = True
+        show = progress.bars()
+        assert show is not None
+        for done in (100, 200, 300, 400, 500, 500):
+            show("trainings", done, 500)
+    assert caplog.messages == [
+        "trainings: 100 of 500", "trainings: 300 of 500, about 12 s left", "trainings: all 500, in 20.000 s",
+    ]  # fmt: skip
+
+
+def test_a_computation_inside_another_is_logged_where_it_takes_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from leakcore._base import progress
+
+    clock = iter([0.0, 1.0, 1.01, 2.0, 3.0, 4.0])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
+
+    @progress.timed
+    def inner() -> int:
+        return 3
+
+    @progress.timed
+    def outer() -> int:
+        return inner() + inner()
+
+    with caplog.at_level(logging.INFO):
+        assert outer() == 6
+    assert [re.sub(r"^( *)[\w.]+\.", r"\1", message) for message in caplog.messages] == [
+        "  inner: 1.000 s", "outer: 4.000 s",
+    ]  # fmt: skip
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert outer() == 6
+    assert caplog.messages == []
 
 
 def test_quiet_and_verbose_exclude_each_other() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from leakcore import bounds
 from leakcore._base import validate as check
 from leakcore._base.codec.npz import FACTS, unpack
+from leakcore._base.progress import timed
 from leakcore.audit.canaries.report import GATE_SHARE, CanaryReport
 from leakcore.audit.doctor import environment
 from leakcore.audit.report.report import GATE
@@ -28,6 +29,7 @@ _DEPENDENT = 1e-4
 """p-value below which noise counts as dependent."""
 
 
+@timed
 def from_canaries(
     trace: CanaryTrace | CanaryRecorder | str | Path,
     *,

@@ -15,7 +15,7 @@ from leakcore import attacks, bounds, dpsgd, kernels, mechanisms
 from leakcore._base import validate as check
 from leakcore._base.installed import PAGE, need
 from leakcore._base.naming import renaming
-from leakcore._base.progress import Progress
+from leakcore._base.progress import Progress, timed
 from leakcore._base.results import Result
 from leakcore._base.run_folder.identity import identity
 from leakcore._base.run_folder.partial_results import PartialResults
@@ -46,6 +46,7 @@ _TEST_ROWS = 200
 """Held-out rows on which a backdoor is tested: enough for a mean, a fraction of the cost of training."""
 
 
+@timed
 def claim(
     config: ClaimConfig | Mapping[str, Any],
     *,

@@ -11,7 +11,7 @@ from typing import Any
 from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.installed import PAGE, need
-from leakcore._base.progress import Progress
+from leakcore._base.progress import Progress, timed
 from leakcore._base.run_folder.identity import identity
 from leakcore._base.run_folder.output_folder import require_ours, require_writable
 from leakcore._base.run_folder.partial_results import PartialResults
@@ -27,6 +27,7 @@ from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.hyperparameters.report import RunReport
 
 
+@timed
 def run(
     config: AuditConfig | Mapping[str, Any] | None = None,
     *,

@@ -17,6 +17,7 @@ from leakcore._base.array_record import ArrayRecord
 from leakcore._base.files.csv_file import read_csv
 from leakcore._base.files.npz_file import npz_names, read_npz
 from leakcore._base.printable import name_of, names_of, printable
+from leakcore._base.progress import timed
 
 _MOST = 2**27
 """Scores in one array: a hundred million."""
@@ -88,6 +89,7 @@ class ScoreFile(ArrayRecord):
     higher: str
 
 
+@timed
 def read_scores(
     path: str | Path,
     *,

@@ -12,6 +12,7 @@ import numpy as np
 from leakcore import bounds
 from leakcore._base import validate as check
 from leakcore._base.adjacency import HOW_TO_CHOOSE
+from leakcore._base.progress import timed
 from leakcore._base.results import Adjacency, Result, parse_adjacency
 from leakcore.audit.doctor import environment
 from leakcore.audit.report.area import area, area_limits
@@ -63,6 +64,7 @@ class Retrained:
         return bounds.SplitThreshold(seed=self.seed)
 
 
+@timed
 def from_scores(
     members: Any,
     non_members: Any = None,

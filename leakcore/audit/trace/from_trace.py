@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, overload
 
+from leakcore._base.progress import timed
 from leakcore.audit.canaries.from_canaries import from_canaries, of_canaries
 from leakcore.audit.doctor import environment
 from leakcore.audit.trace.measure import limits, proved, reached, recorded
@@ -57,6 +58,7 @@ def from_trace(
 ) -> TraceReport | CanaryReport: ...
 
 
+@timed
 def from_trace(
     trace: Trace | Recorder | CanaryTrace | CanaryRecorder | str | Path,
     *,

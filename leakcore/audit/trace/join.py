@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from leakcore._base.progress import timed
 from leakcore.audit.trace.question import read_trace
 from leakcore.dpsgd import Trace, joined
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from leakcore.dpsgd import Recorder
 
 
+@timed
 def join(traces: Sequence[Trace | Recorder | str | Path]) -> Trace:
     """Join the traces of a run that was recorded in parts, for example before and after a checkpoint.
 

@@ -11,6 +11,7 @@ import numpy as np
 from leakcore import accounting
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
+from leakcore._base.progress import timed
 from leakcore._base.results import Assumptions, Result
 from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa
 from leakcore.bounds.reconstruction.kappa import parse_prior
@@ -49,6 +50,7 @@ class CalibratedNoise(Result):
     savings: float
 
 
+@timed
 @one_thread()
 def calibrate_noise(
     mechanism: Any = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
+from leakcore._base.progress import timed
 from leakcore._base.results import Number, Result, picture
 from leakcore.bounds.reconstruction.reconstruction import reconstruction
 from leakcore.mechanisms import as_mechanism, over_grids
@@ -54,6 +55,7 @@ class MembershipBound(Result):
         return axes
 
 
+@timed
 @over_grids
 @one_thread()
 def membership(

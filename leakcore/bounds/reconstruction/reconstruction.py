@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Executor
 from typing import Any
 
+from leakcore._base.progress import timed
 from leakcore.bounds.methods import Certified, Method, method_of
 from leakcore.bounds.reconstruction.arguments import Kappa, ReconstructionBound
 from leakcore.bounds.reconstruction.of_mechanism import bound_of_mechanism
@@ -12,6 +13,7 @@ from leakcore.bounds.reconstruction.pair import StatedPair
 from leakcore.mechanisms import as_mechanism, over_grids
 
 
+@timed
 @over_grids
 def reconstruction(
     noise_multiplier: Any,
