@@ -131,7 +131,7 @@ def test_the_pages_take_results_of_older_and_of_this_version(collect: ModuleType
     assert shown(0.5, (0.4, 0.6)) == "0.5000 [0.4000, 0.6000]"
 
 
-def test_a_repetition_at_another_seed_is_counted_beside_the_result_that_is_shown(collect: ModuleType) -> None:
+def test_a_repetition_at_another_seed_is_counted_next_to_the_result_that_is_shown(collect: ModuleType) -> None:
     def at(seed: int, holds: int, says: str = "a is above b") -> dict[str, Any]:
         checks = [Check(says=says, holds=holds, cases=4, chance=0.5)]
         rows = [one.to_dict() for one in checks]

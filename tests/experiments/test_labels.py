@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from leakcore import bounds, experiments, models
+from leakcore import accounting, bounds, experiments, models
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.experiments.context import Context
-from leakcore.experiments.labels import network
+from leakcore.experiments.labels import fig3, fig5, grid, network
 from leakcore.experiments.labels import study as _study
 from leakcore.numerics import gaussian_pair_epsilon
 
@@ -130,6 +130,35 @@ def test_growth_with_the_number_of_batches_stays_below_both_extrapolations(initi
     assert 1.0 < growth < harmonic < log
 
 
+# Where the text states neither noise nor clipping norm
+
+
+@needs_data
+def test_the_sweep_finds_the_noise_that_gives_a_printed_number() -> None:
+    bank = _study.studies(_context())[1]
+    cells, growths = [], []
+    for clip, scale in ((1.0, 0.066), (10.0, 0.66), (100.0, 1e-4)):
+        for sigma in (0.5, 1.0, 4.0):
+            cells.append(grid.GridCell(sigma, clip, np.empty(0), np.ones(1), 0.0, np.full((1, 80), scale / sigma)))
+            growths.append(fig5._growth(cells[-1].batches, 4, 0))
+    assert all(growth.factor == 1.0 for growth in growths)
+    table = fig5._where_printed(bank, cells, growths)
+    assert [row[:3] for row in table.rows] == [
+        ("1", "2.00", "0.033"),
+        ("10", "above 4", "–"),
+        ("100", "below 0.5", "–"),
+    ]
+    low, high = map(int, fig5._epochs(bank, 0.5).split(" to "))
+    ends = [accounting.epsilon(0.5, 1 / 80, 80 * n, delta=_study.DELTA).value for n in (low, high)]
+    assert ends[0] < 282.24 <= ends[1]
+
+
+def test_an_exponential_variable_is_found_to_be_one() -> None:
+    quantiles = (np.arange(20_000) + 0.5) / 20_000
+    assert fig3._fits(fig3._shape(-np.log1p(-quantiles))) == [True, True, True]
+    assert fig3._fits(fig3._shape(quantiles)) == [False, False, False]
+
+
 # The experiments themselves
 
 
@@ -165,15 +194,17 @@ def test_an_interrupted_figure_goes_on_and_gives_the_same_json(tmp_path: Path) -
 
     with pytest.raises(Stop):
         experiments.run(name, scale="tiny", data=DATA, out=tmp_path / "cut", progress=stop)
-    (piece,) = (tmp_path / "cut" / "partial").rglob("network-*.json")
-    before = piece.stat().st_mtime_ns
+    pieces = sorted((tmp_path / "cut" / "partial").rglob("network-*.json"))
+    assert len(pieces) == 2
+    before = [piece.stat().st_mtime_ns for piece in pieces]
     calls = []
 
     def watch(task: str, done: int, total: int) -> None:
-        calls.append(piece.stat().st_mtime_ns)
+        calls.append([piece.stat().st_mtime_ns for piece in pieces])
 
     experiments.run(name, scale="tiny", data=DATA, out=tmp_path / "cut", progress=watch)
-    assert set(calls) == {before}
+    assert calls
+    assert all(times == before for times in calls)
     experiments.run(name, scale="tiny", data=DATA, out=tmp_path / "whole")
     assert (tmp_path / "cut" / f"{name}.json").read_bytes() == (tmp_path / "whole" / f"{name}.json").read_bytes()
 

@@ -21,8 +21,8 @@ class Cell(NamedTuple):
     epsilon: float
 
     def __str__(self) -> str:
-        shown = "∞" if math.isinf(self.epsilon) else f"{self.epsilon:g}"
-        return f"{self.data} {self.net}, start {self.start}, ε_th = {shown}"
+        provable = "∞" if math.isinf(self.epsilon) else f"{self.epsilon:g}"
+        return f"{self.data} {self.net}, start {self.start}, ε_th = {provable}"
 
 
 _LOOKS = {
@@ -72,9 +72,9 @@ def against_rows(counts: Sequence[int], swept: Proved) -> Panel:
     """Without noise."""
     series = []
     for (attack, start), (name, role) in _LOOKS.items():
-        found = [v for (c, a), v in swept.items() if (a, c.start) == (attack, start)]
-        if found:
-            series.append(Series(name=name, role=role, x=np.array(counts, float), y=np.array(found)))
+        values = [v for (c, a), v in swept.items() if (a, c.start) == (attack, start)]
+        if values:
+            series.append(Series(name=name, role=role, x=np.array(counts, float), y=np.array(values)))
     return Panel(
         title="FMNIST, LR, no noise, minibatches of 1/24", x_label="training rows (paper: 6,000)",
         y_label="audited ε (lower, 99%)", log_x=True, y_range=None, series=tuple(series),

@@ -88,6 +88,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 cases=len(ratios),
                 about="size",
             ),
+            Check(
+                says="the distance to the upper bound of one step changes by less than a factor of 2 over σ",
+                holds=sum(max(g) < 2 * min(g) for g in gaps.values()),
+                cases=len(gaps),
+                about="size",
+            ),
         ],
         conclusion=(
             "The paper's bound falls with σ on both layers"

@@ -6,80 +6,89 @@ import numpy as np
 
 from leakcore.experiments.context import Context
 from leakcore.experiments.findings import Findings
-from leakcore.experiments.labels import notes
+from leakcore.experiments.labels import grid, notes
 from leakcore.experiments.labels import study as _study
 from leakcore.experiments.labels.network import observe
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Stated
 from leakcore.experiments.verdict import Check
 
-_SIGMA = 0.5
 _LOOKS = {"trained": ("bound", "simplex"), "initial": ("rdp", "baseline")}
 _EDGES = np.arange(-8.0, 1.01, 0.25)
 """Edges of the bins, of the logarithm to base 10."""
 
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
-    """|entries| of every sample's gradient, on the initial and on the trained network."""
+    """|entries| of every sample's gradient, on the initial network and on one trained with every σ and C of a sweep."""
     studies = _study.studies(context)
-    panels, stated, ratios = [], [], {}
+    panels, stated, ratios = [], [], []
     for study in studies:
-        title = notes.TITLES[study.name]
+        title, cells = notes.TITLES[study.name], grid.sweep(context, study)
+        networks = {"initial": _study.trained(context, study, None)[0]}
+        networks |= {f"trained, {cell}": cell.parameters[0] for cell in cells}
+        drawn = {"initial": "initial", f"trained, {grid.the_drawn(cells)}": "trained"}
         outlines = []
-        for state, sigma in (("trained", _SIGMA), ("initial", None)):
-            last, second, zeros = _magnitudes(context, study, _study.trained(context, study, sigma)[0])
+        of_study = []
+        for state, parameters in networks.items():
+            last, second, zeros = _magnitudes(context, study, parameters)
+            of_study.append(float(np.median(last) / np.median(second)))
+            stated.append(
+                Stated(what=f"{title}, {state}: last ÷ second last, medians", paper="much larger than 1",
+                       ours=of_study[-1])
+            )  # fmt: skip
+            if state not in drawn:
+                continue
             outlines += [
-                notes.steps(f"{name}, {state}", role, _EDGES, np.histogram(np.log10(v), _EDGES)[0] / len(v))
+                notes.steps(f"{name}, {drawn[state]}", role, _EDGES, np.histogram(np.log10(v), _EDGES)[0] / len(v))
                 for name, role, v in zip(
-                    ("last layer", "second last layer"), _LOOKS[state], (last, second), strict=True
+                    ("last layer", "second last layer"), _LOOKS[drawn[state]], (last, second), strict=True
                 )
             ]
-            ratios[study.name, state] = float(np.median(last) / np.median(second))
             stated += [
                 *(Stated(what=f"{title}, {state}: median of the {name}", paper="drawn", ours=float(np.median(entries)))
                   for name, entries in (("last layer", last), ("second last", second))),
-                Stated(what=f"{title}, {state}: last ÷ second last, medians", paper="much larger than 1",
-                       ours=ratios[study.name, state]),
                 Stated(what=f"{title}, {state}: entries of the second last that are 0", paper="not said", ours=zeros,
                        comment="a ReLU that is off makes a whole column 0"),
             ]  # fmt: skip
         panels.append(
             Panel(
-                title=title,
+                title=f"{title}, {grid.the_drawn(cells)}",
                 x_label="log₁₀ |entry of a sample's gradient|",
                 y_label="share of the entries that are not 0",
                 series=tuple(outlines),
                 y_range=None,
             )
         )
-    least, most = min(ratios.values()), max(ratios.values())
+        panels.append(grid.lines(study, cells, of_study[1:], "last ÷ second last, medians", {"equal": 1.0}, log_y=True))
+        ratios += of_study
     findings = Findings(
         panels=panels,
         stated=stated,
         checks=[
             Check(
                 says="the last layer's median entry is the larger",
-                holds=sum(r > 1 for r in ratios.values()),
+                holds=sum(r > 1 for r in ratios),
                 cases=len(ratios),
             ),
             Check(
                 says="it is more than 3 times as large",
-                holds=sum(r > 3 for r in ratios.values()),
+                holds=sum(r > 3 for r in ratios),
                 cases=len(ratios),
                 about="size",
             ),
         ],
-        conclusion=f"The median entry of the last layer's gradient is {least:.0f} to {most:.0f} times as large as the "
-        "second last layer's (entries that are 0 left out). The second last layer's gradient has the last layer's "
-        "weights as a factor, and these start uniform within ±1/√200.",
+        conclusion="The paper does not state the noise or the clipping norm of this figure: both are swept. The median "
+        f"entry of the last layer's gradient is {min(ratios):.1f} to {max(ratios):.0f} times as large as the second "
+        "last layer's (entries that are 0 left out). The second last layer's gradient has the last layer's weights as "
+        "a factor, and these start uniform within ±1/√200.",
     )
     return notes.report(
         experiment,
         context,
         findings,
         studies=studies,
-        noise_multiplier=_SIGMA,
-        max_grad_norm=1.0,
+        noise_multipliers=list(grid.sigmas(context)),
+        clipping_norms=list(grid.clips(context)),
     )
 
 

@@ -1,0 +1,124 @@
+"""What the paper's scale of auditing Figure 2 and Table 2 takes: `python -m bench.auditing_scale --out JSON`.
+
+One block of trainings of each kind runs here on one thread, at the paper's numbers of rows, inputs and classes. Its
+processor time is extrapolated to all trainings of the figure and of the table, and to workers of a cluster with the
+efficiency that `bench.cluster_trainings` measured. Rows are random: time does not depend on them.
+`--show JSON --page PAGE` writes the tables between the marks of a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import environment, kept_page
+from bench.paper_scale import duration
+from leakcore import dpsgd, kernels
+from leakcore.experiments.auditing import setting
+
+MARKS = ("<!-- auditing-scale -->", "<!-- /auditing-scale -->")
+CLUSTER = Path(__file__).resolve().parent / "results" / "cluster-trainings.json"
+BLOCK, BATCH, EPSILON, WORKERS = 32, 250, 4.0, (2, 16, 100, 1000)
+"""One block of the batched trainer; ε_th of the trainings with noise, whose time does not depend on it."""
+QUICK, KS, TRIALS = 120, 4, 500
+FIGURE, TABLE = (6, 2), (6, 4, 3)
+"""Values of ε_th and starts; values of ε_th, starts and clipping norms."""
+SETS = {
+    "FMNIST": {"rows": 6000, "inputs": 784, "classes": 2, "attacks": 2},
+    "CIFAR-10": {"rows": 10_000, "inputs": 64, "classes": 2, "attacks": 2},
+    "Purchase-100": {"rows": 10_000, "inputs": 600, "classes": 100, "attacks": 1},
+}
+NETS: dict[str, tuple[int, ...]] = {"LR": (), "FNN-32": (32,)}
+
+
+def seconds(
+    rows: int, inputs: int, classes: int, hidden: tuple[int, ...], noise: float, batch: int | None
+) -> float:  # fmt: skip
+    """Processor seconds of one training, measured over a block of them."""
+    rng = np.random.default_rng(0)
+    features = rng.random((rows, inputs), dtype=np.float32)
+    data = setting.AuditingRows("", features, rng.integers(0, classes, rows), features[:1], np.zeros(1), classes, "")
+    mechanism = setting.AuditedTraining(hidden, noise, batch_size=batch)
+    model, how = mechanism.ensemble(data, 0), dpsgd.Execution(num_threads=1)
+    start = time.process_time()
+    model.run(features, data.labels, runs=BLOCK, keep_parameters=False, execution=how)
+    return (time.process_time() - start) / BLOCK
+
+
+def trainings(name: str) -> int:
+    """Of one network of figure 2: clean ones for each attack, and each number of poisoned rows; twice the trials."""
+    epsilons, starts = FIGURE
+    attacks: int = SETS[name]["attacks"]
+    return epsilons * starts * attacks * (1 + KS) * 2 * TRIALS
+
+
+def measure(options: argparse.Namespace) -> kept_page.Result:
+    """Every kind of training; the threads of libraries are limited to one."""
+    del options
+    noise = setting.noise_for(EPSILON)
+    rows = []
+    with kernels.thread_limit(1):
+        for (name, sizes), (net, hidden) in ((one, two) for one in SETS.items() for two in NETS.items()):
+            shape = (sizes["inputs"], sizes["classes"], hidden)
+            count = sizes["rows"]
+            rows.append({
+                "data": name, "net": net, "trainings": trainings(name), "rows": count,
+                "full": seconds(count, *shape, noise, None), "noisy": seconds(count, *shape, noise, BATCH),
+                "quiet": seconds(count, *shape, 0.0, BATCH), "quick": seconds(QUICK, *shape, noise, None),
+            })  # fmt: skip
+    return {"schema": "leakcore.auditing-scale/1", "machine": environment.facts(), "rows": rows}
+
+
+def efficiency() -> tuple[int, float]:
+    """Workers of the largest cluster that was measured, and the share of their processor time that was training."""
+    runs: list[dict[str, Any]] = json.loads(CLUSTER.read_text(encoding="utf-8"))["rows"]
+    largest = max(runs[:-1], key=lambda row: row["workers"])
+    return largest["workers"], runs[0]["processor_seconds"] / largest["processor_seconds"]
+
+
+def core_seconds(row: dict[str, Any], kind: str) -> float:
+    """All trainings of a row of figure 2, those with noise of this kind: one ε_th in six is ∞, without noise."""
+    loud = (FIGURE[0] - 1) / FIGURE[0]
+    return float(row["trainings"] * (loud * row[kind] + (1 - loud) * row["quiet"]))
+
+
+def text(result: kept_page.Result) -> str:
+    """The cost of one training, and of all of them on several numbers of workers."""
+    head = ["data, network", "rows", "all rows a step", f"batches of {BATCH}", f"batches of {BATCH}, no noise",
+            f"{QUICK} rows"]  # fmt: skip
+    lines = ["1,000 trainings on one core:", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in result["rows"]:
+        each = [duration(1000 * row[kind]) for kind in ("full", "noisy", "quiet", "quick")]
+        lines.append(f"| {row['data']}, {row['net']} | {row['rows']:,} | {' | '.join(each)} |")
+    table = float(np.prod(TABLE)) * (1 + KS) * 2 * TRIALS
+    network = next(row for row in result["rows"] if (row["data"], row["net"]) == ("FMNIST", "FNN-32"))
+    measured, share = efficiency()
+    head = ["", "trainings", "one core", *(f"{n:,} workers" for n in WORKERS)]
+    lines += ["", "All of them:", "", f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for kind, what in (("full", "all rows a step"), ("noisy", f"batches of {BATCH}")):
+        figure = sum(core_seconds(row, kind) for row in result["rows"])
+        of_table = core_seconds(network, kind) / network["trainings"] * table
+        count = sum(row["trainings"] for row in result["rows"])
+        for name, runs, one in (("Figure 2", count, figure), ("Table 2", table, of_table)):
+            shared = [duration(one / n / share) for n in WORKERS]
+            lines.append(f"| {name}, {what} | {runs:,.0f} | {duration(one)} | {' | '.join(shared)} |")
+    machine = result["machine"]
+    said = (
+        f"Measured: processor time of {BLOCK} trainings of each kind on one core of {machine['cpu']} (load "
+        f"{machine['load']:.0f}); the rest is extrapolated. {TRIALS} models choose the threshold and {TRIALS} are "
+        f"counted, on the clean rows and for each of {KS} numbers of poisoned rows. Figure 2 has {FIGURE[0]} ε_th and "
+        f"{FIGURE[1]} starts; Table 2 is of the two-layer network on FMNIST. `--scale paper` takes all rows in every "
+        f"step with noise, the paper batches of {BATCH}. Workers have one core each and lose {1 - share:.0%}, as "
+        f"{measured} did in [another measurement](../how-to/clusters.md#how-well-it-scales); no larger cluster was "
+        "measured."
+    )
+    return "\n".join([*lines, "", said])
+
+
+if __name__ == "__main__":
+    kept_page.main(argparse.ArgumentParser(description=__doc__), measure, text, MARKS)
