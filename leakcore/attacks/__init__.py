@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from leakcore.attacks.reconstruction.gradient_descent import gradient_loss as gradient_loss
     from leakcore.attacks.reconstruction.prior_aware import PriorAware as PriorAware
     from leakcore.attacks.reconstruction.prior_aware import prior_aware as prior_aware
-    from leakcore.attacks.reconstruction.shadow_model import Reconstructor as Reconstructor
-    from leakcore.attacks.reconstruction.shadow_model import ReconstructorTraining as ReconstructorTraining
-    from leakcore.attacks.reconstruction.shadow_model import reconstructor as reconstructor
+    from leakcore.attacks.reconstruction.reconstructor import Reconstructor as Reconstructor
+    from leakcore.attacks.reconstruction.reconstructor import ReconstructorTraining as ReconstructorTraining
+    from leakcore.attacks.reconstruction.reconstructor import reconstructor as reconstructor
     from leakcore.attacks.reconstruction.shadow_model import shadow_models as shadow_models
     from leakcore.attacks.reconstruction.success import UNIFORM_MSE as UNIFORM_MSE
     from leakcore.attacks.reconstruction.success import SuccessRate as SuccessRate
@@ -60,9 +60,9 @@ _NAMES = {
     "ReconstructionGame": ".reconstruction.game_result",
     "reconstruction_game": ".reconstruction.game",
     "reconstruction_games": ".reconstruction.game",
-    "Reconstructor": ".reconstruction.shadow_model",
-    "ReconstructorTraining": ".reconstruction.shadow_model",
-    "reconstructor": ".reconstruction.shadow_model",
+    "Reconstructor": ".reconstruction.reconstructor",
+    "ReconstructorTraining": ".reconstruction.reconstructor",
+    "reconstructor": ".reconstruction.reconstructor",
     "shadow_models": ".reconstruction.shadow_model",
     "UNIFORM_MSE": ".reconstruction.success",
     "SuccessRate": ".reconstruction.success",

@@ -98,7 +98,8 @@ ATTACKS = {
                  "training": reconstructor_training(), "box": (0.0, 1.0), "seed": 0}, fixed=("training",),  # 50 epochs
     ),
     "attacks.ReconstructorTraining": Call(
-        lambda: {"hidden": (4,), "epochs": 1, "batch_size": 4, "learning_rate": 0.01, "held_out": 0.25}
+        lambda: {"hidden": (4,), "epochs": 1, "batch_size": 4, "learning_rate": 0.01, "held_out": 0.25,
+                 "components": 2, "first_layer": (1, 3), "noise": 0.1}
     ),
     "attacks.mean_squared_error": Call(
         lambda: {"reconstructions": rng().random((3, 4)), "originals": rng().random((3, 4))}, at_least_zero

@@ -125,6 +125,8 @@ class Stream(enum.IntEnum):
     """Initial weights of the reconstructor network."""
     RECONSTRUCTOR_ORDER = 24
     """The order of its rows. Step: the epoch."""
+    RECONSTRUCTOR_NOISE = 93, 0, 1
+    """Seed of the noise that its shadow models get."""
     MALICIOUS_FEATURES = 11, 0, 1
     """Features that an attacker makes (`attacks.labels.malicious_input`)."""
     TENSOR_WEIGHTS = 25, 0, 1

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from leakcore import attacks, datasets, dpsgd
+from leakcore.attacks.reconstruction.reconstructor_network import principal
 
 DATA = datasets.digits()
 KNOWN, REST = DATA.split(60, seed=0)
@@ -46,6 +48,81 @@ def test_the_final_model_tells_the_point_without_noise_and_not_with_it() -> None
     assert attack.losses[-1] < attack.losses[0]
     drowned, shadow = _attack(20.0)
     assert attacks.mean_squared_error(drowned.reconstruct(shadow), TARGETS.features[:200]).mean() > blind * 0.9
+
+
+@pytest.fixture(scope="module")
+def short_steps() -> tuple[dpsgd.Ensemble, np.ndarray, np.ndarray]:
+    """An ensemble without noise whose final parameters are nearly linear in the gradients, and its models."""
+    ensemble = dpsgd.Ensemble(
+        dpsgd.Network((64, 6, 10), initialisation="fixed"),
+        noise_multiplier=0.0, max_grad_norm=0.1, learning_rate=0.5, steps=10, seed=0,
+    )  # fmt: skip
+    shadows = attacks.shadow_models(ensemble, KNOWN.features, KNOWN.labels, SHADOW.features, SHADOW.labels)
+    targets = attacks.shadow_models(
+        ensemble, KNOWN.features, KNOWN.labels, TARGETS.features[:200], TARGETS.labels[:200], first_run=10_000
+    )
+    return ensemble, shadows, targets
+
+
+def _error(training: attacks.ReconstructorTraining, shadows: np.ndarray, released: np.ndarray) -> float:
+    network = attacks.reconstructor(shadows, SHADOW.features, training=training)
+    return float(attacks.mean_squared_error(network.reconstruct(released), TARGETS.features[:200]).mean())
+
+
+def test_mixed_rows_of_the_first_layer_tell_more_than_components(short_steps) -> None:
+    _, shadows, targets = short_steps
+    how = {"hidden": (32,), "epochs": 15, "batch_size": 32, "learning_rate": 3e-3, "components": 30}
+    plain = _error(attacks.ReconstructorTraining(**how), shadows, targets)
+    mixed = _error(attacks.ReconstructorTraining(**how, first_layer=(6, 64)), shadows, targets)
+    blind = np.square(TARGETS.features[:200] - SHADOW.features.mean(axis=0)).mean()
+    assert mixed < 0.7 * plain < blind
+
+
+def test_noise_in_training_prepares_for_the_mechanisms_noise(short_steps) -> None:
+    """With short steps the final parameters' noise is that of the sum: ησC√T/B."""
+    quiet, shadows, targets = short_steps
+    loud = dpsgd.Ensemble(
+        quiet.network, noise_multiplier=0.05, max_grad_norm=0.1, learning_rate=0.5, steps=10, seed=0
+    )  # fmt: skip
+    released = attacks.shadow_models(
+        loud, KNOWN.features, KNOWN.labels, TARGETS.features[:200], TARGETS.labels[:200], first_run=10_000
+    )
+    spread = 0.5 * 0.05 * 0.1 * 10**0.5 / 61
+    assert np.std(released - targets) == pytest.approx(spread, rel=0.02)
+    how = {
+        "hidden": (32,), "epochs": 15, "batch_size": 32, "learning_rate": 3e-3, "components": 30,
+        "first_layer": (6, 64),
+    }  # fmt: skip
+    unprepared = _error(attacks.ReconstructorTraining(**how), shadows, released)
+    prepared = _error(attacks.ReconstructorTraining(**how, noise=spread), shadows, released)
+    assert prepared < 0.8 * unprepared
+
+
+@pytest.mark.parametrize("first_layer", [None, (6, 64)])
+def test_a_reconstructor_with_components_survives_a_file(first_layer, short_steps, tmp_path) -> None:
+    _, shadows, targets = short_steps
+    training = attacks.ReconstructorTraining(
+        hidden=(8,), epochs=1, components=5, first_layer=first_layer, noise=1e-4, held_out=0.5
+    )
+    network = attacks.reconstructor(shadows, SHADOW.features, training=training, seed=3)
+    assert network.layers == (5 if first_layer is None else 5 + 6 * 5, 8, 64)
+    assert network == attacks.reconstructor(shadows, SHADOW.features, training=training, seed=3)
+    network.save(tmp_path / "kept.npz")
+    loaded = attacks.Reconstructor.load(tmp_path / "kept.npz")
+    assert loaded == network
+    assert (loaded.reconstruct(targets) == network.reconstruct(targets)).all()
+    with pytest.raises(ValueError, match=r"`basis` must have shape"):
+        dataclasses.replace(network, basis=network.basis[:2])
+
+
+def test_principal_components_are_the_leading_singular_vectors_of_wide_and_tall_rows() -> None:
+    rows = np.random.default_rng(0).normal(size=(20, 6)) * np.array([9, 7, 5, 3, 2, 1.0])
+    for matrix in (rows, rows.T):
+        expected = np.linalg.svd(matrix, full_matrices=False)[2][:3]
+        basis = principal(matrix, 3)
+        np.testing.assert_allclose(np.abs(np.sum(basis * expected, axis=1)), 1.0, atol=1e-9)
+        np.testing.assert_allclose(basis @ basis.T, np.eye(3), atol=1e-12)
+    assert principal(rows, 100).shape == (6, 6)
 
 
 def test_shadow_models_are_runs_of_the_ensemble_whatever_the_range() -> None:
@@ -103,6 +180,26 @@ def test_a_reconstructor_is_deterministic_leaves_torchs_generator_alone_and_surv
         (lambda: attacks.ReconstructorTraining(held_out=1), ValueError, r"`held_out` must be in \[0, 1\), got 1"),
         (lambda: attacks.ReconstructorTraining(epochs=10**13), ValueError, "epochs="),
         (
+            lambda: attacks.ReconstructorTraining(first_layer=(2, 3)),
+            ValueError,
+            "`components` must be at least 1 with a first_layer, got 0",
+        ),
+        (
+            lambda: attacks.ReconstructorTraining(first_layer=(2,), components=1),
+            ValueError,
+            r"`first_layer` must be \(units, inputs\) or None, got \(2,\)",
+        ),
+        (lambda: attacks.ReconstructorTraining(noise=-1.0), ValueError, "`noise` must be"),
+        (
+            lambda: attacks.reconstructor(
+                np.ones((3, 5)),
+                np.ones((3, 2)),
+                training=attacks.ReconstructorTraining(first_layer=(2, 3), components=1),
+            ),
+            ValueError,
+            r"`training.first_layer` must have at most the 5 weights of parameters, got \(2, 3\)",
+        ),
+        (
             lambda: attacks.reconstructor(
                 np.ones((3, 2)), np.ones((3, 2)), training=attacks.ReconstructorTraining(hidden=(10**13,))
             ),
@@ -147,5 +244,5 @@ def test_arrays_backwards_and_read_only_are_read_as_they_are() -> None:
     np.testing.assert_array_equal(back.reconstruct(releases[::-1]), straight.reconstruct(releases[::-1].copy()))
     with pytest.raises(ValueError, match=r"`parameters` must not require grad: pass parameters.detach\(\)"):
         attacks.reconstructor(torch.ones(4, 3, requires_grad=True), points[:4], **settings)
-    with pytest.raises(ValueError, match=r"`schema` must be 'leakcore.reconstructor/1', got None"):
+    with pytest.raises(ValueError, match=r"`schema` must be 'leakcore.reconstructor/2', got None"):
         attacks.Reconstructor.from_dict({})

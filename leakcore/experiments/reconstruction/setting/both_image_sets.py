@@ -27,19 +27,20 @@ def attacked(
     clip: float,
     epsilons: tuple[float, ...],
     targets: int,
+    step: float = 1.0,
 ) -> list[oblivious.Reconstructions]:
     """The reconstructions at each ε."""
     return [
         oblivious.attack(
             context,
             split,
-            setting(epsilon, hidden, clip),
+            setting(epsilon, hidden, clip, step),
             targets=targets,
         )
         for epsilon in epsilons
     ]
 
 
-def setting(epsilon: float, hidden: tuple[int, ...], clip: float) -> games.GameSetting:
+def setting(epsilon: float, hidden: tuple[int, ...], clip: float, step: float = 1.0) -> games.GameSetting:
     """The initial parameters are fixed, as the model-based attack needs them."""
-    return games.GameSetting(epsilon=epsilon, hidden=hidden, max_grad_norm=clip, initialisation="fixed")
+    return games.GameSetting(epsilon=epsilon, hidden=hidden, max_grad_norm=clip, step=step, initialisation="fixed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,22 +34,40 @@ class GameSetting:
     initialisation: str = "per-run"
 
 
-def ensemble(context: Context, split: Split, setting: GameSetting) -> dpsgd.Ensemble:
-    """The runs under attack; σ from ε."""
+def ensemble(
+    context: Context, split: Split, setting: GameSetting, *, noise_multiplier: float | None = None
+) -> dpsgd.Ensemble:
+    """The runs under attack; σ from ε, or as given."""
+    if noise_multiplier is None:
+        noise_multiplier = mechanism.noise_for(context, setting.epsilon, setting.sample_rate, setting.steps)
     return dpsgd.Ensemble(
         dpsgd.Network(
             (split.known_features.shape[1], *setting.hidden, split.classes), initialisation=setting.initialisation
         ),
-        noise_multiplier=mechanism.noise_for(context, setting.epsilon, setting.sample_rate, setting.steps),
+        noise_multiplier=noise_multiplier,
         max_grad_norm=setting.max_grad_norm,
-        # Noise moves the parameters by σ·step/rows: few rows need short steps.
-        learning_rate=setting.step / setting.max_grad_norm * min(1.0, (len(split.known_labels) + 1) / 1000),
+        learning_rate=learning_rate(split, setting),
         steps=setting.steps,
         sample_rate=dpsgd.PoissonBatches(
             setting.sample_rate, expected_batch_size=setting.sample_rate * (len(split.known_labels) + 1)
         ),
         seed=context.seed,
     )
+
+
+def learning_rate(split: Split, setting: GameSetting) -> float:
+    """η of the runs on this split."""
+    return setting.step / setting.max_grad_norm * _shortened(split)
+
+
+def with_learning_rate(split: Split, setting: GameSetting, rate: float) -> GameSetting:
+    """The setting whose runs on this split have η = rate."""
+    return dataclasses.replace(setting, step=rate * setting.max_grad_norm / _shortened(split))
+
+
+def _shortened(split: Split) -> float:
+    """Noise moves the parameters by σ·step/rows: few rows need short steps."""
+    return min(1.0, (len(split.known_labels) + 1) / 1000)
 
 
 def play(
@@ -59,11 +77,61 @@ def play(
     *,
     num_candidates: int,
     runs: int,
+    first_run: int = 0,
     methods: tuple[str, ...] = ("sum",),
     subtract_known: bool = True,
     task: str,
 ) -> dict[str, attacks.ReconstructionGame]:
-    """All methods on the same runs, `_PIECE` at a time, each portion stored as a piece."""
+    """All methods on the same runs, from `first_run` on, `_PIECE` at a time, each portion stored as a piece."""
+    done = 0
+    how = dpsgd.Execution(num_threads=1)
+    if context.executor is None:
+        how = dpsgd.Execution(progress=lambda more, _: context.progress(task, done + more, runs))
+    jobs = _jobs(
+        context, split, setting, num_candidates, range(first_run, first_run + runs), methods, subtract_known, task, how
+    )
+    pieces = {}
+    for name, piece in context.pieces.each(jobs, context.executor, dict[str, attacks.ReconstructionGame]):
+        pieces[name] = piece
+        done += piece[methods[0]].trials
+        context.progress(task, done, runs)
+    return _merged([pieces[name] for name in jobs], methods)
+
+
+def try_each(
+    context: Context,
+    split: Split,
+    settings: Sequence[GameSetting],
+    *,
+    num_candidates: int,
+    runs: range,
+    methods: tuple[str, ...],
+    task: str,
+) -> list[dict[str, attacks.ReconstructionGame] | None]:
+    """The same runs in each setting, all at once for the workers; None where a run overflows."""
+    how = dpsgd.Execution(num_threads=None if context.executor is None else 1)
+    jobs = [_jobs(context, split, one, num_candidates, runs, methods, True, task, how) for one in settings]
+    allowed = {name: functools.partial(_unless_lost, job) for each in jobs for name, job in each.items()}
+    pieces = {}
+    for name, piece in context.pieces.each(allowed, context.executor, dict[str, attacks.ReconstructionGame]):
+        pieces[name] = piece
+        context.progress(task, len(pieces), len(allowed))
+    parts = [[pieces[name] for name in each] for each in jobs]
+    return [_merged(each, methods) if all(each) else None for each in parts]
+
+
+def _jobs(
+    context: Context,
+    split: Split,
+    setting: GameSetting,
+    num_candidates: int,
+    runs: range,
+    methods: tuple[str, ...],
+    subtract_known: bool,
+    task: str,
+    how: dpsgd.Execution,
+) -> dict[str, Callable[[], dict[str, attacks.ReconstructionGame]]]:
+    """The portions by name, in the order of runs."""
     described = [dataclasses.asdict(setting), num_candidates, methods, subtract_known, task, split.content]
     key = digest(described)[:20]
     model = ensemble(context, split, setting)
@@ -71,35 +139,38 @@ def play(
         dpsgd.Rows(split.known_features, split.known_labels), dpsgd.Rows(split.pool_features, split.pool_labels)
     )  # fmt: skip
     rules = attacks.GameRules(num_candidates, subtract_known=subtract_known)
-    counts = {first: min(_PIECE, runs - first) for first in range(0, runs, _PIECE)}
-    firsts = {f"game-{key}-{first}": first for first in counts}
-    done = 0
-    jobs: dict[str, Callable[[], dict[str, attacks.ReconstructionGame]]] = {}
-    for name, first in firsts.items():
-        how = dpsgd.Execution(num_threads=1)
-        if context.executor is None:
-            how = dpsgd.Execution(progress=lambda more, _: context.progress(task, done + more, runs))
-        jobs[name] = functools.partial(
-            _portion, model, known, pool, rules, methods=methods, runs=range(first, first + counts[first]),
+    return {
+        f"game-{key}-{first}": functools.partial(
+            _portion, model, known, pool, rules, methods=methods, runs=range(first, min(first + _PIECE, runs.stop)),
             execution=how,
-        )  # fmt: skip
-    pieces = {}
-    for name, piece in context.pieces.each(jobs, context.executor, dict[str, attacks.ReconstructionGame]):
-        pieces[firsts[name]] = piece
-        done += counts[firsts[name]]
-        context.progress(task, done, runs)
+        )
+        for first in range(runs.start, runs.stop, _PIECE)
+    }  # fmt: skip
 
-    def merged(method: str) -> attacks.ReconstructionGame:
-        # In the order of runs, not in the order in which workers finished.
-        parts: Iterator[attacks.ReconstructionGame] = (pieces[first][method] for first in counts)
-        return functools.reduce(lambda total, part: total.merge(part), parts)
 
-    return {method: merged(method) for method in methods}
+def _merged(
+    pieces: list[dict[str, attacks.ReconstructionGame]], methods: tuple[str, ...]
+) -> dict[str, attacks.ReconstructionGame]:
+    """In the order of runs, not in the order in which workers finished."""
+    return {
+        method: functools.reduce(lambda total, part: total.merge(part), (piece[method] for piece in pieces))
+        for method in methods
+    }
 
 
 def _portion(*args: Any, **how: Any) -> dict[str, attacks.ReconstructionGame]:
     """`attacks.reconstruction_games`, by a name that workers can import."""
     return attacks.reconstruction_games(*args, **how)
+
+
+def _unless_lost(
+    job: Callable[[], dict[str, attacks.ReconstructionGame]],
+) -> dict[str, attacks.ReconstructionGame]:
+    """The portion, or nothing where a run overflows."""
+    try:
+        return job()
+    except FloatingPointError:
+        return {}
 
 
 def series(name: str, role: str, x: tuple[float, ...], games: list[attacks.ReconstructionGame]) -> Series:

@@ -67,8 +67,7 @@ def attack(context: Context, split: Split, setting: games.GameSetting, *, target
     how = settings(context)
     key = digest(dataclasses.asdict(setting), how, split.shape, split.content)[:20]
     model = games.ensemble(context, split, setting)
-    draws = kernels.uniform((1, len(split.pool_labels)), seed=context.seed, purpose=kernels.Stream.GRADIENT_TARGETS)[0]
-    index = np.argsort(draws, kind="stable")[:targets]
+    index = drawn_targets(context, split, targets)
     task = f"gradient attack, ε = {setting.epsilon:g}"
     embedding = None if split.embed is None else attacks.FrozenEmbedding(split.embed, split.shape)
     threads = None if context.executor is None else 1
@@ -90,6 +89,12 @@ def attack(context: Context, split: Split, setting: games.GameSetting, *, target
             context.progress(task, len(points) + sum(map(len, by_name.values())), len(index))
         points += [point for name in jobs for point in by_name[name]]
     return Reconstructions(np.array(points, dtype=np.float32), index)
+
+
+def drawn_targets(context: Context, split: Split, count: int) -> np.ndarray:
+    """Rows of the pool; fewer are the first of more."""
+    draws = kernels.uniform((1, len(split.pool_labels)), seed=context.seed, purpose=kernels.Stream.GRADIENT_TARGETS)[0]
+    return np.argsort(draws, kind="stable")[:count]
 
 
 def _reconstructed(run: dpsgd.EnsembleRun, labels: np.ndarray, **how: Any) -> dict[str, Any]:

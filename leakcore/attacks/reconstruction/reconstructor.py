@@ -1,0 +1,314 @@
+"""The model-based attack: a network learns from shadow models to map final parameters to the training point."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from leakcore import kernels, models
+from leakcore._base import array_memory, memory_limit
+from leakcore._base import validate as check
+from leakcore._base.codec.npz import from_npz, to_npz
+from leakcore._base.files.writing import write_atomically
+from leakcore._base.printable import printable
+from leakcore._base.results.record import Record
+from leakcore.attacks.box import read_finite_box
+from leakcore.attacks.reconstruction.reconstructor_network import View, initialise, network, num_weights
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Reconstructor(Record):
+    """A trained reconstructor network (RecoNN; Balle, Cherubin and Hayes 2022, as in Hayes et al. 2023, Section 2.1).
+
+    Attributes:
+        layers: of the network, (what it sees, hidden…, features of a point).
+        mean: (parameters,), subtracted from a model's parameters.
+        basis: (components, parameters), on which they are then projected, or None.
+        columns: (components, inputs), on which the first layer's rows are projected, or None.
+        units: of the first layer, 0 where the network does not see its rows.
+        scale: (what it sees,), by which the network's input is then divided.
+        weights: the network's flat weights.
+        low: least value of a feature.
+        high: largest value of a feature.
+        losses: (epochs,) training loss.
+        held_out: mean squared error on the held-out shadow models, NaN without any.
+    """
+
+    layers: tuple[int, ...]
+    mean: np.ndarray
+    basis: np.ndarray | None
+    columns: np.ndarray | None
+    units: int
+    scale: np.ndarray
+    weights: np.ndarray
+    low: float
+    high: float
+    losses: np.ndarray
+    held_out: float
+
+    schema: ClassVar[str] = "leakcore.reconstructor/2"
+
+    def reconstruct(self, parameters: Any) -> np.ndarray:
+        """(models, features) float32 in [low, high], from final parameters (models, parameters)."""
+        import torch
+
+        values = _parameters(parameters, len(self.mean))
+        module = network(self.layers, self.units, 0 if self.columns is None else len(self.columns))
+        torch.nn.utils.vector_to_parameters(torch.from_numpy(self.weights.copy()), module.parameters())
+        with torch.no_grad():
+            out: np.ndarray = module(_scaled(self._view(values), self.scale)).numpy()
+        return np.asarray(out.clip(self.low, self.high))
+
+    @property
+    def _view(self) -> View:
+        return View(self.mean, self.basis, self.columns, self.units)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", models.layer_sizes(self.layers))
+        columns = 0 if self.columns is None else len(self.columns)
+        sizes: dict[str, tuple[int, ...]] = {
+            "scale": (self.layers[0],),
+            "weights": (num_weights(self.layers, self.units, columns),),
+        }
+        if self.mean.ndim != 1:
+            raise ValueError(f"`mean` must have shape (parameters,), got {self.mean.shape}")
+        if self.basis is None:
+            sizes["mean"] = (self.layers[0],)
+        else:
+            sizes["basis"] = (self.layers[0] - self.units * columns, len(self.mean))
+        for name, size in sizes.items():
+            if getattr(self, name).shape != size:
+                raise ValueError(f"`{name}` must have shape {size}, got {getattr(self, name).shape}")
+
+    def save(self, path: str | Path) -> None:
+        """Write an npz file, atomically; nothing is pickled. `CannotWrite`, an OSError, where the system refuses."""
+        write_atomically(Path(path), to_npz(self))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Reconstructor:
+        """Read what `save` wrote.
+
+        ValueError says what is wrong with any other file; FileNotFoundError where it does not exist.
+        """
+        try:
+            out: Reconstructor = from_npz(path, cls)
+        except ValueError as why:
+            raise ValueError(f"{printable(path)}: cannot be read as a reconstructor ({why})") from why
+        return out
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReconstructorTraining:
+    """How the reconstructor network is trained: Adam on mean squared plus mean absolute error, with ReLU.
+
+    A few thousand shadow models do not teach a perceptron of thousands of parameters. `components` gives it fewer,
+    `first_layer` what all features share, `noise` as many different models as there are epochs.
+
+    Args:
+        hidden: sizes of the network's hidden layers.
+        epochs: passes over the shadow models, at least 1.
+        batch_size: shadow models per step, at least 1.
+        learning_rate: at the start, > 0; it falls to zero along a cosine.
+        held_out: share of the shadow models, the last ones, that is not trained on, in [0, 1). 0: the last epoch's
+            weights are used.
+        components: how many principal components of the parameters the network sees. 0: every parameter, standardised.
+        first_layer: None, or (units, inputs) of the attacked network's first layer, with whose weights the flat
+            parameters begin. The network then also sees their rows, on `components` principal components of the inputs,
+            and learns by which numbers to add them; needs `components`.
+        noise: ≥ 0, standard deviation of Gaussian noise that each parameter gets afresh in every epoch. It stands for
+            the mechanism's where shadow models are trained without: ησC√T/B with short steps.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import attacks
+        >>> attacks.ReconstructorTraining(hidden=(32,), epochs=5).batch_size
+        128
+    """
+
+    hidden: Sequence[int] = (1000, 1000)
+    epochs: int = 50
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    held_out: float = 0.1
+    components: int = 0
+    first_layer: tuple[int, int] | None = None
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", check.sizes(hidden=self.hidden))
+        object.__setattr__(self, "epochs", check.integer(1, None, epochs=self.epochs))
+        object.__setattr__(self, "batch_size", check.integer(1, None, batch_size=self.batch_size))
+        object.__setattr__(self, "learning_rate", check.positive(learning_rate=self.learning_rate))
+        object.__setattr__(self, "held_out", check.below_one(held_out=self.held_out))
+        object.__setattr__(self, "components", check.integer(0, None, components=self.components))
+        object.__setattr__(self, "noise", check.non_negative(noise=self.noise))
+        if self.first_layer is not None:
+            sizes = check.sizes(first_layer=self.first_layer)
+            if len(sizes) != 2:
+                raise ValueError(f"`first_layer` must be (units, inputs) or None, got {self.first_layer!r}")
+            if not self.components:
+                raise ValueError("`components` must be at least 1 with a first_layer, got 0")
+            object.__setattr__(self, "first_layer", tuple(sizes))
+        memory_limit.require(8 * self.epochs, epochs=self.epochs)
+
+
+def reconstructor(
+    parameters: Any,
+    points: Any,
+    *,
+    training: ReconstructorTraining | None = None,
+    box: tuple[float, float] = (0.0, 1.0),
+    seed: int = 0,
+    progress: Callable[[int, int], object] | None = None,
+) -> Reconstructor:
+    """Train a network that maps final parameters to the point they were trained on.
+
+    The attacker of Hayes et al. 2023, Section 2.1, sees only the final model. What the network sees of the parameters
+    is standardised by the shadow models' mean and standard deviation (what never varies becomes 0). The weights come
+    from the epoch with the least error on the held-out shadow models.
+
+    Args:
+        parameters: (models, parameters), of `shadow_models`.
+        points: (models, inputs), what each was trained on.
+        training: sizes of the network, epochs and the like; None: the defaults.
+        box: (low, high), the range of a feature; reconstructions are clipped to it.
+        seed: of weights and order.
+        progress: called as progress(epochs done, epochs).
+
+    Returns:
+        The trained `Reconstructor`.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic for a machine, torch build and number of torch threads. It is one chain of steps, so there is no
+        work to distribute, unlike in `shadow_models`.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import attacks
+        >>> points = np.random.default_rng(0).random((64, 2))
+        >>> training = attacks.ReconstructorTraining(hidden=(16,), epochs=20, batch_size=8, learning_rate=0.01)
+        >>> network = attacks.reconstructor(points @ [[1.0, 2.0, 0.5], [-1.0, 1.0, 3.0]], points, training=training)
+        >>> network.held_out < attacks.UNIFORM_MSE / 10  # far better than a uniform guess
+        True
+    """
+    import torch
+
+    values = _parameters(parameters, None)
+    targets = _parameters(points, None, name="points")
+    if len(values) != len(targets) or len(values) < 2:
+        raise ValueError(
+            f"`parameters` and `points` must have equally many rows, at least 2, got shapes {values.shape} "
+            f"and {targets.shape}"
+        )
+    check.callback(progress=progress)
+    if training is not None:
+        check.instance(ReconstructorTraining, training=training)
+    how = training or ReconstructorTraining()
+    low, high = read_finite_box(box)
+    key = check.seed(seed=seed)
+    if how.first_layer is not None and how.first_layer[0] * how.first_layer[1] > values.shape[1]:
+        raise ValueError(
+            f"`training.first_layer` must have at most the {values.shape[1]} weights of parameters, got "
+            f"{how.first_layer!r}"
+        )
+    trained = len(values) - int(how.held_out * len(values))
+    units, columns = 0, 0
+    size = min(how.components, values.shape[1], trained) or values.shape[1]
+    if how.first_layer is not None:
+        units, columns = how.first_layer[0], min(how.components, how.first_layer[1])
+        size += units * columns
+    layers = models.layer_sizes([size, *how.hidden, targets.shape[1]])
+    number = num_weights(layers, units, columns)
+    memory_limit.require(32 * number, hidden=how.hidden)  # with Adam's means and the best so far
+
+    view = View.of(values[:trained], how.components, how.first_layer)
+    inputs = view(values)
+    scale = view.scale(inputs[:trained], how.noise)
+    x, y = _scaled(inputs, scale), torch.from_numpy(targets.copy())
+    spread = torch.from_numpy((how.noise / scale).astype(np.float32))
+    generator = kernels.torch_generator(key, kernels.Stream.RECONSTRUCTOR_NOISE)
+
+    def noisy(clean: torch.Tensor) -> torch.Tensor:
+        return clean + spread * torch.randn(clean.shape, generator=generator) if how.noise else clean
+
+    x_held = noisy(x[trained:])
+    module = network(layers, units, columns)
+    initialise(module, targets[:trained], key, mixing=units > 0)
+    optimiser = torch.optim.Adam(module.parameters(), lr=how.learning_rate)
+    steps = how.epochs * -(-trained // how.batch_size)
+    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    losses = np.empty(how.epochs)
+    best, best_error = _flat(module), np.inf
+    for epoch in range(how.epochs):
+        keys = kernels.uniform((1, trained), seed=key, purpose=kernels.Stream.RECONSTRUCTOR_ORDER, step=epoch)[0]
+        total = 0.0
+        order = torch.from_numpy(np.argsort(keys, kind="stable"))
+        for start in range(0, trained, how.batch_size):
+            which = order[start : start + how.batch_size]
+            optimiser.zero_grad()
+            gap = module(noisy(x[which])) - y[which]
+            loss = gap.square().mean() + gap.abs().mean()
+            loss.backward()
+            optimiser.step()
+            fall.step()
+            total += float(loss.detach()) * len(which)
+        losses[epoch] = total / trained
+        if trained < len(values):
+            with torch.no_grad():
+                error = float((module(x_held).clamp(low, high) - y[trained:]).square().mean())
+            if error < best_error:
+                best, best_error = _flat(module), error
+        if progress is not None:
+            progress(epoch + 1, how.epochs)
+    return Reconstructor(
+        layers=layers,
+        mean=view.mean,
+        basis=view.basis,
+        columns=view.columns,
+        units=units,
+        scale=scale,
+        weights=best if trained < len(values) else _flat(module),
+        low=low,
+        high=high,
+        losses=losses,
+        held_out=best_error if trained < len(values) else float("nan"),
+    )
+
+
+def _parameters(parameters: Any, columns: int | None, *, name: str = "parameters") -> np.ndarray:
+    array_memory.refuse_transforms(name)
+    out = check.plain_array(**{name: parameters})
+    if out.dtype.kind not in "fiu":
+        raise TypeError(f"`{name}` must be of a real floating or integer type, got {out.dtype}")
+    if out.ndim != 2 or 0 in out.shape or columns not in (None, out.shape[1]):
+        raise ValueError(f"`{name}` must have shape (rows, {columns or 'columns'}), got {out.shape}")
+    if not np.isfinite(out).all():
+        raise ValueError(f"`{name}` must be finite")
+    return out.astype(np.float32, copy=False)
+
+
+def _scaled(inputs: np.ndarray, scale: np.ndarray) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(inputs / scale, np.float32))
+
+
+def _flat(module: torch.nn.Module) -> np.ndarray:
+    import torch
+
+    out: np.ndarray = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy().copy()
+    return out
