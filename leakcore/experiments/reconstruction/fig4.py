@@ -62,7 +62,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         f"{last.after['sum'].value:.3f}, the improved one {last.after['top'].value:.3f} and the likelihood attack "
         f"{last.after['likelihood'].value:.3f}. The improvement over the plain attack is "
         + ", ".join(f"{d:+.3f} (ε = {e:g})" for e, d in zip(epsilons, better, strict=True))
-        + f". The improved attack stays up to {max(short):.3f} below the bound. {swept.sentence(cells, 'top')}",
+        + f". The improved attack stays up to {max(short):.3f} below the bound. {swept.sentence(cells, 'top')} "
+        + swept.also(cells, "likelihood", "likelihood attack"),
         stated=stated,
         panels=[panel],
         tables=[swept.table(cells, names)],

@@ -87,7 +87,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         conclusion=f"At ε = 4 the bound goes from {bounds[0]:.3f} (q = {rates[0]:g}) to {bounds[-1]:.3f} (q = "
         f"{rates[-1]:g}), and the attack from {attacks[0].value:.3f} to {attacks[-1].value:.3f}."
         + (f" At {'; at '.join(off)}." if off else "")
-        + f" {swept.sentence(cells, 'top')}",
+        + f" {swept.sentence(cells, 'top')} "
+        + swept.also(cells, "likelihood", "likelihood attack"),
         stated=stated,
         panels=panels,
         tables=[swept.table(cells, _NAMES)],

@@ -191,7 +191,17 @@ def sentence(cells: Sequence[Cell], method: str) -> str:
         for cell in cells
     )
     left = "; ".join(f"{cell.name}: {_rest(cell, method)}" for cell in cells)
-    return f"Attack ÷ bound before and after the sweep of the learning rate: {changes}. The rest of the gap: {left}."
+    learnt = ", ".join(_arrow(cell.accuracies, ".2f") for cell in cells)
+    return (
+        f"Attack ÷ bound before and after the sweep of the learning rate: {changes}. The models' accuracy: {learnt}. "
+        f"The rest of the gap: {left}."
+    )
+
+
+def also(cells: Sequence[Cell], method: str, attack: str) -> str:
+    """Attack ÷ bound of another attack at the chosen rates."""
+    reached = ", ".join(f"{cell.ratios(method)[1]:.2f} ({cell.name})" for cell in cells)
+    return f"The {attack} reaches {reached} of the bound on the same runs."
 
 
 def _rest(cell: Cell, method: str) -> str:
