@@ -1,8 +1,8 @@
 """What `leakcore reproduce reconstruction-fig2 --scale paper` takes: `python -m bench.paper_scale --out JSON`.
 
 A few steps of each part run here, on one thread. Their processor time and their counted operations are extrapolated to
-the whole figure: to this processor, and to a GPU that is given by its stated speed. `--show JSON --page PAGE` writes the
-table between the marks of a page. Images are random, since neither time nor operations depend on them.
+the whole figure: to this processor, and to a GPU that is given by its stated speed. `--show JSON --page PAGE` writes
+the table between the marks of a page. Images are random, since neither time nor operations depend on them.
 """
 
 from __future__ import annotations

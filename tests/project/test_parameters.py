@@ -20,6 +20,8 @@ OF_THE_CONTRACT = {
     "leakcore.kernels.mixture_log_ratio": "likewise",
     "leakcore.kernels.mixture_tail": "likewise",
     "leakcore.bounds.reconstruction": "likewise",
+    "leakcore.record": "likewise",
+    "leakcore.dpsgd.record": "likewise",
     "leakcore.audit.from_scores": "one call for scores of every design; its keywords are the command's options",
 }
 """Public functions that may have more, and why."""
@@ -33,7 +35,7 @@ INTERNAL = {
         for place, name in (
             ("kernels/clip.py", "clip_and_noise"), ("kernels/mixture.py", "mixture_log_ratio"),
             ("kernels/mixture.py", "mixture_tail"), ("bounds/reconstruction/reconstruction.py", "reconstruction"),
-            ("audit/scores/from_scores.py", "from_scores"),
+            ("audit/scores/from_scores.py", "from_scores"), ("dpsgd/opacus/recorder/record.py", "record"),
         )
     },
 }  # fmt: skip

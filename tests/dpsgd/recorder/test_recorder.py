@@ -84,12 +84,13 @@ def test_scores_match_a_literal_computation() -> None:
     np.testing.assert_array_equal(trace.batch_rows, [len(batch) for *_, batch in steps])
 
 
-def test_the_run_is_not_changed_and_the_rate_comes_from_the_accountant() -> None:
+def test_the_run_is_not_changed_and_the_rate_comes_from_the_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dpsgd.Recorder, "memory", 1)
     loss = nn.CrossEntropyLoss()
     plain = loop(*private(), loss)
     module, optimizer, loader = private()
     account = optimizer.step_hook
-    with dpsgd.Recorder(optimizer, candidates(), None, None, None, None, None, memory=1) as recorder:
+    with leakcore.record(optimizer, candidates=candidates()) as recorder:
         watched = loop(module, optimizer, loader, loss)
     assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
     assert optimizer.step_hook is account
@@ -98,11 +99,12 @@ def test_the_run_is_not_changed_and_the_rate_comes_from_the_accountant() -> None
     assert all(len(m._forward_hooks) + len(m._backward_hooks) > 0 for m in module._module if list(m.parameters()))
 
 
-def test_memory_changes_nothing_but_rounding() -> None:
+def test_memory_changes_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     traces = []
     for memory in (1, 1 << 20):
+        monkeypatch.setattr(dpsgd.Recorder, "memory", memory)
         module, optimizer, loader = private()
-        with dpsgd.Recorder(optimizer, candidates(), None, None, None, None, None, memory=memory) as recorder:
+        with leakcore.record(optimizer, candidates=candidates()) as recorder:
             loop(module, optimizer, loader, nn.CrossEntropyLoss())
         traces.append(recorder.trace())
     np.testing.assert_allclose(traces[0].pair_sum, traces[1].pair_sum, rtol=0, atol=1e-4)
@@ -207,8 +209,6 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exceptio
     _, optimizer, _ = private()
     with pytest.raises(error, match=message):
         leakcore.record(optimizer, **arguments)
-    with pytest.raises(ValueError, match="`memory` must be at least 1, got 0"):
-        dpsgd.Recorder(optimizer, candidates(), None, None, None, None, None, memory=0)
     with pytest.raises(TypeError, match="must be Opacus's DPOptimizer"):
         leakcore.record(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0), candidates=candidates())
 

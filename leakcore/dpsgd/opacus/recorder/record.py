@@ -25,6 +25,7 @@ def record(
     criterion: Criterion | None = None,
     sampling: DataLoader[Any] | float | None = None,
     out: str | Path | None = None,
+    every: int = 1,
 ) -> Recorder: ...
 
 
@@ -44,6 +45,7 @@ def record(
     criterion: Criterion | None = None,
     sampling: DataLoader[Any] | float | None = None,
     out: str | Path | None = None,
+    every: int = 1,
 ) -> Recorder | CanaryRecorder:
     """Record an Opacus run while it trains: `with leakcore.record(...) as recorder:` around the loop.
 
@@ -62,6 +64,7 @@ def record(
             loss that the model returns.
         sampling: the DataLoader, which canaries need, or q of Poisson sampling. None: what feeds the steps.
         out: npz file for the trace, written also after an exception. An existing file is refused.
+        every: score one step in so many. Bounds stay valid and prove less; needs members.
 
     Returns:
         A `Recorder`, or a `CanaryRecorder` with canaries: a context manager.
@@ -95,12 +98,14 @@ def record(
     if canaries is None:
         if candidates is None:
             raise TypeError("`candidates` or `canaries` must be given, got None")
-        return Recorder(optimizer, candidates, members, model, criterion, sampling, out)
+        return Recorder(optimizer, candidates, members, model, criterion, sampling, out, every=every)
     others = {"candidates": candidates, "members": members, "model": model, "criterion": criterion}
     for name, value in others.items():
         if value is not None:
             raise ValueError(
                 f"`{name}` must be None with canaries, got {type(value).__name__}: record it in another run"
             )
+    if every != 1:
+        raise ValueError(f"`every` must be 1 with canaries, got {every}: each step takes part in their scores")
     planted = canaries if isinstance(canaries, Canaries) else Canaries(check.integer(1, canaries=canaries))
     return CanaryRecorder(optimizer, sampling, planted, out)

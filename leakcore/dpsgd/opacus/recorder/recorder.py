@@ -24,11 +24,12 @@ from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm
 from leakcore.dpsgd.opacus.recorder.candidates.candidate_gradients import CandidateGradients, Route
 from leakcore.dpsgd.opacus.recorder.candidates.candidate_rows import CandidateRows, read_members
 from leakcore.dpsgd.opacus.recorder.candidates.given_rows import read_candidates
+from leakcore.dpsgd.opacus.recorder.failures import Failures
 from leakcore.dpsgd.opacus.recorder.forward_passes import Arguments, ForwardPass, rows_of
 from leakcore.dpsgd.opacus.recorder.loss.loss_of_the_loop import CalledLoss
 from leakcore.dpsgd.opacus.recorder.loss.loss_terms import LossTerms
 from leakcore.dpsgd.opacus.recorder.model_calls import ModelCalls, uncompiled
-from leakcore.dpsgd.opacus.recorder.ranks import Ranks, WrongRowsError, same_coins, wrong_before
+from leakcore.dpsgd.opacus.recorder.ranks import Ranks, same_coins, wrong_before
 from leakcore.dpsgd.opacus.recorder.recorded_rows import RecordedRows, require_known
 from leakcore.dpsgd.opacus.recorder.run_steps import RunSteps
 from leakcore.dpsgd.opacus.recorder.sampling.fetched_batches import Fetching
@@ -46,10 +47,7 @@ from leakcore.dpsgd.opacus.trace.trace import Trace
 from leakcore.gradients import Criterion, Listening
 
 _log = logging.getLogger(__name__)
-MEMORY = 1 << 28
 _AUTOSAVE = 100
-_FAILURES = 3
-"""The recording ends after this many steps in a row that cannot be recorded."""
 
 
 class Recorder:
@@ -58,8 +56,11 @@ class Recorder:
     Use it as a context manager around the training loop. `audit.from_trace` takes a recorder as well as a `Trace`.
     Steps outside the block are counted too: by the accountant that the optimizer's hook informs, or else (as "at
     least") by the wrapped optimizer. In the candidates' gradients dropout is off, because the adversary does not know
-    the mask. The cost is one forward and backward pass over the candidates per step; models that torch's vmap refuses
+    the mask. The cost is one forward and backward pass over the candidates per scored step; models that vmap refuses
     are evaluated candidate by candidate, with a warning.
+
+    Attributes:
+        memory: bytes for gradients of candidates at a time.
 
     Args:
         optimizer: Opacus's optimizer, or a `FusedDPOptimizer`.
@@ -69,12 +70,14 @@ class Recorder:
         criterion: the loss, or None.
         sampling: a DataLoader, or q, or None.
         out: npz file for the trace, or None.
-        memory: bytes for gradients of candidates at a time.
+        every: how many steps there are for one that is scored.
 
     Raises:
         ValueError: names the argument, its value and what is allowed.
         TypeError: for an optimizer that clips otherwise, or an argument of another type.
     """
+
+    memory = 1 << 28
 
     def __init__(
         self,
@@ -85,7 +88,7 @@ class Recorder:
         criterion: Criterion | None,
         sampling: DataLoader[Any] | float | None,
         out: str | Path | None,
-        memory: int = MEMORY,
+        every: int = 1,
     ) -> None:
         for name in ("step_hook", "noise_multiplier", "max_grad_norm", "params"):
             if not hasattr(optimizer, name):
@@ -93,16 +96,21 @@ class Recorder:
                     f"`optimizer` must be Opacus's DPOptimizer, got a {type(optimizer).__name__} without {name}"
                 )
         require_known(optimizer)
+        self._every = check.integer(1, every=every)
+        if self._every > 1 and members is None:
+            raise ValueError(
+                f"`every` must be 1 without `members`, got {every}: nobody sees whom the other steps train on"
+            )
         self._optimizer = optimizer
         self._ranks = Ranks(optimizer)
-        self._ranks.share(lambda: self._set_up(candidates, members, model, criterion, sampling, out, memory))
+        self._ranks.share(lambda: self._set_up(candidates, members, model, criterion, sampling, out))
         if self._ranks.count > 1:
             rows = self._run.candidates()
             self._ranks.require_equal(candidates=rows, members=digest(self._given), sampling=self._rate)
 
     def _set_up(
         self, candidates: Any, members: Any, model: nn.Module | None, criterion: Criterion | None, sampling: Any,
-        out: str | Path | None, memory: int,
+        out: str | Path | None,
     ) -> None:  # fmt: skip
         optimizer = self._optimizer
         rows = read_candidates(candidates)
@@ -117,7 +125,6 @@ class Recorder:
         self._rate_of_batch = rate_of_hook(optimizer.step_hook) if self._rate is None else None
         self._out = None if out is None or not self._ranks.is_first else TraceFile(out)
         self._run = RunSteps(optimizer, rows.content())
-        self._memory = check.integer(1, memory=memory)
         self._own = {id(p) for p in optimizer.params}
         self._recorded = RecordedRows(optimizer)
         self._versions: list[tuple[torch.Tensor, int]] = []
@@ -128,8 +135,7 @@ class Recorder:
         self._compared = False
         self._passes: list[ForwardPass] = []
         self._route = Route()
-        self._failure, self._failures, self._number = "", 0, 1
-        self._is_broken = self._is_over = self._is_lost = self._is_finished = False
+        self._failures, self._number, self._is_finished = Failures(), 1, False
         self._schedule: list[tuple[float, float, int]] = []
         self._scores = CandidateScores(n)
         self._handles: list[Any] = []
@@ -145,7 +151,8 @@ class Recorder:
         return as_html("Recorder", self._table_rows())
 
     def _table_rows(self) -> Rows:
-        state = "broken" if self._is_broken else "over" if self._is_over else "recording" if self._handles else "ready"
+        failed = self._failures
+        state = "broken" if failed.of_step else "over" if failed.is_over else "recording" if self._handles else "ready"
         return [
             ("state", state), ("steps recorded", str(self.steps)), ("candidates", str(len(self._rows.candidates))),
             ("sample rate", "not known yet" if self._rate is None else short(self._rate)),
@@ -182,10 +189,10 @@ class Recorder:
         self._optimizer.attach_step_hook(self._outer_hook)
         self._recorded.stop()
         self._run.leave()
-        if self._failure and kind is None and (self._is_lost or not self._schedule):
+        if self._failures.last and kind is None and (self._failures.is_lost or not self._schedule):
             where = "" if self._out is None else f" to {self._out.path}"
-            _log.error("record: no trace was written%s: %s", where, self._failure)
-        if self._out is not None and self._schedule and not self._is_lost:
+            _log.error("record: no trace was written%s: %s", where, self._failures.last)
+        if self._out is not None and self._schedule and not self._failures.is_lost:
             try:
                 self._out.save(self.trace())
             except Exception as why:
@@ -210,10 +217,10 @@ class Recorder:
             ValueError: before the first step, or if the recording stopped because rows or targets are wrong.
         """
         if not self._schedule:
-            why = self._failure or "did optimizer.step() run inside the with block?"
+            why = self._failures.last or "did optimizer.step() run inside the with block?"
             raise ValueError(f"record: no step was recorded: {why}")
-        if self._is_lost:
-            raise ValueError(f"record: {self._failure}")
+        if self._failures.is_lost:
+            raise ValueError(f"record: {self._failures.last}")
         self._rows.require_targets(len(self._schedule), self._rate)
         sigma, norm, rows = (np.array(column) for column in zip(*self._schedule, strict=True))
         known = bool(self._rate) and bool((sigma > 0).all())
@@ -237,22 +244,10 @@ class Recorder:
         try:
             yield
         except Exception as error:
-            self._leave_out(error)
-
-    def _leave_out(self, error: Exception, warn: bool = True) -> None:
-        """Leave out the present step; after several in a row, leave out all further steps."""
-        message = str(error) or type(error).__name__
-        is_known, self._failure = message in self._failure, f"step {self._number}: {message}"
-        self._failures += not self._is_broken
-        self._is_lost = self._is_lost or isinstance(error, WrongRowsError)
-        self._is_over = self._is_lost or self._failures == _FAILURES
-        self._is_broken = True
-        if warn and (self._is_over or not is_known):
-            what = "it and what comes after it are" if self._is_over else "it is"
-            _log.warning("record: %s. The training continues, and %s not recorded", self._failure, what)
+            self._failures.add(error, self._number)
 
     def _watching(self) -> bool:
-        return not self._is_over and not is_aside()
+        return not self._failures.is_over and not is_aside()
 
     @uncompiled
     def _before_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -307,30 +302,33 @@ class Recorder:
         place = self._run.account()
         if self._is_finished:
             return
+        is_scored = (self._number - 1) % self._every == 0
         sources = [p.source for p in self._passes if p.went_back]
         elsewhere: list[Any] = []
         try:
-            with aside(), torch.no_grad():
-                elsewhere = self._score(optimizer, sources)
+            if is_scored:
+                with aside(), torch.no_grad():
+                    elsewhere = self._score(optimizer, sources)
         except Exception as error:
             refused = not self._schedule and isinstance(error, (TypeError, ValueError))
-            if not self._is_broken:
-                self._leave_out(error, warn=not refused)
+            if not self._failures.of_step:
+                self._failures.add(error, self._number, warn=not refused)
             if refused:  # wrong arguments are reported before any work is lost
                 raise
         finally:
-            is_broken, self._is_broken = self._is_broken, False
-            self._is_finished = self._is_over
+            is_left_out = self._failures.end_step()
+            self._is_finished = self._failures.is_over
             self._number += 1
             self._passes = []
             self._calls.clear()
             if self._loss is not None:
                 self._loss.clear()
-        if is_broken:
+        if is_left_out:
             return
-        self._failures = 0
-        self._run.take(place)
         self._sampling.step(sources, int(optimizer.accumulated_iterations), elsewhere)
+        if not is_scored:
+            return
+        self._run.take(place)
         if self._out is not None and len(self._schedule) % _AUTOSAVE == 0:
             try:
                 self._out.save(self.trace())
@@ -365,8 +363,8 @@ class Recorder:
 
     def _part(self, optimizer: Any, batch: list[ForwardPass], sources: list[Source | None]) -> StepPart:
         """What this process has of the step, checked."""
-        if self._is_broken:
-            raise RuntimeError(self._failure)
+        if self._failures.of_step:
+            raise RuntimeError(self._failures.last)
         if hasattr(
             optimizer, "_adjusted_noise_multiplier"
         ):  # Opacus's adaptive ghost clipping sets it in the backward pass
@@ -385,7 +383,7 @@ class Recorder:
         steps = len(self._schedule)
         form = self._called(batch)
         gradients = self._gradients = CandidateGradients(
-            optimizer, self._model, self._criterion, form, self._memory, self._route, steps,
+            optimizer, self._model, self._criterion, form, self.memory, self._route, steps,
             batch[-1].autocast if batch else None,
         )  # fmt: skip
         inside = self._rows.of_batch(batch, form)

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map
 
 from leakcore import kernels
 from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm
+from leakcore.dpsgd.opacus.recorder.candidates.rows_by_layer import RowsByLayer
 from leakcore.dpsgd.opacus.recorder.forward_passes import Autocast, ForwardPass
 from leakcore.dpsgd.opacus.recorder.loss.loss_of_the_loop import require_of_rows, require_reduced
 from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_wrappers
@@ -32,18 +33,26 @@ _DIFFERENCE = 1e-3
 
 @dataclasses.dataclass
 class Route:
-    """How the candidates' gradients are computed. `checked`: computing them together agrees with one by one."""
+    """How the candidates' gradients are computed.
+
+    Attributes:
+        one_by_one: vmap does not accept the model.
+        checked: vmap agrees with one by one.
+        by_layer: None as long as nobody knows; then whether layers' inputs give what vmap gives.
+    """
 
     one_by_one: bool = False
     checked: bool = False
+    by_layer: bool | None = None
 
 
 class CandidateGradients:
     """Per-sample gradients of the candidates at the optimizer's present parameters.
 
-    All are computed together by torch's vmap. If that fails, or differs from plain autograd, they are computed one by
-    one from then on. The model and all random generators are left unchanged: what the model draws for candidate i in a
-    step depends on these two numbers alone.
+    They come from the layers' inputs and output gradients, in one pass over all candidates, as long as torch's vmap
+    gives the same: it is asked in steps 1, 2, 4, 8, …, and in every step for models with other layers. If vmap fails,
+    or differs from plain autograd, they are computed one by one from then on. The model and all random generators are
+    left unchanged: what the model draws for candidate i in a step depends on these two numbers alone.
     """
 
     def __init__(
@@ -125,6 +134,9 @@ class CandidateGradients:
         self, noise: torch.Tensor, inside: np.ndarray, norm: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """⟨c_j, noise⟩ and ‖c_j‖, (n,), and ⟨c_i, c_j⟩ for i in `inside`, (len(inside), n); float64."""
+        quick = self._quick_products(noise, inside, norm)
+        if quick is not None:
+            return quick
         n = len(self._candidates)
         whole = self._gradients(np.arange(n)) if n <= self._portion else None
         observed = [noise[None].to(self._parameters[0].dtype)]
@@ -223,6 +235,33 @@ class CandidateGradients:
         ):
             yield state
 
+    @property
+    def _due(self) -> bool:
+        """Whether this step, one of 1, 2, 4, 8, …, asks again whether the ways agree."""
+        return (self._step + 1) & self._step == 0
+
+    def _quick_products(
+        self, noise: torch.Tensor, inside: np.ndarray, norm: float
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """`products` from the layers' inputs; None where vmap has not agreed, or rows do not fit into one pass."""
+        n = len(self._candidates)
+        if not (self._route.by_layer and self._route.checked) or self._due or n > self._portion:
+            return None
+        groups = list(self._candidates.groups(np.arange(n)))
+        if len(groups) > 1:
+            return None
+        with self._evaluating():
+            try:
+                rows = RowsByLayer(self._module, self._criterion, self._parameters)
+                return rows.products(self._fed(groups[0][1]), self._form.feed, noise, inside, norm)
+            except Exception as error:
+                self._refuse_by_layer(error)
+                return None
+
+    def _refuse_by_layer(self, error: Exception) -> None:
+        _log.debug("record: no gradients from the layers' inputs (%s)", first_line(error))
+        self._route.by_layer = False
+
     def _gradients(self, indices: np.ndarray) -> torch.Tensor:
         """(len(indices), D), parameters in the optimizer's order. Raises RowError, with the candidate's number."""
         like = self._parameters[0]
@@ -237,9 +276,15 @@ class CandidateGradients:
             why = ""
             if not self._route.one_by_one:
                 try:
+                    if self._route.by_layer and self._route.checked and not self._due:
+                        quick = self._by_layer(leaves)
+                        if quick is not None:
+                            return quick
+                        state.restore()
                     rows = self._together(leaves)
-                    due = (self._step + 1) & self._step == 0  # steps 1, 2, 4, 8, …
-                    if (self._route.checked and not due) or self._is_autograd(rows, numbers, leaves, state):
+                    if self._due and self._route.by_layer is not False:
+                        self._compare(rows, leaves, state)
+                    if (self._route.checked and not self._due) or self._is_autograd(rows, numbers, leaves, state):
                         return rows
                     why = "its gradients differ from plain autograd's"
                 except Exception as error:
@@ -268,6 +313,32 @@ class CandidateGradients:
         rows = torch.func.vmap(torch.func.grad(loss), (None, 0))(function.own, copies)
         return torch.cat([rows[name].reshape(len(leaves[0]), -1) for name in self._names], dim=1)
 
+    def _by_layer(self, leaves: list[torch.Tensor]) -> torch.Tensor | None:
+        """All rows from the layers' inputs; None, now and from then on, if that fails."""
+        try:
+            rows = RowsByLayer(self._module, self._criterion, self._parameters)
+            return rows.gradients(leaves, self._form.feed)
+        except Exception as error:
+            self._refuse_by_layer(error)
+            return None
+
+    def _compare(self, rows: torch.Tensor, leaves: list[torch.Tensor], state: State) -> None:
+        """Decide whether the layers' inputs give these rows, each of them."""
+        state.restore()
+        quick = self._by_layer(leaves)
+        if quick is not None:
+            self._route.by_layer = self._near(quick, rows)
+
+    def _near(self, rows: torch.Tensor, truth: torch.Tensor) -> bool:
+        """Whether these gradients differ by rounding alone."""
+        eps = max(torch.finfo(rows.dtype).eps, torch.finfo(self._autocast[2]).eps if self._autocast[1] else 0.0)
+        for some, true in zip(torch.split(rows, _ROWS_ALONE), torch.split(truth, _ROWS_ALONE), strict=True):
+            scale = torch.linalg.vector_norm(true, dim=1, dtype=torch.float64).clamp(min=self._short)
+            far = torch.linalg.vector_norm(some - true, dim=1, dtype=torch.float64)
+            if not bool((far <= max(_DIFFERENCE, 16 * eps) * scale).all()):
+                return False
+        return True
+
     def _one_by_one(self, numbers: np.ndarray, leaves: list[torch.Tensor], state: State) -> torch.Tensor:
         try:
             return self._alone.gradients(leaves, self._form.feed, [(self._step, int(i)) for i in numbers], state)
@@ -279,11 +350,8 @@ class CandidateGradients:
         """Whether the first and the last of these rows agree with plain autograd."""
         some = sorted({0, len(numbers) - 1}) if len(numbers) else []
         state.restore()
-        alone = self._one_by_one(numbers[some], [leaf[some] for leaf in leaves], state).double()
-        scale = torch.linalg.vector_norm(alone, dim=1).clamp(min=self._short)
-        far = torch.linalg.vector_norm(rows[some].double() - alone, dim=1)
-        eps = max(torch.finfo(rows.dtype).eps, torch.finfo(self._autocast[2]).eps if self._autocast[1] else 0.0)
-        self._route.checked = bool((far <= max(_DIFFERENCE, 16 * eps) * scale).all())
+        alone = self._one_by_one(numbers[some], [leaf[some] for leaf in leaves], state)
+        self._route.checked = self._near(rows[some], alone)
         return self._route.checked
 
     def _fed(self, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
