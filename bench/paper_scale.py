@@ -19,10 +19,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench import environment, kept_page
 from leakcore import attacks, dpsgd, models
+from leakcore.experiments.reconstruction.setting import swept
 
 MARKS = ("<!-- paper-scale -->", "<!-- /paper-scale -->")
 CLASSES, FEATURES, PUBLIC, IMAGES, EPOCHS = 10, 640, 50_000, 60_000, 40
 EPSILONS, TARGETS, RESTARTS, ITERATIONS, RUNS, ROWS, STEPS = 3, 1000, 5, 1000, 10_000, 500, 100
+SWEPT = len(swept.RATES) * swept.AT_PAPER_SCALE[0] + swept.FINALISTS * swept.AT_PAPER_SCALE[1]
+GAMES = EPSILONS * (2 * RUNS + SWEPT)
+"""At the fixed learning rate, at the chosen one, and those that choose."""
 GPU = {"name": "H100 SXM", "float32": 67e12, "tensorfloat32": 494e12, "shares": (0.1, 0.5)}
 """Operations a second, as the maker states them for dense matrices; and the least and largest share of them that we
 suppose a network of convolutions to reach."""
@@ -66,7 +70,7 @@ def parts() -> list[dict[str, Any]]:
         ("gradient attack: steps through the network", EPSILONS * TARGETS * RESTARTS * ITERATIONS, measured(invert))
     )
     rows = [{"part": n, "times": float(t), "seconds": s, "operations": f} for n, t, (s, f) in steps]
-    return [*rows, {"part": "games of the prior-aware attack", "times": float(EPSILONS * RUNS), **games()}]
+    return [*rows, {"part": "games of the prior-aware attack", "times": float(GAMES), **games()}]
 
 
 def games(runs: int = 8) -> dict[str, Any]:
@@ -110,7 +114,7 @@ def text(result: kept_page.Result) -> str:
             fastest, slowest = fastest + ends[0], slowest + ends[1]
             there = f"{duration(ends[0])} to {duration(ends[1])}"
         lines.append(f"| {row['part']} | {duration(here)} | {there} |")
-    games = duration(result["parts"][-1]["seconds"] * EPSILONS * RUNS)
+    games = duration(result["parts"][-1]["seconds"] * result["parts"][-1]["times"])
     whole = (
         f"Whole: {duration(core)} of one core of {result['machine']['cpu']}; or {duration(fastest)} to "
         f"{duration(slowest)} of an {gpu['name']} and {games} of one core for the games. No GPU was at hand. We count "

@@ -17,11 +17,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     runs = context.pick("runs of each game", tiny=32, quick=4096, paper=10_000)
     tries = context.pick("targets of the gradient attack", tiny=2, quick=32, paper=1000)
     split = data.cifar10(context, context.pick("known rows", tiny=49, quick=499, paper=499))
+    sweep_runs = context.pick(tiny=(32, 32), quick=(128, 512), paper=swept.AT_PAPER_SCALE)
     cells, stated, guesses, better = [], [], [], []
     for epsilon in epsilons:
         cell = swept.play(
             context, split, _games.GameSetting(epsilon=epsilon, hidden=(), max_grad_norm=1.0), runs=runs,
-            methods=("sum",), by="sum", sweep_runs=context.pick(tiny=(32, 32), quick=(128, 512), paper=(512, 2048)),
+            methods=("sum",), by="sum", sweep_runs=sweep_runs,
             name=f"ε = {epsilon:g}",
         )  # fmt: skip
         cells.append(cell)

@@ -19,11 +19,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     split = data.mnist(context, context.pick("known rows", tiny=49, quick=499, paper=499))
     names = {"sum": "plain (Algorithm 2)", "top": "improved (Algorithm 3)", "likelihood": "likelihood (Appendix G)"}
     printed = {"sum": "far below improved", "top": "fairly tight to the bound"}
+    sweep_runs = context.pick(tiny=(32, 32), quick=(32, 32), paper=swept.AT_PAPER_SCALE)
     cells, stated = [], []
     for epsilon in epsilons:
         cell = swept.play(
             context, split, _games.GameSetting(epsilon=epsilon, sample_rate=0.02, steps=steps, step=0.3), runs=runs,
-            methods=tuple(names), by="top", sweep_runs=context.pick(tiny=(32, 32), quick=(32, 32), paper=(512, 2048)),
+            methods=tuple(names), by="top", sweep_runs=sweep_runs,
             name=f"ε = {epsilon:g}",
         )  # fmt: skip
         cells.append(cell)

@@ -29,11 +29,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
     runs = context.pick("runs of each game", tiny=32, quick=512, paper=10_000)
     split = data.mnist(context, context.pick("known rows", tiny=49, quick=999, paper=999))
+    sweep_runs = context.pick(tiny=(32, 32), quick=(64, 128), paper=swept.AT_PAPER_SCALE)
     cells, stated = [], []
     for q in rates:
         cell = swept.play(
             context, split, games.GameSetting(epsilon=4.0, sample_rate=q, max_grad_norm=1.0), runs=runs,
-            methods=tuple(_NAMES), by="top", sweep_runs=context.pick(tiny=(32, 32), quick=(64, 128), paper=(512, 2048)),
+            methods=tuple(_NAMES), by="top", sweep_runs=sweep_runs,
             name=f"q = {q:g}",
         )  # fmt: skip
         cells.append(cell)

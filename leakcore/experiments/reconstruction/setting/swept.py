@@ -17,7 +17,9 @@ RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 _CANDIDATES = 10
 _FIRST_RUN = 1_000_000
 """Of the sweep. The reported runs begin at 0 and are fewer, so no run chooses a rate and is counted as well."""
-_FINALISTS = 3
+FINALISTS = 3
+AT_PAPER_SCALE = (512, 2048)
+"""Runs of every rate, and of each of the best three."""
 NOTE = (
     "the learning rate is swept from 0.001 to 100 in half decades at every setting, as the paper sweeps; the rate with "
     "the attack's largest success is taken (the larger of two equals). Success is measured on runs that nothing else "
@@ -137,7 +139,7 @@ def _sweep(
 
     few, more = sweep_runs
     tried = attempt(context.pick(tiny=(0.1, 10.0), quick=RATES, paper=RATES), _FIRST_RUN, few)
-    leading = sorted(tried, key=lambda t: (t.success, t.learning_rate))[-_FINALISTS:]
+    leading = sorted(tried, key=lambda t: (t.success, t.learning_rate))[-FINALISTS:]
     again = attempt([t.learning_rate for t in leading], _FIRST_RUN + few, more)
     for one, two in zip(leading, again, strict=True):
         hits = -1 if min(one.hits, two.hits) < 0 else one.hits + two.hits
