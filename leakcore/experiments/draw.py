@@ -39,6 +39,7 @@ _LINES: dict[str, dict[str, Any]] = {
 }
 ROLES = tuple(_LINES)
 _COLUMNS = 3
+_MOST_TICKS = 8
 _DODGE = 7.0
 """Points of print between the markers of several attacks at one place."""
 
@@ -158,8 +159,11 @@ def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
 
 
 def _label_points(axes: Axes, panel: Panel) -> None:
-    """Ticks where attacks were played: a power of ten says less than the ε itself."""
+    """Ticks where attacks were played, or at the few values of a sweep: a power of ten says less than the ε itself."""
     at = sorted({float(v) for s in panel.series if "capsize" in _LINES[s.role] for v in s.x})
+    if not at:
+        few = sorted({float(v) for s in panel.series for v in s.x})
+        at = few if len(few) <= _MOST_TICKS else []
     if at:
         axes.set_xticks(at, [f"{v:g}" for v in at])
         axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)

@@ -14,7 +14,7 @@ from leakcore.experiments.result import Panel, Series
 
 SIGMA, CLIP = 0.5, 1.0
 """Of the paper's other figures: the noise multiplier of its Experiment II, the clipping norm of its Experiment I."""
-_ROLES = ("orthogonal", "simplex", "rdp", "bound", "baseline", "accountant")
+_ROLES = ("orthogonal", "simplex", "rdp", "bound", "accountant", "attack-2")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ def lines(
     ]  # fmt: skip
     marks = [
         Series(name=name, role=role, x=x[[0, -1]], y=np.full(2, value))
-        for (name, value), role in zip(printed.items(), ("chance", "attack-3"), strict=False)
+        for (name, value), role in zip(printed.items(), ("chance", "baseline"), strict=False)
     ]
     return Panel(
         title=notes.TITLES[study.name], x_label="noise multiplier σ", y_label=y_label, series=(*by_norm, *marks),
