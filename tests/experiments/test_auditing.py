@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 import math
 import os
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +63,38 @@ def test_full_batches_without_noise_are_constant() -> None:
     ensemble = setting.AuditedTraining((), 0.0).ensemble(rows, 0)
     scores = setting.poisoning.poisoning_scores(ensemble, poisoned, trials=40)
     assert len(np.unique(scores.scores_in)) == len(np.unique(scores.scores_out)) == 1
+
+
+def test_cells_are_draws_of_their_own_and_from_a_fixed_start_c_changes_the_step_alone() -> None:
+    """The noise scales with C: with the same draw, three clipping norms are one experiment."""
+    rows = setting.fashion_mnist(_context(), 60)
+
+    def hits(clip: float, draw: int) -> tuple[int, int]:
+        mechanism = setting.AuditedTraining((), 5.0, clip=clip)
+        best = setting.audited(_context(), rows, mechanism, "clipbkd", (4,), 60, "a task", draw=draw)
+        counted = best["dp"].hits
+        return int(counted[0]), int(counted[1])
+
+    assert hits(0.5, 0) == hits(1.0, 0) == hits(2.0, 0)
+    assert hits(1.0, 0) != hits(1.0, 1)
+    assert not set(setting.drawn(3, 1000)) & set(setting.drawn(4, 1000))
+
+
+def test_purchase_100_is_read_where_its_file_is_and_replaced_by_name_where_it_is_not(tmp_path: Path) -> None:
+    table = np.random.default_rng(0).integers(0, 2, (260, 601))
+    table[:, 0] = np.arange(260) % 100 + 1
+    text = "\n".join(",".join(map(str, row)) for row in table).encode()
+    with tarfile.open(tmp_path / "dataset_purchase.tgz", "w:gz") as archive:
+        member = tarfile.TarInfo("dataset_purchase")
+        member.size = len(text)
+        archive.addfile(member, io.BytesIO(text))
+    context = dataclasses.replace(_context(), data=tmp_path)
+    real = setting.purchase100(context, 1000)
+    assert (real.name, len(real.labels), real.classes) == ("Purchase-100", 60, 100)
+    assert not context.departures
+    other = _context()
+    assert setting.purchase100(other, 60).name == "Location-30"
+    assert [d.here for d in other.departures.values()] == ["Location-30, since Purchase-100's file is not there"]
 
 
 def test_the_stand_ins_are_named() -> None:
