@@ -22,7 +22,14 @@ from leakcore.experiments.result import ExperimentResult, Panel, Series
 from leakcore.experiments.verdict import Check
 
 BOUNDS_ONLY = ("reconstruction-table2", "reconstruction-fig11", "reconstruction-fig15", "reconstruction-spread")
-WITHOUT_DATA = (*BOUNDS_ONLY, "lecture-laplace", "lecture-table1", "mechanisms-trainings", "mechanisms-shuffling")
+WITHOUT_DATA = (
+    *BOUNDS_ONLY,
+    "lecture-laplace",
+    "lecture-table1",
+    "lecture-defenses",
+    "mechanisms-trainings",
+    "mechanisms-shuffling",
+)
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="no MNIST folder in LEAKCORE_DATA")
 
@@ -30,7 +37,7 @@ needs_data = pytest.mark.skipif(not (DATA / "mnist").is_dir(), reason="no MNIST 
 def test_the_registry_names_every_figure_and_each_can_be_loaded() -> None:
     short = [*(f"fig{i}" for i in range(1, 7)), "table2", *(f"fig{i}" for i in range(7, 16)), "gap", "sweep", "spread"]
     labels = [f"labels-fig{i}" for i in range(1, 6)]
-    lecture = ["lecture-laplace", "lecture-table1"]
+    lecture = ["lecture-laplace", "lecture-table1", "lecture-defenses"]
     leakage = [f"leakage-fig{i}" for i in range(3, 12)]
     auditing = ["auditing-fig2", "auditing-table2"]
     schemes = ["mechanisms-trainings", "mechanisms-shuffling"]

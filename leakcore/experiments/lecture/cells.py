@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,9 +12,12 @@ from leakcore import defenses, kernels
 from leakcore.attacks import inversion, tensor
 from leakcore.experiments.lecture.rates import least_error
 
+if TYPE_CHECKING:
+    import torch
+
 NOISE = 1.0
 """σ where another setting is varied, in units of what one sample adds to the sum."""
-_RATE = 1e-3
+RATE = 1e-3
 """The learning rate of local steps, small enough for the network to be nearly the same in all of them."""
 
 
@@ -55,7 +58,7 @@ def noise_std(setting: TableCell) -> float:
     return NOISE * max(1.0, setting.strength) if setting.defence == "dp-sgd" else 0.0
 
 
-def _network(setting: TableCell, seed: int) -> tuple[Any, tensor.GaussianWeights, np.ndarray, np.ndarray]:
+def network(setting: TableCell, seed: int) -> tuple[Any, tensor.GaussianWeights, np.ndarray, np.ndarray]:
     """(network, its hidden weights, inputs (rows, d) of unit length, targets (rows, 1))."""
     import torch
 
@@ -78,55 +81,70 @@ def _limit(setting: TableCell, seed: int) -> float:
     """The least error that an unbiased attacker on dL/da has under this noise."""
     import torch
 
-    model, weights, x, y = _network(setting, seed)
+    model, weights, x, y = network(setting, seed)
     with torch.no_grad():
         residuals = model(torch.from_numpy(x)).numpy() - y
     return least_error(x, residuals[:, 0], weights.rows(0, setting.neurons), noise_std(setting))
 
 
+def square(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Half the mean squared residual, whose gradient in the output is the residual over the number of rows."""
+    return 0.5 * (outputs - targets).square().mean()
+
+
 def attacked(attack: str, setting: TableCell, seed: int, effort: tuple[int, int]) -> float:
     """Root mean square distance of the reconstructed rows. effort: restarts and iterations of inversion."""
-    import torch
-
     if attack == "limit":
         return _limit(setting, seed)
-    m, d = setting.neurons, setting.inputs
-    model, weights, x, y = _network(setting, seed)
-
-    def square(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return 0.5 * (outputs - targets).square().mean()
-
-    plain = defenses.release(model, x, y, loss=square)
-    norm = float(plain.gradient.norm())
+    model, weights, x, y = network(setting, seed)
+    norm = float(defenses.release(model, x, y, loss=square).gradient.norm())
     released = defenses.release(model, x, y, defense=_defence(setting, norm), loss=square, seed=seed)
     if attack == "inversion":
-        attempt = inversion.invert(
-            model,
-            inversion.ReleasedGradient(released, loss=square),
-            (d,),
-            labels=y,
-            objective=inversion.Cosine(box=(-1, 1), tolerance=1e-12),
-            optimizer=inversion.LBFGS(iterations=effort[1], restarts=effort[0]),
-            seed=seed,
-        ).compared_with(x)
-        if attempt.quality is None or attempt.best < 0:
-            return 1.0
-        return float(np.sqrt(d * attempt.quality[attempt.best].mse.mean()))
+        distances = by_inversion(model, released, x, y, seed, effort)
+    else:
+        distances = by_tensor(released, weights, x, seed, dropout=setting.defence == "dropout")
+    return float(np.sqrt(np.square(distances).mean()))
+
+
+def by_inversion(
+    model: torch.nn.Module, released: defenses.Release, x: np.ndarray, y: np.ndarray, seed: int, effort: tuple[int, int]
+) -> np.ndarray:
+    """Distances of the rows that gradient inversion finds, (rows,); 1 for each if it fails."""
+    attempt = inversion.invert(
+        model,
+        inversion.ReleasedGradient(released, loss=square),
+        (x.shape[1],),
+        labels=y,
+        objective=inversion.Cosine(box=(-1, 1), tolerance=1e-12),
+        optimizer=inversion.LBFGS(iterations=effort[1], restarts=effort[0]),
+        seed=seed,
+    ).compared_with(x)
+    if attempt.quality is None or attempt.best < 0:
+        return np.ones(len(x))
+    return np.asarray(np.sqrt(x.shape[1] * np.asarray(attempt.quality[attempt.best].mse)))
+
+
+def by_tensor(
+    released: defenses.Release, weights: tensor.GaussianWeights, x: np.ndarray, seed: int, *, dropout: bool
+) -> np.ndarray:
+    """Distances of the rows that the tensor method finds in dL/da, (rows,); 1 for a row that it does not find."""
+    m = weights.num_neurons
     observed = released.parts["2.weight"][0].numpy()
-    on = np.flatnonzero(observed) if setting.defence == "dropout" else np.arange(m)
+    on = np.flatnonzero(observed) if dropout else np.arange(m)
     known = weights if len(on) == m else weights.rows(0, m)[on]
     answer = tensor.reconstruct(observed[on], known, num_examples=len(x), activation="elu", certify=False, seed=seed)
-    if len(answer.inputs) == 0:
-        return 1.0
-    distances = tensor.match(answer, x).errors
-    return float(np.sqrt((np.square(distances).sum() + len(x) - len(distances)) / len(x)))
+    distances = np.ones(len(x))
+    if len(answer.inputs):
+        matched = tensor.match(answer, x)
+        distances[: len(matched.errors)] = matched.errors
+    return distances
 
 
 def _defence(setting: TableCell, norm: float) -> defenses.Defense | None:
     """norm: ‖g‖ of the undefended mean gradient."""
     s, share = setting.strength, 1.0 / setting.rows
     if setting.defence == "local":
-        return defenses.LocalSteps(int(s), _RATE, minibatches=True)
+        return defenses.LocalSteps(int(s), RATE, minibatches=True)
     if setting.defence == "noise":
         return defenses.GaussianNoise(s * share)
     if setting.defence == "clip":

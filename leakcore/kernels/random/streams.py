@@ -233,6 +233,14 @@ class Stream(enum.IntEnum):
     """Seeds of the lecture's networks. Row: the network."""
     TABLE1_ROWS = 64, 0, 1
     """Their rows and labels."""
+    DEFENCES_NETWORKS = 82, 0, 1
+    """Seeds of the networks under the lecture's defences. Row: the network."""
+    DEFENCES_ROWS = 83, 0, 1
+    """Rows that their attacks are after."""
+    DEFENCES_MODEL = 84, 0, 1
+    """Initial weights of the networks on digits."""
+    DEFENCES_TRAINING = 85, 0, 1
+    """Which rows train. Row: 0 the split, 1 the batches."""
     LECTURE_LAPLACE = 65, 0, 1
     """Networks and inputs of the lecture's Laplace bounds. Row: neurons·2³² + inputs."""
     STUDY_NETWORK = 66, 0, 1

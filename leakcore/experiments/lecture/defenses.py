@@ -1,0 +1,233 @@
+"""The lecture's seven defences against four attacks: what each attack still gets, and what each defence costs."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from leakcore import kernels
+from leakcore._base.one_thread import one_thread
+from leakcore.experiments.context import Context
+from leakcore.experiments.findings import Findings
+from leakcore.experiments.lecture.matrix import ATTACKS, NEAR, Sizes, Strength, accuracy, attacked
+from leakcore.experiments.registry import Experiment
+from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated, TextTable
+from leakcore.experiments.verdict import Check
+
+_CONFIDENCE = 0.95
+_COST = "accuracy"
+_DEFENCES = {
+    "local aggregation": ("local steps k", (2, 4)),
+    "gradient noise": ("length of the noise ÷ the gradient's", (1e-4, 1e-2, 1, 10)),
+    "clipping": ("‖g‖/s", (4, 16)),
+    "DP-SGD": ("length of the noise ÷ the gradient's", (1e-4, 1e-2, 1, 10)),
+    "dropout": ("probability to keep a unit", (0.9, 0.5, 0.1)),
+    "pruning": ("share of entries kept", (0.5, 0.1, 0.01)),
+}
+"""Defence -> what its strength is, and its strengths, the strongest last."""
+_BOUNDED = ("local aggregation", "gradient noise", "DP-SGD", "dropout")
+"""Defences whose bound in the lecture's table grows with their strength."""
+_ROLES = {**{attack: f"attack-{i + 1}".removesuffix("-1") for i, attack in enumerate(ATTACKS)}, _COST: "baseline"}
+_NOTES = (
+    (
+        "tensor method and inversion: two-layer ELU networks, rows of unit length (d = 8, two in a minibatch); a row "
+        f"counts as reconstructed within a distance of {NEAR:g}; the tensor method sees dL/da of a wide network, the "
+        "inversion the whole gradient of a small one, and knows the targets"
+    ),
+    (
+        "label attack: Algorithm 3 on the last layer of a network on digits, whose inputs are known; the label is the "
+        "class of least residual, right for one row in ten by chance"
+    ),
+    (
+        "imprint: a malicious server's module in front of the same network; a row counts as read if no pixel is off by "
+        "more than 0.1 of the range"
+    ),
+    (
+        "strengths are relative to the release that is attacked; DP-SGD clips each row to the median norm; local "
+        "steps: each has a minibatch of its own"
+    ),
+    (
+        "accuracy: of a network trained on digits with the defence that fits its first batch, on held-out rows, at a "
+        "learning rate that was not tuned for each defence"
+    ),
+    "intervals: Student's t over networks, cut to [0, 1]; no attack here is a bound on another attacker",
+)
+
+
+def run(experiment: Experiment, context: Context) -> ExperimentResult:
+    """Every defence at several strengths against every attack, on several networks."""
+    networks = context.pick("networks", tiny=2, quick=6, paper=20)
+    sizes = context.pick(
+        tiny=Sizes(3000, 60, 8, (1, 20), 5),
+        quick=Sizes(20_000, 300, 16, (5, 150), 100),
+        paper=Sizes(100_000, 1000, 16, (20, 400), 400),
+    )
+    strengths = [Strength()] + [
+        Strength(defence, float(value))
+        for defence, (_, values) in _DEFENCES.items()
+        for value in context.pick(quick=values, paper=values, tiny=values[-1:])
+    ]
+    measured = _measured(context, strengths, sizes, networks)
+    columns = (*ATTACKS, _COST)
+    plain = {column: measured[column, strengths[0]] for column in columns}
+    last = {s.defence: s for s in strengths[1:]}
+    fallen = [
+        (defence, attack)
+        for defence in _BOUNDED
+        for attack in ATTACKS
+        if _interval(measured[attack, last[defence]])[1] < _interval(plain[attack])[0]
+    ]
+    unmoved = [
+        attack
+        for attack in ATTACKS
+        if abs(float(np.mean(measured[attack, last["clipping"]])) - float(np.mean(plain[attack]))) <= 0.1
+    ]
+    good = [s for s in strengths[1:] if _stops_all(measured, plain, s) and _is_cheap(measured, plain, s)]
+    stops = [s for s in strengths[1:] if _stops_all(measured, plain, s)]
+    unbounded = [a for a in ATTACKS if _interval(measured[a, last["pruning"]])[1] < _interval(plain[a])[0]]
+    findings = Findings(
+        conclusion="Without a defence the attacks get "
+        + ", ".join(f"{np.mean(plain[a]):.0%} ({a})" for a in ATTACKS)
+        + f" of the rows, and training reaches an accuracy of {np.mean(plain[_COST]):.0%}. "
+        + (
+            f"Half of every attack is stopped by {_listed(stops)}. " if stops else
+            "No defence at any strength here stops half of every attack. "
+        )
+        + (
+            f"Of these, training with {_listed(good)} stays within 5 points of the undefended accuracy. " if good else
+            "None of these stays within 5 points of the undefended accuracy. " if stops else ""
+        )
+        + f"At their greatest strength the four defences whose bound grows lower {len(fallen)} of "
+        f"{len(_BOUNDED) * len(ATTACKS)} pairs of defence and attack beyond their intervals; pruning, for which the "
+        f"table gives nothing, lowers {len(unbounded)} of {len(ATTACKS)} attacks. What the tensor method's bound says "
+        "of a defence is not what the defence does to another attack.",
+        checks=[
+            Check(
+                says="clipping of the aggregate leaves an attack as it is, within a tenth",
+                holds=len(unmoved),
+                cases=len(ATTACKS),
+            ),
+            Check(
+                says="a defence whose bound grows lowers what an attack gets, by interval, at its greatest strength",
+                holds=len(fallen),
+                cases=len(_BOUNDED) * len(ATTACKS),
+                chance=0.025,
+            ),
+        ],
+        stated=[
+            _stated(f"{_named(s)}: {_what(column)}", measured[column, s]) for s in strengths for column in columns
+        ],
+        panels=[_panel(defence, strengths, measured) for defence in _DEFENCES],
+        tables=[
+            TextTable(
+                title="What each attack gets of a release under each defence (share of rows, 95% interval), and the "
+                "accuracy of training with it",
+                head=("defence", *columns),
+                rows=tuple(
+                    (_named(s), *(_cell(measured[column, s]) for column in columns)) for s in strengths
+                ),
+            )
+        ],
+        notes=_NOTES,
+    )  # fmt: skip
+    return experiment.result(
+        context,
+        findings,
+        data=("drawn: inputs uniform on the unit sphere", "scikit-learn's digits"),
+        settings={"networks": networks, "neurons": sizes.neurons, "rows": sizes.rows, "steps": sizes.steps},
+        provenance="Lecture 13 (Lei 2024), Sections 5.1 to 5.3 and Table 1; the package's label attack and imprint",
+    )
+
+
+def _measured(
+    context: Context, strengths: list[Strength], sizes: Sizes, networks: int
+) -> dict[tuple[str, Strength], np.ndarray]:
+    """(networks,) shares of every attack under every defence, and accuracies of training with it."""
+    seeds = [kernels.subseed(context.seed, kernels.Stream.DEFENCES_NETWORKS, row=i) for i in range(networks)]
+    names = {
+        f"{column}-{s.defence}-{s.value:g}".replace(" ", "-"): (column, s)
+        for s in strengths
+        for column in (*ATTACKS, _COST)
+    }
+    jobs = {name: functools.partial(_shares, *of, sizes, seeds) for name, of in names.items()}
+    out = {}
+    for name, piece in context.pieces.each(jobs, context.executor):
+        out[names[name]] = np.array(piece["shares"])
+        context.progress("defences and attacks", len(out), len(jobs))
+    return out
+
+
+def _shares(column: str, strength: Strength, sizes: Sizes, seeds: list[int]) -> dict[str, Any]:
+    import torch  # noqa: F401  # before the limit on its threads
+
+    with one_thread():
+        if column == _COST:
+            return {"shares": [accuracy(strength, sizes, seed) for seed in seeds]}
+        return {"shares": [attacked(column, strength, sizes, seed) for seed in seeds]}
+
+
+def _interval(shares: np.ndarray) -> tuple[float, float]:
+    """Student's t over networks; a point where all are equal."""
+    middle = float(np.mean(shares))
+    reach = float(stats.t.ppf(0.5 + _CONFIDENCE / 2, len(shares) - 1) * np.std(shares, ddof=1) / math.sqrt(len(shares)))
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def _stops_all(
+    measured: dict[tuple[str, Strength], np.ndarray], plain: dict[str, np.ndarray], strength: Strength
+) -> bool:
+    return all(np.mean(measured[a, strength]) <= 0.5 * np.mean(plain[a]) for a in ATTACKS)
+
+
+def _is_cheap(
+    measured: dict[tuple[str, Strength], np.ndarray], plain: dict[str, np.ndarray], strength: Strength
+) -> bool:
+    return float(np.mean(measured[_COST, strength])) >= float(np.mean(plain[_COST])) - 0.05
+
+
+def _named(strength: Strength) -> str:
+    if strength.defence == "none":
+        return "no defence"
+    return f"{strength.defence}, {_DEFENCES[strength.defence][0]} {strength.value:g}"
+
+
+def _listed(strengths: list[Strength]) -> str:
+    return ", ".join(f"{s.defence} at {s.value:g}" for s in strengths)
+
+
+def _what(column: str) -> str:
+    return "accuracy of training" if column == _COST else f"share of rows that the {column} gets"
+
+
+def _cell(shares: np.ndarray) -> str:
+    low, high = _interval(shares)
+    return f"{np.mean(shares):.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _stated(what: str, shares: np.ndarray) -> Stated:
+    return Stated(
+        what=what,
+        paper="not stated",
+        ours=float(np.mean(shares)),
+        interval=_interval(shares),
+        kind="estimate",
+        confidence=_CONFIDENCE,
+    )
+
+
+def _panel(defence: str, strengths: list[Strength], measured: dict[tuple[str, Strength], np.ndarray]) -> Panel:
+    over, _ = _DEFENCES[defence]
+    at = sorted((s for s in strengths if s.defence == defence), key=lambda s: s.value)
+    series = []
+    for column, role in _ROLES.items():
+        shares = [measured[column, s] for s in at]
+        ends = np.array([_interval(v) for v in shares])
+        bars = {} if column == _COST else {"low": ends[:, 0], "high": ends[:, 1]}
+        name = "accuracy of training" if column == _COST else column
+        y = np.array([float(np.mean(v)) for v in shares])
+        series.append(Series(name=name, role=role, x=np.array([s.value for s in at]), y=y, **bars))
+    return Panel(title=defence, x_label=over, y_label="share of rows", series=tuple(series), log_x=True)
