@@ -167,5 +167,18 @@ def _whole(
     try:
         where = find(binary, path, download)
     except FileNotFoundError as why:
-        raise FileNotFoundError(f"{why}. The Python version, {python.name}, is read as well") from None
+        raise FileNotFoundError(
+            f"{why}. The Python version, {python.name}, is read as well{_extract(name, path)}"
+        ) from None
     return read_binary(where, name, split, coarse)
+
+
+def _extract(name: str, path: Folder | None) -> str:
+    """A local extract that is there where the whole is not, in words; empty if there is none."""
+    for (of, part), file in _CIFAR.items():
+        if of == name and part not in ("all", "python"):
+            try:
+                return f". An extract is here, {find(file, path, False)}: part={part!r} reads it"
+            except (FileNotFoundError, ValueError):
+                continue
+    return ""

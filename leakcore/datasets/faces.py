@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import numpy as np
 
 from leakcore._base import validate as check
 from leakcore._base.installed import need
 from leakcore.datasets.dataset import Dataset
+
+_LFW = ("lfw_funneled", "pairs.txt", "pairsDevTrain.txt", "pairsDevTest.txt")
+"""What scikit-learn needs in its folder lfw_home: a folder of photographs for each person, and three lists."""
 
 
 def lfw(*, min_faces: int = 20, path: str | os.PathLike[str] | None = None, download: bool = False) -> Dataset:
@@ -26,7 +30,7 @@ def lfw(*, min_faces: int = 20, path: str | os.PathLike[str] | None = None, down
         A `Dataset` of float32 features.
 
     Raises:
-        FileNotFoundError: if the data set is not in the folder and `download` is False.
+        FileNotFoundError: if the data set is not in the folder and `download` is False; names what is missing there.
         ValueError: if `min_faces` is below 1.
 
     Example:
@@ -35,10 +39,10 @@ def lfw(*, min_faces: int = 20, path: str | os.PathLike[str] | None = None, down
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     datasets.lfw(path=folder)
         Traceback (most recent call last):
-        FileNotFoundError: lfw: not in scikit-learn's data folder (...); pass download=True
+        FileNotFoundError: lfw: not in scikit-learn's data folder; looked in ...
     """
     need("sklearn")
-    from sklearn.datasets import fetch_lfw_people
+    from sklearn.datasets import fetch_lfw_people, get_data_home
 
     least = check.integer(1, None, min_faces=min_faces)
     home = None if path is None else os.fspath(path)
@@ -47,7 +51,13 @@ def lfw(*, min_faces: int = 20, path: str | os.PathLike[str] | None = None, down
             data_home=home, min_faces_per_person=least, color=True, resize=0.5, download_if_missing=download
         )
     except OSError as error:
-        raise FileNotFoundError(f"lfw: not in scikit-learn's data folder ({error}); pass download=True") from error
+        place = Path(get_data_home(home)) / "lfw_home"
+        missing = [name for name in _LFW if not (place / name).exists()]
+        raise FileNotFoundError(
+            f"lfw: not in scikit-learn's data folder; looked in {place}"
+            + (f", which lacks {', '.join(missing)}" if missing else f" ({error})")
+            + "; pass download=True to fetch 200 MB, or path= for a folder that holds lfw_home"
+        ) from error
     images = np.asarray(raw.images, dtype=np.float32)
     if images.max() > 1:
         images = images / np.float32(255)

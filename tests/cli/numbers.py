@@ -175,6 +175,8 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
         ],
         ("attack", "inversion"): [
             Form((*of_files, "--shape", "64", "--iterations", "2", "--restarts", "1", "--quiet")),
+            Form(("--model", "leakcore.models:digits_mlp", "--batch", batch, "--iterations", "2", "--restarts", "1",
+                  "--quiet"), only=("--defense", "--noise-std", "--keep-fraction")),
             Form(("--dataset", "digits", "--iterations", "2", "--restarts", "1", "--quiet")),
             Form(("--dataset", "digits", "--method", "cosine", "--iterations", "2", "--restarts", "1", "--quiet")),
         ],

@@ -95,6 +95,33 @@ def test_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "`--shape` must be numbers between commas, as 3,32,32, got 'a,b'" in text
 
 
+def test_a_defence_on_a_model_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --gradient that of the batch is attacked, under the defence."""
+    (tmp_path / "nets_to_defend.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "batch.npz", inputs=rng.random((1, 1, 4, 4)).astype(np.float32), labels=[2])
+    np.savez(tmp_path / "unlabelled.npz", inputs=rng.random((1, 1, 4, 4)).astype(np.float32))
+    common = ("--model", "nets_to_defend:build", "--restarts", "1", "--json", "--quiet")
+    plain, noisy = (
+        _call(*common, "--batch", "batch.npz", *more) for more in ((), ("--defense", "clip:1 + gaussian-noise:0.1"))
+    )
+    assert plain[0] == noisy[0] == 0, plain[1] + noisy[1]
+    first, second = (json.loads(text)["quality"][0]["mse"][0] for _, text in (plain, noisy))
+    assert first < 1e-3 < second
+    for arguments, message in (
+        (
+            ("--batch", "unlabelled.npz"),
+            "`--batch` must hold inputs and labels where there is no --gradient, and lacks",
+        ),
+        (("--gradient", "g.npz", "--batch", "batch.npz"), "--shape is missing (or leave out --gradient)"),
+        (("--gradient", "g.npz", "--shape", "4", "--defense", "prune:1"), "is allowed only without --gradient"),
+    ):
+        code, text = _call(*common, *arguments)
+        assert code == 2
+        assert message in text
+
+
 def test_bad_options() -> None:
     assert _call("--dataset", "digits", "--gradient", "g.npz")[0] == 2
     assert _call("--gradient", "g.npz")[0] == 2

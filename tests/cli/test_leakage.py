@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,48 @@ def test_what_is_wrong_is_named_before_any_work(user: Path, arguments: tuple[str
     done = run(*arguments)
     assert done.exit_code == 2, done.output
     assert message in done.output, done.output
+
+
+TOKENS = """
+import torch
+
+class Reads(torch.nn.Module):
+    def __init__(self, masked=False):
+        super().__init__()
+        self.table, self.place, self.masked = torch.nn.Embedding(30, 6), torch.nn.Embedding(8, 6), masked
+        self.body, self.head = torch.nn.Linear(6, 5), torch.nn.Linear(5, 2)
+
+    def forward(self, ids):
+        x = self.table(ids) + self.place(torch.arange(ids.shape[-1]))
+        if self.masked:
+            x = x * (ids > 3)[..., None]
+        return self.head(torch.tanh(self.body(x)).mean(-2))
+
+def masked():
+    return Reads(True)
+"""
+
+
+def test_a_model_of_tokens_is_measured_behind_its_embedding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nets_of_tokens.py").write_text(TOKENS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    ids, y = rng.integers(0, 30, (60, 8)), np.arange(60) % 2
+    np.savez(tmp_path / "tokens.npz", inputs=ids, targets=y)
+    np.savez(tmp_path / "outside.npz", inputs=ids + 25, targets=y)
+    few = ("--samples", "1", "--num-rows", "20", "--permutations", "1")
+    done = run("nets_of_tokens:Reads", "--data", "tokens.npz", *few, "--no-inversion", "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.output)
+    assert report["layers"] == ["model.place", "model.body", "model.head"]
+    assert list(report["latent"]) == ["many different tokens"]
+    for spec, data, message in (
+        ("masked", "tokens.npz", "must read its token ids in the embedding 'table' alone"),
+        ("Reads", "outside.npz", "`--data` must hold token ids that fit the model, whose tables have 30 and 8 rows"),
+    ):
+        refused = run(f"nets_of_tokens:{spec}", "--data", data, *few)
+        assert refused.exit_code == 2
+        assert message in refused.output
 
 
 def test_the_least_number_of_rows_is_measured() -> None:

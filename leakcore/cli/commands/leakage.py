@@ -61,7 +61,8 @@ _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar
 def leakage(model: str, figure: Path | None, as_json: bool, **options: Any) -> None:
     """Say how much original and latent information each layer's gradient carries.
 
-    MODULE:FACTORY is what returns the torch module when called; the current folder is searched as well.
+    MODULE:FACTORY is what returns the torch module when called; the current folder is searched as well. Of a model of
+    token ids, the layers behind the embedding are measured, by the embeddings of the tokens.
 
     \b
     leakcore leakage leakcore.models:digits_mlp --data digits
@@ -103,6 +104,7 @@ def _measured(
     from leakcore._base.run_folder.identity import identity
     from leakcore._base.run_folder.output_folder import require_ours, require_writable
     from leakcore._base.run_folder.partial_results import PartialResults
+    from leakcore.cli.token_inputs import on_embeddings, reads_tokens
     from leakcore.gradients import LayeredModel
     from leakcore.leakage import LayerMeasures, measure_layers
     from leakcore.models import load_safetensors
@@ -120,9 +122,15 @@ def _measured(
         load_safetensors(module, weights)
     module.eval()
     anchor = next(module.parameters(), None)
-    x = torch.from_numpy(np.array(inputs))
-    if anchor is not None:
-        x = x.to(anchor)
+    if reads_tokens(module, inputs):
+        module, x = on_embeddings(module, inputs)
+        module.eval()
+        if chosen is None:
+            chosen = {"many different tokens": _many_tokens(inputs)}
+    else:
+        x = torch.from_numpy(np.array(inputs))
+        if anchor is not None:
+            x = x.to(anchor)
     y = torch.from_numpy(np.array(targets))
     losses = {
         "cross-entropy": None,
@@ -149,6 +157,14 @@ def _measured(
             write_atomically(out / "leakage.json", as_json_text(report.without_samples().to_dict()) + "\n")
             pieces.remove()
     return report
+
+
+def _many_tokens(tokens: Any) -> Any:
+    """Whether a row has more different tokens than the median row."""
+    import numpy as np
+
+    counts = np.array([len(np.unique(row)) for row in np.asarray(tokens)])
+    return (counts > np.median(counts)).astype(np.int64)
 
 
 def _behaviour(module: Any, x: Any) -> Iterable[tuple[str, Any]]:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from leakcore import leakage
-from leakcore.attacks.attributes import layer_gradients
+from leakcore.attacks import attributes as attack
 from leakcore.experiments.context import Context
 from leakcore.experiments.findings import Findings
 from leakcore.experiments.leakage import notes
@@ -163,7 +163,7 @@ def _inverted(
 ) -> list[leakage.OriginalInformation]:
     """Of the first pair of layers, at every snapshot."""
     x, y = _study.sample(study, count, context.seed)
-    pair = tuple(layer_gradients(networks[0], x[:1], y[:1]))[:2]
+    pair = tuple(attack.layer_gradients(networks[0], x[:1], y[:1]))[:2]
     inversion = leakage.PairInversion(
         pairs=[pair],
         iterations=context.pick("iterations of inversion", tiny=3, quick=80, paper=1000),

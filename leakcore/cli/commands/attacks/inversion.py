@@ -23,6 +23,7 @@ from leakcore.cli.user_files import built_model, read_arrays
 
 if TYPE_CHECKING:
     from leakcore.attacks.inversion import L2, Cosine, Inversion
+    from leakcore.defenses import Defense
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _MOST_NOISE = 1e12
@@ -35,8 +36,11 @@ _MOST_NUMBERS = 2**24
 @click.command("inversion")
 @MODEL
 @WEIGHTS
-@click.option("--gradient", type=_FILE, help="Mean gradients by parameter name: safetensors or npz.")
-@click.option("--shape", help="Shape of one input: 3,32,32.")
+@click.option(
+    "--gradient", type=_FILE,
+    help="Mean gradients by parameter name: safetensors or npz. Without it, the gradient of --batch is attacked.",
+)  # fmt: skip
+@click.option("--shape", help="Shape of one input: 3,32,32.  [default: as in --batch]")
 @click.option(
     "--batch", type=_FILE, help="True `inputs` and, to give them to the attacker, `labels`: npz, safetensors."
 )
@@ -49,11 +53,11 @@ _MOST_NUMBERS = 2**24
 )  # fmt: skip
 @DATA_FOLDER
 @click.option("--num-rows", type=count(1, 2**16), help="With --dataset: rows in the batch.  [default: 1]")
-@click.option("--noise-std", type=REAL, help="With --dataset: standard deviation of noise on the gradient.")
-@click.option("--keep-fraction", type=REAL, help="With --dataset: prune the gradient to this share of its entries.")
+@click.option("--noise-std", type=REAL, help="Without --gradient: standard deviation of noise on the gradient.")
+@click.option("--keep-fraction", type=REAL, help="Without --gradient: prune it to this share of its entries.")
 @click.option(
     "--defense", metavar="NAME:NUMBERS",
-    help="With --dataset: what is done to the gradient, as 'clip:1 + laplace:0.01', prune:0.1 or local-steps:4,0.1.",
+    help="Without --gradient: what is done to it, as 'clip:1 + laplace:0.01', prune:0.1 or local-steps:4,0.1.",
 )  # fmt: skip
 @click.option("--unknown-labels", is_flag=True, help="Optimise the labels with the inputs.")
 @click.option("--method", type=click.Choice(["l2", "cosine"]), default="l2", show_default=True)
@@ -71,15 +75,25 @@ def inversion(out: Path | None, as_json: bool, **options: Any) -> None:
     \b
     leakcore attack inversion --dataset digits --out pictures
     leakcore attack inversion --model mine.nets:build --weights net.safetensors --gradient grad.npz --shape 3,32,32
+    leakcore attack inversion --model mine.nets:build --batch rows.npz --defense 'clip:1 + gaussian-noise:0.01'
+
+    The last one computes the gradient of your batch under a defence, and attacks that.
 
     Every restart is reported; the best is chosen by what the attacker sees.
     """
     refuse_mixed(
         options,
         files=("model", "weights", "gradient", "shape", "batch", "batch_size"),
-        required=("model", "gradient", "shape"),
-        bundled=("num_rows", "noise_std", "keep_fraction", "defense", "data"),
+        required=("model",) if options["batch"] is not None else ("model", "gradient", "shape"),
+        bundled=("num_rows", "data"),
     )
+    for name in ("defense", "noise_std", "keep_fraction"):
+        if options["gradient"] is not None and options[name] is not None:
+            raise click.UsageError(
+                f"`--{name.replace('_', '-')}` is allowed only without --gradient, which holds what was released"
+            )
+    if options["gradient"] is not None and options["shape"] is None:
+        raise click.UsageError("--shape is missing (or leave out --gradient)")
     if out is not None:
         from leakcore._base.run_folder.output_folder import require_writable
 
@@ -137,7 +151,7 @@ def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, se
     weights = search.weights()
     check.seed(seed=seed)
     if dataset is None:
-        module, gradient, shape, inputs, labels, rows = _from_files(**options)
+        module, gradient, shape, inputs, labels, rows = _from_files(seed=seed, **options)
     else:
         module, gradient, shape, inputs, labels, rows = _from_data(dataset, seed=seed, **options)
     batch = rows or 1
@@ -173,11 +187,36 @@ def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, se
 
 
 def _from_files(
-    *, model: str, weights: Path | None, gradient: Path, shape: str, batch: Path | None, batch_size: int | None,
+    *, model: str, weights: Path | None, gradient: Path | None, shape: str | None, batch: Path | None,
+    batch_size: int | None, noise_std: float | None, keep_fraction: float | None, defense: str | None, seed: int,
     **_: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
+    from leakcore import defenses
     from leakcore.models import load_safetensors
 
+    sizes = None if shape is None else _sizes(shape)
+    protection = _defense(defense, noise_std, keep_fraction)
+    with kernels.torch_seeded(seed, kernels.Stream.COMMAND_MODEL):  # a factory's initial weights
+        module = built_model(model)
+    if weights is not None:
+        load_safetensors(module, weights)
+    module.eval()
+    rows = {} if batch is None else read_arrays(batch)
+    labels = None if "labels" not in rows else np.asarray(rows["labels"]).reshape(-1).astype(np.int64)
+    inputs = None if "inputs" not in rows else np.asarray(rows["inputs"])
+    count = batch_size if batch_size is not None or inputs is None else len(inputs)
+    if gradient is not None:
+        return module, {k: np.asarray(v) for k, v in read_arrays(gradient).items()}, sizes, inputs, labels, count
+    if inputs is None or labels is None:
+        missing = "inputs" if inputs is None else "labels"
+        raise ValueError(f"`--batch` must hold inputs and labels where there is no --gradient, and lacks {missing}")
+    if inputs.ndim < 2 or len(inputs) == 0:
+        raise ValueError(f"`--batch` must hold inputs of shape (rows, ...), at least one row, got {inputs.shape}")
+    released = defenses.release(module, inputs, labels, defense=protection, seed=seed)
+    return module, released, sizes or inputs.shape[1:], inputs, labels, count
+
+
+def _sizes(shape: str) -> tuple[int, ...]:
     try:
         sizes = tuple(int(part) for part in shape.split(","))
     except ValueError:
@@ -186,14 +225,24 @@ def _from_files(
         raise ValueError(
             f"`shape` must be numbers of at least 1, with a product of at most {_MOST_NUMBERS:,}, got {shape!r}"
         )
-    module = built_model(model)
-    if weights is not None:
-        load_safetensors(module, weights)
-    rows = {} if batch is None else read_arrays(batch)
-    labels = None if "labels" not in rows else np.asarray(rows["labels"]).reshape(-1).astype(np.int64)
-    inputs = None if "inputs" not in rows else np.asarray(rows["inputs"])
-    count = batch_size if batch_size is not None or inputs is None else len(inputs)
-    return module.eval(), {k: np.asarray(v) for k, v in read_arrays(gradient).items()}, sizes, inputs, labels, count
+    return sizes
+
+
+def _defense(defense: str | None, noise_std: float | None, keep_fraction: float | None) -> Defense:
+    """What is done to the gradient, in this order."""
+    from leakcore import defenses
+
+    if noise_std is not None and check.non_negative(**{"--noise-std": noise_std}) > _MOST_NOISE:
+        raise ValueError(
+            f"`--noise-std` must be at most {_MOST_NOISE:g}, got {noise_std}: squares of the gradient are summed in "
+            "float32"
+        )
+    parts: list[Defense] = [] if defense is None else [defenses.parse(defense)]
+    if keep_fraction is not None:
+        parts.append(defenses.Prune(keep_fraction))
+    if noise_std is not None:
+        parts.append(defenses.GaussianNoise(noise_std))
+    return defenses.Compose(*parts)
 
 
 def _from_data(
@@ -204,11 +253,7 @@ def _from_data(
 
     from leakcore import datasets, defenses, models
 
-    if noise_std is not None and check.non_negative(**{"--noise-std": noise_std}) > _MOST_NOISE:
-        raise ValueError(
-            f"`--noise-std` must be at most {_MOST_NOISE:g}, got {noise_std}: squares of the gradient are summed in "
-            "float32"
-        )
+    protection = _defense(defense, noise_std, keep_fraction)
     count = 1 if num_rows is None else num_rows
     if count < 1:
         raise ValueError(f"`num_rows` must be at least 1, got {count}")
@@ -230,10 +275,5 @@ def _from_data(
                 torch.nn.Flatten(), models.digits_mlp() if dataset == "digits" else models.mnist_mlp()
             )
         )
-    parts: list[defenses.Defense] = [] if defense is None else [defenses.parse(defense)]
-    if keep_fraction is not None:
-        parts.append(defenses.Prune(keep_fraction))
-    if noise_std is not None:
-        parts.append(defenses.GaussianNoise(noise_std))
-    released = defenses.release(module, inputs, labels, defense=defenses.Compose(*parts), seed=seed)
+    released = defenses.release(module, inputs, labels, defense=protection, seed=seed)
     return module, released, shape, inputs, labels, count
