@@ -47,8 +47,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     for cell in _cells(context, grid):
         stated += _audit(context, grid, cell, next(draws), proved)
     swept: Proved = {}
-    for rows, start in itertools.product(grid.by_rows, ("fixed", "σ")):
-        stated += _at_rows(context, grid, rows, start, next(draws), swept)
+    for count in grid.by_rows:
+        stated += _at_rows(context, grid, count, next(draws), swept)
     panels = [
         fig2_panels.against_epsilon(rows, net, grid.epsilons, proved, ceiling)
         for rows in grid.sets
@@ -138,22 +138,18 @@ def _audit(context: Context, grid: _Grid, cell: Cell, draw: int, proved: Proved)
     yield _row(cell, "membership", "over coins", guessed.bound, remark)
 
 
-def _at_rows(context: Context, grid: _Grid, count: int, start: str, draw: int, swept: Proved) -> Iterator[Stated]:
-    """Without noise on FMNIST, minibatches of 1/24 of the rows as in the paper, by one number of poisoned rows."""
+def _at_rows(context: Context, grid: _Grid, count: int, draw: int, swept: Proved) -> Iterator[Stated]:
+    """One poisoned row of FMNIST without noise, from the fixed start, in minibatches of 1/24 as in the paper."""
     rows = setting.fashion_mnist(context, count)
-    mechanism = setting.AuditedTraining((), 0.0, batch_size=count // 24, start=start)
-    cell = Cell(f"{count:,} rows of FMNIST", "LR", start, math.inf)
-    k = 1 if start == "fixed" else 8
-    for attack in ("clipbkd", "backdoor"):
+    mechanism = setting.AuditedTraining((), 0.0, batch_size=count // 24)
+    cell = Cell(f"{count:,} rows of FMNIST", "LR", "fixed", math.inf)
+    for attack, paper in (("clipbkd", "4.54 (fixed initialisation)"), ("backdoor", f"≤ {_BACKDOOR}")):
         task = f"{attack}, {cell}"
-        best = setting.audited(context, rows, mechanism, attack, (k,), grid.trials_by_rows, task, draw=draw)
+        best = setting.audited(context, rows, mechanism, attack, (1,), grid.trials_by_rows, task, draw=draw)
         swept[cell, attack] = float(best["dp"].value)
-        paper = ""
-        if count == _PAPER_ROWS:
-            paper = f"≤ {_BACKDOOR}" if attack == "backdoor" else "4.54 (fixed start)" if start == "fixed" else ""
         yield Stated(
-            what=f"{cell}: {attack}, k = {k}", paper=paper or "–", ours=swept[cell, attack], kind="lower",
-            confidence=setting.CONFIDENCE, comment=f"{grid.trials_by_rows} trials counted",
+            what=f"{cell}: {attack}, k = 1", paper=paper if count == _PAPER_ROWS else "–", ours=swept[cell, attack],
+            kind="lower", confidence=setting.CONFIDENCE, comment=f"{grid.trials_by_rows} trials counted",
         )  # fmt: skip
 
 
@@ -172,7 +168,7 @@ def _checks(grid: _Grid, proved: Proved, swept: Proved, ceiling: float) -> list[
         if math.isfinite(c.epsilon)
     ]
     at_paper_rows = {c: v for (c, name), v in swept.items() if name == "backdoor" and _has_paper_rows(c)}
-    ahead = [swept[c, "clipbkd"] > v for c, v in at_paper_rows.items()]
+    ahead = [swept[c, "clipbkd"] > 2 * v for c, v in at_paper_rows.items()]
     return [
         Check(says="ClipBKD proves more than the backdoor", holds=sum(doors), cases=len(doors), chance=0.5),
         Check(
@@ -188,10 +184,9 @@ def _checks(grid: _Grid, proved: Proved, swept: Proved, ceiling: float) -> list[
             about="size",
         ),
         Check(
-            says="with the paper's 6,000 rows and without noise it proves more than the backdoor",
+            says="without noise, with one poisoned row of the paper's 6,000, it proves more than twice as much",
             holds=sum(ahead),
             cases=len(ahead),
-            chance=0.5,
             about="size",
         ),
         Check(
@@ -208,7 +203,7 @@ def _conclusion(grid: _Grid, proved: Proved, swept: Proved, ceiling: float) -> s
     silent = sum(proved[c, "membership"] == 0 for c in settings)
     perfect = [proved[c, "clipbkd"] for c in settings if math.isinf(c.epsilon) and c.start == "fixed"]
     at_paper_rows = "; ".join(
-        f"from {_start(c)} ClipBKD proves {v:.2f} and the backdoor {swept[c, 'backdoor']:.2f}"
+        f"ClipBKD proves {v:.2f} and the backdoor {swept[c, 'backdoor']:.2f}"
         for (c, name), v in swept.items()
         if name == "clipbkd" and _has_paper_rows(c)
     )
@@ -222,7 +217,9 @@ def _conclusion(grid: _Grid, proved: Proved, swept: Proved, ceiling: float) -> s
     )
     sentences = [counted]
     if at_paper_rows:
-        sentences.append(f"With the paper's 6,000 rows, without noise: {at_paper_rows}.")
+        sentences.append(
+            f"With one poisoned row among the paper's 6,000, {at_paper_rows} ({grid.trials_by_rows} trials)."
+        )
     if ratios:
         sentences.append(
             f"The Gaussian bound proves {min(ratios):.1f} to {max(ratios):.1f} times as much on the same models."
@@ -255,10 +252,6 @@ _NOTES = (
 
 def _has_paper_rows(cell: Cell) -> bool:
     return cell.data.startswith(f"{_PAPER_ROWS:,}")
-
-
-def _start(cell: Cell) -> str:
-    return "the fixed start" if cell.start == "fixed" else "random starts"
 
 
 def _row(cell: Cell, attack: str, how: str, ours: float, comment: str) -> Stated:

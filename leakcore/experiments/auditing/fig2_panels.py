@@ -76,6 +76,6 @@ def against_rows(counts: Sequence[int], swept: Proved) -> Panel:
         if values:
             series.append(Series(name=name, role=role, x=np.array(counts, float), y=np.array(values)))
     return Panel(
-        title="FMNIST, LR, no noise, minibatches of 1/24", x_label="training rows (paper: 6,000)",
+        title="FMNIST, LR, no noise, fixed start, k = 1, minibatches of 1/24", x_label="training rows (paper: 6,000)",
         y_label="audited ε (lower, 99%)", log_x=True, y_range=None, series=tuple(series),
     )  # fmt: skip
