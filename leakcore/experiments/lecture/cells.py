@@ -58,6 +58,15 @@ def noise_std(setting: TableCell) -> float:
     return NOISE * max(1.0, setting.strength) if setting.defence == "dp-sgd" else 0.0
 
 
+def neurons_needed(setting: TableCell) -> float:
+    """From how many neurons on order 2 shows an input of residual 1 above the noise that the setting adds.
+
+    The moment's eigenvalue is c_2 r; noise alone has 2 std √(d/m), and the method asks for a margin above that.
+    """
+    second = tensor.choose("elu").coefficients[2]
+    return setting.inputs * (2.0 * tensor.Decomposition().margin * noise_std(setting) / second) ** 2
+
+
 def network(setting: TableCell, seed: int) -> tuple[Any, tensor.GaussianWeights, np.ndarray, np.ndarray]:
     """(network, its hidden weights, inputs (rows, d) of unit length, targets (rows, 1))."""
     import torch

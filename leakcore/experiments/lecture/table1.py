@@ -14,7 +14,7 @@ from leakcore import kernels
 from leakcore._base.one_thread import one_thread
 from leakcore.experiments.context import Context
 from leakcore.experiments.findings import Findings
-from leakcore.experiments.lecture.cells import NOISE, TableCell, attacked, noise_std
+from leakcore.experiments.lecture.cells import NOISE, TableCell, attacked, neurons_needed, noise_std
 from leakcore.experiments.lecture.rates import Rate, rate
 from leakcore.experiments.registry import Experiment
 from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
@@ -95,6 +95,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     fast = [r for r in rates if not r.holds]
     least = {s: float(np.median(v)) / s.factor for s, v in limits.items() if math.isfinite(s.factor)}
     hardest = max(least, key=lambda s: least[s])
+    beyond = [s for s in limits if neurons_needed(s) > s.neurons]
     conclusion = (
         "The table states orders, without constants, so what we test is growth: the error's exponent over each "
         "variable, with the one that the bound promises in brackets, is "
@@ -110,7 +111,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         "The smallest constants that would cover each defence: "
         + ", ".join(f"{name} {c:.2f}" for name, c in needed.items())
         + f". Under {hardest.defence} at {hardest.strength:g} no unbiased attacker needs less than "
-        f"{least[hardest]:.2f}, by the Cramér–Rao inequality. "
+        f"{least[hardest]:.2f}, by the Cramér–Rao inequality. The order supposes that m is large enough for the "
+        "noise: order 2 shows an input of residual 1 only from m = d(2.4 σ/c₂)² on, which is "
+        + ", ".join(f"{neurons_needed(s):,.0f} at {s.defence} {s.strength:g}" for s in limits)
+        + ". "
+        + (f"With m = {base.neurons:,} " + ", ".join(f"{s.defence} {s.strength:g}" for s in beyond)
+           + (" lies" if len(beyond) == 1 else " lie") + " outside. " if beyond else "")
         + (f"Against the bound's direction: {', '.join(backwards)}. " if backwards else
            "Every defence moves the error in the direction of its bound. ")
         + f"Gradient inversion of the whole gradient (m = {small.neurons}, d = {small.inputs}) ends at {exact:.2g} "
