@@ -31,7 +31,7 @@ def _attack(context: Context, split: data.Split) -> ModelBased:
     return ModelBased(context, "made up", split, setting, oblivious.drawn_targets(context, split, 6), 1000)
 
 
-def test_every_image_that_is_no_target_is_a_shadow_once() -> None:
+def test_every_image_but_the_targets_is_a_shadow_once() -> None:
     split = _split()
     attack = _attack(_context(), split)
     assert len(set(attack.chosen)) == len(attack.chosen) == 60 - 6
