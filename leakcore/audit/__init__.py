@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from leakcore.audit.report.format import understated as understated
     from leakcore.audit.report.leakage_section import where_it_sits as where_it_sits
     from leakcore.audit.report.report import AuditReport as AuditReport
+    from leakcore.audit.report_list.list_reports import list_reports as list_reports
+    from leakcore.audit.report_list.listed import ListedNumber as ListedNumber
+    from leakcore.audit.report_list.listed import ListedReport as ListedReport
+    from leakcore.audit.report_list.report_list import ReportList as ReportList
     from leakcore.audit.report_schema import report_schema as report_schema
     from leakcore.audit.scores.file import ScoreFile as ScoreFile
     from leakcore.audit.scores.file import read_scores as read_scores
@@ -61,6 +65,10 @@ _NAMES = {
     "Comparison": ".comparison",
     "compare": ".comparison",
     "AuditReport": ".report.report",
+    "list_reports": ".report_list.list_reports",
+    "ReportList": ".report_list.report_list",
+    "ListedReport": ".report_list.listed",
+    "ListedNumber": ".report_list.listed",
     "RunReport": ".hyperparameters.report",
     "TraceReport": ".trace.report",
     "diagnose": ".doctor",

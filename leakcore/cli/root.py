@@ -19,6 +19,7 @@ from leakcore.cli.commands.completion import completion
 from leakcore.cli.commands.doctor import doctor
 from leakcore.cli.commands.explain import explain
 from leakcore.cli.commands.leakage import leakage
+from leakcore.cli.commands.reports import reports
 from leakcore.cli.commands.reproduce import reproduce
 from leakcore.cli.commands.schema import schema
 from leakcore.cli.commands.selftest import selftest
@@ -43,7 +44,7 @@ def main(context: click.Context, quiet: bool, verbose: bool) -> None:
 
 
 main.answers("What can no attacker do?", (bound, calibrate))
-main.answers("What does my run, my claim or my scores file prove, and what changed since?", (audit, compare))
+main.answers("What does my run, my claim or my scores file prove, and what changed since?", (audit, compare, reports))
 main.answers("What can the best attack do?", (attack,))
 main.answers("Where does the leak sit?", (leakage,))
 main.answers("What did the papers find?", (reproduce,))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
-import re
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
@@ -14,7 +13,9 @@ from typing import Any, ClassVar
 from leakcore._base import validate as check
 from leakcore._base.files.json_file import read_json
 from leakcore._base.files.writing import write_atomically
+from leakcore._base.installed import PAGE as FRAME
 from leakcore._base.installed import need
+from leakcore._base.pages.rendering import own_names, rendered
 from leakcore._base.progress import Progress
 from leakcore._base.results import Record, Rows
 from leakcore._base.run_folder.output_folder import require_writable
@@ -23,6 +24,7 @@ from leakcore.experiments.context import SCALES
 from leakcore.experiments.registry import find, names
 from leakcore.experiments.result import ExperimentResult
 from leakcore.experiments.run import run
+from leakcore.experiments.verdict import VERDICTS
 
 PAGE = "index.html"
 PAPERS = {
@@ -52,6 +54,27 @@ class Reproduction(Record):
     seed: int
     results: tuple[ExperimentResult, ...]
     missing: tuple[tuple[str, str], ...]
+
+    @property
+    def word(self) -> str:
+        """How many figures and tables are reproduced."""
+        return f"{self._counted('reproduced')} of {len(self.results)} figures and tables reproduced."
+
+    @property
+    def tone(self) -> str:
+        """The page's colour: "good" if all are reproduced, "bad" if one is not, else "neutral"."""
+        if self._counted("not reproduced"):
+            return "bad"
+        return "good" if self.results and self._counted("reproduced") == len(self.results) else "neutral"
+
+    def sentences(self) -> list[str]:
+        """The other verdicts, counted, and what was not run."""
+        others = [f"{n} {verdict}" for verdict in VERDICTS[1:] if (n := self._counted(verdict))]
+        absent = [f"{len(self.missing)} not run"] if self.missing else []
+        return [f"The others: {', '.join([*others, *absent])}." if others or absent else "None is missing."]
+
+    def _counted(self, verdict: str) -> int:
+        return sum(result.verdict == verdict for result in self.results)
 
     def table_rows(self) -> Rows:
         """The verdict of each experiment."""
@@ -106,7 +129,7 @@ def run_all(
         ValueError: ...
     """
     size, start = check.one_of(*SCALES, scale=scale), check.seed(seed=seed)
-    need("torch", "sklearn", "matplotlib")
+    need("torch", "sklearn", *FRAME)
     folder = Path(out)
     require_writable(folder, name="out")
     results: list[ExperimentResult] = []
@@ -140,11 +163,12 @@ def _finished(path: Path, scale: str, seed: int) -> ExperimentResult | None:
 
 def _page(everything: Reproduction, folder: Path) -> str:
     """One page, whose pictures stand in it: it can be sent as a single file."""
-    return _HEAD.format(
-        style=_STYLE,
-        title=f"What {len(everything.results)} figures and tables of the papers say, reproduced",
-        facts=f"Scale {everything.scale}, seed {everything.seed}, leakcore {html.escape(__version__)}.",
-    ) + "".join([*_summary(everything), *_figures(everything, folder), "</main></body></html>\n"])
+    import markupsafe
+
+    content = "".join([*_summary(everything), *_figures(everything, folder)])
+    return rendered(
+        "overview.html", "leakcore.experiments", everything=everything, content=markupsafe.Markup(content), rule=_RULE
+    )
 
 
 def _summary(everything: Reproduction) -> Iterator[str]:
@@ -156,7 +180,7 @@ def _summary(everything: Reproduction) -> Iterator[str]:
         )
     for name, why in everything.missing:
         yield f"<tr><td>{name}</td><td>—</td><td>{html.escape(why)}</td></tr>"
-    yield f"</tbody></table><p>{html.escape(_RULE)}</p>"
+    yield "</tbody></table>"
 
 
 def _figures(everything: Reproduction, folder: Path) -> Iterator[str]:
@@ -171,7 +195,7 @@ def _figures(everything: Reproduction, folder: Path) -> Iterator[str]:
         yield f'<p class="soft"><code>leakcore reproduce {result.name}</code></p>'
         yield f"<p>The paper: {html.escape(find(result.name).statement)}.</p>"
         yield f"<p>{_word(result.verdict)} {html.escape(result.counts)} {html.escape(result.conclusion)}</p>"
-        yield f'<div class="scroll">{_own(svg[svg.index("<svg") :], number)}</div>'
+        yield f'<div class="scroll">{own_names(svg[svg.index("<svg") :], f"r{number}")}</div>'
         yield from _details("The paper's numbers and ours", _stated(result))
         for table in result.tables:
             yield from _details(table.title, _table(table.head, table.rows))
@@ -205,29 +229,8 @@ def _word(verdict: str) -> str:
     return f'<strong class="{verdict.replace(" ", "-")}">{verdict[:1].upper()}{verdict[1:]}.</strong>'
 
 
-def _own(svg: str, number: int) -> str:
-    """Every drawing names its parts alike; on one page the names must differ."""
-    return re.sub(r'(\bid="|href="#|url\(#|aria-labelledby="|(?<=figure-title) )', rf"\g<1>r{number}-", svg)
-
-
 _RULE = (
     "Reproduced: every statement holds in all of its cases, and chance would do as much in one of twenty at most. "
     "Direction only: what the paper says of a direction holds in more than half of the cases, and beyond chance. "
     "Not comparable: there is nothing to count. Not reproduced: anything else; few cases may be the reason."
-)
-_HEAD = (
-    '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-    '<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title>'
-    "<style>{style}</style></head><body><main><h1>{title}</h1><p class=soft>{facts}</p>"
-)
-_STYLE = (
-    ":root{color-scheme:light dark;--soft:#525b6a;--line:#dde1e7;--good:#146c2e;--half:#8a5a00;--bad:#b3261e}"
-    "@media(prefers-color-scheme:dark){:root{--soft:#aab3c0;--line:#363d49;--good:#7fd698;--half:#e6b95c;--bad:#ff9a90}}"
-    "body{margin:0;font:16px/1.5 system-ui,sans-serif;overflow-wrap:break-word}"
-    "main{max-width:1060px;margin:0 auto;padding:1.5rem 1.25rem}h2{margin-top:3rem;border-bottom:2px solid var(--line)}"
-    "section{margin:2rem 0 3rem}p{max-width:76ch}.soft{color:var(--soft)}.scroll{overflow-x:auto}"
-    "svg{max-width:100%;height:auto;background:#fff}table{border-collapse:collapse;font-size:.92rem}"
-    "th,td{padding:.35rem .6rem;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}"
-    "td:first-child{white-space:nowrap}"
-    ".reproduced{color:var(--good)}.direction-only{color:var(--half)}.not-reproduced{color:var(--bad)}"
 )

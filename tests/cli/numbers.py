@@ -160,6 +160,7 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
         ("bench",): [],
         ("explain",): [Form(("ε",))],
         ("compare",): [Form((str(folder / "report.json"), str(folder / "report.json")))],
+        ("reports",): [Form((str(folder),))],
         ("schema",): [Form(("config",))],
         ("completion",): [Form(("bash",))],
         ("attack", "prior-aware"): [

@@ -75,6 +75,14 @@ def _others() -> Iterator[Any]:
     line = Series(name="a", role="bound", x=np.arange(3.0), y=np.array([0.0, np.nan, np.inf]))
     few, many = (audit.from_scores([5.0] * n, [0.0] * n, coins=True) for n in (50, 500))
     yield audit.compare(few, many)
+    number = audit.ListedNumber(
+        value=1.5, text="ε ≥ 1.5", kind="lower", guarantee="lower, exact", adjacency="add/remove"
+    )
+    listed = audit.ListedReport(
+        name="a", date="2026-01-01T00:00:00+00:00", audit="claim", title="t", word="w", tone="good", verdict="v",
+        claimed=number, proved=number, accountant=None, version="0.1.0", page="",
+    )  # fmt: skip
+    yield audit.ReportList(folder="f", reports=(listed,), problems=(("b", "c"),))
     figure = ExperimentResult(
         name="n", title="t", statement="s", scale="tiny", seed=0, conclusion="c",
         checks=(Check(says="a is above b", holds=3, cases=4, chance=0.5, about="size"),),

@@ -31,6 +31,7 @@ class Card:
         confidence: in words.
         adjacency: in words.
         detail: what the number measures, or why it is missing.
+        number: the number itself, where it is one.
     """
 
     question: str
@@ -41,6 +42,7 @@ class Card:
     adjacency: str = ""
     absent: str = "not audited"
     detail: str
+    number: float | None = None
 
     @property
     def guarantee(self) -> str:
@@ -64,6 +66,7 @@ def card(question: str, result: Result, value: str, detail: str, *, interval: st
     return Card(
         question=question, value=value, kind=result.kind, interval=interval, confidence=confidence_words(result),
         adjacency=adjacency_words(result.adjacency), detail=detail,
+        number=float(result.value) if isinstance(result.value, int | float) else None,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from leakcore._base.figures.tips import Tips
 
 INK, BOUND, RDP, MIDDLE, ATTACK = "#1f2430", "#b3261e", "#c2615b", "#5f6b7a", "#0b57a4"
 _VARIABLES = {INK: "--ink", BOUND: "--upper", RDP: "--rdp", MIDDLE: "--middle", ATTACK: "--estimate"}
-"""CSS variables of report.css by the colour that they have in the light scheme."""
+"""CSS variables of page.css by the colour that they have in the light scheme."""
 _STYLE = {
     "svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5, "text.color": INK, "axes.labelcolor": INK,
     "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK, "figure.facecolor": "none", "axes.facecolor": "none",

@@ -1,0 +1,47 @@
+"""`leakcore reports`: the reports of a folder on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from leakcore._base.installed import PAGE, absent, sentence
+from leakcore.cli.commands.audit.report_files import width
+from leakcore.cli.exit_codes import Failure, checked
+from leakcore.cli.options import as_json
+from leakcore.cli.output import finish, require_place
+
+_OURS = '<meta name="generator" content="leakcore">'
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, exists=True, path_type=Path))
+@click.option(
+    "--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
+    help="Where the page goes.  [default: FOLDER/index.html, where its links lead to the reports]",
+)  # fmt: skip
+@as_json("the list")
+def reports(folder: Path, html_path: Path | None, as_json: bool) -> None:
+    """List the reports in FOLDER and below it on one page, newest first.
+
+    A row for each report.json: name, date, kind of audit, claimed, proved and accountant's ε, and the verdict with a
+    link to its report.html. Files that cannot be read are named. The exit code is 0 whatever the verdicts are.
+
+    \b
+    leakcore reports runs
+    """
+    from leakcore import audit
+
+    place = folder / "index.html" if html_path is None else html_path
+    require_place("html", place)
+    if place.is_file() and _OURS not in place.read_text(encoding="utf-8", errors="replace")[:2000]:
+        raise Failure(f"`--html` must be a new file or a page of leakcore's, got {place}: name another place")
+    result = checked(lambda: audit.list_reports(folder), names={"folder": "FOLDER"})
+    written = []
+    if lacking := absent(*PAGE):
+        click.echo(sentence(lacking, f"{place.name} is not written"), err=True)
+    else:
+        checked(lambda: result.to_html(place))
+        written.append(place)
+    finish(result, as_json, lambda: result.to_text(width=width()), written)
