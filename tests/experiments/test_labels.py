@@ -137,19 +137,16 @@ def test_growth_with_the_number_of_batches_stays_below_both_extrapolations(initi
 def test_the_sweep_finds_the_noise_that_gives_a_printed_number() -> None:
     bank = _study.studies(_context())[1]
     cells, growths = [], []
-    for clip, scale in ((1.0, 0.066), (10.0, 0.66), (100.0, 1e-4)):
-        for sigma in (0.5, 1.0, 4.0):
-            cells.append(grid.GridCell(sigma, clip, np.empty(0), np.ones(1), 0.0, np.full((1, 80), scale / sigma)))
+    for sigma, scale in ((0.5, 0.66), (1.0, 0.066), (4.0, 1e-4)):
+        for clip in (1.0, 10.0, 100.0):
+            cells.append(grid.GridCell(sigma, clip, np.empty(0), np.ones(1), 0.0, np.full((1, 80), scale / clip)))
             growths.append(fig5._growth(cells[-1].batches, 4, 0))
     assert all(growth.factor == 1.0 for growth in growths)
     table = fig5._where_printed(bank, cells, growths)
-    assert [row[:3] for row in table.rows] == [
-        ("1", "2.00", "0.033"),
-        ("10", "above 4", "–"),
-        ("100", "below 0.5", "–"),
-    ]
-    low, high = map(int, fig5._epochs(bank, 0.5).split(" to "))
-    ends = [accounting.epsilon(0.5, 1 / 80, 80 * n, delta=_study.DELTA).value for n in (low, high)]
+    nowhere = ("4", "not in the sweep", "not in the sweep")
+    assert [row[:3] for row in table.rows] == [("0.5", "20", "0.033"), ("1", "2", "0.033"), nowhere]
+    low, high = map(int, fig5._epochs(bank, 0.3).split(" to "))
+    ends = [accounting.epsilon(0.3, 1 / 80, 80 * n, delta=_study.DELTA).value for n in (low, high)]
     assert ends[0] < 282.24 <= ends[1]
 
 

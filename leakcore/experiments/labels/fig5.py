@@ -21,7 +21,7 @@ _PRINTED = {"cancer": (1.11, "1.11", "1.69"), "bank": (2.76, "2.76 (0.033 to 0.0
 """Growth from one batch to all, as it is printed, and what the paper's extrapolation makes of it."""
 _ONE, _ALL, _UPPER = 0.033, 0.091, 282.24
 """Bank Marketing: bounds of one batch and of all, and the upper bound."""
-_MOST_STEPS = 2**20
+_MOST_STEPS = 2**17
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -163,26 +163,24 @@ def _conclusion(
 
 
 def _where_printed(study: _study.LabelData, cells: list[GridCell], growths: list[_Growth]) -> TextTable:
-    """For each C the σ at which one batch proves what is printed, and what else holds there."""
+    """For each σ the largest C with which one batch proves what is printed, and what else holds there."""
     rows = []
-    for clip in sorted({cell.clip for cell in cells}):
-        at = [(c.sigma, g) for c, g in zip(cells, growths, strict=True) if c.clip == clip]
-        sigmas = np.array([sigma for sigma, _ in at])
-        one, whole = (np.array([g.mean[i] for _, g in at]) for i in (0, -1))
-        if not one.min() <= _ONE <= one.max():
-            beyond = f"above {sigmas[-1]:g}" if one.min() > _ONE else f"below {sigmas[0]:g}"
-            rows.append((f"{clip:g}", beyond, "–", "–", "–"))
-            continue
-        # Bounds fall with σ: along straight lines between logarithms.
-        place = float(np.exp(np.interp(-math.log(_ONE), -np.log(one), np.log(sigmas))))
-        proved = float(np.exp(np.interp(math.log(place), np.log(sigmas), np.log(whole))))
-        rows.append(
-            (f"{clip:g}", f"{place:.2f}", f"{proved:.3f}", f"{study.epsilon(place):.3g}", _epochs(study, place))
-        )
+    for sigma in sorted({cell.sigma for cell in cells}):
+        at = sorted((c.clip, g.mean[0], g.mean[-1]) for c, g in zip(cells, growths, strict=True) if c.sigma == sigma)
+        clips, one, whole = np.log(np.array(at)).T
+        crossed = np.flatnonzero((one[:-1] >= math.log(_ONE)) & (one[1:] < math.log(_ONE)))
+        place = proved = "not in the sweep"
+        if len(crossed):
+            i = int(crossed[-1])
+            share = (one[i] - math.log(_ONE)) / (one[i] - one[i + 1])
+            place = f"{math.exp(clips[i] + share * (clips[i + 1] - clips[i])):.2g}"
+            proved = f"{math.exp(whole[i] + share * (whole[i + 1] - whole[i])):.3f}"
+        rows.append((f"{sigma:g}", place, proved, f"{study.epsilon(sigma):.3g}", _epochs(study, sigma)))
     return TextTable(
-        title=f"Bank Marketing: where one batch proves the printed {_ONE}",
+        title=f"Bank Marketing: with which C one batch proves the printed {_ONE} (between two C of the sweep, along a "
+        "straight line of logarithms), and how long a training has the printed upper bound",
         head=(
-            "C", "σ", f"all batches there (printed: {_ALL})", f"accountant's ε of {study.epochs} epochs",
+            "σ", "C", f"all batches there (printed: {_ALL})", f"accountant's ε of {study.epochs} epochs",
             f"epochs for the printed {_UPPER}",
         ),
         rows=tuple(rows),
