@@ -69,7 +69,8 @@ def _cache() -> Path:
         return Path(folder)
     base = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        return (Path(base) if base else Path.home() / ".cache") / "leakcore"
+        # A relative one is to be ignored, says the specification of these folders.
+        return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "leakcore"
     except RuntimeError:  # no HOME, and a user without an entry
         raise ValueError("no home folder for data sets: set LEAKCORE_DATA, LEAKCORE_CACHE or HOME") from None
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from leakcore import datasets
+from leakcore.datasets import files
 from leakcore.datasets import images as _images
 from tests.datasets.archives import archive, put
 
@@ -210,3 +211,11 @@ def test_a_shape_must_fit_and_no_image_is_none() -> None:
             features=np.zeros((2, 4)), labels=np.zeros(2, int), num_classes=1, name="", scaling="", source="",
             licence="", shape=(1, 3, 3),
         )  # fmt: skip
+
+
+def test_the_cache_is_where_the_desktop_standard_has_it(monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv("LEAKCORE_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for variable, folder in (("", ".cache"), ("relative", ".cache"), (str(tmp_path / "other"), "other")):
+        monkeypatch.setenv("XDG_CACHE_HOME", variable)
+        assert files._cache() == tmp_path / folder / "leakcore"
