@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from leakcore._base.files.npz_file import read_npz
-
 
 def read_arrays(path: Path) -> dict[str, Any]:
     """Arrays by name; nothing is unpickled."""
     if path.suffix == ".npz":
+        from leakcore._base.files.npz_file import read_npz
+
         return dict(read_npz(path))
     if path.suffix == ".safetensors":
         from leakcore.models import read_safetensors

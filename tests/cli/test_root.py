@@ -72,6 +72,16 @@ def test_bash_completes_by_the_script(tmp_path: Path) -> None:
     assert done.stdout.split() == ["doctor"], done.stderr
 
 
+def test_help_and_completion_wait_for_click_alone() -> None:
+    slow = "sorted({'numpy', 'scipy', 'torch', 'pydantic', 'matplotlib', 'jinja2', 'tqdm'} & set(sys.modules))"
+    for words in (["--help"], ["audit", "--help"], ["completion", "bash"], ["leakage", "--help"]):
+        code = (
+            f"import sys; from leakcore.cli import main\ntry: main({words!r})\nfinally: print({slow}, file=sys.stderr)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr.strip()) == (0, "[]"), words
+
+
 @pytest.fixture
 def _logging_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     from leakcore import bounds

@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 
-from leakcore import kernels
-from leakcore._base.digest import digest
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import count
 from leakcore.cli.options import WEIGHTS, run_folder, seed_json_quiet
@@ -99,6 +97,7 @@ def _measured(
     import numpy as np
     import torch
 
+    from leakcore import kernels
     from leakcore._base import validate as check
     from leakcore._base.files.writing import write_atomically
     from leakcore._base.run_folder.identity import identity
@@ -188,6 +187,8 @@ def _behaviour(module: Any, x: Any) -> Iterable[tuple[str, Any]]:
 
 def _content(named: Iterable[tuple[str, Any]]) -> str:
     """A digest of arrays and tensors by name."""
+    from leakcore._base.digest import digest
+
     return digest(*(part for pair in named for part in pair))
 
 

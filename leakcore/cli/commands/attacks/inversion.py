@@ -10,10 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
-from leakcore import kernels
-from leakcore._base import validate as check
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import REAL, count
 from leakcore.cli.options import DATA_FOLDER, MODEL, WEIGHTS, refuse_mixed, seed_json_quiet
@@ -104,6 +101,8 @@ def inversion(out: Path | None, as_json: bool, **options: Any) -> None:
 
 
 def _lines(inverted: Inversion) -> Iterator[str]:
+    import numpy as np
+
     yield inverted.summary()
     yield f"labels     {' '.join(str(v) for v in np.asarray(inverted.labels).reshape(-1).tolist())}"
     yield f"attacker   {inverted.assumptions.attacker}"
@@ -144,6 +143,9 @@ class _Search:
 
 
 def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, seed: int, **options: Any) -> Inversion:
+    import numpy as np
+
+    from leakcore._base import validate as check
     from leakcore._base.files.writing import write_atomically
     from leakcore.attacks import inversion as attack
 
@@ -191,7 +193,9 @@ def _from_files(
     batch_size: int | None, noise_std: float | None, keep_fraction: float | None, defense: str | None, seed: int,
     **_: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
-    from leakcore import defenses
+    import numpy as np
+
+    from leakcore import defenses, kernels
     from leakcore.models import load_safetensors
 
     sizes = None if shape is None else _sizes(shape)
@@ -231,6 +235,7 @@ def _sizes(shape: str) -> tuple[int, ...]:
 def _defense(defense: str | None, noise_std: float | None, keep_fraction: float | None) -> Defense:
     """What is done to the gradient, in this order."""
     from leakcore import defenses
+    from leakcore._base import validate as check
 
     if noise_std is not None and check.non_negative(**{"--noise-std": noise_std}) > _MOST_NOISE:
         raise ValueError(
@@ -249,9 +254,10 @@ def _from_data(
     dataset: str, *, data: Path | None, num_rows: int | None, noise_std: float | None, keep_fraction: float | None,
     defense: str | None, seed: int, **_: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
+    import numpy as np
     import torch
 
-    from leakcore import datasets, defenses, models
+    from leakcore import datasets, defenses, kernels, models
 
     protection = _defense(defense, noise_std, keep_fraction)
     count = 1 if num_rows is None else num_rows

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
-from leakcore._base import validate as check
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import REAL, count
 from leakcore.cli.options import DATA_FOLDER, MODEL, SEED, WEIGHTS, as_json, refuse_mixed
@@ -63,6 +61,9 @@ def _on_files(
     *, model: str, weights: Path | None, batch: Path, gradient: Path, parameters: tuple[str, ...],
     noise_std: float | None, confidence: float, **how: Any,
 ) -> dict[str, Any]:  # fmt: skip
+    import numpy as np
+
+    from leakcore._base import validate as check
     from leakcore.attacks import labels as attack
     from leakcore.models import load_safetensors
 
@@ -117,6 +118,8 @@ def _on_data(
     *, dataset: str, data: Path | None, noise_multiplier: float | None, max_grad_norm: float | None,
     batches: int | None, confidence: float, seed: int, **_: Any,
 ) -> dict[str, Any]:  # fmt: skip
+    import numpy as np
+
     from leakcore.audit import guarantee, number, power
     from leakcore.experiments import released
 

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
 
-from leakcore import kernels
-from leakcore._base import validate as check
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.options import seed_json_quiet
 from leakcore.cli.output import finish
 from leakcore.cli.user_files import built_model, read_arrays
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from leakcore.attacks.membership import Observations, Queries, References
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -98,6 +97,9 @@ def _attacked(
     out: Path | None, *, model: str, weights: tuple[Path, ...], references: tuple[str, ...], data: Path,
     names: tuple[str, ...], seed: int,
 ) -> tuple[dict[str, Any], dict[str, str], list[Path]]:  # fmt: skip
+    import numpy as np
+
+    from leakcore._base import validate as check
     from leakcore._base.files.writing import write_atomically
     from leakcore.attacks import membership as attacks
 
@@ -144,6 +146,8 @@ def _rates(members: np.ndarray, others: np.ndarray) -> dict[str, Any]:
 
 
 def _coins(array: np.ndarray, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    import numpy as np
+
     if array.shape != shape or not np.isin(array, (0, 1)).all():
         raise ValueError(f"`{name}` must hold 0 and 1 in shape {shape}, got {array.dtype} of shape {array.shape}")
     coins = array.astype(bool)
@@ -153,6 +157,8 @@ def _coins(array: np.ndarray, name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _queries(arrays: Mapping[str, Any], inputs: np.ndarray, *, seed: int, copied: bool) -> Queries:
+    import numpy as np
+
     from leakcore.attacks import membership as attacks
 
     population = None
@@ -169,6 +175,8 @@ def _known(
     model: str, references: tuple[str, ...], arrays: Mapping[str, Any], inputs: np.ndarray, labels: np.ndarray,
     seed: int,
 ) -> References | None:  # fmt: skip
+    import numpy as np
+
     from leakcore.attacks import membership as attacks
 
     if not references:
@@ -184,6 +192,7 @@ def _known(
 
 def _checkpoints(model: str, files: tuple[Path, ...], seed: int) -> tuple[Any, ...]:
     """The module with each file's weights."""
+    from leakcore import kernels
     from leakcore.models import load_safetensors
 
     with kernels.torch_seeded(seed, kernels.Stream.FACTORY_MODELS):  # a factory's initial weights, all replaced
