@@ -120,11 +120,11 @@ def _table(swept: dict[str, list[GridCell]], shapes: dict[str, list[dict[str, fl
         counted = {(c.sigma, c.clip): sum(_fits(shape)) for c, shape in zip(cells, shapes[name], strict=True)}
         for sigma in sorted({c.sigma for c in cells}):
             counts = (
-                f"{counted[sigma, clip]}{' *' if (sigma, clip) == (grid.SIGMA, grid.CLIP) else ''}" for clip in norms
+                f"{counted[sigma, clip]}{' †' if (sigma, clip) == (grid.SIGMA, grid.CLIP) else ''}" for clip in norms
             )
             rows.append((notes.TITLES[name], f"{sigma:g}", *counts))
     return TextTable(
-        title="How many of the three numbers are an exponential's (*: σ and C of the paper's other figures)",
+        title="How many of the three numbers are an exponential's (†: σ and C of the paper's other figures)",
         head=("data", "σ", *(f"C = {clip:g}" for clip in norms)),
         rows=tuple(rows),
     )
