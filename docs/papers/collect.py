@@ -54,9 +54,13 @@ def collect(folder: Path) -> dict[str, dict[str, Any]]:
 
 def joined(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
     """A kept result with a repetition at a later seed; anything else replaces it, and its repetitions with it."""
-    later = old is not None and "checks" in old and int(new["seed"]) > int(old["seed"])
-    if old is None or not later or (old["scale"], asks(old)) != (new["scale"], asks(new)):
+    if old is None or "checks" not in old or old["scale"] != new["scale"] or int(new["seed"]) <= int(old["seed"]):
         return new
+    if asks(old) != asks(new):
+        raise SystemExit(
+            f"seed {new['seed']} counts other statements than the kept run of seed {old['seed']}, which is of another "
+            f"version: collect seed {old['seed']} first. Kept: {asks(old)}; now: {asks(new)}"
+        )
     others = old.get("seeds", {}) | {new["seed"]: {"verdict": new["verdict"], "checks": new["checks"]}}
     return old | {"seeds": dict(sorted(others.items(), key=lambda item: int(item[0])))}
 
