@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 NOISE = 1.0
 """σ where another setting is varied, in units of what one sample adds to the sum."""
-RATE = 1e-3
-"""The learning rate of local steps, small enough for the network to be nearly the same in all of them."""
+RATE = 0.02
+"""The learning rate of local steps times m: a step moves outputs by about this share of a residual, so that the network
+is nearly the same in all steps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +154,7 @@ def _defence(setting: TableCell, norm: float) -> defenses.Defense | None:
     """norm: ‖g‖ of the undefended mean gradient."""
     s, share = setting.strength, 1.0 / setting.rows
     if setting.defence == "local":
-        return defenses.LocalSteps(int(s), RATE, minibatches=True)
+        return defenses.LocalSteps(int(s), RATE / setting.neurons, minibatches=True)
     if setting.defence == "noise":
         return defenses.GaussianNoise(s * share)
     if setting.defence == "clip":

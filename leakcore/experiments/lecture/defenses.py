@@ -23,9 +23,9 @@ _CONFIDENCE = 0.95
 _COST = "accuracy"
 _DEFENCES = {
     "local aggregation": ("local steps k", (2, 4)),
-    "gradient noise": ("length of the noise ÷ the gradient's", (1e-4, 1e-2, 1, 10)),
+    "gradient noise": ("length of the noise ÷ the gradient's", (1e-2, 1, 10)),
     "clipping": ("‖g‖/s", (4, 16)),
-    "DP-SGD": ("length of the noise ÷ the gradient's", (1e-4, 1e-2, 1, 10)),
+    "DP-SGD": ("length of the noise ÷ the gradient's", (1e-2, 1, 10)),
     "dropout": ("probability to keep a unit", (0.9, 0.5, 0.1)),
     "pruning": ("share of entries kept", (0.5, 0.1, 0.01)),
 }
@@ -64,10 +64,10 @@ _NOTES = (
 
 def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """Every defence at several strengths against every attack, on several networks."""
-    networks = context.pick("networks", tiny=2, quick=8, paper=20)
+    networks = context.pick("networks", tiny=2, quick=6, paper=20)
     sizes = context.pick(
         tiny=Sizes(3000, 60, 8, (1, 20), 5),
-        quick=Sizes(20_000, 300, 16, (3, 100), 100),
+        quick=Sizes(10_000, 200, 16, (2, 100), 60),
         paper=Sizes(100_000, 1000, 16, (20, 400), 400),
     )
     strengths = [Strength()] + [

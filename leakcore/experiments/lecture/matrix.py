@@ -40,11 +40,12 @@ class Strength:
         """How many minibatches share the release."""
         return int(self.value) if self.defence == "local aggregation" else 1
 
-    def defense(self, gradient: torch.Tensor, rows: torch.Tensor) -> defenses.Defense | None:
-        """The defence of a batch's release. gradient: (D,), undefended; rows: norms of single rows' gradients."""
+    def defense(self, gradient: torch.Tensor, rows: torch.Tensor, rate: float = 0.01) -> defenses.Defense | None:
+        """The defence of a batch's release. gradient: (D,), undefended; rows: norms of single rows' gradients, for
+        DP-SGD; rate: of local steps."""
         length, v = float(gradient.norm()), self.value
         if self.defence == "local aggregation":
-            return defenses.LocalSteps(int(v), cells.RATE, minibatches=True)
+            return defenses.LocalSteps(int(v), rate, minibatches=True)
         if self.defence == "gradient noise":
             return defenses.GaussianNoise(v * length / math.sqrt(len(gradient)))
         if self.defence == "clipping":
@@ -81,15 +82,17 @@ def attacked(attack: str, strength: Strength, sizes: Sizes, seed: int) -> float:
 
 
 def _released(
-    model: torch.nn.Module, x: Any, y: Any, strength: Strength, seed: int, loss: Any = None
+    model: torch.nn.Module, x: Any, y: Any, strength: Strength, seed: int, loss: Any = None, rate: float = 0.01
 ) -> tuple[defenses.Release, float]:
     """The release under the defence, and the noise in each of its numbers."""
     import torch
 
     plain = defenses.release(model, x, y, loss=loss).gradient
-    singles = [defenses.release(model, x[i : i + 1], y[i : i + 1], loss=loss).gradient for i in range(len(x))]
-    norms = torch.stack([g.norm() for g in singles])
-    released = defenses.release(model, x, y, defense=strength.defense(plain, norms), loss=loss, seed=seed)
+    norms = torch.ones(len(x))
+    if strength.defence == "DP-SGD":
+        singles = [defenses.release(model, x[i : i + 1], y[i : i + 1], loss=loss).gradient for i in range(len(x))]
+        norms = torch.stack([g.norm() for g in singles])
+    released = defenses.release(model, x, y, defense=strength.defense(plain, norms, rate), loss=loss, seed=seed)
     return released, strength.noise(plain)
 
 
@@ -97,7 +100,7 @@ def _two_layers(attack: str, strength: Strength, sizes: Sizes, seed: int) -> flo
     wide = attack == "tensor method"
     setting = cells.TableCell(batch=2 * strength.batches, inputs=8, neurons=sizes.neurons if wide else sizes.small)
     model, weights, x, y = cells.network(setting, seed)
-    released, _ = _released(model, x, y, strength, seed, cells.square)
+    released, _ = _released(model, x, y, strength, seed, cells.square, cells.RATE / setting.neurons)
     if wide:
         distances = cells.by_tensor(released, weights, x, seed, dropout=strength.defence == "dropout")
     else:

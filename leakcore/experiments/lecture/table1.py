@@ -68,7 +68,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     inverted: dict[TableCell, np.ndarray] = {}
     wanted = dict.fromkeys(s for sweep in sweeps for s in sweep.settings)
     asked: dict[tuple[str, TableCell], tuple[TableCell, int]] = {("tensor", s): (s, networks) for s in wanted}
-    for setting in wanted:
+    every = context.pick("strengths under inversion", quick="the greatest", tiny="the greatest", paper="all") == "all"
+    for setting in wanted if every else dict.fromkeys([base, *map(_strongest, sweeps)]):
         if setting.defence != "none" or setting == base:
             smaller = dataclasses.replace(setting, inputs=small.inputs, neurons=small.neurons)
             asked["inversion", setting] = (smaller, min(networks, 3))
@@ -169,6 +170,11 @@ _PROMISED = {
 """A panel's axis -> what the error is a power of, and the exponent that the table promises."""
 
 
+def _strongest(sweep: TablePanel) -> TableCell:
+    """The setting that disturbs the gradient most: of shares the least."""
+    return sweep.settings[0 if sweep.settings[0].defence in ("dropout", "prune") else -1]
+
+
 def _rates(sweeps: Sequence[TablePanel], errors: dict[TableCell, np.ndarray]) -> list[Rate]:
     """An exponent for every bound that moves; over σ where noise is at least a residual of 1, so that B is no more."""
     out = []
@@ -256,14 +262,16 @@ def _panel(
                    y=np.array([np.median(limits[sweep.settings[i]]) for i in at]))
         )  # fmt: skip
     for name, role, measured in (("tensor method", "attack", errors), ("gradient inversion", "attack-2", inverted)):
-        measured_at = [i for i, s in enumerate(sweep.settings) if s in measured]
-        # One point of another network in a sweep over sizes says nothing.
-        if len(measured_at) < len(sweep.settings):
+        measured_at = [i for i, s in enumerate(sweep.settings) if s in measured and s.defence != "none"]
+        if measured is errors:
+            measured_at = list(range(len(sweep.settings)))
+        # A point of another network in a sweep over sizes says nothing.
+        if not measured_at:
             continue
         # Inversion can be exact to 1e-16; a floor (`_NOTES`) keeps the axes readable.
-        values = [np.maximum(measured[s], 1e-4) for s in sweep.settings]
+        values = [np.maximum(measured[sweep.settings[i]], 1e-4) for i in measured_at]
         series.append(
-            Series(name=name, role=role, x=sweep.x, y=np.array([np.median(v) for v in values]),
+            Series(name=name, role=role, x=sweep.x[measured_at], y=np.array([np.median(v) for v in values]),
                    low=np.array([v.min() for v in values]), high=np.array([v.max() for v in values]))
         )  # fmt: skip
     return Panel(
