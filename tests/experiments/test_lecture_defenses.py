@@ -18,8 +18,8 @@ SMALL = Sizes(neurons=20_000, small=60, rows=8, effort=(1, 20), steps=5)
 def test_attacks_get_all_without_a_defence_and_less_under_strong_noise() -> None:
     noise = Strength("gradient noise", 40.0)
     for attack in ("tensor method", "label attack", "imprint"):
-        assert attacked(attack, Strength(), SMALL, 1) >= 0.75
-        assert attacked(attack, noise, SMALL, 1) <= 0.5
+        assert attacked(attack, Strength(), SMALL, 1)[0] >= 0.75
+        assert attacked(attack, noise, SMALL, 1)[0] <= 0.5
 
 
 def test_strengths_are_relative_to_the_release() -> None:
@@ -64,4 +64,4 @@ def test_the_matrix_has_every_defence_and_attack(tmp_path: Path) -> None:
     assert table.head == ("defence", *ATTACKS, "accuracy")
     assert len(table.rows) == len({row[0].split(",")[0] for row in table.rows}) == 7
     assert len(result.panels) == 6
-    assert [c.cases for c in result.checks] == [4, 16]
+    assert [c.cases for c in result.checks] == [1, 4]

@@ -74,11 +74,13 @@ class Sizes:
     steps: int
 
 
-def attacked(attack: str, strength: Strength, sizes: Sizes, seed: int) -> float:
-    """The share of the batch's rows (of its labels) that the attack gets."""
+def attacked(attack: str, strength: Strength, sizes: Sizes, seed: int) -> tuple[float, float]:
+    """(share of the batch's rows, or of its labels, that the attack gets; root mean square distance of the rows, and
+    for attacks without one the share that it does not get)."""
     if attack in ("tensor method", "gradient inversion"):
         return _two_layers(attack, strength, sizes, seed)
-    return _labels(strength, sizes, seed) if attack == "label attack" else _imprint(strength, sizes, seed)
+    share = _labels(strength, sizes, seed) if attack == "label attack" else _imprint(strength, sizes, seed)
+    return share, 1.0 - share
 
 
 def _released(
@@ -96,7 +98,7 @@ def _released(
     return released, strength.noise(plain)
 
 
-def _two_layers(attack: str, strength: Strength, sizes: Sizes, seed: int) -> float:
+def _two_layers(attack: str, strength: Strength, sizes: Sizes, seed: int) -> tuple[float, float]:
     wide = attack == "tensor method"
     setting = cells.TableCell(batch=2 * strength.batches, inputs=8, neurons=sizes.neurons if wide else sizes.small)
     model, weights, x, y = cells.network(setting, seed)
@@ -105,7 +107,7 @@ def _two_layers(attack: str, strength: Strength, sizes: Sizes, seed: int) -> flo
         distances = cells.by_tensor(released, weights, x, seed, dropout=strength.defence == "dropout")
     else:
         distances = cells.by_inversion(model, released, x, y, seed, sizes.effort)
-    return float((distances <= NEAR).mean())
+    return float((distances <= NEAR).mean()), float(np.sqrt(np.square(distances).mean()))
 
 
 def _digits(rows: int, seed: int) -> tuple[Any, Any, Any, torch.nn.Module]:

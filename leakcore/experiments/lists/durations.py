@@ -34,8 +34,8 @@ _SECONDS = {
     "leakage-fig10": 45,
     "leakage-fig11": 50,
     "lecture-laplace": 20,
-    "lecture-table1": 120,
-    "lecture-defenses": 100,
+    "lecture-table1": 55,
+    "lecture-defenses": 80,
     "mechanisms-trainings": 60,
     "mechanisms-shuffling": 40,
 }
