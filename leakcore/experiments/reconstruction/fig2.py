@@ -15,7 +15,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     """C = 1, the last layer on frozen features; the learning rate is swept for each ε."""
     epsilons = context.pick("values of ε", tiny=(10.0,), quick=(1.0, 10.0, 100.0), paper=(1.0, 10.0, 100.0))
     runs = context.pick("runs of each game", tiny=32, quick=4096, paper=10_000)
-    tries = context.pick("targets of the gradient attack", tiny=2, quick=32, paper=1000)
+    tries = context.pick("targets of the gradient attack", tiny=2, quick=64, paper=1000)
     split = data.cifar10(context, context.pick("known rows", tiny=49, quick=499, paper=499))
     sweep_runs = context.pick(tiny=(32, 32), quick=(128, 512), paper=swept.AT_PAPER_SCALE)
     cells, stated, guesses, better = [], [], [], []

@@ -214,10 +214,8 @@ def _rest(cell: Cell, method: str) -> str:
         return "none outside the interval"
     if high >= cell.optimum >= low:
         return f"{unreachable:+.3f}, bound − optimum; the interval holds the optimum"
-    if game.clipped_share < learning_rate.CLIPPED:
-        why = f"{100 * (1 - game.clipped_share):.0f}% of the gradients are not clipped"
-    else:
-        why = f"all gradients are clipped, and the nearest candidate has cosine {game.nearest_cosine:.2f}"
+    share = "all" if game.clipped_share >= learning_rate.CLIPPED else f"{100 * game.clipped_share:.0f}%"
+    why = f"{share} of the gradients are clipped, and the nearest candidate has cosine {game.nearest_cosine:.2f}"
     return f"{unreachable:+.3f}, bound − optimum, and {lost:+.3f}, optimum − attack ({why})"
 
 
