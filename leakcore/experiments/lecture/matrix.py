@@ -110,14 +110,18 @@ def _two_layers(attack: str, strength: Strength, sizes: Sizes, seed: int) -> tup
     return float((distances <= NEAR).mean()), float(np.sqrt(np.square(distances).mean()))
 
 
+def _network(seed: int) -> torch.nn.Module:
+    with kernels.torch_seeded(seed, kernels.Stream.DEFENCES_MODEL):
+        return models.mlp(_LAYERS, "elu").double()
+
+
 def _digits(rows: int, seed: int) -> tuple[Any, Any, Any, torch.nn.Module]:
     """(inputs and labels of a batch, other rows that the attacker owns, a network)."""
     import torch
 
     data = datasets.digits()
     order = kernels.generator(seed, kernels.Stream.DEFENCES_ROWS).permutation(len(data.labels))
-    with kernels.torch_seeded(seed, kernels.Stream.DEFENCES_MODEL):
-        model = models.mlp(_LAYERS, "elu").double()
+    model = _network(seed)
     x = torch.from_numpy(np.array(data.features, np.float64))
     y = torch.from_numpy(np.array(data.labels, np.int64))
     return x[order[:rows]], y[order[:rows]], x[order[rows : rows + 600]], model
@@ -153,8 +157,7 @@ def accuracy(strength: Strength, sizes: Sizes, seed: int) -> float:
     order = kernels.generator(seed, kernels.Stream.DEFENCES_TRAINING).permutation(len(data.labels))
     x, y = torch.from_numpy(np.array(data.features, np.float64)), torch.from_numpy(np.array(data.labels, np.int64))
     train, test = order[:1200], order[1200:]
-    with kernels.torch_seeded(seed, kernels.Stream.DEFENCES_MODEL):
-        model = models.mlp(_LAYERS, "elu").double()
+    model = _network(seed)
     size = 32 * strength.batches
     rng = kernels.generator(seed, kernels.Stream.DEFENCES_TRAINING, row=1)
     defense: defenses.Defense | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,13 +195,12 @@ def _from_files(
 ) -> tuple[Any, ...]:  # fmt: skip
     import numpy as np
 
-    from leakcore import defenses, kernels
+    from leakcore import defenses
     from leakcore.models import load_safetensors
 
     sizes = None if shape is None else _sizes(shape)
     protection = _defense(defense, noise_std, keep_fraction)
-    with kernels.torch_seeded(seed, kernels.Stream.COMMAND_MODEL):  # a factory's initial weights
-        module = built_model(model)
+    module = _initial(seed, lambda: built_model(model))
     if weights is not None:
         load_safetensors(module, weights)
     module.eval()
@@ -218,6 +217,14 @@ def _from_files(
         raise ValueError(f"`--batch` must hold inputs of shape (rows, ...), at least one row, got {inputs.shape}")
     released = defenses.release(module, inputs, labels, defense=protection, seed=seed)
     return module, released, sizes or inputs.shape[1:], inputs, labels, count
+
+
+def _initial(seed: int, build: Callable[[], Any]) -> Any:
+    """The module with initial weights by seed."""
+    from leakcore import kernels
+
+    with kernels.torch_seeded(seed, kernels.Stream.COMMAND_MODEL):
+        return build()
 
 
 def _sizes(shape: str) -> tuple[int, ...]:
@@ -273,13 +280,15 @@ def _from_data(
     chosen = kernels.generator(seed, kernels.Stream.COMMAND_ROWS).permutation(len(whole.labels))[:count]
     inputs = np.array(whole.features[chosen], np.float32).reshape(-1, *shape)
     labels = np.array(whole.labels[chosen], np.int64)
-    with kernels.torch_seeded(seed, kernels.Stream.COMMAND_MODEL):
-        module = (
+    module = _initial(
+        seed,
+        lambda: (
             models.dlg_lenet(100)
             if dataset == "cifar100"
             else torch.nn.Sequential(
                 torch.nn.Flatten(), models.digits_mlp() if dataset == "digits" else models.mnist_mlp()
             )
-        )
+        ),
+    )
     released = defenses.release(module, inputs, labels, defense=protection, seed=seed)
     return module, released, shape, inputs, labels, count
