@@ -22,7 +22,7 @@ _SECONDS = {
     "labels-fig3": 85,
     "labels-fig4": 85,
     "labels-fig5": 85,
-    "auditing-fig2": 215,
+    "auditing-fig2": 240,
     "auditing-table2": 65,
     "leakage-fig3": 85,
     "leakage-fig4": 125,
