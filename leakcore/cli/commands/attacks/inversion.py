@@ -152,10 +152,11 @@ def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, se
     search = _Search(**{field.name: options.pop(field.name) for field in dataclasses.fields(_Search)})
     weights = search.weights()
     check.seed(seed=seed)
+    protection = _defense(options.pop("defense"), options.pop("noise_std"), options.pop("keep_fraction"))
     if dataset is None:
-        module, gradient, shape, inputs, labels, rows = _from_files(seed=seed, **options)
+        module, gradient, shape, inputs, labels, rows = _from_files(seed=seed, protection=protection, **options)
     else:
-        module, gradient, shape, inputs, labels, rows = _from_data(dataset, seed=seed, **options)
+        module, gradient, shape, inputs, labels, rows = _from_data(dataset, seed=seed, protection=protection, **options)
     batch = rows or 1
     if inputs is not None and inputs.shape != (batch, *shape):
         raise ValueError(
@@ -190,8 +191,7 @@ def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, se
 
 def _from_files(
     *, model: str, weights: Path | None, gradient: Path | None, shape: str | None, batch: Path | None,
-    batch_size: int | None, noise_std: float | None, keep_fraction: float | None, defense: str | None, seed: int,
-    **_: Any,
+    batch_size: int | None, protection: Defense, seed: int, **_: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     import numpy as np
 
@@ -199,7 +199,6 @@ def _from_files(
     from leakcore.models import load_safetensors
 
     sizes = None if shape is None else _sizes(shape)
-    protection = _defense(defense, noise_std, keep_fraction)
     module = _initial(seed, lambda: built_model(model))
     if weights is not None:
         load_safetensors(module, weights)
@@ -258,15 +257,13 @@ def _defense(defense: str | None, noise_std: float | None, keep_fraction: float 
 
 
 def _from_data(
-    dataset: str, *, data: Path | None, num_rows: int | None, noise_std: float | None, keep_fraction: float | None,
-    defense: str | None, seed: int, **_: Any,
+    dataset: str, *, data: Path | None, num_rows: int | None, protection: Defense, seed: int, **_: Any,
 ) -> tuple[Any, ...]:  # fmt: skip
     import numpy as np
     import torch
 
     from leakcore import datasets, defenses, kernels, models
 
-    protection = _defense(defense, noise_std, keep_fraction)
     count = 1 if num_rows is None else num_rows
     if count < 1:
         raise ValueError(f"`num_rows` must be at least 1, got {count}")
