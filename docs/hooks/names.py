@@ -16,9 +16,9 @@ INTRODUCTION = """# Names at a glance
 
 Every public name of leakcore, read from the package when this site was built. A name links to its description. An
 *object* is a dataclass that you make and pass on, or that a function returns; a *result* or a *record* is what a
-function returns. The second column counts parameters or fields. Functions have at most eight parameters. Five are
-excepted, because their keywords are the field's own, or the command's options: `clip_and_noise`,
-`mixture_log_ratio`, `mixture_tail`, `bounds.reconstruction` and `audit.from_scores`.
+function returns. The second column counts parameters or fields. Functions have at most eight parameters. Six are
+excepted, because their keywords are the field's own, or the command's options: `clip_and_noise`, `mixture_log_ratio`,
+`mixture_tail`, `bounds.reconstruction`, `record` and `audit.from_scores`.
 """
 
 

@@ -10,6 +10,7 @@ STEP_BITS = 24
 """Steps of a purpose; the purpose is the stream word's leading byte."""
 
 
+@enum.unique
 class Stream(enum.IntEnum):
     """What a random number is for. No two members share a draw under one seed.
 
@@ -143,9 +144,9 @@ class Stream(enum.IntEnum):
     """Weights of outputs by which a layer's use is checked."""
     REDRAW_PROBE = 31
     """Seeds of torch under which a model's output must stay the same. Step: the repetition."""
-    NOISY_COPIES = 90, 0, 1
+    NOISY_COPIES = 94, 0, 1
     """Noise of the copies that a label-only attack asks about. Row: the copy."""
-    QUANTILE_TREES = 91, 0, 1
+    QUANTILE_TREES = 95, 0, 1
     """Seed of the boosted trees of `attacks.membership.QuantileRegression`."""
 
     # Leakage.
@@ -215,7 +216,7 @@ class Stream(enum.IntEnum):
     """Initial weights of the model that it attacks."""
     FACTORY_MODEL = 75, 0, 1
     """Initial weights of the model that `leakcore leakage` measures."""
-    FACTORY_MODELS = 92, 0, 1
+    FACTORY_MODELS = 96, 0, 1
     """Initial weights of the models that `leakcore attack membership` attacks, all of them replaced."""
 
     # Experiments.
