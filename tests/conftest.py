@@ -6,6 +6,7 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,11 @@ if os.environ.get("LEAKCORE_EMULATION") == "1":
     module = importlib.util.module_from_spec(spec)
     sys.modules["leakcore._C"] = leakcore._C = module
     spec.loader.exec_module(module)
+
+    @pytest.fixture(autouse=True)
+    def schedule(request: pytest.FixtureRequest) -> None:
+        """Each test has an order of blocks and threads of its own, the same every time."""
+        leakcore._C.emulation_schedule(zlib.crc32(request.node.nodeid.encode()))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,8 +1,10 @@
-// A grid, block after block; the threads of a block in a shuffled order that changes at every barrier, so that a result
-// which depends on the order, as with a missing barrier, comes out wrong. What a GPU would answer with a hang or with
+// A grid, block after block; blocks in a shuffled order, and the threads of a block in one that changes at every barrier,
+// so that a result which depends on the order, as with a missing barrier, comes out wrong, or otherwise in another
+// schedule. What a GPU would answer with a hang or with
 // nothing at all is an error here that says where: threads waiting at different barriers, a thread that left while
 // others wait, a launch beyond the limits, writes past the dynamic shared memory.
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -11,6 +13,7 @@
 
 #include "testing/cuda_emulation/cuda.h"
 #include "testing/cuda_emulation/fibers.h"
+#include "testing/cuda_emulation/selfcheck.h"
 
 #define LEAKCORE_INDEX __thread __attribute__((tls_model("initial-exec"))) uint3
 LEAKCORE_INDEX threadIdx;
@@ -41,12 +44,13 @@ struct Lane {
 struct Block {
   Fibers fibers{1024};
   std::vector<Lane> lanes;
-  std::minstd_rand shuffler{1};
+  std::mt19937_64 shuffler;
   int current = -1;
   unsigned char* shared = nullptr;
   bool busy = false;
 };
 
+std::atomic<uint64_t> schedule{0};
 thread_local std::unique_ptr<Block> block;
 thread_local std::string failure;
 
@@ -153,6 +157,19 @@ bool release(bool* finished) {
   return true;
 }
 
+// 0 … count − 1, each once, from a random one in random steps.
+struct Order {
+  explicit Order(uint64_t count) : count(count), next(block->shuffler() % count), step(block->shuffler() % count + 1) {
+    while (std::gcd(step, count) != 1) ++step;
+  }
+  uint64_t take() {
+    const uint64_t taken = next;
+    next = (next + step) % count;
+    return taken;
+  }
+  uint64_t count, next, step;
+};
+
 bool run_block(void (*body)(void*), void* context) {
   for (size_t k = 0; k < block->lanes.size(); ++k) {
     block->lanes[k].state = State::ready;
@@ -160,9 +177,9 @@ bool run_block(void (*body)(void*), void* context) {
   }
   for (bool finished = false; !finished;) {
     const size_t threads = block->lanes.size();
-    size_t k = block->shuffler() % threads, stride = block->shuffler() % threads + 1;
-    while (std::gcd(stride, threads) != 1) ++stride;
-    for (size_t turn = 0; turn < threads; ++turn, k = (k + stride) % threads) {
+    Order order(threads);
+    for (size_t turn = 0; turn < threads; ++turn) {
+      const size_t k = order.take();
       Lane& lane = block->lanes[k];
       if (lane.state != State::ready) continue;
       block->current = static_cast<int>(k);
@@ -205,6 +222,10 @@ void* dynamic_shared() {
   return block->shared;
 }
 
+void set_schedule(uint64_t number) {
+  schedule = number;
+}
+
 const char* last_failure() {
   return failure.c_str();
 }
@@ -230,7 +251,11 @@ cudaError_t run_grid(dim3 grid, dim3 size, size_t shared, void (*body)(void*), v
   blockDim = {size.x, size.y, size.z};
   gridDim = {grid.x, grid.y, grid.z};
   bool good = true;
-  for (uint64_t k = 0; good && k < static_cast<uint64_t>(grid.x) * grid.y * grid.z; ++k) {
+  block->shuffler.seed(schedule);
+  const uint64_t blocks = static_cast<uint64_t>(grid.x) * grid.y * grid.z;
+  Order order(blocks);
+  for (uint64_t turn = 0; good && turn < blocks; ++turn) {
+    const uint64_t k = order.take();
     blockIdx = {static_cast<unsigned>(k % grid.x), static_cast<unsigned>(k / grid.x % grid.y),
                 static_cast<unsigned>(k / grid.x / grid.y)};
     memset(memory.get(), kPoison, shared + kCanary);

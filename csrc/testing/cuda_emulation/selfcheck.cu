@@ -1,5 +1,8 @@
 #include "testing/cuda_emulation/selfcheck.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "core/runtime/launch.cuh"
 
 namespace leakcore {
@@ -67,9 +70,14 @@ Status emulation_check(const std::string& kernel, double* data, int64_t count) {
   const auto blocks = static_cast<unsigned>((count + kThreads - 1) / kThreads);
   constexpr size_t kShared = kThreads / 32 * sizeof(double);
   cudaError_t error = cudaErrorInvalidValue;
-  if (kernel == "sum") error = LEAKCORE_LAUNCH(block_sum<true>, blocks, kThreads, kShared, nullptr, data, count, data);
-  if (kernel == "race")
-    error = LEAKCORE_LAUNCH(block_sum<false>, blocks, kThreads, kShared, nullptr, data, count, data);
+  std::vector<double> sums(data, data + count);  // apart from what other blocks still read
+  if (kernel == "sum") {
+    error = LEAKCORE_LAUNCH(block_sum<true>, blocks, kThreads, kShared, nullptr, data, count, sums.data());
+  }
+  if (kernel == "race") {
+    error = LEAKCORE_LAUNCH(block_sum<false>, blocks, kThreads, kShared, nullptr, data, count, sums.data());
+  }
+  if (kernel == "sum" || kernel == "race") std::copy(sums.begin(), sums.end(), data);
   if (kernel == "shuffles") error = LEAKCORE_LAUNCH(shuffles, 1, 32, 0, nullptr, data);
   if (kernel == "diverging") error = LEAKCORE_LAUNCH(diverging_barrier, 1, 128, 0, nullptr, data);
   if (kernel == "early exit") error = LEAKCORE_LAUNCH(early_exit, 1, 128, 0, nullptr);

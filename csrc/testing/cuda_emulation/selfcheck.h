@@ -11,4 +11,10 @@ namespace leakcore {
 // data: `count` numbers; "sum" and "race" leave the sum of each block of 256 in data[0], data[1], …
 Status emulation_check(const std::string& kernel, double* data, int64_t count);
 
+namespace emulation {
+
+// The order in which blocks and threads take their turns from the next launch on, in every thread.
+void set_schedule(uint64_t number);
+
+}  // namespace emulation
 }  // namespace leakcore

@@ -36,6 +36,16 @@ def test_a_missing_barrier_gives_a_wrong_sum():
     assert not np.array_equal(run("race", values)[:10], sums)
 
 
+def test_a_race_shows_as_other_bits_in_another_schedule():
+    values = np.arange(1.0, 2561.0)
+    for kernel, alike in (("sum", True), ("race", False)):
+        results = []
+        for schedule in range(4):
+            _C.emulation_schedule(schedule)
+            results.append(run(kernel, values))
+        assert all(np.array_equal(results[0], other) for other in results[1:]) is alike
+
+
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [

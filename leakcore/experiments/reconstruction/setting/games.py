@@ -77,19 +77,17 @@ def play(
     *,
     num_candidates: int,
     runs: int,
-    first_run: int = 0,
     methods: tuple[str, ...] = ("sum",),
     subtract_known: bool = True,
     task: str,
 ) -> dict[str, attacks.ReconstructionGame]:
-    """All methods on the same runs, from `first_run` on, `_PIECE` at a time, each portion stored as a piece."""
+    """All methods on the same runs, `_PIECE` at a time, each portion stored as a piece."""
     done = 0
     how = dpsgd.Execution(num_threads=1)
     if context.executor is None:
         how = dpsgd.Execution(progress=lambda more, _: context.progress(task, done + more, runs))
-    jobs = _jobs(
-        context, split, setting, num_candidates, range(first_run, first_run + runs), methods, subtract_known, task, how
-    )
+    rules = attacks.GameRules(num_candidates, subtract_known=subtract_known)
+    jobs = _jobs(context, split, setting, rules, range(runs), methods, task, how)
     pieces = {}
     for name, piece in context.pieces.each(jobs, context.executor, dict[str, attacks.ReconstructionGame]):
         pieces[name] = piece
@@ -110,7 +108,8 @@ def try_each(
 ) -> list[dict[str, attacks.ReconstructionGame] | None]:
     """The same runs in each setting, all at once for the workers; None where a run overflows."""
     how = dpsgd.Execution(num_threads=None if context.executor is None else 1)
-    jobs = [_jobs(context, split, one, num_candidates, runs, methods, True, task, how) for one in settings]
+    rules = attacks.GameRules(num_candidates)
+    jobs = [_jobs(context, split, one, rules, runs, methods, task, how) for one in settings]
     allowed = {name: functools.partial(_unless_lost, job) for each in jobs for name, job in each.items()}
     pieces = {}
     for name, piece in context.pieces.each(allowed, context.executor, dict[str, attacks.ReconstructionGame]):
@@ -124,21 +123,20 @@ def _jobs(
     context: Context,
     split: Split,
     setting: GameSetting,
-    num_candidates: int,
+    rules: attacks.GameRules,
     runs: range,
     methods: tuple[str, ...],
-    subtract_known: bool,
     task: str,
     how: dpsgd.Execution,
 ) -> dict[str, Callable[[], dict[str, attacks.ReconstructionGame]]]:
     """The portions by name, in the order of runs."""
-    described = [dataclasses.asdict(setting), num_candidates, methods, subtract_known, task, split.content]
+    rule = rules.num_candidates, methods, rules.subtract_known
+    described = [dataclasses.asdict(setting), *rule, task, split.content]
     key = digest(described)[:20]
     model = ensemble(context, split, setting)
     known, pool = (
         dpsgd.Rows(split.known_features, split.known_labels), dpsgd.Rows(split.pool_features, split.pool_labels)
     )  # fmt: skip
-    rules = attacks.GameRules(num_candidates, subtract_known=subtract_known)
     return {
         f"game-{key}-{first}": functools.partial(
             _portion, model, known, pool, rules, methods=methods, runs=range(first, min(first + _PIECE, runs.stop)),
