@@ -1,8 +1,8 @@
-// A grid, block after block. Blocks take their turns in a shuffled order, and the threads of a block in one that changes
-// at every barrier: a result that depends on the order, as with a missing barrier, comes out wrong, or otherwise in
-// another schedule. What a GPU would answer with a hang or with nothing at all is an error here that says where: threads
-// waiting at different barriers, a thread that left while others wait, a launch beyond the limits, writes past the
-// dynamic shared memory.
+// A grid, block after block. Blocks take their turns in a shuffled order, and the threads of a block in one that
+// changes at every barrier: a result that depends on the order, as with a missing barrier, comes out wrong, or
+// otherwise in another schedule. What a GPU would answer with a hang or with nothing at all is an error here that says
+// where: threads waiting at different barriers, a thread that left while others wait, a launch beyond the limits,
+// writes past the dynamic shared memory.
 #include <algorithm>
 #include <atomic>
 #include <memory>
