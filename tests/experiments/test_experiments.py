@@ -15,7 +15,7 @@ import torch
 from leakcore import experiments, models
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.experiments.context import Context
-from leakcore.experiments.draw import _panel, draw
+from leakcore.experiments.draw import _panel, clashes, draw
 from leakcore.experiments.findings import Findings
 from leakcore.experiments.reconstruction.setting import data, games, notes
 from leakcore.experiments.result import ExperimentResult, Panel, Series
@@ -265,6 +265,7 @@ def test_an_interrupted_run_goes_on_and_gives_the_same_json(tmp_path: Path) -> N
 def test_attack_figures_run_at_their_smallest(name: str, tmp_path: Path) -> None:
     result = experiments.run(name, scale="tiny", data=DATA, out=tmp_path)
     assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert clashes(result) == [], "one colour has one meaning in a figure"
     assert result.data
     assert result.stated
     for stated in result.stated:

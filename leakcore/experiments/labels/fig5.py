@@ -58,12 +58,10 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         ]  # fmt: skip
     for study in studies:
         factors = [growth.factor for growth in growths[study.name]]
-        printed = {"printed growth": _PRINTED[study.name][0], "logarithmic rule": _log_rule(study)}
+        printed = {"printed": _PRINTED[study.name][0], "logarithmic rule": _log_rule(study)}
         panels.append(grid.lines(study, swept[study.name], factors, "bound of all batches ÷ one", printed))
     singles = [float(growth.mean[0]) for growth in growths["bank"]]
-    panels.append(
-        grid.lines(studies[-1], swept["bank"], singles, "bound of one batch", {"printed: 0.033": _ONE}, log_y=True)
-    )
+    panels.append(grid.lines(studies[-1], swept["bank"], singles, "bound of one batch", {"printed": _ONE}, log_y=True))
     findings = Findings(
         panels=panels,
         stated=stated,

@@ -14,7 +14,7 @@ from leakcore.experiments.result import Panel, Series
 
 SIGMA, CLIP = 0.5, 1.0
 """Of the paper's other figures: the noise multiplier of its Experiment II, the clipping norm of its Experiment I."""
-_ROLES = ("orthogonal", "simplex", "rdp", "bound", "accountant", "attack-2")
+_ROLES = ("attack-2", "attack-3", "attack-4", "attack-5", "attack-6", "attack-7")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -170,12 +170,12 @@ def _split(context: Context, by_choice: dict[str, list[_Point]]) -> Panel:
     curves = mechanism.curves(context, epsilons, first[0].steps, _CANDIDATES)
     bound, orthogonal, simplex = (next(c for c in curves if c.role == r) for r in ("bound", "orthogonal", "simplex"))
     series = [
-        Series(name="bound − optimum, orthogonal", role="orthogonal", x=bound.x, y=bound.y - orthogonal.y),
-        Series(name="bound − optimum, simplex", role="simplex", x=bound.x, y=bound.y - simplex.y),
+        Series(name="bound − optimum, orthogonal", role="accountant", x=bound.x, y=bound.y - orthogonal.y),
+        Series(name="bound − optimum, simplex", role="baseline", x=bound.x, y=bound.y - simplex.y),
     ]
     for name, role, points in (
-        ("optimum, orthogonal − attack, all clipped", "attack", first),
-        ("optimum, orthogonal − attack, most accurate", "attack-3", by_choice["accurate"]),
+        ("optimum, orthogonal − attack, all clipped", "attack-4", first),
+        ("optimum, orthogonal − attack, most accurate", "attack-5", by_choice["accurate"]),
     ):
         ends = np.array([[p.limits.orthogonal - p.limits.bound + g for g in p.gap] for p in points])
         lost = np.array([p.limits.orthogonal - float(p.plain.value) for p in points])

@@ -43,7 +43,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         noise = _mechanism.noise_for(context, _EPSILON, mechanism.sample_rate, mechanism.steps)
         exact = np.array([_mechanism.upper(noise, mechanism.sample_rate, mechanism.steps, n) for n in _PRIORS])
         series = []
-        for samples, role in ((10_000, "attack"), (1_000_000, "attack-2")):
+        for samples, role, printed_role in ((10_000, "attack", "baseline"), (1_000_000, "attack-2", "accountant")):
             for under, name in (("null", "Algorithm 1"), ("alternative", "from μ")):
                 values = _values(context, mechanism, noise, samples, under)
                 deviation = values.std(axis=0, ddof=1)
@@ -53,7 +53,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 if under == "null":
                     series.append(Series(name=f"{name}, {samples:,} samples", role=role, x=np.array(_PRIORS),
                                          y=deviation, low=low, high=high))  # fmt: skip
-                    series.append(Series(name=f"printed, {samples:,} samples", role="baseline", x=np.array(_PRIORS),
+                    series.append(Series(name=f"printed, {samples:,} samples", role=printed_role, x=np.array(_PRIORS),
                                          y=np.full(len(_PRIORS), _PRINTED[samples])))  # fmt: skip
                     if mechanism.sample_rate == 1:
                         series.append(Series(name="theory", role="orthogonal", x=np.array(_PRIORS),
