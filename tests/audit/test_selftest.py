@@ -16,7 +16,7 @@ from leakcore.cli import main
 
 @pytest.fixture(scope="module")
 def selftest() -> audit.SelfTest:
-    return audit.selftest(audits=40)
+    return audit.selftest(audits=20)
 
 
 def test_every_method_keeps_its_promise(selftest: audit.SelfTest) -> None:
@@ -26,7 +26,7 @@ def test_every_method_keeps_its_promise(selftest: audit.SelfTest) -> None:
     assert {p.mechanism for p in selftest.promises} == {"null", "randomised response", "Laplace", "Gaussian"}
     assert {p.epsilon for p in selftest.promises if p.mechanism == "randomised response"} == {0.5, 1.0, 2.0, 4.0}
     for p in selftest.promises:
-        assert p.audits == (200 if p.mechanism == "null" else 40)
+        assert p.audits == (100 if p.mechanism == "null" else 20)
         assert p.interval[0] <= p.rate <= p.interval[1]
         assert p.allowed == pytest.approx(0.05)
 

@@ -109,6 +109,7 @@ def _bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_quick_case_gives_a_table_and_json_that_can_be_read_again(tmp_path: Path) -> None:
     out = tmp_path / "one.json"
     done = _bench("--quick", "--only", "clip_scores", "--out", str(out))

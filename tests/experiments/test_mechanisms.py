@@ -16,6 +16,7 @@ from leakcore.experiments.result import ExperimentResult, TextTable
 from leakcore.experiments.verdict import verdict
 
 
+@pytest.mark.slow
 def test_the_published_trainings_are_compared_with_the_accountant(tmp_path: Path) -> None:
     result = experiments.run("mechanisms-trainings", scale="tiny", out=tmp_path)
     assert (tmp_path / "mechanisms-trainings.png").read_bytes().startswith(b"\x89PNG")

@@ -157,7 +157,13 @@ def test_a_mechanism_takes_the_place_of_all_three_numbers():
         accounting.noise_multiplier(mechanisms.GDP(1.0), epsilon=1.0, delta=DELTA)
 
 
-@pytest.mark.parametrize("scheme", [mechanisms.Shuffled(1.0, 20, 3), mechanisms.FixedSize(1.0, 10, 1000, 50)])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        mechanisms.Shuffled(1.0, 20, 3),
+        pytest.param(mechanisms.FixedSize(1.0, 10, 1000, 50), marks=pytest.mark.slow),
+    ],
+)
 def test_noise_for_a_limit_on_reconstruction(scheme):
     noise = bounds.calibrate_noise(scheme, 0.3, kappa=0.1)
     assert bounds.reconstruction(scheme.with_noise(noise.value), kappa=0.1).value <= 0.3 + 1e-9

@@ -124,6 +124,7 @@ def test_a_folder_begun_by_workers_that_died_is_finished_without_them(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]
 
 
+@pytest.mark.slow
 def test_the_self_test(pool: ProcessPoolExecutor) -> None:
     calls: list[tuple[int, int]] = []
     result = audit.selftest(

@@ -138,7 +138,7 @@ def _histogram(title: str, rows: np.ndarray) -> Panel:
         title=title, x_label="lower bound of the sample", y_label="samples of all networks",
         series=(
             notes.steps("samples", "bound", edges, np.histogram(rows, edges)[0].astype(float)),
-            Series(name="exponential of the same mean", role="orthogonal", x=0.5 * (edges[1:] + edges[:-1]), y=expected),
+            Series(name="exponential of the same mean", role="orthogonal", x=(edges[1:] + edges[:-1]) / 2, y=expected),
         ),
         y_range=None,
     )  # fmt: skip

@@ -79,6 +79,7 @@ def test_the_expectation_over_random_rivals_is_what_enumeration_gives() -> None:
         assert float(named.value) == pytest.approx(np.mean(wins), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_scores_that_say_nothing_prove_nothing() -> None:
     """1,000 traces whose scores know nothing of the coins: ε > 0 in at most 5%, up to a 99.9% binomial limit."""
     rng = np.random.default_rng(1)

@@ -65,6 +65,7 @@ def test_the_page_and_the_json_of_a_shuffled_run(tmp_path: Path) -> None:
     assert "<svg" in report.to_html()
 
 
+@pytest.mark.slow
 def test_a_claim_is_contradicted_from_below_and_judged_from_above() -> None:
     trace = _trace(SHUFFLED)
     low, high = audit.from_trace(trace).epsilon.interval  # type: ignore[union-attr, misc]
@@ -109,6 +110,7 @@ def test_steps_that_were_not_recorded_are_epochs_too() -> None:
     assert "the run's other steps have another rate" in faster.mechanism.missing
 
 
+@pytest.mark.slow
 def test_fixed_batches_are_bounded_under_replacement_and_compared_with_no_rate() -> None:
     fixed = Sampling(scheme="fixed-size", batch_size=8, dataset_size=40, batches=1, passes=20, fresh=True, evidence="e")
     report = audit.from_trace(_trace(fixed))

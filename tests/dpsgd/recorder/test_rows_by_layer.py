@@ -110,7 +110,7 @@ def test_a_run_asks_vmap_again_in_steps_1_2_4_8(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(RowsByLayer, "products", heard("by layer", RowsByLayer.products))
     _, steps = _recorded()
     assert (steps, asked["vmap"]) == (10, [0, 1, 3, 7])
-    assert len(asked["by layer"]) == 6
+    assert len(asked["by layer"]) == 10
 
 
 def _recorded(**settings: Any) -> tuple[Any, int]:

@@ -50,8 +50,8 @@ def record(
     """Record an Opacus run while it trains: `with leakcore.record(...) as recorder:` around the loop.
 
     In every step the candidates' clipped gradients are multiplied with the released sum; only the products are stored.
-    With canaries instead, rows are planted, and one run proves most of ε. They are trained on, so audit a copy of your
-    run. Under DDP every process records, and has the whole trace. Details: docs/explanation/recording.md.
+    Canaries are planted rows, which prove most of ε in one run: audit a copy of your run. Under DDP every process has
+    the whole trace. Details: docs/explanation/recording.md.
 
     Args:
         optimizer: what `make_private` returned (flat or ghost clipping; with canaries flat), or a `FusedDPOptimizer`.
@@ -63,8 +63,8 @@ def record(
         criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss of the loop, or the
             loss that the model returns.
         sampling: the DataLoader, which canaries need, or q of Poisson sampling. None: what feeds the steps.
-        out: npz file for the trace, written also after an exception. An existing file is refused.
-        every: score one step in so many. Bounds stay valid and prove less; needs members.
+        out: new npz file for the trace, written also after an exception.
+        every: score one step in so many, which proves less; needs members.
 
     Returns:
         A `Recorder`, or a `CanaryRecorder` with canaries: a context manager.

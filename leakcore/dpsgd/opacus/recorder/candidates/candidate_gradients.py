@@ -134,11 +134,13 @@ class CandidateGradients:
         self, noise: torch.Tensor, inside: np.ndarray, norm: float
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """⟨c_j, noise⟩ and ‖c_j‖, (n,), and ⟨c_i, c_j⟩ for i in `inside`, (len(inside), n); float64."""
-        quick = self._quick_products(noise, inside, norm)
-        if quick is not None:
-            return quick
         n = len(self._candidates)
+        if not self._due and (quick := self._quick_products(noise, inside, norm)) is not None:
+            return quick
         whole = self._gradients(np.arange(n)) if n <= self._portion else None
+        # Steps that asked are scored as the others are, so that a run in parts has the bits of one in one part.
+        if self._due and whole is not None and (quick := self._quick_products(noise, inside, norm)) is not None:
+            return quick
         observed = [noise[None].to(self._parameters[0].dtype)]
         for start in range(0, len(inside), self._portion):
             some = inside[start : start + self._portion]
@@ -245,7 +247,7 @@ class CandidateGradients:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
         """`products` from the layers' inputs; None where vmap has not agreed, or rows do not fit into one pass."""
         n = len(self._candidates)
-        if not (self._route.by_layer and self._route.checked) or self._due or n > self._portion:
+        if not (self._route.by_layer and self._route.checked) or n > self._portion:
             return None
         groups = list(self._candidates.groups(np.arange(n)))
         if len(groups) > 1:
@@ -283,7 +285,7 @@ class CandidateGradients:
                         state.restore()
                     rows = self._together(leaves)
                     if self._due and self._route.by_layer is not False:
-                        self._compare(rows, leaves, state)
+                        rows = self._compared(rows, leaves, state)
                     if (self._route.checked and not self._due) or self._is_autograd(rows, numbers, leaves, state):
                         return rows
                     why = "its gradients differ from plain autograd's"
@@ -322,12 +324,13 @@ class CandidateGradients:
             self._refuse_by_layer(error)
             return None
 
-    def _compare(self, rows: torch.Tensor, leaves: list[torch.Tensor], state: State) -> None:
-        """Decide whether the layers' inputs give these rows, each of them."""
+    def _compared(self, rows: torch.Tensor, leaves: list[torch.Tensor], state: State) -> torch.Tensor:
+        """The rows from the layers' inputs if these give each of `rows`, and else `rows`."""
         state.restore()
         quick = self._by_layer(leaves)
         if quick is not None:
             self._route.by_layer = self._near(quick, rows)
+        return quick if quick is not None and self._route.by_layer else rows
 
     def _near(self, rows: torch.Tensor, truth: torch.Tensor) -> bool:
         """Whether these gradients differ by rounding alone."""
