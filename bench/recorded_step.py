@@ -116,7 +116,7 @@ def text(result: kept_page.Result) -> str:
     said = (
         f"A step without a recording takes {1e3 * bare:.0f} ms. A forward and a backward pass over the {CANDIDATES} "
         f"candidates takes {1e3 * passed:.0f} ms. The network is Opacus's for MNIST, with batches of {BATCH}, on one "
-        f"thread of {result['machine']['cpu']}. Our aim is 1.2 passes: {added['layers']:.1f} is {aim} it."
+        f"thread of {result['machine']['cpu']}. Our aim is 1.2 passes: {added['layers']:.2f} is {aim} it."
     )
     return "\n".join([*lines, "", said])
 

@@ -20,6 +20,6 @@ def test_the_page_shows_what_was_measured() -> None:
 def test_the_aim_is_said_to_be_missed_where_it_is() -> None:
     step, passed = KEPT["step"], KEPT["pass"]
     ways = {**KEPT["ways"], "layers": {"often": step + 1.3 * passed, "due": step}}
-    assert "1.3 is above it" in recorded_step.text({**KEPT, "ways": ways})
+    assert "1.30 is above it" in recorded_step.text({**KEPT, "ways": ways})
     ways["layers"]["often"] = step + 1.1 * passed
-    assert "1.1 is within it" in recorded_step.text({**KEPT, "ways": ways})
+    assert "1.10 is within it" in recorded_step.text({**KEPT, "ways": ways})

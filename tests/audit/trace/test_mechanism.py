@@ -85,10 +85,12 @@ def test_a_claim_is_contradicted_from_below_and_judged_from_above() -> None:
     ("change", "epochs", "note"),
     [
         ({"batches": 8, "passes": 3}, 3, "20 steps of 8 batches an epoch are counted as 3 epochs, rounded up"),
-        ({"passes": 9}, 9, "20 steps of 5 batches an epoch are counted as 9 epochs"),
+        pytest.param(
+            {"passes": 9}, 9, "20 steps of 5 batches an epoch are counted as 9 epochs", marks=pytest.mark.slow
+        ),
         ({"fresh": False}, 4, "the order may be the same in each epoch"),
-        ({"all_rows": False}, 4, "an epoch leaves out rows"),
-        ({"passes": None}, 4, "epochs that the loop broke off were not counted"),
+        pytest.param({"all_rows": False}, 4, "an epoch leaves out rows", marks=pytest.mark.slow),
+        pytest.param({"passes": None}, 4, "epochs that the loop broke off were not counted", marks=pytest.mark.slow),
     ],
 )
 def test_epochs_are_rounded_up_and_what_the_lower_limit_needs_is_said(
@@ -159,6 +161,7 @@ def test_without_a_mechanism_no_number_is_printed_as_if_sampled(coins: bool, tmp
     assert "NOT DECIDED. Compared with it: nothing." in limited.limit_kept()
 
 
+@pytest.mark.slow
 def test_the_caller_can_state_a_mechanism() -> None:
     blind = _trace()
     for mechanism in (
