@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from leakcore.gradients.module_state import State as State
     from leakcore.gradients.module_state import global_generators as global_generators
     from leakcore.gradients.row_by_row import Criterion as Criterion
+    from leakcore.gradients.row_by_row import Feed as Feed
     from leakcore.gradients.row_by_row import RowByRow as RowByRow
     from leakcore.gradients.row_by_row import RowError as RowError
     from leakcore.gradients.row_by_row import first_line as first_line
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _SHARED = {
     "Criterion": ".row_by_row",
+    "Feed": ".row_by_row",
     "FlatModule": ".flat_module",
     "Functional": ".functional",
     "LayeredModel": ".layered_model",

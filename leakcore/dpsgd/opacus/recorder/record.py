@@ -64,7 +64,7 @@ def record(
             loss that the model returns.
         sampling: the DataLoader, which canaries need, or q of Poisson sampling. None: what feeds the steps.
         out: new npz file for the trace, written also after an exception.
-        every: score one step in so many, which proves less; needs members.
+        every: score one step in this many, which proves less. It needs members.
 
     Returns:
         A `Recorder`, or a `CanaryRecorder` with canaries: a context manager.

@@ -13,10 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from leakcore.dpsgd.opacus.optimizer.row_gradients import Convolved, Dense, Outer, Use, blocks
 from leakcore.dpsgd.opacus.row_check.layer_kinds import Kind, kind_of
 from leakcore.dpsgd.opacus.row_check.left_alone import Randomness
-from leakcore.gradients import Criterion
-
-Feed = Callable[[list[torch.Tensor]], tuple[tuple[Any, ...], dict[str, Any], Any]]
-"""From the leaves of some rows to the module's arguments and keywords, and the criterion's targets."""
+from leakcore.gradients import Criterion, Feed
 
 
 class UnknownLayerError(Exception):
@@ -70,8 +67,7 @@ class RowsByLayer:
         rows = torch.zeros(len(leaves[0]), self._columns, dtype=like.dtype, device=like.device)
         with torch.no_grad():
             for place, several in uses.items():
-                for use in several:
-                    rows[:, slice(*place)] += use.dense(slice(None)).flatten(1).to(rows.dtype)
+                rows[:, slice(*place)] = _summed(several).flatten(1)
         return rows
 
     def products(
