@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import os
 import re
 from typing import Any
 
@@ -25,8 +27,16 @@ def rendered(template: str, package: str, **values: Any) -> str:
     )
     templates.filters["unbroken"] = unbroken
     templates.globals["signs"] = SIGNS
-    html: str = templates.get_template(template).render(version=__version__, **values)
+    html: str = templates.get_template(template).render(version=__version__, date=_today(), **values)
     return html
+
+
+def _today() -> str:
+    """Date and minute, UTC; of SOURCE_DATE_EPOCH where it is set, so that a page can be written again byte for byte."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    zone = datetime.timezone.utc
+    now = datetime.datetime.fromtimestamp(int(epoch), zone) if epoch.isdecimal() else datetime.datetime.now(zone)
+    return now.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def unbroken(text: str) -> Any:

@@ -9,14 +9,15 @@ from leakcore._base.pages.rendering import own_names, rendered
 from leakcore.audit.report.page import Figure, Page, Section, about, follows
 
 
-def to_html(page: Page) -> str:
-    """The page as HTML; its first figure stands under the four numbers, all tables are folded."""
+def to_html(page: Page, run: str = "") -> str:
+    """The page as HTML; its first figure stands under the four numbers, all tables are folded. run: its folder."""
     sections = _drawn(page.sections)
     picture = next((s.figure for s in sections if s.figure is not None), None)
     return rendered(
         "report.html",
         "leakcore.audit.report",
         page=page,
+        run=run,
         picture=picture,
         findings=[(about(f), _sentence(str(f).partition(": ")[2]), *follows(f)) for f in page.findings],
         sections=[s if s.figure is not picture else dataclasses.replace(s, figure=None) for s in sections],

@@ -274,11 +274,13 @@ class AuditReport(Record, abc.ABC):
     @overload
     def to_html(self, path: str | Path) -> Path: ...
     def to_html(self, path: str | Path | None = None) -> str | Path:
-        """One self-contained HTML page: its text, or written to `path` (atomically), which is returned."""
-        html = to_html(self._page())
+        """One self-contained HTML page: its text, or written to `path` (atomically), which is returned.
+
+        The page says when it was written, and in a file also the run's name, which is that of its folder.
+        """
         if path is None:
-            return html
-        write_atomically(Path(path), html)
+            return to_html(self._page())
+        write_atomically(Path(path), to_html(self._page(), Path(path).resolve().parent.name))
         return Path(path)
 
     def to_text(self, width: int = 110) -> str:

@@ -261,3 +261,12 @@ def test_it_is_made_for_phones_and_for_print(html: str) -> None:
     assert "overflow-x: auto" in html
     smallest = [float(v) for v in re.findall(r"font-size: ([.\d]+)rem", html)]
     assert min(smallest) * 16 >= 12
+
+
+def test_a_page_in_a_file_names_its_run_and_its_date(report, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(1_764_201_600))
+    page = report.to_html(tmp_path / "monday <b>" / "report.html").read_text(encoding="utf-8")
+    assert "<strong>Run:</strong> monday &lt;b&gt;, 2025-11-27 00:00 UTC." in page
+    assert "on 2025-11-27 00:00 UTC" in report.to_html()
+    assert "<strong>Run:</strong>" not in report.to_html()
+    assert "2025-11-27" not in report.to_json()
