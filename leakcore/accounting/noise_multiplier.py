@@ -6,6 +6,8 @@ import dataclasses
 import math
 from typing import Any, ClassVar
 
+import numpy as np
+
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.progress import timed
@@ -102,7 +104,7 @@ def noise_multiplier(
         )
     else:
         # The Gaussian pair leaks at least as much.
-        guess = at_one.separation / gaussian_pair.gaussian_separation(wanted, slack)
+        guess = _sampled(at_one, at_one.separation / gaussian_pair.gaussian_separation(wanted, slack))
         if at_one.method == "exact":
             value, tight = least_noise(limits, wanted, guess)
             notes = () if tight else ("a little less noise may do: the search rests on upper bounds of epsilon here",)
@@ -132,6 +134,16 @@ def _scheme(sample_rate: Any, steps: Any) -> Mechanism:
     if steps is None:
         raise TypeError("`steps` must be passed next to `sample_rate`, unless that is a mechanism")
     return Poisson(1.0, validate.probability(sample_rate=sample_rate), steps)
+
+
+def _sampled(accountant: Accountant, guess: float) -> float:
+    """The guess without sampling, as sampling lowers it: T steps come near a Gaussian pair of separation
+    q√(T(e^{1/σ²} − 1)) (Dong, Roth and Su 2022, Corollary 5.4)."""
+    mechanism = accountant.mechanism
+    if not isinstance(mechanism, Poisson) or np.ndim(mechanism.sample_rate):
+        return guess
+    sampled = max(float(mechanism.sample_rate) * guess, 1e-100)
+    return guess if sampled > 100.0 else 1.0 / math.sqrt(math.log1p(sampled**-2.0))
 
 
 def _noiseless_suffices(accountant: Accountant, wanted: float, slack: float) -> bool:

@@ -178,7 +178,7 @@ def measure_sensitivity(
     variance = np.zeros((len(x), len(names)))
     for i in range(len(x)):
         if rng is None:
-            columns = measure.exact(x[i : i + 1], y[i : i + 1], chunk)
+            columns = measure.exact(x[i : i + 1], y[i : i + 1], chunk, wanted)
             for norm in wanted:
                 norms[norm][i] = columns[norm]
         else:
@@ -314,7 +314,10 @@ class _JacobianColumns:
         for group in self._layers.values():
             yield [moved[key].reshape(len(moved[key]), -1) for key in group]
 
-    def exact(self, x: torch.Tensor, y: torch.Tensor, chunk: int) -> dict[str, np.ndarray]:
+    def exact(
+        self, x: torch.Tensor, y: torch.Tensor, chunk: int, wanted: Sequence[str] = NORMS
+    ) -> dict[str, np.ndarray]:
+        """Each wanted norm of each layer's Jacobian."""
         size = x.numel()
         number = len(self._layers)
         squares, largest = np.zeros(number), np.zeros(number)
@@ -333,13 +336,17 @@ class _JacobianColumns:
                 for part in parts:
                     width = part.shape[1]
                     for few, absolute in _in_doubles(part):
-                        columns[few] += absolute.sum(1)
-                        rows[layer][at : at + width] += absolute.sum(0)
-                        flat = absolute.view(-1)
-                        squares[layer] += float(torch.dot(flat, flat))
+                        if "1" in wanted:
+                            columns[few] += absolute.sum(1)
+                        if "inf" in wanted:
+                            rows[layer][at : at + width] += absolute.sum(0)
+                        if "F" in wanted:
+                            flat = absolute.view(-1)
+                            squares[layer] += float(torch.dot(flat, flat))
                     at += width
                 largest[layer] = max(largest[layer], float(columns.max()))
-        return {"F": np.sqrt(squares), "1": largest, "inf": np.array([float(r.max()) for r in rows])}
+        found = {"F": np.sqrt(squares), "1": largest, "inf": np.array([float(r.max()) for r in rows])}
+        return {norm: found[norm] for norm in wanted}
 
     def probed(
         self, x: torch.Tensor, y: torch.Tensor, chunk: int, probes: int, rng: np.random.Generator

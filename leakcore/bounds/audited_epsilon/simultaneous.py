@@ -153,10 +153,24 @@ class SimultaneousThreshold(Threshold):
 
     def _ordered(self, inside: np.ndarray, outside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """All scores from the highest to the lowest, equal ones in random order, and which are from inside."""
+        scores, members = _merged(inside, outside)
+        if not ((scores[1:] == scores[:-1]) & (members[1:] != members[:-1])).any():
+            return scores, members
         scores = np.concatenate([inside, outside])
         order = kernels.generator(self.seed, kernels.Stream.SCORE_TIES).permutation(len(scores))
         order = order[np.argsort(-scores[order], kind="stable")]
         return scores[order], order < len(inside)
+
+
+def _merged(inside: np.ndarray, outside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All scores from the highest to the lowest, and which are from inside: two sorts of values, none of indices."""
+    ours, theirs = np.sort(inside), np.sort(outside)
+    scores, members = np.empty(len(ours) + len(theirs)), np.ones(len(ours) + len(theirs), bool)
+    places = np.searchsorted(ours, theirs) + np.arange(len(theirs))
+    members[places] = False
+    scores[places] = theirs
+    scores[members] = ours
+    return scores[::-1], members[::-1]
 
 
 def _threshold(scores: np.ndarray, likelier: np.ndarray, ranks: Ranks) -> float:

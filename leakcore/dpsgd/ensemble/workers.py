@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import threading
 from collections.abc import Generator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -23,8 +24,9 @@ from leakcore.dpsgd.ensemble.block.poisson_gather import CHUNK, gathered_rows
 from leakcore.dpsgd.ensemble.run_request import Request, ranges
 from leakcore.kernels import EnsembleRows
 
-TASK = 4 * SLOTS
-"""Runs per task of an executor: seconds of work for the papers' settings, against milliseconds to send the data."""
+_LEAST_RUNS, _MOST_SHARE, _OPERATIONS = 4 * SLOTS, 32, 5e10
+"""A task of an executor has at least so many runs, at most that part of all, and else some seconds of work: starting a
+task takes tens of milliseconds."""
 
 Piece = tuple[int, int, BlockOutput]
 """Runs [low, high) and their arrays, one row per run."""
@@ -131,11 +133,25 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
 
 def train_elsewhere(plan: Plan, request: Request, threads: int, executor: Executor) -> Generator[Piece, None, None]:
     """Each range of runs as some worker of `executor` finishes it; the ranges do not depend on the workers."""
-    cuts = ranges(request.first, request.stop, TASK)
+    cuts = ranges(request.first, request.stop, _runs_per_task(plan, request))
     jobs = ((cut, functools.partial(_task, plan, request.part(*cut), threads)) for cut in cuts)
     with contextlib.closing(answers(jobs, executor)) as finished:
         for (low, high), piece in finished:
             yield low, high, piece
+
+
+def _runs_per_task(plan: Plan, request: Request) -> int:
+    """The same for any number of workers. Runs that carry much, there or back, go in small tasks."""
+    watch = request.watch
+    if watch.record or watch.keep_steps or request.noise is not None or request.batches is not None:
+        return _LEAST_RUNS
+    if plan.module is not None:
+        parameters = sum(p.numel() for p in plan.module.parameters())
+    else:
+        parameters = sum((a + 1) * b for a, b in itertools.pairwise(plan.layers))
+    of_one = 6 * parameters * plan.steps * max(plan.expected_batch_size, 1.0)
+    wanted = min(_OPERATIONS / of_one, (request.stop - request.first) / _MOST_SHARE)
+    return max(_LEAST_RUNS, int(wanted) // SLOTS * SLOTS)
 
 
 def _task(plan: Plan, request: Request, threads: int) -> BlockOutput:

@@ -31,7 +31,7 @@ def least_noise(limits: Callable[..., tuple[float, float]], wanted: float, guess
             return limits(at, effort=effort, **how)[1]
 
         near = 0.0 if how is hows[0] else 2e-3
-        sigma, _ = search.least_sigma(functools.partial(upper, effort=_ROUGH), wanted, sigma, 1e-3, near=near)
+        sigma, _ = search.least_sigma(functools.partial(upper, effort=_ROUGH), wanted, sigma, 1e-2, near=near)
         value, tight, closed_in = sigma, False, False
         # The last one takes seconds a look: only where finer lattices do not close in on what the coarse one found.
         for effort, tolerance in ((_SHARP, 1e-9), (_FINER, 1e-6), (_FINEST, 1e-8), (BEST, 2e-2)):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from leakcore import bounds, numerics
+from leakcore import bounds, kernels, numerics
 
 WAYS = ("split", "simultaneous")
 
@@ -163,3 +163,20 @@ def test_bad_input_is_named() -> None:
         bounds.SplitThreshold(seed=-1)
     with pytest.raises(ValueError, match=r"`delta` must be in \(0, 1\) with family='gdp'"):
         bounds.epsilon_lower_bound_from_scores([0.0], [1.0], hypothesis=bounds.Hypothesis("gdp"), adjacency="replace")
+
+
+@pytest.mark.parametrize("digits", [None, 2, 0])
+@pytest.mark.parametrize(("inside", "outside"), [(1, 1), (1, 0), (3, 5), (300, 200)])
+def test_the_order_of_all_scores_is_that_of_one_stable_sort_after_a_shuffle(digits, inside, outside) -> None:
+    rng = np.random.default_rng(2)
+    one, two = rng.normal(0.3, size=inside), rng.normal(size=outside)
+    if digits is not None:
+        one, two = np.round(one, digits), np.round(two, digits)
+    one[0] = -np.inf
+    threshold = bounds.SimultaneousThreshold(seed=4)
+    scores, members = threshold._ordered(one, two)
+    both = np.concatenate([one, two])
+    order = kernels.generator(4, kernels.Stream.SCORE_TIES).permutation(len(both))
+    order = order[np.argsort(-both[order], kind="stable")]
+    np.testing.assert_array_equal(scores, both[order])
+    np.testing.assert_array_equal(members, order < inside)

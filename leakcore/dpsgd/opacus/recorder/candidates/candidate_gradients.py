@@ -27,6 +27,7 @@ from leakcore.gradients import Criterion, Functional, RowByRow, RowError, State,
 _log = logging.getLogger(__name__)
 _ROWS_TO_TRY = 64
 _ROWS_ALONE = 8
+_ROWS_ASKED = 64
 _DIFFERENCE = 1e-3
 """Largest relative difference in float32 between the two ways to a row's gradient that rounding explains."""
 
@@ -50,9 +51,10 @@ class CandidateGradients:
     """Per-sample gradients of the candidates at the optimizer's present parameters.
 
     They come from the layers' inputs and output gradients, in one pass over all candidates, as long as torch's vmap
-    gives the same: it is asked in steps 1, 2, 4, 8, …, and in every step for models with other layers. If vmap fails,
-    or differs from plain autograd, they are computed one by one from then on. The model and all random generators are
-    left unchanged: what the model draws for candidate i in a step depends on these two numbers alone.
+    gives the same: it is asked about all of them in step 1, about some 64 in steps 2, 4, 8, …, and about all in every
+    step for models with other layers. If vmap fails, or differs from plain autograd, they are computed one by one from
+    then on. The model and all random generators are left unchanged: what the model draws for candidate i in a step
+    depends on these two numbers alone.
     """
 
     def __init__(
@@ -135,7 +137,9 @@ class CandidateGradients:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """⟨c_j, noise⟩ and ‖c_j‖, (n,), and ⟨c_i, c_j⟩ for i in `inside`, (len(inside), n); float64."""
         n = len(self._candidates)
-        if not self._due and (quick := self._quick_products(noise, inside, norm)) is not None:
+        if self._due and self._step and self._route.by_layer and self._route.checked and n <= self._portion:
+            self._gradients(self._asked())
+        if self._step and (quick := self._quick_products(noise, inside, norm)) is not None:
             return quick
         whole = self._gradients(np.arange(n)) if n <= self._portion else None
         # Steps that asked are scored as the others are, so that a run in parts has the bits of one in one part.
@@ -241,6 +245,11 @@ class CandidateGradients:
     def _due(self) -> bool:
         """Whether this step, one of 1, 2, 4, 8, …, asks again whether the ways agree."""
         return (self._step + 1) & self._step == 0
+
+    def _asked(self) -> np.ndarray:
+        """The candidates that a due step after the first asks about: every few, others each time."""
+        stride = -(-len(self._candidates) // _ROWS_ASKED)
+        return np.arange(self._step.bit_length() % stride, len(self._candidates), stride)
 
     def _quick_products(
         self, noise: torch.Tensor, inside: np.ndarray, norm: float

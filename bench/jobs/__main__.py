@@ -1,0 +1,99 @@
+"""Whole jobs, each beside what a user would pick instead, in one run: `python -m bench.jobs --out JSON`.
+
+Every call is the first of a new process with one thread: imports and the making of data are not timed. All who do a
+job take turns. Then leakcore alone: its time against each size, and on two cores. `--only NAME` measures one job.
+`--show JSON --page PAGE` writes the tables between the marks of a page. Fashion-MNIST is read from LEAKCORE_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from bench import environment
+
+environment.python_path_first()
+
+from bench import kept_page  # noqa: E402
+from bench.jobs import measuring, models, numbers  # noqa: E402
+
+MARKS = ("<!-- jobs -->", "<!-- /jobs -->")
+JOBS = {**numbers.JOBS, **models.JOBS}
+
+
+def measure(options: argparse.Namespace) -> kept_page.Result:
+    """Everything that the page says."""
+    chosen = {name: job for name, job in JOBS.items() if options.only in (None, name)}
+    facts = environment.facts()
+    jobs = {name: measuring.measured(name, job, options.rounds) for name, job in chosen.items()}
+    return {"schema": "leakcore.jobs/1", "machine": facts, "rounds": options.rounds, "jobs": jobs}
+
+
+def text(result: kept_page.Result) -> str:
+    """Both tables, and what they say."""
+    machine = result["machine"]
+    said = (
+        f"Seconds are the first call of a new process with one thread of {machine['cpu']}, imports and data left out: "
+        f"the median of {result['rounds']} rounds in which all took turns. Memory is what the call adds at its peak. "
+        f"{_slower(result['jobs'])}"
+    )
+    return "\n".join([*_jobs(result["jobs"]), "", said, "", *_growth(result["jobs"])])
+
+
+def _jobs(jobs: dict[str, Any]) -> Iterator[str]:
+    yield "| job | who | seconds | of leakcore's | memory | does less or otherwise |"
+    yield "|---|---|---|---|---|---|"
+    for job in jobs.values():
+        title = job["title"]
+        ours = job["doers"]["leakcore"]["median"]
+        for who, row in job["doers"].items():
+            if "absent" in row:
+                yield f"| {title} | {who} | — | — | — | not run: {row['absent']} |"
+            else:
+                times = "" if who == "leakcore" else f"{row['median'] / ours:.2g} ×"
+                yield f"| {title} | {who} | {row['median']:.3g} | {times} | {row['mib']:.0f} MiB | {row['does']} |"
+            title = ""
+
+
+def _slower(jobs: dict[str, Any]) -> str:
+    """Which jobs somebody does faster, those left out that are a part of the job."""
+    behind = [
+        f"{job['title']} ({who})"
+        for job in jobs.values()
+        for who, row in job["doers"].items()
+        if not row["least"] and "absent" not in row and row["median"] < job["doers"]["leakcore"]["median"]
+    ]
+    return f"Slower than its peer: {'; '.join(behind)}." if behind else "No job is slower than its peers."
+
+
+def _growth(jobs: dict[str, Any]) -> Iterator[str]:
+    yield "| leakcore's time of | against | seconds | exponent | between the last two |"
+    yield "|---|---|---|---|---|"
+    for job in jobs.values():
+        title = job["title"]
+        for row in job["growth"]:
+            at = ", ".join(f"{s:.3g} at {v:,}" for v, s in zip(row["values"], row["seconds"], strict=True))
+            yield f"| {title} | {row['what'].replace('_', ' ')} | {at} | {row['exponent']:.2f} | {row['last']:.2f} |"
+            title = ""
+        if job["cores"]:
+            one, two = job["doers"]["leakcore"]["median"], sorted(job["cores"]["two"])
+            at = f"{one:.3g} on 1, {two[len(two) // 2]:.3g} on 2"
+            yield f"| {title} | cores | {at} | {job['cores']['speedup']:.2f} times as fast | |"
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--one"]:
+        name, doer, size = json.loads(sys.argv[2])
+        print(json.dumps(measuring.call_once(JOBS[name], doer, size)))
+        return
+    parser = argparse.ArgumentParser(prog="python -m bench.jobs", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=list(JOBS))
+    kept_page.main(parser, measure, text, MARKS)
+
+
+if __name__ == "__main__":
+    main()
