@@ -24,9 +24,9 @@ PYTEST = $(if $(SHARED_OUT),OMP_NUM_THREADS=1) $(PY) -m pytest $(SHARED_OUT)
 test: $(VENV)/.core
 	$(PYTEST) -m "not slow and not loops" $(ARGS)
 
-# The loops of docs/how-to/loops.md with the libraries that they use; where these cannot be installed they are skipped.
+# The loops and clusters of docs/how-to with the libraries that they use; where these cannot be installed they are skipped.
 test-loops: $(VENV)/.core
-	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[loops]" --no-build-isolation || \
+	@$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[loops,clusters]" --no-build-isolation || \
 	  echo "no packages for the loops here"
 	HF_HUB_OFFLINE=1 $(PYTEST) $(if $(SHARED_OUT),--dist load) tests/loops $(ARGS)
 

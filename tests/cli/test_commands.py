@@ -134,7 +134,8 @@ def test_audit_as_json_prints_the_report(tmp_path: Path) -> None:
 def test_ctrl_c_leaves_no_half_written_report_and_the_next_call_finishes(tmp_path: Path) -> None:
     # A shell starts what it puts in the background with SIGINT ignored, and children inherit that: here it is a user's.
     heard = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from leakcore.cli import main; main()"
+        "import faulthandler, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "faulthandler.register(signal.SIGUSR1); from leakcore.cli import main; main()"
     )
     command = [sys.executable, "-c", heard, "audit", "--sweep", "", "--runs", "4000", "--out", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ.copy())
@@ -144,8 +145,14 @@ def test_ctrl_c_leaves_no_half_written_report_and_the_next_call_finishes(tmp_pat
         assert time.monotonic() < deadline
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    try:
+        _, err = process.communicate(timeout=100)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGUSR1)  # where all threads are
+        time.sleep(5)
+        process.kill()
+        _, err = process.communicate()
+    assert process.returncode == 130, err.decode()
     assert b"goes on from here" in err
     assert [p.name for p in tmp_path.iterdir()] == ["partial"]
 
