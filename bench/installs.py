@@ -44,10 +44,10 @@ SMALL_AUDIT = (
 
 def interpreters() -> list[str]:
     """Pythons that leakcore may be installed in: on PATH, or below the folder where pyenv keeps its own."""
-    kept = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin"))
-    path = os.pathsep.join([*map(str, kept), os.environ.get("PATH", "")])
-    found = [shutil.which(f"python{version}", path=path) for version in VERSIONS]
-    return [python for python in found if python is not None]
+    below = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob("versions/*/bin"))
+    path = os.pathsep.join([*map(str, below), os.environ.get("PATH", "")])
+    pythons = [shutil.which(f"python{version}", path=path) for version in VERSIONS]
+    return [python for python in pythons if python is not None]
 
 
 def measured(pythons: list[str]) -> kept_page.Result:
@@ -113,9 +113,9 @@ def _installed(python: str, what: str, torch: bool) -> dict[str, Any]:
 def quickstart() -> str:
     """The README's first example."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    found = re.search(r"## Quickstart\n\n```python\n(.*?)```", readme, flags=re.DOTALL)
-    assert found is not None
-    return found[1]
+    example = re.search(r"## Quickstart\n\n```python\n(.*?)```", readme, flags=re.DOTALL)
+    assert example is not None
+    return example[1]
 
 
 def _environment(python: str, home: Path) -> str:

@@ -1,1 +1,1 @@
-"""Whole jobs, each beside what a user would pick instead: `python -m bench.jobs`."""
+"""Whole jobs, each compared with what a user would pick instead: `python -m bench.jobs`."""

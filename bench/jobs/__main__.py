@@ -1,4 +1,4 @@
-"""Whole jobs, each beside what a user would pick instead, in one run: `python -m bench.jobs --out JSON`.
+"""Whole jobs, each compared with what a user would pick instead, in one run: `python -m bench.jobs --out JSON`.
 
 Every call is the first of a new process with one thread: imports and the making of data are not timed. All who do a
 job take turns. Then leakcore alone: its time against each size, and on two cores. `--only NAME` measures one job.

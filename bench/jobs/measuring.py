@@ -26,10 +26,10 @@ def call_once(job: Job, doer: str, size: Mapping[str, int]) -> dict[str, Any]:
     call = one.build(size)
     before = _current_kib()
     start = time.perf_counter()
-    found = call()
+    answer = call()
     seconds = time.perf_counter() - start
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": seconds / one.share, "mib": max(0, most - before) / _MIB, "found": found}
+    return {"seconds": seconds / one.share, "mib": max(0, most - before) / _MIB, "answer": answer}
 
 
 def _current_kib() -> int:
@@ -68,13 +68,13 @@ def measured(name: str, job: Job, rounds: int) -> dict[str, Any]:
 
 def _row(job: Job, doer: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
     one = job.doers[doer]
-    told = {"does": one.does, "least": one.least}
+    stated = {"does": one.does, "least": one.least}
     if "absent" in calls[0]:
-        return {**told, "absent": calls[0]["absent"]}
+        return {**stated, "absent": calls[0]["absent"]}
     seconds = [c["seconds"] for c in calls]
     return {
-        **told, "seconds": seconds, "median": statistics.median(seconds),
-        "mib": statistics.median(c["mib"] for c in calls), "found": calls[0]["found"],
+        **stated, "seconds": seconds, "median": statistics.median(seconds),
+        "mib": statistics.median(c["mib"] for c in calls), "answer": calls[0]["answer"],
     }  # fmt: skip
 
 

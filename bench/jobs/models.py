@@ -133,8 +133,8 @@ def _layers(size: Mapping[str, int]) -> Call:
     model, inputs = models.lenet(10, shape=(1, 28, 28)).eval(), torch.rand(size["rows"], 1, 28, 28)
 
     def measured(rows: int) -> list[float]:
-        found = leakage.sensitivity(model, inputs[:rows], torch.arange(rows) % 10, norms=("F",))
-        return [float(f"{float(v):.4g}") for v in np.ravel(found.means["F"])]
+        layers = leakage.sensitivity(model, inputs[:rows], torch.arange(rows) % 10, norms=("F",))
+        return [float(f"{float(v):.4g}") for v in np.ravel(layers.means["F"])]
 
     measured(1)
     return lambda: measured(size["rows"])
@@ -179,8 +179,8 @@ def _inversion(size: Mapping[str, int]) -> Call:
     def error(iterations: int) -> float:
         how = inversion.SignedAdam(iterations=iterations, restarts=1, patience=iterations)
         objective = inversion.Cosine(box=(0.0, 1.0), total_variation=1e-4)
-        found = inversion.invert(model, released, (3, 32, 32), labels=label, objective=objective, optimizer=how)
-        return float(f"{float(((torch.as_tensor(found.reconstructions) - image) ** 2).mean()):.3g}")
+        inverted = inversion.invert(model, released, (3, 32, 32), labels=label, objective=objective, optimizer=how)
+        return float(f"{float(((torch.as_tensor(inverted.reconstructions) - image) ** 2).mean()):.3g}")
 
     error(1)
     return lambda: error(size["iterations"])
@@ -217,11 +217,9 @@ def _inversion_by_hand(size: Mapping[str, int]) -> Call:
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, gamma=0.1)
         for _ in range(total):
             optimizer.zero_grad()
-            found = torch.autograd.grad(
-                nn.functional.cross_entropy(model(guess), target), parameters, create_graph=True
-            )
-            inner = sum((a * b).sum() for a, b in zip(found, released, strict=True))
-            norm = torch.sqrt(sum((g**2).sum() for g in found))  # type: ignore[arg-type]
+            own = torch.autograd.grad(nn.functional.cross_entropy(model(guess), target), parameters, create_graph=True)
+            inner = sum((a * b).sum() for a, b in zip(own, released, strict=True))
+            norm = torch.sqrt(sum((g**2).sum() for g in own))  # type: ignore[arg-type]
             variation = torch.diff(guess, dim=-1).abs().mean() + torch.diff(guess, dim=-2).abs().mean()
             (1 - inner / (norm * size_of) + 1e-4 * variation).backward()
             guess.grad.sign_()  # type: ignore[union-attr]

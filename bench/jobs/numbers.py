@@ -20,8 +20,8 @@ SIZED = (1.1, 0.01, 1e-5)
 _PART = 50
 
 
-def _told(found: list[float]) -> list[float]:
-    return [float(f"{value:.6g}") for value in found]
+def _told(numbers: list[float]) -> list[float]:
+    return [float(f"{value:.6g}") for value in numbers]
 
 
 def _accounting(size: Mapping[str, int]) -> Call:
@@ -103,8 +103,8 @@ def _curve(size: Mapping[str, int]) -> Call:
     bounds.reconstruction(1.0, 0.5, 1, kappa=0.1)
 
     def run() -> list[float]:
-        found = bounds.reconstruction(1.1, 0.01, size["steps"], kappa=kappa)
-        return _told([float(found.value[0]), float(found.value[-1])])
+        bound = bounds.reconstruction(1.1, 0.01, size["steps"], kappa=kappa)
+        return _told([float(bound.value[0]), float(bound.value[-1])])
 
     return run
 
@@ -126,8 +126,8 @@ def _curve_by_sampling(size: Mapping[str, int]) -> Call:
     def run() -> list[float]:
         without, within = ratios(False), ratios(True)
         threshold = np.quantile(without, 1 - kappa)
-        found = 1 - np.searchsorted(within, threshold) / samples
-        return _told([float(found[0]), float(found[-1])])
+        success = 1 - np.searchsorted(within, threshold) / samples
+        return _told([float(success[0]), float(success[-1])])
 
     return run
 
@@ -138,8 +138,8 @@ def _scores(size: Mapping[str, int]) -> Call:
     how: dict[str, Any] = {"threshold": bounds.SimultaneousThreshold(), "confidence": 0.95, "delta": 1e-5}
 
     def prove(members: np.ndarray, others: np.ndarray) -> list[float]:
-        found = bounds.epsilon_lower_bound_from_scores(members, others, adjacency="replace", **how)
-        return _told([float(found.value)])
+        bound = bounds.epsilon_lower_bound_from_scores(members, others, adjacency="replace", **how)
+        return _told([float(bound.value)])
 
     prove(np.arange(9.0), np.arange(9.0))
     scores = _normal_scores(size["a_side"])

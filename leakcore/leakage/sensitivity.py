@@ -345,8 +345,8 @@ class _JacobianColumns:
                             squares[layer] += float(torch.dot(flat, flat))
                     at += width
                 largest[layer] = max(largest[layer], float(columns.max()))
-        found = {"F": np.sqrt(squares), "1": largest, "inf": np.array([float(r.max()) for r in rows])}
-        return {norm: found[norm] for norm in wanted}
+        by_norm = {"F": np.sqrt(squares), "1": largest, "inf": np.array([float(r.max()) for r in rows])}
+        return {norm: by_norm[norm] for norm in wanted}
 
     def probed(
         self, x: torch.Tensor, y: torch.Tensor, chunk: int, probes: int, rng: np.random.Generator

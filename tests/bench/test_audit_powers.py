@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import audit_powers
+from bench.audits import audit_powers
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "audit-power.md"
 
@@ -23,7 +23,9 @@ def stored() -> dict[str, Any]:
 def test_the_page_says_what_the_kept_result_says(stored: dict[str, Any]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert all(page.count(mark) == 1 for mark in audit_powers.MARKS)
-    assert audit_powers.rewritten(page, stored) == page, "run python -m bench.audit_powers --show JSON --page PAGE"
+    assert audit_powers.rewritten(page, stored) == page, (
+        "run python -m bench.audits.audit_powers --show JSON --page PAGE"
+    )
 
 
 def test_a_method_that_errs_too_often_is_named(stored: dict[str, Any]) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import auditing_scale, kept_page
+from bench import kept_page
+from bench.clusters import auditing_scale
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = json.loads((ROOT / "bench" / "results" / "auditing-scale.json").read_text(encoding="utf-8"))
@@ -17,7 +18,7 @@ def test_the_page_shows_what_was_measured() -> None:
     page = (ROOT / "docs" / "papers" / "auditing.md").read_text(encoding="utf-8")
     assert auditing_scale.MARKS[0] in page
     again = kept_page.between(page, auditing_scale.MARKS, auditing_scale.text(KEPT))
-    assert again == page, "run python -m bench.auditing_scale --show JSON --page PAGE"
+    assert again == page, "run python -m bench.clusters.auditing_scale --show JSON --page PAGE"
 
 
 def test_a_grid_has_a_training_for_each_data_set_attack_threshold_and_count() -> None:

@@ -154,7 +154,7 @@ def test_cuda_says_plainly_when_there_is_no_device() -> None:
 
 
 def test_the_page_on_clusters_quotes_the_stored_measurement(capsys: pytest.CaptureFixture[str]) -> None:
-    from bench import cluster
+    from bench.clusters import cluster
 
     page = (ROOT / "docs" / "how-to" / "clusters.md").read_text(encoding="utf-8")
     cluster.show(json.loads((ROOT / "bench" / "results" / "cluster-epyc-2core.json").read_text(encoding="utf-8")))

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import claim_audits, kept_page
+from bench import kept_page
+from bench.audits import claim_audits
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "audit-power.md"
 
@@ -24,7 +25,7 @@ def test_the_page_shows_the_kept_tables(stored: dict[str, Any]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert all(page.count(mark) == 1 for mark in claim_audits.MARKS)
     rewritten = kept_page.between(page, claim_audits.MARKS, claim_audits.text(stored))
-    assert rewritten == page, "run python -m bench.claim_audits --show JSON --page PAGE"
+    assert rewritten == page, "run python -m bench.audits.claim_audits --show JSON --page PAGE"
 
 
 def test_the_audit_as_it_is_proves_more_and_one_that_stops_early_takes_less(stored: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`bench.cluster_trainings` on a few trainings, and the page that shows the kept result of ten thousand."""
+"""`bench.clusters.cluster_trainings` on a few trainings, and the page that shows the kept result of ten thousand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import cluster_trainings, kept_page
+from bench import kept_page
+from bench.clusters import cluster_trainings
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bench import final_model, kept_page
+from bench import kept_page
+from bench.attacks import final_model
 
 ROOT = Path(__file__).resolve().parents[2]
 

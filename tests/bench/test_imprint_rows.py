@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench import imprint_rows as bench
+from bench.attacks import imprint_rows as bench
 from leakcore.attacks import imprint
 from tests.bench.pages import require_shown, stored_by
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench import membership_attacks as bench
+from bench.attacks import membership_attacks as bench
 from leakcore.attacks import membership
 from tests.bench.pages import require_shown, stored_by
 

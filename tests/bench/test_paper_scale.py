@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import kept_page, paper_scale
+from bench import kept_page
+from bench.clusters import paper_scale
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = json.loads((ROOT / "bench" / "results" / "paper-scale.json").read_text(encoding="utf-8"))
@@ -16,7 +17,7 @@ KEPT = json.loads((ROOT / "bench" / "results" / "paper-scale.json").read_text(en
 def test_the_page_shows_what_was_measured() -> None:
     page = (ROOT / "docs" / "papers" / "reconstruction.md").read_text(encoding="utf-8")
     again = kept_page.between(page, paper_scale.MARKS, paper_scale.text(KEPT))
-    assert again == page, "run python -m bench.paper_scale --show JSON --page PAGE"
+    assert again == page, "run python -m bench.clusters.paper_scale --show JSON --page PAGE"
 
 
 def test_operations_of_the_parts_are_in_proportion() -> None:

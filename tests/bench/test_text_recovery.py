@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bench import text_recovery as bench
+from bench.attacks import text_recovery as bench
 from tests.bench.pages import require_shown, stored_by
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "attacks.md"

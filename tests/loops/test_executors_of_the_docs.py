@@ -24,10 +24,10 @@ def test_a_cluster_has_the_bits_of_one_process(name: str, tmp_path: Path) -> Non
     needed = {"ray": "ray", "mpi": "mpi4py"}[name]
     if importlib.util.find_spec(needed) is None or (name == "mpi" and MPIEXEC is None):
         pytest.skip(f"needs {needed}: pip install 'leakcore[clusters]'")
-    found = re.search(rf"<!-- {name} -->\n```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert found is not None
+    program = re.search(rf"<!-- {name} -->\n```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert program is not None
     job = tmp_path / "job.py"
-    job.write_text(found[1].replace("ray.init()", "ray.init(num_cpus=2, include_dashboard=False)"), encoding="utf-8")
+    job.write_text(program[1].replace("ray.init()", "ray.init(num_cpus=2, include_dashboard=False)"), encoding="utf-8")
     of_three = [str(MPIEXEC), "-n", "3", sys.executable, "-m", "mpi4py.futures"]
     command = [*(of_three if name == "mpi" else [sys.executable]), str(job)]
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}

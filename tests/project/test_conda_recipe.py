@@ -31,9 +31,9 @@ def _recipe() -> dict[str, Any]:
 
 def _as_conda(requirement: str) -> str:
     """`numpy>=1.26; …` as `numpy >=1.26`."""
-    found = re.match(r"([\w-]+)(.*?)(;|$)", requirement)
-    assert found is not None
-    return f"{CONDA_NAMES.get(found[1], found[1])} {found[2].strip()}".strip()
+    parts = re.match(r"([\w-]+)(.*?)(;|$)", requirement)
+    assert parts is not None
+    return f"{CONDA_NAMES.get(parts[1], parts[1])} {parts[2].strip()}".strip()
 
 
 def test_it_runs_with_what_the_package_needs() -> None:

@@ -1,4 +1,4 @@
-"""How many rows a malicious server's imprint reads: `python -m bench.imprint_rows --out JSON`.
+"""How many rows a malicious server's imprint reads: `python -m bench.attacks.imprint_rows --out JSON`.
 
 Digits, a perceptron of 32 neurons behind an imprint of 256 units, batches of 16, each row's gradient clipped to C = 1,
 and the noise of one step of DP-SGD. `--show JSON --page PAGE` writes the kept table between the marks of a page.
@@ -18,7 +18,7 @@ from leakcore import bounds, datasets, kernels
 from leakcore.attacks import imprint, prior_aware
 
 MARKS = ("<!-- imprint-rows -->", "<!-- /imprint-rows -->")
-KEPT = Path(__file__).parent / "results" / "imprint-rows.json"
+KEPT = Path(__file__).resolve().parent.parent / "results" / "imprint-rows.json"
 BINS, SCALE, BATCH, CLOSE, CANDIDATES = 256, 100.0, 16, 0.05, 64
 NOISES = (0.0, 1e-6, 1e-5, 1e-4, 1e-3, 0.1, 0.3, 1.0, 2.0)
 
@@ -108,7 +108,7 @@ def text(result: dict[str, Any]) -> str:
     named, right = (sum(row[name] for row in result["rows"]) for name in ("determined", "right"))
     after = (
         f"Of the {named:,} determined rows {named - right} are not right: with noise the mixture of two similar "
-        "rows can pass as one. Measured by `python -m bench.imprint_rows`."
+        "rows can pass as one. Measured by `python -m bench.attacks.imprint_rows`."
     )
     return "\n".join([*lines, "", after])
 

@@ -1,4 +1,4 @@
-"""What an audit proves by adding a row, and by replacing one: `python -m bench.claim_adjacencies --out JSON`.
+"""What an audit proves by adding a row, and by replacing one: `python -m bench.audits.claim_adjacencies --out JSON`.
 
 Digits, logistic regression, full batches, half of the noise of ε = 4 under add/remove, 1,000 models on each side.
 `--show JSON --page PAGE` writes the kept table between the marks of a page.
@@ -15,7 +15,7 @@ from bench import environment, kept_page
 from leakcore import audit
 
 MARKS = ("<!-- claim-adjacencies -->", "<!-- /claim-adjacencies -->")
-KEPT = Path(__file__).parent / "results" / "claim-adjacencies.json"
+KEPT = Path(__file__).resolve().parent.parent / "results" / "claim-adjacencies.json"
 MODELS, SEEDS = 1000, 5
 WAYS: dict[str, dict[str, Any]] = {
     "a row added": {"adjacency": "add-remove"},
@@ -56,7 +56,7 @@ def text(result: dict[str, Any]) -> str:
         mean = sum(row["proved"] for row in rows) / len(rows)
         caught = sum(row["caught"] for row in rows)
         lines.append(f"| {way} | {mean:.2f} | {rows[0]['allowed']:.2f} | with {caught} of {len(rows)} seeds |")
-    lines += ["", f"{result['models']:,} models on each side, by `python -m bench.claim_adjacencies`."]
+    lines += ["", f"{result['models']:,} models on each side, by `python -m bench.audits.claim_adjacencies`."]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""How much attacks prove that see the final model alone: `python -m bench.final_model --out JSON`.
+"""How much attacks prove that see the final model alone: `python -m bench.attacks.final_model --out JSON`.
 
 A claim of ε = 8 on 300 digits, 64 steps. Each attack plays 1,000 trials a side; bounds are at 99%. `--show JSON
 --page PAGE` writes the kept table between the marks of a page.

@@ -1,4 +1,4 @@
-"""How many sentences a gradient gives away: `python -m bench.text_recovery --out JSON`.
+"""How many sentences a gradient gives away: `python -m bench.attacks.text_recovery --out JSON`.
 
 A GPT-2 of two layers (transformers, random weights, or trained here), a byte-pair encoding of 2,000 tokens trained
 here, and real text: the prose of this repository's docs. Each sentence ends with GPT-2's end token as a label.
@@ -22,8 +22,8 @@ from leakcore import bounds, kernels
 from leakcore.attacks import prior_aware, text
 
 MARKS = ("<!-- text-recovery -->", "<!-- /text-recovery -->")
-KEPT = Path(__file__).parent / "results" / "text-recovery.json"
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+KEPT = Path(__file__).resolve().parent.parent / "results" / "text-recovery.json"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 END = "<|endoftext|>"
 VOCABULARY, WIDTH, SHORTEST, LONGEST = 2000, 256, 6, 24
 BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
@@ -248,7 +248,7 @@ def text_of(result: dict[str, Any]) -> str:
     after = (
         f"The span attack needs no candidates, and names at least half of the sentences up to σ = {spans:g}; the "
         f"attack by likelihood does so up to σ = {likely:g}. Noise that stops the first proves nothing about the "
-        "second. Measured by `python -m bench.text_recovery`."
+        "second. Measured by `python -m bench.attacks.text_recovery`."
     )
     heads = (
         "| sentences in the batch | most tokens | random weights: exact | determined | trained: exact | determined |"

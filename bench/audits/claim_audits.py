@@ -1,4 +1,4 @@
-"""Trainings that audits of a claim take, and what they prove: `python -m bench.claim_audits --out JSON`.
+"""Trainings that audits of a claim take, and what they prove: `python -m bench.audits.claim_audits --out JSON`.
 
 Simulated: the best attack on a Gaussian mechanism sees N(fμ, 1) with a row and N(0, 1) without it, where μ gives the
 claimed ε and f is the factor by which the noise is too small. Trained: ClipBKD against logistic regression on Digits
@@ -26,7 +26,7 @@ from leakcore.audit.report.claim import ClaimedEpsilon
 from leakcore.numerics import gaussian_pair_epsilon
 
 MARKS = ("<!-- claim-audits -->", "<!-- /claim-audits -->")
-KEPT = Path(__file__).parent / "results" / "claim-audits.json"
+KEPT = Path(__file__).resolve().parent.parent / "results" / "claim-audits.json"
 MODELS, DELTA, CONFIDENCE = 1000, 1e-5, 0.99
 EPSILONS, FACTORS = (2.0, 4.0), (1.0, 1.5, 2.0, 4.0)
 SIZES = range(64, MODELS, 64)
@@ -187,7 +187,7 @@ def text(result: dict[str, Any]) -> str:
                 f"{_least(rows, 'least_split')} | {_least(rows, 'least_all')} | {mean['trainings']:,.0f} | "
                 f"{mean['early']:.2f} |"
             )
-    lines += ["", "Measured by `python -m bench.claim_audits`."]
+    lines += ["", "Measured by `python -m bench.audits.claim_audits`."]
     return "\n".join(lines)
 
 

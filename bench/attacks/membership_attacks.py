@@ -1,4 +1,4 @@
-"""How well each membership attack does on one batch of trainings: `python -m bench.membership_attacks --out JSON`.
+"""How well membership attacks do on one batch of trainings: `python -m bench.attacks.membership_attacks --out JSON`.
 
 Digits, 500 rows with a fair coin each, a perceptron of 64 neurons, 100 full batches: without noise at a learning rate
 of 4, and with the noise of ε = 8 (δ = 1e-5) at 0.5. 64 models are attacked; up to 128 others are references, and a
@@ -21,7 +21,7 @@ from leakcore.attacks import membership
 from leakcore.attacks.membership import LiRA, MembershipTrials, References
 
 MARKS = ("<!-- membership-attacks -->", "<!-- /membership-attacks -->")
-KEPT = Path(__file__).parent / "results" / "membership-attacks.json"
+KEPT = Path(__file__).resolve().parent.parent / "results" / "membership-attacks.json"
 ROWS, STEPS, FPR, EPSILON, DELTA = 500, 100, 0.01, 8.0, 1e-5
 CHECKPOINTS = (25, 50, 75)
 ATTACKS: tuple[tuple[str, Any, str], ...] = (
@@ -174,7 +174,7 @@ def text(result: dict[str, Any]) -> str:
     lines.append(
         f"No test of a training with ε = {EPSILON:g} has a true-positive rate above {100 * result['bound']:.1f}% there "
         "(`bounds.membership`, upper): its attacker knows all other rows and sees every step. Measured by `python -m "
-        "bench.membership_attacks`."
+        "bench.attacks.membership_attacks`."
     )
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""Trainings shared out over a Dask cluster, one worker killed in the middle: `python -m bench.cluster_trainings`.
+"""Trainings shared out over a Dask cluster, one worker killed: `python -m bench.clusters.cluster_trainings`.
 
 10,000 DP-SGD trainings of a small network: in this process, on one worker of a `LocalCluster` of separate processes, on
 two, and on two again, where one gets SIGKILL when half of the trainings have arrived. All have the same bits.
@@ -172,7 +172,7 @@ def text(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.cluster_trainings", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.clusters.cluster_trainings", description=__doc__)
     parser.add_argument("--trainings", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=2)
     kept_page.main(parser, lambda options: measure(options.trainings, options.workers), text, MARKS)

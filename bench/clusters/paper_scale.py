@@ -1,4 +1,4 @@
-"""What `leakcore reproduce reconstruction-fig2 --scale paper` takes: `python -m bench.paper_scale --out JSON`.
+"""What `leakcore reproduce reconstruction-fig2 --scale paper` takes: `python -m bench.clusters.paper_scale --out JSON`.
 
 A few steps of each part run here, on one thread. Their processor time and their counted operations are extrapolated to
 the whole figure: to this processor, and to a GPU that is given by its stated speed. `--show JSON --page PAGE` writes

@@ -1,4 +1,4 @@
-"""How much of ε canaries in one run prove: `python -m bench.canary_powers --out JSON`.
+"""How much of ε canaries in one run prove: `python -m bench.audits.canary_powers --out JSON`.
 
 Scores are the mechanism's own, for 5,000 canaries by fair coins and four controls for each; and then scores of real
 Opacus runs. `--show JSON` prints the tables again.
@@ -112,7 +112,7 @@ def text(result: kept_page.Result) -> str:
             f"({row['proved'] / row['epsilon']:.0%}) | {row['p_value']:.2g} | {row['interference']:.2f}σ | "
             f"{row['release']:.2f} | {row['guesses']:.2f} |"
         )
-    return "\n".join([*out, "", "Measured by `python -m bench.canary_powers`."])
+    return "\n".join([*out, "", "Measured by `python -m bench.audits.canary_powers`."])
 
 
 if __name__ == "__main__":

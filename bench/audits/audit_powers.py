@@ -1,4 +1,4 @@
-"""How much audits prove from the same scores, compared with jax_privacy: `python -m bench.audit_powers --out JSON`.
+"""How much audits prove from the same scores as jax_privacy: `python -m bench.audits.audit_powers --out JSON`.
 
 Two designs: one run with 1,000 canaries, scores N(μ·coin, 1); and 1,000 models on each side, scores N(μ, 1) and
 N(0, 1). The truth is the ε of μ-GDP at δ = 1e-5. Bounds are at 95%. jax_privacy is needed to run, not to show.
@@ -24,7 +24,7 @@ from leakcore.audit.scores.coins import audited
 from leakcore.numerics import gaussian_pair_epsilon
 
 MARKS = ("<!-- audit-powers -->", "<!-- /audit-powers -->")
-KEPT = Path(__file__).parent / "results" / "audit-powers.json"
+KEPT = Path(__file__).resolve().parent.parent / "results" / "audit-powers.json"
 CANARIES, MODELS, DELTA, CONFIDENCE = 1000, 1000, 1e-5, 0.95
 MUS = {"one run": (1.0, 2.0), "many runs": (1.0, 3.0)}
 Method = Callable[[np.ndarray, np.ndarray], float]
@@ -34,7 +34,7 @@ def peer() -> Any:
     """jax_privacy's module of audits, which needs no JAX itself."""
     spec = importlib.util.find_spec("jax_privacy")
     if spec is None or spec.origin is None:
-        raise SystemExit("bench.audit_powers needs jax_privacy: pip install --no-deps jax-privacy")
+        raise SystemExit("bench.audits.audit_powers needs jax_privacy: pip install --no-deps jax-privacy")
     own = importlib.util.spec_from_file_location("jax_privacy_auditing", Path(spec.origin).with_name("auditing.py"))
     assert own is not None
     assert own.loader is not None
@@ -174,7 +174,7 @@ def text(result: dict[str, Any]) -> str:
         f"Above the truth in more than {100 * (1 - CONFIDENCE):g}% of the repetitions: "
         + ("none." if not wrong else "; ".join(f"{r['method']} (μ = {r['mu']:g})" for r in wrong) + ".")
     )
-    lines.append(f"Compared with {result['peer']}, by `python -m bench.audit_powers`.")
+    lines.append(f"Compared with {result['peer']}, by `python -m bench.audits.audit_powers`.")
     return "\n".join(lines)
 
 

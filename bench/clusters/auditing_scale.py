@@ -1,8 +1,8 @@
-"""What the paper's scale of auditing Figure 2 and Table 2 takes: `python -m bench.auditing_scale --out JSON`.
+"""What the paper's scale of auditing Figure 2 and Table 2 takes: `python -m bench.clusters.auditing_scale --out JSON`.
 
 The first epochs of one block of trainings of each kind run here on one thread, at the paper's numbers of rows, inputs
 and classes. Their processor time is extrapolated to all trainings of the figure and of the table, and to workers of a
-cluster with the efficiency that `bench.cluster_trainings` measured. Rows are random: time does not depend on them.
+cluster with the efficiency that `bench.clusters.cluster_trainings` measured. Rows are random: no time depends on them.
 `--show JSON --page PAGE` writes the tables between the marks of a page.
 """
 
@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from bench import environment, kept_page
-from bench.paper_scale import duration
+from bench.clusters.paper_scale import duration
 from leakcore import dpsgd, kernels
 from leakcore.experiments.auditing import setting
 
 MARKS = ("<!-- auditing-scale -->", "<!-- /auditing-scale -->")
-CLUSTER = Path(__file__).resolve().parent / "results" / "cluster-trainings.json"
+CLUSTER = Path(__file__).resolve().parent.parent / "results" / "cluster-trainings.json"
 BLOCK, BATCH, EPSILON, WORKERS = 32, 250, 4.0, (2, 16, 100, 1000)
 """One block of the batched trainer; ε_th of the trainings with noise, whose time does not depend on it."""
 MEASURED = 2

@@ -1,4 +1,4 @@
-"""What an audit of a claim proves of faulty implementations: `python -m bench.claim_faults --out JSON`.
+"""What an audit of a claim proves of faulty implementations: `python -m bench.audits.claim_faults --out JSON`.
 
 Digits, logistic regression, k = 1, full batches, D against D ∪ {poison}, 99%; `[fault]` makes the faults. Each is
 audited again without its fault. `--show JSON --page PAGE` writes the kept table between the marks of a page.
@@ -15,7 +15,7 @@ from bench import environment, kept_page
 from leakcore import audit
 
 MARKS = ("<!-- claim-faults -->", "<!-- /claim-faults -->")
-KEPT = Path(__file__).parent / "results" / "claim-faults.json"
+KEPT = Path(__file__).resolve().parent.parent / "results" / "claim-faults.json"
 MODELS = 1000
 FAULTS: dict[str, dict[str, Any]] = {
     "noise σ/2, ε = 2 claimed": {"claim": {"epsilon": 2.0}, "fault": {"noise": 0.5}},
@@ -71,7 +71,8 @@ def text(result: dict[str, Any]) -> str:
     caught, passed = sum(not row["faulty"]["passed"] for row in rows), sum(row["mended"]["passed"] for row in rows)
     verdict = (
         f"Bold exceeds the claim: exit code 1. {caught} of {len(rows)} faults are caught, and {passed} of {len(rows)} "
-        f"programs pass without theirs. {result['models']:,} models on each side, by `python -m bench.claim_faults`."
+        f"programs pass without theirs. {result['models']:,} models on each side, by "
+        "`python -m bench.audits.claim_faults`."
     )
     lines += ["", verdict]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`python -m bench.cluster`: one job on 1, 2 and 4 workers of a Dask LocalCluster, and what one worker does per second.
+"""`python -m bench.clusters.cluster`: one job on 1, 2 and 4 workers of a Dask cluster, and what one does per second.
 
 Prints for each number of workers the time, the speed-up and the efficiency (speed-up over workers; none where workers
 share processors, and it would say nothing), whether the answer has the same bits, and what the scheduler takes for a
@@ -32,7 +32,7 @@ RUNS = 10**6
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.cluster", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.clusters.cluster", description=__doc__)
     parser.add_argument("--samples", type=int, default=850_000_000, help="of the job that is shared out")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--out", type=Path, help="where to write the JSON")

@@ -1,0 +1,1 @@
+"""What large jobs take, measured and planned."""
