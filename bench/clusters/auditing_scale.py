@@ -2,7 +2,7 @@
 
 The first epochs of one block of trainings of each kind run here on one thread, at the paper's numbers of rows, inputs
 and classes. Their processor time is extrapolated to all trainings of the figure and of the table, and to workers of a
-cluster with the efficiency that `bench.clusters.cluster_trainings` measured. Rows are random: no time depends on them.
+cluster with the efficiency that `bench.clusters.throughput` measured. Rows are random: no time depends on them.
 `--show JSON --page PAGE` writes the tables between the marks of a page.
 """
 
@@ -22,7 +22,7 @@ from leakcore import dpsgd, kernels
 from leakcore.experiments.auditing import setting
 
 MARKS = ("<!-- auditing-scale -->", "<!-- /auditing-scale -->")
-CLUSTER = Path(__file__).resolve().parent.parent / "results" / "cluster-trainings.json"
+CLUSTER = Path(__file__).resolve().parent.parent / "results" / "cluster-throughput.json"
 BLOCK, BATCH, EPSILON, WORKERS = 32, 250, 4.0, (2, 16, 100, 1000)
 """One block of the batched trainer; ε_th of the trainings with noise, whose time does not depend on it."""
 MEASURED = 2
@@ -79,9 +79,9 @@ def measure(options: argparse.Namespace) -> kept_page.Result:
 
 def efficiency() -> tuple[int, float]:
     """Workers of the largest cluster that was measured, and the share of their processor time that was training."""
-    runs: list[dict[str, Any]] = json.loads(CLUSTER.read_text(encoding="utf-8"))["rows"]
+    runs: list[dict[str, Any]] = json.loads(CLUSTER.read_text(encoding="utf-8"))["jobs"]["trainings"]["rows"]
     largest = max(runs[:-1], key=lambda row: row["workers"])
-    return largest["workers"], runs[0]["processor_seconds"] / largest["processor_seconds"]
+    return largest["workers"], min(1.0, runs[0]["processor_seconds"] / largest["processor_seconds"])
 
 
 def core_seconds(row: dict[str, Any], kind: str) -> float:

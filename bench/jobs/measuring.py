@@ -21,7 +21,7 @@ _MIB = 1024  # of ru_maxrss, in KiB
 
 
 def call_once(job: Job, doer: str, size: Mapping[str, int]) -> dict[str, Any]:
-    """Seconds of the first call in this process, MiB that it adds to what imports and data take, and what it found."""
+    """Seconds of the first call in this process, MiB that it adds to what imports and data take, and its answer."""
     one = job.doers[doer]
     call = one.build(size)
     before = _current_kib()

@@ -151,13 +151,3 @@ def test_cuda_says_plainly_when_there_is_no_device() -> None:
     done = _bench("--device", "cuda")
     assert done.returncode == 2
     assert "no CUDA device" in done.stderr
-
-
-def test_the_page_on_clusters_quotes_the_stored_measurement(capsys: pytest.CaptureFixture[str]) -> None:
-    from bench.clusters import cluster
-
-    page = (ROOT / "docs" / "how-to" / "clusters.md").read_text(encoding="utf-8")
-    cluster.show(json.loads((ROOT / "bench" / "results" / "cluster-epyc-2core.json").read_text(encoding="utf-8")))
-    quoted = capsys.readouterr().out.partition("1e+12 samples")[0]
-    assert quoted.count("\n") == 7
-    assert f"```text\n{quoted}```" in page

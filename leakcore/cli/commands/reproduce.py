@@ -21,7 +21,7 @@ from leakcore.cli.progress import bars, is_quiet
     type=click.Choice(["quick", "paper"]),
     default="quick",
     show_default=True,
-    help="quick: up to four minutes on two cores, `list` says how long; paper: the paper's sizes, hours to days.",
+    help="quick: up to six minutes on two cores, `list` says how long; paper: the paper's sizes, hours to days.",
 )
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("leakcore-figures"), show_default=True
@@ -44,6 +44,7 @@ def reproduce(name: str, scale: str, out: Path, as_json: bool, **how: Any) -> No
     Interrupted, it goes on where it stopped when called again (a leakage figure from its trained networks).
     """
     from leakcore import experiments
+    from leakcore.experiments.lists.durations import of_all
 
     if name == "list":
         for key in experiments.names():
@@ -51,6 +52,7 @@ def reproduce(name: str, scale: str, out: Path, as_json: bool, **how: Any) -> No
             needs = f"  [{', '.join(experiment.needs)}]" if experiment.needs else ""
             takes = f"  ({experiment.quick})" if experiment.quick else ""
             click.echo(f"{key:<24} {experiment.title}{needs}{takes}")
+        click.echo(f"{'all':<24} every one of them, and a page with all figures  ({of_all()})")
         return
     checked(lambda: need("torch", "sklearn", "matplotlib"))
     if name == "all":

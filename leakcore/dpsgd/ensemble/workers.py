@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import itertools
 import threading
+import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
@@ -24,9 +24,9 @@ from leakcore.dpsgd.ensemble.block.poisson_gather import CHUNK, gathered_rows
 from leakcore.dpsgd.ensemble.run_request import Request, ranges
 from leakcore.kernels import EnsembleRows
 
-_LEAST_RUNS, _MOST_SHARE, _OPERATIONS = 4 * SLOTS, 32, 5e10
-"""A task of an executor has at least so many runs, at most that part of all, and else some seconds of work: starting a
-task takes tens of milliseconds."""
+_LEAST_RUNS, _MOST_SHARE, _SECONDS = 4 * SLOTS, 32, 5.0
+"""A task of an executor has at least so many runs, at most that part of all, and else takes so long: starting one takes
+tens of milliseconds, and a worker that dies loses one."""
 
 Piece = tuple[int, int, BlockOutput]
 """Runs [low, high) and their arrays, one row per run."""
@@ -132,34 +132,39 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
 
 
 def train_elsewhere(plan: Plan, request: Request, threads: int, executor: Executor) -> Generator[Piece, None, None]:
-    """Each range of runs as some worker of `executor` finishes it; the ranges do not depend on the workers."""
-    cuts = ranges(request.first, request.stop, _runs_per_task(plan, request))
+    """Each range of runs as some worker of `executor` finishes it. Where there are many runs, the time of a first range
+    decides how long the others are."""
+    cuts = ranges(request.first, request.stop, _LEAST_RUNS)
+    if len(cuts) > _MOST_SHARE and not _heavy(request):
+        ((low, high, piece, seconds),) = _pieces(plan, request, threads, executor, cuts[:1])
+        yield low, high, piece
+        wanted = min(_LEAST_RUNS * _SECONDS / seconds, (request.stop - request.first) / _MOST_SHARE)
+        cuts = ranges(high, request.stop, max(_LEAST_RUNS, int(wanted) // SLOTS * SLOTS))
+    for low, high, piece, _ in _pieces(plan, request, threads, executor, cuts):
+        yield low, high, piece
+
+
+def _heavy(request: Request) -> bool:
+    """Whether runs carry much, there or back."""
+    return request.watch.record or request.watch.keep_steps or request.noise is not None or request.batches is not None
+
+
+def _pieces(
+    plan: Plan, request: Request, threads: int, executor: Executor, cuts: Sequence[tuple[int, int]]
+) -> Generator[tuple[int, int, BlockOutput, float], None, None]:
     jobs = ((cut, functools.partial(_task, plan, request.part(*cut), threads)) for cut in cuts)
     with contextlib.closing(answers(jobs, executor)) as finished:
-        for (low, high), piece in finished:
-            yield low, high, piece
+        for (low, high), (piece, seconds) in finished:
+            yield low, high, piece, seconds
 
 
-def _runs_per_task(plan: Plan, request: Request) -> int:
-    """The same for any number of workers. Runs that carry much, there or back, go in small tasks."""
-    watch = request.watch
-    if watch.record or watch.keep_steps or request.noise is not None or request.batches is not None:
-        return _LEAST_RUNS
-    if plan.module is not None:
-        parameters = sum(p.numel() for p in plan.module.parameters())
-    else:
-        parameters = sum((a + 1) * b for a, b in itertools.pairwise(plan.layers))
-    of_one = 6 * parameters * plan.steps * max(plan.expected_batch_size, 1.0)
-    wanted = min(_OPERATIONS / of_one, (request.stop - request.first) / _MOST_SHARE)
-    return max(_LEAST_RUNS, int(wanted) // SLOTS * SLOTS)
-
-
-def _task(plan: Plan, request: Request, threads: int) -> BlockOutput:
-    """All runs of a request in this process, as one piece."""
+def _task(plan: Plan, request: Request, threads: int) -> tuple[BlockOutput, float]:
+    """All runs of a request in this process, as one piece, and the seconds that they took."""
+    start = time.perf_counter()
     collected = Collector(request, plan)
     for low, high, piece in train(plan, request, threads):
         collected.put(low, high, piece)
-    return BlockOutput(**collected.arrays())
+    return BlockOutput(**collected.arrays()), time.perf_counter() - start
 
 
 def _rows(block: BlockOutput, which: slice) -> BlockOutput:

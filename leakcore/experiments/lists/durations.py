@@ -1,49 +1,61 @@
-"""Roughly how long the quick scale takes, on two cores of 2024 that had other work as well."""
+"""How long the quick scale takes: one `reproduce all` on two cores of an AMD EPYC that had other work as well."""
 
 _SECONDS = {
-    "fig1": 170,
-    "fig2": 95,
-    "fig3": 150,
-    "fig4": 165,
-    "fig5": 155,
-    "fig6": 45,
-    "table2": 10,
-    "fig7": 130,
-    "fig8": 110,
-    "fig9": 140,
-    "fig10": 90,
-    "fig11": 10,
-    "fig12": 120,
-    "fig13": 130,
-    "fig14": 75,
-    "fig15": 45,
-    "labels-fig1": 100,
-    "labels-fig2": 100,
-    "labels-fig3": 85,
-    "labels-fig4": 85,
-    "labels-fig5": 85,
-    "auditing-fig2": 240,
-    "auditing-table2": 65,
-    "leakage-fig3": 85,
-    "leakage-fig4": 125,
-    "leakage-fig5": 240,
-    "leakage-fig6": 90,
-    "leakage-fig7": 100,
-    "leakage-fig8": 30,
-    "leakage-fig9": 145,
-    "leakage-fig10": 110,
-    "leakage-fig11": 120,
-    "lecture-laplace": 20,
-    "lecture-table1": 55,
-    "lecture-defenses": 80,
-    "mechanisms-trainings": 60,
-    "mechanisms-shuffling": 40,
+    "fig1": 227,
+    "fig2": 113,
+    "fig3": 92,
+    "fig4": 272,
+    "fig5": 209,
+    "fig6": 63,
+    "table2": 2,
+    "fig7": 103,
+    "fig8": 101,
+    "fig9": 129,
+    "fig10": 105,
+    "fig11": 2,
+    "fig12": 184,
+    "fig13": 139,
+    "fig14": 105,
+    "fig15": 17,
+    "gap": 241,
+    "sweep": 111,
+    "spread": 78,
+    "labels-fig1": 32,
+    "labels-fig2": 32,
+    "labels-fig3": 94,
+    "labels-fig4": 89,
+    "labels-fig5": 78,
+    "leakage-fig3": 52,
+    "leakage-fig4": 28,
+    "leakage-fig5": 123,
+    "leakage-fig6": 32,
+    "leakage-fig7": 66,
+    "leakage-fig8": 31,
+    "leakage-fig9": 23,
+    "leakage-fig10": 70,
+    "leakage-fig11": 66,
+    "auditing-fig2": 321,
+    "auditing-table2": 104,
+    "lecture-laplace": 5,
+    "lecture-table1": 42,
+    "lecture-defenses": 61,
+    "mechanisms-trainings": 50,
+    "mechanisms-shuffling": 29,
 }
 
 
 def at_quick_scale(name: str) -> str:
     """ "about 75 s" or "about 2.5 min"; empty where it was not measured."""
     seconds = _SECONDS.get(name.removeprefix("reconstruction-"))
-    if seconds is None:
-        return ""
-    return f"about {seconds} s" if seconds < 100 else f"about {seconds / 60:.1f} min"
+    return "" if seconds is None else _said(seconds)
+
+
+def of_all() -> str:
+    """Of `reproduce all`."""
+    return _said(sum(_SECONDS.values()))
+
+
+def _said(seconds: int) -> str:
+    if seconds < 100:
+        return f"about {seconds} s"
+    return f"about {seconds / 60:.1f} min" if seconds < 1000 else f"about {seconds / 60:.0f} min"
