@@ -1,8 +1,8 @@
 """Jobs shared out over a Dask cluster, one worker killed in the middle: `python -m bench.clusters.throughput`.
 
 Certified counting, trainings and the audit of a claim: in this process, on one worker of a `LocalCluster` of separate
-processes, on two, and on two again, where one gets SIGKILL at half of the time. All have the same bits.
-Dask's own sampling of stacks is off, as it takes its time from the workers. `--out JSON` keeps the result;
+processes, on two, and on two again, where one gets SIGKILL at half of the time. All have the same bits. Dask is set as
+docs/how-to/clusters.md advises. `--out JSON` keeps the result;
 `--show JSON --page PAGE` writes what it says between the marks of a page.
 """
 
@@ -12,11 +12,12 @@ import argparse
 import functools
 import os
 import signal
+import statistics
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +34,8 @@ from leakcore import audit, bounds, datasets, dpsgd, kernels  # noqa: E402
 
 MARKS = ("<!-- cluster-throughput -->", "<!-- /cluster-throughput -->")
 NETWORK, STEPS, RATE = (30, 16, 1), 100, 0.1
-SIZES = {"samples": 1_500_000_000, "trainings": 40_000, "models": 40_000}
+SIZES = {"samples": 500_000_000, "trainings": 16_000, "models": 20_000}
+ROUNDS = 3
 _FEW = {"samples": 4_000_000, "trainings": 1024, "models": 1024}
 PLANNED = {"samples": 10**12, "trainings": 10**6, "models": 10**6}
 TITLES = {
@@ -111,6 +113,12 @@ def claim(models: int, executor: Any = None) -> np.ndarray:
     return np.concatenate([np.ravel(scores) for pair in report.scores.values() for scores in pair[:2]])
 
 
+WORKERS = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**28,
+    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 2**25,
+}
+"""What docs/how-to/clusters.md advises: no sampling of stacks, and an allocator that keeps what a task gives back."""
 JOBS: dict[str, Callable[..., np.ndarray]] = {"samples": count, "trainings": train, "models": claim}
 
 
@@ -128,8 +136,7 @@ def on_cluster(job: str, size: int, workers: int, *, kill_after: float = 0.0) ->
     import dask
     import distributed  # type: ignore[import-untyped, unused-ignore]
 
-    # Without its own profiler, which samples the workers' stacks a hundred times a second.
-    dask.config.set({"distributed.worker.profile.enabled": False})
+    dask.config.set(WORKERS)
     cluster = distributed.LocalCluster(
         n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
     )
@@ -183,23 +190,28 @@ def measure(sizes: dict[str, int], workers: int) -> kept_page.Result:
 
 
 def _measured(job: str, size: int, workers: int) -> dict[str, Any]:
-    several = on_cluster(job, size, workers)
-    outcomes = {
-        "one process, no cluster": (1, alone(job, size)),
-        "Dask, 1 worker": (1, on_cluster(job, size, 1)),
+    # A machine's speed drifts: all take turns, and the median of the rounds counts.
+    turns = [(alone(job, size), on_cluster(job, size, 1), on_cluster(job, size, workers)) for _ in range(ROUNDS)]
+    here, one_worker, several = zip(*turns, strict=True)
+    places: dict[str, tuple[int, Sequence[Outcome]]] = {
+        "one process, no cluster": (1, here),
+        "Dask, 1 worker": (1, one_worker),
         f"Dask, {workers} workers": (workers, several),
-        f"Dask, {workers} workers, one killed at half": (
-            workers, on_cluster(job, size, workers, kill_after=several.seconds / 2)
-        ),
-    }  # fmt: skip
-    first, *_, killed = (outcome for _, outcome in outcomes.values())
+    }
+    half = statistics.median(one.seconds for one in several) / 2
+    killed = on_cluster(job, size, workers, kill_after=half)
+    places[f"Dask, {workers} workers, one killed at half"] = workers, [killed]
     rows = [
-        {"where": name, "workers": count, "seconds": one.seconds, "processor_seconds": one.processor_seconds}
-        for name, (count, one) in outcomes.items()
-    ]
+        {
+            "where": name, "workers": count, "seconds": statistics.median(one.seconds for one in outcomes),
+            "processor_seconds": statistics.median(one.processor_seconds for one in outcomes),
+        }
+        for name, (count, outcomes) in places.items()
+    ]  # fmt: skip
+    everything = [one for _, outcomes in places.values() for one in outcomes]
     return {
-        "size": size, "rows": rows, "shards": len(several.starts),
-        "equal": all(bool((one.answer == first.answer).all()) for _, one in outcomes.values()),
+        "size": size, "rows": rows, "shards": len(several[0].starts),
+        "equal": all(bool((one.answer == everything[0].answer).all()) for one in everything),
         "killed_shards": len(killed.starts), "recomputed": sum(killed.starts.values()) - len(killed.starts),
     }  # fmt: skip
 
@@ -230,7 +242,8 @@ def _said(result: kept_page.Result) -> str:
     lost = ", ".join(f"{one['recomputed']} of {one['killed_shards']}" for one in jobs)
     return " ".join((
         f"{bits}. The killed worker took {lost} shards with it, and these alone were done again.",
-        f"One worker comes within 3% of one process in {len(within)} of {len(result['jobs'])} jobs, by the clock.",
+        f"One worker comes within 3% of one process in {len(within)} of {len(result['jobs'])} jobs, by the clock:",
+        f"medians of {ROUNDS} rounds in which all took turns.",
         f"{machine['processors']} processors of {machine['cpu']} did all of it, the scheduler and the client included",
         f"(load {machine['load']:.1f} at the start): two workers leave them no processor. An empty task takes",
         f"{1e3 * result['per_task']:.1f} ms.",

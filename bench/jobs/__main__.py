@@ -2,15 +2,18 @@
 
 Every call is the first of a new process with one thread: imports and the making of data are not timed. All who do a
 job take turns. Then leakcore alone: its time against each size, and on two cores. `--only NAME` measures one job.
-`--show JSON --page PAGE` writes the tables between the marks of a page. Fashion-MNIST is read from LEAKCORE_DATA.
+`--before CHECKOUT` times leakcore of another checkout as well, which must have been built. `--show JSON --page PAGE`
+writes the tables between the marks of a page. Fashion-MNIST is read from LEAKCORE_DATA.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from bench import environment
@@ -29,7 +32,13 @@ def measure(options: argparse.Namespace) -> kept_page.Result:
     chosen = {name: job for name, job in JOBS.items() if options.only in (None, name)}
     facts = environment.facts()
     jobs = {name: measuring.measured(name, job, options.rounds) for name, job in chosen.items()}
-    return {"schema": "leakcore.jobs/1", "machine": facts, "rounds": options.rounds, "jobs": jobs}
+    before = {} if options.before is None else earlier(chosen, options.before, options.rounds)
+    return {"schema": "leakcore.jobs/1", "machine": facts, "rounds": options.rounds, "jobs": jobs, "before": before}
+
+
+def earlier(chosen: dict[str, Any], checkout: Path, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds of leakcore in that checkout and here, by job."""
+    return {name: measuring.compared(name, job, str(checkout.resolve()), rounds) for name, job in chosen.items()}
 
 
 def text(result: kept_page.Result) -> str:
@@ -40,7 +49,7 @@ def text(result: kept_page.Result) -> str:
         f"the median of {result['rounds']} rounds in which all took turns. Memory is what the call adds at its peak. "
         f"{_slower(result['jobs'])}"
     )
-    return "\n".join([*_jobs(result["jobs"]), "", said, "", *_growth(result["jobs"])])
+    return "\n".join([*_jobs(result["jobs"]), "", said, "", *_growth(result["jobs"]), *_before(result)])
 
 
 def _jobs(jobs: dict[str, Any]) -> Iterator[str]:
@@ -53,9 +62,13 @@ def _jobs(jobs: dict[str, Any]) -> Iterator[str]:
             if "absent" in row:
                 yield f"| {title} | {who} | — | — | — | not run: {row['absent']} |"
             else:
-                times = "" if who == "leakcore" else f"{row['median'] / ours:.2g} ×"
+                times = "" if who == "leakcore" else _times(row["median"] / ours)
                 yield f"| {title} | {who} | {row['median']:.3g} | {times} | {row['mib']:.0f} MiB | {row['does']} |"
             title = ""
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f} ×" if ratio >= 10 else f"{ratio:.2f} ×"
 
 
 def _slower(jobs: dict[str, Any]) -> str:
@@ -84,6 +97,27 @@ def _growth(jobs: dict[str, Any]) -> Iterator[str]:
             yield f"| {title} | cores | {at} | {job['cores']['speedup']:.2f} times as fast | |"
 
 
+def _before(result: kept_page.Result) -> Iterator[str]:
+    """The jobs that take less time than before, by more than a tenth."""
+    if not result["before"]:
+        return
+    medians = {n: (statistics.median(t["before"]), statistics.median(t["after"])) for n, t in result["before"].items()}
+    faster = sorted((n for n, (b, a) in medians.items() if b > 1.1 * a), key=lambda n: medians[n][1] / medians[n][0])
+    yield from ("", "| made faster | before | after | times as fast |", "|---|---|---|---|")
+    for name in faster:
+        before, after = medians[name]
+        title = result["jobs"][name]["title"]
+        yield f"| {title} | {before:.3g} s | {after:.3g} s | {before / after:.2g} |"
+    slower = [result["jobs"][n]["title"] for n, (b, a) in medians.items() if a > 1.1 * b]
+    yield ""
+    same = [job["title"] for n, job in result["jobs"].items() if n in medians and n not in faster]
+    same = [title for title in same if title not in slower]
+    yield (
+        f"Before and after took turns. Slower than before by more than a tenth: {'; '.join(slower) or 'none'}. "
+        f"As before: {'; '.join(same) or 'none'}."
+    )
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--one"]:
         name, doer, size = json.loads(sys.argv[2])
@@ -92,6 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.jobs", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=list(JOBS))
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT")
     kept_page.main(parser, measure, text, MARKS)
 
 

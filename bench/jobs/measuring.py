@@ -37,12 +37,17 @@ def _current_kib() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
-def in_process(name: str, doer: str, size: Mapping[str, int], threads: int = 1) -> dict[str, Any]:
-    """`call_once` in a process that may use so many threads; {"absent": why} where it cannot be done here."""
+def in_process(name: str, doer: str, size: Mapping[str, int], threads: int = 1, checkout: str = "") -> dict[str, Any]:
+    """`call_once` in a process that may use so many threads; {"absent": why} where it cannot be done here.
+
+    checkout: the folder whose leakcore is timed; "": this one's.
+    """
     count = str(threads)
     variables = {"OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count, "LEAKCORE_NUM_THREADS": count}
     command = [sys.executable, "-m", "bench.jobs", "--one", json.dumps([name, doer, dict(size)])]
     environ = {**os.environ, **variables, "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if checkout:
+        environ["PYTHONPATH"] = checkout
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
         return {"absent": (done.stderr.strip().splitlines() or ["it failed without a word"])[-1]}
@@ -64,6 +69,17 @@ def measured(name: str, job: Job, rounds: int) -> dict[str, Any]:
         "growth": [_growth(name, job, what, values) for what, values in job.growth.items()],
         "cores": _cores(name, job, taken["leakcore"]),
     }  # fmt: skip
+
+
+def compared(name: str, job: Job, checkout: str, rounds: int) -> dict[str, list[float]]:
+    """Seconds of leakcore as it is in that checkout, and as it is here, in turn."""
+    taken: dict[str, list[float]] = {"before": [], "after": []}
+    for _ in range(rounds):
+        for when, where in (("before", checkout), ("after", "")):
+            answer = in_process(name, "leakcore", job.size, checkout=where)
+            _say(name, when, answer)
+            taken[when].append(answer["seconds"])
+    return taken
 
 
 def _row(job: Job, doer: str, calls: list[dict[str, Any]]) -> dict[str, Any]:

@@ -275,7 +275,7 @@ def test_attack_says_what_noise_is_worth_that_the_exact_accountant_does_not_reac
 def test_reproduce_lists_its_names() -> None:
     code, out, _ = run("reproduce", "list")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == [*experiments.names(), "all"]
+    assert [line.split()[0] for line in out.splitlines()] == experiments.names()
     assert "(about " in next(line for line in out.splitlines() if line.startswith("reconstruction-table2"))
 
 

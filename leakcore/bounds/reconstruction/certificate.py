@@ -142,7 +142,7 @@ def certify(
 def _counted_up_to(pair: Pair, state: CertificateState, stop: int, executor: Executor | None) -> CertificateState:
     # Larger counts in larger shards: fewer for a scheduler to handle, still many for each worker.
     least = max(1, -(-(stop - state.next_sample) // SHARD))
-    size = SHARD * -(-least // min(_MOST_SHARDS, 8 * math.isqrt(least)))
+    size = SHARD * -(-least // min(_MOST_SHARDS, 4 * math.isqrt(least)))
     shards = [(pair, state.thresholds, state.seed, a, b) for a, b in ranges(state.next_sample, stop, size)]
     counts = state.counts.copy()
     for part in in_order(_count, shards, executor):

@@ -44,7 +44,6 @@ def reproduce(name: str, scale: str, out: Path, as_json: bool, **how: Any) -> No
     Interrupted, it goes on where it stopped when called again (a leakage figure from its trained networks).
     """
     from leakcore import experiments
-    from leakcore.experiments.lists.durations import of_all
 
     if name == "list":
         for key in experiments.names():
@@ -52,7 +51,6 @@ def reproduce(name: str, scale: str, out: Path, as_json: bool, **how: Any) -> No
             needs = f"  [{', '.join(experiment.needs)}]" if experiment.needs else ""
             takes = f"  ({experiment.quick})" if experiment.quick else ""
             click.echo(f"{key:<24} {experiment.title}{needs}{takes}")
-        click.echo(f"{'all':<24} every one of them, and a page with all figures  ({of_all()})")
         return
     checked(lambda: need("torch", "sklearn", "matplotlib"))
     if name == "all":

@@ -146,7 +146,8 @@ def train_elsewhere(plan: Plan, request: Request, threads: int, executor: Execut
 
 def _heavy(request: Request) -> bool:
     """Whether runs carry much, there or back."""
-    return request.watch.record or request.watch.keep_steps or request.noise is not None or request.batches is not None
+    watch, ready = request.watch, (request.noise, request.batches)
+    return watch.record or (watch.keep_steps and request.scored > 0) or any(array is not None for array in ready)
 
 
 def _pieces(

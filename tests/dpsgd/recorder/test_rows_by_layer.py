@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,39 @@ def test_a_run_asks_vmap_again_in_steps_1_2_4_8(monkeypatch: pytest.MonkeyPatch)
     _, steps = _recorded()
     assert (steps, asked["vmap"]) == (10, [0, 1, 3, 7])
     assert len(asked["by layer"]) == 10
+
+
+@pytest.mark.parametrize("count", [1, 64, 65, 130, 500])
+def test_after_the_first_step_vmap_is_asked_about_few_candidates_and_in_time_about_all(count: int) -> None:
+    def asked(check: int) -> np.ndarray:
+        """In step 2^check; the first step is number 0."""
+        gradients: Any = SimpleNamespace(_candidates=range(count), _step=2**check - 1)
+        return candidate_gradients.CandidateGradients._asked(gradients)
+
+    checks = [asked(check) for check in range(1, 12)]
+    assert all(0 < len(numbers) <= 64 for numbers in checks)
+    assert set(np.concatenate(checks)) == set(range(count))
+
+
+def test_a_row_that_goes_wrong_by_layer_later_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    truth, _ = _recorded()
+    right, calls = RowsByLayer.gradients, []
+
+    def wrong_later(self: Any, *args: Any) -> torch.Tensor:
+        rows = right(self, *args)
+        calls.append(len(rows))
+        return rows * 1.01 if len(calls) > 1 else rows
+
+    products = RowsByLayer.products
+
+    def until_then(self: Any, *args: Any) -> Any:
+        assert len(calls) == 1, "used after it was refused"
+        return products(self, *args)
+
+    monkeypatch.setattr(RowsByLayer, "gradients", wrong_later)
+    monkeypatch.setattr(RowsByLayer, "products", until_then)
+    recorder, _ = _recorded()
+    np.testing.assert_allclose(recorder.trace().pair_sum, truth.trace().pair_sum, rtol=0, atol=1e-4)
 
 
 def _recorded(**settings: Any) -> tuple[Any, int]:
