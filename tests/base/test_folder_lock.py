@@ -56,12 +56,12 @@ def test_a_second_run_in_this_process_is_refused_before_it_computes(tmp_path: Pa
 
 def test_many_threads_at_once_one_works(tmp_path: Path) -> None:
     """The winner stores all of its pieces; nobody else computes any."""
-    start, done = threading.Barrier(8), []
+    opened, done = threading.Barrier(8), []
     refused: list[FolderBusy] = []
 
     def work(number: int) -> None:
-        start.wait()
         with folder(tmp_path) as pieces:
+            opened.wait()  # whoever opens a finished folder may read it
             try:
                 for name in "abc":
                     pieces.get_or_run(name, lambda: {"by": number})
