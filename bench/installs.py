@@ -152,7 +152,8 @@ def text(result: kept_page.Result) -> str:
     said = (
         f"{'Failed: ' + ', '.join(failed) if failed else 'Every one works'}. "
         f"The wheels are {' and '.join(sorted(tag))}. Sizes are on disk, with everything that pip brought. "
-        f"Times are of {machine['processors']} processors of {machine['cpu']} and a near mirror."
+        f"Times are of {machine['processors']} processors of {machine['cpu']} and a near mirror, with other work (load "
+        f"{machine['load']:.0f} at the start)."
     )
     return "\n".join([*lines, "", said])
 

@@ -61,7 +61,7 @@ def test_many_threads_at_once_one_works(tmp_path: Path) -> None:
 
     def work(number: int) -> None:
         with folder(tmp_path) as pieces:
-            opened.wait()  # whoever opens a finished folder may read it
+            opened.wait()  # a finished folder may be read by anyone who opens it
             try:
                 for name in "abc":
                     pieces.get_or_run(name, lambda: {"by": number})
