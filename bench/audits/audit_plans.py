@@ -1,4 +1,4 @@
-"""What so many trainings can prove of a claim: `python -m bench.audits.audit_plans --page PAGE`. Nothing is trained."""
+"""What a number of trainings can prove: `python -m bench.audits.audit_plans --page PAGE`. Nothing is trained."""
 
 from __future__ import annotations
 

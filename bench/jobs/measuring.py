@@ -38,7 +38,7 @@ def _current_kib() -> int:
 
 
 def in_process(name: str, doer: str, size: Mapping[str, int], threads: int = 1, checkout: str = "") -> dict[str, Any]:
-    """`call_once` in a process that may use so many threads; {"absent": why} where it cannot be done here.
+    """`call_once` in a process with this number of threads; {"absent": why} where it cannot be done here.
 
     checkout: the folder whose leakcore is timed; "": this one's.
     """
@@ -107,7 +107,7 @@ def _growth(name: str, job: Job, what: str, values: tuple[int, ...]) -> dict[str
 
 
 def _cores(name: str, job: Job, one: list[dict[str, Any]]) -> dict[str, Any]:
-    """How many times as fast leakcore is on two cores; none where there are no two."""
+    """How many times as fast leakcore is on two cores as on one; empty on a machine with one."""
     if environment.processors() < 2:
         return {}
     two = [in_process(name, "leakcore", job.size, threads=2)["seconds"] for _ in one]

@@ -227,7 +227,7 @@ def _derivative(problem: Problem, moved: int) -> _Derivative:
         leaves = [part[0].clone().requires_grad_() for part in (point, free)]
         with torch.enable_grad():
             value = problem.penalised(*leaves)
-        slopes = torch.autograd.grad(value, leaves[:moved])
+        slopes = torch.autograd.grad(value, leaves[:moved], materialize_grads=True)
         return [slope[None] for slope in slopes], value.detach()[None]
 
     return alone

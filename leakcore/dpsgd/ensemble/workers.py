@@ -25,8 +25,8 @@ from leakcore.dpsgd.ensemble.run_request import Request, ranges
 from leakcore.kernels import EnsembleRows
 
 _LEAST_RUNS, _MOST_SHARE, _SECONDS = 4 * SLOTS, 32, 5.0
-"""A task of an executor has at least so many runs, at most that part of all, and else takes so long: starting one takes
-tens of milliseconds, and a worker that dies loses one."""
+"""The least runs of an executor's task; the least tasks into which many runs are cut; the seconds that a task should
+take. Starting a task costs tens of milliseconds, and a worker that dies loses one."""
 
 Piece = tuple[int, int, BlockOutput]
 """Runs [low, high) and their arrays, one row per run."""
