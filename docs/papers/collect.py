@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
 LARGEST = 100_000
 """Bytes of a picture."""
-TIMED = "It was one run of `leakcore reproduce all` on a fresh clone, on two cores of an AMD EPYC with other work."
+TIMED = "That is the sum of single times on two cores of an AMD EPYC with other work."
 UNCOUNTED = "No verdict: this run is older than the rule for verdicts."
 
 
@@ -207,7 +207,7 @@ def verdicts(results: dict[str, dict[str, Any]]) -> str:
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     judged_ones = [result["verdict"] for result in results.values() if "verdict" in result]
     summary = ", ".join(f"{judged_ones.count(word)} {word}" for word in VERDICTS if word in judged_ones)
-    said = f"{len(judged_ones)} of {len(experiments.names())} have a verdict: {summary}. All together took {of_all()}."
+    said = f"{len(judged_ones)} of {len(experiments.names())} have a verdict: {summary}. All together take {of_all()}."
     return "\n".join([f"{said} {TIMED}", "", *lines])
 
 

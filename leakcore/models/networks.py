@@ -10,23 +10,25 @@ from torch import nn
 from leakcore._base import validate as check
 
 
-def conv_extractor(width: int = 32, channels: int = 3) -> nn.Sequential:
+def conv_extractor(width: int = 32, channels: int = 3, *, cells: int = 1) -> nn.Sequential:
     """A small convolutional network whose output is a feature vector.
 
     Three 3×3 convolutions of `width`, 2·`width` and 4·`width` channels, each with group norm, ELU and 2×2 mean pooling,
-    then the mean over all positions. It stands in for a pretrained network: train it on public images, freeze it, and
-    train a last layer on its features privately. The initial values are torch's own, from its global generator.
+    then the mean over each of cells × cells parts of the image. It stands in for a pretrained network: train it on
+    public images, freeze it, and train a last layer on its features privately. The initial values are torch's own, from
+    its global generator.
 
     Args:
         width: channels of the first convolution, a multiple of 4.
         channels: of the images.
+        cells: on a side; 1 forgets where in the image a feature was.
 
     Returns:
-        A torch module that maps (rows, channels, height, width) images of at least 8×8 pixels to (rows, 4·width)
+        A torch module that maps (rows, channels, height, width) images of at least 8×8 pixels to (rows, 4·width·cells²)
         features.
 
     Raises:
-        ValueError: unless `width` is a multiple of 4 and at least 4, and `channels` at least 1.
+        ValueError: unless `width` is a multiple of 4 and at least 4, and `channels` and `cells` at least 1.
 
     Example:
         >>> import torch
@@ -38,11 +40,12 @@ def conv_extractor(width: int = 32, channels: int = 3) -> nn.Sequential:
     if size % 4:
         raise ValueError(f"`width` must be a multiple of 4 (channels per group norm), got {width}")
     fan_in = check.integer(1, None, channels=channels)
+    side = check.integer(1, None, cells=cells)
     modules: list[nn.Module] = []
     for fan_out in (size, 2 * size, 4 * size):
         modules += [nn.Conv2d(fan_in, fan_out, 3, padding=1), nn.GroupNorm(4, fan_out), nn.ELU(), nn.AvgPool2d(2)]
         fan_in = fan_out
-    return nn.Sequential(*modules, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(*modules, nn.AdaptiveAvgPool2d(side), nn.Flatten())
 
 
 def wide_resnet(depth: int = 28, width: int = 10, *, num_classes: int | None = 10, groups: int = 16) -> nn.Sequential:

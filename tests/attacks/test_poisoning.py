@@ -230,7 +230,7 @@ def test_a_row_of_zeros_moves_only_biases_of_the_first_layer():
         max_grad_norm=1.0,
         learning_rate=1.0,
         steps=1,
-        sample_rate=dpsgd.PoissonBatches(expected_batch_size=1.0),
+        sample_rate=dpsgd.PoissonBatches(1.0, expected_batch_size=1.0),
         seed=2,
     )
     none, one = (
@@ -247,7 +247,7 @@ def test_an_image_is_moved_to_the_direction_in_which_frozen_features_vary_least(
     images = X.astype(np.float32)
     attack = poisoning.FrozenClipBKD(frozen, (1, 8, 8), steps=200)
     poisoned = attack.poison(images, Y, k=2, adjacency="replace")
-    assert poisoned.gain[1] > 2 * poisoned.gain[0]
+    assert poisoned.spread[1] < poisoned.spread[0] / 4
     assert poisoned.image.shape == (1, 8, 8)
     assert 0 <= poisoned.image.min() <= poisoned.image.max() <= 1
     with torch.no_grad():
@@ -262,8 +262,19 @@ def test_an_image_is_moved_to_the_direction_in_which_frozen_features_vary_least(
         ValueError, match=r"`images` must have shape \(rows, 64\), images of \(1, 8, 8\), got \(200, 63\)"
     ):
         attack.poison(images[:, :63], Y, adjacency="replace")
-    with pytest.raises(ValueError, match=r"`least` and `most` must add up to at most the 12 features, got 12 and 6"):
-        poisoning.FrozenClipBKD(frozen, (1, 8, 8), least=12).poison(images, Y, adjacency="replace")
+    # Of no row are the features as short along the poison's, and the spread is what it says.
+    direction = wanted[0] / np.linalg.norm(wanted[0])
+    assert np.sqrt(np.mean((clean @ direction) ** 2)) == pytest.approx(poisoned.spread[1], rel=1e-4)
+    lengths = np.linalg.norm(clean, axis=1, keepdims=True)
+    assert np.sqrt(((clean @ (clean / lengths).T) ** 2).mean(axis=0)).min() > 2 * poisoned.spread[1]
+
+
+def test_a_mean_image_without_any_feature_is_refused():
+    """Features that are all zero have no direction, so the descent could not start."""
+    dead = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.ReLU(), torch.nn.Threshold(2.0, 0.0))
+    images = X.astype(np.float32)
+    with pytest.raises(ValueError, match="`extractor` must give the mean image features that are not all zero"):
+        poisoning.FrozenClipBKD(dead, (1, 8, 8), steps=3).poison(images, Y, adjacency="replace")
 
 
 def test_contrast_puts_the_same_points_with_the_other_label_into_the_clean_data():
@@ -282,7 +293,7 @@ def test_contrast_puts_the_same_points_with_the_other_label_into_the_clean_data(
         max_grad_norm=0.01,
         learning_rate=1.0,
         steps=1,
-        sample_rate=dpsgd.PoissonBatches(expected_batch_size=1.0),
+        sample_rate=dpsgd.PoissonBatches(1.0, expected_batch_size=1.0),
         seed=2,
     )
     ends = [

@@ -25,9 +25,8 @@ def test_a_grid_has_a_training_for_each_data_set_attack_threshold_and_count() ->
     # 6 ε_th, 2 starts, 2 attacks, clean and four k, 500 for the threshold and 500 counted.
     assert auditing_scale.trainings("FMNIST") == 6 * 2 * 2 * 5 * 1000
     assert auditing_scale.trainings("Purchase-100") == 6 * 2 * 5 * 1000
-    row = {"trainings": 600, "full": 1.0, "noisy": 3.0, "quiet": 2.0}
-    assert auditing_scale.core_seconds(row, "full") == pytest.approx(500 * 1.0 + 100 * 2.0)
-    assert auditing_scale.core_seconds(row, "noisy") == pytest.approx(500 * 3.0 + 100 * 2.0)
+    row = {"trainings": 600, "noisy": 3.0, "quiet": 2.0}
+    assert auditing_scale.core_seconds(row) == pytest.approx(500 * 3.0 + 100 * 2.0)
 
 
 def test_slower_trainings_and_wasted_time_make_the_sums_larger() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leakcore import experiments
+from leakcore import accounting, experiments
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.experiments.auditing import setting
 from leakcore.experiments.context import Context
@@ -37,22 +37,22 @@ def test_the_smallest_scale_writes_its_files(name: str, tmp_path: Path) -> None:
 
 
 def test_without_noise_from_a_fixed_start_inference_is_perfect() -> None:
-    """Shuffled minibatches, k = 1: what counts of this size can prove at most; T = 40."""
+    """k = 1: what counts of this size can prove at most; T = 40."""
     rows = setting.fashion_mnist(_context(), 120)
     result = setting.audited(
-        _context(), rows, setting.AuditedTraining((), 0.0, batch_size=30), "clipbkd", (1,), 40, "a task"
-    )
+        _context(), rows, setting.AuditedTraining((), 0.0, batches=4), "clipbkd", (1,), 40, "a task"
+    )  # fmt: skip
     assert result["dp"].hits == (40, 0)
     assert result["dp"].chosen == "k = 1"
 
 
 @pytest.mark.slow
 def test_without_noise_500_trials_prove_all_that_they_can() -> None:
-    """k = 1, T = 500, shuffled minibatches, a fixed start: 4.54."""
+    """k = 1, T = 500, a fixed start: 4.54."""
     rows = setting.fashion_mnist(_context(), 240)
     result = setting.audited(
-        _context(), rows, setting.AuditedTraining((32,), 0.0, batch_size=60), "clipbkd", (1,), 500, "a task"
-    )
+        _context(), rows, setting.AuditedTraining((32,), 0.0, batches=4), "clipbkd", (1,), 500, "a task"
+    )  # fmt: skip
     assert result["dp"].hits == (500, 0)
     assert float(result["dp"].value) == pytest.approx(4.5419, abs=1e-4)
 
@@ -60,7 +60,7 @@ def test_without_noise_500_trials_prove_all_that_they_can() -> None:
 def test_full_batches_without_noise_are_constant() -> None:
     rows = setting.fashion_mnist(_context(), 60)
     poisoned = setting.attack(rows, "clipbkd", 1, 0)
-    ensemble = setting.AuditedTraining((), 0.0).ensemble(rows, 0)
+    ensemble = setting.AuditedTraining((), 0.0, batches=1).ensemble(rows, 0)
     scores = setting.poisoning.poisoning_scores(ensemble, poisoned, trials=40)
     assert len(np.unique(scores.scores_in)) == len(np.unique(scores.scores_out)) == 1
 
@@ -70,7 +70,7 @@ def test_cells_are_draws_of_their_own_and_from_a_fixed_start_c_changes_the_step_
     rows = setting.fashion_mnist(_context(), 60)
 
     def hits(clip: float, draw: int) -> tuple[int, int]:
-        mechanism = setting.AuditedTraining((), 5.0, clip=clip)
+        mechanism = setting.AuditedTraining((), 5.0, batches=1, clip=clip)
         best = setting.audited(_context(), rows, mechanism, "clipbkd", (4,), 60, "a task", draw=draw)
         counted = best["dp"].hits
         return int(counted[0]), int(counted[1])
@@ -101,5 +101,16 @@ def test_the_stand_ins_are_named() -> None:
     location = setting.location30(_context(), 300)
     assert "is not it" in location.described
     assert (location.classes, location.shape) == (30, None)
-    assert math.isinf(setting.provable(0.0, "replace"))
-    assert setting.provable(setting.noise_for(4.0), "replace") == pytest.approx(9.08, abs=0.01)
+    assert math.isinf(setting.provable(0.0, 1, "replace"))
+    assert setting.provable(setting.noise_for(4.0, 1), 1, "replace") == pytest.approx(9.08, abs=0.01)
+
+
+def test_a_batch_is_of_250_rows_as_in_the_paper_where_there_are_as_many_rows() -> None:
+    rows = setting.fashion_mnist(_context(), 120)
+    sizes = {120: 24, 1000: 24, 6000: 24, 10_000: 40}
+    for count, batches in sizes.items():
+        assert setting.batches(dataclasses.replace(rows, labels=np.zeros(count))) == batches
+    ensemble = setting.AuditedTraining((), setting.noise_for(4.0, 24), batches=24).ensemble(rows, 0)
+    assert (ensemble.sample_rate, ensemble.steps, ensemble.expected_batch_size) == (1 / 24, 24 * 24, 5.0)
+    spent = accounting.epsilon(ensemble.noise_multiplier, 1 / 24, ensemble.steps, delta=setting.DELTA)
+    assert 3.9 < float(spent.value) <= 4.0

@@ -71,6 +71,7 @@ def test_a_small_wide_resnet_runs_and_a_sample_does_not_see_the_others() -> None
     assert module(x).shape == (3, 64)
     torch.testing.assert_close(module(x)[1:2], module(x[1:2]), rtol=1e-4, atol=1e-5)
     assert models.conv_extractor(8)(x).shape == (3, 32)
+    assert models.conv_extractor(8, cells=2)(x).shape == (3, 128)
 
 
 @pytest.mark.parametrize(

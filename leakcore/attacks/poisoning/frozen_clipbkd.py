@@ -24,34 +24,31 @@ class FrozenPoisoning(Poisoning):
 
     Attributes:
         image: the poisoned input, (channels, height, width).
-        gain: share of the poison's features that lies along the low directions, ‖V_lowᵀh‖/‖h‖, at the start and at the
-            end of the descent.
+        spread: how far the rows' features reach along the poison's, the root mean square of ⟨f₀(xᵢ), h/‖h‖⟩, at the
+            start and at the end of the descent.
     """
 
     image: np.ndarray
-    gain: tuple[float, float]
+    spread: tuple[float, float]
 
 
 class FrozenClipBKD:
     """ClipBKD for a model that is trained on features f₀(x) of a frozen network, which the attacker knows.
 
     The direction of least variance of the features is in general not the feature vector of any image, so projected
-    gradient descent searches for an image that minimises
+    gradient descent searches for an image whose features h = f₀(x) lie where the n rows reach least,
 
-        Σ_{v ∈ V_high} |⟨f₀(x), v⟩| − Σ_{v ∈ V_low} |⟨f₀(x), v⟩|,    x in [0, 1] per pixel,
+        minimise hᵀ G h / ‖h‖²  with G = (1/n) Σᵢ f₀(xᵢ) f₀(xᵢ)ᵀ,    x in [0, 1] per pixel.
 
-    with V_high and V_low the right singular vectors of the features with the largest and the smallest singular values
-    (Jagielski, Ullman and Oprea 2020, Appendix C, whose formula is missing from the copy we use: absolute values keep
-    both terms bounded in sign). Each step moves by learning_rate·√(pixels)/100 along the unit gradient, and the best
-    image wins.
+    (Jagielski, Ullman and Oprea 2020, Appendix C, whose formula is missing from the copy we use. In its words, the
+    features move towards the directions of low variance and away from the directions of high variance. This quotient
+    does both, and does not depend on the length of h.) Adam descends its logarithm, and the best image wins.
 
     Args:
         extractor: the frozen torch module, images to (rows, features).
         shape: of an image, (channels, height, width).
-        least: size of V_low, at least 1.
-        most: size of V_high; None: half of the features.
         steps: of the descent, at least 1.
-        learning_rate: > 0.
+        learning_rate: of Adam, > 0.
         probabilities: as in `ClipBKD`, of features.
 
     Raises:
@@ -65,7 +62,7 @@ class FrozenClipBKD:
         >>> images = np.random.default_rng(0).random((20, 9))
         >>> attack = poisoning.FrozenClipBKD(torch.nn.Flatten(), (1, 3, 3), steps=20)
         >>> poison = attack.poison(images, np.arange(20) % 2, adjacency="replace", k=2)
-        >>> poison.image.shape, poison.k, poison.gain[1] > poison.gain[0]
+        >>> poison.image.shape, poison.k, poison.spread[1] < poison.spread[0]
         ((1, 3, 3), 2, True)
     """
 
@@ -74,18 +71,14 @@ class FrozenClipBKD:
         extractor: torch.nn.Module,
         shape: Sequence[int],
         *,
-        least: int = 1,
-        most: int | None = None,
-        steps: int = 500,
-        learning_rate: float = 1.0,
+        steps: int = 300,
+        learning_rate: float = 0.02,
         probabilities: Callable[[np.ndarray], Any] | None = None,
     ) -> None:
         self.extractor = extractor
         self.shape = tuple(check.integer(1, None, shape=size) for size in shape)
         if len(self.shape) != 3:
             raise ValueError(f"`shape` must be (channels, height, width), got {self.shape}")
-        self.least = check.integer(1, None, least=least)
-        self.most = None if most is None else check.integer(0, None, most=most)
         self.steps = check.integer(1, None, steps=steps)
         self.learning_rate = check.positive(learning_rate=learning_rate)
         self.probabilities = probabilities
@@ -131,48 +124,44 @@ class FrozenClipBKD:
         features = models.extract_features(self.extractor, x)
         wide = features.astype(np.float64)
         with one_thread():
-            _, vectors = np.linalg.eigh(wide.T @ wide)  # sorted from the least
-        dims = vectors.shape[1]
-        most = dims // 2 if self.most is None else self.most
-        if self.least + most > dims:
-            raise ValueError(
-                f"`least` and `most` must add up to at most the {dims} features, got {self.least} and {most}"
-            )
-        image, gain = self._descend(x.mean(axis=0), vectors[:, : self.least], vectors[:, dims - most :])
+            second_moments = wide.T @ wide / len(wide)
+        image, spread = self._descend(x.mean(axis=0), second_moments)
         point = models.extract_features(self.extractor, image[None])[0]
         poisoning = copies(
             "clipbkd-frozen", features, y.astype(np.int64), point, self.probabilities, k, adjacency, seed
         )  # fmt: skip
         fields = {f.name: getattr(poisoning, f.name) for f in dataclasses.fields(poisoning)}
-        return FrozenPoisoning(**fields, image=image, gain=gain)
+        return FrozenPoisoning(**fields, image=image, spread=spread)
 
-    def _descend(
-        self, start: np.ndarray, low: np.ndarray, high: np.ndarray
-    ) -> tuple[np.ndarray, tuple[float, float]]:  # fmt: skip
+    def _descend(self, start: np.ndarray, second_moments: np.ndarray) -> tuple[np.ndarray, tuple[float, float]]:
         import torch
 
         from leakcore.models import evaluating
 
-        v_low, v_high = (torch.from_numpy(np.ascontiguousarray(v)).float() for v in (low, high))
-        x = torch.from_numpy(start.copy())[None]
-        best, best_loss, shares = x.clone(), math.inf, []
-        length = self.learning_rate * math.sqrt(x.numel()) / 100
+        moments = torch.from_numpy(second_moments).float()
+        x = torch.from_numpy(start.copy())[None].requires_grad_(True)
+        optimizer = torch.optim.Adam([x], lr=self.learning_rate)
+        best, best_square, first = x.detach().clone(), math.inf, math.nan
         with evaluating(self.extractor):
-            for _ in range(self.steps):
-                x.requires_grad_(True)
+            for step in range(self.steps + 1):
                 with torch.enable_grad():
-                    h = self.extractor(x)[0]
-                    loss = (h @ v_high).abs().sum() - (h @ v_low).abs().sum()
-                (grad,) = torch.autograd.grad(loss, x)
-                x = x.detach()
-                shares.append(float((h.detach() @ v_low).norm() / h.detach().norm().clamp_min(1e-30)))
-                if loss.item() < best_loss:
-                    best, best_loss, at = x.clone(), loss.item(), len(shares) - 1
-                norm = float(grad.norm())
-                if norm == 0:
+                    h = self.extractor(x)[0].float()
+                    square = (h @ moments @ h) / (h @ h)
+                # Not a number where all features are zero: such an image would change nothing.
+                value = square.item()
+                if step == 0:
+                    first = value
+                if value < best_square:
+                    best, best_square = x.detach().clone(), value
+                if step == self.steps or not math.isfinite(value):
                     break
-                x = (x - grad * (length / norm)).clamp_(0, 1)
-        return best[0].numpy(), (shares[0], shares[at])
+                (x.grad,) = torch.autograd.grad(square.clamp_min(1e-30).log(), x)
+                optimizer.step()
+                with torch.no_grad():
+                    x.clamp_(0, 1)
+        if not math.isfinite(first):
+            raise ValueError("`extractor` must give the mean image features that are not all zero and finite")
+        return best[0].numpy(), (math.sqrt(first), math.sqrt(best_square))
 
 
 def through(poisoning: Poisoning, extractor: torch.nn.Module, shape: Sequence[int]) -> Poisoning:

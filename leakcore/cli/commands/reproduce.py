@@ -21,7 +21,7 @@ from leakcore.cli.progress import bars, is_quiet
     type=click.Choice(["quick", "paper"]),
     default="quick",
     show_default=True,
-    help="quick: up to six minutes on two cores, `list` says how long; paper: the paper's sizes, hours to days.",
+    help="quick: minutes on two cores, `list` says how many; paper: the paper's sizes, hours to days.",
 )
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("leakcore-figures"), show_default=True

@@ -30,7 +30,7 @@ class PoissonBatches:
         (0.1, 50.0)
     """
 
-    sample_rate: float = 1.0
+    sample_rate: float
     expected_batch_size: float | None = None
 
     def __post_init__(self) -> None:

@@ -37,20 +37,20 @@ Proved = Mapping[tuple[Cell, str], float]
 
 
 def against_epsilon(
-    rows: setting.AuditingRows, net: str, epsilons: Sequence[float], proved: Proved, ceiling: float
+    data: str, net: str, batches: int, epsilons: Sequence[float], proved: Proved, ceiling: float
 ) -> Panel:
     """One data set and network; ∞ is drawn at four times the last finite value."""
     finite = [e for e in epsilons if math.isfinite(e)]
     at = {e: e if math.isfinite(e) else 4 * max(finite) for e in epsilons}
     series = []
     for (attack, start), (name, role) in _LOOKS.items():
-        cells = [Cell(rows.name, net, start, e) for e in epsilons]
+        cells = [Cell(data, net, start, e) for e in epsilons]
         points = [(at[c.epsilon], proved[c, attack]) for c in cells if (c, attack) in proved]
         if points:
             x, y = np.array(points).T
             series.append(Series(name=name, role=role, x=x, y=y))
     span = np.array([0.8 * min(at.values()), 1.2 * max(at.values())])
-    line = np.geomspace(span[0], 1.2 * max(finite), 24)
+    line = np.geomspace(span[0], 1.2 * max(finite), 12)
     top = max(1.3 * ceiling, 1.05 * max(float(s.y.max()) for s in series))
     series += [
         Series(name="ε_th (add/remove)", role="bound", x=line, y=line),
@@ -58,24 +58,11 @@ def against_epsilon(
             name="the same under replacement",
             role="rdp",
             x=line,
-            y=np.array([setting.provable(setting.noise_for(float(e)), "replace") for e in line]),
+            y=np.array([setting.provable(setting.noise_for(float(e), batches), batches, "replace") for e in line]),
         ),
         Series(name="ε_OPT of counts", role="chance", x=span, y=np.full(2, ceiling)),
     ]
     return Panel(
-        title=f"{rows.name}, {net}", x_label=f"provable ε at δ = 1e-5 ({max(at.values()):g} stands for ∞)",
+        title=f"{data}, {net}", x_label=f"provable ε at δ = 1e-5 ({max(at.values()):g} stands for ∞)",
         y_label="audited ε (lower, 99%)", log_x=True, y_range=(0.0, top), series=tuple(series),
-    )  # fmt: skip
-
-
-def against_rows(counts: Sequence[int], swept: Proved) -> Panel:
-    """Without noise."""
-    series = []
-    for (attack, start), (name, role) in _LOOKS.items():
-        values = [v for (c, a), v in swept.items() if (a, c.start) == (attack, start)]
-        if values:
-            series.append(Series(name=name, role=role, x=np.array(counts, float), y=np.array(values)))
-    return Panel(
-        title="FMNIST, LR, no noise, fixed start, k = 1, minibatches of 1/24", x_label="training rows (paper: 6,000)",
-        y_label="audited ε (lower, 99%)", log_x=True, y_range=None, series=tuple(series),
     )  # fmt: skip

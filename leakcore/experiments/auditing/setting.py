@@ -24,6 +24,8 @@ DELTA = 1e-5
 FAMILIES: tuple[Literal["dp", "gdp"], ...] = ("dp", "gdp")
 CONFIDENCE = 0.99
 EPOCHS = 24
+_BATCHES = 24
+"""Of an epoch of the paper's 6,000 rows of FMNIST."""
 _STEP = 0.15 / 250
 """Learning rate over batch size: how far one clipped gradient moves the model, as in the authors' code. It, not the
 number of rows, decides how the poison compares with a random start."""
@@ -59,19 +61,18 @@ class AuditingRows:
 
 @dataclasses.dataclass(frozen=True)
 class AuditedTraining:
-    """DP-SGD as audited, for 24 epochs. noise: σ; 0 for ε_th = ∞. batch_size: None for full batches. start: of
-    `STARTS`."""
+    """DP-SGD as audited, for 24 epochs. noise: σ; 0 for ε_th = ∞. batches: of an epoch; each takes every row with
+    probability 1/batches. start: of `STARTS`."""
 
     hidden: tuple[int, ...]
     noise: float
+    batches: int
     clip: float = 1.0
-    batch_size: int | None = None
     start: str = "fixed"
 
     def ensemble(self, rows: AuditingRows, seed: int) -> dpsgd.Ensemble:
         """Many runs of it."""
-        count = len(rows.labels)
-        size = self.batch_size or count
+        size = len(rows.labels) / self.batches
         initialisation, scale = STARTS[self.start]
         return dpsgd.Ensemble(
             dpsgd.Network(
@@ -82,34 +83,43 @@ class AuditedTraining:
             noise_multiplier=self.noise,
             max_grad_norm=self.clip,
             learning_rate=_STEP * size,
-            steps=EPOCHS * (count // size),
-            sample_rate=dpsgd.ShuffledBatches(self.batch_size)
-            if self.batch_size
-            else dpsgd.PoissonBatches(expected_batch_size=float(count)),
+            steps=EPOCHS * self.batches,
+            sample_rate=dpsgd.PoissonBatches(1 / self.batches, expected_batch_size=size),
             seed=seed,
         )
 
 
 def depart(context: Context) -> None:
     """What no scale has as the paper."""
-    context.departs("batches where ε_th is finite", "250 rows of 6,000 to 10,000", "all rows in every step")
+    context.departs("how a batch is drawn", "shuffled rows", "each row by a coin, as the accountant of both supposes")
 
 
-def noise_for(epsilon: float) -> float:
-    """σ with which 24 full-batch steps are (ε, 1e-5)-private under add/remove; 0 for ε = ∞."""
+def batches(rows: AuditingRows) -> int:
+    """Of an epoch: of 250 rows as in the paper, or 24 where that would be fewer."""
+    return max(_BATCHES, len(rows.labels) // 250)
+
+
+@functools.cache
+def noise_for(epsilon: float, batches: int) -> float:
+    """σ with which 24 epochs of Poisson batches are (ε, 1e-5)-private under add/remove; 0 for ε = ∞."""
     if math.isinf(epsilon):
         return 0.0
-    return float(accounting.noise_multiplier(epsilon=epsilon, delta=DELTA, sample_rate=1.0, steps=EPOCHS).value)
+    steps = EPOCHS * batches
+    return float(
+        accounting.noise_multiplier(epsilon=epsilon, delta=DELTA, sample_rate=1 / batches, steps=steps).value
+    )  # fmt: skip
 
 
-def provable(noise: float, adjacency: str) -> float:
+@functools.cache
+def provable(noise: float, batches: int, adjacency: str) -> float:
     """ε_th under an adjacency."""
     if noise == 0:
         return math.inf
-    return float(accounting.epsilon(noise, 1.0, EPOCHS, delta=DELTA, adjacency=adjacency).value)
+    steps = EPOCHS * batches
+    return float(accounting.epsilon(noise, 1 / batches, steps, delta=DELTA, adjacency=adjacency).value)
 
 
-def fashion_mnist(context: Context, rows: int) -> AuditingRows:
+def fashion_mnist(context: Context, rows: int, name: str = "FMNIST") -> AuditingRows:
     """T-shirts and trousers."""
     train, test = (
         datasets.fashion_mnist(split, part="classes-0-1", path=context.data, download=False)
@@ -117,7 +127,7 @@ def fashion_mnist(context: Context, rows: int) -> AuditingRows:
     )
     first, _ = train.split(rows, seed=context.seed)
     return AuditingRows(
-        "FMNIST", first.features, first.labels, test.features, test.labels, 2,
+        name, first.features, first.labels, test.features, test.labels, 2,
         f"Fashion-MNIST, T-shirt and trouser: {rows:,} of {len(train):,} training rows; {train.scaling}", train.shape,
     )  # fmt: skip
 
@@ -233,12 +243,7 @@ def ks_for(context: Context, start: str) -> tuple[int, ...]:
     """Numbers of poisoned rows: few are enough where nothing else moves the start."""
     fixed = start == "fixed"
     what = f"poisoned rows k, {'fixed start' if fixed else 'random starts'}"
-    return context.pick(what, tiny=(1, 2), quick=(1, 4) if fixed else (4, 8), paper=(1, 2, 4, 8))
-
-
-def batches(context: Context) -> int:
-    """Of an epoch, where ε_th = ∞."""
-    return context.pick("batches an epoch without noise", quick=4, paper=24)
+    return context.pick(what, tiny=(1, 2), quick=(1, 4) if fixed else (8,), paper=(1, 2, 4, 8))
 
 
 def _execution(context: Context, task: str) -> dpsgd.Execution:

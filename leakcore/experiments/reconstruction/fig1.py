@@ -61,13 +61,14 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     findings = Findings(
         checks=[
             Check(
-                says="at the largest ε the gradient-based attack's error is below 0.8 times the model-based one's",
-                holds=sum(c.last_gradient < 0.8 * c.last_model for c in curves),
+                says="at the largest ε the gradient-based attack's error is below 0.8 times that of the paper's "
+                "model-based attack, the perceptron",
+                holds=sum(c.last_gradient < 0.8 * c.last_published for c in curves),
                 cases=len(curves),
             ),
             Check(
                 says="it is below a tenth",
-                holds=sum(c.last_gradient * 10 <= c.last_model for c in curves),
+                holds=sum(c.last_gradient * 10 <= c.last_published for c in curves),
                 cases=len(curves),
                 about="size",
             ),
@@ -126,9 +127,9 @@ class _Curves:
         return float(self.gradient[-1].mean())
 
     @property
-    def last_model(self) -> float:
-        """Of the better network."""
-        return min(float(self.model[-1].mixed.mean()), float(self.model[-1].plain.mean()))
+    def last_published(self) -> float:
+        """Of the model-based attack as the paper has it."""
+        return float(self.model[-1].plain.mean())
 
     @property
     def best(self) -> list[tuple[float, float]]:

@@ -91,7 +91,7 @@ def test_a_mechanism_without_noise_gives_canaries_away_and_loud_noise_does_not()
             max_grad_norm=1.0,
             learning_rate=0.1,
             steps=10,
-            sample_rate=dpsgd.PoissonBatches(expected_batch_size=50.0),
+            sample_rate=dpsgd.PoissonBatches(1.0, expected_batch_size=50.0),
             seed=1,
         )
         play = membership.play_canaries(ensemble, rows, _LABELS, points, labels, runs=4)

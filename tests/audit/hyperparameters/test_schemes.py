@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore import accounting, audit, bounds, dpsgd, mechanisms
-from leakcore.audit.hyperparameters import reconstruction_section, scheme, scheme_keys
+from leakcore.audit.hyperparameters import layer_section, reconstruction_section, scheme, scheme_keys
 from leakcore.cli import main
 
 SMALL: dict[str, Any] = {
@@ -43,6 +43,8 @@ BATCHES: dict[str, Any] = {
 def _few_points() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reconstruction_section, "_FEW_CURVE_POINTS", 2)
+        patch.setattr(layer_section, "_PERMUTATIONS", 1)
+        patch.setattr(layer_section, "_ROWS", 40)
         yield
 
 

@@ -68,7 +68,7 @@ def test_noise_has_the_stated_scale() -> None:
         max_grad_norm=0.5,
         learning_rate=3.0,
         steps=1,
-        sample_rate=dpsgd.PoissonBatches(expected_batch_size=4),
+        sample_rate=dpsgd.PoissonBatches(1.0, expected_batch_size=4),
         seed=1,
     )
     start = np.array([0.0, 0.0, 0.0, 200.0])

@@ -135,7 +135,7 @@ def _extractor(context: Context) -> tuple[torch.nn.Module, str]:
     images = public.features.reshape(len(public), *(public.shape or (3, 32, 32)))
     epochs = context.pick("epochs of training", tiny=1, quick=8, paper=40)
     with kernels.torch_seeded(context.seed, kernels.Stream.EXPERIMENT_EXTRACTOR):
-        extractor = models.wrn_28_10(None) if whole else models.conv_extractor(4 if context.scale == "tiny" else 16)
+        extractor = models.wrn_28_10(None) if whole else _small(context.scale)
 
     def train() -> dict[str, Any]:
         accuracy = models.train_extractor(
@@ -148,13 +148,19 @@ def _extractor(context: Context) -> tuple[torch.nn.Module, str]:
         )
         return {"accuracy": accuracy, "state": models.state_arrays(extractor)}
 
-    piece = context.pieces.get_or_run(f"extractor-{digest(images, public.labels)[:20]}", train)
+    shapes = str([tuple(parameter.shape) for parameter in extractor.parameters()])
+    piece = context.pieces.get_or_run(f"extractor-{digest(images, public.labels, shapes)[:20]}", train)
     models.load_state_arrays(extractor, piece["state"])
     kind = "WRN-28-10" if whole else "a small convolutional network"
     return models.standardised(extractor, images), (
         f"{kind} that we trained on {len(public):,} images of CIFAR-100 for {epochs} epochs (its training accuracy: "
         f"{piece['accuracy']:.1%}), standardised by the same images' mean and variance"
     )
+
+
+def _small(scale: str) -> torch.nn.Module:
+    """With as many features as WRN-28-10 has, 640, of four parts of the image."""
+    return models.conv_extractor(4) if scale == "tiny" else models.conv_extractor(40, cells=2)
 
 
 def as_picture(split: Split, rows: np.ndarray) -> np.ndarray:

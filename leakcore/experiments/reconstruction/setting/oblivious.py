@@ -22,8 +22,8 @@ NOTE = (
     "takes 10⁶ steps of plain gradient descent with five restarts"
 )
 FEATURES = (
-    "The last layer of the CIFAR-10 network reads a few dozen features, which many images of 3,072 numbers share, so "
-    "its gradients cannot give the image back, whatever ε (the paper's network has 640 features)"
+    "The last layer of the CIFAR-10 network reads 640 features of an image of 3,072 numbers, as in the paper. Many "
+    "images share them, so its gradients cannot give the image back exactly, whatever ε"
 )
 _TRAINED = 32
 """Runs trained at once: an ensemble's block, which a part of one costs too."""
