@@ -42,8 +42,8 @@ def test_without_noise_from_a_fixed_start_inference_is_perfect() -> None:
     result = setting.audited(
         _context(), rows, setting.AuditedTraining((), 0.0, batches=4), "clipbkd", (1,), 40, "a task"
     )  # fmt: skip
-    assert result["dp"].hits == (40, 0)
-    assert result["dp"].chosen == "k = 1"
+    assert result.hits == (40, 0)
+    assert result.chosen == "k = 1"
 
 
 @pytest.mark.slow
@@ -53,8 +53,8 @@ def test_without_noise_500_trials_prove_all_that_they_can() -> None:
     result = setting.audited(
         _context(), rows, setting.AuditedTraining((32,), 0.0, batches=4), "clipbkd", (1,), 500, "a task"
     )  # fmt: skip
-    assert result["dp"].hits == (500, 0)
-    assert float(result["dp"].value) == pytest.approx(4.5419, abs=1e-4)
+    assert result.hits == (500, 0)
+    assert float(result.value) == pytest.approx(4.5419, abs=1e-4)
 
 
 def test_full_batches_without_noise_are_constant() -> None:
@@ -72,7 +72,7 @@ def test_cells_are_draws_of_their_own_and_from_a_fixed_start_c_changes_the_step_
     def hits(clip: float, draw: int) -> tuple[int, int]:
         mechanism = setting.AuditedTraining((), 5.0, batches=1, clip=clip)
         best = setting.audited(_context(), rows, mechanism, "clipbkd", (4,), 60, "a task", draw=draw)
-        counted = best["dp"].hits
+        counted = best.hits
         return int(counted[0]), int(counted[1])
 
     assert hits(0.5, 0) == hits(1.0, 0) == hits(2.0, 0)

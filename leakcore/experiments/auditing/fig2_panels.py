@@ -30,7 +30,6 @@ _LOOKS = {
     ("clipbkd", "σ"): ("ClipBKD, random start", "attack-2"),
     ("backdoor", "fixed"): ("backdoor, fixed start", "attack-3"),
     ("backdoor", "σ"): ("backdoor, random start", "orthogonal"),
-    ("gaussian", "fixed"): ("ClipBKD, fixed start, Gaussian bound", "simplex"),
     ("membership", "σ"): ("membership, random start, over coins", "baseline"),
 }
 Proved = Mapping[tuple[Cell, str], float]

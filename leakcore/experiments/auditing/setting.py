@@ -7,7 +7,7 @@ import functools
 import math
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ SOURCE = (
     "Jagielski, Ullman and Oprea, Auditing Differentially Private Machine Learning: How Private is Private SGD?, 2020"
 )
 DELTA = 1e-5
-FAMILIES: tuple[Literal["dp", "gdp"], ...] = ("dp", "gdp")
 CONFIDENCE = 0.99
 EPOCHS = 24
 _BATCHES = 24
@@ -203,8 +202,8 @@ def audited(
     task: str,
     *,
     draw: int = 0,
-) -> dict[str, bounds.EpsilonBest]:
-    """The best k for each family: threshold and k are chosen on `trials` models per data set, others are counted.
+) -> bounds.EpsilonBest:
+    """The best k: threshold and k are chosen on `trials` models per data set, others are counted.
 
     Cells with different `draw` share no start, batch or noise.
     """
@@ -221,17 +220,13 @@ def audited(
 
     piece = context.pieces.get_or_run(f"{name}-{_digest(mechanism, rows, ks, trials, draw)}", run)
     scores = {f"k = {k}": (np.array(piece["in"][str(k)]), np.array(piece["out"]), k) for k in ks}
-    return {
-        family: bounds.epsilon_lower_bound_best(
-            scores,
-            threshold=bounds.SplitThreshold(seed=context.seed),
-            confidence=CONFIDENCE,
-            delta=DELTA,
-            hypothesis=bounds.Hypothesis(family=family),
-            adjacency="replace",
-        )
-        for family in FAMILIES
-    }
+    return bounds.epsilon_lower_bound_best(
+        scores,
+        threshold=bounds.SplitThreshold(seed=context.seed),
+        confidence=CONFIDENCE,
+        delta=DELTA,
+        adjacency="replace",
+    )
 
 
 def drawn(draw: int, count: int) -> range:

@@ -42,13 +42,12 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         where = f"ε_th = {_shown(epsilon)}, start {start}, C = {clip:g}"
         ks = setting.ks_for(context, start)
         best = setting.audited(context, rows, mechanism, "clipbkd", ks, trials, where, draw=draw)
-        proved[start, clip, epsilon] = float(best["dp"].value)
+        proved[start, clip, epsilon] = float(best.value)
         paper = "4.54" if start == "fixed" and math.isinf(epsilon) else "not in the text"
-        extra = f"; Gaussian bound {float(best['gdp'].value):.3g}" if noise else ""
-        extra += f"; {trials} trials can prove {ceiling:.2f}" if paper == "4.54" else ""
+        extra = f"; {trials} trials can prove {ceiling:.2f}" if paper == "4.54" else ""
         stated.append(
             Stated(what=where, paper=paper, ours=proved[start, clip, epsilon], kind="lower",
-                   confidence=setting.CONFIDENCE, comment=best["dp"].chosen + extra)
+                   confidence=setting.CONFIDENCE, comment=best.chosen + extra)
         )  # fmt: skip
     findings = Findings(
         panels=[_panel(e, proved, ceiling) for e in epsilons],
