@@ -183,13 +183,27 @@ def entry(name: str, results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def joint(result: dict[str, Any]) -> tuple[str, list[Check]]:
+    """The verdict of the cases of all seeds together, and their counts."""
+    runs = list(by_seed(result).values())
+    if len(runs) == 1:
+        return result["verdict"], list(runs[0])
+    whole = list(together(runs))
+    return verdict(whole), whole
+
+
 def survives(result: dict[str, Any]) -> str:
-    """The verdict of a result, and in how many repetitions it is the same."""
+    """The joint verdict, and the verdicts of the seeds alone."""
     if "verdict" not in result:
         return "not judged yet"
-    others = [run["verdict"] for run in result.get("seeds", {}).values()]
-    same = f"; the same at {others.count(result['verdict'])} of {len(others)} further seeds" if others else ""
-    return f"{result['verdict']}{same}"
+    word, _ = joint(result)
+    words = [result["verdict"], *(run["verdict"] for run in result.get("seeds", {}).values())]
+    if len(words) == 1:
+        return f"{word}; one seed"
+    if words == [word] * len(words):
+        return f"{word}; the same at each of {len(words)} seeds"
+    alone = ", ".join(f"{words.count(one)} {one}" for one in VERDICTS if one in words)
+    return f"{word} over {len(words)} seeds; alone: {alone}"
 
 
 def verdicts(results: dict[str, dict[str, Any]]) -> str:
@@ -197,7 +211,7 @@ def verdicts(results: dict[str, dict[str, Any]]) -> str:
     lines = ["| figure | the paper says | verdict | counted in our numbers |", "|---|---|---|---|"]
     for name in experiments.names():
         result = results.get(name, {})
-        counts = "; ".join(str(Check.from_dict(row)) for row in result.get("checks", ()))
+        counts = "; ".join(map(str, joint(result)[1])) if "checks" in result else ""
         cells = [
             f"[{name}]({name.partition('-')[0]}.md)",
             experiments.find(name).statement,
@@ -205,7 +219,7 @@ def verdicts(results: dict[str, dict[str, Any]]) -> str:
             counts,
         ]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    judged_ones = [result["verdict"] for result in results.values() if "verdict" in result]
+    judged_ones = [joint(result)[0] for result in results.values() if "verdict" in result]
     summary = ", ".join(f"{judged_ones.count(word)} {word}" for word in VERDICTS if word in judged_ones)
     said = f"{len(judged_ones)} of {len(experiments.names())} have a verdict: {summary}. All together take {of_all()}."
     return "\n".join([f"{said} {TIMED}", "", *lines])

@@ -132,8 +132,8 @@ def test_the_pages_take_results_of_older_and_of_this_version(collect: ModuleType
 
 
 def test_a_repetition_at_another_seed_is_counted_next_to_the_result_that_is_shown(collect: ModuleType) -> None:
-    def at(seed: int, holds: int, says: str = "a is above b") -> dict[str, Any]:
-        checks = [Check(says=says, holds=holds, cases=4, chance=0.5)]
+    def at(seed: int, holds: int, says: str = "a is above b", cases: int = 4) -> dict[str, Any]:
+        checks = [Check(says=says, holds=holds, cases=cases, chance=0.5)]
         rows = [one.to_dict() for one in checks]
         return {"scale": "quick", "seed": str(seed), "conclusion": "c", "verdict": verdict(checks), "checks": rows}
 
@@ -144,7 +144,11 @@ def test_a_repetition_at_another_seed_is_counted_next_to_the_result_that_is_show
     page = "\n".join(collect.over_seeds(both))
     assert "3 not reproduced; all cases together: **not reproduced**" in page, "9 of 12 is what chance may do"
     assert "| a is above b | 4 of 4 | 4 of 4 | 1 of 4 | 9 of 12 (chance: 6) |" in page
-    assert collect.survives(both) == "not reproduced; the same at 2 of 2 further seeds"
+    assert collect.survives(both) == "not reproduced; the same at each of 3 seeds"
+    apart = collect.joined(at(0, 8, cases=8), at(1, 6, cases=8))
+    assert collect.survives(apart) == "direction only over 2 seeds; alone: 1 reproduced, 1 not reproduced"
+    assert [str(check) for check in collect.joint(apart)[1]] == ["a is above b: 14 of 16 (chance: 8)"]
+    assert collect.survives(shown_one) == "not reproduced; one seed"
     assert "seeds" not in collect.joined(both, at(0, 3)), "repetitions of another version would be mixed with it"
     with pytest.raises(SystemExit, match="seed 3 counts other statements than the kept run of seed 0"):
         collect.joined(both, at(3, 3, says="a is below b"))
