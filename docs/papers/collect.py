@@ -78,21 +78,35 @@ def by_seed(result: dict[str, Any]) -> dict[str, tuple[Check, ...]]:
     return {seed: tuple(Check.from_dict(row) for row in run["checks"]) for seed, run in runs.items()}
 
 
+def joint(result: dict[str, Any]) -> tuple[str, list[Check]]:
+    """The verdict of the cases of all seeds together, and their counts."""
+    whole = list(together(list(by_seed(result).values())))
+    return verdict(whole), whole
+
+
+def alone(result: dict[str, Any]) -> list[str]:
+    """The verdict of each seed."""
+    return [verdict(checks) for checks in by_seed(result).values()]
+
+
+def tally(words: list[str]) -> str:
+    """ "2 reproduced, 1 not reproduced"."""
+    return ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
+
+
 def over_seeds(result: dict[str, Any]) -> list[str]:
     """A table of the counts at every seed and together, and a sentence on the verdict."""
     if not result.get("seeds"):
         return []
     runs = by_seed(result)
-    words = [verdict(checks) for checks in runs.values()]
-    whole = together(list(runs.values()))
+    word, whole = joint(result)
     lines = [
         [c.says, *(f"{run[i].holds} of {run[i].cases}" for run in runs.values()), str(c).removeprefix(f"{c.says}: ")]
         for i, c in enumerate(whole)
     ]
-    said = ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
     return [
         "",
-        f"*The same at {len(runs)} seeds*: {said}; all cases together: **{verdict(whole)}**.",
+        f"*The same at {len(runs)} seeds*: {tally(alone(result))}; all cases together: **{word}**.",
         "",
         f"| statement | {' | '.join(f'seed {seed}' for seed in runs)} | together |",
         "|---" * (len(runs) + 2) + "|",
@@ -183,27 +197,16 @@ def entry(name: str, results: dict[str, dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def joint(result: dict[str, Any]) -> tuple[str, list[Check]]:
-    """The verdict of the cases of all seeds together, and their counts."""
-    runs = list(by_seed(result).values())
-    if len(runs) == 1:
-        return result["verdict"], list(runs[0])
-    whole = list(together(runs))
-    return verdict(whole), whole
-
-
 def survives(result: dict[str, Any]) -> str:
     """The joint verdict, and the verdicts of the seeds alone."""
     if "verdict" not in result:
         return "not judged yet"
-    word, _ = joint(result)
-    words = [result["verdict"], *(run["verdict"] for run in result.get("seeds", {}).values())]
+    word, words = joint(result)[0], alone(result)
     if len(words) == 1:
         return f"{word}; one seed"
     if words == [word] * len(words):
         return f"{word}; the same at each of {len(words)} seeds"
-    alone = ", ".join(f"{words.count(one)} {one}" for one in VERDICTS if one in words)
-    return f"{word} over {len(words)} seeds; alone: {alone}"
+    return f"{word} over {len(words)} seeds; alone: {tally(words)}"
 
 
 def verdicts(results: dict[str, dict[str, Any]]) -> str:
@@ -220,9 +223,8 @@ def verdicts(results: dict[str, dict[str, Any]]) -> str:
         ]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     judged_ones = [joint(result)[0] for result in results.values() if "verdict" in result]
-    summary = ", ".join(f"{judged_ones.count(word)} {word}" for word in VERDICTS if word in judged_ones)
-    said = f"{len(judged_ones)} of {len(experiments.names())} have a verdict: {summary}. All together take {of_all()}."
-    return "\n".join([f"{said} {TIMED}", "", *lines])
+    said = f"{len(judged_ones)} of {len(experiments.names())} have a verdict: {tally(judged_ones)}."
+    return "\n".join([f"{said} All together take {of_all()}. {TIMED}", "", *lines])
 
 
 def rewritten(page: str, results: dict[str, dict[str, Any]]) -> str:

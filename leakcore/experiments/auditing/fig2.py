@@ -35,6 +35,10 @@ class _Net(NamedTuple):
     epsilons: tuple[float, ...]
     batches: int | None = None
 
+    def batches_of(self, rows: setting.AuditingRows) -> int:
+        """Of an epoch of these rows."""
+        return self.batches or setting.batches(rows)
+
 
 class _Grid(NamedTuple):
     """What a scale runs: each network on each data set, and the smaller one on FMNIST with all of the paper's rows."""
@@ -101,13 +105,15 @@ def _nets(context: Context) -> dict[str, _Net]:
     epsilons = context.pick("values of ε", tiny=(4.0, math.inf), quick=(1.0, 4.0, 16.0, math.inf), paper=every)
     nets = {"LR": _Net((), ("fixed", "σ"), epsilons)}
     if context.scale != "tiny":
+        batches = context.pick(quick=4, paper=None)
+        if batches:
+            context.departs("batches an epoch, two-layer networks", "24 to 40", f"{batches}")
         nets["FNN-32"] = _Net(
             (32,),
             context.pick("starts of two-layer networks", quick=("σ",), paper=("fixed", "σ")),
             context.pick("values of ε, two-layer networks", quick=(4.0, math.inf), paper=every),
-            None if context.scale == "paper" else 4,
+            batches,
         )
-        context.departs("batches an epoch, two-layer networks", "24 to 40", context.pick(quick="4", paper="24 to 40"))
     return nets
 
 
@@ -124,7 +130,7 @@ def _audit(
     context: Context, trials: int, rows: setting.AuditingRows, net: _Net, cell: Cell, draw: int, proved: Proved
 ) -> Iterator[Stated]:  # fmt: skip
     """All attacks on one cell. Their trainings are its own."""
-    batches, ks = net.batches or setting.batches(rows), setting.ks_for(context, cell.start)
+    batches, ks = net.batches_of(rows), setting.ks_for(context, cell.start)
     noise = setting.noise_for(cell.epsilon, batches)
     mechanism = setting.AuditedTraining(net.hidden, noise, batches, start=cell.start)
     for attack in ("clipbkd", "backdoor"):
@@ -144,8 +150,7 @@ def _audit(
 
 def _panel(grid: _Grid, rows: setting.AuditingRows, name: str, proved: Proved, ceiling: float) -> Panel:
     net = grid.nets[name]
-    batches = net.batches or setting.batches(rows)
-    return fig2_panels.against_epsilon(rows.name, name, batches, net.epsilons, proved, ceiling)
+    return fig2_panels.against_epsilon(rows.name, name, net.batches_of(rows), net.epsilons, proved, ceiling)
 
 
 def _checks(proved: Proved, ceiling: float) -> list[Check]:
