@@ -1,4 +1,4 @@
-"""How many threads the kernels use. It changes the time, never a result.
+"""How many threads the kernels and ensembles use. It changes the time, never a result.
 
 In this order: `thread_limit` or `set_num_threads`; LEAKCORE_NUM_THREADS; torch's own setting if torch has been
 imported; OMP_NUM_THREADS; the processors this process may run on.

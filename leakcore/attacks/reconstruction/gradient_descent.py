@@ -148,8 +148,8 @@ def gradient(
         box: (low, high), the range of a feature.
         embedding: the frozen network on whose features the run was trained; the point is then its input, flattened.
         seed: of the starts.
-        execution: threads, workers, and progress in runs, on the CPU without a checkpoint; None: all cores of this
-            process.
+        execution: threads, workers, and progress in runs, on the CPU without a checkpoint; None: as
+            `dpsgd.Execution()`.
 
     Returns:
         `GradientReconstruction`.
@@ -352,7 +352,7 @@ def _spread(
     import torch
 
     before = torch.get_num_threads()
-    pool = None if executor is not None else ThreadPoolExecutor(min(threads or kernels.usable_cores(), len(jobs)))
+    pool = None if executor is not None else ThreadPoolExecutor(min(threads or kernels.num_threads(), len(jobs)))
     where = executor if executor is not None else pool
     assert where is not None
     numbered = ((i, functools.partial(work, *job)) for i, job in enumerate(jobs))

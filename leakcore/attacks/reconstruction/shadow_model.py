@@ -39,7 +39,7 @@ def shadow_models(
         points: (points, inputs), one for each shadow model.
         labels: (points,) class numbers.
         first_run: number of the first model.
-        execution: device, threads, workers and progress, without a checkpoint. None: all cores of this process.
+        execution: device, threads, workers and progress, without a checkpoint. None: as `dpsgd.Execution()`.
 
     Returns:
         (points, parameters) in the ensemble's dtype.

@@ -44,7 +44,7 @@ def run(
             from them. None: write nothing.
         executor: any `concurrent.futures.Executor`, whose workers do ranges of 256 runs of all noise levels, the levels
             of the label study, the fits of the layers and the defence's ranges of 32 runs, with one thread each. None:
-            all of it here, the attack on all cores.
+            all of it here, the attack on as many threads as the kernels use.
         progress: called here as `progress(task, done, total)`; `progress_bars()` makes one for a terminal.
 
     Returns:

@@ -37,7 +37,7 @@ from leakcore.dpsgd.ensemble.sampling import (
     read_sampling,
 )
 from leakcore.dpsgd.ensemble.workers import Collector, Piece, train, train_elsewhere
-from leakcore.kernels import usable_cores
+from leakcore.kernels import num_threads
 
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
@@ -235,7 +235,7 @@ class Ensemble:
             probes: rows at which the *final* models are evaluated, for all runs or for each. They are not trained on.
                 Without labels `probe_losses` is None.
             keep_parameters: False drops the final parameters.
-            execution: device, threads, workers, checkpoint and progress. None: all cores of this process.
+            execution: device, threads, workers, checkpoint and progress. None: as `dpsgd.Execution()`.
 
         Returns:
             An `EnsembleRun`, whose row i is run `first_run + i`.
@@ -365,5 +365,5 @@ class Ensemble:
 
 def _pieces(plan: Plan, request: Request, execution: Execution) -> Generator[Piece, None, None]:
     if execution.executor is None:
-        return train(plan, request, execution.num_threads or usable_cores())
+        return train(plan, request, execution.num_threads or num_threads())
     return train_elsewhere(plan, request, execution.num_threads or 1, execution.executor)

@@ -17,9 +17,9 @@ class Execution:
     Args:
         device: "cpu", "cuda" or "cuda:0", ...: where products and activations are computed. Everything random is drawn
             on the CPU. Results on CUDA agree with the CPU's to rounding, which training amplifies. Arrays are NumPy's.
-        num_threads: threads over blocks of 32 runs. None: all cores that this process may use, or one thread in each
-            worker of an executor. A range of runs that is not aligned to 32 costs as much as the aligned range around
-            it.
+        num_threads: threads over blocks of 32 runs. None: as many as the kernels use (`kernels.num_threads`), or one in
+            each worker of an executor. A range of runs that is not aligned to 32 costs as much as the aligned range
+            around it.
         executor: any `concurrent.futures.Executor`, whose workers train ranges of runs. The bits are the same for any
             number of workers on machines of one kind.
         checkpoint: a folder for finished runs. Each file is written atomically and never changed. The same call again

@@ -26,7 +26,10 @@ from leakcore.kernels import EnsembleRows
 
 _LEAST_RUNS, _MOST_SHARE, _SECONDS = 4 * SLOTS, 32, 5.0
 """The least runs of an executor's task; the least tasks into which many runs are cut; the seconds that a task should
-take. Starting a task costs tens of milliseconds, and a worker that dies loses one."""
+take. Starting a task costs milliseconds, and a worker that dies loses one."""
+_FIRST, _LAST = 16, 8
+"""How many tasks of the least runs are timed first, so that no worker waits for another; one in how many of the other
+runs is left for the end, in tasks of that share of the size, so that workers finish at about the same time."""
 
 Piece = tuple[int, int, BlockOutput]
 """Runs [low, high) and their arrays, one row per run."""
@@ -132,16 +135,30 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
 
 
 def train_elsewhere(plan: Plan, request: Request, threads: int, executor: Executor) -> Generator[Piece, None, None]:
-    """Each range of runs as some worker of `executor` finishes it. Where there are many runs, the time of a first range
-    decides how long the others are."""
+    """Each range of runs as some worker of `executor` finishes it. Where there are many runs, the time of the first
+    ranges decides how long the others are."""
     cuts = ranges(request.first, request.stop, _LEAST_RUNS)
     if len(cuts) > _MOST_SHARE and not _heavy(request):
-        ((low, high, piece, seconds),) = _pieces(plan, request, threads, executor, cuts[:1])
-        yield low, high, piece
-        wanted = min(_LEAST_RUNS * _SECONDS / seconds, (request.stop - request.first) / _MOST_SHARE)
-        cuts = ranges(high, request.stop, max(_LEAST_RUNS, int(wanted) // SLOTS * SLOTS))
+        seconds = 0.0
+        for low, high, piece, taken in _pieces(plan, request, threads, executor, cuts[:_FIRST]):
+            seconds += taken
+            yield low, high, piece
+        runs, first = request.stop - request.first, cuts[_FIRST][0]
+        wanted = min(_FIRST * _LEAST_RUNS * _SECONDS / seconds, runs / _MOST_SHARE)
+        cuts = _shrinking(first, request.stop, wanted)
     for low, high, piece, _ in _pieces(plan, request, threads, executor, cuts):
         yield low, high, piece
+
+
+def _shrinking(first: int, stop: int, wanted: float) -> list[tuple[int, int]]:
+    """[first, stop) in ranges of about `wanted` runs, and in shorter ones at the end."""
+
+    def size(runs: float) -> int:
+        return max(_LEAST_RUNS, int(runs) // SLOTS * SLOTS)
+
+    end = max(first, (stop - (stop - first) // _LAST) // SLOTS * SLOTS)
+    cuts = [*ranges(first, end, size(wanted)), *ranges(end, stop, size(wanted / _LAST))]
+    return [(low, high) for low, high in cuts if low < high]
 
 
 def _heavy(request: Request) -> bool:

@@ -13,6 +13,7 @@ _OWN_ERROR = 1e-12
 """Error of `log_profile` besides the rounding of its arguments and its result."""
 _FAR = 1e10
 """Separation beyond which ε of a Gaussian pair is its first two terms, to less than their rounding."""
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 
 def log_blow_up(log_kappa: np.ndarray, separation: float) -> np.ndarray:
@@ -153,12 +154,11 @@ def _log_small_difference(low: np.ndarray, separation: float, scaled_low: np.nda
     """log[(R(low) − R(low + s))/R(low)] with R(x) = erfcx(x/√2) = Mills' ratio·√(2/π), by quadrature of −R′ =
     √(2/π) − xR.
     """
-    nodes, weights = np.polynomial.legendre.leggauss(8)
     half = 0.5 * separation
+    slopes = _mills_slope(np.add.outer(half * (1.0 + _NODES), low))
     total = np.zeros_like(low)
-    for node, weight in zip(nodes, weights, strict=True):
-        x = low + half * (1.0 + node)
-        total += weight * _mills_slope(x)
+    for weight, slope in zip(_WEIGHTS, slopes, strict=True):
+        total += weight * slope
     with np.errstate(divide="ignore"):
         return np.asarray(np.log(half * total) - np.log(scaled_low))
 
