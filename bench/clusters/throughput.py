@@ -1,14 +1,16 @@
 """Jobs shared out over a Dask cluster, one worker killed in the middle: `python -m bench.clusters.throughput`.
 
 Certified counting, trainings and the audit of a claim: in this process, on one worker of a `LocalCluster` of separate
-processes, on two, and on two again, where one gets SIGKILL at half of the time. All have the same bits. Dask is set as
-docs/how-to/clusters.md advises. `--out JSON` keeps the result;
+processes, on two, and on two again, where one gets SIGKILL at half of the time. All have the same bits. How long one
+shard takes here and there is measured in turns. Dask is set as docs/how-to/clusters.md advises. `--out JSON` keeps the
+result;
 `--show JSON --page PAGE` writes what it says between the marks of a page.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import os
 import signal
@@ -17,12 +19,13 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench import environment, kept_page
+from bench.clusters import shard_times
 
 # One thread per worker: what is compared is workers.
 os.environ.update(environment.VARIABLES, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", LEAKCORE_NUM_THREADS="1")
@@ -34,9 +37,10 @@ from leakcore import audit, bounds, datasets, dpsgd, kernels  # noqa: E402
 
 MARKS = ("<!-- cluster-throughput -->", "<!-- /cluster-throughput -->")
 NETWORK, STEPS, RATE = (30, 16, 1), 100, 0.1
-SIZES = {"samples": 500_000_000, "trainings": 16_000, "models": 20_000}
-ROUNDS = 3
+SIZES = {"samples": 1_500_000_000, "trainings": 32_000, "models": 80_000}
 _FEW = {"samples": 4_000_000, "trainings": 1024, "models": 1024}
+_AIM = 0.97
+"""Throughput of a worker, of one process alone."""
 PLANNED = {"samples": 10**12, "trainings": 10**6, "models": 10**6}
 TITLES = {
     "samples": "certified counting, samples of 10 steps",
@@ -46,7 +50,7 @@ TITLES = {
 
 
 class Counted(Executor):
-    """An executor that notes each start of a task, also on a worker that dies, and the processor time of each end.
+    """An executor that notes each start of a task, also on a worker that dies, and how long each took that ended.
 
     Args:
         executor: whose workers do the work.
@@ -67,16 +71,16 @@ class Counted(Executor):
         """How often each task was started."""
         return Counter(int(line) for line in (Path(self._folder) / "started").read_text().split())
 
-    def processor_seconds(self) -> float:
-        """Of all tasks that ended."""
+    def seconds(self) -> float:
+        """Of all tasks that ended, together."""
         return sum(float(line) for line in (Path(self._folder) / "ended").read_text().split())
 
 
 def _noted(folder: str, number: int, work: Callable[[], Any]) -> Any:
     _append(f"{folder}/started", str(number))
-    begin = time.process_time()
+    begin = time.perf_counter()
     answer = work()
-    _append(f"{folder}/ended", repr(time.process_time() - begin))
+    _append(f"{folder}/ended", repr(time.perf_counter() - begin))
     return answer
 
 
@@ -123,16 +127,17 @@ JOBS: dict[str, Callable[..., np.ndarray]] = {"samples": count, "trainings": tra
 
 
 class Outcome(NamedTuple):
-    """The answer, wall seconds, processor seconds of the workers, and how often each shard was started."""
+    """The answer, the seconds of the call, those of all its shards, and how often each shard was started."""
 
     answer: np.ndarray
     seconds: float
-    processor_seconds: float
+    on_shards: float
     starts: Counter[int]
 
 
-def on_cluster(job: str, size: int, workers: int, *, kill_after: float = 0.0) -> Outcome:
-    """Do the job on a cluster. kill_after: seconds after which one worker gets SIGKILL; 0: none does."""
+@contextlib.contextmanager
+def cluster_of(workers: int) -> Iterator[Any]:
+    """A client of a new cluster of separate processes."""
     import dask
     import distributed  # type: ignore[import-untyped, unused-ignore]
 
@@ -140,11 +145,13 @@ def on_cluster(job: str, size: int, workers: int, *, kill_after: float = 0.0) ->
     cluster = distributed.LocalCluster(
         n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
     )
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
+    with cluster, distributed.Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+def on_cluster(job: str, size: int, workers: int, *, kill_after: float = 0.0) -> Outcome:
+    """Do the job on a cluster. kill_after: seconds after which one worker gets SIGKILL; 0: none does."""
+    with tempfile.TemporaryDirectory() as folder, cluster_of(workers) as client:
         JOBS[job](_FEW[job], client.get_executor())  # workers import leakcore
         if kill_after:
             killed = next(iter(client.run(os.getpid).values()))
@@ -153,17 +160,12 @@ def on_cluster(job: str, size: int, workers: int, *, kill_after: float = 0.0) ->
         begin = time.perf_counter()
         answer = JOBS[job](size, executor)
         seconds = time.perf_counter() - begin
-        return Outcome(answer, seconds, executor.processor_seconds(), executor.starts())
+        return Outcome(answer, seconds, executor.seconds(), executor.starts())
 
 
 def per_task() -> float:
     """Seconds that an empty task takes, the scheduler's part included."""
-    import distributed
-
-    cluster = distributed.LocalCluster(
-        n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
-    )
-    with cluster, distributed.Client(cluster, set_as_default=False) as client:
+    with cluster_of(1) as client:
         executor = client.get_executor()
         list(executor.map(int, range(50)))
         begin = time.perf_counter()
@@ -175,85 +177,96 @@ def alone(job: str, size: int) -> Outcome:
     """Done in this process."""
     JOBS[job](_FEW[job])
     with kernels.thread_limit(1):
-        begin, processor = time.perf_counter(), time.process_time()
+        begin = time.perf_counter()
         answer = JOBS[job](size)
-        return Outcome(answer, time.perf_counter() - begin, time.process_time() - processor, Counter())
+        return Outcome(answer, time.perf_counter() - begin, 0.0, Counter())
 
 
 def measure(sizes: dict[str, int], workers: int) -> kept_page.Result:
     """Everything that the page says."""
     machine = environment.facts()
     return {
-        "schema": "leakcore.cluster-throughput/1", "machine": machine, "workers": workers, "per_task": per_task(),
+        "schema": "leakcore.cluster-throughput/2", "machine": machine, "workers": workers, "per_task": per_task(),
         "jobs": {job: _measured(job, size, workers) for job, size in sizes.items()},
     }  # fmt: skip
 
 
 def _measured(job: str, size: int, workers: int) -> dict[str, Any]:
-    # A machine's speed drifts: all take turns, and the median of the rounds counts.
-    turns = [(alone(job, size), on_cluster(job, size, 1), on_cluster(job, size, workers)) for _ in range(ROUNDS)]
-    here, one_worker, several = zip(*turns, strict=True)
-    places: dict[str, tuple[int, Sequence[Outcome]]] = {
-        "one process, no cluster": (1, here),
+    here, one_worker, several = alone(job, size), on_cluster(job, size, 1), on_cluster(job, size, workers)
+    killed = on_cluster(job, size, workers, kill_after=several.seconds / 2)
+    places = {
+        "one process, no cluster": (0, here),
         "Dask, 1 worker": (1, one_worker),
         f"Dask, {workers} workers": (workers, several),
+        f"Dask, {workers} workers, one killed at half": (0, killed),
     }
-    half = statistics.median(one.seconds for one in several) / 2
-    killed = on_cluster(job, size, workers, kill_after=half)
-    places[f"Dask, {workers} workers, one killed at half"] = workers, [killed]
     rows = [
         {
-            "where": name, "workers": count, "seconds": statistics.median(one.seconds for one in outcomes),
-            "processor_seconds": statistics.median(one.processor_seconds for one in outcomes),
+            "where": name, "seconds": one.seconds, "shards": len(one.starts),
+            "on_shards": one.on_shards / count / one.seconds if count else None,
         }
-        for name, (count, outcomes) in places.items()
+        for name, (count, one) in places.items()
     ]  # fmt: skip
-    everything = [one for _, outcomes in places.values() for one in outcomes]
+    with cluster_of(workers) as client, kernels.thread_limit(1):
+        shard = shard_times.first_shard(functools.partial(JOBS[job], size))
+        turns = shard_times.in_turns(shard, client)
     return {
-        "size": size, "rows": rows, "shards": len(several[0].starts),
-        "equal": all(bool((one.answer == everything[0].answer).all()) for one in everything),
-        "killed_shards": len(killed.starts), "recomputed": sum(killed.starts.values()) - len(killed.starts),
+        "size": size, "rows": rows, "turns": turns,
+        "equal": all(bool((one.answer == here.answer).all()) for _, one in places.values()),
+        "recomputed": sum(killed.starts.values()) - len(killed.starts),
     }  # fmt: skip
 
 
 def text(result: kept_page.Result) -> str:
-    """The table, what the killed worker cost, and the plan, as the docs show them."""
-    lines = [
-        "| job | where | seconds | per worker, of one process | by processor time | shards |",
-        "|---|---|---|---|---|---|",
-    ]
+    """The tables, what the killed worker cost, and the plan, as the docs show them."""
+    lines = ["| job | where | seconds | of them a worker is at work on shards | shards |", "|---|---|---|---|---|"]
     for job, one in result["jobs"].items():
         title = f"{TITLES[job]}: {one['size']:,}"
-        rows, first = one["rows"], one["rows"][0]
-        for row in rows:
-            wall = first["seconds"] / row["seconds"] / row["workers"]
-            processor = first["processor_seconds"] / row["processor_seconds"]
-            shards = "" if row is first else str(one["killed_shards" if row is rows[-1] else "shards"])
-            cells = [title, row["where"], f"{row['seconds']:.1f}", f"{wall:.1%}", f"{processor:.1%}", shards]
+        for row in one["rows"]:
+            share = "" if row["on_shards"] is None else f"{row['on_shards']:.1%}"
+            cells = [title, row["where"], f"{row['seconds']:.1f}", share, str(row["shards"] or "")]
             lines.append(f"| {' | '.join(cells)} |")
             title = ""
-    return "\n".join([*lines, "", _said(result), "", *_plan(result)])
+    return "\n".join([*lines, "", _said(result), "", *_turns(result), "", *_plan(result)])
 
 
 def _said(result: kept_page.Result) -> str:
     machine, jobs = result["machine"], result["jobs"].values()
-    within = [job for job, one in result["jobs"].items() if _share(one, 1) >= 0.97]
+    shares = [row["on_shards"] for one in jobs for row in one["rows"] if row["on_shards"] is not None]
+    within = sum(share >= _AIM for share in shares)
     bits = "The bits are the same everywhere" if all(one["equal"] for one in jobs) else "The bits differ"
-    lost = ", ".join(f"{one['recomputed']} of {one['killed_shards']}" for one in jobs)
+    lost = ", ".join(f"{one['recomputed']} of {one['rows'][-1]['shards']}" for one in jobs)
     return " ".join((
-        f"{bits}. The killed worker took {lost} shards with it, and these alone were done again.",
-        f"One worker comes within 3% of one process in {len(within)} of {len(result['jobs'])} jobs, by the clock:",
-        f"medians of {ROUNDS} rounds in which all took turns.",
+        f"{bits}. The killed worker took {lost} shards with it, and these alone were done again. The time that a",
+        "worker does not spend on shards goes to making them, handing them out, sending, and waiting for the last of",
+        f"another worker. A worker is at work for at least {_AIM:.0%} of the time in {within} of {len(shares)} cases.",
         f"{machine['processors']} processors of {machine['cpu']} did all of it, the scheduler and the client included",
-        f"(load {machine['load']:.1f} at the start): two workers leave them no processor. An empty task takes",
-        f"{1e3 * result['per_task']:.1f} ms.",
+        f"(load {machine['load']:.1f} at the start). An empty task takes {1e3 * result['per_task']:.1f} ms.",
     ))  # fmt: skip
 
 
-def _share(one: dict[str, Any], row: int) -> float:
-    """Work per worker and second, of what one process does."""
-    at = one["rows"][row]
-    return float(one["rows"][0]["seconds"] / at["seconds"] / at["workers"])
+def _turns(result: kept_page.Result) -> list[str]:
+    """How long a shard takes here and there."""
+    lines = [
+        f"| one shard of | here | on one worker | on {result['workers']} workers at once |",
+        "|---|---|---|---|",
+    ]
+    slower, spreads = 0, []
+    for job, one in result["jobs"].items():
+        times = {place: shard_times.ratio(one["turns"], place) for place in ("one", "all")}
+        here = sorted(one["turns"]["here"])
+        spreads.append(here[len(here) * 9 // 10] / here[len(here) // 10])
+        slower += times["one"][1] > 1 / _AIM
+        cells = [f"{value:.2f} × ({low:.2f} to {high:.2f})" for value, low, high in times.values()]
+        lines.append(f"| {TITLES[job]} | {1e3 * statistics.median(here):.0f} ms | {' | '.join(cells)} |")
+    turns = len(next(iter(result["jobs"].values()))["turns"]["here"])
+    said = (
+        f"Means of {turns} turns and their intervals of 95%. Alone on a worker a shard is slower than here by more "
+        f"than {1 - _AIM:.0%}, beyond the interval, in {slower} of {len(result['jobs'])} jobs. The last column shows "
+        "what it costs that all processors are at work. The machine's speed drifts: the 90th percentile of a shard's "
+        f"time is up to {max(spreads):.1f} times the 10th, so seconds of different rows above compare only roughly."
+    )
+    return [*lines, "", said]
 
 
 def _plan(result: kept_page.Result) -> list[str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench import kept_page
-from bench.clusters import throughput
+from bench.clusters import shard_times, throughput
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = json.loads((ROOT / "bench/results/cluster-throughput.json").read_text(encoding="utf-8"))
@@ -30,13 +33,30 @@ def test_what_is_said_follows_the_numbers() -> None:
     other = copy.deepcopy(KEPT)
     assert "The bits are the same everywhere" in throughput.text(KEPT)
     for one in other["jobs"].values():
-        one["rows"][1]["seconds"] = one["rows"][0]["seconds"] / 0.96
-    assert "within 3% of one process in 0 of 3 jobs" in throughput.text(other)
-    for one in other["jobs"].values():
-        one["rows"][1]["seconds"] = one["rows"][0]["seconds"] / 0.98
+        one["rows"][1]["on_shards"], one["rows"][2]["on_shards"] = 0.971, 0.969
+        one["turns"]["one"] = [1.02 * seconds for seconds in one["turns"]["here"]]
+    assert "at least 97% of the time in 3 of 6 cases" in throughput.text(other)
+    assert "beyond the interval, in 0 of 3 jobs" in throughput.text(other)
     other["jobs"]["models"]["equal"] = False
-    assert "within 3% of one process in 3 of 3 jobs" in throughput.text(other)
+    other["jobs"]["models"]["turns"]["one"] = [1.04 * seconds for seconds in other["jobs"]["models"]["turns"]["here"]]
+    assert "beyond the interval, in 1 of 3 jobs" in throughput.text(other)
     assert "The bits differ" in throughput.text(other)
+
+
+def test_ratio_of_turns() -> None:
+    """Of log-ratios with mean log 1.1 and a known spread."""
+    taken = {"here": [1.0, 2.0, 4.0, 8.0], "one": [1.0, 2.42, 4.0, 9.68]}
+    value, low, high = shard_times.ratio(taken, "one")
+    error = 1.96 * math.log(1.1) * math.sqrt(4 / 3) / 2
+    assert value == pytest.approx(1.1)
+    assert (low, high) == pytest.approx((1.1 * math.exp(-error), 1.1 * math.exp(error)))
+
+
+def test_first_shard_is_a_part_of_the_job() -> None:
+    shard = shard_times.first_shard(functools.partial(throughput.train, 2560))
+    piece, _ = shard()
+    whole = throughput.train(256)
+    assert (np.asarray(piece.parameters) == whole[: len(piece.parameters)]).all()
 
 
 @pytest.mark.slow
