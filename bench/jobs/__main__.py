@@ -32,13 +32,14 @@ def measure(options: argparse.Namespace) -> kept_page.Result:
     chosen = {name: job for name, job in JOBS.items() if options.only in (None, name)}
     facts = environment.facts()
     jobs = {name: measuring.measured(name, job, options.rounds) for name, job in chosen.items()}
-    before = {} if options.before is None else earlier(chosen, options.before, options.rounds)
-    return {"schema": "leakcore.jobs/1", "machine": facts, "rounds": options.rounds, "jobs": jobs, "before": before}
+    before = {} if options.before is None else earlier(chosen, options.before, options.rounds, facts)
+    return {"schema": "leakcore.jobs/2", "machine": facts, "jobs": jobs, "before": before}
 
 
-def earlier(chosen: dict[str, Any], checkout: Path, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Seconds of leakcore in that checkout and here, by job."""
-    return {name: measuring.compared(name, job, str(checkout.resolve()), rounds) for name, job in chosen.items()}
+def earlier(chosen: dict[str, Any], checkout: Path, rounds: int, machine: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of leakcore in that checkout and here, by job, and the machine."""
+    jobs = {name: measuring.compared(name, job, str(checkout.resolve()), rounds) for name, job in chosen.items()}
+    return {"machine": machine, "jobs": jobs}
 
 
 def text(result: kept_page.Result) -> str:
@@ -46,8 +47,9 @@ def text(result: kept_page.Result) -> str:
     machine = result["machine"]
     said = (
         f"Seconds are the first call of a new process with one thread of {machine['cpu']}, imports and data left out: "
-        f"the median of {result['rounds']} rounds in which all took turns. Memory is what the call adds at its peak. "
-        f"{_slower(result['jobs'])}"
+        "the median of the rounds, in which all took turns. How many times as long others take is the median of the "
+        "rounds' ratios. Memory is what the call adds at its peak. "
+        f"{_slower(result['jobs'])} {_busiest(result['jobs'])}"
     )
     return "\n".join([*_jobs(result["jobs"]), "", said, "", *_growth(result["jobs"]), *_before(result)])
 
@@ -57,14 +59,20 @@ def _jobs(jobs: dict[str, Any]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for job in jobs.values():
         title = job["title"]
-        ours = job["doers"]["leakcore"]["median"]
         for who, row in job["doers"].items():
             if "absent" in row:
                 yield f"| {title} | {who} | — | — | — | not run: {row['absent']} |"
             else:
-                times = "" if who == "leakcore" else _times(row["median"] / ours)
+                times = "" if who == "leakcore" else _times(_ratio(job, who))
                 yield f"| {title} | {who} | {row['median']:.3g} | {times} | {row['mib']:.0f} MiB | {row['does']} |"
             title = ""
+
+
+def _ratio(job: dict[str, Any], who: str) -> float:
+    """How many times as long as leakcore somebody takes: a machine's speed drifts, but less within a round."""
+    doers = job["doers"]
+    pairs = zip(doers[who]["seconds"], doers["leakcore"]["seconds"], strict=True)
+    return statistics.median(theirs / ours for theirs, ours in pairs)
 
 
 def _times(ratio: float) -> str:
@@ -77,9 +85,20 @@ def _slower(jobs: dict[str, Any]) -> str:
         f"{job['title']} ({who})"
         for job in jobs.values()
         for who, row in job["doers"].items()
-        if not row["least"] and "absent" not in row and row["median"] < job["doers"]["leakcore"]["median"]
+        if not row["least"] and "absent" not in row and _ratio(job, who) < 1
     ]
     return f"Slower than its peer: {'; '.join(behind)}." if behind else "No job is slower than its peers."
+
+
+def _busiest(jobs: dict[str, Any]) -> str:
+    """Who kept more than one processor busy, although all were asked to use one thread."""
+    more = [
+        f"{job['title']} ({who}, {row['processors']:.1f})"
+        for job in jobs.values()
+        for who, row in job["doers"].items()
+        if row.get("processors", 0) > 1.1
+    ]
+    return f"More than one processor was busy in: {'; '.join(more)}." if more else "None kept a second processor busy."
 
 
 def _growth(jobs: dict[str, Any]) -> Iterator[str]:
@@ -101,7 +120,8 @@ def _before(result: kept_page.Result) -> Iterator[str]:
     """The jobs that take less time than before, by more than a tenth."""
     if not result["before"]:
         return
-    medians = {n: (statistics.median(t["before"]), statistics.median(t["after"])) for n, t in result["before"].items()}
+    taken = result["before"]["jobs"]
+    medians = {n: (statistics.median(t["before"]), statistics.median(t["after"])) for n, t in taken.items()}
     faster = sorted((n for n, (b, a) in medians.items() if b > 1.1 * a), key=lambda n: medians[n][1] / medians[n][0])
     yield from ("", "| made faster | before | after | times as fast |", "|---|---|---|---|")
     for name in faster:
@@ -112,9 +132,10 @@ def _before(result: kept_page.Result) -> Iterator[str]:
     yield ""
     same = [job["title"] for n, job in result["jobs"].items() if n in medians and n not in faster]
     same = [title for title in same if title not in slower]
+    cpu = result["before"]["machine"]["cpu"]
     yield (
-        f"Before and after took turns. Slower than before by more than a tenth: {'; '.join(slower) or 'none'}. "
-        f"As before: {'; '.join(same) or 'none'}."
+        f"Before and after took turns, on {cpu}. Slower than before by more than a tenth: "
+        f"{'; '.join(slower) or 'none'}. As before: {'; '.join(same) or 'none'}."
     )
 
 

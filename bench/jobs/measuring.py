@@ -21,15 +21,17 @@ _MIB = 1024  # of ru_maxrss, in KiB
 
 
 def call_once(job: Job, doer: str, size: Mapping[str, int]) -> dict[str, Any]:
-    """Seconds of the first call in this process, MiB that it adds to what imports and data take, and its answer."""
+    """Seconds of the first call in this process, how many processors it kept busy, MiB that it adds to what imports and
+    data take, and its answer."""
     one = job.doers[doer]
     call = one.build(size)
     before = _current_kib()
-    start = time.perf_counter()
+    start, processor = time.perf_counter(), time.process_time()
     answer = call()
-    seconds = time.perf_counter() - start
+    seconds, processor = time.perf_counter() - start, time.process_time() - processor
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": seconds / one.share, "mib": max(0, most - before) / _MIB, "answer": answer}
+    mib = max(0, most - before) / _MIB
+    return {"seconds": seconds / one.share, "processors": processor / seconds, "mib": mib, "answer": answer}
 
 
 def _current_kib() -> int:
@@ -91,6 +93,7 @@ def _row(job: Job, doer: str, calls: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         **stated, "seconds": seconds, "median": statistics.median(seconds),
         "mib": statistics.median(c["mib"] for c in calls), "answer": calls[0]["answer"],
+        "processors": statistics.median(c["processors"] for c in calls),
     }  # fmt: skip
 
 
