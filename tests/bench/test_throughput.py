@@ -37,6 +37,8 @@ def test_what_is_said_follows_the_numbers() -> None:
         one["turns"]["one"] = [1.02 * seconds for seconds in one["turns"]["here"]]
     assert "at least 97% of the time in 3 of 6 cases" in throughput.text(other)
     assert "beyond the interval, in 0 of 3 jobs" in throughput.text(other)
+    other["jobs"]["trainings"]["rows"][1]["seconds"] = other["jobs"]["trainings"]["size"] * 3600e-6
+    assert "| 1e+06 trainings | 1.0 | 0.12 h | 0.08 min |" in throughput.text(other), "5 s, and not 1 h / 1000"
     other["jobs"]["models"]["equal"] = False
     other["jobs"]["models"]["turns"]["one"] = [1.04 * seconds for seconds in other["jobs"]["models"]["turns"]["here"]]
     assert "beyond the interval, in 1 of 3 jobs" in throughput.text(other)
