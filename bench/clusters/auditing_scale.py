@@ -77,10 +77,10 @@ def measure(options: argparse.Namespace) -> kept_page.Result:
 
 
 def efficiency() -> tuple[int, float]:
-    """Workers of the largest cluster that was measured, and the share of their processor time that was training."""
+    """Workers of the largest cluster that was measured, and the share of their time that was training."""
     runs: list[dict[str, Any]] = json.loads(CLUSTER.read_text(encoding="utf-8"))["jobs"]["trainings"]["rows"]
-    largest = max(runs[:-1], key=lambda row: row["workers"])
-    return largest["workers"], min(1.0, runs[0]["processor_seconds"] / largest["processor_seconds"])
+    largest = max(runs, key=lambda row: row["workers"])
+    return largest["workers"], largest["on_shards"]
 
 
 def core_seconds(row: dict[str, Any]) -> float:

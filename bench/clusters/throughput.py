@@ -204,7 +204,7 @@ def _measured(job: str, size: int, workers: int) -> dict[str, Any]:
     }
     rows = [
         {
-            "where": name, "seconds": one.seconds, "shards": len(one.starts),
+            "where": name, "workers": count, "seconds": one.seconds, "shards": len(one.starts),
             "on_shards": one.on_shards / count / one.seconds if count else None,
         }
         for name, (count, one) in places.items()
