@@ -129,11 +129,11 @@ JOBS: dict[str, Callable[..., np.ndarray]] = {"samples": count, "trainings": tra
 
 
 class Outcome(NamedTuple):
-    """The answer, the seconds of the call, those of all its shards, and how often each shard was started."""
+    """What a call returned, how long it took, how long all its shards took together, and the starts of each shard."""
 
     answer: np.ndarray
     seconds: float
-    on_shards: float
+    shard_seconds: float
     starts: Counter[int]
 
 
@@ -205,7 +205,7 @@ def _measured(job: str, size: int, workers: int) -> dict[str, Any]:
     rows = [
         {
             "where": name, "workers": count, "seconds": one.seconds, "shards": len(one.starts),
-            "on_shards": one.on_shards / count / one.seconds if count else None,
+            "on_shards": one.shard_seconds / count / one.seconds if count else None,
         }
         for name, (count, one) in places.items()
     ]  # fmt: skip

@@ -13,6 +13,8 @@ import pytest
 
 from bench import kept_page
 from bench.clusters import shard_times, throughput
+from leakcore.bounds.reconstruction import certificate
+from leakcore.dpsgd.ensemble import workers
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = json.loads((ROOT / "bench/results/cluster-throughput.json").read_text(encoding="utf-8"))
@@ -43,6 +45,11 @@ def test_what_is_said_follows_the_numbers() -> None:
     other["jobs"]["models"]["turns"]["one"] = [1.04 * seconds for seconds in other["jobs"]["models"]["turns"]["here"]]
     assert "beyond the interval, in 1 of 3 jobs" in throughput.text(other)
     assert "The bits differ" in throughput.text(other)
+
+
+def test_the_plan_cuts_jobs_as_leakcore_does() -> None:
+    assert throughput._MOST_SHARDS == certificate._MOST_SHARDS
+    assert throughput._SHARD_SECONDS == workers._SECONDS
 
 
 def test_ratio_of_turns() -> None:

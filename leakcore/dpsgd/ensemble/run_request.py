@@ -111,7 +111,7 @@ def losses(logits: np.ndarray | None, at: Samples | Source | None) -> np.ndarray
 
 
 def ranges(first: int, stop: int, size: int) -> list[tuple[int, int]]:
-    """[first, stop) cut at multiples of `size`, itself a multiple of SLOTS."""
+    """[first, stop) cut at multiples of `size`, itself a multiple of SLOTS; none if first = stop."""
     size = check.integer(1, None, size=size)
     cuts = [first, *range(first - first % size + size, stop, size), stop]
-    return list(itertools.pairwise(cuts))
+    return list(itertools.pairwise(cuts)) if first < stop else []

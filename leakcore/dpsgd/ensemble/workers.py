@@ -157,8 +157,7 @@ def _shrinking(first: int, stop: int, wanted: float) -> list[tuple[int, int]]:
         return max(_LEAST_RUNS, int(runs) // SLOTS * SLOTS)
 
     end = max(first, (stop - (stop - first) // _LAST) // SLOTS * SLOTS)
-    cuts = [*ranges(first, end, size(wanted)), *ranges(end, stop, size(wanted / _LAST))]
-    return [(low, high) for low, high in cuts if low < high]
+    return [*ranges(first, end, size(wanted)), *ranges(end, stop, size(wanted / _LAST))]
 
 
 def _heavy(request: Request) -> bool:
