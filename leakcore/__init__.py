@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from leakcore._base.lazy import attach as _attach
 from leakcore._base.version import __version__ as __version__
+from leakcore._base.workers import identify_by as _identify_by
 
 if TYPE_CHECKING:
     from leakcore import accounting as accounting
@@ -65,3 +66,12 @@ _NAMES = {
 }
 if not TYPE_CHECKING:  # a checker would take any name from it
     __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+
+
+def _arithmetic() -> object:
+    from leakcore.kernels import arithmetic
+
+    return arithmetic()
+
+
+_identify_by("arithmetic", _arithmetic)

@@ -13,6 +13,10 @@ import numpy as np
 
 from leakcore.kernels import Allocation
 
+HANG = 1500.0
+"""Seconds after which a test calls a process hung. One that works needs a hundredth of it, also on a machine with
+twenty other jobs; the limit of pytest-timeout in pyproject.toml lies above it."""
+
 U64 = 2.0**-53
 U32 = 2.0**-24
 

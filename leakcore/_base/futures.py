@@ -17,6 +17,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
 
+from leakcore._base.workers import Task
+
 K = TypeVar("K")
 T = TypeVar("T")
 
@@ -81,6 +83,9 @@ def answers(
 
     ahead: how many at most are handed out at a time, if what they carry should not all be in memory; None: all. The
     end of the iteration, of whatever kind, calls off what has not begun. Jobs are pickled where workers are processes.
+
+    Raises:
+        RuntimeError: if a worker is another leakcore than this process (version, source, libraries or arithmetic).
     """
     if executor is None:
         for key, job in jobs:
@@ -92,7 +97,7 @@ def answers(
     try:
         while True:
             for key, job in itertools.islice(waiting, None if ahead is None else ahead - len(running)):
-                future = executor.submit(job)
+                future = executor.submit(Task(job))
                 running[future] = key
                 finished.add(future)
             if not running:

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.tolerances import HANG
+
 torch = pytest.importorskip("torch")
 
 
@@ -87,7 +89,7 @@ def test_models_without_values_are_refused_by_name() -> None:
     root = Path(__file__).resolve().parents[2]
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.arrays.test_models_without_memory"], cwd=root, text=True,
-        capture_output=True, timeout=250, check=False,
+        capture_output=True, timeout=HANG, check=False,
     )  # fmt: skip
     assert run.returncode == 0, f"exit code {run.returncode}: {run.stderr[-1500:]}"
 

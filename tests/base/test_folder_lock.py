@@ -21,6 +21,7 @@ from leakcore._base.files.writing import CannotWrite
 from leakcore._base.run_folder import lock as _lock
 from leakcore._base.run_folder.lock import FolderBusy, FolderLock
 from leakcore._base.run_folder.partial_results import PartialResults
+from tests.tolerances import HANG
 
 ME = {"command": "mine", "seed": 0}
 OTHER = {"command": "mine", "seed": 1}
@@ -228,7 +229,7 @@ def test_fork_after_opening_and_work_in_both(tmp_path: Path) -> None:
     for expected in ("elsewhere", "worked"):
         child = context.Process(target=_in_child, args=(pieces, answer))
         child.start()
-        assert answer.get(timeout=60) == expected
+        assert answer.get(timeout=HANG) == expected
         child.join(60)
         if expected == "elsewhere":
             pieces.get_or_run("c", lambda: {"v": 3})  # the parent's lock outlived the child

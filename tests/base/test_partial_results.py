@@ -20,6 +20,7 @@ from leakcore._base.run_folder.output_folder import require_ours
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore._base.run_folder.sealed_file import seal
 from leakcore.audit.hyperparameters.config import AuditConfig
+from tests.tolerances import HANG
 
 ME = identity("audit", AuditConfig(seed=0).to_dict(), 0, kernels.arithmetic())
 OTHER = identity("audit", AuditConfig(seed=1).to_dict(), 1, kernels.arithmetic())
@@ -288,7 +289,7 @@ def test_a_link_stays_one_and_a_pipe_takes_the_bytes(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
     write_atomically(pipe, "through")
-    assert reader.communicate(timeout=60)[0] == b"through"
+    assert reader.communicate(timeout=HANG)[0] == b"through"
     assert pipe.is_fifo()
     write_atomically(Path(os.devnull), "nowhere")
     assert Path(os.devnull).is_char_device()

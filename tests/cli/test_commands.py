@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from leakcore import experiments
 from leakcore.cli import main
+from tests.tolerances import HANG
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -139,14 +140,14 @@ def test_ctrl_c_leaves_no_half_written_report_and_the_next_call_finishes(tmp_pat
     )
     command = [sys.executable, "-c", heard, "audit", "--sweep", "", "--runs", "4000", "--out", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ.copy())
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + HANG
     while not list(tmp_path.glob("partial/*/game-*.json")):
         assert process.poll() is None, process.stderr.read().decode() if process.stderr else ""
         assert time.monotonic() < deadline
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     try:
-        _, err = process.communicate(timeout=100)
+        _, err = process.communicate(timeout=HANG)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGUSR1)  # where all threads are
         time.sleep(5)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from leakcore import kernels
+from tests.tolerances import HANG
 
 ROWS = np.random.default_rng(0).standard_normal((4, 300_000), dtype=np.float32)
 
@@ -36,7 +37,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_forked_child_computes_the_same():
-    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", FORK], check=True, timeout=HANG)
 
 
 def test_callers_at_the_same_time_compute_the_same():
@@ -82,7 +83,7 @@ for status in started.values():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_calls_share_their_threads_and_these_take_no_signals():
-    subprocess.run([sys.executable, "-c", MANNERS], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", MANNERS], check=True, timeout=HANG)
 
 
 DAEMON = """
@@ -98,7 +99,7 @@ time.sleep(0.3)
 
 def test_a_process_may_end_while_a_daemon_thread_is_in_a_kernel():
     for _ in range(3):
-        subprocess.run([sys.executable, "-c", DAEMON], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", DAEMON], check=True, timeout=HANG)
 
 
 def test_an_error_in_a_helper_reaches_the_caller(two_threads):

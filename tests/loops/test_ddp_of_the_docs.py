@@ -23,6 +23,7 @@ pytest.importorskip("lightning")
 
 from tests.dpsgd.opacus_remarks import IGNORED
 from tests.loops.test_loops_of_the_docs import BLOCKS, DDP
+from tests.tolerances import HANG
 
 pytestmark = [*IGNORED, pytest.mark.loops]
 BEFORE = """
@@ -58,7 +59,7 @@ def test_the_ddp_loop_of_the_page_scores_what_autograd_does(world: int, tmp_path
     root = str(Path(leakcore.__file__).parents[1])
     variables = os.environ | {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", "train.py"]
-    subprocess.run(command, cwd=tmp_path, env=variables, check=True, timeout=240)
+    subprocess.run(command, cwd=tmp_path, env=variables, check=True, timeout=HANG)
     trace = Trace.load(tmp_path / "trace.npz")
     parts = [torch.load(tmp_path / f"steps-{rank}.pt") for rank in range(world)]
     x, y = parts[0]["x"], parts[0]["y"]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from leakcore import bounds
+from tests.tolerances import HANG
 
 pytestmark = pytest.mark.loops
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "clusters.md"
@@ -31,7 +32,7 @@ def test_a_cluster_has_the_bits_of_one_process(name: str, tmp_path: Path) -> Non
     of_three = [str(MPIEXEC), "-n", "3", sys.executable, "-m", "mpi4py.futures"]
     command = [*(of_three if name == "mpi" else [sys.executable]), str(job)]
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG, env=environment)
     assert done.returncode == 0, done.stderr
     alone = bounds.reconstruction(1.0, 0.1, 20, kappa=0.1, method="certified", num_samples=10**6)
     assert done.stdout.strip().splitlines()[-1] == str(alone.interval)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.project.script import ROOT, load
+from tests.tolerances import HANG
 
 TUTORIALS = ROOT / "docs" / "tutorials"
 NOTEBOOKS = sorted(TUTORIALS.glob("*.ipynb"))
@@ -39,7 +40,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     notebook = nbformat.read(path, as_version=4)
     committed = printed(notebook)
     resources = {"metadata": {"path": str(tmp_path)}}
-    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3", resources=resources).execute()
+    nbclient.NotebookClient(notebook, timeout=HANG, kernel_name="python3", resources=resources).execute()
     words, numbers = printed(notebook)
     assert words == committed[0]
     # Another processor rounds otherwise: a guess or two of an attack may turn out otherwise, too.

@@ -18,6 +18,7 @@ import pytest
 
 from leakcore import audit, bounds, dpsgd
 from leakcore.audit.hyperparameters import layer_section, reconstruction_section
+from tests.tolerances import HANG
 
 distributed = pytest.importorskip("distributed")
 pytestmark = [
@@ -129,7 +130,7 @@ def test_what_a_killed_worker_had_is_done_again_once(tmp_path: Path) -> None:
         killed: list[int] = []
 
         def kill() -> None:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + HANG
             while time.monotonic() < deadline and not killed:
                 lines = (tmp_path / "drawn").read_text().count("\n") if (tmp_path / "drawn").exists() else 0
                 if lines > 60:
@@ -162,7 +163,7 @@ def test_a_worker_killed_in_the_middle_costs_nothing_but_time() -> None:
         killed: list[int] = []
 
         def kill() -> None:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + HANG
             while time.monotonic() < deadline and not any(client.processing().values()):
                 time.sleep(0.01)
             time.sleep(0.2)

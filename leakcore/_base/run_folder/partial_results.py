@@ -23,10 +23,10 @@ from typing import Any
 from leakcore._base.files.writing import TEMPORARY as _TEMPORARY
 from leakcore._base.files.writing import CannotWrite, make_folder, sync_folder
 from leakcore._base.futures import answers
-from leakcore._base.run_folder.identity import difference
 from leakcore._base.run_folder.lock import FILE as _LOCK
 from leakcore._base.run_folder.lock import FolderBusy, FolderLock
 from leakcore._base.run_folder.sealed_file import MANIFEST, check_seal, seal, unseal
+from leakcore._base.workers import difference
 
 
 class PartialResults:

@@ -21,6 +21,7 @@ from leakcore.audit.claim.proofs import prove
 from leakcore.audit.claim.report import area
 from leakcore.audit.report.claim import claim_of
 from leakcore.cli import main
+from tests.tolerances import HANG
 
 DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[4] / "shared" / "data")
 QUICK: dict[str, dict[str, Any]] = {
@@ -333,7 +334,7 @@ def test_killed_in_the_middle_it_resumes_to_the_same_json(tmp_path: Path) -> Non
     sections = _with(audit={"trials": 800, "k": [1]}, mechanism={"steps": 60})
     code = f"from leakcore import audit; audit.claim({sections!r}, folder={str(tmp_path / 'b')!r}, num_threads=1)"
     with subprocess.Popen([sys.executable, "-c", code]) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + HANG
         while len(list((tmp_path / "b").rglob("runs-*.npz"))) < 3 and time.monotonic() < deadline:
             time.sleep(0.005)
         os.kill(process.pid, signal.SIGKILL)

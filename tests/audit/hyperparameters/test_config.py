@@ -43,5 +43,5 @@ def test_the_sweep_is_a_sorted_set() -> None:
 
 def test_partial_results_of_another_release_are_not_mixed_in(monkeypatch: pytest.MonkeyPatch) -> None:
     before = identity("audit", AuditConfig().to_dict(), 0, {})
-    monkeypatch.setattr("leakcore._base.run_folder.identity.__version__", "99.0")
+    monkeypatch.setattr("leakcore._base.workers.__version__", "99.0")
     assert identity("audit", AuditConfig().to_dict(), 0, {}) != before

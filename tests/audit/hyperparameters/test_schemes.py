@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -48,9 +49,27 @@ def _few_points() -> Any:
         yield
 
 
+class Reports(Mapping[str, audit.RunReport]):
+    """The report of each scheme, computed when a test first asks for it."""
+
+    def __init__(self) -> None:
+        self._ready: dict[str, audit.RunReport] = {}
+
+    def __getitem__(self, name: str) -> audit.RunReport:
+        if name not in self._ready:
+            self._ready[name] = audit.run({**SMALL, "sampling": name, **KEYS[name]})
+        return self._ready[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(KEYS)
+
+    def __len__(self) -> int:
+        return len(KEYS)
+
+
 @pytest.fixture(scope="module")
-def reports() -> dict[str, audit.RunReport]:
-    return {name: audit.run({**SMALL, "sampling": name, **keys}) for name, keys in KEYS.items()}
+def reports() -> Reports:
+    return Reports()
 
 
 def test_every_scheme_has_a_report_here() -> None:
@@ -58,7 +77,7 @@ def test_every_scheme_has_a_report_here() -> None:
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_every_number_is_that_of_the_mechanism(name: str, reports: dict[str, audit.RunReport]) -> None:
+def test_every_number_is_that_of_the_mechanism(name: str, reports: Reports) -> None:
     report, mechanism = reports[name], MECHANISMS[name]
     p = report.claimed
     for mine, theirs in (
@@ -81,7 +100,7 @@ def test_every_number_is_that_of_the_mechanism(name: str, reports: dict[str, aud
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_the_game_is_played_with_the_batches_of_the_scheme(name: str, reports: dict[str, audit.RunReport]) -> None:
+def test_the_game_is_played_with_the_batches_of_the_scheme(name: str, reports: Reports) -> None:
     config = audit.AuditConfig(**{**SMALL, "sampling": name, **KEYS[name]})
     assert reconstruction_section.ensemble(config, 0.9).sampling == BATCHES[name]
     assert reconstruction_section.ensemble(config, 0.9).steps == 8
@@ -92,7 +111,7 @@ def test_the_game_is_played_with_the_batches_of_the_scheme(name: str, reports: d
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_the_report_says_the_scheme_and_comes_back(name: str, reports: dict[str, audit.RunReport]) -> None:
+def test_the_report_says_the_scheme_and_comes_back(name: str, reports: Reports) -> None:
     report = reports[name]
     words = {
         "poisson": "Poisson sampling q = 0.25", "full": "full batches", "shuffled": "4 shuffled batches an epoch",
@@ -112,7 +131,7 @@ def test_the_report_says_the_scheme_and_comes_back(name: str, reports: dict[str,
 
 
 def test_only_shuffled_batches_are_warned_of_what_poisson_accounting_claims(
-    reports: dict[str, audit.RunReport],
+    reports: Reports,
 ) -> None:
     lead = "What Poisson accounting would claim: "
     said = {name: [t for t in report.findings() if str(t).startswith(lead)] for name, report in reports.items()}
@@ -204,7 +223,7 @@ def test_the_command_refuses_them_by_option(words: str, message: str) -> None:
     assert message in err
 
 
-def test_a_file_and_options_before_it(tmp_path: Any, reports: dict[str, audit.RunReport]) -> None:
+def test_a_file_and_options_before_it(tmp_path: Any, reports: Reports) -> None:
     """[run] sampling in a file, and another scheme on the command line, which replaces what belongs to the file's."""
     common = "epsilon = 2\nsweep = []\nruns = 32\nnum_rows = 60\nlabel_trials = 2\nlabel_steps = 2\nhidden = []\n"
     file = tmp_path / "audit.toml"

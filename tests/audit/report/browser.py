@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.tolerances import HANG
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 DARK = "--blink-settings=preferredColorScheme=0"
 
@@ -30,7 +32,7 @@ def chromium(folder: Path, *options: str) -> str:
         f"--user-data-dir={folder / 'profile'}",
         *options,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     if done.returncode:
         pytest.skip(f"{browser} does not run here: {done.stderr[-200:]}")
     return done.stdout

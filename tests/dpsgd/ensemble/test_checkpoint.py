@@ -15,6 +15,7 @@ import pytest
 
 from leakcore import dpsgd
 from tests.dpsgd.ensemble import flat_arguments as flat
+from tests.tolerances import HANG
 
 FIELDS = ("parameters", "probe_logits", "probe_losses")
 _JOB = """
@@ -61,7 +62,7 @@ def test_kill_9_then_resume_gives_the_same_bits(tmp_path) -> None:
     script, folder = tmp_path / "job.py", tmp_path / "kept"
     script.write_text(_JOB)
     child = subprocess.Popen([sys.executable, str(script), str(folder)], env={**os.environ, "OMP_NUM_THREADS": "1"})
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + HANG
     while len(_files(folder)) < 2 and time.monotonic() < deadline and child.poll() is None:
         time.sleep(0.002)
     child.send_signal(signal.SIGKILL)

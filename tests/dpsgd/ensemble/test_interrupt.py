@@ -18,6 +18,7 @@ import pytest
 
 from leakcore import dpsgd
 from leakcore._base.futures import Finished
+from tests.tolerances import HANG
 
 _ENSEMBLE = dpsgd.Ensemble((6, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=3, seed=0)
 _ROWS = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
@@ -170,7 +171,7 @@ print(seen["KeyboardInterrupt"])
 @pytest.mark.parametrize("times", [60, pytest.param(3000, marks=pytest.mark.slow)])
 def test_a_storm_of_interrupts_at_random_moments(times: int) -> None:
     """In a process of its own: what a library underneath prints when hit is not this test's business."""
-    done = subprocess.run([sys.executable, "-c", _STORM, str(times)], capture_output=True, text=True, timeout=400)
+    done = subprocess.run([sys.executable, "-c", _STORM, str(times)], capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) == times
 
@@ -201,7 +202,7 @@ def test_an_impatient_second_interrupt_does_not_abort(pause: float) -> None:
             for _ in range(2):
                 process.send_signal(signal.SIGINT)
                 time.sleep(pause)
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=HANG)
         finally:
             process.kill()
     assert process.returncode in (-signal.SIGINT, 130), errors[-2000:]

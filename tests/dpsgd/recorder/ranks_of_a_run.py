@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import leakcore
 from leakcore.dpsgd.opacus.recorder import ranks as _ranks
+from tests.tolerances import HANG
 
 STEPS = [
     [[0, 1, 2, 9], [3, 4], [11], [12, 13]],
@@ -322,7 +323,7 @@ def run_all(rank: int, world: int, folder: str) -> None:
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world, timeout=timedelta(seconds=HANG)
     )
     logs: list[str] = []
     handler = logging.Handler()

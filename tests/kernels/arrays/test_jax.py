@@ -9,6 +9,8 @@ import textwrap
 
 import pytest
 
+from tests.tolerances import HANG
+
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="needs JAX")
 
 PRELUDE = """
@@ -107,7 +109,7 @@ def test_jax(case: str) -> None:
     script = PRELUDE + textwrap.dedent(CASES[case])
     # On the CPU also where JAX has a GPU: results are compared bit for bit, and addresses.
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False,
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG, check=False,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ import pytest
 
 from leakcore import kernels
 from tests.kernels.layouts import laid_out, normals
+from tests.tolerances import HANG
 
 # In blocks and not; across stripes, pieces of 16,384 and segments of 131,072. Rows short and long enough to be summed
 # while norms are taken, a multiple of a page apart and not; so long that four or two fill the cache (1 or 2 MiB), and
@@ -112,7 +113,7 @@ print((peak() - before) / grads.nbytes)
 def test_no_temporary_of_the_size_of_the_gradients(shape, transposed):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     program = GROWTH.format(shape=shape, transposed=transposed)
-    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=HANG)
     assert float(run.stdout) < 0.2, run.stderr
 
 

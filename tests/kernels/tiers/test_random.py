@@ -11,6 +11,7 @@ import pytest
 
 from leakcore import kernels
 from tests import tolerances
+from tests.tolerances import HANG
 
 TIERS = kernels.build_info()["simd_available"]
 SCHEDULES = {
@@ -66,7 +67,7 @@ def by_tier(tmp_path_factory):
         path = tmp_path_factory.mktemp(tier) / "results.npz"
         program = f"import numpy, tests.kernels.tiers.test_random as t; numpy.savez({str(path)!r}, **t.results())"
         environment = {**os.environ, "LEAKCORE_ISA": tier, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=HANG)
         draws[tier] = dict(np.load(path))
     return draws
 

@@ -16,6 +16,7 @@ from leakcore import kernels
 from leakcore.reference import clip as reference
 from tests import tolerances
 from tests.kernels.layouts import normals
+from tests.tolerances import HANG
 
 TIERS = kernels.build_info()["simd_available"]
 
@@ -77,7 +78,9 @@ def in_tier(tier, code, **variables):
     environment.pop("LEAKCORE_ISA", None)
     if tier is not None:
         environment["LEAKCORE_ISA"] = tier
-    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=HANG
+    )
 
 
 @pytest.mark.parametrize("tier", [t for t in TIERS if t != "baseline" or len(TIERS) == 1])
