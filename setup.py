@@ -27,6 +27,7 @@ at run time (csrc/core/simd/isa.h). Compilers for other processors than x86-64 b
 
 from __future__ import annotations
 
+import gzip
 import os
 import pathlib
 import shlex
@@ -34,9 +35,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 from setuptools.errors import CompileError, OptionError
 
 ROOT = pathlib.Path(__file__).resolve().parent
@@ -309,7 +312,42 @@ class ProbeBuild(NinjaBuild):
         self.build_module(folder_of("probe"), "_probe", PROBE_SOURCES)
 
 
+def source_date() -> int:
+    """Seconds since 1970 of the sources: SOURCE_DATE_EPOCH, else the commit's, else 1980-01-01, as in zip files."""
+    if epoch := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(epoch)
+    git = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return int(git.stdout) if git.returncode == 0 and (ROOT / ".git").exists() else 315532800
+
+
+class ReproducibleSdist(sdist):
+    """The same sources give the same bytes: no clock, user, umask or order of a folder goes into the archive."""
+
+    def make_archive(self, base_name: str, format: str, root_dir: str | None = None, base_dir: str | None = None,
+                     owner: str | None = None, group: str | None = None) -> str:  # fmt: skip
+        if format != "gztar":
+            raise ValueError(f"`formats` must be gztar, which is reproducible, got {format}")
+        assert base_dir is not None
+        path = pathlib.Path(f"{base_name}.tar.gz")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        date = source_date()
+        top = pathlib.Path(root_dir or ".")
+        files = sorted(p for p in (top / base_dir).rglob("*") if p.is_file())
+        with (
+            path.open("wb") as raw,
+            gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=date) as packed,
+            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        ):
+            for file in files:
+                entry = tarfile.TarInfo(file.relative_to(top).as_posix())
+                entry.size, entry.mtime = file.stat().st_size, date
+                entry.mode = 0o755 if os.access(file, os.X_OK) else 0o644
+                with file.open("rb") as content:
+                    archive.addfile(entry, content)
+        return str(path)
+
+
 setup(
     ext_modules=[Extension("leakcore._C", sources=CXX_SOURCES, depends=HEADERS)],
-    cmdclass={"build_ext": NinjaBuild, "build_probe": ProbeBuild},
+    cmdclass={"build_ext": NinjaBuild, "build_probe": ProbeBuild, "sdist": ReproducibleSdist},
 )

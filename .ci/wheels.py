@@ -87,7 +87,9 @@ def sdist(work: Path) -> Path:
             shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
         elif source.exists():
             shutil.copy2(source, tree / name)
-    run(sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", DIST, cwd=tree)
+    date = run("git", "-C", ROOT, "log", "-1", "--format=%ct").strip() if (ROOT / ".git").exists() else ""
+    dated = {"SOURCE_DATE_EPOCH": date} if date else {}
+    run(sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", DIST, cwd=tree, **dated)
     return newest("*.tar.gz")
 
 

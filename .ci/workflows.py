@@ -24,10 +24,10 @@ FOLDER = ROOT / ".github" / "workflows"
 
 def steps(folder: Path = FOLDER) -> Iterator[tuple[str, str, str]]:
     """(workflow, job, command) of every `run:` step."""
-    import yaml
+    from ruamel.yaml import YAML
 
     for path in sorted(folder.glob("*.yml")):
-        workflow: dict[Any, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        workflow: dict[Any, Any] = YAML(typ="safe").load(path)
         for job, what in workflow["jobs"].items():
             for step in what.get("steps", ()):
                 if "run" in step:
