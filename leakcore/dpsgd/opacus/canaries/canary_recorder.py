@@ -20,6 +20,7 @@ from leakcore.dpsgd.opacus.canaries.noise_statistics import NoiseStatistics
 from leakcore.dpsgd.opacus.canaries.planted_loader import PlantedLoader
 from leakcore.dpsgd.opacus.canaries.planted_rows import PlantedRows
 from leakcore.dpsgd.opacus.recorder.recorder import Recorder
+from leakcore.dpsgd.opacus.row_check.unsupported_layers import require_real
 from leakcore.numerics import step_log_ratio
 
 _log = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class CanaryRecorder:
 
     def __init__(self, optimizer: Any, loader: Any, canaries: Canaries, out: str | Path | None) -> None:
         _require_dense(optimizer)
+        require_real(optimizer.params, {})
         self._optimizer, self._loader = optimizer, PlantedLoader(loader)
         self._count, self._seed = canaries.count, canaries.seed
         self._out = None if out is None else Path(out)

@@ -99,8 +99,8 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
     for layer in left:
         if why := wrong_setting(layer) or padding_setting(layer):
             raise ValueError(
-                f"{layer} has {why}, for which Opacus's per-sample gradients are wrong, and is left to Opacus: its "
-                "parameters must belong to this optimizer and to this kind of layer alone"
+                f"{layer} has {why}, for which Opacus's per-sample gradients are wrong, and is left to Opacus: "
+                f"{_why_left(layer, hooks._module, left, ours)}"
             )
     watching = require_one_input(left, hooks)
     ledger = Ledger(hooks)
@@ -115,6 +115,33 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
     hooks.autograd_grad_sample_hooks += [*_tell_orders(hooks._module), *watching]
     hooks.autograd_grad_sample_hooks.append(_Restore(fresh))
     return len(known)
+
+
+def _why_left(layer: nn.Module, module: nn.Module, left: list[nn.Module], ours: set[int]) -> str:
+    """Why a layer of a known kind is left to Opacus, and what to do."""
+    own = {id(p): name for name, p in _trained(layer).items()}
+    for name, other in module.named_modules():
+        shared = [key for key, p in other.named_parameters() if id(p) in own]
+        if other is layer or not shared or not any(other is m for m in left) or kind_of(other) is not None:
+            continue
+        path, kind = name.removeprefix("_module."), type(other).__name__
+        held = [key for key, p in other._parameters.items() if p is not None]
+        inside = [
+            key for key in held if any(p is other._parameters[key] for m in other.children() for p in m.parameters())
+        ]
+        remedy = (
+            f"{path}.{inside[0]} is also a parameter of a layer inside it: delete the attribute (del model.{path}"
+            f".{inside[0]}), so that Opacus looks at the layers inside"
+            if inside
+            else "give it parameters of its own, or move the parameters that it holds into a layer of torch"
+        )
+        return (
+            f"its {', '.join(sorted(set(own.values())))} is also used in {path} ({kind}), which holds "
+            f"{', '.join(held)} itself and has no rule here; {remedy}"
+        )
+    if not set(own) <= ours:
+        return "its parameters must all belong to this optimizer"
+    return "its kind of layer has no rule here: use torch's own class, without a forward of its own"
 
 
 def _rows_second(module: nn.Module) -> dict[nn.Module, bool]:

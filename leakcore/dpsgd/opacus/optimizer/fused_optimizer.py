@@ -18,7 +18,7 @@ from leakcore.dpsgd.opacus.optimizer.secure_noise import secure_normal
 from leakcore.dpsgd.opacus.recorder.ranks import Ranks
 from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, behind_wrappers, is_parallel
 from leakcore.dpsgd.opacus.row_check.row_check import RowCheck
-from leakcore.dpsgd.opacus.row_check.without_rows import names_of, without_rows
+from leakcore.dpsgd.opacus.row_check.unsupported_layers import names_of, require_real, without_rows
 
 try:
     from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
@@ -85,9 +85,11 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
             )
         super().__init__(optimizer, **settings)
         _noise_std(self.noise_multiplier, self.max_grad_norm)
-        self._names: dict[int, str] = {}
+        self._names: dict[int, str] = names_of(module) if isinstance(module, nn.Module) else {}
+        self._root: nn.Module | None = None
         self._hooks: Any = None
         self._check: RowCheck | None = None
+        require_real(self.params, self._names)
         if module is None:
             _attach_when_called(self)
         else:
@@ -126,7 +128,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         self._require_processes(module)
         book_keeping.attach(module, self.params)
         self._hooks = book_keeping.find_hooks(module)
-        root = behind_wrappers(self._hooks)
+        self._root = root = behind_wrappers(self._hooks)
         self._names = names_of(root)
         self._check = RowCheck(root, self.params, self._hooks)
         self._check.start(None if args is None else module, args or ())
@@ -164,7 +166,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
                 "use bfloat16, which needs no scaling, or GradScaler(enabled=False)"
             )
         parameters = self.params
-        if lacking := without_rows(parameters, self._names):
+        if lacking := without_rows(parameters, self._names, root=self._root):
             raise ValueError(f"Per sample gradient is not initialized. Not updated in backward pass? {lacking}")
         batches = [_batches(p) for p in parameters]
         if len({len(rows_of_batch) for rows_of_batch in batches}) > 1:

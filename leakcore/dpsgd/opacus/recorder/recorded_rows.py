@@ -11,7 +11,14 @@ from torch import nn
 from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense
 from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_wrappers
 from leakcore.dpsgd.opacus.row_check.row_check import Norms, RowCheck, RowsOfParameter
-from leakcore.dpsgd.opacus.row_check.without_rows import names_of, other_counts, without_rows
+from leakcore.dpsgd.opacus.row_check.unsupported_layers import (
+    LayerCall,
+    asleep,
+    names_of,
+    other_counts,
+    require_real,
+    without_rows,
+)
 
 
 class RecordedRows:
@@ -23,6 +30,7 @@ class RecordedRows:
         self._model: nn.Module | None = None
         self._check: RowCheck | None = None
         self._wrong = ""
+        self._calls: dict[int, LayerCall] = {}
 
     def before(self, module: nn.Module, inputs: tuple[Any, ...], model: nn.Module | None) -> None:
         """A module is called while gradients are recorded. `model` is the module with the optimizer's parameters, once
@@ -38,6 +46,8 @@ class RecordedRows:
                 hooks = find_hooks(model) or model
                 self._check = RowCheck(behind_wrappers(model), self._optimizer.params, hooks)
                 self._check.start(module, inputs)
+        if any(id(p) in self._own for p in module._parameters.values()):
+            self._calls[id(module)] = LayerCall.of(module, inputs)
         if module.training and not self._wrong and may_be_wrong(module):
             self._wrong = self._what_is_wrong(module, inputs)
 
@@ -99,12 +109,15 @@ class RecordedRows:
     def unused(self, error: BaseException | None) -> str:
         """Which parameters have no rows, or others than the batch, if an error of Opacus is about that; else ""."""
         names = {} if self._model is None else names_of(self._model)
+        if str(error).startswith("No activations detected for"):
+            return asleep(self._model, self._calls)
         if str(error).startswith("stack expects each tensor to be equal size"):
             return other_counts(self._optimizer.params, names)
         attribute = "_norm_sample" if "'_norm_sample'" in str(error) else "grad_sample"
         if attribute == "grad_sample" and not str(error).startswith("Per sample gradient is not initialized"):
             return ""
-        return without_rows(self._optimizer.params, names, attribute)
+        root = None if self._model is None else behind_wrappers(self._model)
+        return without_rows(self._optimizer.params, names, attribute, root=root, calls=self._calls)
 
     def _what_is_wrong(self, module: nn.Module, inputs: tuple[Any, ...]) -> str:
         from leakcore.dpsgd.opacus.row_check.known_opacus_errors import wrong_rows
@@ -150,3 +163,4 @@ def require_known(optimizer: Any) -> None:
     )  # fmt: skip
     allowed = "Opacus's DPOptimizer, with flat or ghost clipping, in one process or several, or FusedDPOptimizer"
     require_type(optimizer, kinds, allowed)
+    require_real(optimizer.params, {})

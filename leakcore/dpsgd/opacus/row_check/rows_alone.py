@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.utils import rnn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -63,14 +64,14 @@ class RowsAlone:
         self._given = {place: _padded(_like(call.outputs[place], g)) for place, g in call.gradients[backward].items()}
         self._before = {place: _padded(call.outputs[place]) for place in self._given}
         self._forms = list(itertools.islice(_forms(call, second), _FORMS))
-        if second:  # layers have rows second; the model may still have them first
-            self._forms.sort(key=lambda form: form.size != count)
+        # Layers may have rows second, and the model still have them first.
+        self._forms.sort(key=lambda form: form.size != count)
         self._form: _Form | None = None
         self._axes: dict[int, int] = {}
         self._factor = float(count) if mean else 1.0
         self.size: int | None = None
         self.rows = list(rows)
-        outputs = self._of_few()
+        outputs = self._of_few(count)
         self.gives_loss = outputs is not None and len(self._axes) < len(outputs)
         if outputs is not None:
             self._here = {row: k for k, row in enumerate(self.rows)}
@@ -120,16 +121,24 @@ class RowsAlone:
     def _whole(self, count: int) -> int:
         return count if self.size is None else self.size
 
-    def _of_few(self) -> dict[int, Any] | None:
-        """Outputs of a call with these rows alone; None if that is impossible, or draws random numbers."""
+    def _of_few(self, count: int) -> dict[int, Any] | None:
+        """Outputs of a call with these rows alone; None if that is impossible, or draws random numbers.
+
+        A dimension that is not as long as the per-sample gradients counts as the rows' only if the dimensions that are
+        were tried: a call that fails for another reason shows nothing.
+        """
         mixed: tuple[dict[int, Any], dict[int, int], int, Sequence[int]] | None = None
+        tried = not any(form.size == count for form in self._forms)
         for form in self._forms:
             size = form.size
+            if size != count and not tried:
+                break
             few = [row for row in self.rows if row < size][: max(1, size - 1)]
             try:
                 outputs, drew = self._again(form.take(few))
             except Exception:  # the model refuses so few rows, or these are not its rows
                 continue
+            tried = True
             axes = self._axes_of(outputs, size, len(few))
             if axes is None or (not axes and not form.is_plain):
                 continue
@@ -261,19 +270,22 @@ def _forms(call: Call, second: bool) -> Iterator[_Form]:
     if first is None:
         return
     sizes = [_size(first)] if _is_packed(first) else first.shape[:2]
+    bags = any(isinstance(m, nn.EmbeddingBag) for m in call.module.modules())
     for main, size in sorted(enumerate(sizes), reverse=second):
         choices: list[list[int | None]] = []
         for leaf in leaves:
             if _is_packed(leaf):
                 choices.append([0] if _size(leaf) == size else [None])
-            elif not isinstance(leaf, torch.Tensor) or leaf.ndim == 0 or _are_offsets(leaf):
+            elif not isinstance(leaf, torch.Tensor) or leaf.ndim == 0:
                 choices.append([None])
             else:
                 order = [main, *(d for d in range(min(leaf.ndim, 3)) if d != main)]
                 fits: list[int | None] = [d for d in order if d < leaf.ndim and leaf.shape[d] == size]
                 choices.append([main] if leaf is first else [*fits, None])
         plain = all(
-            not isinstance(leaf, torch.Tensor) or leaf.ndim == 0 or (leaf.shape[0] == size and not _are_offsets(leaf))
+            not isinstance(leaf, torch.Tensor)
+            or leaf.ndim == 0
+            or (leaf.shape[0] == size and not (bags and _may_be_offsets(leaf)))
             for leaf in leaves
             if not _is_packed(leaf)
         )
@@ -281,8 +293,12 @@ def _forms(call: Call, second: bool) -> Iterator[_Form]:
             yield _Form(call, axes, size, plain and main == 0 and not second)
 
 
-def _are_offsets(leaf: torch.Tensor) -> bool:
-    """Whether a leaf may hold the starts of bags: one row of it means nothing without its neighbours."""
+def _may_be_offsets(leaf: torch.Tensor) -> bool:
+    """Whether a model with bags may take a leaf for their starts: one row of it means nothing without its neighbours.
+
+    Sorted numbers of rows (stations, answers' positions) look the same: such a leaf is first tried as rows, and only a
+    model with bags is not said to mix its rows where that fails.
+    """
     if leaf.ndim != 1 or leaf.is_floating_point() or leaf.dtype == torch.bool or len(leaf) < 2:
         return False
     return int(leaf[0]) == 0 and bool((leaf[1:] >= leaf[:-1]).all())

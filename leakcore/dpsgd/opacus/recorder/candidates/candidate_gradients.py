@@ -175,12 +175,31 @@ class CandidateGradients:
         except Exception as error:
             if misfit := self.misfit(error, batch):
                 raise ValueError(misfit) from error
+            if not bool(torch.stack([p.isfinite().all() for p in self._parameters]).all()):
+                raise RuntimeError("candidates: the parameters are not finite since an earlier step") from error
+            if (bad := self._not_finite()) is not None:
+                raise ValueError(
+                    f"candidates: the gradient of candidate {bad} is not finite: look for NaN and infinity in its "
+                    "inputs and targets, and leave it out"
+                ) from error
             if isinstance(error, RowError):
                 raise RuntimeError(
                     f"model: candidate {error.row} alone fails with {first_line(error)}. Recording evaluates the model "
                     "in evaluation mode for one row, or for one row twice, and the criterion on its output"
                 ) from error
             raise RuntimeError(f"candidates: their gradients cannot be computed ({first_line(error)})") from error
+
+    def _not_finite(self) -> int | None:
+        """The first candidate whose gradient is not finite, if gradients can be computed."""
+        try:
+            for start in range(0, len(self._candidates), self._portion):
+                numbers = np.arange(start, min(len(self._candidates), start + self._portion))
+                bad = ~self._gradients(numbers).isfinite().all(dim=1)
+                if bool(bad.any()):
+                    return int(numbers[int(bad.nonzero()[0])])
+        except Exception:  # what fails for another reason is told as that
+            return None
+        return None
 
     def require_norm(self, i: int, norm: float) -> None:
         """ValueError unless candidate i has this norm, that of its row in the batch, up to rounding."""
@@ -308,7 +327,8 @@ class CandidateGradients:
                 n = len(self._candidates)
                 _log.warning(
                     "record: torch's vmap does not accept this model or criterion (%s). The candidates' gradients are "
-                    "computed one by one, which takes about %.2g s in each step for %d candidates",
+                    "computed one by one, which takes about %.2g s in each step for %d candidates. Fewer candidates, "
+                    "or every=, cost less; so does a model without what torch names",
                     why, (time.perf_counter() - start) / len(numbers) * n, n,
                 )  # fmt: skip
             return rows

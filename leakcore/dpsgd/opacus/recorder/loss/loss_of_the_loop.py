@@ -248,6 +248,10 @@ class CalledLoss:
         calls = [c for c in self._calls if c.weights is not None]
         losses = [o for o in self._outputs if o.is_loss and o.arrived is not None]
         self.clear()
+        _require_finite(
+            [(type(c.loss).__name__, c.total) for c in calls if not _is_empty(c.output, c.targets)]
+            + [("the model's own", float(o.value)) for o in losses if not _is_empty(o, None)]
+        )
         for call in calls:
             if not _alike(call.loss, calls[0].loss):
                 name, other = type(call.loss).__name__, type(calls[0].loss).__name__
@@ -282,6 +286,23 @@ class CalledLoss:
 
     def _is_loss(self, module: nn.Module) -> bool:
         return isinstance(module, _Loss) if self._named is None else module is self._named
+
+
+def _is_empty(output: Output | None, targets: torch.Tensor | None) -> bool:
+    """Whether a batch has no rows, as Poisson sampling may leave it: its mean is NaN, and nothing is wrong."""
+    rows = targets if output is None or output.of.rows is None else output.of.rows
+    return rows is not None and len(rows) == 0
+
+
+def _require_finite(losses: list[tuple[str, float]]) -> None:
+    """ValueError for a loss that is not finite: nothing else that is said of such a step would be its cause."""
+    for name, value in losses:
+        if not math.isfinite(value):
+            raise ValueError(
+                f"the loop's loss ({name}) is {value} in this step: a row of the batch is not finite, or the "
+                "parameters are not since an earlier step. Look for NaN and infinity in the data, "
+                "or for a learning rate that is too large"
+            )
 
 
 def _of_leaf(loss: nn.Module, leaf: int | None, factor: float, outputs: Any, targets: torch.Tensor) -> torch.Tensor:
