@@ -154,10 +154,12 @@ class CanaryReport(AuditReport):
         if self.contradictions:
             return self.contradictions
         return [
-            f"The canaries prove {proved(self.proved, self.delta)}, {percent(min(self.share, 1.0))} of the accountant's {number(self.epsilon)}: sampling, clipping and noise "
-            "leak about as much as the schedule says, and nothing contradicts it."
+            f"The canaries prove {proved(self.proved, self.delta)}, {percent(min(self.share, 1.0))} of the "
+            f"accountant's {number(self.epsilon)}: if what is assumed holds, sampling, clipping and noise leak at least "
+            "that much, and nothing contradicts the schedule."
             if self.share >= 0.5
-            else f"The canaries prove {proved(self.proved, self.delta)}; the accountant's is {number(self.epsilon)}. Nothing contradicts it, and little confirms it."
+            else f"The canaries prove {proved(self.proved, self.delta)}; the accountant's is {number(self.epsilon)}. "
+            "Nothing contradicts it, and little confirms it."
         ]
 
     def cards(self) -> tuple[Card, Card, Card, Card]:
@@ -217,7 +219,8 @@ class CanaryReport(AuditReport):
             f"p-value of noise that coordinates share is {chance(self.common_noise)}{repeated}.",
             verdict="No dependence shows in tests at 99.99% each."
             if self.independent
-            else "A test at 99.99% says that it is dependent, so the order of the scores proves no ε here; guesses at the coins do.",
+            else "It is dependent, so the order of the scores proves no ε here; guesses at the coins do. That is by a "
+            "test at 99.99%.",
             assumes="what is left when the other rows' clipped gradients are subtracted is noise.",
         )
 

@@ -247,12 +247,13 @@ def _labels(study: LabelStudy) -> list[str]:
         if o.replacement is not None:
             require_same_adjacency(lower, o.replacement)
             assert o.recovered.interval is not None
+            sure = f"At {100 * (o.recovered.confidence or 0):g}%"
             follows = (
-                "With this noise the attacker does worse than always answering the majority class."
+                f"{sure} this attacker does worse than always answering the majority class; another may do better."
                 if float(o.recovered.interval[1]) < o.majority
-                else "Labels still leak: the attacker does better than always answering the majority class."
+                else f"{sure} labels still leak: the attacker does better than always answering the majority class."
                 if float(o.recovered.interval[0]) > o.majority
-                else "The attacker cannot be told from one who always answers the majority class."
+                else f"{sure} the interval does not tell the attacker from one who always answers the majority class."
             )
             out.append(
                 Finding(
