@@ -1,7 +1,7 @@
 """Two arrays of scores by which an audit proves something: labels in the place of one of them are refused.
 
-`f(y_true, y_score)` is the habit of scikit-learn, ART and others. Labels that are read as the scores of one side lie all
-below (or above) the scores of the other, and an audit would prove a leak where nothing is related.
+`f(y_true, y_score)` is the habit of scikit-learn, ART and others. Labels that are read as the scores of one side lie
+all below (or above) the scores of the other, and an audit would prove a leak where nothing is related.
 """
 
 from __future__ import annotations

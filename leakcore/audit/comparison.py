@@ -34,9 +34,9 @@ class Change(Record):
         before: as it is printed, with its interval; empty where there was none.
         after: the same of the other report.
         how: "not comparable" if the two say different things: under another adjacency, or of another kind, confidence,
-            δ or family; "beyond its interval" if the two intervals do not meet; "within its interval" if they do; "changed" for a
-            number without an interval (an exact one, or a bound that another seed would move); "only before"; "only
-            after".
+            δ or family; "beyond its interval" if the two intervals do not meet; "within its interval" if they do;
+            "changed" for a number without an interval (an exact one, or a bound that another seed would move); "only
+            before"; "only after".
     """
 
     where: str
@@ -199,8 +199,10 @@ def _change(where: str, old: dict[str, Any] | None, new: dict[str, Any] | None) 
 def _apart(old: dict[str, Any], new: dict[str, Any]) -> tuple[list[str], list[str]] | None:
     """In what two numbers say different things, in words of each; None where they say the same."""
     pairs = [(f"{key} = {{}}", old.get(key), new.get(key)) for key in _SAID]
-    relations = (r.get("assumptions") for r in (old, new))
-    pairs.append(("{}", *(a.get("adjacency") if isinstance(a, dict) else None for a in relations)))
+    before, after = (
+        a.get("adjacency") if isinstance(a, dict) else None for a in (r.get("assumptions") for r in (old, new))
+    )
+    pairs.append(("{}", before, after))
     other = [(words, a, b) for words, a, b in pairs if a != b]
     if not other:
         return None

@@ -60,7 +60,9 @@ def test_numbers_of_two_relations_levels_or_deltas_are_not_compared() -> None:
     assert _how(replaced, "epsilon") == "not comparable", "the two values are equal, and say different things"
     assert "add-remove" in replaced.to_text()
     for other in ({"delta": 1e-3}, {"confidence": 0.99}, {"family": "gdp"}):
-        assert _how(audit.compare(plain, audit.from_scores(*scores, coins=True, **other)), "epsilon") == "not comparable"
+        assert (
+            _how(audit.compare(plain, audit.from_scores(*scores, coins=True, **other)), "epsilon") == "not comparable"
+        )
 
 
 def test_equal_truths_seldom_lie_beyond_their_intervals() -> None:

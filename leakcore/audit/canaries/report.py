@@ -135,7 +135,9 @@ class CanaryReport(AuditReport):
                 "assumption of the audit fails."
             )
         if self.p_value <= GATE_SHARE:
-            out.append(f"{self._tested()}: the mechanism does not do what its schedule says, unless an assumption fails.")
+            out.append(
+                f"{self._tested()}: the mechanism does not do what its schedule says, unless an assumption fails."
+            )
         return out
 
     def _tested(self) -> str:
@@ -155,8 +157,8 @@ class CanaryReport(AuditReport):
             return self.contradictions
         return [
             f"The canaries prove {proved(self.proved, self.delta)}, {percent(min(self.share, 1.0))} of the "
-            f"accountant's {number(self.epsilon)}: if what is assumed holds, sampling, clipping and noise leak at least "
-            "that much, and nothing contradicts the schedule."
+            f"accountant's {number(self.epsilon)}: if what is assumed holds, sampling, clipping and noise leak at "
+            "least that much, and nothing contradicts the schedule."
             if self.share >= 0.5
             else f"The canaries prove {proved(self.proved, self.delta)}; the accountant's is {number(self.epsilon)}. "
             "Nothing contradicts it, and little confirms it."

@@ -274,7 +274,8 @@ class ClaimReport(AuditReport):
             follows = (
                 f"Above the claim: {sure}, it is contradicted."
                 if p.epsilon > self.claim.epsilon
-                else f"At {100 * self.config.audit.confidence:g}% nothing is proved; that does not prove privacy either."
+                else f"At {100 * self.config.audit.confidence:g}% nothing is proved; that does not prove privacy "
+                "either."
                 if p.epsilon == 0
                 else "Below the claim: nothing contradicts it, and nothing confirms it."
             )
@@ -284,7 +285,8 @@ class ClaimReport(AuditReport):
                 follows += f" An audit of this size could not have contradicted the claim{advice}."
             out.append(
                 Finding(
-                    f"{p.method[0].upper()}{p.method[1:]}: {self._proved(p)}, {p.what}: {basis}. The most that counts of this size can prove is "
+                    f"{p.method[0].upper()}{p.method[1:]}: {self._proved(p)}, {p.what}: {basis}. The "
+                    "most that counts of this size can prove is "
                     f"{number(p.ceiling, kind='upper')}.",
                     verdict=follows,
                     assumes=_assumed(p),

@@ -251,14 +251,14 @@ def _under(result: Any, family: Mechanism, delta: float, claimed: Adjacency) -> 
     stated = vars(family).get("noise_multiplier")
     if claimed not in family.adjacencies or stated is None:
         raise ValueError(
-            f"`claimed_adjacency` must be the audit's where `family` is {type(family).__name__}, got {claimed!r}: its ε "
-            "under that relation does not follow; state the ε that is claimed under the audit's relation"
+            f"`claimed_adjacency` must be the audit's where `family` is {type(family).__name__}, got {claimed!r}: its "
+            "ε under that relation does not follow; state the ε that is claimed under the audit's relation"
         )
     note = f"ε is that of the refuted noise under {claimed} adjacency"
     if result.noise_multiplier is None:
         return _noted(result, note, value=0.0, adjacency=claimed)
     sigma = np.asarray(stated, dtype=np.float64) * (result.noise_multiplier / float(np.max(stated)))
-    ran = family.with_noise(float(sigma) if sigma.ndim == 0 else sigma)  # type: ignore[arg-type]
+    ran = family.with_noise(float(sigma) if sigma.ndim == 0 else sigma)
     spent = accounting.epsilon(ran, delta=delta, adjacency=claimed)
     value = float(spent.value if spent.interval is None else spent.interval[0])
     return _noted(result, note, value=value, adjacency=claimed)

@@ -305,8 +305,8 @@ class ScoresReport(AuditReport):
             if self._untested and self.ceiling is not None
             else f"{no_smaller(self.epsilon)} That is so if what is assumed holds{self._if_family()}."
             if float(self.epsilon.value) > 0
-            else f"At {100 * self.confidence:g}% nothing is proved; that does not prove privacy either: the attack may be "
-            "weak, or the scores few."
+            else f"At {100 * self.confidence:g}% nothing is proved; that does not prove privacy either: the attack may "
+            "be weak, or the scores few."
         )
         tested = "" if self.p_value is None else f" {self._tested()}."
         stated += self._in_the_claims_words()
@@ -316,7 +316,9 @@ class ScoresReport(AuditReport):
         """What is proved under the relation of the claim, where that is another than the audit's."""
         if self.converted is None:
             return ""
-        return f"; under {self._claim_words} adjacency, that of the claim, they prove {proved(self.converted, self.delta)}"
+        return (
+            f"; under {self._claim_words} adjacency, that of the claim, they prove {proved(self.converted, self.delta)}"
+        )
 
     def _of_family(self) -> str:
         """Of which mechanisms the proof speaks."""

@@ -74,7 +74,9 @@ def _labelled(scores: Any, members: Any, non_members: Any) -> Sides:
         raise TypeError("`scores` must be an array; a file holds the memberships as well: pass it alone")
     every = _checked("scores", scores)
     if is_boolean(scores):
-        raise ValueError("`scores` must hold scores, got truth values, which look like labels: pass labels as members=…")
+        raise ValueError(
+            "`scores` must hold scores, got truth values, which look like labels: pass labels as members=…"
+        )
     labels, _ = check.host_array(finite=False, members=members)
     if labels.shape != every.shape:
         raise ValueError(f"`members` must have the shape of scores, {every.shape}, got {labels.shape}")

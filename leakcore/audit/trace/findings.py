@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from leakcore.audit.report.format import counted, ends, guarantee, interval, number, percent, power
+from leakcore.audit.report.format import counted, ends, guarantee, interval, number, percent
 from leakcore.audit.report.format import proved as proved_words
 from leakcore.audit.report.page import Finding
 from leakcore.audit.report.report import GATE
@@ -180,11 +180,12 @@ def proof(report: TraceFacts) -> str:
     own = ""
     if report.own_curve is not None:
         own = (
-            f" If only the noise multiplier of the schedule is in doubt, they prove {proved_words(report.own_curve, report.delta)}"
-            f". {report.if_it_ran()}."
+            f" If only the noise multiplier of the schedule is in doubt, they prove "
+            f"{proved_words(report.own_curve, report.delta)}. {report.if_it_ran()}."
         )
     return Finding(
-        f"What is proved: {proved_words(report.audited, report.delta)}, from guesses at {report.members + report.non_members} coins in one run. The "
+        f"What is proved: {proved_words(report.audited, report.delta)}, from guesses at "
+        f"{report.members + report.non_members} coins in one run. The "
         f"bound is valid, but rarely tight.{own}",
         verdict=verdict,
         assumes="a fair coin of its own decided for each candidate whether it was trained on.",

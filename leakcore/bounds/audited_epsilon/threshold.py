@@ -34,8 +34,8 @@ class EpsilonFromScores(EpsilonLowerBound):
 
 
 _NO_LABELS = (
-    "pass the scores of one side in each array, scores[labels == 1] and scores[labels == 0]; of events pass numbers, or "
-    "count them (epsilon_lower_bound)"
+    "pass the scores of one side in each array, scores[labels == 1] and scores[labels == 0]; of events pass numbers, "
+    "or count them (epsilon_lower_bound)"
 )
 
 

@@ -51,7 +51,8 @@ FORM = Form(
         "scores": "scores.file", "epsilon": "scores.claimed_epsilon",
         **keys_of(
             "scores",
-            "members non_members values labels higher coins retrained k delta claimed_adjacency adjacency confidence family seed select",
+            "members non_members values labels higher coins retrained k delta claimed_adjacency adjacency confidence "
+            "family seed select",
         ),
     },
     _make,
