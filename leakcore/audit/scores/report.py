@@ -146,10 +146,8 @@ class ScoresReport(AuditReport):
             )
         shown, claimed = above(self.gate, self.claimed_epsilon)
         proof = f"ε ≥ {shown} at δ = {power(self.delta)} ({guarantee(self.gate)})"
-        return [
-            f"The scores prove {proof}, above the claimed {claimed} under {self._claim_words} adjacency"
-            f"{self._if_family()}: not trained as claimed, unless an assumption of the audit fails."
-        ]
+        refuted = f"above the claimed {claimed} under {self._claim_words} adjacency{self._if_family()}"
+        return [f"The scores prove {proof}, {refuted}: not trained as claimed, unless an assumption of the audit fails."]
 
     @property
     def _claimed_under(self) -> Adjacency | None:
