@@ -18,7 +18,9 @@ _RESULT = "leakcore.result/"
 _ALSO = frozenset({"report", "environment", "seconds", "limit", "config"})
 """Keys of report.json that repeat its numbers, or are of the machine."""
 _ROUNDING = 1e-9
-CHANGES = ("beyond its interval", "changed", "within its interval", "only before", "only after")
+CHANGES = ("not comparable", "beyond its interval", "changed", "within its interval", "only before", "only after")
+_SAID = ("kind", "confidence", "delta", "family")
+"""What two numbers of one quantity must have in common, besides their adjacency."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -31,9 +33,10 @@ class Change(Record):
         kind: "upper", "lower" or "estimate".
         before: as it is printed, with its interval; empty where there was none.
         after: the same of the other report.
-        how: "beyond its interval" if the two intervals do not meet; "within its interval" if they do; "changed" for a
-            number without an interval (an exact one, or a bound that another seed would move); "only before"; "only
-            after".
+        how: "not comparable" if the two say different things: under another adjacency, or of another kind, confidence,
+            δ or family; "beyond its interval" if the two intervals do not meet; "within its interval" if they do;
+            "changed" for a number without an interval (an exact one, or a bound that another seed would move); "only
+            before"; "only after".
     """
 
     where: str
@@ -52,7 +55,7 @@ class Comparison(Record):
         passed: whether the gate passed before, and after; None where it was not decided.
         contradictions: sentences of the second report that the first one does not have.
         settings: key, value before and value after, of settings that differ.
-        changes: numbers that differ, those beyond their intervals first.
+        changes: numbers that differ, those that say different things first, then those beyond their intervals.
         same: how many numbers are equal.
     """
 
@@ -179,6 +182,9 @@ def _change(where: str, old: dict[str, Any] | None, new: dict[str, Any] | None) 
     if old is None or new is None:
         how = "only after" if old is None else "only before"
         return Change(**named, before=_printed(old), after=_printed(new), how=how)
+    if apart := _apart(old, new):
+        before, after = (f"{_printed(r)} ({', '.join(words)})" for r, words in zip((old, new), apart, strict=True))
+        return Change(**named, before=before, after=after, how="not comparable")
     a, b = (np.asarray(r["value"], dtype=np.float64) for r in (old, new))
     if a.shape == b.shape and np.allclose(a, b, rtol=_ROUNDING, atol=0, equal_nan=True):
         return None
@@ -188,6 +194,19 @@ def _change(where: str, old: dict[str, Any] | None, new: dict[str, Any] | None) 
         (low, high), (least, most) = (np.asarray(pair, dtype=np.float64) for pair in ends)
         how = "beyond its interval" if bool(((high < least) | (most < low)).any()) else "within its interval"
     return Change(**named, before=_printed(old), after=_printed(new), how=how)
+
+
+def _apart(old: dict[str, Any], new: dict[str, Any]) -> tuple[list[str], list[str]] | None:
+    """In what two numbers say different things, in words of each; None where they say the same."""
+    pairs = [(f"{key} = {{}}", old.get(key), new.get(key)) for key in _SAID]
+    before, after = (
+        a.get("adjacency") if isinstance(a, dict) else None for a in (r.get("assumptions") for r in (old, new))
+    )
+    pairs.append(("{}", before, after))
+    other = [(words, a, b) for words, a, b in pairs if a != b]
+    if not other:
+        return None
+    return [words.format(a) for words, a, _ in other], [words.format(b) for words, _, b in other]
 
 
 def _printed(result: dict[str, Any] | None) -> str:

@@ -16,7 +16,8 @@ from leakcore.cli import main
 def _report(shift: float, seed: int, count: int = 400, claimed: float | None = None) -> audit.ScoresReport:
     rng = np.random.default_rng(seed)
     inside, outside = rng.normal(shift, 1, count), rng.normal(0, 1, count)
-    return audit.from_scores(inside, outside, coins=True, claimed_epsilon=claimed)
+    relation = None if claimed is None else "add-remove"
+    return audit.from_scores(inside, outside, coins=True, claimed_epsilon=claimed, claimed_adjacency=relation)
 
 
 def _how(compared: audit.Comparison, where: str) -> str | None:
@@ -48,6 +49,20 @@ def test_settings_claims_and_the_gate_are_compared() -> None:
     assert "The gate fails; before, it passes." in compared.sentence
     assert compared.contradictions[0] in compared.to_markdown()
     assert audit.Comparison.from_dict(json.loads(compared.to_json())) == compared
+
+
+def test_numbers_of_two_relations_levels_or_deltas_are_not_compared() -> None:
+    """A lower bound under replacement is not one under add/remove that grew, nor one at 99% a smaller one at 95%."""
+    rng = np.random.default_rng(3)
+    scores = rng.normal(2, 1, 300), rng.normal(0, 1, 300)
+    plain = audit.from_scores(*scores, coins=True)
+    replaced = audit.compare(plain, audit.from_scores(*scores, coins=True, adjacency="replace"))
+    assert _how(replaced, "epsilon") == "not comparable", "the two values are equal, and say different things"
+    assert "add-remove" in replaced.to_text()
+    for other in ({"delta": 1e-3}, {"confidence": 0.99}, {"family": "gdp"}):
+        assert (
+            _how(audit.compare(plain, audit.from_scores(*scores, coins=True, **other)), "epsilon") == "not comparable"
+        )
 
 
 def test_equal_truths_seldom_lie_beyond_their_intervals() -> None:

@@ -10,9 +10,9 @@ from leakcore import bounds
 from leakcore._base.results import Result
 from leakcore.audit.report import page
 from leakcore.audit.report.cards import BEATS, REACHED, Card, epsilon_card, proof_card
-from leakcore.audit.report.format import above, chance, counted, guarantee, number, percent, power
+from leakcore.audit.report.format import above, chance, counted, guarantee, no_smaller, number, percent, power, proved
 from leakcore.audit.report.page import Finding
-from leakcore.audit.report.report import GATE, AuditReport
+from leakcore.audit.report.report import GATE, NOTHING, AuditReport
 from leakcore.audit.report.tables import Cell, Column, Row, Table
 
 GATE_SHARE = (1 - GATE) / 2
@@ -115,6 +115,12 @@ class CanaryReport(AuditReport):
         return True
 
     @property
+    def word(self) -> str:
+        if not self.all_contradictions and not self.exceeded and float(self.proved.value) <= 0:
+            return NOTHING
+        return super().word
+
+    @property
     def contradictions(self) -> list[str]:
         out = []
         if self.claimed_epsilon is not None and float(self.epsilon.value) > self.claimed_epsilon * (1 + 1e-9):
@@ -123,10 +129,15 @@ class CanaryReport(AuditReport):
                 f"The recorded schedule gives ε = {spent} ({guarantee(self.epsilon)}), above the claimed {claimed}."
             )
         if float(self.gate.value) > self.claim:
-            proved, claimed = above(self.gate, self.claim)
-            out.append(f"The canaries prove ε ≥ {proved} ({guarantee(self.gate)}), above the claimed {claimed}.")
+            shown, claimed = above(self.gate, self.claim)
+            out.append(
+                f"The canaries prove ε ≥ {shown} ({guarantee(self.gate)}), above the claimed {claimed}, unless an "
+                "assumption of the audit fails."
+            )
         if self.p_value <= GATE_SHARE:
-            out.append(f"{self._tested()}: the mechanism does not do what its schedule says.")
+            out.append(
+                f"{self._tested()}: the mechanism does not do what its schedule says, unless an assumption fails."
+            )
         return out
 
     def _tested(self) -> str:
@@ -145,12 +156,12 @@ class CanaryReport(AuditReport):
         if self.contradictions:
             return self.contradictions
         return [
-            f"The canaries prove ε ≥ {number(self.proved)} at δ = {power(self.delta)} ({guarantee(self.proved)}), "
-            f"{percent(min(self.share, 1.0))} of the accountant's {number(self.epsilon)}: sampling, clipping and noise "
-            "leak about as much as the schedule says, and nothing contradicts it."
+            f"The canaries prove {proved(self.proved, self.delta)}, {percent(min(self.share, 1.0))} of the "
+            f"accountant's {number(self.epsilon)}: if what is assumed holds, sampling, clipping and noise leak at "
+            "least that much, and nothing contradicts the schedule."
             if self.share >= 0.5
-            else f"The canaries prove ε ≥ {number(self.proved)} at δ = {power(self.delta)} ({guarantee(self.proved)}); "
-            f"the accountant's is {number(self.epsilon)}. Nothing contradicts it, and little confirms it."
+            else f"The canaries prove {proved(self.proved, self.delta)}; the accountant's is {number(self.epsilon)}. "
+            "Nothing contradicts it, and little confirms it."
         ]
 
     def cards(self) -> tuple[Card, Card, Card, Card]:
@@ -180,10 +191,12 @@ class CanaryReport(AuditReport):
 
     def _proof(self) -> str:
         return Finding(
-            f"What is proved: ε ≥ {number(self.proved)} at δ = {power(self.delta)} ({guarantee(self.proved)}), "
-            f"{percent(min(self.share, 1.0))} of the accountant's. Guesses at the coins alone prove ε ≥ "
-            f"{number(self.by_coins)}, whatever the mechanism and its noise.",
-            verdict="No smaller ε can be claimed for this training." if float(self.proved.value) > 0 else "Nothing.",
+            f"What is proved: {proved(self.proved, self.delta)}, {percent(min(self.share, 1.0))} of the accountant's. "
+            f"Guesses at the coins alone prove {proved(self.by_coins, self.delta)}, whatever the mechanism and its "
+            "noise.",
+            verdict=f"{no_smaller(self.proved)} That is so if what is assumed holds."
+            if float(self.proved.value) > 0
+            else f"At {100 * self.confidence:g}% nothing is proved, which does not prove privacy.",
             assumes=f"{self.mechanism} ran with some noise, independent from coordinate to coordinate and step to step."
             if self.independent
             else "a fair coin of its own decided for each canary whether it was in the data.",
@@ -192,10 +205,10 @@ class CanaryReport(AuditReport):
     def _schedule(self) -> str:
         return Finding(
             f"The schedule: {self._tested()}.",
-            verdict="It is refuted: look for missing noise, clipping that does not clip, rows sampled more often than "
-            "stated."
+            verdict=f"At {100 * (1 - GATE_SHARE):g}% it is refuted, if what is assumed holds: look for missing noise, "
+            "clipping that does not clip, rows sampled more often than stated."
             if self.p_value <= GATE_SHARE
-            else "The scores do not refute it.",
+            else f"At {100 * (1 - GATE_SHARE):g}% the scores do not refute it.",
             assumes="the attacker knows all rows but the canary and their batches; it sees every noisy gradient.",
         )
 
@@ -206,9 +219,10 @@ class CanaryReport(AuditReport):
         return Finding(
             f"The noise: its standard deviation is {number(self.noise_ratio)} times the stated one (an estimate). The "
             f"p-value of noise that coordinates share is {chance(self.common_noise)}{repeated}.",
-            verdict="No dependence shows."
+            verdict="No dependence shows in tests at 99.99% each."
             if self.independent
-            else "It is dependent, so the order of the scores proves no ε here; guesses at the coins do.",
+            else "It is dependent, so the order of the scores proves no ε here; guesses at the coins do. That is by a "
+            "test at 99.99%.",
             assumes="what is left when the other rows' clipped gradients are subtracted is noise.",
         )
 

@@ -20,7 +20,7 @@ from leakcore.audit.report.cards import BEATS, EPSILON, REACHED, Card, adjacency
 from leakcore.audit.report.claim import ClaimedEpsilon
 from leakcore.audit.report.format import ADJACENCY, above, counted, fixed, guarantee, number, power
 from leakcore.audit.report.page import Finding
-from leakcore.audit.report.report import TOO_WEAK, AuditReport
+from leakcore.audit.report.report import NOTHING, TOO_WEAK, AuditReport
 from leakcore.audit.report.tables import Cell, Column, Row, Table
 from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon, SequentialEpsilon
 
@@ -144,6 +144,8 @@ class ClaimReport(AuditReport):
     def word(self) -> str:
         if self.passed and max(p.ceiling for p in self.proofs) <= self.claim.epsilon:
             return TOO_WEAK
+        if self.passed and self.epsilon <= 0:
+            return NOTHING
         return super().word
 
     def judged(self) -> tuple[page.Judged, ...]:
@@ -158,6 +160,11 @@ class ClaimReport(AuditReport):
         """At the confidence of all proofs together; each one alone has a higher one."""
         return guarantee(dataclasses.replace(proof.found, confidence=self.config.audit.confidence))
 
+    def _proved(self, proof: Proof) -> str:
+        """What it proves, in words."""
+        least = f"ε ≥ {number(proof.epsilon, kind='lower')}" if proof.epsilon > 0 else "nothing about ε"
+        return f"{least} ({self._guarantee(proof)})"
+
     def verdict_sentences(self) -> list[str]:
         if self.contradictions:
             above_it = [p.found for p in self.proofs if p.epsilon > self.claim.epsilon]
@@ -166,11 +173,14 @@ class ClaimReport(AuditReport):
             return [
                 *self.contradictions,
                 *self._saved(),
-                f"Either the implementation or its accounting is wrong{unless}.",
+                f"Either the implementation or its accounting is wrong{unless}, or an assumption of the audit fails.",
             ]
         proved = (
             f"The audit proves ε ≥ {number(self.epsilon, kind='lower')} ({self._guarantee(self.best)}), which does not "
             f"exceed the claimed ε = {number(self.claim.epsilon)} under the same adjacency."
+            if self.epsilon > 0
+            else f"The audit proves nothing about ε ({self._guarantee(self.best)}); the claimed ε is "
+            f"{number(self.claim.epsilon)} under the same adjacency."
         )
         most = number(max(p.ceiling for p in self.proofs), kind="upper")
         limits = (
@@ -260,10 +270,12 @@ class ClaimReport(AuditReport):
             else:
                 assert isinstance(proof, MembershipEpsilon | OneRunEpsilon)
                 basis = f"{proof.correct:,} of {proof.guesses:,} guesses right"
+            sure = f"at {100 * self.config.audit.confidence:g}%, if what is assumed holds"
             follows = (
-                "Above the claim: it is contradicted."
+                f"Above the claim: {sure}, it is contradicted."
                 if p.epsilon > self.claim.epsilon
-                else "Nothing is proved; that does not prove privacy either."
+                else f"At {100 * self.config.audit.confidence:g}% nothing is proved; that does not prove privacy "
+                "either."
                 if p.epsilon == 0
                 else "Below the claim: nothing contradicts it, and nothing confirms it."
             )
@@ -273,8 +285,8 @@ class ClaimReport(AuditReport):
                 follows += f" An audit of this size could not have contradicted the claim{advice}."
             out.append(
                 Finding(
-                    f"{p.method[0].upper()}{p.method[1:]}: ε ≥ {number(p.epsilon, kind='lower')} "
-                    f"({self._guarantee(p)}), {p.what}: {basis}. The most that counts of this size can prove is "
+                    f"{p.method[0].upper()}{p.method[1:]}: {self._proved(p)}, {p.what}: {basis}. The "
+                    "most that counts of this size can prove is "
                     f"{number(p.ceiling, kind='upper')}.",
                     verdict=follows,
                     assumes=_assumed(p),

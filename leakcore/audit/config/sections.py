@@ -9,6 +9,7 @@ from annotated_types import MinLen
 
 from leakcore.audit.config.values import (
     AdjacencyName,
+    ClaimedAdjacencyName,
     Confidence,
     Count,
     CountFrom2,
@@ -54,6 +55,7 @@ class Scores:
     k: Count = 1
     delta: Delta = 1e-5
     claimed_epsilon: NonNegative | None = None
+    claimed_adjacency: ClaimedAdjacencyName | None = None
     adjacency: AdjacencyName | None = None
     confidence: Confidence = 0.95
     family: Literal["dp", "gdp"] = "dp"

@@ -41,7 +41,8 @@ def contradictions(points: list[ReconstructionPoint]) -> list[str]:
         if float(p.epsilon_audited.value) > float(p.epsilon.value):
             proved, claimed = above(p.epsilon_audited, float(p.epsilon.value))
             sentences.append(
-                f"The attack proves ε ≥ {proved} ({guarantee(p.epsilon_audited)}), above the claimed {claimed}."
+                f"The attack proves ε ≥ {proved} ({guarantee(p.epsilon_audited)}), above the claimed {claimed}, unless "
+                "an assumption of the audit fails."
             )
     return sentences
 
@@ -57,7 +58,7 @@ def verdict(points: list[ReconstructionPoint]) -> list[str]:
         f"the target with probability above {percent(p.bound)} ({guarantee(p.bound)}); the best attack we ran "
         f"reached {percent(p.attack)} ({interval(p.attack)})."
     )
-    within = "No attack at any noise level proved more leakage than was claimed."
+    within = "No attack at any noise level proved more leakage than was claimed, which does not prove the claim right."
     return [within, numbers] if p.testable else [*_untestable(p), numbers]
 
 
@@ -205,14 +206,19 @@ def _gaps(p: ReconstructionPoint) -> list[str]:
 
 def _audited(p: ReconstructionPoint) -> str:
     proved, claimed = float(p.epsilon_audited.value), float(p.epsilon.value)
+    sure = "" if p.epsilon_audited.confidence is None else f"At {100 * p.epsilon_audited.confidence:g}%: "
+    least = f"ε ≥ {number(p.epsilon_audited)}" if proved > 0 else "nothing about ε"
     return Finding(
-        f"What the attack proves: ε ≥ {number(p.epsilon_audited)} ({guarantee(p.epsilon_audited)}). A "
+        f"What the attack proves: {least} ({guarantee(p.epsilon_audited)}). A "
         f"game with {p.num_candidates} candidates cannot prove more than log {p.num_candidates} = "
         f"{number(p.audit_ceiling, 3)}, so this is a check that nothing is broken, not a measurement of ε.",
-        verdict=(
-            "More than is claimed: the mechanism or its accounting is wrong."
+        verdict=sure
+        + (
+            "more than is claimed; if what is assumed holds, the mechanism or its accounting is wrong."
             if proved > claimed
-            else "Less than is claimed: nothing contradicts it, and nothing confirms it."
+            else "less than is claimed; nothing contradicts it, and nothing confirms it."
+            if proved > 0
+            else "nothing is proved, which does not prove privacy."
         ),
         assumes="the trainings are independent and the rule that names the target was fixed beforehand.",
     )
@@ -241,12 +247,13 @@ def _labels(study: LabelStudy) -> list[str]:
         if o.replacement is not None:
             require_same_adjacency(lower, o.replacement)
             assert o.recovered.interval is not None
+            sure = f"At {100 * (o.recovered.confidence or 0):g}%"
             follows = (
-                "With this noise the attacker does worse than always answering the majority class."
+                f"{sure} this attacker does worse than always answering the majority class; another may do better."
                 if float(o.recovered.interval[1]) < o.majority
-                else "Labels still leak: the attacker does better than always answering the majority class."
+                else f"{sure} labels still leak: the attacker does better than always answering the majority class."
                 if float(o.recovered.interval[0]) > o.majority
-                else "The attacker cannot be told from one who always answers the majority class."
+                else f"{sure} the interval does not tell the attacker from one who always answers the majority class."
             )
             out.append(
                 Finding(

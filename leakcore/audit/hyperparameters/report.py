@@ -14,7 +14,7 @@ from leakcore.audit.hyperparameters.reconstruction_section import BoundCurve, Re
 from leakcore.audit.report import page
 from leakcore.audit.report import tables as _tables
 from leakcore.audit.report.cards import Card
-from leakcore.audit.report.report import TOO_WEAK, AuditReport
+from leakcore.audit.report.report import NOTHING, TOO_WEAK, AuditReport
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,7 +51,9 @@ class RunReport(AuditReport):
 
     @property
     def word(self) -> str:
-        return TOO_WEAK if self.passed and not self.claimed.testable else super().word
+        if self.passed and not self.claimed.testable:
+            return TOO_WEAK
+        return NOTHING if self.passed and float(self.claimed.epsilon_audited.value) <= 0 else super().word
 
     def judged(self) -> tuple[page.Judged, ...]:
         p = self.claimed

@@ -76,5 +76,11 @@ def epsilon_card(result: Result, delta: float, detail: str) -> Card:
 
 
 def proof_card(result: Result, delta: float, detail: str) -> Card:
-    """A lower bound on ε. detail: what proves it."""
+    """A lower bound on ε; a bound of 0 proves nothing, and is shown so. detail: what proves it."""
+    if float(result.value) <= 0:
+        sure = ", ".join(filter(None, (confidence_words(result), adjacency_words(result.adjacency))))
+        return Card(
+            question=PROVED, absent="nothing",
+            detail=f"At δ = {power(delta)} no ε above 0 is proved ({sure}), {detail} That is no sign of privacy.",
+        )  # fmt: skip
     return card(PROVED, result, f"ε ≥ {number(result)}", f"At δ = {power(delta)}: {detail}")

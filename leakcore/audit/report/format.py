@@ -119,6 +119,21 @@ def guarantee(result: Result) -> str:
     return f"{result.kind}, {confidence_words(result)}, {ADJACENCY[result.adjacency]} adjacency"
 
 
+def proved(result: Result, delta: float) -> str:
+    """What follows "prove": `ε ≥ 1.2 at δ = 1e-5 (lower, 95% confidence, …)`, or that it is nothing about ε."""
+    if float(result.value) > 0:
+        return f"ε ≥ {number(result)} at δ = {power(delta)} ({guarantee(result)})"
+    words = f"{confidence_words(result)}, {ADJACENCY[result.adjacency]} adjacency"
+    return f"nothing about ε at δ = {power(delta)} ({words})"
+
+
+def no_smaller(result: Result) -> str:
+    """What a positive lower bound rules out, with its level and relation."""
+    sure = "" if result.confidence is None else f"At {100 * result.confidence:g}% confidence: "
+    no = "no" if sure else "No"
+    return f"{sure}{no} ε below {number(result)} holds under {ADJACENCY[result.adjacency]} adjacency."
+
+
 def claim_of(result: Result) -> float | None:
     """The number that accounting for a mechanism's batches as Poisson sampling claims, where they are not drawn so."""
     claimed = getattr(result, "poisson_claim", None)

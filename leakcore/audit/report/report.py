@@ -35,6 +35,8 @@ HELD = "Consistent with its claim."
 """The first words of a report whose claim was tested, and held."""
 TOO_WEAK = "Not tested: this audit could not have contradicted the claim."
 """The first words if an attack that never errs would have proved no more than is claimed."""
+NOTHING = "Nothing was proved: the claim is neither contradicted nor confirmed."
+"""The first words if an audit that could have contradicted its claim proved no ε above 0."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

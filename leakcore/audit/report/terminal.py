@@ -34,5 +34,6 @@ def _card(card: Card, width: int) -> str:
 
 
 def _finding(index: int, finding: str, width: int) -> str:
-    verdict, _ = follows(finding)
-    return _wrapped(finding, f"{index:>2}. ", width) + (f"\n{_wrapped(verdict, '    => ', width)}" if verdict else "")
+    verdict, assumes = follows(finding)
+    lines = [(finding, f"{index:>2}. "), (verdict, "    => "), (assumes and f"Provided that {assumes}", "    ")]
+    return "\n".join(_wrapped(text, lead, width) for text, lead in lines if text)

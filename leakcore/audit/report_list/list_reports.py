@@ -48,7 +48,8 @@ def list_reports(folder: str | Path) -> ReportList:
 
     Example:
         >>> from leakcore import audit
-        >>> report = audit.from_scores([5.0] * 40, [0.0] * 40, coins=True, claimed_epsilon=0.5)
+        >>> claim = {"claimed_epsilon": 0.5, "claimed_adjacency": "add-remove"}
+        >>> report = audit.from_scores([5.0] * 40, [0.0] * 40, coins=True, **claim)
         >>> report.to_json("runs/first/report.json")  # doctest: +SKIP
         >>> audit.list_reports("runs").to_html("runs/index.html")  # doctest: +SKIP
         >>> audit.list_reports("no/such/folder")

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
 
-from leakcore import bounds
+from leakcore import accounting, bounds
 from leakcore._base import validate as check
 from leakcore._base.adjacency import HOW_TO_CHOOSE
 from leakcore._base.progress import timed
 from leakcore._base.results import Adjacency, Result, parse_adjacency
+from leakcore.audit.claimed_adjacency import claimed_under, is_pair
 from leakcore.audit.doctor import environment
 from leakcore.audit.report.area import area, area_limits
 from leakcore.audit.report.report import GATE
-from leakcore.audit.scores.coins import audited, require_fair
-from leakcore.audit.scores.file import ScoreFile, read_scores
+from leakcore.audit.scores.coins import AS_PAIR, audited, audited_as_pairs, require_fair
 from leakcore.audit.scores.rates import PROVENANCE, assumed, rate_limits
 from leakcore.audit.scores.report import ScoresReport
+from leakcore.audit.scores.sides import sides_of
 from leakcore.mechanisms import Mechanism
+from leakcore.numerics import gaussian_pair_epsilon
 
 _FPRS = (0.001, 0.01, 0.05, 0.1)
 
@@ -66,13 +67,15 @@ class Retrained:
 
 @timed
 def from_scores(
-    members: Any,
+    members: Any = None,
     non_members: Any = None,
     *,
+    scores: Any = None,
     coins: bool = False,
     retrained: bool | Retrained = False,
     delta: float = 1e-5,
     claimed_epsilon: float | None = None,
+    claimed_adjacency: str | None = None,
     adjacency: str | None = None,
     confidence: float = 0.95,
     family: str | Mechanism = "dp",
@@ -85,13 +88,17 @@ def from_scores(
 
     Args:
         members: (n,) scores of rows that were trained on, larger for likelier members (pass losses negated), at least
-            two. Or the path of a file for `audit.read_scores`, or its result.
-        non_members: (m,) scores of other rows, at least two.
+            two. Or the path of a file for `audit.read_scores`, or its result. With `scores`: for each of them whether
+            its row was trained on, True or 1.
+        non_members: (m,) scores of other rows, at least two. Labels are refused here and in `members` without `scores`.
+        scores: (n,) scores of all rows, larger for likelier members; `members` then says who is one.
         coins: True if they are all candidates of one training run, in which a fair coin decided for each row whether it
             was trained on (Steinke, Nasr and Jagielski 2023, Theorem 5.2). Kind "lower".
         retrained: True, or a `Retrained`, if each score comes from its own model. Kind "lower".
         delta: δ in [0, 1).
         claimed_epsilon: ε that the model claims at δ; a proof at 99.9% above it contradicts it.
+        claimed_adjacency: the relation under which that ε is claimed, required with it. A claim under "add-remove" or
+            "zero-out" meets an audit by replacement as a claim about two rows.
         adjacency: "add-remove" if a non-member was left out, "replace" if another row took its place. Required without
             coins.
         confidence: of every interval and of the quoted lower bound.
@@ -120,6 +127,7 @@ def from_scores(
     slack = check.below_one(delta=delta)
     claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
     relation = _relation(adjacency, coins, family)
+    claimed = claimed_under(claim, claimed_adjacency, relation)
     level = check.confidence(confidence=confidence)
     check.boolean(coins=coins)
     design = retrained if isinstance(retrained, Retrained) else Retrained()
@@ -128,7 +136,7 @@ def from_scores(
         raise ValueError(
             "`coins` and `retrained` must not both be True: one run with many coins, or one model for each score"
         )
-    inside, outside, source, upward = _sides(members, non_members)
+    inside, outside, source, upward = sides_of(members, non_members, scores)
     n, m = len(inside), len(outside)
     tested = bounds.Hypothesis(cast(Any, family)) if alone else bounds.Hypothesis()
     if not alone and not coins and family != "dp":
@@ -136,31 +144,43 @@ def from_scores(
     if coins:
         require_fair(n, n + m, "rows")
     notes = _notes(coins, alone)
-    scores, labels = np.concatenate([inside, outside]), np.arange(n + m) < n
+    every, labels = np.concatenate([inside, outside]), np.arange(n + m) < n
 
-    def proof(sure: float, scores: np.ndarray = scores) -> Result:
+    def proof(sure: float, scores: np.ndarray, k: int = design.k, under: Adjacency = relation) -> Result:
         if coins:
-            return audited(scores, labels, slack, sure, relation, family)
+            return audited(scores, labels, slack, sure, under, family)
         return bounds.epsilon_lower_bound_from_scores(
             scores[labels],
             scores[~labels],
             threshold=design.threshold,
             confidence=sure,
             delta=slack,
-            k=design.k,
-            adjacency=relation,
+            k=k,
+            adjacency=under,
             hypothesis=tested,
         )
 
-    result = proof(level)
+    def of_claim(sure: float, scores: np.ndarray) -> Result:
+        if claimed is None or not is_pair(claimed, relation):
+            return proof(sure, scores)
+        if isinstance(family, Mechanism):
+            return _under(proof(sure, scores), family, slack, claimed)
+        if coins and family == "dp":
+            return audited_as_pairs(scores, labels, slack, sure, claimed)
+        if coins:
+            return _halved(proof(sure, scores), slack, claimed)
+        return _noted(proof(sure, scores, 2 * design.k, claimed), AS_PAIR)
+
+    result = proof(level, every)
     if not (coins or alone):
         result = dataclasses.replace(
             result, kind="estimate", confidence=None,
             assumptions=dataclasses.replace(result.assumptions, notes=(*notes, "no proof: see what is assumed")),
         )  # fmt: skip
     judged = claim is not None and (coins or alone)
+    converted = of_claim(level, every) if judged and claimed != relation else None
     whole = area(inside, outside)
-    levels = np.unique(scores)[::-1]
+    levels = np.unique(every)[::-1]
     if len(levels) > 2000:
         levels = levels[np.unique(np.geomspace(1, len(levels), 2000).astype(int)) - 1]
     false, true = (1 - np.searchsorted(np.sort(side), levels, side="left") / len(side) for side in (outside, inside))
@@ -173,6 +193,7 @@ def from_scores(
         k=design.k,
         delta=slack,
         claimed_epsilon=claim,
+        claimed_adjacency=claimed,
         adjacency=relation,
         confidence=level,
         seed=design.seed,
@@ -188,8 +209,9 @@ def from_scores(
         ),
         at_fpr=tuple(rate_limits(inside, outside, f, level, notes) for f in _FPRS),
         epsilon=result,
-        gate=proof(GATE) if judged else None,
-        ceiling=float(proof(GATE, labels.astype(float)).value) if judged else None,
+        converted=converted,
+        gate=of_claim(GATE, every) if judged else None,
+        ceiling=float(of_claim(GATE, labels.astype(float)).value) if judged else None,
         p_value=getattr(result, "p_value", None) if coins or alone else None,
         roc=(false, true),
         seconds=time.monotonic() - start,
@@ -207,29 +229,39 @@ def _relation(adjacency: str | None, coins: Any, family: Any) -> Adjacency:
     raise TypeError(f"`adjacency` must be given to from_scores without coins=True: {HOW_TO_CHOOSE}")
 
 
-def _sides(members: Any, non_members: Any) -> tuple[np.ndarray, np.ndarray, str, str]:
-    """Members and non-members with larger scores for members, where they are from, and who scored higher there."""
-    if isinstance(members, (str, Path)):
-        members = read_scores(members)
-    if isinstance(members, ScoreFile):
-        if non_members is not None:
-            raise TypeError("`non_members` must be None with a file, which holds them")
-        scores, upward = (members.members, members.non_members), members.higher
-        source = f"{members.name} ({members.layout.tool})"
-    elif non_members is None:
-        raise TypeError("`non_members` must be given, or the file that holds the scores of both, got None")
-    else:
-        scores, upward, source = (members, non_members), "members", "scores as given"
-    sign = 1.0 if upward == "members" else -1.0
-    sides = []
-    for name, values in zip(("members", "non_members"), scores, strict=True):
-        side, _ = check.host_array(finite=False, **{name: values})
-        if side.ndim != 1 or side.size < 2:
-            raise ValueError(f"`{name}` must be one score per row, at least two, got shape {side.shape}")
-        if np.isnan(side).any():
-            raise ValueError(f"`{name}[{int(np.flatnonzero(np.isnan(side))[0])}]` must be a number, got nan")
-        sides.append(sign * side)
-    return sides[0], sides[1], source, upward
+def _noted(result: Result, note: str, **changes: Any) -> Result:
+    """The result with one more note, and other changes."""
+    assumed = result.assumptions
+    adjacency = changes.pop("adjacency", assumed.adjacency)
+    return dataclasses.replace(
+        result,
+        assumptions=dataclasses.replace(assumed, adjacency=adjacency, notes=(*assumed.notes, note)),
+        **changes,
+    )
+
+
+def _halved(result: Any, delta: float, claimed: Adjacency) -> Result:
+    """What coins that chose between two rows prove of a Gaussian mechanism's separation for one of them."""
+    value = float(gaussian_pair_epsilon(result.mu / 2, delta=delta)) if result.mu else 0.0
+    return _noted(result, AS_PAIR, value=value, mu=None if result.mu is None else result.mu / 2, adjacency=claimed)
+
+
+def _under(result: Any, family: Mechanism, delta: float, claimed: Adjacency) -> Result:
+    """What a bound on the noise of a mechanism says of its ε under another relation."""
+    stated = vars(family).get("noise_multiplier")
+    if claimed not in family.adjacencies or stated is None:
+        raise ValueError(
+            f"`claimed_adjacency` must be the audit's where `family` is {type(family).__name__}, got {claimed!r}: its "
+            "ε under that relation does not follow; state the ε that is claimed under the audit's relation"
+        )
+    note = f"ε is that of the refuted noise under {claimed} adjacency"
+    if result.noise_multiplier is None:
+        return _noted(result, note, value=0.0, adjacency=claimed)
+    sigma = np.asarray(stated, dtype=np.float64) * (result.noise_multiplier / float(np.max(stated)))
+    ran = family.with_noise(float(sigma) if sigma.ndim == 0 else sigma)
+    spent = accounting.epsilon(ran, delta=delta, adjacency=claimed)
+    value = float(spent.value if spent.interval is None else spent.interval[0])
+    return _noted(result, note, value=value, adjacency=claimed)
 
 
 def _notes(coins: bool, retrained: bool) -> tuple[str, ...]:

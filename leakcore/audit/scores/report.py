@@ -9,20 +9,32 @@ from typing import ClassVar
 
 import numpy as np
 
-from leakcore._base.results import Result, require_same_adjacency
+from leakcore._base.results import Adjacency, Result
 from leakcore.audit.report import page
 from leakcore.audit.report.cards import BEATS, EPSILON, PROVED, REACHED, Card, adjacency_words, card, proof_card
-from leakcore.audit.report.format import ADJACENCY, above, chance, ends, guarantee, interval, number, percent, power
+from leakcore.audit.report.format import (
+    ADJACENCY,
+    above,
+    chance,
+    ends,
+    guarantee,
+    interval,
+    no_smaller,
+    number,
+    percent,
+    power,
+    proved,
+)
 from leakcore.audit.report.page import Finding
-from leakcore.audit.report.report import GATE, TOO_WEAK, AuditReport
+from leakcore.audit.report.report import GATE, NOTHING, TOO_WEAK, AuditReport
 from leakcore.audit.report.tables import Cell, Column, Row, Table
 from leakcore.audit.scores.rates import MeasuredRate
 
 _SETTINGS = (
-    "source", "higher", "coins", "retrained", "k", "delta", "claimed_epsilon", "adjacency", "confidence", "seed",
-    "select", "family", "members", "non_members",
+    "source", "higher", "coins", "retrained", "k", "delta", "claimed_epsilon", "claimed_adjacency", "adjacency",
+    "confidence", "seed", "select", "family", "members", "non_members",
 )  # fmt: skip
-_RESULTS = ("area", "at_fpr", "epsilon", "gate", "ceiling", "p_value", "roc")
+_RESULTS = ("area", "at_fpr", "epsilon", "converted", "gate", "ceiling", "p_value", "roc")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -37,7 +49,8 @@ class ScoresReport(AuditReport):
         k: rows by which the training data differ.
         delta: δ.
         claimed_epsilon: the claimed ε, or None.
-        adjacency: of claim and proof.
+        claimed_adjacency: of the claim; None without one, and in reports of older versions, where it was the audit's.
+        adjacency: of the audit.
         confidence: of the intervals and of `epsilon`.
         seed: of the order of equal scores, or of the random halves.
         select: how the threshold was chosen: "simultaneous", "split", or by "guesses" at coins.
@@ -47,7 +60,8 @@ class ScoresReport(AuditReport):
         area: area under the ROC curve.
         at_fpr: true-positive rates; None where there are too few non-members.
         epsilon: kind "lower" if coins or retraining make it a proof, else "estimate".
-        gate: the proof at 99.9%; None without a claim or a proof.
+        converted: what the scores prove under the claim's adjacency, at `confidence`; None where it is the audit's.
+        gate: the proof at 99.9%, under the claim's adjacency; None without a claim or a proof.
         ceiling: what `gate` would be for scores that tell every member; None without `gate`.
         p_value: of the claimed mechanism, if `family` is one: were it what ran, guesses would be as good this rarely.
         roc: false-positive and true-positive rates of the curve.
@@ -72,6 +86,7 @@ class ScoresReport(AuditReport):
     k: int
     delta: float
     claimed_epsilon: float | None
+    claimed_adjacency: str | None = None
     adjacency: str
     confidence: float
     seed: int
@@ -82,6 +97,7 @@ class ScoresReport(AuditReport):
     area: Result
     at_fpr: tuple[MeasuredRate | None, ...]
     epsilon: Result
+    converted: Result | None = None
     gate: Result | None
     ceiling: float | None
     p_value: float | None
@@ -110,7 +126,7 @@ class ScoresReport(AuditReport):
     def _refuted_mechanism(self) -> list[str]:
         if self.p_value is None or self.p_value > 1 - GATE:
             return []
-        return [f"{self._tested()}: not trained as claimed."]
+        return [f"{self._tested()}: not trained as claimed, unless an assumption of the audit fails."]
 
     def _tested(self) -> str:
         assert self.p_value is not None
@@ -124,10 +140,28 @@ class ScoresReport(AuditReport):
     def _refuted_epsilon(self) -> list[str]:
         if self.gate is None or self.claimed_epsilon is None or float(self.gate.value) <= self.claimed_epsilon:
             return []
-        require_same_adjacency(self.gate, self.epsilon)
-        proved, claimed = above(self.gate, self.claimed_epsilon)
-        proof = f"ε ≥ {proved} at δ = {power(self.delta)} ({guarantee(self.gate)})"
-        return [f"The scores prove {proof}, above the claimed {claimed}{self._if_family()}: not trained as claimed."]
+        if self.gate.adjacency != self._claimed_under:
+            raise ValueError(
+                f"`gate` must be under the claim's adjacency, {self._claimed_under}, got {self.gate.adjacency}"
+            )
+        shown, claimed = above(self.gate, self.claimed_epsilon)
+        proof = f"ε ≥ {shown} at δ = {power(self.delta)} ({guarantee(self.gate)})"
+        refuted = f"above the claimed {claimed} under {self._claim_words} adjacency{self._if_family()}"
+        return [f"The scores prove {proof}, {refuted}: not trained as claimed, unless an assumption of the audit fails."]
+
+    @property
+    def _claimed_under(self) -> Adjacency | None:
+        """The relation of the claim."""
+        return self.claimed_adjacency or self.adjacency  # type: ignore[return-value]
+
+    @property
+    def _claim_words(self) -> str:
+        return ADJACENCY[self._claimed_under]
+
+    @property
+    def _compared(self) -> Result:
+        """What is proved at `confidence`, under the relation of the claim."""
+        return self.epsilon if self.converted is None else self.converted
 
     @property
     def word(self) -> str:
@@ -138,6 +172,8 @@ class ScoresReport(AuditReport):
             return f"Above its claim at {100 * self.confidence:g}%, not at {_gate(self.gate)}: check."
         if not bad and self._untested:
             return TOO_WEAK
+        if not bad and float(self._compared.value) <= 0:
+            return NOTHING
         return super().word
 
     @property
@@ -149,7 +185,7 @@ class ScoresReport(AuditReport):
     def _between(self) -> bool:
         """Whether the claim is contradicted at `confidence`, but not at the gate's."""
         claim = self.claimed_epsilon
-        return self.proved and claim is not None and not self.contradictions and float(self.epsilon.value) > claim
+        return self.proved and claim is not None and not self.contradictions and float(self._compared.value) > claim
 
     def judged(self) -> tuple[page.Judged, ...]:
         if not self.proved:
@@ -164,15 +200,12 @@ class ScoresReport(AuditReport):
             f"{number(self.area, 3)} ({_span(self.area)}, {100 * self.confidence:g}%; 0.5 is guessing)."
         )
         if self.proved:
-            return [
-                said,
-                f"They prove ε ≥ {number(self.epsilon)} at δ = {power(self.delta)} ({guarantee(self.epsilon)}).",
-            ]
+            return [said, f"They prove {proved(self.epsilon, self.delta)}{self._in_the_claims_words()}."]
         return [said, "They prove nothing about ε, because nothing random chose who was a member."]
 
     def cards(self) -> tuple[Card, Card, Card, Card]:
         claimed = self.claimed_epsilon
-        proved = (
+        proof = (
             proof_card(self.epsilon, self.delta, f"by {self.epsilon.method}.")
             if self.proved
             else Card(
@@ -186,12 +219,12 @@ class ScoresReport(AuditReport):
                 REACHED, self.area, number(self.area, 3),
                 "Area under the ROC curve of these scores: 0.5 is guessing, 1 is perfect.", interval=_span(self.area),
             ),
-            proved,
+            proof,
             Card(question=EPSILON, detail="No ε was claimed, and no accountant saw the training.")
             if claimed is None
             else Card(
                 question=EPSILON, value=f"ε = {number(claimed)}", kind="parameter", confidence="claimed",
-                adjacency=adjacency_words(self.epsilon.adjacency),
+                adjacency=adjacency_words(self._claimed_under),
                 detail=f"At δ = {power(self.delta)}: as claimed; no accountant saw the training.",
             ),
         )  # fmt: skip
@@ -201,12 +234,13 @@ class ScoresReport(AuditReport):
 
     def _separation(self) -> str:
         low, high = (float(v) for v in self.area.interval or (0.0, 1.0))
+        sure = f"At {100 * self.confidence:g}%, if what is assumed holds, "
         follows = (
-            "Members can be told from non-members."
+            f"{sure}the scores tell members from non-members."
             if low > 0.5
-            else "Non-members score higher than members: check which way the scores point."
+            else f"{sure}non-members score higher than members: check which way the scores point."
             if high < 0.5
-            else "The scores may say nothing about membership."
+            else f"At {100 * self.confidence:g}% the interval holds 0.5: the scores may say nothing about membership."
         )
         return Finding(
             f"Separation: the area under the ROC curve is {number(self.area, 3)} ({_span(self.area)} at "
@@ -223,8 +257,9 @@ class ScoresReport(AuditReport):
             return f"At few false alarms: {self.non_members:,} non-members are too few to see a rate of 10% or less."
         sharp = [r for r in self.at_fpr if r is not None and r.interval and float(r.interval[0]) > r.fpr]
         follows = (
-            f"At {percent(sharp[0].fpr)} false positives the interval lies above guessing: some rows are recognised, "
-            "whatever the test is on average."
+            f"At {percent(sharp[0].fpr)} false positives the interval lies above guessing. That one of {len(rates)} "
+            f"intervals does so says at {_together(self.confidence, len(rates))}, if what is assumed holds, that some "
+            "rows are recognised, whatever the test is on average."
             if sharp
             else "At none of these rates does the interval lie above guessing."
         )
@@ -236,8 +271,12 @@ class ScoresReport(AuditReport):
         )
 
     def _epsilon(self) -> str:
-        stated = f"ε ≥ {number(self.epsilon)} at δ = {power(self.delta)} ({guarantee(self.epsilon)})"
-        claimed = "" if self.claimed_epsilon is None else f" The claim is ε = {number(self.claimed_epsilon)}."
+        stated = proved(self.epsilon, self.delta)
+        claimed = (
+            ""
+            if self.claimed_epsilon is None
+            else f" The claim is ε = {number(self.claimed_epsilon)} under {self._claim_words} adjacency."
+        )
         if not self.proved:
             return Finding(
                 f"What is proved: nothing. If every score came from a model of its own, these would prove {stated}; as "
@@ -253,7 +292,7 @@ class ScoresReport(AuditReport):
             else "from a threshold chosen on one half of the scores and counted on the other" + self._if_family()
         )
         follows = (
-            "The claim is contradicted."
+            f"The claim is contradicted at the gate's {_gate(self.gate)}, if what is assumed holds."
             if self.contradictions
             else f"Above the claim at {100 * self.confidence:g}%; at the gate's {_gate(self.gate)} it is not: score "
             "more rows or models."
@@ -262,12 +301,22 @@ class ScoresReport(AuditReport):
             f"{number(self.ceiling, kind='upper')} at the gate's {_gate(self.gate)}, however well they are told apart: "
             "they could not have contradicted the claim."
             if self._untested and self.ceiling is not None
-            else "No smaller ε can be claimed for this training."
+            else f"{no_smaller(self.epsilon)} That is so if what is assumed holds{self._if_family()}."
             if float(self.epsilon.value) > 0
-            else "Nothing is proved; that does not prove privacy either: the attack may be weak, or the scores few."
+            else f"At {100 * self.confidence:g}% nothing is proved; that does not prove privacy either: the attack may "
+            "be weak, or the scores few."
         )
         tested = "" if self.p_value is None else f" {self._tested()}."
+        stated += self._in_the_claims_words()
         return Finding(f"What is proved: {stated}, {how}.{claimed}{tested}", verdict=follows, assumes=self._design())
+
+    def _in_the_claims_words(self) -> str:
+        """What is proved under the relation of the claim, where that is another than the audit's."""
+        if self.converted is None:
+            return ""
+        return (
+            f"; under {self._claim_words} adjacency, that of the claim, they prove {proved(self.converted, self.delta)}"
+        )
 
     def _of_family(self) -> str:
         """Of which mechanisms the proof speaks."""
@@ -319,17 +368,21 @@ class ScoresReport(AuditReport):
             "What the scores say about ε",
             (
                 Column("ε at least", self.epsilon.kind), Column("δ", "parameter"), Column("adjacency", "parameter"),
-                Column("confidence", "parameter"), Column("claimed ε", "upper"),
+                Column("confidence", "parameter"), Column("claimed ε", "parameter"),
             ),
-            (Row((
-                Cell(number(self.epsilon, 4)), Cell(power(self.delta)),
-                Cell(ADJACENCY[self.epsilon.adjacency]),
-                Cell("none" if self.epsilon.confidence is None else f"{100 * self.epsilon.confidence:g}%"),
-                Cell("—" if self.claimed_epsilon is None else number(self.claimed_epsilon)),
-            )),),
+            tuple(self._row(result) for result in (self.epsilon, self.converted) if result is not None),
             f"By {self.epsilon.method}. {'A proof' if self.proved else 'No proof, an estimate'}: {self._design()}",
         )  # fmt: skip
         return {"rates": Table("The scores as a membership test", columns, printed, caption), "epsilon": epsilon}
+
+    def _row(self, result: Result) -> Row:
+        """A bound, next to the claim if that is under the same relation."""
+        comparable = self.claimed_epsilon is not None and result.adjacency == self._claimed_under
+        return Row((
+            Cell(number(result, 4)), Cell(power(self.delta)), Cell(ADJACENCY[result.adjacency]),
+            Cell("none" if result.confidence is None else f"{100 * result.confidence:g}%"),
+            Cell(number(self.claimed_epsilon or 0.0) if comparable else "—"),
+        ))  # fmt: skip
 
     def sections(self) -> tuple[page.Section, ...]:
         from leakcore.audit.report.plots import roc_svg
@@ -339,8 +392,9 @@ class ScoresReport(AuditReport):
         fpr = np.geomspace(least, 1, 61)
         bound = None
         if self.claimed_epsilon is not None:
-            one = np.exp(min(self.claimed_epsilon, 700.0 / self.k))
-            grow, slack = one**self.k, self.delta * sum(one**i for i in range(self.k))  # of k rows: group privacy
+            rows = self.k if self.adjacency == self._claimed_under else 2 * self.k
+            one = np.exp(min(self.claimed_epsilon, 700.0 / rows))
+            grow, slack = one**rows, self.delta * sum(one**i for i in range(rows))  # of so many rows: group privacy
             bound = np.minimum(grow * fpr + slack, 1 - (1 - slack - fpr) / grow).clip(0, 1)
         bars = [
             (r.fpr, float(r.value), float(r.interval[0]), float(r.interval[1]))
@@ -387,6 +441,11 @@ class ScoresReport(AuditReport):
 
 def _span(result: Result) -> str:
     return ends(result, 3)
+
+
+def _together(confidence: float, number: int) -> str:
+    """The level at which all of so many intervals hold."""
+    return f"{100 * max(0.0, 1 - number * (1 - confidence)):.3g}%"
 
 
 def _gate(result: Result | None) -> str:

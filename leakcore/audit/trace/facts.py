@@ -275,10 +275,12 @@ class TraceFacts(AuditReport):
                 out.append(
                     f"Guesses at the coins prove ε ≥ {proved} ({guarantee(self.gate)}), above the claimed {claimed}: "
                     f"{'the run' if self.unknown else 'the mechanism'} does not do what its "
-                    f"{'claim' if self.unknown else 'schedule'} says."
+                    f"{'claim' if self.unknown else 'schedule'} says, unless an assumption of the audit fails."
                 )
         if self.own_curve is not None and self.own_curve.p_value is not None and self.own_curve.p_value <= GATE_SHARE:
-            out.append(f"{self.if_it_ran()}: the mechanism does not do what its schedule says.")
+            out.append(
+                f"{self.if_it_ran()}: the mechanism does not do what its schedule says, unless an assumption fails."
+            )
         return out
 
     def if_it_ran(self) -> str:

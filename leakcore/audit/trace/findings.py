@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from leakcore.audit.report.format import counted, ends, guarantee, interval, number, percent, power
+from leakcore.audit.report.format import counted, ends, guarantee, interval, number, percent
+from leakcore.audit.report.format import proved as proved_words
 from leakcore.audit.report.page import Finding
 from leakcore.audit.report.report import GATE
 from leakcore.audit.trace.facts import TraceFacts
@@ -133,10 +134,10 @@ def membership(report: TraceFacts) -> str:
         f"and reaches this much with p = {number(area.p_value, 2)} (one-sided Mann-Whitney)."
         + (f" The test recognises {'; '.join(rates)}; {sure} intervals{picked}." if rates else ""),
         verdict=" ".join([
-            f"These {few:,} candidates do not tell members from guessing." if not report.told
-            else "Members can be told from non-members, but hardly better than by guessing." if float(area.value) < 0.55
-            else "Members can be told from non-members better than by guessing." if float(area.value) < 0.75
-            else "Members can be told from non-members in most cases.",
+            f"At {sure} these {few:,} candidates do not tell members from guessing." if not report.told
+            else f"At {sure}, if what is assumed holds, members are told from non-members better than by guessing; by "
+            "this area, " + ("hardly better." if float(area.value) < 0.55
+                             else "not in most cases." if float(area.value) < 0.75 else "in most cases."),
             *([said] if (said := standing(report.tells())) else []),
         ]),
         assumes="members and non-members come from the same distribution. The intervals treat rows as independent; "
@@ -164,25 +165,27 @@ def proof(report: TraceFacts) -> str:
             "more candidates, or another run."
         )
     elif proved > report.claim:
-        verdict = f"More than is claimed: {report.broken}."
+        verdict = f"More than is claimed, at the gate's {100 * GATE:g}%, if what is assumed holds: {report.broken}."
     elif report.untested and report.ceiling is not None:
         verdict = (
             f"{report.members} members and {report.non_members} non-members chosen by coins prove at most ε = "
             f"{number(report.ceiling, kind='upper')} at the gate's confidence of {100 * GATE:g}%, even if every guess "
             f"is right: they could not have contradicted the {tested}."
         )
+    elif proved <= 0:
+        verdict = f"At {100 * report.confidence:g}% nothing is proved, which does not prove privacy."
     else:
         less = "the schedule gives" if report.claimed_epsilon is None else "is claimed"
-        verdict = f"Less than {less}: nothing contradicts it, and nothing confirms it."
+        verdict = f"At {100 * report.confidence:g}% less than {less}: nothing contradicts it, and nothing confirms it."
     own = ""
     if report.own_curve is not None:
         own = (
-            f" If only the noise multiplier of the schedule is in doubt, they prove ε ≥ {number(report.own_curve)}. "
-            f"{report.if_it_ran()}."
+            f" If only the noise multiplier of the schedule is in doubt, they prove "
+            f"{proved_words(report.own_curve, report.delta)}. {report.if_it_ran()}."
         )
     return Finding(
-        f"What is proved: ε ≥ {number(report.audited)} at δ = {power(report.delta)} "
-        f"({guarantee(report.audited)}), from guesses at {report.members + report.non_members} coins in one run. The "
+        f"What is proved: {proved_words(report.audited, report.delta)}, from guesses at "
+        f"{report.members + report.non_members} coins in one run. The "
         f"bound is valid, but rarely tight.{own}",
         verdict=verdict,
         assumes="a fair coin of its own decided for each candidate whether it was trained on.",

@@ -10,7 +10,7 @@ from typing import ClassVar
 from leakcore.audit.report import page
 from leakcore.audit.report.cards import Card
 from leakcore.audit.report.format import ADJACENCY, counted, guarantee, interval, number, percent, power
-from leakcore.audit.report.report import GATE, TOO_WEAK
+from leakcore.audit.report.report import GATE, NOTHING, TOO_WEAK
 from leakcore.audit.report.tables import Table
 from leakcore.audit.trace.cards import cards
 from leakcore.audit.trace.chosen import HOW
@@ -66,6 +66,8 @@ class TraceReport(TraceFacts):
             return "Schedule within its claim; not tested."
         if self.passed and self.untested:
             return TOO_WEAK
+        if self.passed and self.audited is not None and float(self.audited.value) <= 0:
+            return NOTHING
         return super().word
 
     @property

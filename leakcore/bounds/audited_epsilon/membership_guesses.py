@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Literal
 
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, Result, parse_adjacency
@@ -44,6 +45,7 @@ def epsilon_from_membership(
     confidence: float = 0.99,
     delta: float = 0.0,
     adjacency: str = "add-remove",
+    chosen: Literal["before", "by-scores"] = "before",
 ) -> MembershipEpsilon:
     """ε from the accuracy a of a balanced membership attack; how members were chosen decides what it is worth.
 
@@ -64,6 +66,7 @@ def epsilon_from_membership(
         confidence: of kind "lower".
         delta: δ in [0, 1).
         adjacency: "add-remove": a row is there or not; "replace" where the coin chose between two rows.
+        chosen: with "rows", how the number of guesses was chosen, as in `epsilon_lower_bound_one_run`.
 
     Returns:
         `MembershipEpsilon` of kind "lower" or "estimate"; 0 where nothing is proved.
@@ -92,9 +95,11 @@ def epsilon_from_membership(
     relation = parse_adjacency(adjacency)
     if rows is not None and design != "rows":
         raise ValueError(f"`rows` must be None with coins={design!r}, got {rows!r}: it goes with coins='rows' only")
+    if validate.one_of("before", "by-scores", chosen=chosen) != "before" and design != "rows":
+        raise ValueError(f"`chosen` must be 'before' with coins={design!r}, got {chosen!r}: it goes with coins='rows'")
     if design == "rows":
         proof = epsilon_lower_bound_one_run(
-            hits, n, n if rows is None else rows, confidence=level, delta=slack, adjacency=relation
+            hits, n, n if rows is None else rows, confidence=level, delta=slack, adjacency=relation, chosen=chosen
         )
         value, method, notes = float(proof.value), proof.method, proof.assumptions.notes
         provenance = f"{proof.provenance}; {_PAPER}"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
@@ -17,7 +19,7 @@ from leakcore.bounds.audited_epsilon.curve_families import (
     claimed_lines,
     log_ratios,
 )
-from leakcore.bounds.audited_epsilon.guess_tail import GuessTail
+from leakcore.bounds.audited_epsilon.guess_tail import GuessTail, Tangents
 from leakcore.mechanisms import GDP, ApproximateDP, Mechanism
 
 
@@ -59,6 +61,7 @@ def epsilon_lower_bound_one_run(
     delta: float = 0.0,
     adjacency: str | None = None,
     family: str | Mechanism = "dp",
+    chosen: Literal["before", "by-scores"] = "before",
 ) -> OneRunEpsilon:
     """Lower bound on ε from one run: m canaries, r guesses at whether each was included, v of them correct.
 
@@ -69,13 +72,17 @@ def epsilon_lower_bound_one_run(
 
     Args:
         correct: v in [0, guesses].
-        guesses: r in [0, canaries]; the number, or a rule by the scores, must be fixed before the coins are looked at.
+        guesses: r in [0, canaries]. Nobody may choose it by how many guesses are right.
         canaries: m ≥ 1, those not guessed included.
         confidence: in (0, 1 − 1e-12].
         delta: δ in [0, 1).
         adjacency: "replace" where each coin chose between two rows. None: a mechanism's own, else add-remove.
         family: what is refuted: "dp", (ε, δ)-privacy; "gdp", μ-GDP; or a mechanism of `leakcore.mechanisms`, with any
             noise, which is then tested itself. The last two need δ > 0.
+        chosen: how r was chosen. "before": it was fixed before the scores were looked at. "by-scores": by any rule that
+            looks at the release alone, such as a threshold on the scores. That is free at δ = 0, halves the error for
+            "dp" at δ > 0, costs more for "gdp", and is refused for another mechanism
+            (docs/explanation/audit-power.md).
 
     Returns:
         `OneRunEpsilon` of kind "lower"; 0 where the guesses prove nothing.
@@ -103,8 +110,14 @@ def epsilon_lower_bound_one_run(
     level = validate.confidence(confidence=confidence)
     slack = validate.below_one(delta=delta)
     relation = _relation(adjacency, family)
+    rule = validate.one_of("before", "by-scores", chosen=chosen)
+    if rule != "before" and isinstance(family, Mechanism) and not isinstance(family, (GDP, ApproximateDP)):
+        raise ValueError(
+            f"`chosen` must be 'before' where `family` is {type(family).__name__}, got {chosen!r}: a choice by the "
+            "scores is paid for with 'dp' and 'gdp' alone; fix the number of guesses, or split the error over a few"
+        )
     tail = GuessTail(v, r, m)
-    refutes = functools.partial(tail.exceeds, 1 - level)
+    refutes = functools.partial(_refutes, tail, 1 - level, rule)
     tested = _tested(family, slack, relation, lambda gaussian: gaussian.largest_refuted(refutes))
     parameter = tested.largest_refuted(refutes)
     claimed = tested.lines(1.0) if isinstance(tested, ScaledNoise) else claimed_lines(family)
@@ -120,6 +133,9 @@ def epsilon_lower_bound_one_run(
             notes=(
                 "each canary was included by its own fair coin, independent of everything else",
                 "which coins are guessed, and how, depends on the release alone",
+                "the number of guesses was chosen by the release alone; the error pays for the choice"
+                if rule == "by-scores"
+                else "the number of guesses was fixed before the scores were looked at",
                 "one run: holds over the coins and the mechanism's own randomness",
                 *tested.notes(),
             ),
@@ -133,8 +149,24 @@ def epsilon_lower_bound_one_run(
         family=family if isinstance(family, str) else repr(family),
         mu=parameter if isinstance(tested, GaussianFamily) else None,
         noise_multiplier=tested.noise_multiplier(parameter) if isinstance(tested, ScaledNoise) and parameter else None,
-        p_value=None if claimed is None else tail.chance(claimed),
+        p_value=None if claimed is None else min(1.0, _paid(rule, claimed) * tail.chance(claimed)),
     )
+
+
+def _refutes(tail: GuessTail, error: float, rule: str, lines: Tangents) -> bool:
+    """Whether so many right guesses refute the lines at an error, however the rule chose their number."""
+    return tail.exceeds(error / _paid(rule, lines), lines)
+
+
+def _paid(rule: str, lines: Tangents) -> int:
+    """The factor by which a choice of the number of guesses by the release can raise the error.
+
+    For each number r, P(r is chosen and at least v_r guesses are right) is at most a concave and homogeneous function
+    f_r of P(r is chosen) and of the parts of mδ_l that the outputs with this choice use up. The parts of all r share
+    mδ_l. Where f_r ≤ α at (1, mδ), the tangent there gives f_r(π, d) ≤ α π + α Σ_l d_l/(mδ_l), and so Σ_r f_r ≤ α(1 +
+    number of lines with δ > 0).
+    """
+    return 1 if rule == "before" else 1 + int(np.count_nonzero(lines.deltas))
 
 
 def _relation(adjacency: str | None, family: Any) -> Adjacency:

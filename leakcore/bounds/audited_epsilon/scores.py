@@ -45,7 +45,8 @@ def epsilon_lower_bound_from_scores(
         `EpsilonFromScores` of kind "lower".
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
+        ValueError: for a value or shape that is not allowed, labels in the place of scores among them; the text names
+            the argument.
         TypeError: for an argument of another type.
 
     Guarantees:

@@ -11,6 +11,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate
+from leakcore._base.score_arrays import require_no_labels
 from leakcore.bounds.audited_epsilon.counts import EpsilonLowerBound, from_counts
 from leakcore.bounds.audited_epsilon.hypothesis import Direction, RefutableClaim
 from leakcore.numerics import clopper_pearson
@@ -32,6 +33,12 @@ class EpsilonFromScores(EpsilonLowerBound):
     select: str
 
 
+_NO_LABELS = (
+    "pass the scores of one side in each array, scores[labels == 1] and scores[labels == 0]; of events pass numbers, "
+    "or count them (epsilon_lower_bound)"
+)
+
+
 class ScoredAudit(NamedTuple):
     """Scores by the argument that brought them, (with the k rows, without them), and the hypothesis that they test."""
 
@@ -40,8 +47,10 @@ class ScoredAudit(NamedTuple):
 
     @classmethod
     def parse(cls, claim: RefutableClaim, **sides: object) -> ScoredAudit:
-        """One finite or infinite score for each trial; the error names the argument."""
-        return cls({name: _checked(name, values) for name, values in sides.items()}, claim)
+        """One finite or infinite score for each trial, and no labels; the error names the argument."""
+        arrays = {name: _checked(name, values) for name, values in sides.items()}
+        require_no_labels(sides, arrays, _NO_LABELS)
+        return cls(arrays, claim)
 
 
 def _checked(name: str, values: object) -> np.ndarray:

@@ -24,7 +24,12 @@ def trace() -> audit.AuditReport:
 def scores() -> audit.AuditReport:
     rng = np.random.default_rng(0)
     return audit.from_scores(
-        rng.normal(1, 1, 400), rng.normal(0, 1, 400), retrained=True, claimed_epsilon=0.01, adjacency="add-remove"
+        rng.normal(1, 1, 400),
+        rng.normal(0, 1, 400),
+        retrained=True,
+        claimed_epsilon=0.01,
+        claimed_adjacency="add-remove",
+        adjacency="add-remove",
     )
 
 

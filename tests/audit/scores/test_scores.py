@@ -65,7 +65,9 @@ def test_scores_that_say_nothing_prove_nothing() -> None:
 
 
 def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_compared_with_it() -> None:
-    plain = audit.from_scores(INSIDE, OUTSIDE, claimed_epsilon=0.1, adjacency="add-remove")
+    plain = audit.from_scores(
+        INSIDE, OUTSIDE, claimed_epsilon=0.1, claimed_adjacency="add-remove", adjacency="add-remove"
+    )
     assert (plain.epsilon.kind, plain.epsilon.confidence, plain.gate) == ("estimate", None, None)
     assert plain.passed
     assert "the claim was not tested" in plain.word
@@ -73,15 +75,34 @@ def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_compared_with_it() ->
     with pytest.raises(ValueError, match="`fail_above` must be left out, got 1"):
         plain.with_limit(1.0)
     for how in ("coins", "retrained"):
-        proved = audit.from_scores(INSIDE + 3, OUTSIDE, claimed_epsilon=0.1, **{how: True}, adjacency="add-remove")
+        proved = audit.from_scores(
+            INSIDE + 3,
+            OUTSIDE,
+            claimed_epsilon=0.1,
+            claimed_adjacency="add-remove",
+            **{how: True},
+            adjacency="add-remove",
+        )
         assert (proved.epsilon.kind, proved.epsilon.confidence) == ("lower", 0.95)
         assert not proved.passed
         assert "above the claimed 0.1" in proved.verdict()
-        untested = audit.from_scores(INSIDE + 3, OUTSIDE, claimed_epsilon=50.0, **{how: True}, adjacency="add-remove")
+        untested = audit.from_scores(
+            INSIDE + 3,
+            OUTSIDE,
+            claimed_epsilon=50.0,
+            claimed_adjacency="add-remove",
+            **{how: True},
+            adjacency="add-remove",
+        )
         assert (untested.passed, untested.tone) == (True, "neutral")
         assert untested.word == "Not tested: this audit could not have contradicted the claim."
         report = audit.from_scores(
-            INSIDE[:150], OUTSIDE[:150], claimed_epsilon=2.0, **{how: True}, adjacency="add-remove"
+            INSIDE[:150],
+            OUTSIDE[:150],
+            claimed_epsilon=2.0,
+            claimed_adjacency="add-remove",
+            **{how: True},
+            adjacency="add-remove",
         )
         assert (report.word, report.tone) == ("Consistent with its claim.", "good")
         assert report.ceiling is not None
@@ -105,7 +126,12 @@ def test_rows_left_out_together_share_what_is_proved() -> None:
     for _ in range(40):
         scores = rng.laplace(2, 1, 2000), rng.laplace(0, 1, 2000)
         report = audit.from_scores(
-            *scores, retrained=audit.Retrained(k=2), delta=0.0, claimed_epsilon=1.0, adjacency="replace"
+            *scores,
+            retrained=audit.Retrained(k=2),
+            delta=0.0,
+            claimed_epsilon=1.0,
+            claimed_adjacency="replace",
+            adjacency="replace",
         )
         assert report.passed
         beyond += float(audit.from_scores(*scores, retrained=True, delta=0.0, adjacency="add-remove").epsilon.value) > 1
@@ -118,16 +144,30 @@ def test_rows_left_out_together_share_what_is_proved() -> None:
 
 
 def test_between_the_quoted_level_and_the_gates_it_says_neither_consistent_nor_contradicted() -> None:
-    report = audit.from_scores(INSIDE + 1, OUTSIDE, retrained=True, claimed_epsilon=50.0, adjacency="add-remove")
+    report = audit.from_scores(
+        INSIDE + 1,
+        OUTSIDE,
+        retrained=True,
+        claimed_epsilon=50.0,
+        claimed_adjacency="add-remove",
+        adjacency="add-remove",
+    )
     claim = (float(report.epsilon.value) + float(report.gate.value)) / 2  # type: ignore[union-attr]
-    report = audit.from_scores(INSIDE + 1, OUTSIDE, retrained=True, claimed_epsilon=claim, adjacency="add-remove")
+    report = audit.from_scores(
+        INSIDE + 1,
+        OUTSIDE,
+        retrained=True,
+        claimed_epsilon=claim,
+        claimed_adjacency="add-remove",
+        adjacency="add-remove",
+    )
     assert report.passed
     assert report.word == "Above its claim at 95%, not at 99.9%: check."
     assert any("at the gate's 99.9% it is not" in f.verdict for f in report.findings())  # type: ignore[attr-defined]
 
 
 def test_the_report_is_json_one_page_and_fits_a_terminal(tmp_path: Path) -> None:
-    report = audit.from_scores(INSIDE, OUTSIDE, coins=True, claimed_epsilon=3.0)
+    report = audit.from_scores(INSIDE, OUTSIDE, coins=True, claimed_epsilon=3.0, claimed_adjacency="add-remove")
     read = json.loads(report.to_json())
     assert read["schema"] == "leakcore.scores-audit/1"
     assert read["epsilon"]["assumptions"]["adjacency"] == "add-remove"
@@ -201,8 +241,12 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
     assert failed.exit_code == 1
     assert "GATE FAILED: ε proved by the scores = " in failed.stderr
     assert "(lower, 95% confidence, add/remove adjacency) is above the limit 1." in failed.stderr
-    assert run(*names, "--coins", "--epsilon", "0.5").exit_code == 1
-    assert run(*names, "--coins", "--epsilon", "50").exit_code == 0
+    unsaid = run(*names, "--coins", "--epsilon", "0.5")
+    assert unsaid.exit_code == 2
+    assert "`--claimed-adjacency` must be given with" in unsaid.stderr
+    claims = ("--claimed-adjacency", "add-remove", "--epsilon")
+    assert run(*names, "--coins", *claims, "0.5").exit_code == 1
+    assert run(*names, "--coins", *claims, "50").exit_code == 0
     assert run(*names, "--higher", "non-members").exit_code == 0
     assert run(*names, "--retrained", "--k", "4", "--fail-above", "3").exit_code == 0
     for option, value in (("--k", "4"), ("--seed", "7"), ("--select", "split")):
@@ -243,7 +287,8 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exceptio
 
 def test_many_runs_test_the_claimed_mechanism() -> None:
     claim, rng = mechanisms.FullBatch(2.0, 1), np.random.default_rng(8)
-    settings = {"retrained": True, "family": claim, "adjacency": "add-remove", "claimed_epsilon": 2.0}
+    settings = {"retrained": True, "family": claim, "adjacency": "add-remove"}
+    settings |= {"claimed_epsilon": 2.0, "claimed_adjacency": "add-remove"}
     leaky = audit.from_scores(rng.normal(1.5, size=300), rng.normal(size=300), **settings)
     assert not leaky.passed
     assert leaky.p_value < 1e-3

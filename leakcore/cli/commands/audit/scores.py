@@ -40,7 +40,7 @@ def _make(settings: Any, called: str, folder: Path | None, show: Progress | None
     scores = audits.read_scores(settings.file, **names)
     if settings.adjacency is None and not settings.coins:
         raise ValueError(f"`adjacency` must be given unless `coins` is: {HOW_TO_CHOOSE}")
-    passed = ("coins", "delta", "claimed_epsilon", "adjacency", "confidence", "family")
+    passed = ("coins", "delta", "claimed_epsilon", "claimed_adjacency", "adjacency", "confidence", "family")
     how = {name: getattr(settings, name) for name in passed}
     return audits.from_scores(scores, retrained=design if settings.retrained else False, **how)
 
@@ -51,7 +51,8 @@ FORM = Form(
         "scores": "scores.file", "epsilon": "scores.claimed_epsilon",
         **keys_of(
             "scores",
-            "members non_members values labels higher coins retrained k delta adjacency confidence family seed select",
+            "members non_members values labels higher coins retrained k delta claimed_adjacency adjacency confidence "
+            "family seed select",
         ),
     },
     _make,
@@ -81,6 +82,10 @@ FORM = Form(
     "With --coins or --retrained the gate fails (exit code 1) if the scores prove more at 99.9% confidence, whatever "
     "--confidence says."
 )
+@click.option(
+    "--claimed-adjacency", type=click.Choice(["add-remove", "replace", "zero-out"]),
+    help="With --epsilon: the relation under which that ε is claimed.",
+)  # fmt: skip
 @DELTA
 @click.option("--members", metavar="NAME", help="Array or column with the scores of members.")
 @click.option("--non-members", metavar="NAME", help="Array or column with the scores of non-members.")
@@ -98,7 +103,7 @@ def scores(**params: Any) -> None:
     FILE is npz or csv.
 
     \b
-    leakcore audit scores scores.npz --coins --epsilon 8
+    leakcore audit scores scores.npz --coins --epsilon 8 --claimed-adjacency add-remove
     leakcore audit scores scores.csv --retrained --adjacency replace
     leakcore audit scores --config audit.toml          (with a section [scores])
     """

@@ -1,0 +1,92 @@
+"""Two arrays of scores by which an audit proves something: labels in the place of one of them are refused.
+
+`f(y_true, y_score)` is the habit of scikit-learn, ART and others. Labels that are read as the scores of one side lie
+all below (or above) the scores of the other, and an audit would prove a leak where nothing is related.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+_ALPHABETS = ((0.0, 1.0), (-1.0, 1.0))
+_FEW = 20
+"""Fewer scores than this may take two values by chance."""
+
+
+def is_boolean(values: Any) -> bool:
+    """Whether an array or a sequence holds truth values."""
+    dtype = getattr(values, "dtype", None)
+    if dtype is not None and getattr(dtype, "kind", "?") != "O":
+        return "bool" in str(dtype)  # of NumPy, torch, or a nullable column of pandas
+    array = np.asarray(values)
+    if array.dtype.kind == "O":
+        return array.size > 0 and all(isinstance(value, (bool, np.bool_)) for value in array.flat)
+    return bool(array.dtype.kind == "b")
+
+
+def within_labels(values: np.ndarray) -> bool:
+    """Whether all values are 0 or 1, or all are -1 or 1."""
+    return bool(values.size) and any(bool(np.isin(values, alphabet).all()) for alphabet in _ALPHABETS)
+
+
+def label_like(values: np.ndarray) -> bool:
+    """Whether exactly two values occur, 0 and 1 or -1 and 1."""
+    return within_labels(values) and bool((values != values.flat[0]).any())
+
+
+def require_no_labels(sides: Mapping[str, Any], arrays: Mapping[str, np.ndarray], remedy: str) -> None:
+    """ValueError where one of two arrays holds labels, and not scores of one side.
+
+    These are refused: truth values; and an array of only 0 and 1 (or -1 and 1) whose other side has as many entries and
+    other values. Counts are scores: integers are let through where both sides have some of the two values.
+
+    Args:
+        sides: two arrays by the name of their argument, as they came.
+        arrays: the same as float64.
+        remedy: what to do, after a colon.
+    """
+    for name, other in (tuple(arrays), tuple(arrays)[::-1]):
+        if is_boolean(sides[name]):
+            raise ValueError(f"`{name}` must hold scores, got truth values, which look like labels: {remedy}")
+        here, there = arrays[name], arrays[other]
+        if here.shape != there.shape or not label_like(here) or within_labels(there):
+            continue
+        counts = bool((there == np.round(there)).all()) and bool(np.isin(there, here).any())
+        if not counts:
+            raise ValueError(
+                f"`{name}` must hold scores, got only {_pair(here)}, which look like labels of `{other}`: {remedy}"
+            )
+
+
+def require_no_label_at_all(sides: Mapping[str, Any], arrays: Mapping[str, np.ndarray], remedy: str) -> None:
+    """As `require_no_labels`, where scores and labels can be told by name: whatever may be labels is refused.
+
+    These are refused in addition: any array of 0 and 1 (or -1 and 1); two arrays without other values; an array of two
+    values whose other side has as many entries and more values; and the same scores twice.
+    """
+    require_no_labels(sides, arrays, remedy)
+    names = tuple(arrays)
+    for name, other in (names, names[::-1]):
+        here, there = arrays[name], arrays[other]
+        if label_like(here) or (within_labels(here) and within_labels(there)):
+            raise ValueError(f"`{name}` must hold scores, got only {_pair(here)}, which look like labels: {remedy}")
+        if here.shape == there.shape and here.size >= _FEW and _values(here) == 2 < _values(there):
+            raise ValueError(
+                f"`{name}` must hold scores, got only {_pair(here)}, which look like labels of `{other}`: {remedy}"
+            )
+    first, second = arrays.values()
+    if first.shape == second.shape and np.array_equal(first, second) and _values(first) > 2:
+        raise ValueError(f"`{names[1]}` must differ from `{names[0]}`, got the same scores twice: {remedy}")
+
+
+def _values(array: np.ndarray) -> int:
+    """1, 2, or 3 for more distinct values."""
+    others = array[array != array.flat[0]]
+    return 1 if not others.size else 2 if bool((others == others.flat[0]).all()) else 3
+
+
+def _pair(array: np.ndarray) -> str:
+    return " and ".join(f"{value:g}" for value in np.unique(array))
