@@ -147,7 +147,7 @@ def test_what_cuts_the_rows_is_shuffled(loader: Callable[[], DataLoader[Any]], e
     sampling = _sampling(loader())
     usual = {
         "scheme": "shuffled", "batch_size": 8, "dataset_size": ROWS, "batches": 5, "all_rows": True, "fresh": False,
-        "passes": 2, "sample_rate": None,
+        "passes": 2, "sample_rate": None, "violation": "",
     }  # fmt: skip
     said = dataclasses.asdict(sampling)
     assert said.pop("evidence").startswith("BatchSampler(")
@@ -226,7 +226,9 @@ def test_a_batch_that_is_used_twice_is_not_what_the_loader_does() -> None:
         for x, y in loader:
             _step(module, optimizer, x, y)
             _step(module, optimizer, x, y)
-    assert "a batch used twice" in recorder.trace().sampling.evidence
+    sampling = recorder.trace().sampling
+    assert "a batch used twice" in sampling.evidence
+    assert sampling.violation == "sampling"
 
 
 def test_a_loop_of_its_own_is_not_named_unless_it_says_so() -> None:
@@ -250,14 +252,26 @@ def test_a_rate_that_the_loader_contradicts_is_not_believed() -> None:
     assert recorder.trace().sampling.evidence.startswith("the caller says Poisson at q = 0.2, and steps were fed by")
 
 
-def test_a_loader_can_be_named() -> None:
-    module, optimizer, loader = _prepared(DataLoader(_data(), batch_size=8, shuffle=True))
-    x, y = data()
-    with _recorder(optimizer, sampling=loader) as recorder:
-        for rows in loader.batch_sampler:
-            _step(module, optimizer, x[rows], y[rows])
-    sampling = recorder.trace().sampling
-    assert (sampling.scheme, sampling.batches, sampling.passes) == ("shuffled", 5, None)
+def test_a_loader_that_is_named_must_have_fed_the_steps() -> None:
+    """It tells its batches from those of other loaders, also where they are changed on the way."""
+    other = DataLoader(TensorDataset(*candidates()), batch_size=8)
+    for source in ("changed", "its sampler", "another"):
+        module, optimizer, loader = _prepared(DataLoader(_data(), batch_size=8, shuffle=True))
+        x, y = data()
+        batches: Any = {"changed": loader, "its sampler": loader.batch_sampler, "another": other}[source]
+        with _recorder(optimizer, sampling=loader, members=np.arange(11) < 6) as recorder:
+            for batch in batches:
+                if source == "its sampler":
+                    _step(module, optimizer, x[batch], y[batch])
+                    continue
+                _step(module, optimizer, batch[0] + 0.25, batch[1])
+                module.eval()
+                for rows, _ in other:
+                    module(rows)
+                module.train()
+        sampling = recorder.trace().sampling
+        assert sampling.scheme == ("shuffled" if source == "changed" else "unknown"), source
+        assert source == "changed" or "not one that the DataLoader of sampling= gave" in sampling.evidence
     with pytest.raises(TypeError, match="sampling"):
         _recorder(optimizer, sampling="shuffled")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,6 +22,9 @@ from leakcore.dpsgd.opacus.canaries.noise_statistics import NoiseStatistics
 from leakcore.dpsgd.opacus.canaries.planted_loader import PlantedLoader
 from leakcore.dpsgd.opacus.canaries.planted_rows import PlantedRows
 from leakcore.dpsgd.opacus.recorder.recorder import Recorder
+from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw, Part
+from leakcore.dpsgd.opacus.recorder.steps import Steps, Sums
+from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 from leakcore.dpsgd.opacus.row_check.unsupported_layers import require_real
 from leakcore.numerics import step_log_ratio
 
@@ -75,7 +80,10 @@ class CanaryRecorder:
         self._failure = ""
         self._drawn: DrawnIndices | None = None
         self._rows: PlantedRows | None = None
-        self._outer_hook: Any = None
+        self._sums = Sums(optimizer)
+        self._parts: list[Part] = []
+        self._released: weakref.WeakSet[Draw] = weakref.WeakSet()
+        self._end_listening: Callable[[], None] = lambda: None
         self._outer_clip: Any = None
         self._own_clip: Any = None
 
@@ -102,9 +110,8 @@ class CanaryRecorder:
         self._rows = PlantedRows(self._parameters, self._coordinates, self._drawn.of_batch, self._loader.rows)
         self._own_clip = vars(self._optimizer).get("clip_and_accumulate")
         self._outer_clip = self._optimizer.clip_and_accumulate
-        self._optimizer.clip_and_accumulate = self._clip
-        self._outer_hook = self._optimizer.step_hook
-        self._optimizer.attach_step_hook(self._step)
+        self._optimizer.clip_and_accumulate = Uncopied(self._clip)
+        self._end_listening = Steps.listen(self._optimizer, self)
         return self
 
     def __exit__(
@@ -116,7 +123,7 @@ class CanaryRecorder:
         vars(self._optimizer).pop("clip_and_accumulate", None)
         if self._own_clip is not None:
             self._optimizer.clip_and_accumulate = self._own_clip
-        self._optimizer.attach_step_hook(self._outer_hook)
+        self._end_listening()
         if self._out is not None and self._schedule and not self._failure:
             try:
                 self._require_free()
@@ -165,19 +172,38 @@ class CanaryRecorder:
         assert self._rows is not None
         with contextlib.ExitStack() as stack:
             try:
-                if not self._schedule:
-                    _require_alone(self._outer_hook, self._optimizer.step_hook)
-                added, present = stack.enter_context(self._rows.planted(float(self._optimizer.max_grad_norm)))
+                self._require_known_sum()
+                added, present, parts = stack.enter_context(self._rows.planted(float(self._optimizer.max_grad_norm)))
                 self._others += added
                 np.add.at(self._present, present, 1.0)
+                self._parts += parts
             except Exception as error:
                 self._fail(error)
             self._outer_clip()
+        self._sums.know()
 
-    def _step(self, optimizer: Any) -> None:
-        if self._outer_hook is not None:
-            self._outer_hook(optimizer)
+    def _require_known_sum(self) -> None:
+        """Begin anew with an empty sum; ValueError if the sum holds rows that this recording did not see."""
+        if self._sums.are_empty:
+            self._clear()
+        elif not self._sums.are_known and not self._sums.are_spent:
+            raise ValueError(
+                "optimizer: it holds the sum of a batch that was begun before the recording and never released, and "
+                "would release its rows together with those of the recorded batch: finish that batch before record, or "
+                "drop it (p.summed_grad = None for p in optimizer.params)"
+            )
+
+    def before_step(self, optimizer: Any) -> None:
+        """The optimizer's `pre_step` begins."""
         if not self._failure:
+            try:
+                _require_alone(Steps.listeners_of(optimizer))
+            except ValueError as error:
+                self._fail(error)
+
+    def after_step(self, optimizer: Any, released: bool | None) -> None:
+        """`pre_step` ended."""
+        if not self._failure and released:
             try:
                 self._score(optimizer)
             except Exception as error:
@@ -191,12 +217,7 @@ class CanaryRecorder:
         _log.error("record: %s. The training continues, and nothing more is recorded", self._failure)
 
     def _score(self, optimizer: Any) -> None:
-        batches = int(optimizer.accumulated_iterations)
-        if batches > 1:
-            raise ValueError(
-                f"record: a step must train on one Poisson sample, got {batches} accumulated ones, for which "
-                "Opacus's accountant assumes another mechanism; BatchMemoryManager divides one sample into parts"
-            )
+        self._require_one_draw()
         sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
         if not sigma > 0:
             raise ValueError(f"`optimizer` must have a positive noise_multiplier, got {sigma:g}: no ε to audit")
@@ -210,13 +231,35 @@ class CanaryRecorder:
         self._interference += float(np.mean((others / sigma) ** 2))
         self._seen += self._present > 0
         self._schedule.append((sigma, norm))
+        self._clear()
+
+    def _require_one_draw(self) -> None:
+        """ValueError unless the sum holds all rows of one draw that no step before it used."""
+        draws = list(dict.fromkeys(part.draw for part in self._parts))
+        if len(draws) != 1:
+            raise ValueError(
+                f"record: a step must train on one Poisson sample, got rows of {len(draws)} samples (accumulated ones, "
+                "or what a pass that was broken off had summed), for which Opacus's accountant assumes another "
+                "mechanism; BatchMemoryManager divides one sample into parts"
+            )
+        numbers = sorted(part.number for part in self._parts)
+        if not draws[0].complete or numbers != list(range(len(draws[0].parts))) or draws[0] in self._released:
+            raise ValueError(
+                f"record: a step must train on all rows of one Poisson sample, got part {numbers} of "
+                f"{len(draws[0].parts)} of it, or a sample used again"
+            )
+        self._released.add(draws[0])
+
+    def _clear(self) -> None:
+        """Nothing is summed."""
         self._others[:] = 0.0
         self._present[:] = 0.0
+        self._parts = []
 
 
-def _require_alone(*hooks: Any) -> None:
+def _require_alone(listeners: list[Any]) -> None:
     """ValueError where candidates are recorded as well: copies of their rows would be taken for them."""
-    if any(isinstance(getattr(hook, "__self__", None), Recorder) for hook in hooks):
+    if any(isinstance(listener, Recorder) for listener in listeners):
         raise ValueError(
             "`optimizer` must not be recorded with candidates in the same run, because copies of rows carry the "
             "canaries: record them in two runs"

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from leakcore.dpsgd.opacus.canaries.coordinates import Coordinates
+from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Part
 
 SIZE = 4.0
 """Length of a canary's gradient in units of C: it must be clipped."""
@@ -23,23 +24,23 @@ class PlantedRows:
     Args:
         parameters: of the optimizer.
         coordinates: of the canaries that are in the data, first, and of others.
-        indices_of: gives the indices of the batch with that number of rows; None if there is none.
+        part_of: gives the waiting batch with that number of rows; None if there is none.
         rows: of the data set without canaries; index rows + i is canary i.
     """
 
     def __init__(
         self, parameters: Sequence[torch.Tensor], coordinates: Coordinates,
-        indices_of: Callable[[int], list[int] | None], rows: int,
+        part_of: Callable[[int], Part | None], rows: int,
     ) -> None:  # fmt: skip
         self._parameters, self._coordinates = parameters, coordinates
-        self._indices_of, self._rows = indices_of, rows
+        self._part_of, self._rows = part_of, rows
 
     @contextlib.contextmanager
-    def planted(self, norm: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def planted(self, norm: float) -> Iterator[tuple[np.ndarray, np.ndarray, list[Part]]]:
         """While inside, rows of canaries hold their own gradients, of length SIZE·C.
 
         Gives (what the other rows add at each coordinate, clipped here and not by the optimizer; which canaries are in
-        the batch).
+        the batch; the batch, as parts of draws).
         """
         batches = [_batches(p) for p in self._parameters]
         if len({tuple(len(b) for b in several) for several in batches}) > 1:
@@ -47,11 +48,13 @@ class PlantedRows:
         passes = list(zip(*batches, strict=True))
         saved: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
         present: list[np.ndarray] = []
+        parts: list[Part] = []
         added = np.zeros(len(self._coordinates.owner))
         with torch.no_grad():
             try:
                 for samples in passes:
-                    places, canaries = self._places(len(samples[0]))
+                    parts.append(self._part(len(samples[0])))
+                    places, canaries = self._places(parts[-1])
                     present.append(canaries)
                     for i, grads in enumerate(samples):
                         at = places.to(grads.device)
@@ -60,20 +63,23 @@ class PlantedRows:
                         mine = np.flatnonzero(self._coordinates.owner[canaries] == i)
                         _put(grads, places[mine], self._coordinates.offset[canaries[mine]], SIZE * norm)
                     added += self._others(samples, places, norm)
-                yield added, np.concatenate(present) if present else np.zeros(0, dtype=np.int64)
+                yield added, np.concatenate(present) if present else np.zeros(0, dtype=np.int64), parts
             finally:
                 for grads, at, values in saved:
                     grads[at] = values
 
-    def _places(self, rows: int) -> tuple[torch.Tensor, np.ndarray]:
-        indices = self._indices_of(rows)
-        if indices is None:
+    def _part(self, rows: int) -> Part:
+        part = self._part_of(rows)
+        if part is None:
             raise ValueError(
                 f"record: the optimizer clips {rows:,} rows, and `sampling` gave no such batch since the "
                 "step before. The loop must train on its batches as they are, without cutting, joining or repeating "
                 "them"
             )
-        numbers = np.array(indices, dtype=np.int64)
+        return part
+
+    def _places(self, part: Part) -> tuple[torch.Tensor, np.ndarray]:
+        numbers = np.array(part.indices, dtype=np.int64)
         places = np.flatnonzero(numbers >= self._rows)
         return torch.from_numpy(places), numbers[places] - self._rows
 

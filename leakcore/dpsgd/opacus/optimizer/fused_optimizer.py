@@ -13,11 +13,13 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from leakcore import kernels
+from leakcore.dpsgd.opacus.optimizer.logical_batch import LogicalBatch
 from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense
 from leakcore.dpsgd.opacus.optimizer.secure_noise import secure_normal
 from leakcore.dpsgd.opacus.recorder.ranks import Ranks
 from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, behind_wrappers, is_parallel
 from leakcore.dpsgd.opacus.row_check.row_check import RowCheck
+from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 from leakcore.dpsgd.opacus.row_check.unsupported_layers import names_of, require_real, without_rows
 
 try:
@@ -90,6 +92,8 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         self._hooks: Any = None
         self._check: RowCheck | None = None
         require_real(self.params, self._names)
+        mine = weakref.ref(self)
+        self._batch = LogicalBatch(lambda other: other is not None and other is mine())
         if module is None:
             _attach_when_called(self)
         else:
@@ -132,6 +136,11 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         self._names = names_of(root)
         self._check = RowCheck(root, self.params, self._hooks)
         self._check.start(None if args is None else module, args or ())
+        called = self._batch.called  # which does not keep the optimizer alive
+        handle = root.register_forward_pre_hook(Uncopied(called), with_kwargs=True)
+        weakref.finalize(self, handle.remove).atexit = False
+        if args is not None and module is root:  # whose call is under way
+            called(module, args, {})
 
     def _require_processes(self, module: Any) -> None:
         if is_parallel(module):
@@ -142,19 +151,61 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
             )
 
     def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """Clip and sum; unless a virtual step ends here, also add noise, divide and inform the accountant."""
+        """Clip and sum; unless a virtual step ends here, also add noise, divide and inform the accountant.
+
+        A step that is refused drops the sum. The other parts of its virtual step are refused, too.
+        """
         if not self.params:
             return True
-        self.clip_and_accumulate()
-        if self._check_skip_next_step():
-            self._is_last_step_skipped = True
-            return False
+        only_sum = self._begin()
+        try:
+            self._batch.require_whole()
+            self.clip_and_accumulate()
+            if not only_sum:
+                self._release()
+        except BaseException:
+            self._drop(only_sum)
+            raise
+        self._batch.end(only_summed=only_sum)
+        self._is_last_step_skipped = only_sum
+        return not only_sum
+
+    def _begin(self) -> bool:
+        """Whether this step only sums; a sum that it must not go into is dropped."""
+        only_sum = self._batch.begin(self._check_skip_next_step)
+        if self._batch.is_fresh and self._is_last_step_skipped:
+            self._clear_sums()
+        return only_sum
+
+    def _release(self) -> None:
         self.add_noise()
         self.scale_grad()
         if self.step_hook:
             self.step_hook(self)
+
+    def _drop(self, only_sum: bool) -> None:
+        self._clear_sums()
         self._is_last_step_skipped = False
-        return True
+        self._batch.refuse(only_summed=only_sum)
+
+    def _clear_sums(self) -> None:
+        for p in self.params:
+            p.summed_grad = None
+
+    @property
+    def sum_is_fresh(self) -> bool:
+        """Whether the last step began a sum."""
+        return self._batch.is_fresh
+
+    def _take_signal(self) -> bool:
+        """The flag that Opacus gave the part that it just drew, which keeps it."""
+        return bool(self._step_skip_queue.pop())
+
+    def __getstate__(self) -> Any:
+        raise TypeError(
+            "FusedDPOptimizer must not be copied or pickled, because Opacus's optimizers lose all but their state "
+            "thereby: save optimizer.state_dict(), and copy the model"
+        )
 
     def clip_and_accumulate(self) -> None:
         """Add Σ_i clip_C(g_i) to `p.summed_grad`, which is float32 for narrower parameters."""
@@ -269,22 +320,25 @@ class DistributedFusedDPOptimizer(FusedDPOptimizer, DistributedDPOptimizer):  # 
         """As in one process. Processes may end different numbers of virtual steps before a step that all make."""
         if not self.params:
             return True
+        only_sum = self._begin()
         try:
-            if self._error is None:
+            if self._error is None or self._batch.is_fresh:
+                self._error = None
+                self._batch.require_whole()
                 self.clip_and_accumulate()
         except Exception as why:
             self._error = why
-        if self._check_skip_next_step():
-            self._is_last_step_skipped = True
-            return False
-        error, self._error = self._error, None
-        self._ranks.share(functools.partial(_raise, error))
-        self.add_noise()
-        self.scale_grad()
-        if self.step_hook:
-            self.step_hook(self)
-        self._is_last_step_skipped = False
-        return True
+        if not only_sum:
+            error, self._error = self._error, None
+            try:
+                self._ranks.share(functools.partial(_raise, error))
+                self._release()
+            except BaseException:
+                self._drop(only_sum)
+                raise
+        self._batch.end(only_summed=only_sum)
+        self._is_last_step_skipped = only_sum
+        return not only_sum
 
     def add_noise(self) -> None:
         """In the first process; the others leave their sums as they are."""

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from leakcore.dpsgd.opacus.recorder.candidates.given_rows import leaves_of, mapped
-from leakcore.dpsgd.opacus.recorder.sampling.sampling_of_steps import Source
+from leakcore.dpsgd.opacus.recorder.sampling.deliveries import Source, Use
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional arguments and keywords of a call."""
@@ -89,26 +89,33 @@ class ForwardPass:
         args: positional arguments, as they were before the model could change them.
         kwargs: keywords, likewise.
         rows: the first tensor among them, whose first dimension is the rows; None if there is none.
-        went_back: whether a loss went back through this pass, so that its rows belong to the batch of the step.
+        went_back: whether a loss went back through this pass since the last gradient that was noted.
+        is_opaque: whether the model returned something that torch cannot look into: then every pass counts as gone back.
         targets: what the loss received for these rows; None if unknown.
-        source: the loader from which the rows came; None if unknown.
+        use: which rows of which draw of a loader these are; None if unknown.
         autocast: the device, whether autocast is on, and its type.
         drew: whether the model drew random numbers.
     """
 
-    def __init__(self, arguments: Arguments, output: Any, source: Source | None = None, *, drew: bool = False) -> None:
+    def __init__(self, arguments: Arguments, output: Any, use: Use | None = None, *, drew: bool = False) -> None:
         self.args, self.kwargs = arguments
         self.drew = drew
-        self.rows, self.source = rows_of(arguments), source
+        self.rows, self.use = rows_of(arguments), use
         self.targets: torch.Tensor | None = None
         self.autocast = autocast_now(output)
         tensors = [(k, t) for k, t in enumerate(tree_leaves(output)) if isinstance(t, torch.Tensor)]
         single = isinstance(output, torch.Tensor)
         self.outputs = [Output(t, None if single else k, self) for k, t in tensors]
         came = [t for _, t in tensors if t.requires_grad]
-        self.went_back = not came  # of a kind that torch cannot look into
+        self.is_opaque = not came  # of a kind that torch cannot look into
+        self.went_back = self.is_opaque
         for tensor in came:
             tensor.register_hook(self._go_back)  # type: ignore[no-untyped-call]
+
+    @property
+    def source(self) -> Source | None:
+        """The loader from which the rows came."""
+        return None if self.use is None else self.use.source
 
     def _go_back(self, _: torch.Tensor) -> None:
         self.went_back = True

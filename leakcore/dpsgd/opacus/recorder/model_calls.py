@@ -11,6 +11,7 @@ from torch import nn
 from leakcore.dpsgd.opacus.recorder.aside import is_aside
 from leakcore.dpsgd.opacus.recorder.forward_passes import Arguments, copied
 from leakcore.dpsgd.opacus.row_check.left_alone import Randomness
+from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 
 _Hook = TypeVar("_Hook", bound=Callable[..., None])
 
@@ -44,8 +45,8 @@ class ModelCalls:
         if inputs is not None:
             self._entered.append((copied(inputs, {})[0], None, Randomness.now()))
         self._handles = [
-            model.register_forward_pre_hook(self._before, with_kwargs=True),
-            model.register_forward_hook(self._after, with_kwargs=True, always_call=True),
+            model.register_forward_pre_hook(Uncopied(self._before), with_kwargs=True),
+            model.register_forward_hook(Uncopied(self._after), with_kwargs=True, always_call=True),
         ]
 
     def clear(self) -> None:
@@ -57,12 +58,10 @@ class ModelCalls:
             handle.remove()
         self._handles, self._entered = [], []
 
-    @uncompiled
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not is_aside():
             self._entered.append((*copied(args, kwargs), Randomness.now()))
 
-    @uncompiled
     def _after(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         if is_aside() or not self._entered:
             return

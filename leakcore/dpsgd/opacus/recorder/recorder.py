@@ -32,15 +32,11 @@ from leakcore.dpsgd.opacus.recorder.model_calls import ModelCalls, uncompiled
 from leakcore.dpsgd.opacus.recorder.ranks import Ranks, same_coins, wrong_before
 from leakcore.dpsgd.opacus.recorder.recorded_rows import RecordedRows, require_known
 from leakcore.dpsgd.opacus.recorder.run_steps import RunSteps
-from leakcore.dpsgd.opacus.recorder.sampling.fetched_batches import Fetching
+from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Drawing, Part
 from leakcore.dpsgd.opacus.recorder.sampling.sample_rate import rate_of_block, rate_of_hook, rate_of_step
-from leakcore.dpsgd.opacus.recorder.sampling.sampling_of_steps import (
-    SamplingOfSteps,
-    Source,
-    is_shuffled,
-    samplings_of,
-)
+from leakcore.dpsgd.opacus.recorder.sampling.sampling_of_steps import Release, SamplingOfSteps, is_shuffled
 from leakcore.dpsgd.opacus.recorder.step_part import StepPart, inside_of, noise_of, require_alike
+from leakcore.dpsgd.opacus.recorder.steps import Entries, Steps, SummedPasses
 from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, is_parallel
 from leakcore.dpsgd.opacus.trace.file import TraceFile
 from leakcore.dpsgd.opacus.trace.trace import Trace
@@ -48,6 +44,16 @@ from leakcore.gradients import Criterion, Listening
 
 _log = logging.getLogger(__name__)
 _AUTOSAVE = 100
+_LEFT_OVER = (
+    "optimizer: it holds the sum of a batch that was begun before the recording and never released (a pass with "
+    "BatchMemoryManager that was broken off, a skipped step), and would release these rows together with the first "
+    "recorded batch. Finish that batch before record, or drop it: p.summed_grad = None for p in optimizer.params"
+)
+_OTHERS = (
+    "optimizer: the step's sum holds gradients that did not come of a call of the model since the step before (computed "
+    "before the recording, or replaced in the loop), so that nobody sees whose rows they are: call optimizer.zero_grad() "
+    "before the batch's backward pass"
+)
 
 
 class Recorder:
@@ -127,6 +133,7 @@ class Recorder:
         self._run = RunSteps(optimizer, rows.content())
         self._own = {id(p) for p in optimizer.params}
         self._recorded = RecordedRows(optimizer)
+        self._sum = SummedPasses(optimizer, lambda: self._passes)
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._terms = LossTerms(self._own)
         self._calls = ModelCalls(self._returned)
@@ -139,7 +146,6 @@ class Recorder:
         self._schedule: list[tuple[float, float, int]] = []
         self._scores = CandidateScores(n)
         self._handles: list[Any] = []
-        self._outer_hook: Any = None
 
     def __repr__(self) -> str:
         return as_line("Recorder", self._table_rows())
@@ -164,16 +170,17 @@ class Recorder:
             raise ValueError("record: this recorder is in use already")
         self._ranks.share(lambda: None if self._out is None else self._out.require_free())
         self._sampling.coins = same_coins(self._ranks)
-        self._outer_hook = self._optimizer.step_hook
+        hook = self._optimizer.step_hook
         if self._rate_of_batch is not None:
-            self._rate_of_batch = rate_of_block(self._outer_hook, self._rate_of_batch, begun=bool(self._schedule))
-        self._run.enter(self._outer_hook)
-        self._optimizer.attach_step_hook(self._step)
+            self._rate_of_batch = rate_of_block(hook, self._rate_of_batch, begun=bool(self._schedule))
+        self._run.enter(hook)
+        self._passes, self._sum = [], SummedPasses(self._optimizer, lambda: self._passes)
+        self._end_listening = Steps.listen(self._optimizer, self)
         self._handles = [
             torch_module.register_module_forward_pre_hook(self._before_forward),
             torch_module.register_module_forward_hook(self._after_forward, always_call=True),
             Listening(self._before_backward),
-            Fetching(self._fetched),
+            Drawing(self._fetched),
         ]
         if self._model is not None:
             self._calls.watch(self._model)
@@ -186,7 +193,7 @@ class Recorder:
             handle.remove()
         self._handles = []
         self._calls.stop()
-        self._optimizer.attach_step_hook(self._outer_hook)
+        self._end_listening()
         self._recorded.stop()
         self._run.leave()
         if self._failures.last and kind is None and (self._failures.is_lost or not self._schedule):
@@ -281,34 +288,53 @@ class Recorder:
             return
         with self._unharmed():
             self._versions = [(p, p._version) for p in module.parameters()]
-            passed = ForwardPass(arguments, output, self._sampling.source_of(rows_of(arguments)), drew=drew)
+            passed = ForwardPass(arguments, output, self._sampling.use_of(rows_of(arguments)), drew=drew)
             self._passes.append(passed)
             if self._loss is not None:
                 self._loss.gave(passed.outputs)
 
-    def _fetched(self, iterator: Any, batch: Any) -> None:
+    def _fetched(self, iterator: Any, batch: Any, part: Part) -> None:
         if self._watching():
             with self._unharmed():
-                self._sampling.fetched(iterator, batch)
+                self._sampling.fetched(iterator, batch, part)
 
     def _before_backward(self, roots: list[torch.Tensor]) -> None:
         if self._watching():
             with self._unharmed():
+                self._sum.before_backward()
                 if self._loss is not None:
                     self._loss.go_back(roots)
                 self._terms.go_back([t.grad_fn for t in roots if t.grad_fn is not None], self._passes)
 
-    def _step(self, optimizer: Any) -> None:
-        place = self._run.account()
+    def before_step(self, optimizer: Any) -> None:
+        """The optimizer's `pre_step` begins."""
+        self._run.before()
         if self._is_finished:
             return
+        self._sum.before_step()
+        if self._sum.holds_others and not hasattr(optimizer, "sum_is_fresh") and not self._schedule:
+            raise ValueError(_LEFT_OVER)
+
+    def after_step(self, optimizer: Any, released: bool | None) -> None:
+        """`pre_step` ended."""
+        if self._is_finished:
+            if released:
+                self._run.account()
+            return
+        entries = self._sum.after_step(released)
+        if released:
+            self._step(optimizer, entries)
+
+    def _step(self, optimizer: Any, entries: Entries | None) -> None:
+        place = self._run.account()
         is_scored = (self._number - 1) % self._every == 0
-        sources = [p.source for p in self._passes if p.went_back]
-        elsewhere: list[Any] = []
+        batch = self._passes if entries is None else list(dict.fromkeys(p for passes in entries for p in passes))
+        release = self._sampling.release(None if entries is None else [[p.use for p in passes] for passes in entries])
+        elsewhere: list[Release] = []
         try:
             if is_scored:
                 with aside(), torch.no_grad():
-                    elsewhere = self._score(optimizer, sources)
+                    elsewhere = self._score(optimizer, batch, entries is not None, release)
         except Exception as error:
             refused = not self._schedule and isinstance(error, (TypeError, ValueError))
             if not self._failures.of_step:
@@ -323,10 +349,8 @@ class Recorder:
             self._calls.clear()
             if self._loss is not None:
                 self._loss.clear()
-        if is_left_out:
-            return
-        self._sampling.step(sources, int(optimizer.accumulated_iterations), elsewhere)
-        if not is_scored:
+            self._sampling.step(release, elsewhere)
+        if is_left_out or not is_scored:
             return
         self._run.take(place)
         if self._out is not None and len(self._schedule) % _AUTOSAVE == 0:
@@ -335,11 +359,10 @@ class Recorder:
             except OSError as error:  # the next may succeed
                 _log.warning("record: %s was not written: %s", self._out.path, error)
 
-    def _score(self, optimizer: Any, sources: list[Source | None]) -> list[Any]:
+    def _score(self, optimizer: Any, batch: list[ForwardPass], known: bool, release: Release) -> list[Release]:
         """Score the step, with what the other processes have of it. Returns how their batches were sampled."""
-        batch = [p for p in self._passes if p.went_back]
         sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
-        parts = self._ranks.share(lambda: self._part(optimizer, batch, sources))
+        parts = self._ranks.share(lambda: self._part(optimizer, batch, known, release))
         gradients, inside = self._gradients, inside_of(parts)
         assert gradients is not None
 
@@ -359,9 +382,9 @@ class Recorder:
 
         self._scores.add(self._ranks.share(products)[0], inside, sigma, norm, self._rate)
         self._schedule.append((sigma, norm, sum(part.rows for part in parts)))
-        return [part.sampling for part in parts]
+        return [part.release for part in parts]
 
-    def _part(self, optimizer: Any, batch: list[ForwardPass], sources: list[Source | None]) -> StepPart:
+    def _part(self, optimizer: Any, batch: list[ForwardPass], known: bool, release: Release) -> StepPart:
         """What this process has of the step, checked."""
         if self._failures.of_step:
             raise RuntimeError(self._failures.last)
@@ -382,12 +405,14 @@ class Recorder:
             self._criterion = self._loss.take(optimizer.loss_reduction) or self._criterion
         steps = len(self._schedule)
         form = self._called(batch)
+        if not known:
+            raise ValueError(_OTHERS)
         gradients = self._gradients = CandidateGradients(
             optimizer, self._model, self._criterion, form, self.memory, self._route, steps,
             batch[-1].autocast if batch else None,
         )  # fmt: skip
         inside = self._rows.of_batch(batch, form)
-        batches = int(optimizer.accumulated_iterations)
+        batches = int(optimizer.accumulated_iterations) if release.why else len(release.sources)
         if self._rate_of_batch is not None:
             cuts = {p.source.sampling.batches if is_shuffled(p.source) else None for p in batch}
             of_pass = cuts.pop() if len(cuts) == 1 else None
@@ -398,7 +423,7 @@ class Recorder:
         return StepPart(
             settings=settings, parameters="" if steps or self._ranks.count == 1 else digest(optimizer.params),
             inside=inside, rows=sum(len(p.rows) for p in batch if p.rows is not None),
-            confirmed=self._rows.confirmed, contradicted=self._rows.contradicted, sampling=samplings_of(sources),
+            confirmed=self._rows.confirmed, contradicted=self._rows.contradicted, release=release,
         )  # fmt: skip
 
     def _called(self, batch: list[ForwardPass]) -> CallForm:

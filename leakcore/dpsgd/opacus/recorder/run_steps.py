@@ -28,6 +28,7 @@ class RunSteps:
         self._count = step_count(self._wrapped)
         self._hook: Any = None
         self._accountants: list[Any] = []
+        self._counted: list[int | None] = []
         self._accountant: Any = None
         self._agrees = True
         self._places: list[Place] = []
@@ -44,12 +45,15 @@ class RunSteps:
         if self._places and self._count.read(self._wrapped) == self._places[-1][1] + 1:
             self._after = len(self._places), digest(self._optimizer.params)
 
+    def before(self) -> None:
+        """A step begins, in which the optimizer's hook may inform accountants."""
+        if self._optimizer.step_hook is not self._hook:
+            self.enter(self._optimizer.step_hook)
+        self._counted = [_total(a) for a in self._accountants]
+
     def account(self) -> Place:
-        """Call the optimizer's own hook, and return the place of this step."""
-        before = [_total(a) for a in self._accountants]
-        if self._hook is not None:
-            self._hook(self._optimizer)
-        after = [_total(a) for a in self._accountants]
+        """The place of this step, which ends."""
+        before, after = self._counted, [_total(a) for a in self._accountants]
         counted = [
             (b, a) for a, b, e in zip(self._accountants, before, after, strict=True) if b is not None and e == b + 1
         ]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakcore.dpsgd.opacus.trace.sampling import Sampling
+from leakcore.dpsgd.opacus.recorder.sampling.sampling_of_steps import Release
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -23,7 +23,7 @@ class StepPart:
         rows: of its batch.
         confirmed: candidates that came with their own targets.
         contradicted: candidates that came with other targets, and these.
-        sampling: how its batches were drawn; None for one that no loader gave.
+        release: from which draws its rows came.
     """
 
     settings: tuple[float, float, float | None, int]
@@ -32,7 +32,7 @@ class StepPart:
     rows: int
     confirmed: set[int]
     contradicted: dict[int, Any]
-    sampling: list[Sampling | None]
+    release: Release
 
 
 def require_alike(parts: Sequence[StepPart]) -> None:

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from leakcore.dpsgd.opacus.recorder.aside import is_aside
 from leakcore.dpsgd.opacus.recorder.forward_passes import number_of
 from leakcore.dpsgd.opacus.row_check.left_alone import Randomness
+from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 from leakcore.gradients import Listening, around
 
 _thread = threading.local()
@@ -104,8 +105,8 @@ class WatchedCalls:
             return
         for module in self._root.modules():
             self._handles += [
-                module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True),
-                module.register_forward_hook(self._after, with_kwargs=True, always_call=True),
+                module.register_forward_pre_hook(Uncopied(self._before), prepend=True, with_kwargs=True),
+                module.register_forward_hook(Uncopied(self._after), with_kwargs=True, always_call=True),
             ]
         self._handles.append(Listening(self._go_back))
         _thread.depth = 0

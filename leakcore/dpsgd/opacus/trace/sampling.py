@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 Scheme = Literal["poisson", "full-batch", "shuffled", "fixed-size", "unknown"]
+Violation = Literal["", "sampling", "sensitivity"]
 NO_LOADER = "the trace does not say by which loader its batches were drawn"
 
 
@@ -25,6 +26,8 @@ class Sampling:
         passes: passes over the data in which there are recorded steps; None where they were not counted.
         all_rows: whether a pass holds all rows.
         fresh: whether each pass shuffles them again.
+        violation: of "unknown": "sampling" if steps are known not to be fresh samples (a batch used again, or in part),
+            "sensitivity" if a row can be in a step's sum several times.
 
     Example:
         >>> from leakcore import dpsgd
@@ -41,6 +44,7 @@ class Sampling:
     passes: int | None = None
     all_rows: bool = False
     fresh: bool = False
+    violation: Violation = ""
 
     @property
     def is_known(self) -> bool:
@@ -58,7 +62,8 @@ def joined_sampling(first: Sampling, later: Sampling) -> Sampling:
     alike = dataclasses.replace(first, passes=None) == dataclasses.replace(later, passes=None)
     if not alike:
         if not first.is_known or not later.is_known:
-            return later if first.is_known else first
+            order = ("", "sampling", "sensitivity")
+            return max(first, later, key=lambda s: (not s.is_known, order.index(s.violation)))
         return unknown(f"the parts of the run were sampled in different ways: {first.evidence}; {later.evidence}")
     passes = None if first.passes is None or later.passes is None else first.passes + later.passes
     return dataclasses.replace(first, passes=passes)

@@ -36,6 +36,12 @@ def sampling_of_iterator(iterator: Any) -> Sampling:
     return sampling_of_batches(iterator._index_sampler)
 
 
+def is_of(iterator: Any, loader: DataLoader[Any]) -> bool:
+    """Whether this iterator of torch's draws by the sampler of that loader, whole batches or parts."""
+    own = _batch_sampler(iterator)
+    return own is loader.batch_sampler or own is getattr(loader.batch_sampler, "sampler", loader.batch_sampler)
+
+
 def is_divided(iterator: Any) -> bool:
     """Whether the sampler of the loader to which this iterator of torch's belongs draws from the share of a process."""
     from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler

@@ -1,63 +1,70 @@
-"""How the recorded steps were sampled: by the loaders that fed them, or as the caller says."""
+"""How the recorded steps were sampled: by the draws of loaders that fed them, or as the caller says."""
 
 from __future__ import annotations
 
-import collections
 import dataclasses
+import hashlib
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from leakcore._base import validate as check
-from leakcore.dpsgd.opacus.recorder.candidates.given_rows import leaves_of
+from leakcore.dpsgd.opacus.recorder.sampling.deliveries import Deliveries, Source, Use
+from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw, Part
 from leakcore.dpsgd.opacus.recorder.sampling.loader_sampling import (
     draws_by_torch,
     is_divided,
+    is_of,
     sampling_of_iterator,
     sampling_of_loader,
 )
-from leakcore.dpsgd.opacus.trace.sampling import Sampling, unknown
+from leakcore.dpsgd.opacus.trace.sampling import Sampling, Violation, unknown
 
-_WAITING = 8
-"""Batches that may have been fetched ahead of the model."""
+_CHANCE = 1e-9
+"""Draws that are equal count as repeated if independent ones would be equal with less probability."""
 _NOT_FED = (
-    "a step's batch is not one that a DataLoader gave since the step before (a loop of its own, a batch used twice, or "
-    "changed in the loop while several loaders ran)"
+    "a step's batch is not one that a DataLoader gave since the step before (a loop of its own, or a batch changed in "
+    "the loop while several loaders ran: then sampling=the loop's DataLoader tells them apart)"
+)
+_NOT_STATED = (
+    "a step's batch is not one that the DataLoader of sampling= gave since the step before (a loop of its own, batches "
+    "of another loader, or joined ones)"
+)
+_USED_AGAIN = (
+    "a batch used twice: a step trained on rows that the loader had drawn for an earlier step, so that it is not a fresh "
+    "sample"
 )
 
+_ORDER: tuple[Violation, ...] = ("", "sampling", "sensitivity")
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Source:
-    """The loader and the pass over the data from which a batch came.
+Entries = Sequence[Sequence[Use | None]]
+"""What each per-sample gradient that a step summed was computed from: the forward passes of one backward pass."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """What is known of the rows of a step, in one process.
 
     Attributes:
-        divided: whether the sampler gives each process of the run a share of the rows.
+        sources: of its draws, one for each draw; None for rows that no loader is known to have drawn.
+        why: why it is not one draw, or several whole ones; else "".
+        violation: what that breaks.
     """
 
-    sampling: Sampling
-    number: int
-    divided: bool = False
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Fetched:
-    source: Source
-    tensors: tuple[torch.Tensor, ...]
-
-    def holds(self, rows: torch.Tensor) -> bool:
-        return any(
-            t.shape[:1] == rows.shape[:1] and t.numel() == rows.numel() and _equal(t, rows) for t in self.tensors
-        )
-
-    def may_be(self, rows: torch.Tensor | None) -> bool:
-        return rows is None or any(t.shape[:1] == rows.shape[:1] for t in self.tensors)
+    sources: tuple[Source | None, ...]
+    why: str = ""
+    violation: Violation = ""
 
 
 class SamplingOfSteps:
-    """`fetched` for every batch of a DataLoader, `source_of` for every forward pass, `step` for every recorded step.
+    """`fetched` for every batch of a DataLoader, `use_of` for every forward pass, `release` and `step` for every step.
+
+    A step is a fresh sample only if its sum holds all rows of one draw that no step before it used.
 
     Args:
         stated: what the caller says: a DataLoader, or q of Poisson sampling; None: nothing.
@@ -75,23 +82,29 @@ class SamplingOfSteps:
         self.rate: float | None = None
         self._divided, self.coins, self._by_torch = divided, "", True
         self._stated: Sampling | None = None
+        self._loader: DataLoader[Any] | None = None
         if isinstance(stated, DataLoader):
-            self._stated = sampling_of_loader(stated)
+            self._loader, self._stated = stated, sampling_of_loader(stated)
         elif stated is not None:
             self.rate = check.probability(sampling=stated)
             self._stated = Sampling(
                 scheme="full-batch" if self.rate == 1 else "poisson", sample_rate=self.rate,
                 evidence=f"the caller says so: sampling={self.rate:.6g}",
             )  # fmt: skip
-        self._waiting: collections.deque[_Fetched] = collections.deque(maxlen=_WAITING)
+        self._deliveries = Deliveries()
         self._sources: weakref.WeakKeyDictionary[Any, Source] = weakref.WeakKeyDictionary()
         self._count = 0
         self._common: Sampling | None = None
         self._why = ""
+        self._violation: Violation = ""
         self._passes: dict[int, int] = {}
+        self._released: weakref.WeakSet[Draw] = weakref.WeakSet()
+        self._drawn: dict[bytes, int] = {}
 
-    def fetched(self, iterator: Any, batch: Any) -> None:
+    def fetched(self, iterator: Any, batch: Any, part: Part) -> None:
         """A DataLoader's iterator gave this batch."""
+        if self._loader is not None and not is_of(iterator, self._loader):
+            return
         source = self._sources.get(iterator)
         if source is None or iterator._num_yielded <= 1:
             self._count += 1
@@ -99,35 +112,74 @@ class SamplingOfSteps:
             divided = is_divided(iterator) if source is None else source.divided
             self._by_torch = draws_by_torch(iterator)
             source = self._sources[iterator] = Source(sampling, self._count, divided)
-        tensors = tuple(t for _, t in leaves_of(batch) if isinstance(t, torch.Tensor) and t.ndim)
-        self._waiting.append(_Fetched(source, tensors))
+        self._deliveries.delivered(source, part, batch)
 
-    def source_of(self, rows: torch.Tensor | None) -> Source | None:
-        """Where the rows of a forward pass in training came from; None if no loader gave them.
+    def use_of(self, rows: torch.Tensor | None) -> Use | None:
+        """Which rows of which draw a forward pass in training has; None if no loader gave them."""
+        return self._deliveries.use_of(rows)
 
-        Rows that were changed on the way are taken for the batch that waits longest, if it has as many rows and only
-        one loader is in use.
-        """
-        waiting = list(self._waiting)
-        place = None if rows is None else next((i for i, f in enumerate(waiting) if f.holds(rows)), None)
-        if place is None and len({f.source.sampling for f in waiting}) == 1 and waiting[0].may_be(rows):
-            place = 0
-        if place is None:
-            return None
-        for _ in range(place + 1):
-            self._waiting.popleft()
-        return waiting[place].source
+    def release(self, entries: Entries | None) -> Release:
+        """What a step's sum holds, by draws. None: rows that came into it before, or outside of, the recording."""
+        if entries is None:
+            return Release((None,), "a step's sum held rows from before the recording", "sensitivity")
+        parts: dict[Draw, dict[int, list[Use]]] = {}
+        for passes in entries:
+            uses = list(dict.fromkeys(passes))  # one row gradient for several uses of the same rows
+            if None in uses or not uses:
+                return Release((None,), _NOT_FED if self._loader is None else _NOT_STATED)
+            if len(uses) > 1:
+                why = "a loss joins rows of several batches, whose gradients are summed before they are clipped"
+                return Release((None,), why, "sampling")
+            use = uses[0]
+            assert use is not None
+            parts.setdefault(use.part.draw, {}).setdefault(use.part.number, []).append(use)
+        sources = tuple(next(iter(by.values()))[0].source for by in parts.values())
+        if any(not _disjoint(uses) for by in parts.values() for uses in by.values()):
+            return Release(sources, "a step's sum holds a row twice", "sensitivity")
+        broken = [draw for draw, by in parts.items() if not _whole(draw, by)]
+        again = any(draw in self._released for draw in parts)
+        self._released.update(parts)
+        if broken:
+            more = " and rows of another batch" if len(parts) > 1 else ""
+            left = (
+                f"a step's sum holds a part of a batch{more} (a pass that was broken off, or a part that was left out)"
+            )
+            return Release(sources, left, "sensitivity" if more else "sampling")
+        if again:
+            return Release(sources, _USED_AGAIN, "sampling")
+        for draw, source in zip(parts, sources, strict=True):
+            if self._is_repeated(draw, source.sampling):
+                why = (
+                    "the sampler drew a batch again (its generator was seeded again), so that it is not a fresh sample"
+                )
+                return Release(sources, why, "sampling")
+        return Release(sources)
 
-    def step(self, sources: list[Source | None], batches: int, elsewhere: Sequence[list[Sampling | None]] = ()) -> None:
-        """A step was recorded, that accumulates so many batches of these sources; `elsewhere`: `samplings_of` those of
-        every process.
-        """
+    def _is_repeated(self, draw: Draw, sampling: Sampling) -> bool:
+        """Whether a Poisson sample equals an earlier one, and chance does not explain that."""
+        q, rows = sampling.sample_rate, sampling.dataset_size
+        if sampling.scheme != "poisson" or not q or q >= 1 or not rows or None in draw.parts:
+            return False
+        indices = np.sort(np.array([i for part in draw.parts for i in part or ()], dtype=np.int64))
+        key = hashlib.blake2b(indices.tobytes(), digest_size=16).digest()
+        known = self._drawn.get(key, 0)
+        self._drawn[key] = known + 1
+        pairs = max(sum(self._drawn.values()), 2) ** 2 / 2
+        return known > 0 and math.log(pairs) + rows * math.log(q * q + (1 - q) ** 2) < math.log(_CHANCE)
+
+    def step(self, release: Release, elsewhere: Sequence[Release] = ()) -> None:
+        """A step ended; `elsewhere`: what every process knows of its rows."""
+        release = max([release, *elsewhere], key=lambda r: (_ORDER.index(r.violation), bool(r.why)))
+        if _ORDER.index(release.violation) > _ORDER.index(self._violation):
+            self._why, self._violation = release.why, release.violation
         if self._why:
             return
-        if not all(all_known(sampling) for sampling in (samplings_of(sources), *elsewhere)):
-            self._why = _NOT_FED
+        sources = release.sources
+        if release.why:
+            self._why = release.why
             return
-        if any(one != elsewhere[0] for one in elsewhere):
+        samplings = [samplings_of(one.sources) for one in (release, *elsewhere)]
+        if any(one != samplings[-1] for one in samplings[1:]):
             self._why = "the processes of the run were fed by different loaders"
             return
         if self._divided and not all(source is not None and source.divided for source in sources):
@@ -139,7 +191,10 @@ class SamplingOfSteps:
         passes = {source.number for source in sources if source is not None}
         for source in sources:
             assert source is not None
-            sampling = _accumulated(source.sampling, batches, whole=len(passes) == 1)
+            sampling = _accumulated(source.sampling, len(sources), whole=len(passes) == 1)
+            if source.sampling.is_known and not sampling.is_known:
+                self._why, self._violation = sampling.evidence, "sensitivity"
+                return
             if self._common is None:
                 self._common = sampling
             if sampling != self._common:
@@ -149,16 +204,14 @@ class SamplingOfSteps:
 
     def sampling(self) -> Sampling:
         """That of the recorded steps."""
+        if self._violation:
+            return dataclasses.replace(unknown(self._why), violation=self._violation)
         watched = self._watched()
-        stated = self._stated
-        if stated is None:
+        if self.rate is None or self._stated is None:
             return watched
-        if self.rate is None:
-            alike = dataclasses.replace(watched, passes=None) == stated
-            return dataclasses.replace(stated, passes=watched.passes if alike else None)
         if watched.scheme in ("shuffled", "fixed-size") and max(self._passes.values(), default=0) > 1:
             return unknown(f"the caller says Poisson at q = {self.rate:.6g}, and steps were fed by {watched.evidence}")
-        return stated
+        return self._stated
 
     def _watched(self) -> Sampling:
         if self._why or self._common is None:
@@ -168,6 +221,30 @@ class SamplingOfSteps:
         if self.coins and self._by_torch and self._common.scheme == "poisson":
             return unknown(self.coins)
         return dataclasses.replace(self._common, passes=len(self._passes))
+
+
+def _disjoint(uses: list[Use]) -> bool:
+    ends = 0
+    for use in sorted(uses, key=lambda u: u.start):
+        if use.start < ends or ends == -1:
+            return False
+        ends = -1 if use.stop is None else use.stop
+    return True
+
+
+def _whole(draw: Draw, parts: dict[int, list[Use]]) -> bool:
+    """Whether all parts of a draw, and all rows of each, are among these disjoint uses."""
+    if not draw.complete or sorted(parts) != list(range(len(draw.parts))):
+        return False
+    for uses in parts.values():
+        ends: int | None = 0
+        for use in sorted(uses, key=lambda u: u.start):
+            if use.start != ends:
+                return False
+            ends = use.stop
+        if ends is not None:
+            return False
+    return True
 
 
 def _accumulated(sampling: Sampling, batches: int, *, whole: bool) -> Sampling:
@@ -188,20 +265,11 @@ def _accumulated(sampling: Sampling, batches: int, *, whole: bool) -> Sampling:
     return unknown(f"a step accumulates {batches} batches of {sampling.evidence}: a row can be in several of them")
 
 
-def samplings_of(sources: list[Source | None]) -> list[Sampling | None]:
+def samplings_of(sources: Sequence[Source | None]) -> list[Sampling | None]:
     """How the batches of these sources were drawn, each way once; None for one that no loader gave."""
     return list(dict.fromkeys(None if source is None else source.sampling for source in sources))
-
-
-def all_known(samplings: list[Sampling | None]) -> bool:
-    """Whether loaders gave all batches of a step."""
-    return bool(samplings) and None not in samplings
 
 
 def is_shuffled(source: Source | None) -> TypeGuard[Source]:
     """Whether this source is known to be a shuffled loader."""
     return source is not None and source.sampling.scheme == "shuffled"
-
-
-def _equal(values: torch.Tensor, rows: torch.Tensor) -> bool:
-    return torch.equal(values.detach().to(rows.device, rows.dtype).reshape(rows.shape), rows)
