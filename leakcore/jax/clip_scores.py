@@ -51,7 +51,7 @@ def _call(grads: Any, observed: Any, max_grad_norm: float) -> Any:
 
 def _work(arguments: list[np.ndarray], results: list[np.ndarray], numbers: dict[str, float]) -> None:
     grads, observed = (array.reshape(-1, *array.shape[-2:]) for array in arguments)
-    out = kernels.clip_scores(grads, observed, numbers["max_grad_norm"], check_finite=False)
+    out = kernels.clip_scores(grads, observed, numbers["max_grad_norm"], runs=True, check_finite=False)
     for target, values in zip(results, (out.dots, out.clipped_norms), strict=True):
         if target.size:
             target[...] = values.reshape(target.shape)

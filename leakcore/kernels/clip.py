@@ -26,9 +26,9 @@ class Clipped(ArrayRecord):
     """What `clip_and_noise` returns.
 
     Attributes:
-        sum: the clipped and noised sum, not divided by the batch size: (D,), (runs, D), or a list of arrays shaped like
-            the parameters.
-        norms: the joint norm of every row *before* clipping, (B,) or (runs, B).
+        sum: the clipped and noised sum, not divided by the batch size, shaped like the parameter: grads without its
+            axis of rows. A list of such arrays where grads is a sequence.
+        norms: the joint norm of every row *before* clipping, (B,); with runs=True (runs, B).
 
     Example:
         >>> import numpy as np
@@ -47,8 +47,8 @@ class Scores(ArrayRecord):
     """What `clip_scores` returns.
 
     Attributes:
-        dots: ⟨clip_C(g_i), o_m⟩, (M, n), or (n,) for one observation; with runs (runs, ...).
-        clipped_norms: ‖clip_C(g_i)‖, (n,); with runs (runs, n).
+        dots: ⟨clip_C(g_i), o_m⟩, (M, n), or (n,) for one observation; with runs=True (runs, ...).
+        clipped_norms: ‖clip_C(g_i)‖, (n,); with runs=True (runs, n).
 
     Example:
         >>> import numpy as np
@@ -67,6 +67,7 @@ def clip_and_noise(
     max_grad_norm: float,
     noise_multiplier: float = 0.0,
     *,
+    runs: bool = False,
     seed: int | None = None,
     step: int = 0,
     noise: Any = None,
@@ -80,15 +81,17 @@ def clip_and_noise(
     It is not divided by the batch size. Precision: docs/explanation/kernels.md.
 
     Args:
-        grads: (B, D); or (runs, B, D), each run with its own noise; or a list of (B, ...) arrays, one per parameter,
-            clipped by their joint norm. NumPy, torch or DLPack; a floating type; never copied.
+        grads: per-sample gradients of one parameter, (B, ...): axis 0 is the row, and all that follows is one
+            gradient; or a sequence of such arrays, one per parameter, clipped by their joint norm. NumPy, torch or
+            DLPack; a floating type; never copied.
         max_grad_norm: C in (0, ∞).
         noise_multiplier: σ in [0, ∞); above 0 it needs `seed` or `noise`.
+        runs: True: axis 0 is the run and axis 1 the row, (runs, B, ...); each run has its own sum and noise.
         seed: of the noise, a function of (seed, step, run, column) alone (`standard_normal` with purpose "clip_noise").
             For simulations: use secure `noise` for a model to be released.
         step: in [0, 2²⁴).
         noise: ready-made standard normals, shaped like the sum.
-        mask: bool, (B,) or (runs, B); False leaves a row out of the sum.
+        mask: bool, (B,), or with runs=True (runs, B); False leaves a row out of the sum.
         out: where to put the sum.
         check_finite: True (default on the CPU) refuses non-finite rows before writing. On CUDA the default is False;
             True waits for the stream. Unchecked, such a row makes the sum NaN.
@@ -117,18 +120,13 @@ def clip_and_noise(
         False
     """
     kernel = "clip_and_noise"
-    several = isinstance(grads, (list, tuple))
-    params = _read_params(kernel, grads) if several else [_arrays.read(kernel, "grads", grads)]
-    first = params[0]
-    if not several and first.values.ndim not in (2, 3):
-        raise ValueError(
-            f"{kernel}: `grads` must have shape (B, D) or (runs, B, D), or be a list of (B, ...) arrays, got shape "
-            f"{first.shape}"
-        )
-    batched = not several and first.values.ndim == 3
+    batched = validate.boolean(runs=runs)
     lead = 2 if batched else 1
+    several = isinstance(grads, (list, tuple))
+    params = _read_params(kernel, grads, lead) if several else [_read_rows(kernel, grads, lead)]
+    first = params[0]
     dtype = first.result_dtype
-    runs, rows = first.shape[:2] if batched else (1, first.shape[0])
+    num_runs, rows = first.shape[:2] if batched else (1, first.shape[0])
     columns = sum(math.prod(p.shape[lead:]) for p in params)
 
     clip = validate.positive(max_grad_norm=max_grad_norm)
@@ -153,9 +151,9 @@ def clip_and_noise(
         )
     check_finite = validate.optional_boolean(check_finite=check_finite)
 
-    shapes = [((runs,) if batched else ()) + p.shape[lead:] for p in params]
+    shapes = [p.shape[: lead - 1] + p.shape[lead:] for p in params]
     library = first.library
-    (flags, run_stride, row_stride), mask_array = _read_mask(kernel, mask, runs, rows, batched, first)
+    (flags, run_stride, row_stride), mask_array = _read_mask(kernel, mask, num_runs, rows, batched, first)
     noises = [] if noise is None else _read_matching(kernel, "noise", noise, several, shapes, first)
     if out is None:
         results = [library.empty(shape, dtype) for shape in shapes]
@@ -169,12 +167,12 @@ def clip_and_noise(
                     raise ValueError(
                         f"{kernel}: `{target.name}` must be an array of its own, but overlaps `{source.name}` in memory"
                     )
-    norms = library.empty((runs, rows), np.dtype(np.float64))
+    norms = library.empty((num_runs, rows), np.dtype(np.float64))
 
     bad = _C.clip_and_noise(
         grads=[_arrays.rows_of(p, runs=batched, rows=True) for p in params],
         sums=[_arrays.rows_of(s, runs=batched) for s in sums],
-        num_runs=runs,
+        num_runs=num_runs,
         num_rows=rows,
         norms=library.address(norms),
         mask=flags,
@@ -219,20 +217,43 @@ def _bad_row(kernel: str, norm: float, run: int | None, row: int) -> ValueError:
     return ValueError(f"{kernel}: `grads` must be finite, but {where} has norm {norm} {_PASSES}")
 
 
-def _read_params(kernel: str, grads: Sequence[Any]) -> list[_arrays.Array]:
+_WITH_ROWS = {1: "(B, ...), rows before their gradients", 2: "(runs, B, ...), as runs=True says"}
+
+
+def _read_rows(kernel: str, grads: Any, lead: int) -> _arrays.Array:
+    """Gradients of one parameter: after the leading axes of rows there is at least one more."""
+    array = _arrays.read(kernel, "grads", grads)
+    if array.values.ndim <= lead:
+        remedy = {
+            (1, 1): "; one row's gradient is given as grads[None], one number per row as grads[:, None]",
+            (2, 2): "; pass runs=False for the rows of one run",
+        }.get((lead, array.values.ndim), "")
+        raise ValueError(f"{kernel}: `grads` must have shape {_WITH_ROWS[lead]}, got {array.shape}{remedy}")
+    return array
+
+
+def _read_params(kernel: str, grads: Sequence[Any], lead: int) -> list[_arrays.Array]:
+    """Gradients of several parameters: of a parameter that is a single number, no axis follows the rows."""
     if not grads:
         raise ValueError(f"{kernel}: `grads` must hold at least one (B, ...) array, got an empty sequence")
     params = [_arrays.read(kernel, f"grads[{i}]", g) for i, g in enumerate(grads)]
     first = params[0]
     for p in params:
         _arrays.same_library(kernel, first, p)
-        if p.values.ndim < 1:
-            raise ValueError(f"{kernel}: `{p.name}` must have shape (B, ...), got ()")
-        if p.shape[0] != first.shape[0]:
-            raise ValueError(f"{kernel}: `{p.name}` must have the {first.shape[0]} rows of grads[0], got {p.shape[0]}")
+        if p.values.ndim < lead:
+            raise ValueError(f"{kernel}: `{p.name}` must have shape {_WITH_ROWS[lead]}, got {p.shape}")
+        if p.shape[:lead] != first.shape[:lead]:
+            raise ValueError(
+                f"{kernel}: `{p.name}` must have the {_leading(first.shape[:lead])} of grads[0], got "
+                f"{_leading(p.shape[:lead])}"
+            )
         if p.dtype != first.dtype:
             raise TypeError(f"{kernel}: `{p.name}` must be of type {first.dtype}, as grads[0] is, got {p.dtype}")
     return params
+
+
+def _leading(sizes: tuple[int, ...]) -> str:
+    return f"{sizes[0]} rows" if len(sizes) == 1 else f"{sizes[0]} runs and {sizes[1]} rows"
 
 
 def _read_matching(
@@ -285,6 +306,7 @@ def clip_scores(
     observed: Any,
     max_grad_norm: float,
     *,
+    runs: bool = False,
     product_dtype: Any = "float64",
     check_finite: bool | None = None,
 ) -> Scores:
@@ -295,10 +317,11 @@ def clip_scores(
     docs/explanation/kernels.md.
 
     Args:
-        grads: (n, D), one candidate per row, or (runs, n, D). NumPy, torch or DLPack; float16, bfloat16, float32 or
-            float64; any strides, never copied.
-        observed: (M, D), or (D,) for one observation; with runs (runs, M, D) or (runs, D). From the same library.
+        grads: gradients of one parameter, (n, ...): axis 0 is the candidate, and all that follows is one gradient.
+            NumPy, torch or DLPack; float16, bfloat16, float32 or float64; any strides, never copied.
+        observed: shaped like one gradient, or (M, ...), M such observations. From the same library.
         max_grad_norm: C in (0, ∞).
+        runs: True: axis 0 of both is the run: grads (runs, n, ...), observed (runs, ...) or (runs, M, ...).
         product_dtype: "float64", or "float32" for speed with several observations (1.2 times with four, 1.6 times with
             16). "float32" needs arrays of at most 32 bits per element.
         check_finite: True (the default on the CPU) raises for a row of either array that is not finite. On CUDA the
@@ -309,7 +332,7 @@ def clip_scores(
         input is float64, else float32.
 
     Raises:
-        ValueError: names the argument: C ≤ 0, wrong shapes, different D, float32 products of a float64 array,
+        ValueError: names the argument: C ≤ 0, wrong shapes, float32 products of a float64 array,
             non-finite rows (with their index).
         TypeError: for integers, mixed libraries, or tensors that require grad.
 
@@ -325,36 +348,34 @@ def clip_scores(
         [0.6, 0.3]
     """
     kernel = "clip_scores"
-    g = _arrays.read(kernel, "grads", grads)
+    batched = validate.boolean(runs=runs)
+    lead = int(batched)
+    g = _read_rows(kernel, grads, lead + 1)
     o = _arrays.read(kernel, "observed", observed)
     _arrays.same_library(kernel, g, o)
-    if g.values.ndim not in (2, 3):
-        raise ValueError(f"{kernel}: `grads` must have shape (n, D) or (runs, n, D), got {g.shape}")
-    batched = g.values.ndim == 3
-    lead = int(batched)
-    if o.values.ndim not in (lead + 1, lead + 2):
-        allowed = "(runs, M, D) or (runs, D)" if batched else "(M, D) or (D,)"
-        raise ValueError(f"{kernel}: `observed` must have shape {allowed}, got {o.shape}")
-    if o.shape[-1] != g.shape[-1]:
-        raise ValueError(f"{kernel}: `observed` must have the {g.shape[-1]} columns of grads, got {o.shape[-1]}")
-    if batched and o.shape[0] != g.shape[0]:
-        raise ValueError(f"{kernel}: `observed` must have the {g.shape[0]} runs of grads, got {o.shape[0]}")
+    of_run, gradient = g.shape[:lead], g.shape[lead + 1 :]
+    single = o.shape == (*of_run, *gradient)
+    if not single and (o.shape[:lead] != of_run or o.shape[lead + 1 :] != gradient or o.values.ndim != g.values.ndim):
+        many = ", ".join(map(str, (*of_run, "M", *gradient)))
+        raise ValueError(
+            f"{kernel}: `observed` must have shape {(*of_run, *gradient)} or ({many}), for grads is {g.shape}, got "
+            f"{o.shape}"
+        )
     clip = validate.positive(max_grad_norm=max_grad_norm)
     float_products = float_dtype(kernel, product_dtype, PRODUCTS) == np.float32
     for array in (g, o) if float_products else ():
         if array.dtype == "float64":
             raise ValueError(f"{kernel}: `{PRODUCTS}` must be 'float64', as {array.name} is, got {product_dtype!r}")
     check_finite = validate.optional_boolean(check_finite=check_finite)
-    single = o.values.ndim == lead + 1
-    runs, n = (g.shape[0] if batched else 1), g.shape[-2]
-    m = 1 if single else o.shape[-2]
+    num_runs, n = (g.shape[0] if batched else 1), g.shape[lead]
+    m = 1 if single else o.shape[lead]
     library = g.library
-    dots = library.empty((runs, m, n), np.dtype(np.float64))
-    norms = library.empty((runs, n), np.dtype(np.float64))
+    dots = library.empty((num_runs, m, n), np.dtype(np.float64))
+    norms = library.empty((num_runs, n), np.dtype(np.float64))
     bad = _C.clip_scores(
         grads=_arrays.rows_of(g, runs=batched, rows=True),
         observed=_arrays.rows_of(o, runs=batched, rows=not single),
-        num_runs=runs,
+        num_runs=num_runs,
         num_rows=n,
         num_observed=m,
         dots=library.address(dots),

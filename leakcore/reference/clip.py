@@ -38,6 +38,8 @@ def clip_and_noise(
 
 
 def clip_scores(grads: np.ndarray, observed: np.ndarray, max_grad_norm: float) -> tuple[np.ndarray, np.ndarray]:
-    """(⟨clip_C(g_i), o_m⟩ with observations first, ‖clip_C(g_i)‖)."""
+    """(⟨clip_C(g_i), o_m⟩ with observations first, ‖clip_C(g_i)‖), of grads (n, …) and observed (M, …) or (…)."""
     (clipped,) = clip([grads], max_grad_norm)
-    return np.asarray(observed, dtype=np.float64) @ clipped.T, norms([clipped])
+    columns = math.prod(grads.shape[1:])
+    rows = np.asarray(observed, dtype=np.float64).reshape(*observed.shape[: observed.ndim - grads.ndim + 1], columns)
+    return rows @ clipped.reshape(len(grads), columns).T, norms([clipped])

@@ -47,7 +47,7 @@ BANDED = kernels.Allocation(0.7, 7, epochs=3, factor=np.tri(7) - np.tri(7, k=-3)
 CASES = {
     "clip wide": lambda: kernels.clip_and_noise(WIDE, 1.0, 1.0, seed=1),
     "clip tall": lambda: kernels.clip_and_noise(TALL, 1.0, 1.0, seed=1),
-    "clip runs": lambda: kernels.clip_and_noise(RUNS, 1.0, 1.0, seed=1),
+    "clip runs": lambda: kernels.clip_and_noise(RUNS, 1.0, 1.0, runs=True, seed=1),
     "clip parameters": lambda: kernels.clip_and_noise([TALL, TALL[:, ::-2]], 1.0, 1.0, seed=1),
     "scores": lambda: kernels.clip_scores(RUNS[0], RUNS[1], 1.0),
     "float scores": lambda: kernels.clip_scores(WIDE, WIDE[::2], 1.0, product_dtype="float32"),

@@ -35,7 +35,7 @@ def test_clip_and_noise(grads):
 
 def test_clip_and_noise_of_runs(grads):
     rows = grads.reshape(2, ROWS // 2, COLUMNS)
-    result = kernels.clip_and_noise(rows, 1.0)
+    result = kernels.clip_and_noise(rows, 1.0, runs=True)
     first, second = kernels.clip_and_noise(grads[:1], 1.0), kernels.clip_and_noise(grads[FAR[1:]], 1.0)
     np.testing.assert_allclose(result.sum, np.stack([first.sum, second.sum]), rtol=1e-6, atol=1e-8)
 

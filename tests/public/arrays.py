@@ -31,12 +31,12 @@ from tests.public.examples import (
 ARRAYS = {
     "kernels.clip_and_noise": Call(
         lambda: {"grads": rng().normal(size=(3, 5)), "max_grad_norm": 1.0, "noise_multiplier": 0.5, "seed": 0,
-                 "step": 0, "mask": np.array([True, False, True]), "first_run": 0},
+                 "step": 0, "mask": np.array([True, False, True]), "first_run": 0, "runs": False},
         lambda r: quality(r.sum) and at_least_zero(r.norms), also=("grads",),
     ),
     "kernels.clip_scores": Call(
         lambda: {"grads": rng().normal(size=(3, 5)), "observed": rng().normal(size=(2, 5)), "max_grad_norm": 1.0,
-                 "product_dtype": "float64"},
+                 "product_dtype": "float64", "runs": False},
         lambda r: quality(r.dots) and at_least_zero(r.clipped_norms),
     ),
     "kernels.solve_labels": Call(

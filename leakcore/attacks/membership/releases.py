@@ -85,7 +85,7 @@ class Releases(ArrayRecord):
         if sums.ndim != 2 or 0 in sums.shape:
             raise ValueError(f"`updates` must have shape (steps, parameters), at least 1 each, got {sums.shape}")
         pairs = [
-            kernels.clip_scores(check.squarable(**{f"gradients[{step}]": own}), sums[step], norm)
+            kernels.clip_scores(_rows(step, own, sums.shape[1]), sums[step], norm)
             for step, own in enumerate(gradients)
             if step < len(sums) or _refuse_steps(len(sums))
         ]
@@ -140,6 +140,14 @@ class ReleasedProducts:
                 "'sum'"
             )
         return np.array(own, np.float64)[None]
+
+
+def _rows(step: int, own: Any, parameters: int) -> np.ndarray:
+    """The gradients of one step's rows, flat as its update is."""
+    rows = check.squarable(**{f"gradients[{step}]": own})
+    if rows.ndim != 2 or rows.shape[1] != parameters:
+        raise ValueError(f"`gradients[{step}]` must have shape (rows, {parameters}), as `updates`, got {rows.shape}")
+    return rows
 
 
 def _refuse_steps(steps: int) -> bool:

@@ -64,8 +64,7 @@ def clip_scores(*args: Any, **kwargs: Any) -> Scores:
     x = _SCORES(args, kwargs)
     if not isinstance(x[PRODUCTS], str):
         x[PRODUCTS] = float_dtype("clip_scores", x[PRODUCTS], PRODUCTS).name
-    kind = x.pop(PRODUCTS)  # the operator's last
-    return Scores(*operators.clip_scores(*x.values(), kind))
+    return Scores(*operators.clip_scores(*x.values()))
 
 
 def solve_labels(*args: Any, **kwargs: Any) -> LabelSolution:

@@ -6,7 +6,7 @@ by themselves where torch is tracing; import the module to call the operators by
 of its name does, on the CPU and on CUDA, and has no derivative: kernels refuse tensors that require grad, and operators
 any forward-mode differentiation around them. A seed (or `first_sample`) of 2⁶³ or more is given to an operator less
 2⁶⁴, as torch has no larger integers.
-Under `vmap` noise from a seed is refused, since every element would get the same: use the (runs, B, D) form.
+Under `vmap` noise from a seed is refused, since every element would get the same: use runs=True.
 
 An operator cannot look at values while it is traced, so errors about values (a row that is not finite) come when it
 runs. Needs torch 2.4 or newer; ImportError says so otherwise.
@@ -34,7 +34,7 @@ if not hasattr(torch.library, "custom_op"):
 
 # Annotations are read by torch, which knows no strings: each signature is given as a schema.
 _CLIP = (
-    "float max_grad_norm, float noise_multiplier, int? seed, int step, Tensor{many}? noise, Tensor? mask, "
+    "float max_grad_norm, float noise_multiplier, bool runs, int? seed, int step, Tensor{many}? noise, Tensor? mask, "
     "bool? check_finite, int first_run"
 )
 _RATIO = (
@@ -71,11 +71,13 @@ def _operator(name: str, schema: str, compute: Callable[..., Any], fake: Callabl
 
 def _each(name: str, op: Any, info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[Any, Any]:
     """One call per element of a `vmap`, as torch does by itself; refuses noise from a seed, which would be the same."""
-    if name.startswith("clip_and_noise") and args[2] > 0 and args[3] is not None:
-        raise ValueError(
-            f"{name}: `noise_multiplier` must be 0 with a seed under vmap, got {args[2]}: every element would get the "
-            "same noise; use grads of shape (runs, B, D)"
-        )
+    if name.startswith("clip_and_noise"):
+        how = _keywords(_CLIP, args[1:])
+        if how["noise_multiplier"] > 0 and how["seed"] is not None:
+            raise ValueError(
+                f"{name}: `noise_multiplier` must be 0 with a seed under vmap, got {how['noise_multiplier']}: every "
+                "element would get the same noise; use runs=True"
+            )
 
     if info.batch_size == 0:
         raise ValueError(f"{name}: called under vmap over no elements: nothing says what shape the result has")
@@ -112,12 +114,23 @@ def _keywords(schema: str, values: Sequence[Any]) -> dict[str, Any]:
     return out | {name: unsigned(out[name]) for name in ("seed", "first_sample") if name in out}
 
 
-def _clip_fake(grads: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    if grads.ndim not in (2, 3):
-        raise ValueError(f"clip_and_noise: `grads` must have 2 or 3 dimensions, got {grads.ndim}")
-    kind = _result_dtype(grads)
-    lead = grads.shape[:-2]
-    return grads.new_empty((*lead, grads.shape[-1]), dtype=kind), grads.new_empty(grads.shape[:-1], dtype=kind)
+def _clip_fake(grads: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    lead = 1 + _keywords(_CLIP, rest)["runs"]
+    _require_rows("clip_and_noise", grads, lead)
+    (total,), norms = _sums_and_norms([grads], lead)
+    return total, norms
+
+
+def _require_rows(kernel: str, grads: torch.Tensor, lead: int) -> None:
+    if grads.ndim <= lead:
+        wanted = "(B, ...)" if lead == 1 else "(runs, B, ...)"
+        raise ValueError(f"{kernel}: `grads` must have shape {wanted}, got {tuple(grads.shape)}")
+
+
+def _sums_and_norms(params: Sequence[torch.Tensor], lead: int) -> tuple[list[torch.Tensor], torch.Tensor]:
+    kind = _result_dtype(*params)
+    sums = [p.new_empty((*p.shape[: lead - 1], *p.shape[lead:]), dtype=kind) for p in params]
+    return sums, params[0].new_empty(params[0].shape[:lead], dtype=kind)
 
 
 def _clip_list(grads: Sequence[torch.Tensor], *rest: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -127,28 +140,36 @@ def _clip_list(grads: Sequence[torch.Tensor], *rest: Any) -> tuple[list[torch.Te
     return list(done.sum), done.norms
 
 
-def _clip_list_fake(grads: Sequence[torch.Tensor], *_: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
-    kind = _result_dtype(*grads)
-    sums = [g.new_empty(g.shape[1:], dtype=kind) for g in grads]
-    return sums, grads[0].new_empty((grads[0].shape[0],), dtype=kind)
+def _clip_list_fake(grads: Sequence[torch.Tensor], *rest: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
+    return _sums_and_norms(grads, 1 + _keywords(_CLIP, rest)["runs"])
 
 
 def _scores(
     grads: torch.Tensor,
     observed: torch.Tensor,
     max_grad_norm: float,
+    runs: bool,
+    product_dtype: str,
     check_finite: bool | None,
-    product_dtype: str = "float64",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    done = _clip_scores(grads, observed, max_grad_norm, check_finite=check_finite, product_dtype=product_dtype)
+    done = _clip_scores(
+        grads, observed, max_grad_norm, runs=runs, product_dtype=product_dtype, check_finite=check_finite
+    )
     return done.dots, done.clipped_norms
 
 
-def _scores_fake(grads: torch.Tensor, observed: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    kind = _result_dtype(grads, observed)
+def _scores_fake(
+    grads: torch.Tensor, observed: torch.Tensor, max_grad_norm: float, runs: bool, *_: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    kind, lead = _result_dtype(grads, observed), 1 + runs
+    _require_rows("clip_scores", grads, lead)
+    if observed.ndim not in (grads.ndim - 1, grads.ndim):
+        shapes = f"{tuple(grads.shape)} and {tuple(observed.shape)}"
+        raise ValueError(f"clip_scores: `observed` must be shaped like one gradient or several, got {shapes}")
+    observations = observed.shape[: observed.ndim - grads.ndim + lead]
     return (
-        grads.new_empty((*observed.shape[:-1], grads.shape[-2]), dtype=kind),
-        grads.new_empty(grads.shape[:-1], dtype=kind),
+        grads.new_empty((*observations, grads.shape[lead - 1]), dtype=kind),
+        grads.new_empty(grads.shape[:lead], dtype=kind),
     )
 
 
@@ -210,7 +231,7 @@ clip_and_noise_list = _operator(
 )
 clip_scores = _operator(
     "clip_scores",
-    "(Tensor grads, Tensor observed, float max_grad_norm, bool? check_finite, str product_dtype='float64')"
+    "(Tensor grads, Tensor observed, float max_grad_norm, bool runs, str product_dtype, bool? check_finite)"
     " -> (Tensor, Tensor)",
     _scores,
     _scores_fake,

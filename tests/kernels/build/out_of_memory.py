@@ -40,10 +40,10 @@ def ensemble() -> np.ndarray:
 
 
 CALLS: dict[str, Callable[[], Any]] = {
-    "clip_and_noise": lambda: kernels.clip_and_noise(GRADS, 1.0, 1.0, seed=1),
+    "clip_and_noise": lambda: kernels.clip_and_noise(GRADS, 1.0, 1.0, runs=True, seed=1),
     "clip_and_noise of a list": lambda: kernels.clip_and_noise([ROWS, ROWS[:, ::3], ROWS[:, :5]], 1.0),
     "clip_and_noise of rows that are left out": lambda: kernels.clip_and_noise(ROWS, 1.0, mask=np.arange(40) % 3 == 0),
-    "clip_scores": lambda: kernels.clip_scores(GRADS, GRADS[:, :5], 1.0),
+    "clip_scores": lambda: kernels.clip_scores(GRADS, GRADS[:, :5], 1.0, runs=True),
     "clip_scores in float32": lambda: kernels.clip_scores(ROWS, ROWS[:5], 1.0, product_dtype="float32"),
     "solve_labels": lambda: kernels.solve_labels(JACOBIAN, GRADIENT),
     "solve_labels, wide": lambda: kernels.solve_labels(RNG0(8, 300), RNG0(300)),

@@ -55,7 +55,7 @@ def test_runs_get_noise_of_their_own(seed, runs, rows, columns, dtype, layout, s
     mask = np.random.default_rng(seed).random((runs, rows)) < 0.5
     first = seed % 1000
     result = kernels.clip_and_noise(
-        laid_out(grads, layout), 1.5, 0.7, seed=seed, step=step, mask=laid_out(mask, layout), first_run=first
+        laid_out(grads, layout), 1.5, 0.7, runs=True, seed=seed, step=step, mask=laid_out(mask, layout), first_run=first
     )
     noise = kernels.standard_normal((runs, columns), seed=seed, purpose="clip_noise", step=step, first_row=first)
     assert result.sum.shape == (runs, columns)
@@ -89,7 +89,7 @@ def test_sizes_around_the_tiles_and_row_blocks(rows, columns):
 
 def test_the_noise_is_exactly_standard_normal_of_the_same_stream():
     empty = np.zeros((2, 0, 3001))
-    result = kernels.clip_and_noise(empty, 1.0, 1.0, seed=11, step=5)
+    result = kernels.clip_and_noise(empty, 1.0, 1.0, runs=True, seed=11, step=5)
     expected = kernels.standard_normal((2, 3001), seed=11, purpose="clip_noise", step=5)
     np.testing.assert_array_equal(result.sum, expected)
     assert result.norms.shape == (2, 0)
@@ -133,9 +133,9 @@ def test_every_float16_is_read_exactly():
 
 def test_out_is_filled_in_place_whatever_its_strides():
     grads = normals(4, 2, 5, 7, dtype="float32")
-    expected = kernels.clip_and_noise(grads, 1.0, 1.0, seed=1).sum
+    expected = kernels.clip_and_noise(grads, 1.0, 1.0, runs=True, seed=1).sum
     out = laid_out(np.zeros((2, 7), dtype=np.float32), "reversed")
-    assert kernels.clip_and_noise(grads, 1.0, 1.0, seed=1, out=out).sum is out
+    assert kernels.clip_and_noise(grads, 1.0, 1.0, runs=True, seed=1, out=out).sum is out
     np.testing.assert_array_equal(out, expected)
     outs = [np.zeros((5,)), np.zeros((2, 2))]
     params = [normals(5, 3, 5), normals(6, 3, 2, 2)]
@@ -154,7 +154,7 @@ def test_a_bad_row_is_named_and_nothing_is_written(bad, device):
     if device == "cpu":  # a device finds it from the norms, when the sum is done
         np.testing.assert_array_equal(out, 7.0)
     with pytest.raises(ValueError, match="`grads` must be finite, but run 1, row 1 has norm"):
-        kernels.clip_and_noise(grads.reshape(2, 3, 5), 1.0)
+        kernels.clip_and_noise(grads.reshape(2, 3, 5), 1.0, runs=True)
     chosen = np.array([True] * 4 + [False] * 2)
     np.testing.assert_array_equal(
         kernels.clip_and_noise(grads, 1.0, mask=chosen).sum, kernels.clip_and_noise(grads[:4], 1.0).sum
@@ -175,7 +175,7 @@ def test_noise_that_is_not_finite_is_refused_before_anything_is_written(device, 
     runs = np.zeros((2, 3000))
     runs[1, 5] = bad
     with pytest.raises(ValueError, match="`noise` must be finite, which run 1, column 5 is not"):
-        kernels.clip_and_noise(grads.reshape(2, 3, 3000), 1.0, 0.5, noise=runs)
+        kernels.clip_and_noise(grads.reshape(2, 3, 3000), 1.0, 0.5, runs=True, noise=runs)
     parts = [np.zeros(2000), noise[2000:]]
     with pytest.raises(ValueError, match="`noise` must be finite, which column 2999 is not"):
         kernels.clip_and_noise([grads[:, :2000], grads[:, 2000:]], 1.0, 0.5, noise=parts)
@@ -252,21 +252,30 @@ GRADS = np.ones((3, 4))
         (GRADS, {"out": GRADS[0]}, ValueError, "`out` must be an array of its own, but overlaps `grads` in memory"),
         (GRADS, {"check_finite": 1}, TypeError, "`check_finite` must be True, False or None, got 1"),
         (GRADS, {"secure": True}, TypeError, "secure"),
+        (GRADS[0], {}, ValueError, r"`grads` must have shape \(B, ...\), rows before their gradients, got \(4,\); one"),
+        (np.ones(()), {}, ValueError, r"`grads` must have shape \(B, ...\), rows before their gradients, got \(\)$"),
         (
-            GRADS[0],
-            {},
+            GRADS,
+            {"runs": True},
             ValueError,
-            r"`grads` must have shape \(B, D\) or \(runs, B, D\), or be a list.*, got shape \(4,\)",
+            r"`grads` must have shape \(runs, B, ...\).*; pass runs=False",
         ),
+        (GRADS, {"runs": 1}, TypeError, "`runs` must be True or False, got 1"),
         (GRADS.astype(int), {}, TypeError, r"`grads` must be of type float16, bfloat16, float32.*, got int64"),
         (GRADS.astype(complex), {}, TypeError, r"`grads` must be of type float16, bfloat16,.*, got complex128"),
         (GRADS.astype(">f8"), {}, ValueError, "`grads` must be in native byte order, got '>f8'"),
         (np.ma.masked_array(GRADS), {}, TypeError, "`grads` must be a plain array, got a masked one"),
         (3.0, {}, TypeError, "`grads` must be a NumPy array, a torch tensor or a DLPack array, got float"),
         ([], {}, ValueError, r"`grads` must hold at least one \(B, ...\) array, got an empty sequence"),
-        ([GRADS, np.ones((2, 4))], {}, ValueError, r"`grads\[1\]` must have the 3 rows of grads\[0\], got 2"),
+        ([GRADS, np.ones((2, 4))], {}, ValueError, r"`grads\[1\]` must have the 3 rows of grads\[0\], got 2 rows"),
+        (
+            [GRADS[None], np.ones((1, 2, 4))],
+            {"runs": True},
+            ValueError,
+            r"`grads\[1\]` must have the 1 runs and 3 rows of grads\[0\], got 1 runs and 2 rows",
+        ),
         ([GRADS, GRADS.astype("f")], {}, TypeError, r"`grads\[1\]` must be of type float64, as.*, got float32"),
-        ([np.array(1.0)], {}, ValueError, r"`grads\[0\]` must have shape \(B, ...\), got \(\)"),
+        ([np.array(1.0)], {}, ValueError, r"`grads\[0\]` must have shape \(B, ...\), rows.*, got \(\)"),
         ([GRADS], {"out": np.ones(4)}, ValueError, "`out` must be a sequence of 1 arrays, one per"),
         ([GRADS], {"noise": [np.ones(3)]}, ValueError, r"`noise\[0\]` must have shape \(4,\), got \(3,\)"),
     ],

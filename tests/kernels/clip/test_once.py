@@ -48,7 +48,7 @@ def test_a_list_of_parameters_shares_a_pass():
 def test_a_run_does_not_depend_on_the_others():
     grads = normals(1, 3, 70, 1500, dtype="float32")
     mask = np.random.default_rng(0).random((3, 70)) < 0.5
-    several = kernels.clip_and_noise(grads, 20.0, 1.0, seed=4, mask=mask)
+    several = kernels.clip_and_noise(grads, 20.0, 1.0, runs=True, seed=4, mask=mask)
     for run in range(3):
         lone = kernels.clip_and_noise(grads[run], 20.0, 1.0, seed=4, mask=mask[run], first_run=run)
         np.testing.assert_array_equal(several.sum[run], lone.sum)

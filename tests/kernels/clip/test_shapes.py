@@ -62,8 +62,8 @@ def test_the_bits_of_a_list_do_not_depend_on_its_layout(rows, share, dtype):
 @pytest.mark.parametrize("layout", ["contiguous", "fortran", "reversed"])
 def test_a_batch_of_runs_scores_each_run_by_itself(layout):
     grads, observed = normals(1, 3, 70, 5003, dtype="float32"), normals(2, 3, 2, 5003, dtype="float32")
-    several = kernels.clip_scores(laid_out(grads, layout), laid_out(observed, layout), 50.0)
-    lone = kernels.clip_scores(laid_out(grads, layout), laid_out(observed[:, 1], layout), 50.0)
+    several = kernels.clip_scores(laid_out(grads, layout), laid_out(observed, layout), 50.0, runs=True)
+    lone = kernels.clip_scores(laid_out(grads, layout), laid_out(observed[:, 1], layout), 50.0, runs=True)
     assert several.dots.shape == (3, 2, 70)
     assert lone.dots.shape == lone.clipped_norms.shape == (3, 70)
     np.testing.assert_array_equal(lone.dots, several.dots[:, 1])
@@ -75,18 +75,21 @@ def test_a_batch_of_runs_scores_each_run_by_itself(layout):
 
 def test_errors_of_batches_name_the_run():
     grads, observed = normals(1, 2, 3, 4), normals(2, 2, 5, 4)
-    with pytest.raises(ValueError, match="`observed` must have the 2 runs of grads, got 3"):
-        kernels.clip_scores(grads, normals(2, 3, 5, 4), 1.0)
-    with pytest.raises(ValueError, match=r"`observed` must have shape \(runs, M, D\) or \(runs, D\), got \(4,\)"):
-        kernels.clip_scores(grads, observed[0, 0], 1.0)
+    with pytest.raises(
+        ValueError,
+        match=r"`observed` must have .*, for grads is \(2, 3, 4\), got \(3, 5, 4\)",
+    ):
+        kernels.clip_scores(grads, normals(2, 3, 5, 4), 1.0, runs=True)
+    with pytest.raises(ValueError, match=r"`observed` must have shape \(2, 4\) or \(2, M, 4\), .*, got \(4,\)"):
+        kernels.clip_scores(grads, observed[0, 0], 1.0, runs=True)
     grads[1, 2, 0] = np.nan
     with pytest.raises(ValueError, match="`grads` must be finite, but run 1, row 2 has norm nan"):
-        kernels.clip_scores(grads, observed, 1.0)
+        kernels.clip_scores(grads, observed, 1.0, runs=True)
     grads[1, 2, 0], observed[1, 3, 0] = 0, np.inf
     with pytest.raises(
         ValueError, match=r"`observed` must be finite, .* but run 1, row 3 gives a score that is not finite"
     ):
-        kernels.clip_scores(grads, observed, 1.0)
+        kernels.clip_scores(grads, observed, 1.0, runs=True)
 
 
 GROWTH = """

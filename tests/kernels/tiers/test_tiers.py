@@ -47,7 +47,7 @@ def results():
                 if dtype != "float64":
                     dots = kernels.clip_scores(g, observed, clip, product_dtype="float32").dots
                     pairs.append((dots, tolerances.float_score(columns, products, dots)))
-    runs = kernels.clip_and_noise(normals(3, 3, 300, 11), 1.0)
+    runs = kernels.clip_and_noise(normals(3, 3, 300, 11), 1.0, runs=True)
     lists = kernels.clip_and_noise([normals(4, 40, 5, 7), normals(5, 40, 1500)], 1.0)
     rest = [runs.sum, runs.norms, *lists.sum, lists.norms]
     return pairs + [(r, tolerances.clipped_sum(300, 1535, np.full(r.shape, 300.0), r, r.dtype)) for r in rest]

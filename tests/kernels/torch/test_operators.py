@@ -16,9 +16,15 @@ GRADS = torch.arange(60, dtype=torch.float32).reshape(5, 12).sin()
 PARAMS = [GRADS[:, :8].reshape(5, 2, 4), GRADS[:, 8:]]
 KEPT = torch.tensor([True, False, True, True, False])
 CASES = {
-    "clip_and_noise": (GRADS, 1.0, 1.0, 3, 0, None, None, None, 0),
-    "clip_and_noise_list": (PARAMS, 1.0, 0.0, None, 0, None, KEPT, None, 0),
-    "clip_scores": (GRADS, GRADS[:2].cos(), 1.0, None, "float32"),
+    "clip_and_noise": (GRADS, 1.0, 1.0, False, 3, 0, None, None, None, 0),
+    "clip_and_noise of matrices": (PARAMS[0], 1.0, 1.0, False, 3, 0, None, None, None, 0),
+    "clip_and_noise of runs": (PARAMS[0], 1.0, 1.0, True, 3, 0, None, None, None, 0),
+    "clip_and_noise_list": (PARAMS, 1.0, 0.0, False, None, 0, None, KEPT, None, 0),
+    "clip_and_noise_list of runs": ([PARAMS[0], PARAMS[0].cos()], 1.0, 0.0, True, None, 0, None, None, None, 0),
+    "clip_scores": (GRADS, GRADS[:2].cos(), 1.0, False, "float32", None),
+    "clip_scores of matrices": (PARAMS[0], PARAMS[0][:3].cos(), 1.0, False, "float64", None),
+    "clip_scores of one matrix": (PARAMS[0], PARAMS[0][0].cos(), 1.0, False, "float64", None),
+    "clip_scores of runs": (PARAMS[0], PARAMS[0][:, 0].cos(), 1.0, True, "float64", None),
     "solve_labels": (GRADS, GRADS[0].cos(), None, True),
     "mixture_log_ratio": (GRADS, 7, 1.0, 0.1, 3, "null", 0, 0, "float64"),
     "allocation_log_ratio": (GRADS, 1.0, 5, 2, 3, 7, "null", 0, 0, "float32"),
@@ -30,7 +36,7 @@ PAIR = kernels.Allocation(1.0, 5, epochs=2, k=3)
 def test_torch_accepts_the_operator(name):
     from leakcore.kernels.torch import operators
 
-    torch.library.opcheck(getattr(operators, name), CASES[name])
+    torch.library.opcheck(getattr(operators, name.partition(" ")[0]), CASES[name])
 
 
 def clipped(grads):
@@ -75,12 +81,15 @@ def test_fake_and_meta_tensors_have_shapes():
     from torch._subclasses import FakeTensorMode
 
     with FakeTensorMode():
-        result = leakcore.clip_and_noise(torch.empty(2, 5, 12), 1.0)
+        result = leakcore.clip_and_noise(torch.empty(2, 5, 12), 1.0, runs=True)
         assert result.sum.shape == (2, 12)
         assert result.norms.shape == (2, 5)
+        result = leakcore.clip_and_noise(torch.empty(2, 5, 12), 1.0)
+        assert result.sum.shape == (5, 12)
+        assert result.norms.shape == (2,)
     from leakcore.kernels.torch import operators
 
-    total, _ = operators.clip_and_noise(GRADS.to("meta"), 1.0, 0.0, None, 0, None, None, None, 0)
+    total, _ = operators.clip_and_noise(GRADS.to("meta"), 1.0, 0.0, False, None, 0, None, None, None, 0)
     assert total.device.type == "meta"
 
 
@@ -99,7 +108,7 @@ def test_forward_mode_is_refused_not_zero():
     from leakcore.kernels.torch import operators
 
     def operator(grads):
-        return operators.clip_and_noise(grads, 1.0, 0.0, None, 0, None, None, None, 0)[0]
+        return operators.clip_and_noise(grads, 1.0, 0.0, False, None, 0, None, None, None, 0)[0]
 
     for function in (operator, lambda grads: leakcore.clip_and_noise(grads, 1.0).sum):
         with pytest.raises(ValueError, match=r"forward-mode|`grads` must not have a tangent, for kernels have no"):
