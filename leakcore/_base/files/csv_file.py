@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from leakcore._base.files.limits import size_of
+from leakcore._base.files.limits import open_regular, size_of
 from leakcore._base.printable import printable
 
 LARGEST = 2**30
@@ -22,9 +23,9 @@ def read_csv(path: Path) -> Iterator[list[str]]:
     1 GiB, no text, a row of more than 1,048,576 characters.
     """
     try:
-        if size_of(path) > LARGEST:
-            raise ValueError(f"is larger than {LARGEST:,} bytes")
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with open_regular(path) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as file:
+            if size_of(stream) > LARGEST:
+                raise ValueError(f"is larger than {LARGEST:,} bytes")
             head = file.readline(_ROW)
             file.seek(0)
             yield from rows_of(iter(lambda: file.readline(_ROW + 1), ""), max(",;\t", key=head.count))

@@ -76,7 +76,7 @@ def leave_with(
     else:
         done = list(places)
     places += sorted(own.items())
-    checked(lambda: _write(result, places))
+    checked(lambda: _write(result, places, folder))
     files = [path for _, path in dict.fromkeys([*done, *places])]
     finish(result, report.json == "-", lambda: result.to_text(width=width()), files)
     if result.passed is None and result.gated:
@@ -92,8 +92,11 @@ def width() -> int:
     return min(110, max(72, shutil.get_terminal_size((110, 24)).columns))
 
 
-def _write(result: audits.AuditReport, places: list[tuple[str, Path]]) -> None:
-    for kind, path in places:
+def _write(result: audits.AuditReport, places: list[tuple[str, Path]], folder: Path | None) -> None:
+    from leakcore._base.files.writing import inside
+
+    for kind, named in places:
+        path = named if folder is None or named.parent != folder else inside(folder, named.name)
         if kind == "html":
             result.to_html(path)
         else:
