@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from leakcore._base import validate as check
 from leakcore._base.files.json_file import read_json
 from leakcore._base.files.limits import read_bytes
-from leakcore._base.files.writing import inside, write_atomically
+from leakcore._base.files.writing import place_in, write_atomically
 from leakcore._base.installed import PAGE as FRAME
 from leakcore._base.installed import need
 from leakcore._base.pages.drawing import drawing
@@ -152,7 +152,7 @@ def run_all(
         if done is not None:
             results.append(done)
         everything = Reproduction(scale=size, seed=start, results=tuple(results), missing=tuple(absent))
-        write_atomically(inside(folder, PAGE), _page(everything, folder))
+        write_atomically(place_in(folder, PAGE), _page(everything, folder))
     return everything
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from leakcore import kernels
 from leakcore._base import validate as check
-from leakcore._base.files.writing import inside, write_atomically
+from leakcore._base.files.writing import place_in, write_atomically
 from leakcore._base.progress import Progress
 from leakcore._base.run_folder.identity import identity
 from leakcore._base.run_folder.output_folder import require_inside, require_ours, require_writable
@@ -97,8 +97,8 @@ def run(
             from leakcore.experiments.draw import draw
 
             png, svg = draw(result)
-            write_atomically(inside(folder, f"{name}.png"), png)
-            write_atomically(inside(folder, f"{name}.svg"), svg)
-            write_atomically(inside(folder, f"{name}.json"), result.to_json(indent=2) + "\n")
+            write_atomically(place_in(folder, f"{name}.png"), png)
+            write_atomically(place_in(folder, f"{name}.svg"), svg)
+            write_atomically(place_in(folder, f"{name}.json"), result.to_json(indent=2) + "\n")
             pieces.remove()
     return result

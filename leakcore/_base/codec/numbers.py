@@ -1,8 +1,8 @@
 """Numbers and arrays of numbers in JSON: every float64 exactly, infinities and NaN as words, zeros left out.
 
 What is read of an array is exactly what a writer writes: a list as deep as the shape says, every element of the type's
-own kind, none cut or rounded away. Where a few characters stand for many bytes (zeros that are left out, texts as wide as
-the longest), the bytes of all arrays of one value are counted.
+own kind, none cut or rounded away. Where a few characters stand for many bytes (zeros that are left out, texts as wide
+as the longest), the bytes of all arrays of one value are counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _expanded: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("ex
 
 @contextlib.contextmanager
 def one_value() -> Iterator[None]:
-    """What is read or written in the block is one value: `expand` counts its bytes together, parts of parts included."""
+    """What is read or written in the block is one value: `expands` counts its bytes together, parts included."""
     if _expanded.get() is not None:
         yield
         return
@@ -174,7 +174,7 @@ def _leaves(plain: Any, shape: tuple[int, ...]) -> Iterator[Any]:
 
 
 def _array_of(leaves: list[Any], dtype: np.dtype[Any]) -> np.ndarray:
-    """One dimension; ValueError where an element is of another kind, or would be cut, rounded to infinity or wrapped."""
+    """One dimension; ValueError where an element is of another kind, or would be cut, wrapped or rounded to ∞."""
     if dtype.kind == "f":
         wide = np.array([_element(float_of(leaf), leaf) for leaf in leaves], np.float64)
         with np.errstate(over="ignore"):

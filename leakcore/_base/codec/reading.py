@@ -27,7 +27,6 @@ from leakcore._base.codec.writing import TAGS
 from leakcore._base.lazy import import_offered
 from leakcore._base.printable import name_of, printable
 
-
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,307}")
 
 

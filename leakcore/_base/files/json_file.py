@@ -68,8 +68,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _require_size(text: str | bytes | bytearray) -> None:
     if len(text) > LARGEST:
         raise ValueError(f"has {len(text):,} characters, at most {LARGEST:,} are read")
-    marks = ",[{" if isinstance(text, str) else (b",", b"[", b"{")
-    if (values := sum(text.count(mark) for mark in marks)) > _MOST:  # type: ignore[arg-type]
+    if isinstance(text, str):
+        values = sum(text.count(mark) for mark in ",[{")
+    else:
+        values = sum(text.count(mark) for mark in (b",", b"[", b"{"))
+    if values > _MOST:
         raise ValueError(f"holds {values:,} values, at most {_MOST:,} are read")
 
 

@@ -1,7 +1,7 @@
 """What a user's file may be and may take. Every reader opens its file here, so that there is one rule.
 
-A file is a regular one: a pipe that nobody writes to would stop a command for good, a device has no end. It is looked at
-before it is opened and again once it is open, and it is opened so that no kind of file can make it wait.
+A file is a regular one: a pipe that nobody writes to would stop a command for good, a device has no end. It is looked
+at before it is opened and again once it is open, and it is opened so that no kind of file can make it wait.
 
 A megabyte of zip or gzip may unfold to a thousand. What is read is at most 64 MiB, or a hundred times the file's own
 size where that is more: scores, gradients and pictures compress two- to tenfold. What compresses better than that (a

@@ -95,7 +95,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     sync_folder(target.parent)
 
 
-def inside(folder: Path, name: str) -> Path:
+def place_in(folder: Path, name: str) -> Path:
     """Where `name`, which is ours and not the user's, is written in a folder: `CannotWrite` where that is elsewhere.
 
     A folder that came from elsewhere may hold a link under that name, and what it points at is not ours to write; nor

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from leakcore._base.files.json_file import read_json
-from leakcore._base.files.writing import CannotWrite, inside, try_folder
+from leakcore._base.files.writing import CannotWrite, place_in, try_folder
 
 
 def require_writable(folder: Path, *, name: str = "folder") -> None:
@@ -22,7 +22,7 @@ def require_inside(folder: Path, *names: str) -> None:
     """ValueError where a file of that name, which is written at the end, would be written outside the folder."""
     for name in names:
         try:
-            inside(folder, name)
+            place_in(folder, name)
         except CannotWrite as error:
             raise ValueError(f"{error.filename}: cannot be written ({error.strerror}); remove it") from error
 

@@ -15,7 +15,7 @@ from leakcore._base.codec import from_plain, to_plain
 from leakcore._base.codec.npz import pack, unpack
 from leakcore._base.digest import digest
 from leakcore._base.files.json_file import read_json
-from leakcore._base.files.writing import inside, write_atomically
+from leakcore._base.files.writing import place_in, write_atomically
 from leakcore._base.printable import printable
 
 SCHEMA = "leakcore.run/3"
@@ -29,7 +29,7 @@ def seal(folder: Path, name: str, value: Any, kind: Any = None) -> Path:
     # As it will be read, so that the checksum is the reader's.
     plain = json.loads(json.dumps(to_plain(value, kind, arrays=arrays)))
     facts = {"schema": SCHEMA, "sha256": digest(name, plain, arrays), "piece": plain}
-    path = inside(folder, f"{name}.{'npz' if arrays else 'json'}")
+    path = place_in(folder, f"{name}.{'npz' if arrays else 'json'}")
     write_atomically(path, pack(facts, arrays) if arrays else json.dumps(facts))
     return path
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from leakcore import kernels
 from leakcore._base import validate as check
-from leakcore._base.files.writing import inside
+from leakcore._base.files.writing import place_in
 from leakcore._base.installed import PAGE, need
 from leakcore._base.progress import Progress, timed
 from leakcore._base.run_folder.identity import identity
@@ -104,8 +104,8 @@ def _run(
         seconds=time.monotonic() - started,
     )
     if target is not None:
-        report.to_json(inside(target, "report.json"), indent=2)
-        report.to_html(inside(target, "report.html"))
+        report.to_json(place_in(target, "report.json"), indent=2)
+        report.to_html(place_in(target, "report.html"))
         pieces.remove()
     return report
 

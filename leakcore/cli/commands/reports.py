@@ -32,9 +32,9 @@ def reports(folder: Path, html_path: Path | None, as_json: bool) -> None:
     leakcore reports runs
     """
     from leakcore import audit
-    from leakcore._base.files.writing import inside
+    from leakcore._base.files.writing import place_in
 
-    place = checked(lambda: inside(folder, "index.html")) if html_path is None else html_path
+    place = checked(lambda: place_in(folder, "index.html")) if html_path is None else html_path
     require_place("html", place)
     if place.is_file() and _OURS not in _beginning(place):
         raise Failure(f"`--html` must be a new file or a page of leakcore's, got {place}: name another place")

@@ -93,10 +93,10 @@ def width() -> int:
 
 
 def _write(result: audits.AuditReport, places: list[tuple[str, Path]], folder: Path | None) -> None:
-    from leakcore._base.files.writing import inside
+    from leakcore._base.files.writing import place_in
 
     for kind, named in places:
-        path = named if folder is None or named.parent != folder else inside(folder, named.name)
+        path = named if folder is None or named.parent != folder else place_in(folder, named.name)
         if kind == "html":
             result.to_html(path)
         else:
