@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 import unicodedata
 
 _SPELT_OUT = {"Cc", "Cf", "Cs", "Zl", "Zp"}
@@ -27,6 +28,17 @@ LONGEST_MESSAGE = 4000
 def printable(text: object, longest: int = LONGEST_MESSAGE) -> str:
     """The text on one line, control characters spelt out, cut to `longest` characters with a note of how many more."""
     return _spelt_out(_cut(str(text), longest), "")
+
+
+def repr_of(value: object, longest: int = 60) -> str:
+    """A value of a file as Python writes it, cut to so many characters; of a large one only the beginning is made."""
+    short = reprlib.Repr()
+    short.maxdict = short.maxlist = short.maxtuple = 8
+    short.maxstring = short.maxother = short.maxlong = 2 * longest
+    try:
+        return printable(short.repr(value), longest)
+    except ValueError:  # a whole number of more digits than Python writes
+        return f"a {type(value).__name__} too long to write"
 
 
 def line_of(text: object, longest: int = LONGEST_MESSAGE) -> str:

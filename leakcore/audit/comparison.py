@@ -12,7 +12,7 @@ import numpy as np
 
 from leakcore._base.codec import from_plain
 from leakcore._base.files.json_file import read_json
-from leakcore._base.printable import line_of, markdown, name_of, printable
+from leakcore._base.printable import line_of, markdown, name_of, printable, repr_of
 from leakcore._base.results import Kind, Record, Rows
 from leakcore.audit.report.report import AuditReport
 
@@ -191,7 +191,7 @@ def _content(name: str, report: Any) -> _Content:
     try:
         settings = {} if content.get("config") is None else content["config"]
         if not isinstance(settings, dict):
-            raise ValueError(f"`config` must be values by name, got {printable(repr(settings), 60)}")
+            raise ValueError(f"`config` must be values by name, got {repr_of(settings, 60)}")
         return _Content(
             schema=content["schema"],
             passed=_typed(content, "passed", bool | None),
@@ -228,7 +228,7 @@ def _number(content: dict[str, Any], where: str) -> _Number:
     ends = content.get("interval")
     try:
         if not (ends is None or (isinstance(ends, list) and len(ends) == 2)):
-            raise ValueError(f"`interval` must be a list of 2 values, got {printable(repr(ends), 60)}")
+            raise ValueError(f"`interval` must be a list of 2 values, got {repr_of(ends, 60)}")
         return _Number(
             quantity=_typed(content, "quantity", str | None) or "",
             kind=_typed(content, "kind", Kind),

@@ -23,7 +23,7 @@ from leakcore._base.codec.numbers import MISSING, one_value
 from leakcore._base.codec.reading import Reader
 from leakcore._base.codec.writing import Arrays as Arrays
 from leakcore._base.codec.writing import Writer
-from leakcore._base.printable import printable
+from leakcore._base.printable import repr_of
 
 
 def to_plain(value: Any, kind: Any = None, *, arrays: Arrays | None = None) -> Any:
@@ -70,7 +70,7 @@ def from_fields(plain: Any, kind: type) -> Any:
     with _bounded():
         value = Reader((), {}).dataclass(plain, kind, by_fields=True)
     if value is MISSING:
-        raise ValueError(f"it must be a {kind.__name__}, got {printable(repr(plain), 60)}")
+        raise ValueError(f"it must be a {kind.__name__}, got {repr_of(plain, 60)}")
     return value
 
 

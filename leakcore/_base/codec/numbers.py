@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base.files.limits import FREE
-from leakcore._base.printable import printable
+from leakcore._base.printable import repr_of
 
 WORDS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 PLAIN_TYPES = ("float64", "int64", "bool")
@@ -136,14 +136,14 @@ def _dtype(name: Any) -> np.dtype[Any]:
         return _TYPES[name]
     if isinstance(name, str) and _TEXT_TYPE.fullmatch(name):
         return np.dtype(name)
-    raise ValueError(f"dtype {printable(repr(name), 40)} is none of a number or a text")
+    raise ValueError(f"dtype {repr_of(name, 40)} is none of a number or a text")
 
 
 def _shape(sizes: Any) -> tuple[int, ...]:
     if not isinstance(sizes, list) or len(sizes) > _DIMENSIONS or not all(type(n) is int and n >= 0 for n in sizes):
-        raise ValueError(f"shape {printable(repr(sizes), 60)} is not a list of at most {_DIMENSIONS} sizes")
+        raise ValueError(f"shape {repr_of(sizes, 60)} is not a list of at most {_DIMENSIONS} sizes")
     if math.prod(n for n in sizes if n) >= 2**62:  # NumPy multiplies the sizes of an empty array, too
-        raise ValueError(f"shape {printable(repr(sizes), 60)} is too large")
+        raise ValueError(f"shape {repr_of(sizes, 60)} is too large")
     return tuple(sizes)
 
 
@@ -162,7 +162,7 @@ def _leaves(plain: Any, shape: tuple[int, ...]) -> Iterator[Any]:
         yield plain
         return
     if not isinstance(plain, list) or len(plain) != shape[0]:
-        what = f"{len(plain):,} values" if isinstance(plain, list) else printable(repr(plain), 40)
+        what = f"{len(plain):,} values" if isinstance(plain, list) else repr_of(plain, 40)
         raise ValueError(f"must have {shape[0]:,} values where its shape says so, got {what}")
     if len(shape) == 1:
         if any(isinstance(v, (list, dict)) for v in plain):
@@ -196,7 +196,7 @@ def _array_of(leaves: list[Any], dtype: np.dtype[Any]) -> np.ndarray:
 
 def _element(value: Any, plain: Any) -> Any:
     if value is MISSING:
-        raise ValueError(f"{printable(repr(plain), 60)} is of another kind")
+        raise ValueError(f"{repr_of(plain, 60)} is of another kind")
     return value
 
 

@@ -25,7 +25,7 @@ from leakcore._base.codec.annotations import (
 from leakcore._base.codec.numbers import MISSING, WORDS, float_of, plain_array, tagged_array
 from leakcore._base.codec.writing import TAGS
 from leakcore._base.lazy import import_offered
-from leakcore._base.printable import name_of, printable
+from leakcore._base.printable import name_of, printable, repr_of
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,307}")
 
@@ -45,7 +45,7 @@ class Reader:
             value = self._one(plain, option, where)
             if value is not MISSING:
                 return value
-        raise ValueError(f"{_subject(where)} must be {named(kind)}, got {printable(repr(plain), 60)}")
+        raise ValueError(f"{_subject(where)} must be {named(kind)}, got {repr_of(plain, 60)}")
 
     def _one(self, plain: Any, kind: Any, where: str) -> Any:
         """The value where it can be of this type, else MISSING."""
@@ -88,6 +88,8 @@ class Reader:
         if set(plain) == {"text"}:
             return _text(plain)
         if set(plain) == {"tuple"}:
+            if not isinstance(plain["tuple"], list):
+                raise ValueError(f"{_subject(where)} must hold a list under `tuple`, got {repr_of(plain['tuple'])}")
             return tuple(self._any(plain["tuple"], where))
         if set(plain) in (*TAGS[:2], {"array"}):
             return self._array(plain, where)
@@ -101,7 +103,7 @@ class Reader:
         if set(plain) == {"array"}:
             name = plain["array"]
             if not isinstance(name, str) or name not in self._arrays:
-                raise ValueError(f"{_subject(where)} lacks the array {printable(repr(name), 60)}")
+                raise ValueError(f"{_subject(where)} lacks the array {repr_of(name, 60)}")
             return self._arrays[name]
         if set(plain) not in TAGS[:2]:
             return MISSING
@@ -141,18 +143,21 @@ class Reader:
             raise ValueError(f"{_subject(where)} gives a key twice")
         return out
 
+    def _known(self, name: Any) -> type | None:
+        return self._classes.get(name) if isinstance(name, str) else None
+
     def dataclass(self, plain: Any, base: type, where: str = "", *, by_fields: bool = False) -> Any:
         """MISSING for what is not a mapping. by_fields: read the fields even of a class with a form of its own."""
         if not isinstance(plain, dict):
             return MISSING
         fields = dict(plain)
         name = fields.pop("class", None)
-        cls = base if name in (None, base.__name__) else self._classes.get(str(name)) or _loaded_heir(base, name)
+        cls = base if name in (None, base.__name__) else self._known(name) or _loaded_heir(base, name)
         if cls is None or not dataclasses.is_dataclass(cls):
             article = "an" if base.__name__[0] in "AEIO" else "a"
             wanted = "an object of a class" if base is object else f"{article} {base.__name__}"
             raise ValueError(
-                f"{_subject(where)} must be {wanted} that is known here, got class {printable(repr(name), 60)}"
+                f"{_subject(where)} must be {wanted} that is known here, got class {repr_of(name, 60)}"
             )
         if says_itself(cls) and not by_fields:
             try:
@@ -163,7 +168,7 @@ class Reader:
         if isinstance(schema, str) and fields.pop("schema", None) != schema:
             raise ValueError(
                 f"{_subject(f'{where}.schema'.lstrip('.'))} must be {schema!r}, "
-                f"got {printable(repr(plain.get('schema')), 60)}"
+                f"got {repr_of(plain.get('schema'), 60)}"
             )
         kinds = hints(cls)
         if unknown := sorted(set(fields) - set(kinds)):

@@ -71,8 +71,9 @@ def read_bytes(path: Path, most: int) -> bytes:
     """All bytes of a regular file that has at most so many; errors as `open_regular`."""
     with open_regular(path) as stream:
         size = size_of(stream)
-        # One byte more than there may be: a file may grow, and those of /proc say that they are empty.
-        content = stream.read(most + 1) if size <= most else b""
+        content = stream.read(size + 1) if size <= most else b""
+        if len(content) > size:  # it grows, or it is one of /proc, which says that it is empty
+            content += stream.read(most + 1 - len(content))
     if max(size, len(content)) > most:
         raise ValueError(f"is larger than {most:,} bytes")
     return content

@@ -16,7 +16,7 @@ from leakcore._base.codec.npz import pack, unpack
 from leakcore._base.digest import digest
 from leakcore._base.files.json_file import read_json
 from leakcore._base.files.writing import place_in, write_atomically
-from leakcore._base.printable import printable
+from leakcore._base.printable import printable, repr_of
 
 SCHEMA = "leakcore.run/3"
 MANIFEST = "run.json"
@@ -54,7 +54,7 @@ def check_seal(path: Path) -> None:
 def _opened(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
     facts, arrays = unpack(path) if path.suffix == ".npz" else (read_json(path), {})
     if facts["schema"] != SCHEMA:
-        raise ValueError(f"schema {facts['schema']!r}, not {SCHEMA!r}")
+        raise ValueError(f"schema {repr_of(facts['schema'])}, not {SCHEMA!r}")
     if facts["sha256"] != digest(path.stem, facts["piece"], arrays):
         raise ValueError("its checksum is another's")
     return facts["piece"], arrays

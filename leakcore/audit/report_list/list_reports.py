@@ -115,7 +115,7 @@ def _listed(path: Path, root: Path) -> ListedReport:
     schema = str(content.get("schema", "")) if isinstance(content, dict) else ""
     kind = schema.removeprefix("leakcore.").partition("/")[0]
     if kind not in _AUDITS:
-        raise ValueError(f"is not a report of an audit{f', its schema is {schema}' if schema else ''}")
+        raise ValueError(f"is not a report of an audit{f', its schema is {name_of(schema)}' if schema else ''}")
     report = AuditReport.from_dict(content)
     cards = {card.question: card for card in report.cards()}
     proved, epsilon = cards[PROVED], cards[EPSILON]
