@@ -21,8 +21,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.conformance import reader_mutants as mutants  # noqa: E402
-from tests.conformance.reader_files import MEMBERS, NOT_FILES, Member  # noqa: E402
+from tests.conformance import reader_mutants as mutants
+from tests.conformance.reader_files import MEMBERS, NOT_FILES, Member
 
 PATIENCE = 120
 """Seconds after which a read counts as one that never ends; what reads takes milliseconds."""
@@ -148,7 +148,8 @@ def main(what: str, names: list[str]) -> None:
     for name in names:
         with tempfile.TemporaryDirectory() as place:
             for line in TRIES[what](name, MEMBERS.get(name, MEMBERS["json"]), Path(place)):
-                print(json.dumps(line), flush=True)
+                sys.stdout.write(json.dumps(line) + "\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""The family of readers: every call of leakcore's that takes a file of a user, with good files, and what else a path may
-be. The parsers that are fuzzed are members; added are the readers that stand on them.
+"""The family of readers: every call of leakcore's that takes a user's file, good files, and what else a path may be.
+
+The parsers that are fuzzed are members; added are the readers that stand on them.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fuzz"))
 
-import targets  # noqa: E402
+import targets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,7 +212,11 @@ MEMBERS |= {
     "experiment": Member(".json", _experiment, lambda: [experiment().encode()], named=False),
     "drawing": Member(".svg", _svg, lambda: [DRAWING.encode()]),
     "config": Member(
-        ".toml", _config, lambda: [b"[run]\nsteps = 4\nsweep = [1.0, 2.0]\n"], named=False, covers=("audit.read_config",)
+        ".toml",
+        _config,
+        lambda: [b"[run]\nsteps = 4\nsweep = [1.0, 2.0]\n"],
+        named=False,
+        covers=("audit.read_config",),
     ),
     "weights": Member(".safetensors", _load_weights, _weights, covers=("models.load_safetensors",)),
 }

@@ -156,9 +156,7 @@ class Reader:
         if cls is None or not dataclasses.is_dataclass(cls):
             article = "an" if base.__name__[0] in "AEIO" else "a"
             wanted = "an object of a class" if base is object else f"{article} {base.__name__}"
-            raise ValueError(
-                f"{_subject(where)} must be {wanted} that is known here, got class {repr_of(name, 60)}"
-            )
+            raise ValueError(f"{_subject(where)} must be {wanted} that is known here, got class {repr_of(name, 60)}")
         if says_itself(cls) and not by_fields:
             try:
                 return cls.from_dict(fields)  # type: ignore[attr-defined]
@@ -167,8 +165,7 @@ class Reader:
         schema = getattr(cls, "schema", None)
         if isinstance(schema, str) and fields.pop("schema", None) != schema:
             raise ValueError(
-                f"{_subject(f'{where}.schema'.lstrip('.'))} must be {schema!r}, "
-                f"got {repr_of(plain.get('schema'), 60)}"
+                f"{_subject(f'{where}.schema'.lstrip('.'))} must be {schema!r}, got {repr_of(plain.get('schema'), 60)}"
             )
         kinds = hints(cls)
         if unknown := sorted(set(fields) - set(kinds)):

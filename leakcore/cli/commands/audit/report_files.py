@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -43,13 +44,15 @@ def require_apart(places: Mapping[str, Path], folder: Path | None, read: Mapping
     """A report must not replace what the audit reads, nor one of its own."""
     from leakcore._base.files.writing import is_stream
 
-    taken = {Path(path).resolve(): name for name, path in read.items() if path is not None}
+    taken = {os.path.realpath(path): name for name, path in read.items() if path is not None}
     if folder is not None:
-        taken |= {(folder / f"report.{kind}").resolve(): f"report.{kind} in {folder}" for kind in ("html", "json")}
+        taken |= {
+            os.path.realpath(folder / f"report.{kind}"): f"report.{kind} in {folder}" for kind in ("html", "json")
+        }
     for name, path in places.items():
         if is_stream(path):
             continue
-        place = path.resolve()
+        place = os.path.realpath(path)
         if place in taken and taken[place] != f"report.{name} in {folder}":
             raise click.UsageError(f"`--{name}` must be a file of its own, got {path}, which is also {taken[place]}")
         taken[place] = f"--{name}"
