@@ -1,4 +1,4 @@
-"""Text of strangers (names in files, values, messages of other code) made fit to be shown.
+"""Text of strangers (names in files, values, messages of other code) made fit to be shown: in a terminal, in Markdown.
 
 A terminal obeys control characters: they set its title, move its cursor, write to the clipboard. Bidirectional
 overrides show a line in another order than its characters have. Both are spelt out as JSON spells them (`\\u001b`), so
@@ -8,11 +8,18 @@ that JSON that holds them stays JSON.
 from __future__ import annotations
 
 import json
+import re
+import reprlib
 import unicodedata
 
 _SPELT_OUT = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Unicode categories of characters that are obeyed, not shown: controls, formats (bidirectional ones among them),
 surrogates, separators of lines and paragraphs."""
+_ORDERS = ("::", "##[")
+"""How a line begins that a build server takes for an order of the program whose output it reads."""
+_LINKED = re.compile(r"\b(www\.|gh-\d)", re.IGNORECASE)
+_PLAIN = re.compile(r"—|(?!\d+[.)](?!\d))[^\W_](?:[^\W_]|[ ,;%=+≥≤≈→±∞—–−…\[]|\](?![(\[:])|[.()/-](?![.()/-]))*")
+"""What Markdown shows as it is: no address, mention, number of an issue, mark of a table, or markup."""
 LONGEST_NAME = 100
 LONGEST_MESSAGE = 4000
 """Characters that are shown of a name and of a message; what is longer is cut."""
@@ -21,6 +28,38 @@ LONGEST_MESSAGE = 4000
 def printable(text: object, longest: int = LONGEST_MESSAGE) -> str:
     """The text on one line, control characters spelt out, cut to `longest` characters with a note of how many more."""
     return _spelt_out(_cut(str(text), longest), "")
+
+
+def repr_of(value: object, longest: int = 60) -> str:
+    """A value of a file as Python writes it, cut to so many characters; of a large one only the beginning is made."""
+    short = reprlib.Repr()
+    short.maxdict = short.maxlist = short.maxtuple = 8
+    short.maxstring = short.maxother = short.maxlong = 2 * longest
+    try:
+        return printable(short.repr(value), longest)
+    except ValueError:  # a whole number of more digits than Python writes
+        return f"a {type(value).__name__} too long to write"
+
+
+def line_of(text: object, longest: int = LONGEST_MESSAGE) -> str:
+    """`printable` as a line of its own, which no build server takes for an order."""
+    out = printable(text, longest)
+    return f"\\{out}" if out.lstrip().startswith(_ORDERS) else out
+
+
+def markdown(text: object, longest: int = LONGEST_MESSAGE, *, cell: bool = False) -> str:
+    """The text inside a line of Markdown, where nothing of it is obeyed, neither as Markdown nor as HTML.
+
+    Plain words stay as they are, all else stands in a code span. A backslash would not do: a mention or an address
+    is recognised after backslashes are gone. cell: of a table, which ends at a pipe, in a code span as well.
+    """
+    shown = printable(text, longest)
+    if not shown or (_PLAIN.fullmatch(shown) and not _LINKED.search(shown)):
+        return shown
+    if cell:  # after a backslash, programs differ in what they take "\\|" for
+        shown = shown.replace("\\|", "\\\\u007c").replace("|", "\\|")
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
+    return f"{fence} {shown} {fence}" if "`" in shown or not shown.strip() else f"{fence}{shown}{fence}"
 
 
 def name_of(text: object) -> str:

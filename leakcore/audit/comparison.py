@@ -10,17 +10,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from leakcore._base.codec import from_plain
 from leakcore._base.files.json_file import read_json
-from leakcore._base.results import Record, Rows
+from leakcore._base.printable import line_of, markdown, name_of, printable, repr_of
+from leakcore._base.results import Kind, Record, Rows
 from leakcore.audit.report.report import AuditReport
 
 _RESULT = "leakcore.result/"
 _ALSO = frozenset({"report", "environment", "seconds", "limit", "config"})
 """Keys of report.json that repeat its numbers, or are of the machine."""
 _ROUNDING = 1e-9
+_LONGEST = 400
+"""Characters of a setting, or of a name, that are shown."""
 CHANGES = ("not comparable", "beyond its interval", "changed", "within its interval", "only before", "only after")
-_SAID = ("kind", "confidence", "delta", "family")
-"""What two numbers of one quantity must have in common, besides their adjacency."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -90,22 +92,22 @@ class Comparison(Record):
 
     def to_text(self) -> str:
         """For a terminal."""
-        lines = [self.sentence, *self.contradictions]
-        lines += [f"  {key}: {before} → {after}" for key, before, after in self.settings]
-        lines += [f"  {c.quantity} [{c.kind}] {c.before} → {c.after}: {c.how}  ({c.where})" for c in self.changes]
-        return "\n".join(lines)
+        lines = [self.sentence, *map(line_of, self.contradictions)]
+        rows = [f"{key}: {_cut(before)} → {_cut(after)}" for key, before, after in self.settings]
+        rows += [f"{c.quantity} [{c.kind}] {c.before} → {c.after}: {c.how}  ({c.where})" for c in self.changes]
+        return "\n".join([*lines, *(f"  {line_of(row)}" for row in rows)])
 
     def to_markdown(self) -> str:
-        """For a comment on a change of the code."""
-        lines = [f"**{self.sentence}**", *(f"- {text}" for text in self.contradictions)]
+        """For a comment on a change of the code. Text of the reports is shown, and nothing of it is obeyed."""
+        lines = [f"**{self.sentence}**", *(f"- {markdown(text)}" for text in self.contradictions)]
         if self.settings:
             lines += ["", "| setting | before | after |", "|---|---|---|"]
             lines += [f"| {' | '.join(map(_cell, row))} |" for row in self.settings]
         if self.changes:
             lines += ["", "| number | kind | before | after | |", "|---|---|---|---|---|"]
             for c in self.changes:
-                row = (f"{c.quantity} (`{c.where}`)", c.kind, c.before, c.after, c.how)
-                lines.append(f"| {' | '.join(map(_cell, row))} |")
+                number = f"{_cell(c.quantity)} ({_cell(c.where)})"
+                lines.append(f"| {' | '.join([number, *map(_cell, (c.kind, c.before, c.after, c.how))])} |")
         return "\n".join(lines)
 
 
@@ -123,7 +125,8 @@ def compare(before: AuditReport | str | Path, after: AuditReport | str | Path) -
         A `Comparison`.
 
     Raises:
-        ValueError: for files that are not reports of leakcore, or two forms that cannot be compared.
+        ValueError: for files that are not reports of leakcore, with the key that is damaged, or two forms that cannot
+            be compared.
         FileNotFoundError: for a path where nothing is.
 
     Example:
@@ -133,39 +136,89 @@ def compare(before: AuditReport | str | Path, after: AuditReport | str | Path) -
         'changed'
     """
     first, second = _content("before", before), _content("after", after)
-    if first["schema"] != second["schema"]:
+    if first.schema != second.schema:
         raise ValueError(
-            f"`after` must be a report of the same form as `before`, {first['schema']}, got {second['schema']}"
+            f"`after` must be a report of the same form as `before`, {printable(first.schema, 60)}, got "
+            f"{printable(second.schema, 60)}"
         )
-    old, new = dict(_results(first)), dict(_results(second))
+    old, new = first.numbers, second.numbers
     changes = [c for where in {**old, **new} if (c := _change(where, old.get(where), new.get(where))) is not None]
-    known = set(first.get("contradictions", ()))
+    known = set(first.contradictions)
     return Comparison(
-        passed=(first.get("passed"), second.get("passed")),
-        contradictions=tuple(text for text in second.get("contradictions", ()) if text not in known),
-        settings=tuple(_settings(first.get("config") or {}, second.get("config") or {})),
+        passed=(first.passed, second.passed),
+        contradictions=tuple(text for text in second.contradictions if text not in known),
+        settings=tuple(_settings(first.settings, second.settings)),
         changes=tuple(sorted(changes, key=lambda c: CHANGES.index(c.how))),
         same=len({**old, **new}) - len(changes),
     )
 
 
-def _content(name: str, report: Any) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Number:
+    """What is compared of a result."""
+
+    quantity: str
+    kind: Kind
+    confidence: float | None
+    delta: float | None
+    family: str | None
+    adjacency: str | None
+    value: np.ndarray
+    interval: tuple[np.ndarray, np.ndarray] | None
+
+    def __post_init__(self) -> None:
+        for end in self.interval or ():
+            if end.shape != self.value.shape:
+                raise ValueError(f"`interval` must have two ends of shape {self.value.shape}, got {end.shape}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Content:
+    """What is compared of a report, checked."""
+
+    schema: str
+    passed: bool | None
+    contradictions: tuple[str, ...]
+    settings: dict[str, Any]
+    numbers: dict[str, _Number]
+
+
+def _content(name: str, report: Any) -> _Content:
     if isinstance(report, AuditReport):
-        content = json.loads(report.to_json())
+        where, content = f"`{name}`", json.loads(report.to_json())
     elif isinstance(report, str | Path):
-        content = read_json(Path(report))
+        where, content = printable(report), read_json(Path(report))
     else:
         raise TypeError(f"`{name}` must be a report or the path of a report.json, got {type(report).__name__}")
     if not isinstance(content, dict) or not str(content.get("schema", "")).startswith("leakcore."):
-        raise ValueError(f"`{name}` must be a report of leakcore, got {report!s}")
-    return content
+        raise ValueError(f"`{name}` must be a report of leakcore, got {where}")
+    try:
+        settings = {} if content.get("config") is None else content["config"]
+        if not isinstance(settings, dict):
+            raise ValueError(f"`config` must be values by name, got {repr_of(settings, 60)}")
+        return _Content(
+            schema=content["schema"],
+            passed=_typed(content, "passed", bool | None),
+            contradictions=_typed(content, "contradictions", tuple[str, ...]) if "contradictions" in content else (),
+            settings=settings,
+            numbers=dict(_results(content)),
+        )
+    except ValueError as why:
+        raise ValueError(f"{where}: {why}: damaged") from why
 
 
-def _results(content: Any, where: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+def _typed(content: dict[str, Any], key: str, kind: Any) -> Any:
+    try:
+        return from_plain(content.get(key), kind)
+    except ValueError as why:
+        raise ValueError(f"`{key}`: {why}") from None
+
+
+def _results(content: Any, where: str = "") -> Iterator[tuple[str, _Number]]:
     """Every number with a kind, by its place."""
     if isinstance(content, dict):
         if str(content.get("schema", "")).startswith(_RESULT) and "value" in content:
-            yield where, content
+            yield where, _number(content, where)
             return
         for key, value in content.items():
             if where or key not in _ALSO:
@@ -175,47 +228,79 @@ def _results(content: Any, where: str = "") -> Iterator[tuple[str, dict[str, Any
             yield from _results(value, f"{where}[{i}]")
 
 
-def _change(where: str, old: dict[str, Any] | None, new: dict[str, Any] | None) -> Change | None:
+def _number(content: dict[str, Any], where: str) -> _Number:
+    ends, assumed = content.get("interval"), content.get("assumptions")
+    try:
+        if not isinstance(assumed, dict):
+            if assumed is not None:
+                raise ValueError(f"`assumptions` must be values by name, got {repr_of(assumed, 60)}")
+            assumed = {}
+        if not (ends is None or (isinstance(ends, list) and len(ends) == 2)):
+            raise ValueError(f"`interval` must be a list of 2 values, got {repr_of(ends, 60)}")
+        return _Number(
+            quantity=_typed(content, "quantity", str | None) or "",
+            kind=_typed(content, "kind", Kind),
+            confidence=_typed(content, "confidence", float | None),
+            delta=_typed(content, "delta", float | None) if "delta" in content else None,
+            family=_typed(content, "family", str | None) if "family" in content else None,
+            adjacency=_typed(assumed, "adjacency", str | None) if "adjacency" in assumed else None,
+            value=_values("value", content["value"]),
+            interval=None if ends is None else (_values("interval[0]", ends[0]), _values("interval[1]", ends[1])),
+        )
+    except ValueError as why:
+        raise ValueError(f"`{name_of(where)}`: {why}" if where else str(why)) from None
+
+
+def _values(key: str, plain: Any) -> np.ndarray:
+    """A number or an array of them, as float64."""
+    if plain == []:
+        return np.zeros(0)
+    array = np.asarray(_typed({key: plain}, key, float | np.ndarray))
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"`{key}` must be numbers, got {array.dtype}")
+    return array.astype(np.float64)
+
+
+def _change(where: str, old: _Number | None, new: _Number | None) -> Change | None:
     """How two numbers differ; None if they are equal."""
-    one: dict[str, Any] = old or new or {}
-    named = {"where": where, "quantity": str(one.get("quantity", "")), "kind": str(one.get("kind", ""))}
+    one = old or new
+    assert one is not None
+    named = {"where": where, "quantity": one.quantity, "kind": one.kind}
     if old is None or new is None:
         how = "only after" if old is None else "only before"
         return Change(**named, before=_printed(old), after=_printed(new), how=how)
     if apart := _apart(old, new):
         before, after = (f"{_printed(r)} ({', '.join(words)})" for r, words in zip((old, new), apart, strict=True))
         return Change(**named, before=before, after=after, how="not comparable")
-    a, b = (np.asarray(r["value"], dtype=np.float64) for r in (old, new))
+    a, b = old.value, new.value
     if a.shape == b.shape and np.allclose(a, b, rtol=_ROUNDING, atol=0, equal_nan=True):
         return None
     how = "changed"
-    ends = [r.get("interval") for r in (old, new)]
-    if a.shape == b.shape and None not in ends and old.get("confidence") is not None:
-        (low, high), (least, most) = (np.asarray(pair, dtype=np.float64) for pair in ends)
+    if a.shape == b.shape and old.interval and new.interval and old.confidence is not None:
+        (low, high), (least, most) = old.interval, new.interval
         how = "beyond its interval" if bool(((high < least) | (most < low)).any()) else "within its interval"
     return Change(**named, before=_printed(old), after=_printed(new), how=how)
 
 
-def _apart(old: dict[str, Any], new: dict[str, Any]) -> tuple[list[str], list[str]] | None:
+def _apart(old: _Number, new: _Number) -> tuple[list[str], list[str]] | None:
     """In what two numbers say different things, in words of each; None where they say the same."""
-    pairs = [(f"{key} = {{}}", old.get(key), new.get(key)) for key in _SAID]
-    before, after = (
-        a.get("adjacency") if isinstance(a, dict) else None for a in (r.get("assumptions") for r in (old, new))
-    )
-    pairs.append(("{}", before, after))
+    pairs = [
+        (f"{key} = {{}}", getattr(old, key), getattr(new, key)) for key in ("kind", "confidence", "delta", "family")
+    ]
+    pairs.append(("{}", old.adjacency, new.adjacency))
     other = [(words, a, b) for words, a, b in pairs if a != b]
     if not other:
         return None
     return [words.format(a) for words, a, _ in other], [words.format(b) for words, _, b in other]
 
 
-def _printed(result: dict[str, Any] | None) -> str:
+def _printed(result: _Number | None) -> str:
     if result is None:
         return ""
-    value = np.asarray(result["value"], dtype=np.float64)
+    value = result.value
     if value.ndim:
         return f"{value.size} values, {value.min():.4g} to {value.max():.4g}" if value.size else "no values"
-    ends = result.get("interval")
+    ends = result.interval
     return f"{float(value):.4g}" + ("" if ends is None else f" [{float(ends[0]):.4g}, {float(ends[1]):.4g}]")
 
 
@@ -232,5 +317,9 @@ def _said(settings: dict[str, Any], key: str) -> str:
     return json.dumps(settings[key], ensure_ascii=False) if key in settings else "—"
 
 
+def _cut(text: str) -> str:
+    return printable(text, _LONGEST)
+
+
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+    return markdown(text, _LONGEST, cell=True)

@@ -56,7 +56,10 @@ def _batch(content: bytes, label: str) -> tuple[np.ndarray, np.ndarray]:
     """Pixels (rows, 3072) and labels of one pickled dictionary."""
     try:
         batch = _values(content)
-        rows, labels = batch["data"], np.asarray(batch[label])
+        rows, classes = batch["data"], batch[label]
+        if not isinstance(classes, list) or not all(type(k) is int and 0 <= k <= 99 for k in classes):
+            raise ValueError(f"`{label}` must be a list of classes from 0 to 99")
+        labels = np.array(classes, np.int64)
         _, shape, kind, by_columns, pixels = rows["state"]
         if isinstance(pixels, dict):  # as Python 3 writes bytes for Python 2
             pixels = pixels["arguments"][0]
@@ -64,11 +67,11 @@ def _batch(content: bytes, label: str) -> tuple[np.ndarray, np.ndarray]:
             raise ValueError("pixels are not bytes in rows")
         images = np.frombuffer(pixels.encode("latin-1") if isinstance(pixels, str) else pixels, np.uint8)
         images = images.reshape(shape)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as why:
+    except Exception as why:  # whatever the instructions are, what they describe is a batch or is none
         raise ValueError(f"a batch that cannot be read: {printable(why) or type(why).__name__}") from why
     if images.ndim != 2 or images.shape[1] != math.prod(SHAPE):
         raise ValueError(f"pixels of shape {images.shape}, not (rows, {math.prod(SHAPE)})")
-    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu" or (labels < 0).any() or (labels > 99).any():
+    if labels.shape != images.shape[:1]:
         raise ValueError(f"`{label}` must be one class of 0 to 99 for each of {len(images)} rows")
     return images, labels
 
@@ -77,7 +80,8 @@ def _values(content: bytes) -> Any:
     """The value that a pickle describes, of dictionaries, lists, tuples, texts and numbers.
 
     What a pickle would call becomes a dictionary with the name, the arguments and the state: nothing is called.
-    ValueError for any other instruction.
+    ValueError for any other instruction. A few instructions may describe a value without end, or one that contains
+    itself a billion times: keys and names must be texts, and nothing here goes through a value.
     """
     stack: list[Any] = []
     marks: list[int] = []
@@ -104,11 +108,11 @@ def _values(content: bytes) -> Any:
 
     def paired(_: Any) -> None:
         items = since_mark()
-        stack[-1].update(zip(items[::2], items[1::2], strict=True))
+        stack[-1].update(zip(map(_text, items[::2]), items[1::2], strict=True))
 
     def one_paired(_: Any) -> None:
-        pair = several(2)
-        stack[-1].update([pair])
+        key, value = several(2)
+        stack[-1][_text(key)] = value
 
     def extended(_: Any) -> None:
         items = since_mark()
@@ -134,7 +138,7 @@ def _values(content: bytes) -> Any:
         "SETITEMS": paired,
         "TUPLE": lambda _: stack.append(tuple(since_mark())),
         "GLOBAL": stack.append,
-        "STACK_GLOBAL": lambda _: stack.append(" ".join(map(str, several(2)))),
+        "STACK_GLOBAL": lambda _: stack.append(" ".join(map(_text, several(2)))),
         "REDUCE": called,
         "BUILD": built,
         **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"), put),
@@ -150,6 +154,12 @@ def _values(content: bytes) -> Any:
             raise ValueError(f"the instruction {instruction.name} is not read")
         do[instruction.name](argument)
     (value,) = stack
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"a name or a key that is a {type(value).__name__}, not a text")
     return value
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from leakcore._base.files.limits import open_regular
 from leakcore._base.files.writing import replacing
 
 _log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ def _cache() -> Path:
 
 
 def _checked(path: Path, file: RemoteFile) -> Path:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         _require(_digest(stream), path, file)
     return path
 

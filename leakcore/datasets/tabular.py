@@ -6,7 +6,6 @@ would have to pay for; for attacks on gradients it is only a choice of units.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,8 @@ import numpy as np
 
 from leakcore._base import validate as check
 from leakcore._base.files import zip_file
-from leakcore._base.files.csv_file import rows_of
+from leakcore._base.files.csv_file import table_of
+from leakcore._base.files.limits import read_bytes
 from leakcore.datasets.dataset import Dataset
 from leakcore.datasets.files import RemoteFile, find
 
@@ -33,6 +33,8 @@ _BANK = RemoteFile(
     "a607b5edab6c6c75ce09c39142a77702c38123bd5aa7ae89a63503bbe17d65cd",
     ("https://archive.ics.uci.edu/ml/machine-learning-databases/00222/bank-additional.zip",),
 )
+_LARGEST = 2**24
+"""Bytes of a table."""
 _TARGET = "Biopsy"
 _EXAMS = ("Hinselmann", "Schiller", "Citology")
 _MISSING = "?"
@@ -90,7 +92,7 @@ def cervical_cancer(*, exams: bool = False, path: Folder | None = None, download
         FileNotFoundError: risk_factors_cervical_cancer.csv of cervical was not found; ...
     """
     where = find(_CERVICAL, path, download)
-    header, rows = _table(where, where.read_text(encoding="utf-8"), ",")
+    header, rows = table_of(read_bytes(where, _LARGEST), where, ",")
     left_out = (_TARGET,) if exams else (_TARGET, *_EXAMS)
     for name in (_TARGET, *_EXAMS):
         if name not in header:
@@ -147,9 +149,8 @@ def bank_marketing(part: str = "additional", *, path: Folder | None = None, down
     """
     name = f"bank-{check.one_of('additional', 'additional-full', part=part)}.csv"
     where = find(_BANK, path, download)
-    text = _zipped(where, name).decode("utf-8")
     inside = where / name
-    header, rows = _table(inside, text, ";")
+    header, rows = table_of(_zipped(where, name), inside, ";")
     if header != _BANK_COLUMNS:
         raise ValueError(f"{inside}: its columns must be {', '.join(_BANK_COLUMNS)}, got {', '.join(header)}")
     numeric = np.stack([_numbers(inside, header, rows, n) for n in header if n not in _CATEGORIES and n != "y"], axis=1)
@@ -183,20 +184,6 @@ def _zipped(where: Path, name: str) -> bytes:
             return zip_file.read_entry(archive, matches[0], size)
     except ValueError as why:
         raise ValueError(f"{where}: {why}") from why
-
-
-def _table(where: Path, text: str, delimiter: str) -> tuple[list[str], list[list[str]]]:
-    header, *rows = rows_of(io.StringIO(text, newline=""), delimiter)
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(header):
-            last = header[min(len(row), len(header)) - 1]
-            raise ValueError(
-                f"{where}: row {number} must have {len(header)} entries, got {len(row)} (it ends or overflows at "
-                f"column {last!r})"
-            )
-    if not rows:
-        raise ValueError(f"{where}: has no rows")
-    return header, rows
 
 
 def _numbers(where: Path, header: list[str], rows: list[list[str]], name: str) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import os
 import re
 import zlib
@@ -13,7 +12,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate as check
-from leakcore._base.files.csv_file import rows_of
+from leakcore._base.files.csv_file import table_of
 from leakcore._base.files.gzip_file import read_gzip
 from leakcore._base.printable import names_of, printable
 from leakcore.datasets.dataset import Dataset
@@ -130,16 +129,10 @@ def _vector(word: str, size: int) -> np.ndarray:
 
 
 def _read(where: Path, split: str) -> tuple[list[str], np.ndarray]:
-    rows = rows_of(io.StringIO(read_gzip(where).decode(), newline=""), ",")
-    header = next(rows, [])
+    header, rows = table_of(read_gzip(where), where, ",")
     if any(header.count(name) != 1 for name in _COLUMNS):
         raise ValueError(f"{printable(where)}: its columns must be {', '.join(_COLUMNS)}, got {names_of(header)}")
-    chosen: list[dict[str, str]] = []
-    for number, row in enumerate(rows, 1):
-        if len(row) != len(header):
-            raise ValueError(f"{printable(where)}: row {number} must have {len(header)} entries, got {len(row)}")
-        entry = dict(zip(header, row, strict=True))
-        if entry["split"] == split:
-            chosen.append(entry)
-    labels = [int(entry["label"] in ("1", "pos")) for entry in chosen]
-    return [entry["text"] for entry in chosen], np.array(labels, np.int64)
+    text, label, part = (header.index(name) for name in ("text", "label", "split"))
+    chosen = [row for row in rows if row[part] == split]
+    labels = [int(row[label] in ("1", "pos")) for row in chosen]
+    return [row[text] for row in chosen], np.array(labels, np.int64)

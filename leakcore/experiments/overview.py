@@ -12,13 +12,16 @@ from typing import Any, ClassVar
 
 from leakcore._base import validate as check
 from leakcore._base.files.json_file import read_json
-from leakcore._base.files.writing import write_atomically
+from leakcore._base.files.limits import read_bytes
+from leakcore._base.files.writing import place_in, write_atomically
 from leakcore._base.installed import PAGE as FRAME
 from leakcore._base.installed import need
+from leakcore._base.pages.drawing import drawing
 from leakcore._base.pages.rendering import own_names, rendered
+from leakcore._base.printable import visible
 from leakcore._base.progress import Progress
 from leakcore._base.results import Record, Rows
-from leakcore._base.run_folder.output_folder import require_writable
+from leakcore._base.run_folder.output_folder import require_inside, require_writable
 from leakcore._base.version import __version__
 from leakcore.experiments.context import SCALES
 from leakcore.experiments.registry import find, names
@@ -27,6 +30,8 @@ from leakcore.experiments.run import run
 from leakcore.experiments.verdict import VERDICTS
 
 PAGE = "index.html"
+_LARGEST = 2**25
+"""Bytes of a figure."""
 PAPERS = {
     "reconstruction": "Bounding training data reconstruction in DP-SGD (Hayes, Mahloujifar and Balle 2023)",
     "labels": "Deep gradient attacks with strong DP-SGD lower bounds for label privacy (Yuan et al. 2022)",
@@ -132,6 +137,7 @@ def run_all(
     need("torch", "sklearn", *FRAME)
     folder = Path(out)
     require_writable(folder, name="out")
+    require_inside(folder, PAGE)
     results: list[ExperimentResult] = []
     absent: list[tuple[str, str]] = []
     for name in names():
@@ -146,7 +152,7 @@ def run_all(
         if done is not None:
             results.append(done)
         everything = Reproduction(scale=size, seed=start, results=tuple(results), missing=tuple(absent))
-        write_atomically(folder / PAGE, _page(everything, folder))
+        write_atomically(place_in(folder, PAGE), _page(everything, folder))
     return everything
 
 
@@ -155,10 +161,19 @@ def _finished(path: Path, scale: str, seed: int) -> ExperimentResult | None:
     try:
         content = read_json(path)
         result = ExperimentResult.from_dict(content)
-    except (OSError, ValueError):
+        _drawing(path)
+    except (FileNotFoundError, ValueError):
         return None
-    is_ours = (result.scale, result.seed, content.get("version")) == (scale, seed, __version__)
-    return result if is_ours and path.with_suffix(".svg").exists() else None
+    is_ours = (result.name, result.scale, result.seed, content.get("version")) == (path.stem, scale, seed, __version__)
+    return result if is_ours else None
+
+
+def _drawing(path: Path) -> str:
+    """The figure next to a result. It may be anybody's file: only what a drawing holds is taken from it."""
+    try:
+        return drawing(read_bytes(path.with_suffix(".svg"), _LARGEST).decode("utf-8"))
+    except ValueError as why:
+        raise ValueError(f"{path.with_suffix('.svg')}: {why}") from why
 
 
 def _page(everything: Reproduction, folder: Path) -> str:
@@ -176,10 +191,10 @@ def _summary(everything: Reproduction) -> Iterator[str]:
     for result in everything.results:
         yield (
             f'<tr><td><a href="#{result.name}">{result.name}</a></td><td>{_word(result.verdict)}</td>'
-            f"<td>{html.escape(result.counts)}</td></tr>"
+            f"<td>{_escaped(result.counts)}</td></tr>"
         )
     for name, why in everything.missing:
-        yield f"<tr><td>{name}</td><td>—</td><td>{html.escape(why)}</td></tr>"
+        yield f"<tr><td>{name}</td><td>—</td><td>{_escaped(why)}</td></tr>"
     yield "</tbody></table>"
 
 
@@ -189,13 +204,13 @@ def _figures(everything: Reproduction, folder: Path) -> Iterator[str]:
         of = result.name.partition("-")[0]
         if of != paper:
             paper = of
-            yield f"<h2>{html.escape(PAPERS[of])}</h2>"
-        svg = (folder / f"{result.name}.svg").read_text(encoding="utf-8")
-        yield f'<section id="{result.name}"><h3>{html.escape(result.title)}</h3>'
+            yield f"<h2>{_escaped(PAPERS[of])}</h2>"
+        svg = _drawing(folder / f"{result.name}.json")
+        yield f'<section id="{result.name}"><h3>{_escaped(result.title)}</h3>'
         yield f'<p class="soft"><code>leakcore reproduce {result.name}</code></p>'
-        yield f"<p>The paper: {html.escape(find(result.name).statement)}.</p>"
-        yield f"<p>{_word(result.verdict)} {html.escape(result.counts)} {html.escape(result.conclusion)}</p>"
-        yield f'<div class="scroll">{own_names(svg[svg.index("<svg") :], f"r{number}")}</div>'
+        yield f"<p>The paper: {_escaped(find(result.name).statement)}.</p>"
+        yield f"<p>{_word(result.verdict)} {_escaped(result.counts)} {_escaped(result.conclusion)}</p>"
+        yield f'<div class="scroll">{own_names(svg, f"r{number}")}</div>'
         yield from _details("The paper's numbers and ours", _stated(result))
         for table in result.tables:
             yield from _details(table.title, _table(table.head, table.rows))
@@ -204,13 +219,13 @@ def _figures(everything: Reproduction, folder: Path) -> Iterator[str]:
             "What differs from the paper", _table(("what", "the paper", "here"), differs) if differs else ""
         )
         remarks = [*result.data, *result.notes]
-        yield from _details("Data and notes", "".join(f"<p>{html.escape(line)}</p>" for line in remarks))
+        yield from _details("Data and notes", "".join(f"<p>{_escaped(line)}</p>" for line in remarks))
         yield "</section>"
 
 
 def _details(title: str, content: str) -> Iterator[str]:
     if content:
-        yield f"<details><summary>{html.escape(title)}</summary><div class=scroll>{content}</div></details>"
+        yield f"<details><summary>{_escaped(title)}</summary><div class=scroll>{content}</div></details>"
 
 
 def _stated(result: ExperimentResult) -> str:
@@ -220,9 +235,13 @@ def _stated(result: ExperimentResult) -> str:
 
 def _table(head: Any, rows: Any) -> str:
     def line(cells: Any, tag: str) -> str:
-        return f"<tr>{''.join(f'<{tag}>{html.escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
+        return f"<tr>{''.join(f'<{tag}>{_escaped(str(cell))}</{tag}>' for cell in cells)}</tr>"
 
     return f"<table><thead>{line(head, 'th')}</thead><tbody>{''.join(line(row, 'td') for row in rows)}</tbody></table>"
+
+
+def _escaped(text: str) -> str:
+    return html.escape(visible(text))
 
 
 def _word(verdict: str) -> str:

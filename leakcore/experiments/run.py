@@ -7,10 +7,10 @@ from pathlib import Path
 
 from leakcore import kernels
 from leakcore._base import validate as check
-from leakcore._base.files.writing import write_atomically
+from leakcore._base.files.writing import place_in, write_atomically
 from leakcore._base.progress import Progress
 from leakcore._base.run_folder.identity import identity
-from leakcore._base.run_folder.output_folder import require_ours, require_writable
+from leakcore._base.run_folder.output_folder import require_inside, require_ours, require_writable
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.experiments.context import SCALES, TRAINERS, Context
 from leakcore.experiments.registry import find
@@ -79,6 +79,7 @@ def run(
     if folder is not None:
         require_writable(folder, name="out")
         require_ours(folder, f"{name}.json")
+        require_inside(folder, f"{name}.png", f"{name}.svg")
     # Not the folder of the data: pieces computed from data carry a digest of its content.
     bound_to = identity("reproduce", {"name": name, "scale": size, "trainer": how}, start, kernels.arithmetic())
     with PartialResults(folder, name, bound_to) as pieces:
@@ -96,8 +97,8 @@ def run(
             from leakcore.experiments.draw import draw
 
             png, svg = draw(result)
-            write_atomically(folder / f"{name}.png", png)
-            write_atomically(folder / f"{name}.svg", svg)
-            write_atomically(folder / f"{name}.json", result.to_json(indent=2) + "\n")
+            write_atomically(place_in(folder, f"{name}.png"), png)
+            write_atomically(place_in(folder, f"{name}.svg"), svg)
+            write_atomically(place_in(folder, f"{name}.json"), result.to_json(indent=2) + "\n")
             pieces.remove()
     return result

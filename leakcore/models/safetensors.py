@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from leakcore._base.files.json_file import parse_json
-from leakcore._base.files.limits import size_of
+from leakcore._base.files.limits import open_regular, size_of
 from leakcore._base.files.writing import write_atomically
-from leakcore._base.printable import name_of, printable
+from leakcore._base.printable import name_of, printable, repr_of
 
 _TYPES = {
     "F64": torch.float64,
@@ -50,8 +50,8 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
 
     Raises:
         ValueError: names the file and its fault: the header is not JSON, is too long, has an unknown type or a name
-            twice, or its offsets do not cover each byte of the file exactly once.
-        OSError: if the file cannot be read.
+            twice, its offsets do not cover each byte of the file exactly once, or it cannot be read.
+        FileNotFoundError: if it does not exist.
 
     Example:
         >>> import tempfile, torch
@@ -63,8 +63,8 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     """
     where = Path(path)
     try:
-        size = size_of(where)
-        with where.open("rb") as stream:
+        with open_regular(where) as stream:
+            size = size_of(stream)
             entries, begin = _header(stream, size)
             spans = [(name, *_span(name, entry)) for name, entry in entries.items()]
             for name, _, shape, low, high in spans:
@@ -106,7 +106,7 @@ def _span(name: str, entry: Any) -> tuple[torch.dtype, list[int], int, int]:
         kind, shape = _TYPES[entry["dtype"]], [operator.index(n) for n in entry["shape"]]
         begin, end = (operator.index(n) for n in entry["data_offsets"])
     except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{label}: entry {printable(entry, 200)} has no known dtype, shape and data_offsets") from None
+        raise ValueError(f"{label}: entry {repr_of(entry, 200)} has no known dtype, shape and data_offsets") from None
     size = math.prod(shape) * kind.itemsize
     if min([*shape, begin], default=0) < 0 or end - begin != size or max(shape, default=0) >= 2**63:
         raise ValueError(f"{label}: offsets [{begin}, {end}] do not hold {shape} of {entry['dtype']}")

@@ -286,12 +286,13 @@ _WRITERS = {
     "os.replace": {"_base/files/writing.py", "_base/run_folder/partial_results.py"},
     "os.rename": set(),
     "os.open": {
+        "_base/files/limits.py",
         "_base/files/writing.py",
         "_base/run_folder/lock.py",
         "cli/exit_codes.py",
         "dpsgd/opacus/trace/file.py",
     },
-    "os.fdopen": {"_base/files/writing.py"},
+    "os.fdopen": {"_base/files/limits.py", "_base/files/writing.py"},
 }
 """Where the calls of the system that make or replace a file may stand: a lock, a place held free, /dev/null."""
 

@@ -92,7 +92,9 @@ def _pairs() -> dict[str, tuple[float, float, Pair, Pair]]:
     }
 
 
-def _of_scores(select: str, family: str, direction: str, delta: float, inside: Pair, outside: Pair, n: int = 60) -> Play:
+def _of_scores(
+    select: str, family: str, direction: str, delta: float, inside: Pair, outside: Pair, n: int = 60
+) -> Play:
     tested = bounds.Hypothesis(family, direction)  # type: ignore[arg-type]
 
     def play(rng: Rng) -> float:
@@ -265,7 +267,9 @@ def cases() -> list[Case]:
         epsilon, delta, inside, outside = _pairs()[name]
         for select in ("split", "simultaneous"):
             out.append(
-                Case("epsilon_lower_bound_best", f"{name}, {select}", epsilon, _best(select, delta, inside, outside), 150)
+                Case(
+                    "epsilon_lower_bound_best", f"{name}, {select}", epsilon, _best(select, delta, inside, outside), 150
+                )
             )
     gaussian = _pairs()["Gaussian"]
     for select in ("split", "simultaneous"):
@@ -279,7 +283,9 @@ def cases() -> list[Case]:
             out.append(Case("epsilon_lower_bound", f"worst ({epsilon:g}, {delta:g}), {direction}", epsilon, play, 2000))
         for design in ("models", "rows"):
             play = _membership(design, epsilon, delta)
-            out.append(Case("epsilon_from_membership", f"worst ({epsilon:g}, {delta:g}), {design}", epsilon, play, 2000))
+            out.append(
+                Case("epsilon_from_membership", f"worst ({epsilon:g}, {delta:g}), {design}", epsilon, play, 2000)
+            )
     for revealed in (10, 12, 14):
         fixed = _guesses(200, 1.0, 5e-3, revealed, "before", fixed=True)
         out.append(Case("epsilon_lower_bound_one_run", f"tells {revealed} of 200 coins, all guessed", 1.0, fixed, 2000))

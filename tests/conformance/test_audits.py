@@ -195,14 +195,17 @@ def test_labels_in_files_and_on_the_command_line_are_refused(tmp_path: Path) -> 
     for name, other in (("s.npz", "b"), ("s.npz", "c"), ("s.csv", "b")):
         for first, second in (("a", other), (other, "a")):
             columns = ("--members", first, "--non-members", second)
-            done = CliRunner().invoke(main, ["audit", "scores", str(tmp_path / name), "--coins", *columns, "--json", "-"])
+            done = CliRunner().invoke(
+                main, ["audit", "scores", str(tmp_path / name), "--coins", *columns, "--json", "-"]
+            )
             assert done.exit_code == 2, done.output
             assert "look like labels" in done.stderr
             read = audit.read_scores(tmp_path / name, members=first, non_members=second)
             with pytest.raises(ValueError, match="look like labels"):
                 audit.from_scores(read, coins=True)
         done = CliRunner().invoke(
-            main, ["audit", "scores", str(tmp_path / name), "--coins", "--values", "a", "--labels", other, "--json", "-"]
+            main,
+            ["audit", "scores", str(tmp_path / name), "--coins", "--values", "a", "--labels", other, "--json", "-"],
         )
         assert done.exit_code == 0, done.output
 
@@ -226,10 +229,19 @@ def test_scores_with_memberships_are_those_of_two_arrays(kind: str, dtype: Any) 
         ({"scores": [1.0, 2.0, 3.0, 4.0], "members": [1, 0, 1]}, "`members` must have the shape of scores"),
         ({"scores": [1.0, 2.0, 3.0, 4.0], "members": [1, 0, 2, 1]}, "`members` must be True and False, or 1 and 0"),
         ({"scores": [1, 0, 1, 0], "members": [0.3, 0.1, 0.7, 0.2]}, "`members` must be True and False, or 1 and 0"),
-        ({"scores": [1.0, 2.0, 3.0, 4.0], "members": [1, 1, 1, 1]}, "at least two rows that they are non-members, got 0"),
-        ({"scores": [True, False, True, False], "members": [1, 0, 1, 0]}, "`scores` must hold scores, got truth values"),
+        (
+            {"scores": [1.0, 2.0, 3.0, 4.0], "members": [1, 1, 1, 1]},
+            "at least two rows that they are non-members, got 0",
+        ),
+        (
+            {"scores": [True, False, True, False], "members": [1, 0, 1, 0]},
+            "`scores` must hold scores, got truth values",
+        ),
         ({"scores": [1.0, math.nan, 3.0, 4.0], "members": [1, 0, 1, 0]}, r"`scores\[1\]` must be a number, got nan"),
-        ({"scores": [1.0, 2.0], "members": [1, 0], "non_members": [1.0, 2.0]}, "`non_members` must be None with scores"),
+        (
+            {"scores": [1.0, 2.0], "members": [1, 0], "non_members": [1.0, 2.0]},
+            "`non_members` must be None with scores",
+        ),
         ({"scores": "s.npz", "members": [1, 0]}, "`scores` must be an array"),
         ({}, "`members` must be given"),
     ],
@@ -306,7 +318,9 @@ def test_a_correct_mechanism_is_not_contradicted_under_another_relation(
 def test_a_relation_without_a_claim_is_refused() -> None:
     with pytest.raises(TypeError, match="`claimed_adjacency` must be left out without claimed_epsilon"):
         audit.from_scores([1.0, 2.0], [3.0, 4.0], coins=True, claimed_adjacency="replace")
-    with pytest.raises(ValueError, match="`claimed_adjacency` must be 'add-remove', 'replace' or 'zero-out', got 'both'"):
+    with pytest.raises(
+        ValueError, match="`claimed_adjacency` must be 'add-remove', 'replace' or 'zero-out', got 'both'"
+    ):
         audit.from_scores([1.0, 2.0], [3.0, 4.0], coins=True, claimed_epsilon=1.0, claimed_adjacency="both")
 
 
@@ -320,7 +334,8 @@ def test_a_choice_by_the_scores_is_paid_for_or_refused() -> None:
     assert any("fixed before the scores" in note for note in fixed.assumptions.notes)
     assert any("chosen by the release alone" in note for note in paid.assumptions.notes)
     free = [
-        float(bounds.epsilon_lower_bound_one_run(45, 50, 200, chosen=chosen).value) for chosen in ("before", "by-scores")
+        float(bounds.epsilon_lower_bound_one_run(45, 50, 200, chosen=chosen).value)
+        for chosen in ("before", "by-scores")
     ]
     assert free[0] == free[1], "at δ = 0 the choice costs nothing"
     with pytest.raises(ValueError, match="`chosen` must be 'before' where `family` is Poisson"):

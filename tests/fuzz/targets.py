@@ -144,24 +144,26 @@ def _report(path: Path) -> object:
     return listed if zlib.crc32(repr(listed).encode()) % 32 else listed.to_html()
 
 
-TARGETS: dict[str, Callable[[bytes], object]] = {
-    "trace": _file(".npz", _trace),
-    "scores-npz": _file(".npz", _scores),
-    "scores-csv": _file(".csv", _scores),
-    "arrays-npz": _file(".npz", _arrays),
-    "arrays-safetensors": _file(".safetensors", _arrays),
-    "toml": _file(".toml", _toml),
-    "idx": _file(".gz", _idx),
-    "cifar": _file(".tar.gz", _cifar),
-    "cifar-batch": _file(".batch", _cifar_batch),
-    "purchase": _file(".tgz", _purchase),
-    "zip": _file(".zip", _zipped),
-    "texts": _file(".csv.gz", _texts),
-    "json": _file(".json", _json),
-    "result": _file(".json", _result),
-    "checkpoint": _file(".npz", _checkpoint),
-    "report": _file(".json", _report),
+READS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "trace": (".npz", _trace),
+    "scores-npz": (".npz", _scores),
+    "scores-csv": (".csv", _scores),
+    "arrays-npz": (".npz", _arrays),
+    "arrays-safetensors": (".safetensors", _arrays),
+    "toml": (".toml", _toml),
+    "idx": (".gz", _idx),
+    "cifar": (".tar.gz", _cifar),
+    "cifar-batch": (".batch", _cifar_batch),
+    "purchase": (".tgz", _purchase),
+    "zip": (".zip", _zipped),
+    "texts": (".csv.gz", _texts),
+    "json": (".json", _json),
+    "result": (".json", _result),
+    "checkpoint": (".npz", _checkpoint),
+    "report": (".json", _report),
 }
+"""The name's ending and the call that reads such a file, by the parser's name."""
+TARGETS: dict[str, Callable[[bytes], object]] = {name: _file(*how) for name, how in READS.items()}
 READERS = (
     "files/npz_file", "files/zip_file", "files/gzip_file", "files/tar_file", "files/csv_file", "files/json_file",
     "files/toml_file", "files/limits", "trace/trace", "trace/question", "trace/measure", "trace/whole_run",

@@ -12,17 +12,18 @@ text for a number, and no arrays of a given type and shape, which is most of wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from leakcore._base.codec.annotations import by_codec as by_codec
-from leakcore._base.codec.numbers import MISSING
+from leakcore._base.codec.numbers import MISSING, one_value
 from leakcore._base.codec.reading import Reader
 from leakcore._base.codec.writing import Arrays as Arrays
 from leakcore._base.codec.writing import Writer
-from leakcore._base.printable import printable
+from leakcore._base.printable import repr_of
 
 
 def to_plain(value: Any, kind: Any = None, *, arrays: Arrays | None = None) -> Any:
@@ -36,7 +37,8 @@ def to_plain(value: Any, kind: Any = None, *, arrays: Arrays | None = None) -> A
     Raises:
         TypeError: for anything else.
     """
-    return Writer(arrays).write(value, type(value) if kind is None else kind, "")
+    with one_value():
+        return Writer(arrays).write(value, type(value) if kind is None else kind, "")
 
 
 def from_plain(
@@ -53,17 +55,29 @@ def from_plain(
     Raises:
         ValueError: that names the place in the value, what is there, and what must be.
     """
-    return Reader(classes, arrays or {}).read(plain, kind, "")
+    with _bounded():
+        return Reader(classes, arrays or {}).read(plain, kind, "")
 
 
 def fields_to_plain(value: Any, kind: Any = None) -> dict[str, Any]:
     """`to_plain` of a dataclass by its fields, also where it has a form of its own (`to_dict` and `from_dict`)."""
-    return dict(Writer(None).dataclass(value, type(value) if kind is None else kind, by_fields=True))
+    with one_value():
+        return dict(Writer(None).dataclass(value, type(value) if kind is None else kind, by_fields=True))
 
 
 def from_fields(plain: Any, kind: type) -> Any:
     """The dataclass that `fields_to_plain` was given; ValueError as `from_plain`."""
-    value = Reader((), {}).dataclass(plain, kind, by_fields=True)
+    with _bounded():
+        value = Reader((), {}).dataclass(plain, kind, by_fields=True)
     if value is MISSING:
-        raise ValueError(f"it must be a {kind.__name__}, got {printable(repr(plain), 60)}")
+        raise ValueError(f"it must be a {kind.__name__}, got {repr_of(plain, 60)}")
     return value
+
+
+@contextlib.contextmanager
+def _bounded() -> Iterator[None]:
+    try:
+        with one_value():
+            yield
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

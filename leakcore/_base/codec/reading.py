@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import inspect
+import re
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
@@ -24,7 +25,9 @@ from leakcore._base.codec.annotations import (
 from leakcore._base.codec.numbers import MISSING, WORDS, float_of, plain_array, tagged_array
 from leakcore._base.codec.writing import TAGS
 from leakcore._base.lazy import import_offered
-from leakcore._base.printable import name_of, printable
+from leakcore._base.printable import name_of, printable, repr_of
+
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,307}")
 
 
 def _subject(where: str) -> str:
@@ -42,7 +45,7 @@ class Reader:
             value = self._one(plain, option, where)
             if value is not MISSING:
                 return value
-        raise ValueError(f"{_subject(where)} must be {named(kind)}, got {printable(repr(plain), 60)}")
+        raise ValueError(f"{_subject(where)} must be {named(kind)}, got {repr_of(plain, 60)}")
 
     def _one(self, plain: Any, kind: Any, where: str) -> Any:
         """The value where it can be of this type, else MISSING."""
@@ -85,6 +88,8 @@ class Reader:
         if set(plain) == {"text"}:
             return _text(plain)
         if set(plain) == {"tuple"}:
+            if not isinstance(plain["tuple"], list):
+                raise ValueError(f"{_subject(where)} must hold a list under `tuple`, got {repr_of(plain['tuple'])}")
             return tuple(self._any(plain["tuple"], where))
         if set(plain) in (*TAGS[:2], {"array"}):
             return self._array(plain, where)
@@ -98,13 +103,13 @@ class Reader:
         if set(plain) == {"array"}:
             name = plain["array"]
             if not isinstance(name, str) or name not in self._arrays:
-                raise ValueError(f"{_subject(where)} lacks the array {printable(repr(name), 60)}")
+                raise ValueError(f"{_subject(where)} lacks the array {repr_of(name, 60)}")
             return self._arrays[name]
         if set(plain) not in TAGS[:2]:
             return MISSING
         try:
             return tagged_array(plain)
-        except (TypeError, ValueError, IndexError, OverflowError, KeyError) as why:
+        except ValueError as why:
             raise ValueError(f"{_subject(where)} is a damaged array ({printable(why, 120)})") from None
 
     def _sequence(self, plain: Any, kind: Any, origin: Any, where: str) -> Any:
@@ -131,9 +136,15 @@ class Reader:
                 for k, v in plain.items()
             ]
         try:
-            return dict(read)
+            out = dict(read)
         except TypeError as why:
             raise ValueError(f"{_subject(where)} has a key that no dict takes ({printable(why)})") from None
+        if len(out) != len(read):
+            raise ValueError(f"{_subject(where)} gives a key twice")
+        return out
+
+    def _known(self, name: Any) -> type | None:
+        return self._classes.get(name) if isinstance(name, str) else None
 
     def dataclass(self, plain: Any, base: type, where: str = "", *, by_fields: bool = False) -> Any:
         """MISSING for what is not a mapping. by_fields: read the fields even of a class with a form of its own."""
@@ -141,27 +152,38 @@ class Reader:
             return MISSING
         fields = dict(plain)
         name = fields.pop("class", None)
-        cls = base if name in (None, base.__name__) else self._classes.get(str(name)) or _loaded_heir(base, name)
+        cls = base if name in (None, base.__name__) else self._known(name) or _loaded_heir(base, name)
         if cls is None or not dataclasses.is_dataclass(cls):
             article = "an" if base.__name__[0] in "AEIO" else "a"
             wanted = "an object of a class" if base is object else f"{article} {base.__name__}"
-            raise ValueError(
-                f"{_subject(where)} must be {wanted} that is known here, got class {printable(repr(name), 60)}"
-            )
+            raise ValueError(f"{_subject(where)} must be {wanted} that is known here, got class {repr_of(name, 60)}")
         if says_itself(cls) and not by_fields:
-            return cls.from_dict(fields)  # type: ignore[attr-defined]
+            try:
+                return cls.from_dict(fields)  # type: ignore[attr-defined]
+            except (ValueError, TypeError) as why:
+                raise ValueError(f"`{where}`: {printable(why)}" if where else str(why)) from why
         schema = getattr(cls, "schema", None)
         if isinstance(schema, str) and fields.pop("schema", None) != schema:
             raise ValueError(
-                f"{_subject(f'{where}.schema'.lstrip('.'))} must be {schema!r}, "
-                f"got {printable(repr(plain.get('schema')), 60)}"
+                f"{_subject(f'{where}.schema'.lstrip('.'))} must be {schema!r}, got {repr_of(plain.get('schema'), 60)}"
             )
         kinds = hints(cls)
         if unknown := sorted(set(fields) - set(kinds)):
             raise ValueError(f"{_subject(where)} has a field {name_of(unknown[0])}, which no {cls.__name__} has")
         if lacking := [n for n in kinds if n not in fields]:
             raise ValueError(f"{_subject(where)} lacks {', '.join(lacking)}")
-        return cls(**{n: self.read(v, kinds[n], f"{where}.{n}".lstrip(".")) for n, v in fields.items()})
+        return _made(cls, {n: self.read(v, kinds[n], f"{where}.{n}".lstrip(".")) for n, v in fields.items()}, where)
+
+
+def _made(cls: type, fields: dict[str, Any], where: str) -> Any:
+    """The object; what its class says against the values is a ValueError with the place, whatever class says it."""
+    try:
+        return cls(**fields)
+    except RecursionError:
+        raise
+    except Exception as why:  # values of the right type may still be none that the class can compute with
+        text = printable(why) if isinstance(why, (ValueError, TypeError)) else f"{type(why).__name__}: {printable(why)}"
+        raise ValueError(f"`{where}`: {text}" if where else text) from why
 
 
 def _loaded_heir(base: type, name: Any) -> type | None:
@@ -195,7 +217,6 @@ def _text(plain: Any) -> Any:
 def _key(key: str, kind: Any, where: str) -> Any:
     if int not in options(kind):
         return key
-    try:
-        return int(key)
-    except ValueError:
-        raise ValueError(f"{_subject(where)} must have whole numbers as keys, got {name_of(key)}") from None
+    if not _WHOLE.fullmatch(key):
+        raise ValueError(f"{_subject(where)} must have whole numbers as keys, got {name_of(key)}")
+    return int(key)

@@ -7,7 +7,7 @@ import io
 import zlib
 from pathlib import Path
 
-from leakcore._base.files.limits import require_allowed, size_of
+from leakcore._base.files.limits import open_regular, require_allowed, size_of
 from leakcore._base.printable import printable
 
 
@@ -18,8 +18,9 @@ class Expanding(io.RawIOBase):
     """
 
     def __init__(self, path: Path) -> None:
-        self._size = size_of(path)
-        self._stream = gzip.open(path)  # noqa: SIM115 (closed with this stream)
+        self._file = open_regular(path)
+        self._size = size_of(self._file)
+        self._stream = gzip.GzipFile(fileobj=self._file)
         self._expanded = 0
 
     def readable(self) -> bool:
@@ -40,6 +41,7 @@ class Expanding(io.RawIOBase):
     def close(self) -> None:
         """Close the file as well."""
         self._stream.close()
+        self._file.close()
         super().close()
 
 

@@ -84,6 +84,8 @@ def _header(stream: IO[bytes], name: str, kinds: str) -> tuple[tuple[int, ...], 
     if version not in readers:
         raise ValueError(f"{name_of(name)}: is of npy version {version}")
     shape, fortran, dtype = readers[version](stream)
+    if not dtype.itemsize:  # NumPy makes one character of none, which the file does not hold
+        raise ValueError(f"{name_of(name)} is of type {dtype}, whose values take no bytes")
     if dtype.kind not in kinds:
         raise ValueError(f"{name_of(name)} is of type {dtype}, and only numbers are read: objects are never unpickled")
     return shape, fortran, dtype

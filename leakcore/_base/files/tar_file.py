@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from leakcore._base.files.gzip_file import Expanding
+from leakcore._base.files.limits import open_regular
 from leakcore._base.printable import name_of, printable
 
 _MOST = 2**12
@@ -36,12 +37,15 @@ def read_tar(path: Path, names: set[str] | None = None) -> dict[str, bytes]:
                     contents[base] = content.read()
                     if len(contents[base]) != member.size:
                         raise ValueError(f"{name_of(base)} is cut short")
-        except (tarfile.TarError, OSError, EOFError, ValueError) as why:
+        except Exception as why:  # a chain of long names is a RecursionError, and other damage has errors of its own
             raise ValueError(printable(why) or type(why).__name__) from why
     return contents
 
 
 def _opened(path: Path) -> IO[bytes]:
-    with path.open("rb") as file:
-        compressed = file.read(2) == b"\x1f\x8b"
-    return Expanding(path) if compressed else path.open("rb")  # type: ignore[return-value]
+    file = open_regular(path)
+    if file.read(2) == b"\x1f\x8b":
+        file.close()
+        return Expanding(path)  # type: ignore[return-value]
+    file.seek(0)
+    return file

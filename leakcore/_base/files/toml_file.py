@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from leakcore._base.files.limits import open_regular
 from leakcore._base.printable import name_of, printable
 
 LARGEST = 2**18
@@ -32,13 +33,17 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     where = Path(path)
     what = f"config={printable(repr(str(where)))}"
     try:
-        with where.open("rb") as stream:
+        with open_regular(where) as stream:
             raw = stream.read(LARGEST + 1)
         if len(raw) > LARGEST:
-            raise ValueError(f"{what}: is larger than {LARGEST:,} bytes, which no configuration is")
+            raise ValueError(f"is larger than {LARGEST:,} bytes, which no configuration is")
         content = raw.decode("utf-8-sig").replace("\r\n", "\n")
-    except (OSError, UnicodeDecodeError) as why:
+    except FileNotFoundError as why:
+        raise ValueError(f"{what}: cannot be read ({printable(why.strerror)})") from None
+    except UnicodeDecodeError as why:
         raise ValueError(f"{what}: cannot be read ({printable(why)})") from None
+    except ValueError as why:
+        raise ValueError(f"{what}: {printable(why)}") from None
     # A parser takes time that grows with the square of the dots.
     if dots := _DOTTED.search(content):
         line = content.count("\n", 0, dots.start()) + 1

@@ -95,6 +95,21 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     sync_folder(target.parent)
 
 
+def place_in(folder: Path, name: str) -> Path:
+    """Where `name`, which is ours and not the user's, is written in a folder: `CannotWrite` where that is elsewhere.
+
+    A folder that came from elsewhere may hold a link under that name, and what it points at is not ours to write; nor
+    does anybody read what is written to a pipe there. A link to a place in the folder is followed.
+    """
+    path = folder / name
+    target, root = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    if not target.is_relative_to(root) or target.is_symlink():
+        raise CannotWrite(path, OSError(errno.ELOOP, f"it is a link that leads out of {folder}"))
+    if target.exists() and not target.is_file() and not target.is_dir():
+        raise CannotWrite(path, OSError(errno.EINVAL, "it is a pipe, a socket or a device"))
+    return target if path.is_symlink() else path
+
+
 def make_folder(folder: Path) -> None:
     """The folder, with those above it; each new one is there after a power cut, too. OSError where it cannot be."""
     if folder.is_dir():

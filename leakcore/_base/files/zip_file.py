@@ -11,16 +11,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import stat
+import struct
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
-from leakcore._base.files.limits import require_allowed, size_of
+from leakcore._base.files.limits import open_regular, require_allowed
 from leakcore._base.printable import name_of
 
-_MOST = 2**17
+_MOST = 2**16
 """Entries of an archive."""
+_DIRECTORY = 2**23
+"""Bytes of its directory: zipfile makes an object for each entry, twenty times as large, before anything is checked."""
 _HEADER, _END = 30, 22
 """Bytes of an entry's header without its name, and of the archive's end without a comment."""
 
@@ -35,8 +38,10 @@ def opened(source: Path | BinaryIO) -> Iterator[tuple[zipfile.ZipFile, int]]:
     wrong with any other file, also where what is read inside the `with` is damaged."""
     try:
         with contextlib.ExitStack() as stack:
-            stream = stack.enter_context(source.open("rb")) if isinstance(source, Path) else source
-            size = size_of(source) if isinstance(source, Path) else stream.seek(0, 2)
+            stream = stack.enter_context(open_regular(source)) if isinstance(source, Path) else source
+            size = stream.seek(0, 2)
+            if (directory := _directory_bytes(stream, size)) > _DIRECTORY:
+                raise BadArchive(f"has a directory of {directory:,} bytes, may have {_DIRECTORY:,}")
             archive = stack.enter_context(zipfile.ZipFile(stream))
             _check(archive, stream, size)
             yield archive, size
@@ -51,6 +56,22 @@ def read_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo, size: int) -> by
     require_allowed(info.file_size, size, name_of(info.filename))
     with archive.open(info) as stream:
         return stream.read(info.file_size + 1)
+
+
+def _directory_bytes(stream: BinaryIO, size: int) -> int:
+    """Bytes of the archive's directory, as its end claims; 0 where it has no end, which zipfile will say."""
+    stream.seek(max(size - _END - 2**16, 0))
+    tail = stream.read(_END + 2**16)
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or len(tail) - at < _END:
+        return 0
+    claimed: int = struct.unpack_from("<I", tail, at + 12)[0]
+    if tail[max(at - 20, 0) :].startswith(b"PK\x06\x07"):  # of zip64: the record that it points at says the size
+        stream.seek(min(struct.unpack_from("<Q", tail, at - 12)[0], size))
+        record = stream.read(56)
+        if record.startswith(b"PK\x06\x06") and len(record) == 56:
+            claimed = max(claimed if claimed < 2**32 - 1 else 0, struct.unpack_from("<Q", record, 40)[0])
+    return min(claimed, size)
 
 
 def _check(archive: zipfile.ZipFile, stream: BinaryIO, size: int) -> None:

@@ -1,4 +1,7 @@
-"""Templates that fill the frame: what they print is escaped, and control characters are spelt out."""
+"""Templates that fill the frame: what they print is escaped, and control characters are spelt out.
+
+The frame's policy lets a browser run no script and load nothing, whatever a page may hold.
+"""
 
 from __future__ import annotations
 

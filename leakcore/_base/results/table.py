@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base.printable import printable
+from leakcore._base.printable import line_of, printable
 
 Rows = Sequence[tuple[str, str]]
 """A name and its value, in words."""
@@ -24,18 +24,19 @@ _LONGEST = 400
 
 def as_text(title: str, rows: Rows) -> str:
     """An aligned table."""
-    width = max((len(name) for name, _ in rows), default=0)
-    return "\n".join([title, *(f"  {name:<{width}}  {printable(text, _WIDEST)}" for name, text in rows)])
+    named = [(printable(name, _WIDEST), printable(text, _WIDEST)) for name, text in rows]
+    width = max((len(name) for name, _ in named), default=0)
+    return "\n".join([line_of(title, _WIDEST), *(f"  {name:<{width}}  {text}" for name, text in named)])
 
 
 def as_html(title: str, rows: Rows, *, widest: int = _WIDEST) -> str:
     """The same table for a notebook."""
     lines = "".join(
-        f'<tr><th style="text-align:left">{html.escape(name)}</th>'
+        f'<tr><th style="text-align:left">{html.escape(printable(name, widest))}</th>'
         f'<td style="text-align:left">{html.escape(printable(text, widest))}</td></tr>'
         for name, text in rows
     )
-    return f"<table><caption>{html.escape(title)}</caption><tbody>{lines}</tbody></table>"
+    return f"<table><caption>{html.escape(printable(title, widest))}</caption><tbody>{lines}</tbody></table>"
 
 
 def as_line(title: str, rows: Rows) -> str:

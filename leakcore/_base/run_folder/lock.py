@@ -68,7 +68,7 @@ def _locked(folder: Path) -> _Held:
             if _key(path) in _here:
                 raise FolderBusy(folder, elsewhere=False)
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
             except FileNotFoundError:
                 raise
             except OSError as why:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from leakcore._base.files.json_file import read_json
-from leakcore._base.files.writing import try_folder
+from leakcore._base.files.writing import CannotWrite, place_in, try_folder
 
 
 def require_writable(folder: Path, *, name: str = "folder") -> None:
@@ -18,9 +18,19 @@ def require_writable(folder: Path, *, name: str = "folder") -> None:
         raise ValueError(f"`{name}` must be writable, got {str(folder)!r} ({error.strerror})") from error
 
 
+def require_inside(folder: Path, *names: str) -> None:
+    """ValueError where a file of that name, which is written at the end, would be written outside the folder."""
+    for name in names:
+        try:
+            place_in(folder, name)
+        except CannotWrite as error:
+            raise ValueError(f"{error.filename}: cannot be written ({error.strerror}); remove it") from error
+
+
 def require_ours(folder: Path, report: str, schema: str = "leakcore.") -> None:
     """ValueError where a report of that name is there which must not be overwritten: it is not leakcore's, or it is
     read-only."""
+    require_inside(folder, report)
     path = folder / report
     if not path.exists():
         return

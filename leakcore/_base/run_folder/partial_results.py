@@ -48,7 +48,8 @@ class PartialResults:
         self._lock: FolderLock | None = None
         self._beginning = threading.Lock()
         self._names: set[str] = set()
-        if self._folder is not None:
+        if out is not None and self._folder is not None:
+            _check_inside(out, self._folder)
             _check_parent(self._folder)
             if self._folder.exists():
                 self._open(self._folder)
@@ -264,6 +265,13 @@ def _clear_leftovers(folder: Path) -> None:
     for path in folder.parent.iterdir():
         if finished.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _check_inside(out: Path, folder: Path) -> None:
+    """What is written and removed in a run's folder must be in the folder that the user named: no link leads out."""
+    for link in (folder.parent, folder):
+        if link.is_symlink() and not Path(os.path.realpath(link)).is_relative_to(os.path.realpath(out)):
+            raise ValueError(f"{link}: is a link that leads out of {out}; remove it, or choose another output folder")
 
 
 def _check_parent(folder: Path) -> None:

@@ -15,8 +15,8 @@ from leakcore._base.codec import from_plain, to_plain
 from leakcore._base.codec.npz import pack, unpack
 from leakcore._base.digest import digest
 from leakcore._base.files.json_file import read_json
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.printable import printable
+from leakcore._base.files.writing import place_in, write_atomically
+from leakcore._base.printable import printable, repr_of
 
 SCHEMA = "leakcore.run/3"
 MANIFEST = "run.json"
@@ -29,7 +29,7 @@ def seal(folder: Path, name: str, value: Any, kind: Any = None) -> Path:
     # As it will be read, so that the checksum is the reader's.
     plain = json.loads(json.dumps(to_plain(value, kind, arrays=arrays)))
     facts = {"schema": SCHEMA, "sha256": digest(name, plain, arrays), "piece": plain}
-    path = folder / f"{name}.{'npz' if arrays else 'json'}"
+    path = place_in(folder, f"{name}.{'npz' if arrays else 'json'}")
     write_atomically(path, pack(facts, arrays) if arrays else json.dumps(facts))
     return path
 
@@ -54,7 +54,7 @@ def check_seal(path: Path) -> None:
 def _opened(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
     facts, arrays = unpack(path) if path.suffix == ".npz" else (read_json(path), {})
     if facts["schema"] != SCHEMA:
-        raise ValueError(f"schema {facts['schema']!r}, not {SCHEMA!r}")
+        raise ValueError(f"schema {repr_of(facts['schema'])}, not {SCHEMA!r}")
     if facts["sha256"] != digest(path.stem, facts["piece"], arrays):
         raise ValueError("its checksum is another's")
     return facts["piece"], arrays

@@ -13,6 +13,7 @@ import numpy as np
 
 from leakcore import attacks, bounds, dpsgd, kernels, mechanisms
 from leakcore._base import validate as check
+from leakcore._base.files.writing import place_in
 from leakcore._base.installed import PAGE, need
 from leakcore._base.naming import renaming
 from leakcore._base.progress import Progress, timed
@@ -139,8 +140,8 @@ def _claim(
         seconds=time.monotonic() - started,
     )
     if target is not None:
-        report.to_json(target / "report.json", indent=2)
-        report.to_html(target / "report.html")
+        report.to_json(place_in(target, "report.json"), indent=2)
+        report.to_html(place_in(target, "report.html"))
         pieces.remove()
     return report
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from leakcore import kernels
 from leakcore._base import validate as check
+from leakcore._base.files.writing import place_in
 from leakcore._base.installed import PAGE, need
 from leakcore._base.progress import Progress, timed
 from leakcore._base.run_folder.identity import identity
-from leakcore._base.run_folder.output_folder import require_ours, require_writable
+from leakcore._base.run_folder.output_folder import require_inside, require_ours, require_writable
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.audit.config.faults import shown
 from leakcore.audit.doctor import environment
@@ -103,8 +104,8 @@ def _run(
         seconds=time.monotonic() - started,
     )
     if target is not None:
-        report.to_json(target / "report.json", indent=2)
-        report.to_html(target / "report.html")
+        report.to_json(place_in(target, "report.json"), indent=2)
+        report.to_html(place_in(target, "report.html"))
         pieces.remove()
     return report
 
@@ -113,6 +114,7 @@ def require_report_folder(folder: Path) -> None:
     """Refuse a folder before the work: it must accept files, and hold no report that is not leakcore's."""
     require_writable(folder)
     require_ours(folder, "report.json")
+    require_inside(folder, "report.html")
     if (folder / "report.html").exists() and not (folder / "report.json").exists():
         raise ValueError(
             f"`folder` must not hold a report.html that is not leakcore's, got {str(folder)!r}: move it, or choose "

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from leakcore._base.codec import from_plain, to_plain
+from leakcore._base.pages.drawing import drawing
 from leakcore.audit.report.format import above, guarantee, number
 from leakcore.audit.report.tables import Table
 
@@ -159,11 +160,17 @@ class Part:
     def from_dict(cls, data: Any) -> Part:
         """The inverse of `to_dict`. ValueError for anything else."""
         read = from_plain(data, PartFields)
+        sections = tuple(dataclasses.replace(s, figure=s.figure and _as_read(s.figure)) for s in read.sections)
         texts = tuple(Finding(text, verdict=verdict, assumes=assumes) for text, verdict, assumes in read.findings)
         return cls(
-            key=read.key, findings=texts, sections=read.sections, assumptions=read.assumptions,
+            key=read.key, findings=texts, sections=sections, assumptions=read.assumptions,
             contradictions=read.contradictions, content=read.content,
         )  # fmt: skip
+
+
+def _as_read(figure: Figure) -> Figure:
+    """A figure of a file: its markup is not trusted."""
+    return dataclasses.replace(figure, svg=drawing(figure.svg))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

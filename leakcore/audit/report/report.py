@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, overload
@@ -282,7 +283,7 @@ class AuditReport(Record, abc.ABC):
         """
         if path is None:
             return to_html(self._page())
-        write_atomically(Path(path), to_html(self._page(), Path(path).resolve().parent.name))
+        write_atomically(Path(path), to_html(self._page(), Path(os.path.realpath(path)).parent.name))
         return Path(path)
 
     def to_text(self, width: int = 110) -> str:

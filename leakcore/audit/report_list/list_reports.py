@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime
 import math
+import os
 from pathlib import Path
 from typing import Any
 
 from leakcore._base import validate as check
 from leakcore._base.files.json_file import read_json
-from leakcore._base.printable import printable
+from leakcore._base.printable import line_of, name_of, printable
 from leakcore._base.progress import timed
 from leakcore.audit.claim.report import ClaimReport
 from leakcore.audit.hyperparameters.report import RunReport
@@ -21,6 +22,10 @@ from leakcore.audit.report_list.report_list import ReportList
 
 _MOST = 10_000
 """Reports that a folder may have."""
+_MOST_PROBLEMS = 1000
+"""Problems that are listed one by one."""
+LONGEST_PATH = 4096
+"""Characters of a path."""
 _FILE = "report.json"
 _AUDITS = {
     "audit": "configuration", "trace-audit": "recorded run", "canary-audit": "recorded run with canaries",
@@ -60,22 +65,50 @@ def list_reports(folder: str | Path) -> ReportList:
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"`folder` must be a folder that exists, got {printable(repr(str(folder)))}")
-    paths = sorted(path for path in root.rglob(_FILE) if path.is_file())
-    if not paths:
+    paths, problems = _reports_below(root)
+    if not paths and not problems:
         raise ValueError(f"`folder` must hold a {_FILE}, itself or below, got {printable(repr(str(folder)))}")
     if len(paths) > _MOST:
         raise ValueError(f"`folder` must hold at most {_MOST:,} reports, got {len(paths):,}")
-    reports, problems = [], []
+    reports = []
     for path in paths:
         try:
             reports.append((path.stat().st_mtime, _listed(path, root)))
         except Exception as why:  # one damaged file must not hide the others: it is listed, with the reason
-            text = f"{why}".removeprefix(f"{path}: ") or type(why).__name__
-            problems.append((printable(path.relative_to(root)), printable(text, 300)))
+            text = f"{why}".removeprefix(f"{printable(path)}: ") or type(why).__name__
+            problems.append((_name(path.relative_to(root)), printable(text, 300)))
+    if len(problems) > _MOST_PROBLEMS:
+        more = f"{len(problems) - _MOST_PROBLEMS:,} more files or folders"
+        problems = [*problems[:_MOST_PROBLEMS], (more, "could not be read either")]
     newest = sorted(reports, key=lambda pair: -pair[0])  # of one moment: by name
     return ReportList(
-        folder=printable(root.resolve().name), reports=tuple(r for _, r in newest), problems=tuple(problems)
+        folder=_name(os.path.basename(os.path.realpath(root))),
+        reports=tuple(r for _, r in newest),
+        problems=tuple(problems),
     )
+
+
+def _reports_below(root: Path) -> tuple[list[Path], list[tuple[str, str]]]:
+    """Every entry named report.json, in order, and the folders that cannot be read, with the reason."""
+    paths: list[Path] = []
+    problems: list[tuple[str, str]] = []
+    folders = [os.fspath(root)]
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    elif entry.name == _FILE:
+                        paths.append(Path(entry.path))
+        except OSError as why:
+            problems.append((_name(Path(folder).relative_to(root)), f"cannot be read ({printable(why.strerror)})"))
+    return sorted(paths), sorted(problems)
+
+
+def _name(path: object) -> str:
+    return line_of(path, LONGEST_PATH)
 
 
 def _listed(path: Path, root: Path) -> ListedReport:
@@ -83,24 +116,24 @@ def _listed(path: Path, root: Path) -> ListedReport:
     schema = str(content.get("schema", "")) if isinstance(content, dict) else ""
     kind = schema.removeprefix("leakcore.").partition("/")[0]
     if kind not in _AUDITS:
-        raise ValueError(f"is not a report of an audit{f', its schema is {schema}' if schema else ''}")
+        raise ValueError(f"is not a report of an audit{f', its schema is {name_of(schema)}' if schema else ''}")
     report = AuditReport.from_dict(content)
     cards = {card.question: card for card in report.cards()}
     proved, epsilon = cards[PROVED], cards[EPSILON]
     page = path.with_name("report.html")
     written = datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.timezone.utc)
     return ListedReport(
-        name=printable(path.parent.relative_to(root)),
+        name=_name(path.parent.relative_to(root)),
         date=written.isoformat(timespec="seconds"),
         audit=_AUDITS[kind],
-        title=report.title,
-        word=report.word,
+        title=printable(report.title),
+        word=printable(report.word),
         tone=report.tone,
-        verdict=next(iter((*report.all_contradictions, *report.exceeded, *report.verdict_sentences()))),
+        verdict=printable(next(iter((*report.all_contradictions, *report.exceeded, *report.verdict_sentences())))),
         claimed=_claimed(report, epsilon),
         proved=_number(proved) if proved.kind == "lower" else None,
         accountant=_number(epsilon) if epsilon.kind == "upper" else None,
-        version=str(content.get("version", "")),
+        version=name_of(content.get("version", "")),
         page=page.relative_to(root).as_posix() if page.is_file() else "",
     )
 
@@ -114,7 +147,7 @@ def _claimed(report: AuditReport, epsilon: Card) -> ListedNumber | None:
         value = report.claim.epsilon
     else:
         value = getattr(report, "claimed_epsilon", None)
-    if value is None:
+    if value is None or math.isnan(value):
         return None
     return ListedNumber(
         value=float(value), text=f"ε = {number(value)}", kind="parameter", adjacency=epsilon.adjacency,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from urllib.parse import quote
 
 from leakcore._base.results import Record
@@ -62,4 +63,4 @@ class ListedReport(Record):
     @property
     def link(self) -> str:
         """The page's path as an address."""
-        return quote(self.page)
+        return quote(os.fsencode(self.page)).lstrip("/")  # a name need not be UTF-8; it never leaves the folder

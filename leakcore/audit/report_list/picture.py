@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 _LEAST, _MOST = 1e-3, 1e3
 """ε that is drawn; beyond, at the edge."""
+_WIDEST = 34
+"""Letters of a name."""
 
 
 def epsilons_svg(reports: Sequence[ListedReport]) -> str:
@@ -43,7 +47,7 @@ def epsilons_svg(reports: Sequence[ListedReport]) -> str:
         axes.set(xlim=(min(ends) / 1.5, max(ends) * 1.5), ylim=(len(reports) - 0.5, -0.5))
         for values, at, said in points:
             tips.points(axes, values, at, said)
-        names = [printable(f"{r.name}  ({_adjacency(r)})", 60).replace("$", r"\$") for r in reports]
+        names = [f"{_cut(r.name)}  ({_cut(_adjacency(r))})".replace("$", r"\$") for r in reports]
         axes.set_yticks(range(len(reports)), names)
         axes.grid(axis="y", alpha=0.3, lw=0.8)
         axes.spines[["top", "right", "left"]].set_visible(False)
@@ -51,6 +55,14 @@ def epsilons_svg(reports: Sequence[ListedReport]) -> str:
         axes.set_xlabel("ε, logarithmic")
         figure.legend(frameon=False, loc="outside lower left", ncols=3)
         return svg_of(figure, tips)
+
+
+def _cut(name: str) -> str:
+    """A name that leaves room for the picture, however long it is, and whatever script it is written in."""
+    shown = printable(name)
+    widths = itertools.accumulate(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in shown)
+    fits = sum(width <= _WIDEST for width in widths)
+    return shown if fits == len(shown) else f"{shown[:fits]}…"
 
 
 def _adjacency(report: ListedReport) -> str:

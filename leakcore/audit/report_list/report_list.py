@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from leakcore._base.files.writing import write_atomically
 from leakcore._base.pages.rendering import own_names, rendered
-from leakcore._base.printable import visible
+from leakcore._base.printable import line_of, printable, visible
 from leakcore._base.results import Record, Rows
 from leakcore.audit.report_list.listed import ListedReport
 
@@ -70,11 +70,14 @@ class ReportList(Record):
         """For a terminal, a paragraph for each report."""
         lines = [self.word]
         for r in self.reports:
-            lines.append(f"\n{r.name}  ({r.date[:16].replace('T', ' ')}, {r.audit}, leakcore {r.version})")
-            lines += textwrap.wrap(f"{r.word} {_numbers(r)}", width, initial_indent="  ", subsequent_indent="  ")
+            about = printable(f"({r.date[:16].replace('T', ' ')}, {r.audit}, leakcore {r.version})")
+            lines.append(f"\n{line_of(r.name)}  {about}")
+            lines += textwrap.wrap(
+                printable(f"{r.word} {_numbers(r)}"), width, initial_indent="  ", subsequent_indent="  "
+            )
         if self.problems:
             lines.append("\nNot read:")
-            lines += [f"  {path}: {why}" for path, why in self.problems]
+            lines += [f"  {line_of(path)}: {printable(why)}" for path, why in self.problems]
         return visible("\n".join(lines))
 
     def to_html(self, path: str | Path | None = None) -> str:

@@ -99,7 +99,7 @@ def _measured(
 
     from leakcore import kernels
     from leakcore._base import validate as check
-    from leakcore._base.files.writing import write_atomically
+    from leakcore._base.files.writing import place_in, write_atomically
     from leakcore._base.run_folder.identity import identity
     from leakcore._base.run_folder.output_folder import require_ours, require_writable
     from leakcore._base.run_folder.partial_results import PartialResults
@@ -153,7 +153,7 @@ def _measured(
             pieces, seed=seed, progress=bars(),
         )  # fmt: skip
         if out is not None:
-            write_atomically(out / "leakage.json", as_json_text(report.without_samples().to_dict()) + "\n")
+            write_atomically(place_in(out, "leakage.json"), as_json_text(report.without_samples().to_dict()) + "\n")
             pieces.remove()
     return report
 

@@ -32,10 +32,11 @@ def reports(folder: Path, html_path: Path | None, as_json: bool) -> None:
     leakcore reports runs
     """
     from leakcore import audit
+    from leakcore._base.files.writing import place_in
 
-    place = folder / "index.html" if html_path is None else html_path
+    place = checked(lambda: place_in(folder, "index.html")) if html_path is None else html_path
     require_place("html", place)
-    if place.is_file() and _OURS not in place.read_text(encoding="utf-8", errors="replace")[:2000]:
+    if place.is_file() and _OURS not in _beginning(place):
         raise Failure(f"`--html` must be a new file or a page of leakcore's, got {place}: name another place")
     result = checked(lambda: audit.list_reports(folder), names={"folder": "FOLDER"})
     written = []
@@ -45,3 +46,13 @@ def reports(folder: Path, html_path: Path | None, as_json: bool) -> None:
         checked(lambda: result.to_html(place))
         written.append(place)
     finish(result, as_json, lambda: result.to_text(width=width()), written)
+
+
+def _beginning(page: Path) -> str:
+    from leakcore._base.files.limits import open_regular
+
+    def read() -> str:
+        with open_regular(page) as stream:
+            return stream.read(2000).decode("utf-8", "replace")
+
+    return checked(read)

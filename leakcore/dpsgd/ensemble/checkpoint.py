@@ -17,7 +17,7 @@ import torch
 
 from leakcore import kernels
 from leakcore._base.digest import digest
-from leakcore._base.files.writing import make_folder
+from leakcore._base.files.writing import make_folder, place_in
 from leakcore._base.run_folder.sealed_file import seal, unseal
 from leakcore._base.version import __version__
 from leakcore.dpsgd.ensemble.arguments import Samples
@@ -37,7 +37,7 @@ class Checkpoint:
         self._folder = folder / _digest(plan, request)[:16]
         self._first, self._stop = request.first, request.stop
         try:
-            make_folder(self._folder)
+            make_folder(place_in(folder, self._folder.name))
         except OSError as why:
             raise ValueError(f"`checkpoint` must be writable, got {str(folder)!r} ({why.strerror})") from None
 

@@ -92,9 +92,10 @@ def inversion(out: Path | None, as_json: bool, **options: Any) -> None:
     if options["gradient"] is not None and options["shape"] is None:
         raise click.UsageError("--shape is missing (or leave out --gradient)")
     if out is not None:
-        from leakcore._base.run_folder.output_folder import require_writable
+        from leakcore._base.run_folder.output_folder import require_inside, require_writable
 
         checked(lambda: require_writable(out, name="out"))
+        checked(lambda: require_inside(out, "inversion.npz", "inversion.png"))
     inverted = checked(lambda: _inverted(out, **options))
     written = [] if out is None else [p for p in (out / "inversion.npz", out / "inversion.png") if p.exists()]
     finish(inverted, as_json, lambda: _lines(inverted), written)
@@ -146,7 +147,7 @@ def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, se
     import numpy as np
 
     from leakcore._base import validate as check
-    from leakcore._base.files.writing import write_atomically
+    from leakcore._base.files.writing import place_in, write_atomically
     from leakcore.attacks import inversion as attack
 
     search = _Search(**{field.name: options.pop(field.name) for field in dataclasses.fields(_Search)})
@@ -181,11 +182,11 @@ def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, se
     if out is not None:
         arrays = io.BytesIO()
         np.savez(arrays, reconstructions=inverted.reconstructions, every=inverted.every, labels=inverted.labels)
-        write_atomically(out / "inversion.npz", arrays.getvalue())
+        write_atomically(place_in(out, "inversion.npz"), arrays.getvalue())
         if len(shape) in (2, 3) and (len(shape) == 2 or shape[0] in (1, 3)):
             picture = io.BytesIO()
             inverted.figure().savefig(picture, format="png", dpi=110)
-            write_atomically(out / "inversion.png", picture.getvalue())
+            write_atomically(place_in(out, "inversion.png"), picture.getvalue())
     return inverted
 
 

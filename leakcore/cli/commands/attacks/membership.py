@@ -100,7 +100,7 @@ def _attacked(
     import numpy as np
 
     from leakcore._base import validate as check
-    from leakcore._base.files.writing import write_atomically
+    from leakcore._base.files.writing import place_in, write_atomically
     from leakcore.attacks import membership as attacks
 
     check.seed(seed=seed)
@@ -128,7 +128,7 @@ def _attacked(
         if out is not None:
             file = io.BytesIO()
             np.savez(file, scores=scores, membership=inside)
-            write_atomically(out / f"{name}.npz", file.getvalue())
+            write_atomically(place_in(out, f"{name}.npz"), file.getvalue())
             written.append(out / f"{name}.npz")
     return rates, left_out, written
 

@@ -163,7 +163,7 @@ def _data(setting: _Setting) -> Dataset:
 def _played(setting: _Setting, out: Path | None) -> _Played:
     from leakcore import accounting, attacks, bounds, dpsgd, kernels
     from leakcore._base import validate as check
-    from leakcore._base.files.writing import write_atomically
+    from leakcore._base.files.writing import place_in, write_atomically
     from leakcore._base.run_folder.identity import identity
     from leakcore._base.run_folder.output_folder import require_ours, require_writable
     from leakcore._base.run_folder.partial_results import PartialResults
@@ -226,6 +226,6 @@ def _played(setting: _Setting, out: Path | None) -> _Played:
         assert game is not None
         played = _Played(game, bound, reference)
         if out is not None:
-            write_atomically(out / _REPORT, as_json_text(played.to_dict()) + "\n")
+            write_atomically(place_in(out, _REPORT), as_json_text(played.to_dict()) + "\n")
             pieces.remove()
     return played

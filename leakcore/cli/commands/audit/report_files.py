@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -43,13 +44,15 @@ def require_apart(places: Mapping[str, Path], folder: Path | None, read: Mapping
     """A report must not replace what the audit reads, nor one of its own."""
     from leakcore._base.files.writing import is_stream
 
-    taken = {Path(path).resolve(): name for name, path in read.items() if path is not None}
+    taken = {os.path.realpath(path): name for name, path in read.items() if path is not None}
     if folder is not None:
-        taken |= {(folder / f"report.{kind}").resolve(): f"report.{kind} in {folder}" for kind in ("html", "json")}
+        taken |= {
+            os.path.realpath(folder / f"report.{kind}"): f"report.{kind} in {folder}" for kind in ("html", "json")
+        }
     for name, path in places.items():
         if is_stream(path):
             continue
-        place = path.resolve()
+        place = os.path.realpath(path)
         if place in taken and taken[place] != f"report.{name} in {folder}":
             raise click.UsageError(f"`--{name}` must be a file of its own, got {path}, which is also {taken[place]}")
         taken[place] = f"--{name}"
@@ -76,7 +79,7 @@ def leave_with(
     else:
         done = list(places)
     places += sorted(own.items())
-    checked(lambda: _write(result, places))
+    checked(lambda: _write(result, places, folder))
     files = [path for _, path in dict.fromkeys([*done, *places])]
     finish(result, report.json == "-", lambda: result.to_text(width=width()), files)
     if result.passed is None and result.gated:
@@ -92,8 +95,11 @@ def width() -> int:
     return min(110, max(72, shutil.get_terminal_size((110, 24)).columns))
 
 
-def _write(result: audits.AuditReport, places: list[tuple[str, Path]]) -> None:
-    for kind, path in places:
+def _write(result: audits.AuditReport, places: list[tuple[str, Path]], folder: Path | None) -> None:
+    from leakcore._base.files.writing import place_in
+
+    for kind, named in places:
+        path = named if folder is None or named.parent != folder else place_in(folder, named.name)
         if kind == "html":
             result.to_html(path)
         else:

@@ -142,8 +142,13 @@ def _check(trace: CanaryTrace) -> None:
         or not 0 < canaries[0] <= all_scores[0]
         or trace.coins.dtype != np.bool_
         or not 0 < trace.sample_rate <= 1
+        or not (trace.rows >= 0 and trace.parameters >= 0)
     ):
         raise ValueError("its arrays do not fit together")
+    for name in ("times_seen", "scores", "release_scores"):
+        values = getattr(trace, name)
+        if values.dtype.kind not in "iuf" or np.isnan(values).any():
+            raise ValueError(f"`{name}` must be numbers, without NaN")
     for name in ("noise_multiplier", "max_grad_norm"):
         values = getattr(trace, name)
         if values.dtype.kind != "f" or not (np.isfinite(values) & (values > 0)).all():

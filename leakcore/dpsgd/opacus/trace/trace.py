@@ -13,7 +13,7 @@ from scipy import special
 from leakcore._base.codec import from_plain
 from leakcore._base.codec.npz import FACTS, to_npz, unpack
 from leakcore._base.files.writing import write_atomically
-from leakcore._base.printable import printable
+from leakcore._base.printable import printable, repr_of
 from leakcore._base.results.record import Record
 from leakcore._base.results.table import Rows, as_line, short
 from leakcore._base.version import __version__
@@ -177,7 +177,7 @@ class Trace(Record):
             raise ValueError(f"{where}: not a trace of leakcore: {', '.join(missing)} missing")
         if not isinstance(facts, dict) or facts.get("schema") != cls.schema:
             schema = facts.get("schema") if isinstance(facts, dict) else facts
-            raise ValueError(f"{where}: `schema` must be {cls.schema!r}, got {printable(repr(schema), 100)}")
+            raise ValueError(f"{where}: `schema` must be {cls.schema!r}, got {repr_of(schema, 100)}")
         try:
             facts["version"] = printable(facts.get("version"), 100)
             trace: Trace = from_plain(facts, cls, arrays=arrays)
