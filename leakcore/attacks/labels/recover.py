@@ -48,6 +48,10 @@ def recover(
         noise=noise,
         precision=precision,
     )
+    coarser = how.coarser_than(known.roundoff)
+    known = dataclasses.replace(
+        known, forward=known.forward * coarser, doubt=None if known.doubt is None else known.doubt * coarser
+    )
     vectors = observed.values.shape[1]
     if vectors == 0:
         raise ValueError("`gradient` must have at least one row, got none")
