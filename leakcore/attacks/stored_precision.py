@@ -12,8 +12,10 @@ import numpy as np
 
 _LONGEST = 11
 """Bits of a float16's significand; bfloat16 has 8, and both types of 8 bits fewer."""
-_ENOUGH = 4
-"""Different magnitudes below which nothing is concluded: a few round numbers need few bits by themselves."""
+_SHORTEST, _ROUND = 3, 4
+"""Bits of the coarsest type; and up to how many of them a few round numbers need by themselves."""
+_FEW = 16
+"""Different magnitudes that may lie on one grid by chance."""
 _LEAST_FLOAT16 = -24
 """float16's smallest number is 2 to this power, a whole multiple of which every float16 is."""
 _CHUNK = 1 << 12
@@ -22,7 +24,8 @@ _CHUNK = 1 << 12
 def stored_roundoff(values: Any, roundoff: float) -> float:
     """The coarser of `roundoff` and the unit roundoff 2⁻ᵗ, where every number has at most t ≤ 11 significant bits.
 
-    Numbers that also lie on one grid of t bits, as counts do, are taken to be exact, unless it is float16's last one.
+    Numbers that also lie on one grid of about t bits, as counts do, are taken to be exact, unless they are so few that
+    this may be chance, or the grid is float16's last one.
     """
     flat = np.abs(np.asarray(values, dtype=np.float64).ravel())
     if roundoff >= 2.0**-_LONGEST:
@@ -41,12 +44,13 @@ def stored_roundoff(values: Any, roundoff: float) -> float:
         if bits > _LONGEST:
             return roundoff
         last, first = min(last, int((exponent - 53 + zeros).min())), max(first, int(exponent.max()))
-        if len(magnitudes) < _ENOUGH:
+        if len(magnitudes) < _FEW:
             magnitudes.update(some.tolist())
-    at_many_scales = first - last >= bits + 2 or last == _LEAST_FLOAT16
-    if len(magnitudes) < _ENOUGH or not at_many_scales:
-        return roundoff
-    return max(roundoff, 2.0**-bits)
+    many_scales = bits >= _SHORTEST and first - last >= bits + 2
+    by_chance = bits > _ROUND and len(magnitudes) < _FEW
+    if len(magnitudes) > 1 and (many_scales or by_chance or (bits and last == _LEAST_FLOAT16)):
+        return max(roundoff, 2.0**-bits)
+    return roundoff
 
 
 def lost_below(roundoff: float) -> float:

@@ -235,7 +235,10 @@ def test_label_counts_that_are_proved_hold(seed: int) -> None:
             try:
                 bag = text.next_tokens(array, **arguments, **said)
             except ValueError as refused:
-                assert says is None, f"{name}: {refused}"
+                # Smoothing that was not stated, or two or three numbers that do not show their rounding: both named.
+                cures = ("label_smoothing",) if not said else ()
+                few = len(array) < 5 and "precision" in str(refused)
+                assert says is None or few or any(cure in str(refused) for cure in cures), f"{name}: {refused}"
                 continue
             if bag.kind == "lower":
                 assert said, f"{name}: proved without a statement"
@@ -442,7 +445,7 @@ def test_both_ends_of_mutual_information_hold(seed: int) -> None:
             assert high == (math.log(classes) if stated else math.inf)
             assert low <= truth <= high, (classes, stated)
     with pytest.raises(ValueError, match="num_classes"):
-        leakage.mutual_information(drawn, drawn, network=small, num_classes=len(set(drawn.tolist())) - 1 or 0)
+        leakage.mutual_information(drawn, drawn, network=small, num_classes=1)
 
 
 def test_the_lower_end_of_mutual_information_covers_where_classes_are_missing() -> None:

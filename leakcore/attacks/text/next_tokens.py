@@ -92,7 +92,8 @@ def next_tokens(
         )
     if abs(sums.sum()) > tolerance * len(sums):
         raise ValueError(
-            f"`gradient` must sum to 0 over the tokens, as that of cross-entropy does, got {sums.sum() / count:.3g}"
+            f"`gradient` must sum to 0 over the tokens, as that of cross-entropy does, got {sums.sum() / count:.3g}; "
+            "where it was rounded more coarsely than its numbers show, give `precision`"
         )
     share = smoothing * count / len(sums)  # of every token, in each sum
     lows = np.maximum(0, np.ceil((-sums - share - tolerance) / (1.0 - smoothing))).astype(np.int64)
@@ -104,7 +105,9 @@ def next_tokens(
     if (lows > highs).any():
         at = int((lows > highs).argmax())
         raise ValueError(
-            f"`positions` must be at least the number of labels, got {count}, which the gradient of token {at} excludes"
+            f"`positions` must be at least the number of labels, got {count}, which the gradient of token {at} excludes "
+            f"at label_smoothing={smoothing:g}: give `label_smoothing` as in the loss; with weights of classes, noise or "
+            "a decay of weights there are no limits"
         )
     proved = stated is not None and label_smoothing is not None and (layer_norm is None or shared is False)
     return TokenCounts(

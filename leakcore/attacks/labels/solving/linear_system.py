@@ -62,7 +62,10 @@ _FLOAT32 = 2.0**-24
 _FALSE_ALARM = 1e-6
 """How often noise alone may make a gradient look impossible. It costs labels then, but never makes one wrong."""
 
-MISFIT = "no residuals fit this gradient: model, mode, inputs, precision, noise, reduction or loss are not as said"
+MISFIT = (
+    "no residuals of hard labels fit this gradient: model, mode, inputs, precision, noise, reduction or loss are not as "
+    "said"
+)
 
 UNCHANGED = (
     "it is that of the loss alone, or the SGD step's that was stated: no penalty of the weights, not pruned, quantised or "
