@@ -99,7 +99,7 @@ def text(result: dict[str, Any]) -> str:
         f"candidate attack (`attacks.prior_aware`) knows {CANDIDATES} rows, one of them the batch's, and all other "
         "rows of the batch; the bound (`bounds.reconstruction`, upper) is on every attacker who knows as much:"
     )
-    heads = f"| σ | rows determined | right | likeliest of {CANDIDATES} candidates | no attacker above |"
+    heads = f"| σ | rows read | right | likeliest of {CANDIDATES} candidates | no attacker above |"
     lines = [said, "", heads, "|---|---|---|---|---|"]
     for row in result["rows"]:
         likely = f"{100 * row['hits'] / row['draws']:.1f}% ({row['hits']} of {row['draws']})" if row["draws"] else ""
@@ -107,7 +107,7 @@ def text(result: dict[str, Any]) -> str:
         lines.append(f"| {row['sigma']:g} | {share} | {row['right']} | {likely} | {100 * row['bound']:.1f}% |")
     named, right = (sum(row[name] for row in result["rows"]) for name in ("determined", "right"))
     after = (
-        f"Of the {named:,} determined rows {named - right} are not right: with noise the mixture of two similar "
+        f"Of the {named:,} rows that were read {named - right} are not right: with noise the mixture of two similar "
         "rows can pass as one. Measured by `python -m bench.attacks.imprint_rows`."
     )
     return "\n".join([*lines, "", after])

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from leakcore._base import validate as check
+from leakcore.attacks.stored_precision import stored_roundoff
 from leakcore.gradients import FlatModule, tensor
 
 
 def gradient_by_name(model: Any, gradient: Any) -> tuple[dict[str, torch.Tensor], float]:
-    """{parameter: float64 gradient}, and the unit roundoff of the coarser of gradient and model.
+    """{parameter: float64 gradient}, and the unit roundoff of the coarsest of gradient, its numbers and the model.
 
     gradient: (D,), a list of tensors, one per parameter that requires grad, a dictionary by name that may hold some
     parameters only, or what `defenses.release` returned.
@@ -46,4 +47,5 @@ def gradient_by_name(model: Any, gradient: Any) -> tuple[dict[str, torch.Tensor]
         if not part.is_floating_point() or not bool(part.isfinite().all()):
             raise ValueError(f"`gradient[{name!r}]` must hold finite floating numbers")
     unit = max(check.roundoff(flat.theta), *(check.roundoff(part) for part in parts.values()))
-    return {name: part.double() for name, part in parts.items()}, unit
+    doubles = {name: part.double() for name, part in parts.items()}
+    return doubles, max(stored_roundoff(part.cpu().numpy(), unit) for part in doubles.values())

@@ -115,16 +115,17 @@ class ImprintRecovery(Result):
     """Rows that fell alone into a bin.
 
     Attributes:
-        value: share of the batch's rows that are determined.
-        kind: "estimate": two rows of one bin that weigh the same behind the gate would pass as one.
-        rows: (S, ...) float64, the determined rows.
+        value: share of the batch's rows that were read: S over the batch size.
+        kind: "estimate": two rows of one bin that weigh the same behind the gate would pass as one, and so may what
+            something other than the batch added to the gradient.
+        rows: (S, ...) float64, the rows.
         errors: (S,) how far rounding and noise may have moved a number of the row.
         bins: (S,) int64, where each was read.
         occupied: bins that hold a row.
         mixed: occupied bins whose two readings contradict each other, or that noise or rounding hide.
     """
 
-    quantity: str = "share of rows determined"
+    quantity: str = "share of rows read"
     rows: np.ndarray
     errors: np.ndarray
     bins: np.ndarray
@@ -194,7 +195,7 @@ def read(
         gradient: of the batch's loss: (D,), a list, a dict by name that holds the four of `first` and `second`, or
             what `defenses.release` returned. Clipped gradients, also row by row, give the same rows.
         batch_size: B.
-        accuracy: the largest error of a number of a determined row.
+        accuracy: the largest error of a number of a row.
         noise_std: of the noise in each number of the gradient.
 
     Returns:
@@ -246,7 +247,11 @@ def read(
         assumptions=_Assumptions(
             adjacency=None,
             attacker=f"sends the model, and sees one gradient of {batch} row{'s' * (batch > 1)}",
-            notes=("rows that share a bin are not recovered",),
+            notes=(
+                "rows that share a bin are not recovered",
+                f"taken for granted: nothing was added to the gradient but noise of standard deviation {std:g} in each "
+                "number: no decay or penalty of the weights, no momentum; not pruned or quantised",
+            ),
         ),
         provenance="Fowl, Geiping, Czaja, Goldblum and Goldstein (2022), Section 4",
         rows=rows[at].reshape((len(at), *planted.shape)),

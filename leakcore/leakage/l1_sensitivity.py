@@ -134,7 +134,12 @@ def l1_sensitivity(
         assumptions=Assumptions(
             adjacency=relation,
             attacker="knows the model and all examples but one, sees the gradient",
-            notes=(f"over {len(x)} candidates; a lower bound of the sensitivity over all examples",),
+            notes=(
+                f"over {len(x)} candidates; a lower bound of the sensitivity over all examples, among which every "
+                "candidate must be allowed with its target",
+                "of the gradient as the model's own arithmetic computes it; another arithmetic differs by its rounding",
+                "the gradient of a sum of losses, each of one example" + ("" if size == 1 else f", divided by {size}"),
+            ),
         ),
         provenance="Lecture 13 (Lei 2024), Definition 4 (eq. 3.3) and eq. 4.2",
         worst=worst,

@@ -33,12 +33,14 @@ class Likelihoods:
     Attributes:
         own: (held-out rows,) of the class that each row has.
         pilot: the same of the pilot's rows.
-        counts: rows of each class, of all rows.
+        counts: rows of each class.
+        total: how many classes there are, whether or not they occur; `own` and `pilot` are of shares of all of them.
     """
 
     own: np.ndarray
     pilot: np.ndarray
     counts: np.ndarray
+    total: int
 
 
 def log_share(scores: np.ndarray, codes: np.ndarray) -> np.ndarray:
@@ -60,23 +62,25 @@ def lower_limit(table: np.ndarray, pilot: np.ndarray, alpha: float, likelihoods:
     """
     ways: list[_Pairs | _Classes] = list(_pairs(pilot, len(table)))
     if likelihoods is not None:
-        lowest = lowest_entropy(likelihoods.counts, alpha / 2)
+        lowest = lowest_entropy(likelihoods.counts, alpha / 2, likelihoods.total)
         ways += [_Classes(likelihoods, blend, lowest) for blend in _BLENDS]
     way = max(ways, key=lambda one: one.expected(pilot, len(table), alpha), default=None)
     return 0.0 if way is None else max(0.0, way.limit(table, pilot, alpha))
 
 
-def lowest_entropy(counts: np.ndarray, alpha: float) -> float:
-    """P(limit > H) ≤ α of the entropy of classes, from how often each occurred in independent draws.
+def lowest_entropy(counts: np.ndarray, alpha: float, total: int) -> float:
+    """P(limit > H) ≤ α of the entropy of at most `total` classes, from how often each occurred in independent draws.
 
-    Each share lies between exact limits; −p log p is concave, so its least value is at one of them.
+    Each share lies between exact limits, those of all `total` classes together; −p log p is concave, so its least value
+    is at one of them. Which classes there are must not have been chosen on these draws.
     """
-    if len(counts) < 2:
+    occurred = counts[counts > 0]
+    if len(occurred) < 2:
         return 0.0
-    known = counts[:1] if len(counts) == 2 else counts  # of two classes one share is enough
-    limits = clopper_pearson(known, int(counts.sum()), confidence=1.0 - alpha / len(known))
+    known = occurred[:1] if total == 2 else occurred  # of two classes one share is enough
+    limits = clopper_pearson(known, int(counts.sum()), confidence=1.0 - alpha / (1 if total == 2 else total))
     lows, highs = (np.atleast_1d(limit).tolist() for limit in limits)
-    if len(counts) == 2:
+    if total == 2:
         return min(_entropy(p) + _entropy(1.0 - p) for p in (lows[0], highs[0]))
     return sum(min(_entropy(low), _entropy(high)) for low, high in zip(lows, highs, strict=True))
 
@@ -196,7 +200,7 @@ class _Classes:
 
     @property
     def _most(self) -> float:
-        return math.log(len(self.likelihoods.counts) / self.blend)
+        return math.log(self.likelihoods.total / self.blend)
 
     def _loss(self, logs: np.ndarray) -> np.ndarray:
         """−log q of each row, its range mapped to [0, 1]."""

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _EVERY = 10
 """Steps between looks at the validation rows."""
+_ROWS_OF_A_CLASS = 5
+"""Rows for each class from which every class's share is limited; with fewer, classes are taken together."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -36,8 +38,8 @@ class MutualInformation(Result):
     Attributes:
         value: the held-out estimate of the trained network's bound, at most the upper end of `interval`.
         interval: of the mutual information itself, for any number of independent rows: it lies below the lower end with
-            probability at most 1 − confidence. The upper end is certain: the logarithm of the number of classes that
-            occur where a side consists of classes, else ∞: no number of rows bounds mutual information from above.
+            probability at most 1 − confidence. The upper end is the logarithm of `num_classes`, if it was stated, else
+            ∞: no number of rows bounds mutual information from above, nor the classes that did not occur in them.
         held_out_interval: of the network's bound, from its sampling error on the held-out rows (a U-statistic's, with
             Student's quantile): approximate, and narrower.
         null: (permutations,) values after permuting which rows belong together.
@@ -93,6 +95,7 @@ def mutual_information(
     first: Any,
     second: Any,
     *,
+    num_classes: int | tuple[int | None, int | None] | None = None,
     network: MineNetwork | None = None,
     permutations: int = 1,
     confidence: float = 0.95,
@@ -113,6 +116,8 @@ def mutual_information(
             direction; the network reads the norm, leading coordinates, and the columns that correlate most with the
             other side on training rows.
         second: (n, ...), the rows that belong to `first`; likewise.
+        num_classes: how many classes a side of integers has at most, whether or not they occur; a pair for both sides.
+            None: not known. Booleans are two.
         network: its size and training; None: the defaults of `MineNetwork`.
         permutations: how many times the null is computed; 0 for none (NaN).
         confidence: of the intervals.
@@ -136,14 +141,18 @@ def mutual_information(
         >>> from leakcore import leakage
         >>> classes = np.arange(200) % 2
         >>> network = leakage.MineNetwork(hidden=16, steps=100)
-        >>> same = leakage.mutual_information(classes, classes, network=network, permutations=0)
+        >>> same = leakage.mutual_information(classes, classes, num_classes=2, network=network, permutations=0)
         >>> f"{same.value:.1f}"  # one bit is log 2 = 0.69 nats
         '0.7'
     """
     if network is not None:
         check.instance(MineNetwork, network=network)
     mine = network or MineNetwork()
-    u, v = _side("first", first, mine.components), _side("second", second, mine.components)
+    totals = _totals(num_classes)
+    u = _side("first", first, mine.components, totals[0])
+    v = _side("second", second, mine.components, totals[1])
+    if num_classes is not None and u.codes is None and v.codes is None:
+        raise ValueError("`num_classes` is allowed only where a side consists of classes, integers of shape (n,)")
     number = len(u.leading)
     if number != len(v.leading) or number < 50:
         raise ValueError(
@@ -169,7 +178,7 @@ def mutual_information(
     null = np.array([answers_by_number[k].value for k in range(1, 1 + shuffles)])
     from scipy.special import stdtrit
 
-    largest = min(u.largest, v.largest)
+    largest, classes = min(u.largest, v.largest), u.codes is not None or v.codes is not None
     reach = float(stdtrit(answer.rows - 1, (1 + level) / 2)) * answer.error
     low, high = (min(end, largest) for end in (answer.value - reach, answer.value + reach))
     return MutualInformation(
@@ -183,6 +192,11 @@ def mutual_information(
             attacker="computationally unbounded, up to what the network finds",
             notes=(
                 "of a lower bound: more information may be there",
+                f"stated: a side has at most {round(math.exp(largest))} classes, from which the upper end follows"
+                if largest < math.inf
+                else "nothing limits the information from above: how many classes there are was not stated (num_classes=)"
+                if classes
+                else "nothing limits the information from above",
                 "interval: of the mutual information; held_out_interval: of the trained network's bound on it",
             ),
         ),
@@ -215,25 +229,42 @@ def _trained(u: _Side, v: _Side, order: np.ndarray, network: MineNetwork, seed: 
     with one_thread():
         rng = kernels.generator(seed, kernels.Stream.MUTUAL_TRAINING, step=k)
         partners = order if k == 0 else rng.permutation(len(order))[order]
-        first, second = u.rows(order), v.rows(partners)
+        first, second = u.rows(order, len(order) // 2), v.rows(partners, len(order) // 2)
         training = np.arange(len(order) // 2)
         sides = first.features(second, training), second.features(first, training)
-        return _estimate(*sides, _fewest(first, second), network, rng, alpha)
+        return _estimate(*sides, _fewest(first, second, training), network, rng, alpha)
 
 
-def _fewest(u: _Side, v: _Side) -> _Classes | None:
-    """The side that consists of fewer classes than the other, if any does."""
-    side = 0 if u.largest < v.largest else 1
-    chosen = (u, v)[side]
-    return _Classes(side, chosen.leading.argmax(axis=1)) if chosen.largest < math.inf else None
+def _fewest(u: _Side, v: _Side, training: np.ndarray) -> _Classes | None:
+    """The side that consists of fewer classes than the other, if any does, by what occurs in the training rows."""
+    chosen = min((s for s in (u, v) if s.codes is not None), key=lambda s: s.leading.shape[1], default=None)
+    if chosen is None or chosen.codes is None:
+        return None
+    own = chosen.leading[training]
+    spread = own.std(axis=0)
+    return _Classes(
+        side=0 if chosen is u else 1,
+        kinds=(np.eye(chosen.leading.shape[1]) - own.mean(axis=0)) / np.where(spread > 0, spread, 1.0),
+        codes=chosen.leading.argmax(axis=1),
+        counts=chosen.counts(len(training)),
+        total=chosen.total if chosen.closed else None,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Classes:
-    """A side (0 or 1) that consists of classes, and the class of every row."""
+    """A side (0 or 1) that consists of classes.
+
+    kinds: what the network reads for each kind, the classes of the training rows and, last, all others. codes: the kind
+    of every row. counts: what the entropy's limit is computed from. total: how many classes there are at most, where
+    the limit is of the classes themselves; None where it is of the kinds.
+    """
 
     side: int
+    kinds: np.ndarray
     codes: np.ndarray
+    counts: np.ndarray
+    total: int | None
 
 
 def _estimate(
@@ -277,17 +308,19 @@ def _estimate(
     def likelihoods() -> mine_limits.Likelihoods | None:
         if classes is None:
             return None
-        _, first, counts = np.unique(classes.codes, return_index=True, return_counts=True)
-        of_class = torch.from_numpy((u, v)[classes.side][first]).float()
-        shares = np.log(np.bincount(classes.codes[:cut], minlength=len(first)) + 1.0)
+        number = len(classes.kinds)
+        of_kind = torch.from_numpy(classes.kinds).float()
+        shares = np.log(np.bincount(classes.codes[:cut], minlength=number) + 1.0)
         own, pilot = (
-            (table(x, of_class) if classes.side else table(of_class, y).T) + shares for x, y in (parts[2], parts[1])
+            (table(x, of_kind) if classes.side else table(of_kind, y).T) + shares for x, y in (parts[2], parts[1])
         )
-        return mine_limits.Likelihoods(
-            mine_limits.log_share(own, classes.codes[end:]),
-            mine_limits.log_share(pilot, classes.codes[cut:end]),
-            counts,
-        )
+        # Of classes that the training rows do not hold, each has an equal part of what q gives to all of them.
+        others = 0.0 if classes.total is None else math.log(max(1, classes.total - number + 1))
+        logs = [
+            mine_limits.log_share(scores, at) - np.where(at == number - 1, others, 0.0)
+            for scores, at in ((own, classes.codes[end:]), (pilot, classes.codes[cut:end]))
+        ]
+        return mine_limits.Likelihoods(*logs, classes.counts, classes.total or number)
 
     optimiser = torch.optim.Adam(own, lr=mine.learning_rate, weight_decay=1e-4)
     running = 1.0
@@ -326,19 +359,44 @@ def _estimate(
 class _Side:
     """leading: (n, k), k ≤ `components`: what the network reads unless columns are chosen.
 
-    directions: (n, d) where there are more columns than that, else None. chosen: how many of these to choose. largest:
-    an upper limit of the entropy.
+    directions: (n, d) where there are more columns than that, else None. chosen: how many of these to choose. codes: of
+    a side of classes, the class of every row. total: how many classes there are at most, None where that is not known.
+    closed: whether they are few enough to limit the share of each of them.
     """
 
     leading: np.ndarray
     directions: np.ndarray | None
     chosen: int
-    largest: float
+    codes: np.ndarray | None = None
+    total: int | None = None
+    closed: bool = False
 
-    def rows(self, indices: np.ndarray) -> _Side:
-        """These rows, in this order."""
+    @property
+    def largest(self) -> float:
+        """An upper limit of the entropy."""
+        return math.inf if self.total is None else math.log(self.total)
+
+    def rows(self, indices: np.ndarray, training: int) -> _Side:
+        """These rows, in this order; classes that the first `training` of them do not hold become one kind, the last.
+
+        The network then is a function of the training rows alone, whatever else the others hold.
+        """
         directions = None if self.directions is None else self.directions[indices]
-        return dataclasses.replace(self, leading=self.leading[indices], directions=directions)
+        if self.codes is None:
+            return dataclasses.replace(self, leading=self.leading[indices], directions=directions)
+        codes = self.codes[indices]
+        known = np.unique(codes[:training])
+        at = np.minimum(np.searchsorted(known, codes), len(known) - 1)
+        kind = np.where(known[at] == codes, at, len(known))
+        more = not (self.closed and self.total == len(known))
+        return dataclasses.replace(self, leading=np.eye(len(known) + more)[kind], codes=codes)
+
+    def counts(self, training: int) -> np.ndarray:
+        """How often each class occurs, or else each kind in the rows that did not choose the kinds."""
+        assert self.codes is not None
+        if self.closed:
+            return np.bincount(self.codes)
+        return np.asarray(self.leading[training:].sum(axis=0).astype(np.int64))
 
     def features(self, other: _Side, training: np.ndarray) -> np.ndarray:
         """(n, k) standardised columns for the network, chosen by correlation with the other side on training rows."""
@@ -354,24 +412,39 @@ class _Side:
         return np.asarray((flat - some.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
 
 
-def _side(name: str, values: Any, components: int) -> _Side:
+def _totals(num_classes: Any) -> tuple[int | None, int | None]:
+    """How many classes each side has at most, as far as it was stated."""
+    both = num_classes if isinstance(num_classes, tuple | list) else (num_classes, num_classes)
+    if len(both) != 2:
+        raise ValueError(f"`num_classes` must be one number or a pair for (first, second), got {len(both)} numbers")
+    first, second = (None if one is None else check.integer(1, None, num_classes=one) for one in both)
+    return first, second
+
+
+def _side(name: str, values: Any, components: int, total: int | None) -> _Side:
     array_memory.refuse_transforms(name)
     argument: dict[str, Any] = {name: check.even_array(**{name: values})}
-    classes = argument[name].ndim == 1 and argument[name].dtype.kind in "iub"
+    kind = argument[name].dtype.kind
+    classes = argument[name].ndim == 1 and kind in "iub"
     array, _ = check.host_array(**argument)
     if array.ndim < 1 or 0 in array.shape:
         raise ValueError(f"`{name}` must have shape (n, ...), none of them 0, got {array.shape}")
     if classes:
-        _, codes = np.unique(array, return_inverse=True)
-        return _Side(np.eye(int(codes.max()) + 1)[codes], None, 0, math.log(int(codes.max()) + 1))
+        values, codes = np.unique(array, return_inverse=True)
+        if kind == "b":
+            total = 2 if total is None else min(2, total)
+        if total is not None and len(values) > total:
+            raise ValueError(f"`num_classes` must be at least the {len(values)} classes of `{name}`, got {total}")
+        closed = total is not None and total <= len(codes) // _ROWS_OF_A_CLASS
+        return _Side(np.eye(len(values))[codes], None, 0, codes, total, closed)
     flat = array.reshape(len(array), -1)
     flat = flat / (float(np.abs(flat).max()) or 1.0)
     if flat.shape[1] <= components:
-        return _Side(flat, None, 0, math.inf)
+        return _Side(flat, None, 0)
     # Directions and logarithms of norms: a few outlying rows would dominate the leading coordinates.
     norms = np.linalg.norm(flat, axis=1, keepdims=True)
     floor = (float(norms.max()) or 1.0) * 1e-12
     sizes = np.log(np.maximum(norms, floor))
     directions = flat / np.maximum(norms, floor)
     leading = np.concatenate([sizes, prepared(directions, invariant=True)[:, : components - 1]], axis=1)
-    return _Side(leading, directions, min(components // 2, leading.shape[1] - 1), math.inf)
+    return _Side(leading, directions, min(components // 2, leading.shape[1] - 1))

@@ -36,7 +36,8 @@ class VInformation(Result):
     Attributes:
         value: the held-out gain of the fitted, calibrated family (see `v_information`), typically below V-information.
         interval: of V-information itself, at `confidence`. Its lower end comes from held-out rows, its upper end from
-            the best fit to all rows, where the family knows it, else it is the logarithm of the number of classes.
+            the best fit to all rows, where the family knows it, else it is the logarithm of the number of classes that
+            occur, which are taken to be all there are.
         held_out_interval: of what the `folds` fitted members gain on fresh rows, on average.
         raw: `value` for the family's own probabilities, not calibrated.
         raw_interval: its interval.
@@ -259,6 +260,7 @@ def v_information(
                 "compare layers above their label-permutation null only",
                 "interval: of the family's V-information; held_out_interval: of the gain of its fitted members",
                 "units taken as independent, their mean gain as normal",
+                f"no other class exists than the {len(sizes)} that occur: the upper ends count these",
             ),
         ),
         seed=start,

@@ -97,7 +97,7 @@ def test_one_informative_column_of_many_is_screened_for() -> None:
     y = np.arange(600) % 2
     x = np.random.default_rng(400).normal(size=(600, 500))
     x[:, 317] += 4 * (y - 0.5)
-    measured = leakage.mutual_information(x, y, permutations=1)
+    measured = leakage.mutual_information(x, y, num_classes=2, permutations=1)
     low, high = measured.interval
     assert 0.3 < low < 0.633 < high == pytest.approx(math.log(2))
     assert measured.held_out_interval[0] < 0.633
@@ -131,6 +131,24 @@ def test_nothing_bounds_the_mutual_information_of_numbers_from_above() -> None:
     assert measured.interval[0] <= 0 < measured.interval[1] == math.inf
     assert measured.to_dict()["interval"][1] == "inf"
     same = leakage.mutual_information(
-        np.zeros((60, 3)), np.arange(60) % 3, network=leakage.MineNetwork(steps=5), permutations=0
+        np.zeros((60, 3)), np.arange(60) % 3, num_classes=3, network=leakage.MineNetwork(steps=5), permutations=0
     )
     assert same.interval == (same.interval[0], pytest.approx(math.log(3)))
+
+
+def test_how_many_classes_there_are_is_asked_for() -> None:
+    few = leakage.MineNetwork(hidden=4, steps=5)
+    y = np.arange(60) % 3
+    assert leakage.mutual_information(y, y, network=few, permutations=0).interval[1] == math.inf
+    for stated, high in ((5, 5), ((None, 4), 4), ((3, 7), 3)):
+        measured = leakage.mutual_information(y, y, num_classes=stated, network=few, permutations=0)
+        assert measured.interval[1] == pytest.approx(math.log(high))
+        assert measured.value <= measured.interval[1]
+        assert any("stated" in note for note in measured.assumptions.notes)
+    assert leakage.mutual_information(y > 1, y, network=few, permutations=0).interval[1] == pytest.approx(math.log(2))
+    with pytest.raises(ValueError, match="`num_classes` must be at least the 3 classes of `second`, got 2"):
+        leakage.mutual_information(np.zeros((60, 2)), y, num_classes=2, network=few)
+    with pytest.raises(ValueError, match="`num_classes` is allowed only where a side consists of classes"):
+        leakage.mutual_information(np.zeros((60, 2)), np.zeros((60, 2)), num_classes=2, network=few)
+    with pytest.raises(ValueError, match="`num_classes` must be one number or a pair"):
+        leakage.mutual_information(y, y, num_classes=(1, 2, 3), network=few)

@@ -20,7 +20,7 @@ class Equal:
     """A class likelihoods twice; T is the logarithm of the density ratio, and low where that is −∞."""
 
     def __init__(self, *shares: float) -> None:
-        self.shares = np.array(shares)
+        self.shares, self.classes = np.array(shares), len(shares)
         self.truth = float(-(self.shares * np.log(self.shares)).sum())
 
     def rows(self, rng: np.random.Generator, n: int) -> Rows:
@@ -36,6 +36,8 @@ class Equal:
 
 class Shifted:
     """A fair coin v, and a normal u that it shifts: by 0 nothing is likelihoods."""
+
+    classes = 2
 
     def __init__(self, shift: float) -> None:
         self.half = shift / 2
@@ -57,6 +59,8 @@ class Shifted:
 
 class Pair:
     """Two normals of correlation ρ, whose T has no lower end."""
+
+    classes = 0
 
     def __init__(self, rho: float) -> None:
         self.rho = rho
@@ -103,7 +107,7 @@ def _limit(case: str, seed: list[int], rows: int, alpha: float) -> tuple[float, 
     likelihoods = None
     if own is not None and known is not None:
         likelihoods = mine_limits.Likelihoods(
-            own, known, np.unique(np.concatenate([held_out[1], pilot[1]]), return_counts=True)[1]
+            own, known, np.unique(np.concatenate([held_out[1], pilot[1]]), return_counts=True)[1], source.classes
         )
     tables = source.table(*held_out), source.table(*pilot)
     return mine_limits.lower_limit(*tables, alpha), mine_limits.lower_limit(*tables, alpha, likelihoods), source.truth
@@ -143,10 +147,10 @@ def test_the_lowest_entropy_is_below_the_entropy() -> None:
     """Of 400 draws of 30 rows at α = 0.2, at most as often above it as that allows."""
     for shares in ((0.5, 0.5), (0.1, 0.9), (0.2, 0.3, 0.5)):
         rng, truth = np.random.default_rng(5), -sum(p * math.log(p) for p in shares)
-        limits = np.array([mine_limits.lowest_entropy(rng.multinomial(30, shares), 0.2) for _ in range(400)])
+        limits = np.array([mine_limits.lowest_entropy(rng.multinomial(30, shares), 0.2, len(shares)) for _ in range(400)])
         assert not _too_often(int((limits > truth).sum()), 400, 0.2)
         assert limits.mean() > 0.4 * truth
-    assert mine_limits.lowest_entropy(np.array([30]), 0.2) == 0.0
+    assert mine_limits.lowest_entropy(np.array([30]), 0.2, 1) == 0.0
 
 
 def test_the_sampling_error_is_the_standard_deviation_or_a_little_more() -> None:
@@ -193,7 +197,7 @@ def test_the_intervals_of_trained_networks_cover(
     misses, network = 0, leakage.MineNetwork(hidden=16, steps=100)
     for draw in range(draws):
         u, v, truth = data(np.random.default_rng([draw, rows]), rows)
-        measured = leakage.mutual_information(u, v, permutations=0, network=network, seed=draw)
+        measured = leakage.mutual_information(u, v, num_classes=2, permutations=0, network=network, seed=draw)
         low, high = measured.interval
         misses += not low <= truth <= high
         assert low >= 0.0

@@ -81,7 +81,7 @@ ARRAYS = {
                  "seed": 0}, also=("folds", "third", "attribute"),
     ),
     "leakage.mutual_information": Call(
-        lambda: {"first": rng().normal(size=(50, 2)), "second": rng().normal(size=(50, 2)), "hidden": 4,
+        lambda: {"first": rng().normal(size=(50, 2)), "second": np.arange(50) % 3, "num_classes": 4, "hidden": 4,
                  "components": 2, "steps": 2, "learning_rate": 0.01, "permutations": 1, "confidence": 0.9, "seed": 0},
     ),
     "leakage.v_information_original": Call(

@@ -271,11 +271,13 @@ ATTACKS = {
                  "noise_std": 0.0}, unit,
     ),
     "attacks.text.tokens": Call(
-        lambda: {"embedding_gradient": rng().normal(size=(5, 3)) * (np.arange(5) % 2)[:, None], "noise": None},
+        lambda: {"embedding_gradient": rng().normal(size=(5, 3)) * (np.arange(5) % 2)[:, None], "tied": False,
+                 "update": "gradient", "noise": None},
         at_least_zero,
     ),
     "attacks.text.next_tokens": Call(
-        lambda: {"gradient": np.array([0.25, -0.5, 0.25]), "positions": 2, "layer_norm": None, "clipped": False}, unit
+        lambda: {"gradient": np.array([0.25, -0.5, 0.25]), "positions": 2, "update": "gradient",
+                 "label_smoothing": 0.0, "layer_norm": None, "tied": None, "clipped": False, "precision": None}, unit
     ),
     "attacks.text.sequences": Call(
         lambda: {"model": decoder(), "gradient": released_text(), "batch_size": 1, "length": 6,

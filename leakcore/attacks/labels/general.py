@@ -81,7 +81,7 @@ def general(
         observation,
         known.rows.shape[2],
         known_weights=known.weights,
-        stored_roundoff=arithmetic.stored(known.roundoff),
+        weights_roundoff=arithmetic.stored(known.roundoff),
         steps=known.steps,
     )
     return recover(

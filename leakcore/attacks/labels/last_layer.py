@@ -67,7 +67,7 @@ def last_layer(
         read_observation(observation),
         known.rows.shape[2],
         known_weights=known.weights,
-        stored_roundoff=arithmetic.stored(known.roundoff),
+        weights_roundoff=arithmetic.stored(known.roundoff),
         steps=known.steps,
     )
     if observed.with_bias:

@@ -92,7 +92,7 @@ class MaliciousInput:
             ),
             self.weights.shape[1],
             known_weights=np.c_[self.weights, self.bias][None],
-            stored_roundoff=arithmetic.stored(self.roundoff),
+            weights_roundoff=arithmetic.stored(self.roundoff),
         )
         count = len(self.weights)
         if observed.values.shape[1] != count:

@@ -14,6 +14,7 @@ import numpy as np
 from leakcore._base import validate
 from leakcore.attacks.labels.passed_arrays import parts_of_layers
 from leakcore.attacks.labels.sgd import SGD
+from leakcore.attacks.stored_precision import stored_roundoff
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -132,7 +133,7 @@ def read_observation(observation: Any, *, without: tuple[str, ...] = (), why: st
 class ObservedGradient:
     """values: (S, K, d) aggregated gradients of S steps and K weight vectors, with the bias last where it is observed.
 
-    roundoff: coarsest unit roundoff of the inputs. stored: (S, K, d) error of each coordinate due to the rounding of
+    roundoff: coarsest unit roundoff of the inputs, as their types or the numbers themselves show it. stored: (S, K, d) error of each coordinate due to the rounding of
     stored weights: 0 for a gradient, None for a difference whose weights are not known. source: what was observed.
     """
 
@@ -149,17 +150,18 @@ def observe(
     width: int,
     *,
     known_weights: np.ndarray | None,
-    stored_roundoff: float,
+    weights_roundoff: float,
     steps: int | None = None,
 ) -> ObservedGradient:
     """The observed gradient, or the gradient behind an observed difference, checked.
 
-    steps=None: one step, without a leading axis; known_weights: (S, K, d + 1) of the model. stored_roundoff: unit
+    steps=None: one step, without a leading axis; known_weights: (S, K, d + 1) of the model. weights_roundoff: unit
     roundoff of the victim's stored weights, as far as anything but these arrays shows it.
     """
     if isinstance(observation, GradientObservation):
         bias = observation.bias_gradient
         values, roundoff = _joined(steps, width, ("gradient", observation.gradient), ("bias_gradient", bias))
+        roundoff = stored_roundoff(values, roundoff)
         exact = np.zeros(values.shape)
         return ObservedGradient(values, roundoff, exact, bias is not None, "the aggregated gradient", observation)
     bias, rule = observation.bias_difference, observation.optimizer
@@ -167,7 +169,7 @@ def observe(
         steps, width, ("weight_difference", observation.weight_difference), ("bias_difference", bias)
     )
     # A difference of float32 weights that was computed in float64 still carries their rounding.
-    roundoff = max(roundoff, stored_roundoff)
+    roundoff = max(roundoff, weights_roundoff)
     weights = known_weights
     if observation.weights is not None:
         weights, coarse = _wide(difference.shape, steps, weights=observation.weights)

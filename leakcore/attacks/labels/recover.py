@@ -48,6 +48,10 @@ def recover(
         noise=noise,
         precision=precision,
     )
+    coarser = how.coarser_than(known.roundoff)
+    known = dataclasses.replace(
+        known, forward=known.forward * coarser, doubt=None if known.doubt is None else known.doubt * coarser
+    )
     vectors = observed.values.shape[1]
     if vectors == 0:
         raise ValueError("`gradient` must have at least one row, got none")
@@ -111,7 +115,7 @@ def recover(
             solution = every_class(solution, known.wide, how)
         named = name_labels(solution.residuals, solution.tolerance, solution.identifiable)
         what = {**common, "confidence": how.shared(steps).level if common["confidence"] else None}
-        if not (solution.fits or blind):
+        if not (solution.fits or blind) or (how.noise is not None and _two_labels(solution.residuals, solution.tolerance)):
             named = np.full_like(named, UNDETERMINED)
             what = _contradicted(common, MISFIT)
         parts.append(
@@ -197,6 +201,11 @@ def _with_probs(
         rank=stacked.rank,
         condition=stacked.condition,
     )
+
+
+def _two_labels(residuals: np.ndarray, tolerance: np.ndarray) -> bool:
+    """Whether a row has two residuals p − y that are certainly negative: with one hard label it has one."""
+    return bool(((residuals < -tolerance).sum(axis=1) > 1).any())
 
 
 def _contradicted(common: dict[str, Any], note: str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def second_last_layer(
         read_observation(observation),
         rows.shape[1],
         known_weights=known.weights,
-        stored_roundoff=arithmetic.stored(known.roundoff),
+        weights_roundoff=arithmetic.stored(known.roundoff),
     )
     if observed.values.shape[1] != count:
         raise ValueError(f"`gradient` must be of the layer's {count} neurons, got {observed.values.shape[1]}")

@@ -6,8 +6,8 @@
 
 | attack | sees the gradient of | and knows | recovers |
 |---|---|---|---|
-| `tokens` | the input embedding | nothing | the set of tokens |
-| `next_tokens` | the output layer | the number of positions | how often each token was a label |
+| `tokens` | the input embedding | for a proof: that no layer shares it | the set of tokens |
+| `next_tokens` | the output layer | the number of positions; for a proof: the loss | how often each token was a label |
 | `sequences` (DAGER) | the attention projections of two layers | the model | the sequences |
 
 A gradient that was clipped, sequence by sequence or as a whole, gives the same tokens and sequences.

@@ -20,10 +20,11 @@ class TokenSet(Result):
 
     Attributes:
         value: how many different tokens are proved (kind "lower") or likely (kind "estimate") to be in the batch.
-        kind: "lower" where no noise was added: a row of the gradient differs from 0 only for a token of the batch.
+        kind: "lower" where it was stated that no other layer shares the weights, and that nothing but the batch moved
+            them: a row of the gradient then differs from 0 only for a token of the batch. Else "estimate".
         present: (V,) bool, which tokens.
         sizes: (V,) float64, ℓ2 norms of the rows.
-        dense: whether every row differs from 0, so that rows prove nothing (the output layer shares the weights, or
+        dense: whether every row differs from 0, so that rows say nothing (the output layer shares the weights, or
             noise was added); the value is then 0.
     """
 
@@ -38,14 +39,14 @@ class TokenCounts(Result):
     """How often each token, or each class, was a label in the batch.
 
     Attributes:
-        value: share of the positions whose label is proved: Σ lows / positions.
-        kind: "lower": the limits are proved for an exact gradient of a mean cross-entropy.
+        value: share of the positions whose label the lower limits count: Σ lows / positions.
+        kind: "lower" where the limits are proved for the gradient that was stated, else "estimate".
         lows: (V,) int64, each count is at least this.
         highs: (V,) int64, and at most this.
-        determined: (V,) bool, where both agree.
+        determined: (V,) bool, where both agree: proved as the limits are.
     """
 
-    quantity: str = "share of labels proved"
+    quantity: str = "share of labels counted"
     lows: np.ndarray
     highs: np.ndarray
     determined: np.ndarray
@@ -57,7 +58,8 @@ class SequenceRecovery(Result):
 
     Attributes:
         value: share of the batch's sequences that are determined.
-        kind: "estimate": a true sequence passes every test, and a false one may pass too.
+        kind: "estimate": a true sequence passes every test, and a false one may pass too. That the gradient is of one
+            batch, with nothing added but stated noise, is taken for granted.
         sequences: (S, length) int64, tokens, −1 after the end; at most as many as the batch has.
         determined: (S,) bool: all sequences together make up the second layer's span, every position of this one is
             needed for that, no more sequences pass than the batch has, and every direction is 10 times above stated

@@ -99,7 +99,7 @@ def sequences(
     widths = projections.widths(size, longest, device, unit)
     spans = [projections.span(layer, parts, unit, std, width) for layer, width in enumerate(widths)]
     causal = projections.causal(longest, device, unit)
-    notes = []
+    notes = [PREMISE.format(std=std)]
     own: list[np.ndarray] = []
     if spans[0].full or spans[1].full:
         notes.append(
@@ -132,6 +132,12 @@ def sequences(
     if not all(span.clear for span in spans):
         notes.append("some directions lie near the noise: others may be hidden in it, and sequences cut short")
     return _result(passed, own, spans, causal, batch, longest, notes)
+
+
+PREMISE = (
+    "taken for granted: the gradient is of one batch of this size at these weights, and nothing was added to it but "
+    "noise of standard deviation {std:g} in each number: no decay of weights, no momentum; not pruned or quantised"
+)
 
 
 def _vocabulary(model: nn.Module, vocabulary: Any) -> tuple[torch.Tensor, int]:

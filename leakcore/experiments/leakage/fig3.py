@@ -47,6 +47,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                     leakage.mutual_information(
                         g,
                         other,
+                        num_classes=10 if kind == "labels" else None,
                         network=leakage.MineNetwork(steps=steps),
                         permutations=1,
                         seed=context.seed,

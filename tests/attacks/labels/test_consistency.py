@@ -16,7 +16,7 @@ from leakcore.attacks.labels.solving.known_probabilities import noise_radius  # 
 bce = torch.nn.functional.binary_cross_entropy_with_logits
 
 
-def _refused(recovery: labels.LabelRecovery, word: str = "no residuals fit") -> None:
+def _refused(recovery: labels.LabelRecovery, word: str = "no residuals of hard labels fit") -> None:
     assert recovery.kind == "estimate"
     assert recovery.confidence is None
     assert any(word in note for note in recovery.assumptions.notes)

@@ -10,6 +10,10 @@ from leakcore.attacks import labels, text
 from tests.attacks.text.networks import build, gradient, language_loss, texts
 
 
+STATED: dict = {"tied": False, "update": "gradient"}
+COUNTED: dict = {"update": "gradient", "label_smoothing": 0.0}
+
+
 def _batch(model, count, seed=1):
     sequences = texts(count, 3, 9, seed=seed)
     released = gradient(model, language_loss(model, sequences))
@@ -21,12 +25,12 @@ def _batch(model, count, seed=1):
 def test_tokens_and_label_counts_of_a_batch(batch):
     model = build()
     sequences, released, counts = _batch(model, batch)
-    known = text.tokens(released["embedding.weight"])
+    known = text.tokens(released["embedding.weight"], **STATED)
     assert known.present.nonzero()[0].tolist() == sorted({token for row in sequences for token in row})
     assert known.value == known.present.sum()
     assert known.kind == "lower"
     assert not known.dense
-    bag = text.next_tokens(released["head.bias"], positions=int(counts.sum()))
+    bag = text.next_tokens(released["head.bias"], positions=int(counts.sum()), **COUNTED)
     assert (bag.lows <= counts).all()
     assert (counts <= bag.highs).all()
     assert (bag.lows == counts)[bag.determined].all()
@@ -38,7 +42,7 @@ def test_counts_are_exact_where_probabilities_are_small():
     model = build()
     model.head.weight.data *= 0.01
     _, released, counts = _batch(model, 4)
-    bag = text.next_tokens(released["head.bias"], positions=int(counts.sum()))
+    bag = text.next_tokens(released["head.bias"], positions=int(counts.sum()), **COUNTED)
     assert (bag.lows == counts).all()
     assert bag.determined.all()
     assert bag.value == 1.0
@@ -49,7 +53,7 @@ def test_counts_of_a_model_that_is_sure_are_limited_not_guessed():
     probs = np.full((5, 4), 1e-9)
     answers = [0, 1, 1, 3, 3]
     probs[np.arange(5), answers] = 1 - 3e-9
-    bag = text.next_tokens((probs - np.eye(4)[answers]).mean(axis=0), positions=5)
+    bag = text.next_tokens((probs - np.eye(4)[answers]).mean(axis=0), positions=5, **COUNTED)
     counts = np.bincount(answers, minlength=4)
     assert (bag.lows <= counts).all()
     assert (counts <= bag.highs).all()
@@ -66,7 +70,7 @@ def test_limits_hold_for_random_predictions():
         counts = np.bincount(answers, minlength=classes)
         sums = (probs - np.eye(classes)[answers]).mean(axis=0)
         for values, clipped in ((sums, False), (0.3 * sums, True), (sums.astype(np.float32), False)):
-            bag = text.next_tokens(values, positions=count, clipped=clipped)
+            bag = text.next_tokens(values, positions=count, clipped=clipped, **COUNTED)
             assert (bag.lows <= counts).all()
             assert (counts <= bag.highs).all()
             shares.append(bag.value)
@@ -80,15 +84,15 @@ def test_the_last_layer_norm_takes_the_place_of_a_bias():
         model.norm.weight.copy_(torch.linspace(0.5, 1.5, 64))
     _, released, counts = _batch(model, 4)
     norm = (model.norm.weight.detach(), model.norm.bias.detach())
-    through = text.next_tokens(released["head.weight"], positions=int(counts.sum()), layer_norm=norm)
-    direct = text.next_tokens(released["head.bias"], positions=int(counts.sum()))
+    through = text.next_tokens(released["head.weight"], positions=int(counts.sum()), layer_norm=norm, **COUNTED, tied=False)
+    direct = text.next_tokens(released["head.bias"], positions=int(counts.sum()), **COUNTED)
     np.testing.assert_array_equal(through.lows, direct.lows)
     np.testing.assert_array_equal(through.highs, direct.highs)
 
 
 def test_shared_weights_name_no_token():
     _, released, _ = _batch(build(tied=True), 2)
-    known = text.tokens(released["embedding.weight"])
+    known = text.tokens(released["embedding.weight"], update="gradient")
     assert known.dense
     assert known.kind == "estimate"
     assert known.value == 0
@@ -100,7 +104,7 @@ def test_padding_has_a_row_of_zeros():
     model.embedding.padding_idx = 5
     sequences = [[5, 6, 7], [5, 8, 6]]
     released = gradient(model, language_loss(model, sequences))
-    assert text.tokens(released["embedding.weight"]).present.nonzero()[0].tolist() == [6, 7, 8]
+    assert text.tokens(released["embedding.weight"], **STATED).present.nonzero()[0].tolist() == [6, 7, 8]
 
 
 def test_tokens_of_several_local_steps():
@@ -113,7 +117,7 @@ def test_tokens_of_several_local_steps():
         optimizer.zero_grad()
         language_loss(model, sequences).backward()
         optimizer.step()
-    known = text.tokens(model.embedding.weight.detach() - before)
+    known = text.tokens(model.embedding.weight.detach() - before, tied=False, update="steps")
     assert known.present.nonzero()[0].tolist() == sorted({t for rows in batches for row in rows for t in row})
 
 
@@ -128,7 +132,7 @@ def test_noise_of_known_size():
     wrong, hits = 0, 0
     for _ in range(200):
         noisy = exact + 1e-3 * rng.normal(size=exact.shape)
-        known = text.tokens(noisy, noise=labels.Noise(1e-3, confidence=0.99))
+        known = text.tokens(noisy, noise=labels.Noise(1e-3, confidence=0.99), **STATED)
         wrong += bool((known.present & ~true).any())
         hits += int((known.present & true).sum())
     assert known.confidence == 0.99
@@ -152,6 +156,10 @@ def test_tiny_rows_are_rows():
     [
         (lambda: text.tokens(np.ones(3)), "embedding_gradient"),
         (lambda: text.tokens(np.full((2, 2), np.nan)), "embedding_gradient"),
+        (lambda: text.tokens(np.zeros((2, 2)), update="change"), "`update` must be 'gradient' or 'steps'"),
+        (lambda: text.next_tokens(np.zeros(4), positions=2, update="steps"), "`update` must be 'gradient'"),
+        (lambda: text.next_tokens(np.zeros(4), positions=2, label_smoothing=1.0), "label_smoothing"),
+        (lambda: text.next_tokens(np.zeros(4), positions=2, tied=False), "`tied` is allowed only with layer_norm"),
         (lambda: text.next_tokens(np.ones(4), positions=3), "sum to 0"),
         (lambda: text.next_tokens(np.ones((4, 3)), positions=3), "shape"),
         (lambda: text.next_tokens(np.zeros(4), positions=0), "positions"),

@@ -97,6 +97,7 @@ def _error(o: Observation, how: Conditions) -> float:
     """Norm of what rounding can do to an observation's equations, given that |e| ≤ max(high, gap − high)."""
     e = np.maximum(np.abs(o.high), np.abs(o.gap - o.high))
     entries = growth(o.rows.shape[0], how.roundoff) * (np.abs(o.rows).T @ e)
+    entries = entries + how.lost * (np.abs(o.rows).sum(axis=0) + len(o.rows) + 2.0)
     if o.stored is not None:
         entries = entries + o.stored
     return float(np.linalg.norm(entries) + o.forward @ e + np.linalg.norm(o.rows, axis=1) @ o.doubt)

@@ -10,6 +10,7 @@ from scipy import special
 
 from leakcore._base import validate
 from leakcore.attacks.labels.conditions import Noise, Precision
+from leakcore.attacks.stored_precision import lost_below
 from leakcore.kernels import solve_labels
 
 
@@ -18,14 +19,20 @@ class Conditions:
     """How the gradient came about, beyond the system itself.
 
     roundoff: unit roundoff of the victim's arithmetic. cut: singular values below cut·(largest) count as zero.
-    noise: standard deviation per coordinate of the *sum* over samples, None if not known. level: the probability with
-    which no determined label may be wrong, where noise > 0.
+    lost: how far a number of the sum over samples may move that the victim's type cannot hold. noise: standard deviation
+    per coordinate of the *sum* over samples, None if not known. level: the probability with which no determined label
+    may be wrong, where noise > 0.
     """
 
     roundoff: float
     cut: float
+    lost: float
     noise: float | None
     level: float
+
+    def coarser_than(self, roundoff: float) -> float:
+        """By how much errors grow that were measured at this unit roundoff: the victim's forward pass may be coarser."""
+        return max(1.0, self.roundoff / max(roundoff, 2.0**-53))
 
     def shared(self, parts: int) -> Conditions:
         """The same, with the failures divided over `parts` systems that must all hold (union bound)."""
@@ -44,8 +51,8 @@ def read_conditions(
     # A narrow type's default on a large system may reach 1, where every singular value would count as zero.
     cut = min(cut, 0.5)
     if noise is None:
-        return Conditions(roundoff, cut, None, 0.0)
-    return Conditions(roundoff, cut, noise.std * divisor, noise.confidence or 0.0)
+        return Conditions(roundoff, cut, lost_below(roundoff) * divisor, None, 0.0)
+    return Conditions(roundoff, cut, lost_below(roundoff) * divisor, noise.std * divisor, noise.confidence or 0.0)
 
 
 _MISFIT_SAFETY = 4.0
@@ -55,7 +62,15 @@ _FLOAT32 = 2.0**-24
 _FALSE_ALARM = 1e-6
 """How often noise alone may make a gradient look impossible. It costs labels then, but never makes one wrong."""
 
-MISFIT = "no residuals fit this gradient: model, mode, inputs, precision, noise, reduction or loss are not as said"
+MISFIT = (
+    "no residuals of hard labels fit this gradient: model, mode, inputs, precision, noise, reduction or loss are not as "
+    "said"
+)
+
+UNCHANGED = (
+    "it is that of the loss alone, or the SGD step's that was stated: no penalty of the weights, not pruned, quantised or "
+    "otherwise changed"
+)
 
 HARD = "hard labels: not smoothed or mixed, and no weights of classes or samples in the loss"
 
@@ -63,12 +78,15 @@ BLIND = "the rounding of the stored weights is not in the tolerance, because the
 
 
 def noise_notes(how: Conditions) -> list[str]:
-    """What the result must say about noise."""
+    """What the result must say about noise, rounding, and what else may have moved the gradient."""
+    rounded = f"computed and rounded with a relative error of at most {how.roundoff:.3g} (Precision states another)"
     if how.noise is None:
         return ["the noise level is not known: labels are named by sign, and only rounding makes one undetermined"]
     if how.noise == 0:
-        return ["the gradient is exact up to rounding"]
+        return [f"stated: the gradient is exact up to rounding; {UNCHANGED}", rounded]
     return [
+        UNCHANGED,
+        rounded,
         f"independent Gaussian noise of standard deviation {how.noise:g} per coordinate of the summed gradient",
         "no determined label is wrong with probability at least the confidence, over the noise",
     ]
@@ -220,8 +238,10 @@ def _rounding(
     magnitudes = np.abs(rows)
     e = np.full(residuals.shape, scale)
     error = np.full(residuals.shape[1], np.inf)
+    # Each sample's residual, its product with the row, and each sum may underflow.
+    vanished = how.lost * (magnitudes.sum(axis=0) + len(rows) + 2.0)[:, None]
     for _ in range(1 if how.noise else 3):
-        error = np.linalg.norm(rate * (magnitudes.T @ e) + stored, axis=0) + forward @ e
+        error = np.linalg.norm(rate * (magnitudes.T @ e) + stored + vanished, axis=0) + forward @ e
         bound = spread[:, None] * error
         e = np.where(identifiable[:, None], np.minimum(scale, np.abs(residuals) + bound), scale)
     return e, error

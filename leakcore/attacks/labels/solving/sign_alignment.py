@@ -85,7 +85,7 @@ def recover_up_to_sign(
             divisor * observed.values[0, n.number, :, None],
             each,
             stored=None if observed.stored is None else divisor * observed.stored[0, n.number, :, None],
-            forward=n.forward,
+            forward=n.forward * how.coarser_than(roundoff),
             unit_scale=False,
         )
         for n in neurons

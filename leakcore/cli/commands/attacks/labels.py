@@ -100,6 +100,7 @@ def _on_files(
         "the others are -1",
         "system": f"{', '.join(names)}: rank {recovery.rank}, condition {recovery.condition:.3g}",
         "kind": _kind(recovery),
+        "assumed": "; ".join(recovery.assumptions.notes),
     }
     out: dict[str, Any] = {"attack": recovery.to_dict(), "parameters": names}
     if "labels" in rows:
@@ -152,5 +153,8 @@ def _kind(recovery: Any) -> str:
     if recovery.kind != "lower":
         return "estimate: no guarantee that a determined label is right (give --noise-std)"
     if recovery.confidence is None:
-        return "every determined label is right, up to rounding that was accounted for"
-    return f"no determined label is wrong with probability {recovery.confidence:g} over the noise"
+        return "lower: every determined label is right if all that is assumed is so"
+    return (
+        f"lower: no determined label is wrong with probability {recovery.confidence:g} over the noise, if all that is "
+        "assumed is so"
+    )
