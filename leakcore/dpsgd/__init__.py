@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from leakcore.dpsgd.opacus.recorder.record import record as record
     from leakcore.dpsgd.opacus.recorder.recorder import Recorder as Recorder
     from leakcore.dpsgd.opacus.trace.join import joined as joined
+    from leakcore.dpsgd.opacus.trace.sampling import Divisor as Divisor
     from leakcore.dpsgd.opacus.trace.sampling import Sampling as Sampling
+    from leakcore.dpsgd.opacus.trace.sampling import parse_divisor as parse_divisor
     from leakcore.dpsgd.opacus.trace.trace import Trace as Trace
 
 _NAMES = {
@@ -65,6 +67,8 @@ _NAMES = {
     "secure_normal": ".opacus.optimizer.secure_noise",
 }
 _SHARED = {
+    "Divisor": ".opacus.trace.sampling",
+    "parse_divisor": ".opacus.trace.sampling",
     "joined": ".opacus.trace.join",
     "Streams": ".ensemble.randomness",
     "arguments": ".ensemble.arguments",

@@ -19,11 +19,11 @@ from leakcore.audit.doctor import environment
 from leakcore.audit.report.report import GATE
 from leakcore.audit.scores.coins import audited
 from leakcore.audit.stated_epsilon import proved_epsilon
-from leakcore.dpsgd import CanaryTrace
+from leakcore.dpsgd import CanaryTrace, parse_divisor
 from leakcore.mechanisms import Mechanism, Poisson
 
 if TYPE_CHECKING:
-    from leakcore.dpsgd import CanaryRecorder
+    from leakcore.dpsgd import CanaryRecorder, Divisor
 
 _DEPENDENT = 1e-4
 """p-value below which noise counts as dependent."""
@@ -37,6 +37,7 @@ def from_canaries(
     claimed_epsilon: float | None = None,
     mechanism: Mechanism | None = None,
     confidence: float = 0.95,
+    divisor: Divisor | None = None,
 ) -> CanaryReport:
     """The report on a training run in which `leakcore.record` planted canaries.
 
@@ -47,8 +48,10 @@ def from_canaries(
     Args:
         trace: a `CanaryTrace`, a recorder, or the file that it wrote.
         delta: δ in (0, 1).
-        claimed_epsilon: ε that the run claims at δ, add-remove. None: the accountant's.
+        claimed_epsilon: ε that the run claims at δ, under the relation of the report. None: the accountant's.
         mechanism: that is claimed to have run in the recorded steps. None: Poisson sampling as recorded.
+        divisor: "constant" or "rows", as for `leakcore.record`; None: as the trace says. A coin decides whether a canary
+            takes part, and what the run divides by stays as it is: zero-out adjacency, unless it is "constant".
         confidence: of the quoted lower bounds. Claims are contradicted at 99.9%.
 
     Returns:
@@ -59,7 +62,7 @@ def from_canaries(
         TypeError: for another type.
 
     Guarantees:
-        Deterministic. About the recorded steps; add-remove.
+        Deterministic. About the recorded steps.
 
     Example:
         >>> import numpy as np
@@ -83,7 +86,8 @@ def from_canaries(
     claimed = _recorded(recorded) if mechanism is None else mechanism
     check.instance(Mechanism, mechanism=claimed)
     hypothesis = bounds.Hypothesis(claimed)
-    relation = claimed.relation("add-remove")
+    told = recorded.divisor if divisor is None else parse_divisor(divisor)
+    relation = claimed.relation("zero-out" if told == "rows" else "add-remove")
     inside = np.append(recorded.coins, np.zeros(recorded.controls, dtype=bool))
 
     def ordered(scores: np.ndarray, sure: float) -> bounds.EpsilonFromScores:
@@ -109,6 +113,7 @@ def from_canaries(
         independent=independent, noise_ratio=recorded.noise_ratio, common_noise=recorded.common_noise,
         repeated_noise=recorded.repeated_noise, interference=recorded.interference,
         times_seen=float(recorded.times_seen[recorded.coins].mean()),
+        divisor=told,
         epsilon=proved_epsilon(claimed, delta=slack, adjacency=relation),
         proved=whole if independent else audited(*of_coins, level, relation),
         by_coins=audited(*of_coins, level, relation),

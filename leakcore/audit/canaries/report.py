@@ -19,7 +19,7 @@ GATE_SHARE = (1 - GATE) / 2
 """Error of each of the gate's two ways to fail: ε above the claim, and the schedule itself."""
 _SETTINGS = (
     "delta", "claimed_epsilon", "confidence", "steps", "noise_multiplier", "max_grad_norm", "sample_rate", "mechanism",
-    "canaries", "included", "controls", "parameters",
+    "canaries", "included", "controls", "parameters", "divisor",
 )  # fmt: skip
 _RESULTS = (
     "epsilon", "proved", "by_coins", "from_release", "gate", "p_value", "independent", "noise_ratio", "common_noise",
@@ -33,7 +33,8 @@ class CanaryReport(AuditReport):
 
     Attributes:
         delta: δ of every ε.
-        claimed_epsilon: ε that the run claims, add-remove; None: the accountant's.
+        claimed_epsilon: ε that the run claims, under the adjacency of `epsilon`; None: the accountant's.
+        divisor: what the program divides by depends on: "rows", or "constant"; None if nobody said.
         confidence: of `proved` and `by_coins`.
         steps: recorded steps.
         noise_multiplier: smallest and largest σ.
@@ -61,10 +62,10 @@ class CanaryReport(AuditReport):
     Example:
         >>> from leakcore import audit
         >>> audit.CanaryReport.schema
-        'leakcore.canary-audit/1'
+        'leakcore.canary-audit/2'
     """
 
-    schema: ClassVar[str] = "leakcore.canary-audit/1"
+    schema: ClassVar[str] = "leakcore.canary-audit/2"
     setting_names: ClassVar[tuple[str, ...]] = _SETTINGS
     result_names: ClassVar[Mapping[str, str]] = {name: name for name in _RESULTS}
 
@@ -80,6 +81,7 @@ class CanaryReport(AuditReport):
     included: int
     controls: int
     parameters: int
+    divisor: str | None
     epsilon: Result
     proved: Result
     by_coins: bounds.OneRunEpsilon
@@ -185,8 +187,18 @@ class CanaryReport(AuditReport):
         return Finding(
             f"The accountant: {self.mechanism} gives ε = {number(self.epsilon)} at δ = {power(self.delta)} "
             f"({guarantee(self.epsilon)}).{claimed}",
-            verdict="It is about the recorded steps: steps that were not recorded make the run's ε larger.",
-            assumes="each step clipped every row and added the recorded noise.",
+            verdict="It is about the recorded steps: steps that were not recorded make the run's ε larger."
+            + (
+                " It is for a public number of rows (zero-out): what the program divides by depends on that number."
+                if self.divisor == "rows"
+                else ""
+            ),
+            assumes="each step clipped every row and added the recorded noise"
+            + (
+                "; the divisor, q and the number of steps do not change with the number of rows."
+                if self.divisor != "rows"
+                else "; a coin decides whether a canary takes part, and not what the sum is divided by."
+            ),
         )
 
     def _proof(self) -> str:

@@ -34,6 +34,7 @@ class Trace:
     num_candidates: CountFrom2 = 10
     coins: bool = False
     confidence: Confidence = 0.95
+    divisor: Literal["rows", "constant"] | None = None
 
     @property
     def files(self) -> tuple[str, ...]:

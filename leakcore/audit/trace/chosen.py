@@ -33,6 +33,8 @@ class Chosen:
         bracketed: whether ε and bounds are the upper ends of brackets.
         lower_holds: whether the lower ends are proved for this run, too.
         notes: further sentences.
+        fixed: what is said of the divisor, q and the number of steps where they count as fixed numbers; empty where the
+            trace says so, or the relation does not need it.
     """
 
     name: str = ""
@@ -43,11 +45,17 @@ class Chosen:
     bracketed: bool = False
     lower_holds: bool = True
     notes: tuple[str, ...] = ()
+    fixed: str = ""
 
     @property
     def assumed(self) -> str:
         """What must hold of the batches."""
-        return f"the batches follow this scheme: {self.words} ({self.evidence})"
+        divisor = {
+            "zero-out": "; the number of rows is public",
+            "add-remove": "; the divisor, q and the number of steps do not change with the number of rows"
+            + (f" ({self.fixed})" if self.fixed else ""),
+        }.get(self.adjacency or "", "")
+        return f"the batches follow this scheme: {self.words} ({self.evidence}){divisor}"
 
 
 def none(why: str, *notes: str) -> tuple[None, Chosen]:
@@ -126,6 +134,31 @@ def named(mechanism: Mechanism, evidence: str) -> Chosen:
         name=f"{type(mechanism).__name__}(…)" if len(repr(mechanism)) > 200 else repr(mechanism),
         words=_words(mechanism), evidence=evidence, adjacency=adjacency, bracketed=not mechanism.is_exact(adjacency),
     )  # fmt: skip
+
+
+def under_its_relation(trace: Trace, mechanism: Mechanism | None, chosen: Chosen) -> Chosen:
+    """The relation under which the mechanism's numbers hold for a program that divides as the trace says.
+
+    For Poisson sampling and full batches add-remove and zero-out have one pair, which is that of the sums. Where the
+    divisor, q or the number of steps depends on the number of rows, a row more or less changes the noise of every
+    coordinate, or the sampling of every row, and only zero-out, in which that number is public, is left.
+    """
+    if mechanism is None or chosen.adjacency != "add-remove":
+        return chosen
+    if trace.divisor == "constant":
+        return chosen
+    if trace.divisor is None:
+        return dataclasses.replace(chosen, fixed="taken as fixed, because the trace does not say")
+    if "zero-out" not in mechanism.adjacencies:
+        return dataclasses.replace(chosen, fixed="fixed, as the stated ε for adding or removing a row requires")
+    changed = trace.divisor_of_others
+    note = (
+        "This ε is for zero-out adjacency, with a public number of rows: what the program divides by, q and the number "
+        "of steps depend on that number, so that no ε for adding or removing a row follows"
+        + (f" ({changed})" if changed else "")
+        + ". With numbers that do not, record with divisor='constant'"
+    )
+    return dataclasses.replace(chosen, adjacency="zero-out", notes=(*chosen.notes, note))
 
 
 def _words(mechanism: Mechanism) -> str:

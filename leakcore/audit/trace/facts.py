@@ -114,14 +114,21 @@ class TraceFacts(AuditReport):
 
     @property
     def claim(self) -> float:
-        """The ε that the run is compared with, add-remove; ∞ if none is claimed, and the run's is unknown or under
-        another adjacency.
+        """The ε with which a proof by coins is compared, add-remove; ∞ if the run's is unknown, or under another
+        adjacency, which coins do not test.
         """
+        if not self.tests_claim:
+            return math.inf
         if self.claimed_epsilon is not None:
             return self.claimed_epsilon
-        if self.unknown or self.epsilon is None or self.epsilon.adjacency != "add-remove":
+        if self.unknown or self.epsilon is None:
             return math.inf
         return float(self.epsilon.value)
+
+    @property
+    def tests_claim(self) -> bool:
+        """Whether coins, which leave a row out, test the relation of ε and of the claim."""
+        return self.epsilon is None or self.epsilon.adjacency == "add-remove"
 
     @property
     def unknown(self) -> str:
@@ -251,7 +258,7 @@ class TraceFacts(AuditReport):
     @property
     def untested(self) -> bool:
         """Whether there are too few coins to contradict the claim."""
-        return self.ceiling is not None and self.ceiling <= self.claim
+        return self.ceiling is not None and self.ceiling <= self.claim and self.tests_claim
 
     @property
     def contradictions(self) -> list[str]:
@@ -268,7 +275,7 @@ class TraceFacts(AuditReport):
             )  # fmt: skip
             out.append(f"{schedule} gives ε = {epsilon} ({guarantee(self.epsilon)}), above the claimed {claimed}.")
         if self.gate is not None:
-            if self.claimed_epsilon is None and self.epsilon is not None and self.epsilon.adjacency == "add-remove":
+            if self.claimed_epsilon is None and self.epsilon is not None and self.tests_claim:
                 require_same_adjacency(self.gate, self.epsilon)
             if float(self.gate.value) > self.claim:
                 proved, claimed = above(self.gate, self.claim)

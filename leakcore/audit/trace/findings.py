@@ -157,8 +157,11 @@ def proof(report: TraceFacts) -> str:
     proved = float(report.audited.value)
     if math.isinf(report.claim) and report.unknown:
         verdict = "The run's ε is not known, and none is claimed: there is nothing to compare this with."
-    elif report.claimed_epsilon is None and report.epsilon is not None and report.epsilon.adjacency != "add-remove":
-        verdict = "It is for adding or removing a row, the ε above for another relation: the two are not compared."
+    elif not report.tests_claim:
+        verdict = (
+            "It is for adding or removing a row, the ε above for another relation: the two are not compared. Divide by "
+            "a constant, draw the coins before, and record with divisor='constant': then they are."
+        )
     elif report.between:
         verdict = (
             f"More than is claimed, at {100 * report.confidence:g}%; at the gate's {100 * GATE:g}% it is not: record "

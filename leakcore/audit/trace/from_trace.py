@@ -15,7 +15,7 @@ from leakcore.audit.trace.report import TraceReport
 
 if TYPE_CHECKING:
     from leakcore.audit.canaries.report import CanaryReport
-    from leakcore.dpsgd import CanaryRecorder, CanaryTrace, Recorder, Trace
+    from leakcore.dpsgd import CanaryRecorder, CanaryTrace, Divisor, Recorder, Trace
     from leakcore.mechanisms import Mechanism
 
 
@@ -27,6 +27,7 @@ def from_trace(
     claimed_epsilon: float | None = None,
     mechanism: Mechanism | None = None,
     confidence: float = 0.95,
+    divisor: Divisor | None = None,
 ) -> CanaryReport: ...
 
 
@@ -41,6 +42,7 @@ def from_trace(
     num_candidates: int = 10,
     coins: bool = False,
     confidence: float = 0.95,
+    divisor: Divisor | None = None,
 ) -> TraceReport: ...
 
 
@@ -55,6 +57,7 @@ def from_trace(
     num_candidates: int = 10,
     coins: bool = False,
     confidence: float = 0.95,
+    divisor: Divisor | None = None,
 ) -> TraceReport | CanaryReport: ...
 
 
@@ -69,6 +72,7 @@ def from_trace(
     num_candidates: int = 10,
     coins: bool = False,
     confidence: float = 0.95,
+    divisor: Divisor | None = None,
 ) -> TraceReport | CanaryReport:
     """The report on a training run that `leakcore.record` watched.
 
@@ -79,10 +83,12 @@ def from_trace(
     Args:
         trace: a `Trace`, a recorder, or its file. One with canaries goes to `from_canaries`.
         delta: δ in (0, 1).
-        claimed_epsilon: ε that the run claims at δ, add-remove. None: the accountant's.
+        claimed_epsilon: ε that the run claims at δ, under the relation of the report's ε. None: the accountant's.
         mechanism: of the whole run, or q of Poisson sampling. None: as the trace says.
         steps: of the whole run, if the trace does not know them; others are like these.
         num_candidates: of the prior, 2 to 2⁵³. The attack is measured if there are num_candidates − 1 non-members.
+        divisor: "constant" or "rows", as for `leakcore.record`; None: as the trace says. Unless it is "constant", ε and
+            bounds are for zero-out adjacency.
         coins: True only if each candidate was in the data by its own fair coin, and the recorder was told the
             `members`, or every batch held all rows. Guesses at the coins then prove a lower bound on ε
             (Steinke, Nasr and Jagielski 2023, Theorem 5.2).
@@ -118,11 +124,14 @@ def from_trace(
         for name, value in (("steps", steps), ("coins", coins or None)):
             if value is not None:
                 raise ValueError(f"`{name}` must be left out for a trace with canaries, which knows it, got {value!r}")
-        how: dict[str, Any] = {"delta": delta, "claimed_epsilon": claimed_epsilon, "confidence": confidence}
+        how: dict[str, Any] = {
+            "delta": delta, "claimed_epsilon": claimed_epsilon, "confidence": confidence, "divisor": divisor
+        }  # fmt: skip
         return from_canaries(trace, mechanism=mechanism, **how)  # type: ignore[arg-type]
     question = ask(
         cast("Trace | Recorder | str | Path", trace), delta=delta, claimed_epsilon=claimed_epsilon,
         mechanism=mechanism, steps=steps, num_candidates=num_candidates, coins=coins, confidence=confidence,
+        divisor=divisor,
     )  # fmt: skip
     return TraceReport(
         environment=environment(),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from leakcore.audit.trace.question import Question
 from leakcore.audit.trace.rates import FPRS, named, rate_at, roc, separation
 from leakcore.dpsgd import Trace
 from leakcore.mechanisms import GDP, FullBatch, Mechanism, Poisson
+
+R = TypeVar("R", bound=Result)
 
 
 def recorded(question: Question) -> dict[str, Any]:
@@ -52,10 +54,11 @@ def limits(question: Question) -> dict[str, Any]:
     try:
         return _limits(question, mechanism)
     except ArithmeticError:  # AccuracyError is one: no method reaches the mechanism as it is
-        apart = mechanism.separation(mechanism.adjacency)
+        relation = question.chosen.adjacency or mechanism.adjacency
+        apart = mechanism.separation(relation)
         if isinstance(mechanism, Poisson | FullBatch) or not math.isfinite(apart):
             raise
-        return _limits(question, GDP(apart, claimed_under=mechanism.adjacency))
+        return _limits(question, GDP(apart, claimed_under=relation))
 
 
 def _limits(question: Question, mechanism: Mechanism) -> dict[str, Any]:
@@ -66,18 +69,30 @@ def _limits(question: Question, mechanism: Mechanism) -> dict[str, Any]:
     elif isinstance(mechanism, FullBatch):
         schedule = mechanism.noise_multiplier, 1.0, mechanism.steps
 
+    relation = question.chosen.adjacency or mechanism.adjacency
+
+    def of(result: R) -> R:
+        """For the relation of the run; under zero-out the number of rows is public."""
+        assumed = result.assumptions
+        if relation != "zero-out" or assumed.adjacency not in ("add-remove", "zero-out"):
+            return run.of(result)
+        notes = (*assumed.notes, "the number of rows is public")
+        return run.of(
+            dataclasses.replace(result, assumptions=dataclasses.replace(assumed, adjacency=relation, notes=notes))
+        )
+
     def epsilon(adjacency: str) -> Result:
-        return run.of(proved_epsilon(mechanism, delta=slack, adjacency=adjacency))
+        return of(proved_epsilon(mechanism, delta=slack, adjacency=adjacency))
 
     replaces = "replace" in mechanism.adjacencies
     return {
-        "epsilon": epsilon(mechanism.adjacency),
+        "epsilon": epsilon(relation),
         "epsilon_replace": epsilon("replace") if replaces else None,
         "reconstruction": tuple(
-            run.of(bounds.reconstruction(*schedule, kappa=1 / size)) for size in question.candidate_counts
+            of(bounds.reconstruction(*schedule, kappa=1 / size)) for size in question.candidate_counts
         ),
-        "membership": run.of(bounds.membership(*schedule, fpr=np.geomspace(1e-3, 1, 61))),
-        "at_fpr": run.of(bounds.membership(*schedule, fpr=np.array(FPRS))),
+        "membership": of(bounds.membership(*schedule, fpr=np.geomspace(1e-3, 1, 61))),
+        "at_fpr": of(bounds.membership(*schedule, fpr=np.array(FPRS))),
     }
 
 
@@ -110,7 +125,11 @@ def proved(question: Question) -> dict[str, Any]:
         return dict.fromkeys(("audited", "gate", "ceiling", "own_curve"))
     scores, _ = _scores(question.trace)
     members, slack = question.trace.members, question.delta
-    own = None if question.run.extent.unknown else _own_curve(question.mechanism)
+    own = (
+        None
+        if question.run.extent.unknown or question.chosen.adjacency == "zero-out"
+        else _own_curve(question.mechanism)
+    )
     level = GATE if own is None else 1 - GATE_SHARE
     return {
         "audited": audited(scores, members, slack, question.confidence),

@@ -11,9 +11,9 @@ import numpy as np
 
 from leakcore._base import validate as check
 from leakcore.audit.scores.coins import require_fair
-from leakcore.audit.trace.chosen import Chosen, choose, sampled, stated, steps_of
+from leakcore.audit.trace.chosen import Chosen, choose, sampled, stated, steps_of, under_its_relation
 from leakcore.audit.trace.whole_run import WholeRun, whole_run
-from leakcore.dpsgd import Trace
+from leakcore.dpsgd import Divisor, Trace, parse_divisor
 from leakcore.mechanisms import Mechanism, Poisson
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def ask(
     num_candidates: int,
     coins: bool,
     confidence: float,
+    divisor: Divisor | None,
 ) -> Question:
     """The question; ValueError or TypeError as `audit.from_trace` says."""
     slack = check.open_probability(delta=delta)
@@ -72,7 +73,10 @@ def ask(
     level = check.confidence(confidence=confidence)
     steps_seen = read_trace(trace)
     check.boolean(coins=coins)
+    if divisor is not None:
+        steps_seen = dataclasses.replace(steps_seen, divisor=parse_divisor(divisor))
     part, run, (what, chosen) = _mechanism(steps_seen, mechanism, steps)
+    chosen = under_its_relation(part, what, chosen)
     if coins:
         _require_coins(part)
     return Question(

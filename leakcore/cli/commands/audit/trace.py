@@ -35,7 +35,7 @@ FORM = Form(
     "trace",
     {
         "trace": "trace.file", "epsilon": "trace.claimed_epsilon",
-        **keys_of("trace", "delta sample_rate steps num_candidates coins confidence"),
+        **keys_of("trace", "delta sample_rate steps num_candidates coins confidence divisor"),
     },
     _make,
     file="trace.file",
@@ -58,9 +58,14 @@ def parts(context: click.Context, parameter: click.Parameter, value: tuple[Path,
 @click.option(
     "--steps", type=count(1, MOST_STEPS), metavar="T", help="Steps of the whole run, if the file does not say."
 )
+@click.option(
+    "--divisor",
+    type=click.Choice(["rows", "constant"]),
+    help="What divisor, q and steps depend on: the number of rows, or nothing.  [default: as the file says]",
+)
 @click.option("--num-candidates", type=int, metavar="N", help="Number of equally likely candidates.  [default: 10]")
 @confidence("0.95")
-@about_the_report(folder=NONE_IF_NAMED, fail_above="the schedule's ε (add/remove) or the proved one")
+@about_the_report(folder=NONE_IF_NAMED, fail_above="the schedule's ε or the proved one")
 def trace(**params: Any) -> None:
     """Report on a training run of yours that leakcore.record watched.
 

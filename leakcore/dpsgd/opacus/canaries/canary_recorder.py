@@ -26,6 +26,7 @@ from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw, Part
 from leakcore.dpsgd.opacus.recorder.steps import Steps, Sums
 from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 from leakcore.dpsgd.opacus.row_check.unsupported_layers import require_real
+from leakcore.dpsgd.opacus.trace.sampling import Divisor, parse_divisor
 from leakcore.numerics import step_log_ratio
 
 _log = logging.getLogger(__name__)
@@ -47,7 +48,10 @@ class CanaryRecorder:
         TypeError: for an optimizer that clips otherwise, or an argument of another type.
     """
 
-    def __init__(self, optimizer: Any, loader: Any, canaries: Canaries, out: str | Path | None) -> None:
+    def __init__(
+        self, optimizer: Any, loader: Any, canaries: Canaries, out: str | Path | None, divisor: Divisor = "rows"
+    ) -> None:  # fmt: skip
+        self._divisor = parse_divisor(divisor)
         _require_dense(optimizer)
         require_real(optimizer.params, {})
         self._optimizer, self._loader = optimizer, PlantedLoader(loader)
@@ -157,7 +161,7 @@ class CanaryRecorder:
             parameters=self._total, coins=self._coins.copy(), times_seen=self._seen[back][: self._count],
             scores=self._scores[back], release_scores=self._alone[back], noise_ratio=self._noise.ratio,
             common_noise=self._noise.common, repeated_noise=self._noise.repeated,
-            interference=float(np.sqrt(self._interference / len(sigma))),
+            interference=float(np.sqrt(self._interference / len(sigma))), divisor=self._divisor,
         )  # fmt: skip
 
     def _require_free(self) -> None:

@@ -15,6 +15,7 @@ from leakcore._base.printable import printable
 from leakcore._base.results.record import Record
 from leakcore._base.results.table import Rows, short
 from leakcore._base.version import __version__
+from leakcore.dpsgd.opacus.trace.sampling import Divisor
 
 _ARRAYS = ("noise_multiplier", "max_grad_norm", "coins", "times_seen", "scores", "release_scores")
 
@@ -40,6 +41,8 @@ class CanaryTrace(Record):
         common_noise: p-value of noise that coordinates share.
         repeated_noise: p-value of noise that one step shares with the next; None for one step.
         interference: root mean square of what the other rows add at a coordinate, in units of σC.
+        divisor: "rows" if what the program divides by, q or the number of steps depends on the number of rows;
+            "constant" if all three were fixed; None if nobody said.
         version: of leakcore.
 
     Example:
@@ -54,7 +57,7 @@ class CanaryTrace(Record):
         (5, 20, 30)
     """
 
-    schema: ClassVar[str] = "leakcore.canary-trace/1"
+    schema: ClassVar[str] = "leakcore.canary-trace/2"
 
     noise_multiplier: np.ndarray
     max_grad_norm: np.ndarray
@@ -69,6 +72,7 @@ class CanaryTrace(Record):
     common_noise: float
     repeated_noise: float | None
     interference: float
+    divisor: Divisor | None = None
     version: str = __version__
 
     def table_rows(self) -> Rows:

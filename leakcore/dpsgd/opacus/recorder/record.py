@@ -12,6 +12,7 @@ from leakcore._base import validate as check
 from leakcore.dpsgd.opacus.canaries.canaries import Canaries
 from leakcore.dpsgd.opacus.canaries.canary_recorder import CanaryRecorder
 from leakcore.dpsgd.opacus.recorder.recorder import Recorder
+from leakcore.dpsgd.opacus.trace.sampling import Divisor
 from leakcore.gradients import Criterion
 
 
@@ -26,12 +27,18 @@ def record(
     sampling: DataLoader[Any] | float | None = None,
     out: str | Path | None = None,
     every: int = 1,
+    divisor: Divisor = "rows",
 ) -> Recorder: ...
 
 
 @overload
 def record(
-    optimizer: Any, *, canaries: Canaries | int, sampling: DataLoader[Any], out: str | Path | None = None
+    optimizer: Any,
+    *,
+    canaries: Canaries | int,
+    sampling: DataLoader[Any],
+    out: str | Path | None = None,
+    divisor: Divisor = "rows",
 ) -> CanaryRecorder: ...
 
 
@@ -46,6 +53,7 @@ def record(
     sampling: DataLoader[Any] | float | None = None,
     out: str | Path | None = None,
     every: int = 1,
+    divisor: Divisor = "rows",
 ) -> Recorder | CanaryRecorder:
     """Record an Opacus run while it trains: `with leakcore.record(...) as recorder:` around the loop.
 
@@ -65,6 +73,9 @@ def record(
         sampling: the DataLoader, which canaries need, or q of Poisson sampling. None: what feeds the steps.
         out: new npz file for the trace, written also after an exception.
         every: score one step in this many, which proves less. It needs members.
+        divisor: "constant" if what the sum is divided by, q and the number of steps are numbers that do not change with
+            the number of rows. "rows", as with `PrivacyEngine`: they do, so that ε holds for a public number of rows
+            (zero-out adjacency).
 
     Returns:
         A `Recorder`, or a `CanaryRecorder` with canaries: a context manager.
@@ -98,7 +109,7 @@ def record(
     if canaries is None:
         if candidates is None:
             raise TypeError("`candidates` or `canaries` must be given, got None")
-        return Recorder(optimizer, candidates, members, model, criterion, sampling, out, every=every)
+        return Recorder(optimizer, candidates, members, model, criterion, sampling, out, every, divisor)
     others = {"candidates": candidates, "members": members, "model": model, "criterion": criterion}
     for name, value in others.items():
         if value is not None:
@@ -108,4 +119,4 @@ def record(
     if every != 1:
         raise ValueError(f"`every` must be 1 with canaries, got {every}: each step takes part in their scores")
     planted = canaries if isinstance(canaries, Canaries) else Canaries(check.integer(1, canaries=canaries))
-    return CanaryRecorder(optimizer, sampling, planted, out)
+    return CanaryRecorder(optimizer, sampling, planted, out, divisor)

@@ -39,6 +39,7 @@ from leakcore.dpsgd.opacus.recorder.step_part import StepPart, inside_of, noise_
 from leakcore.dpsgd.opacus.recorder.steps import Entries, Steps, SummedPasses
 from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, is_parallel
 from leakcore.dpsgd.opacus.trace.file import TraceFile
+from leakcore.dpsgd.opacus.trace.sampling import Divisor, parse_divisor
 from leakcore.dpsgd.opacus.trace.trace import Trace
 from leakcore.gradients import Criterion, Listening
 
@@ -77,6 +78,7 @@ class Recorder:
         sampling: a DataLoader, or q, or None.
         out: npz file for the trace, or None.
         every: how many steps there are for one that is scored.
+        divisor: "rows" or "constant".
 
     Raises:
         ValueError: names the argument, its value and what is allowed.
@@ -95,6 +97,7 @@ class Recorder:
         sampling: DataLoader[Any] | float | None,
         out: str | Path | None,
         every: int = 1,
+        divisor: Divisor = "rows",
     ) -> None:
         for name in ("step_hook", "noise_multiplier", "max_grad_norm", "params"):
             if not hasattr(optimizer, name):
@@ -103,6 +106,7 @@ class Recorder:
                 )
         require_known(optimizer)
         self._every = check.integer(1, every=every)
+        self._divisor: Divisor = parse_divisor(divisor)
         if self._every > 1 and members is None:
             raise ValueError(
                 f"`every` must be 1 without `members`, got {every}: nobody sees whom the other steps train on"
@@ -240,6 +244,7 @@ class Recorder:
             members=self._scores.times_seen > 0 if self._given is None else self._given.copy(),
             members_given=self._given is not None, **self._scores.arrays(len(sigma), likelihood=known),
             unrecorded=unrecorded, complete=complete, origin=self._run.origin(), sampling=self._sampling.sampling(),
+            divisor=self._divisor,
         )  # fmt: skip
 
     def _holds_all(self, module: nn.Module) -> bool:

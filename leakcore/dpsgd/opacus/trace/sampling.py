@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Literal, cast
+
+from leakcore._base import validate as check
 
 Scheme = Literal["poisson", "full-batch", "shuffled", "fixed-size", "unknown"]
 Violation = Literal["", "sampling", "sensitivity"]
+Divisor = Literal["rows", "constant"]
+"""What the released sum is divided by, and q and the number of steps: numbers that depend on how many rows there are
+("rows": Opacus divides by int(n·q) with q = 1/len(loader)), or numbers that somebody fixed ("constant")."""
 NO_LOADER = "the trace does not say by which loader its batches were drawn"
+
+
+def parse_divisor(divisor: str) -> Divisor:
+    """ValueError for anything but "rows" and "constant"."""
+    return cast(Divisor, check.one_of("rows", "constant", divisor=divisor))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from leakcore._base.results.table import Rows, as_line, short
 from leakcore._base.version import __version__
 from leakcore.dpsgd.opacus.trace.checks import ARRAYS, check_file
 from leakcore.dpsgd.opacus.trace.origin import Origin
-from leakcore.dpsgd.opacus.trace.sampling import Sampling
+from leakcore.dpsgd.opacus.trace.sampling import Divisor, Sampling
 from leakcore.dpsgd.opacus.trace.unrecorded_steps import Stretch
 
 _CHANCE = 1e-6
@@ -55,6 +55,8 @@ class Trace(Record):
         complete: False if the run may have more steps.
         origin: digests of candidates and parameters, by which `audit.join` recognises parts of a run.
         sampling: how the batches were drawn, and what says so.
+        divisor: "rows" if what the program divides by, q or the number of steps depends on the number of rows;
+            "constant" if all three were fixed; None if nobody said.
         version: of leakcore.
 
     Example:
@@ -70,7 +72,7 @@ class Trace(Record):
         (5, 2)
     """
 
-    schema: ClassVar[str] = "leakcore.trace/4"
+    schema: ClassVar[str] = "leakcore.trace/5"
 
     noise_multiplier: np.ndarray
     max_grad_norm: np.ndarray
@@ -89,6 +91,7 @@ class Trace(Record):
     complete: bool = True
     origin: Origin | None = None
     sampling: Sampling = _NOT_KNOWN
+    divisor: Divisor | None = None
     version: str = __version__
 
     def __post_init__(self) -> None:
@@ -146,6 +149,16 @@ class Trace(Record):
             f"{which} {steps} batches have {int(sizes[counts.argmax()])} rows, as Poisson sampling at q = {q:.4g} "
             f"would give them with probability below {_CHANCE:.0e}"
         )
+
+    @property
+    def divisor_of_others(self) -> str:
+        """A sentence if one row more or less changes what Opacus divides by, int(n·q), else ""."""
+        n, q = self.sampling.dataset_size, self.sample_rate
+        if self.divisor != "rows" or n is None or not q or self.expected_batch_size is None:
+            return ""
+        own, others = int(n * q), {n + k: int((n + k) * q) for k in (-1, 1)}
+        changed = [f"{rows:,} rows by {divisor:,}" for rows, divisor in others.items() if divisor != own]
+        return f"Opacus divides the sum of {n:,} rows by {own:,}, and of {' and of '.join(changed)}" if changed else ""
 
     def save(self, path: str | Path) -> None:
         """Write an npz file atomically: plain arrays and one JSON text, nothing pickled.
