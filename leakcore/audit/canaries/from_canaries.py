@@ -50,8 +50,8 @@ def from_canaries(
         delta: δ in (0, 1).
         claimed_epsilon: ε that the run claims at δ, under the relation of the report. None: the accountant's.
         mechanism: that is claimed to have run in the recorded steps. None: Poisson sampling as recorded.
-        divisor: "constant" or "rows", as for `leakcore.record`; None: as the trace says. A coin decides whether a canary
-            takes part, and what the run divides by stays as it is: zero-out adjacency, unless it is "constant".
+        divisor: "constant" or "rows", as for `leakcore.record`; None: as the trace says. A coin decides whether a
+            canary takes part, and what the run divides by stays: zero-out adjacency, unless it is "constant".
         confidence: of the quoted lower bounds. Claims are contradicted at 99.9%.
 
     Returns:

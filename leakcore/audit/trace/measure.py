@@ -74,7 +74,7 @@ def _limits(question: Question, mechanism: Mechanism) -> dict[str, Any]:
     def of(result: R) -> R:
         """For the relation of the run; under zero-out the number of rows is public."""
         assumed = result.assumptions
-        if relation != "zero-out" or assumed.adjacency not in ("add-remove", "zero-out"):
+        if relation != "zero-out" or mechanism.adjacency == relation or assumed.adjacency == "replace":
             return run.of(result)
         notes = (*assumed.notes, "the number of rows is public")
         return run.of(
@@ -125,11 +125,8 @@ def proved(question: Question) -> dict[str, Any]:
         return dict.fromkeys(("audited", "gate", "ceiling", "own_curve"))
     scores, _ = _scores(question.trace)
     members, slack = question.trace.members, question.delta
-    own = (
-        None
-        if question.run.extent.unknown or question.chosen.adjacency == "zero-out"
-        else _own_curve(question.mechanism)
-    )
+    untested = question.run.extent.unknown or question.chosen.adjacency == "zero-out"  # coins leave rows out
+    own = None if untested else _own_curve(question.mechanism)
     level = GATE if own is None else 1 - GATE_SHARE
     return {
         "audited": audited(scores, members, slack, question.confidence),

@@ -52,7 +52,7 @@ def test_it_is_a_schema_and_names_the_version_of_every_form() -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
     assert schema()["properties"]["schema"]["enum"] == [
         "leakcore.audit/2", "leakcore.trace-audit/2", "leakcore.claim-audit/1", "leakcore.scores-audit/1",
-            "leakcore.canary-audit/1",
+            "leakcore.canary-audit/2",
     ]  # fmt: skip
 
 

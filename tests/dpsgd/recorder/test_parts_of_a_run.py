@@ -333,7 +333,7 @@ def test_a_file_says_what_the_trace_says(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=f"bad.npz: it lacks {less}: damaged"):
             Trace.load(tmp_path / "bad.npz")
     np.savez(tmp_path / "bad.npz", facts=np.array(json.dumps({**facts, "schema": "leakcore.trace/2"})), **arrays)
-    with pytest.raises(ValueError, match=r"bad.npz: `schema` must be 'leakcore.trace/4', got 'leakcore.trace/2'"):
+    with pytest.raises(ValueError, match=r"bad.npz: `schema` must be 'leakcore.trace/5', got 'leakcore.trace/2'"):
         Trace.load(tmp_path / "bad.npz")
     for key, value in (
         ("unrecorded", 3), ("unrecorded", [[0, 1.5, 0.2]]), ("unrecorded", [[0, 1.5, 0.2, 0]]),
