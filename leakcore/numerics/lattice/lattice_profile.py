@@ -11,6 +11,7 @@ import numpy as np
 
 from leakcore.numerics.lattice.cells import LossCells, StepLaw
 from leakcore.numerics.lattice.law import CoarseLaw, LatticeLaw, Window
+from leakcore.numerics.lattice.many_steps import ManySteps
 from leakcore.numerics.privacy_loss.loss import AccuracyError
 
 FIRST_BITS, SECOND_BITS, LAST_BITS = 13, 16, 19
@@ -24,6 +25,11 @@ _LEFT_OUT = 1e-9
 _MOST_CELLS = 1 << 20
 _ENOUGH = 2e-7
 """Width of the limits (relative, above 1) at which refining the lattice stops."""
+_MANY, _TOO_MANY = 1 << 20, 1 << 40
+"""Numbers of steps from which moments may prove more than a lattice, and from which a lattice's rounding, which every
+step multiplies, is as large as what it is asked for."""
+_MANY_FLOOR = -60.0
+"""log δ down to which moments are taken of so many steps."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,10 +135,13 @@ class Sides:
 
 def upper_limit(sides: Sides, question: ProfileQuestion, direction: str, bits: int) -> float:
     """The upper limit alone, from a lattice of 2^bits points; proved like the other one."""
+    most = _upper_by_moments(sides, question, direction)
+    if _total(sides) >= _TOO_MANY:
+        return most
     with in_floats(sides.upper):
         floor = _log_floor(sides.upper, question, direction)
         side, high = prepared(sides.upper, floor, direction, question, True, (0.5, 0.25, 0.1))
-        return min(high, side.answer(question, bits, high))
+        return min(high, side.answer(question, bits, high), most)
 
 
 def limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int = LAST_BITS) -> tuple[float, float]:
@@ -140,6 +149,50 @@ def limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int = 
 
     AccuracyError where a float cannot hold the loss.
     """
+    least, most = _lower_by_moments(sides, question, direction), _upper_by_moments(sides, question, direction)
+    if _total(sides) >= _TOO_MANY:
+        low, high = least, most
+    else:
+        low, high = _lattice_limits(sides, question, direction, bits)
+        low, high = max(low, least), min(high, most)
+    if low > high + _ENOUGH * (1.0 + abs(high)):
+        raise AccuracyError(f"what is proved from below, {low:g}, lies above what is proved from above, {high:g}")
+    return min(low, high), high
+
+
+def _total(sides: Sides) -> int:
+    return sum(law.count for law in sides.upper)
+
+
+def _upper_by_moments(sides: Sides, question: ProfileQuestion, direction: str) -> float:
+    """The upper limit from moments of many steps; ∞ for fewer, or for laws that have none."""
+    if _total(sides) < _MANY:
+        return math.inf
+    with in_floats(sides.upper):
+        steps = ManySteps(sides.upper, direction, min(question.log_delta or 0.0, _MANY_FLOOR))
+        if not steps.known:
+            if _total(sides) >= _TOO_MANY:
+                raise AccuracyError(f"the rounding of {_total(sides):.3g} steps is too large at {sides.upper[0]}")
+            return math.inf
+        return steps.upper(epsilon=question.epsilon, log_delta=question.log_delta)
+
+
+def _lower_by_moments(sides: Sides, question: ProfileQuestion, direction: str) -> float:
+    """The lower limit from moments of many steps; −∞ for fewer, or for laws that have none."""
+    if sum(law.count for law in sides.lower) < _MANY:
+        return -math.inf
+    with in_floats(sides.lower):
+        steps = ManySteps(sides.lower, direction, min(question.log_delta or 0.0, _MANY_FLOOR))
+        if not steps.known:
+            return -math.inf
+        moments = steps.moments()
+        if question.epsilon is not None:
+            return moments.log_delta(question.epsilon)
+        assert question.log_delta is not None
+        return moments.epsilon(math.exp(question.log_delta))
+
+
+def _lattice_limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int) -> tuple[float, float]:
     with in_floats(sides.upper):
         floor = _log_floor(sides.upper, question, direction)
         upper, high = prepared(sides.upper, floor, direction, question, True)

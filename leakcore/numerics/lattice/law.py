@@ -16,6 +16,7 @@ import numpy as np
 from scipy import fft
 
 from leakcore.numerics.lattice.cells import LatticeStep, LossCells, StepLaw
+from leakcore.numerics.privacy_loss.fourier_inversion import log1p
 from leakcore.numerics.privacy_loss.loss import AccuracyError
 
 _OUTSIDE = 34.0
@@ -178,7 +179,7 @@ class LatticeLaw:
             law = parts.dots(remove) if dominating else parts.cells(remove, theta)
             step = _Tilted(law, theta, spacing, size)
             with np.errstate(divide="ignore", invalid="ignore"):
-                log_phi += source.count * np.log1p(step.transform)
+                log_phi += source.count * log1p(step.transform)
                 relative += source.count * step.rounding / np.abs(1.0 + step.transform)
             self.log_moment += source.count * step.log_moment
             self._slack += source.count * _UNIT * (16.0 + abs(step.log_moment))
