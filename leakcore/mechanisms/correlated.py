@@ -15,7 +15,7 @@ from leakcore.mechanisms.allocation import RandomAllocation
 from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
 from leakcore.mechanisms.participation import BallsInBins, CyclicPoisson, MinSeparation, Participation, sensitivity
 from leakcore.mechanisms.poisson import Poisson, parse_noise
-from leakcore.numerics import Bounded, Bracket, ExactCurve, PrivacyLoss, Sides
+from leakcore.numerics import Bounded, Bracket, ExactCurve, LatticeCurve, PrivacyLoss, Sides, sides_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -109,6 +109,8 @@ class CorrelatedNoise(Mechanism):
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
         """See `Mechanism`: None where only limits are known."""
         how = self.participation
+        if (independent := self.without_correlation()) is not None:
+            return independent.steps_loss(adjacency)
         if not self.is_exact(adjacency):
             return None
         if isinstance(how, CyclicPoisson):
@@ -119,10 +121,13 @@ class CorrelatedNoise(Mechanism):
 
     def curve(self, adjacency: Adjacency) -> Bounded:
         """See `Mechanism`."""
+        if (independent := self.without_correlation()) is not None:
+            return independent.curve(adjacency)
         if isinstance(self.participation, BallsInBins) or self.is_exact(adjacency):
             return super().curve(adjacency)
         lower, upper = self._both_losses(adjacency)
-        return Bracket(ExactCurve(lower), ExactCurve(upper))
+        below = ExactCurve(lower) if len(lower.groups) < 2 else LatticeCurve(sides_of(lower))
+        return Bracket(below, ExactCurve(upper))
 
     def sides(self, adjacency: Adjacency) -> Sides:
         """See `Mechanism`."""

@@ -97,7 +97,12 @@ class FixedSize(Mechanism):
         if self.steps_loss(adjacency) is not None:
             return super().curve(adjacency)
         upper = LatticeCurve(Sides(self._laws(), self._laws()))
-        return upper if self.steps <= 1 else Bracket(EitherWay(ExactCurve(self._reached())), upper)
+        if self.steps <= 1:
+            return upper
+        loss = self._reached()
+        if len(loss.groups) == 1:
+            return Bracket(EitherWay(ExactCurve(loss)), upper)
+        return Bracket(LatticeCurve(sides_of(loss)), upper)
 
     def is_exact(self, adjacency: Adjacency) -> bool:
         """See `Mechanism`."""

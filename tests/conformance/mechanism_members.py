@@ -300,6 +300,8 @@ class StepPair:
     def moments(self) -> tuple[float, float]:
         """Mean and variance of log P/Q under P."""
         weights, p, q = self.on_grid()
+        usable = np.isfinite(p) & np.isfinite(q)  # elsewhere the weights vanish
+        weights, p, q = weights[usable], p[usable], q[usable]
         loss = np.log1p(p) - np.log1p(q)
         # E_P loss = E_φ[(1 + p)·loss]; E_φ p = E_φ q = 0 takes out the terms that cancel.
         mean = float((weights * ((loss - p + q) + p * loss)).sum())
@@ -325,6 +327,8 @@ def proved_epsilon(pairs: list[tuple[StepPair, int]], delta: float) -> float:
     mean = sum(m * count for (m, _), count in moments)
     variance = sum(v * count for (_, v), count in moments)
     best = -math.inf
+    if not math.isfinite(mean + variance):
+        return best
     for share in np.exp(np.linspace(-16.0, 4.0, 201)):
         tail = share * share / (1.0 + share * share)
         if tail > delta:
@@ -356,7 +360,7 @@ def true_sensitivity(matrix: np.ndarray, separation: int, most: int) -> float:
     for size in range(1, most + 1):
         for chosen in itertools.combinations(range(matrix.shape[1]), size):
             if all(b - a >= separation for a, b in itertools.pairwise(chosen)):
-                signs = np.array(list(itertools.product((1.0, -1.0), repeat=size - 1))).reshape(-1, size - 1)
+                signs = np.array(list(itertools.product((1.0, -1.0), repeat=size - 1))).reshape(2 ** (size - 1), size - 1)
                 signs = np.hstack([np.ones((len(signs), 1)), signs])
                 best = max(best, float(np.linalg.norm(signs @ scaled[:, chosen].T, axis=1).max()))
     return best * _scale(matrix)

@@ -28,8 +28,10 @@ _ENOUGH = 2e-7
 _MANY, _TOO_MANY = 1 << 20, 1 << 40
 """Numbers of steps from which moments may prove more than a lattice, and from which a lattice's rounding, which every
 step multiplies, is as large as what it is asked for."""
-_MANY_FLOOR = -60.0
-"""log δ down to which moments are taken of so many steps."""
+_MANY_FLOOR, _LAST_FLOOR = -60.0, -800.0
+"""log δ down to which single steps are known where moments are taken of them: at first, and where δ is below that."""
+_LOOSE = 0.05
+"""Width of a lattice's limits (relative, above 1) that has moments asked as well."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +54,16 @@ class ProfileQuestion:
         """Chernoff's bound and its tilt."""
         if self.epsilon is None:
             assert self.log_delta is not None
-            return Point(*coarse.best_gap(log_delta=self.log_delta), self.log_delta)
+            # What is lost for certain is no part of what the finite losses may have.
+            rest = self.log_delta
+            if coarse.log_infinite > -math.inf:
+                share = math.exp(min(coarse.log_infinite - self.log_delta, 0.0))
+                rest += math.log1p(-share) if share < 1.0 - 1e-12 else -math.inf
+            if rest == -math.inf:
+                return Point(coarse.best_gap(log_delta=self.log_delta)[0], math.inf, self.log_delta)
+            return Point(*coarse.best_gap(log_delta=rest), self.log_delta)
         gap, bound = coarse.best_gap(epsilon=self.epsilon)
-        return Point(gap, self.epsilon, min(bound, 0.0))
+        return Point(gap, self.epsilon, min(float(np.logaddexp(bound, coarse.log_infinite)), 0.0))
 
     def answer(self, law: LatticeLaw, start: float) -> float:
         """The law's limit; AccuracyError where it has none."""
@@ -135,7 +144,7 @@ class Sides:
 
 def upper_limit(sides: Sides, question: ProfileQuestion, direction: str, bits: int) -> float:
     """The upper limit alone, from a lattice of 2^bits points; proved like the other one."""
-    most = _upper_by_moments(sides, question, direction)
+    most = _upper_by_moments(sides, question, direction) if _total(sides) >= _MANY else math.inf
     if _total(sides) >= _TOO_MANY:
         return most
     with in_floats(sides.upper):
@@ -149,11 +158,19 @@ def limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int = 
 
     AccuracyError where a float cannot hold the loss.
     """
-    least, most = _lower_by_moments(sides, question, direction), _upper_by_moments(sides, question, direction)
-    if _total(sides) >= _TOO_MANY:
-        low, high = least, most
-    else:
-        low, high = _lattice_limits(sides, question, direction, bits)
+    many = _total(sides) >= _MANY
+    least = _lower_by_moments(sides, question, direction) if many else -math.inf
+    most = _upper_by_moments(sides, question, direction) if many else math.inf
+    low, high = least, most
+    if _total(sides) < _TOO_MANY:
+        try:
+            low, high = _lattice_limits(sides, question, direction, bits)
+        except AccuracyError:
+            if most == math.inf and (most := _upper_by_moments(sides, question, direction)) == math.inf:
+                raise
+            low, high = -math.inf, math.inf
+        if not many and not high - low <= _LOOSE * (1.0 + abs(high)):
+            most = min(most, _upper_by_moments(sides, question, direction))
         low, high = max(low, least), min(high, most)
     if low > high + _ENOUGH * (1.0 + abs(high)):
         raise AccuracyError(f"what is proved from below, {low:g}, lies above what is proved from above, {high:g}")
@@ -165,21 +182,24 @@ def _total(sides: Sides) -> int:
 
 
 def _upper_by_moments(sides: Sides, question: ProfileQuestion, direction: str) -> float:
-    """The upper limit from moments of many steps; ∞ for fewer, or for laws that have none."""
-    if _total(sides) < _MANY:
-        return math.inf
+    """The upper limit from moments of steps; ∞, or 0 of log δ, for laws that have none."""
+    unknown = math.inf if question.epsilon is None else 0.0
     with in_floats(sides.upper):
-        steps = ManySteps(sides.upper, direction, min(question.log_delta or 0.0, _MANY_FLOOR))
-        if not steps.known:
-            if _total(sides) >= _TOO_MANY:
-                raise AccuracyError(f"the rounding of {_total(sides):.3g} steps is too large at {sides.upper[0]}")
-            return math.inf
-        return steps.upper(epsilon=question.epsilon, log_delta=question.log_delta)
+        for floor in (min(question.log_delta or 0.0, _MANY_FLOOR), _LAST_FLOOR):
+            steps = ManySteps(sides.upper, direction, floor)
+            if not steps.known:
+                if _total(sides) >= _TOO_MANY:
+                    raise AccuracyError(f"the rounding of {_total(sides):.3g} steps is too large at {sides.upper[0]}")
+                return unknown
+            out = steps.upper(epsilon=question.epsilon, log_delta=question.log_delta)
+            if question.epsilon is None or out > 0.8 * floor:
+                break
+        return out
 
 
 def _lower_by_moments(sides: Sides, question: ProfileQuestion, direction: str) -> float:
     """The lower limit from moments of many steps; −∞ for fewer, or for laws that have none."""
-    if sum(law.count for law in sides.lower) < _MANY:
+    if not sides.lower:
         return -math.inf
     with in_floats(sides.lower):
         steps = ManySteps(sides.lower, direction, min(question.log_delta or 0.0, _MANY_FLOOR))

@@ -32,8 +32,9 @@ _LEAST = 1e-9
 """Width of the cell at a loss of 0, relative to the largest loss."""
 _SHARES = np.exp(np.linspace(-18.0, 5.0, 185))
 """a/√v for which Cantelli's inequality is tried."""
-_TILTS = np.exp(np.linspace(-8.0, 12.0, 401))
+_TILTS = np.exp(np.linspace(-8.0, 12.0, 241))
 """s·√v that are tried."""
+_PLAIN_TILTS = np.exp(np.linspace(-3.0, 6.0, 73))
 _BEYOND = 30.0
 """−log of the part of δ that may lie beyond the reach of single steps."""
 _MASS_ROUNDING = 4.0 * ROUNDING
@@ -101,7 +102,8 @@ class ManySteps:
         variance = math.fsum(cells.count * cells.second() for cells in self._cells)
         if not 0.0 < variance < math.inf:
             return math.inf if epsilon is None else 0.0
-        s = _TILTS / math.sqrt(variance)
+        # Rare large losses make most of the variance, and the best tilt is then not in proportion to it.
+        s = np.sort(np.concatenate([_TILTS / math.sqrt(variance), _PLAIN_TILTS]))
         k = np.sum([cells.count * cells.cumulant(s) for cells in self._cells], axis=0)
         k = k + s * (np.log(s) - np.log1p(s)) - np.log1p(s)
         k = np.where(np.isfinite(k), k, np.inf)
@@ -160,11 +162,14 @@ class _Cells:
     def cumulant(self, s: np.ndarray) -> np.ndarray:
         """log E_P e^{sℓ} from above, for each s > 0."""
         out = np.empty(len(s))
+        safe, off = self._weights, self._weights * self._relative
         for i, tilt in enumerate(s.tolist()):
-            with np.errstate(over="ignore"):
-                grown = np.expm1(np.minimum(tilt * self._points, 709.0))
-            value = float((self._weights * grown).sum()) + float((self._weights * self._relative * np.abs(grown)).sum())
-            out[i] = math.log1p(max(value, -1.0 + 1e-300))
+            exponent = tilt * self._points
+            if float(exponent.max()) > 700.0:
+                out[i] = math.inf
+                continue
+            grown = np.expm1(exponent)
+            out[i] = math.log1p(max(float((safe * grown).sum()) + float((off * np.abs(grown)).sum()), -1.0 + 1e-16))
         return out
 
     def _dots(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -111,7 +111,7 @@ def _characteristic_function(
             weights, values, centre = _tilted_nodes(group, theta, top, refine)
             offset -= group.count * centre
             with np.errstate(divide="ignore"):
-                log_phi += group.count * log1p(_transform_less_one(weights, values, start, count, spacing))
+                log_phi += times(group.count, log1p(_transform_less_one(weights, values, start, count, spacing)))
         if (log_phi.real > _EXCESS).any():
             steps = sum(group.count for group in loss.groups)
             raise AccuracyError(f"the rounding of steps={steps} exceeds the whole")
@@ -170,5 +170,17 @@ def _transform_less_one(
 
 def log1p(z: np.ndarray) -> np.ndarray:
     """log(1 + z) of complex z, relative to its own size also in the real part, which NumPy's is not."""
-    real = 0.5 * np.log1p(np.maximum(z.real * (2.0 + z.real) + z.imag**2, -1.0))
-    return np.asarray(real + 1j * np.arctan2(z.imag, 1.0 + z.real))
+    excess = z.real * (2.0 + z.real) + z.imag**2
+    near = excess > -0.5
+    with np.errstate(divide="ignore"):
+        real = np.where(near, 0.5 * np.log1p(np.where(near, excess, 0.0)), np.log(np.abs(1.0 + z)))
+    out = np.empty(z.shape, dtype=np.complex128)
+    out.real, out.imag = real, np.arctan2(z.imag, 1.0 + z.real)
+    return out
+
+
+def times(count: int, z: np.ndarray) -> np.ndarray:
+    """count·z, part by part: −∞ in one part leaves the other alone."""
+    out = np.empty(z.shape, dtype=np.complex128)
+    out.real, out.imag = float(count) * z.real, float(count) * z.imag
+    return out
