@@ -132,9 +132,11 @@ def _log_limits(accountant: Accountant, epsilon: float) -> tuple[float, float]:
     curve = accountant.curve
     pairs = [curve.log_delta(epsilon, direction) for direction in accountant.directions]
     low, high = max(low for low, _ in pairs), max(high for _, high in pairs)
+    if method == "exact":  # δ(ε) is at most δ(0)
+        high = min(high, math.log(accountant.total_variation() * (1.0 + 1e-12)))
     if high >= 0.0 and method == "exact" and separation < math.inf:
         high = min(high, gaussian_pair.log_profile_limits(epsilon, separation)[1])
-    return low, high
+    return min(low, high), high
 
 
 def above(log_value: float) -> float:

@@ -15,7 +15,7 @@ from leakcore._base.results import Result
 from leakcore.accounting.arguments import Accountant
 from leakcore.accounting.epsilon import epsilon_limits
 from leakcore.accounting.provenance import assumptions, provenance
-from leakcore.mechanisms import Mechanism, Poisson
+from leakcore.mechanisms import Mechanism, Poisson, might_be_numbers, no_mechanism
 from leakcore.numerics import AccuracyError, fft_rounding, gaussian_pair, least_noise, search
 
 
@@ -131,6 +131,8 @@ def _scheme(sample_rate: Any, steps: Any) -> Mechanism:
         if steps is not None:
             raise TypeError(f"`steps` must be left out where a mechanism is passed, got {steps!r}")
         return sample_rate.with_noise(1.0)
+    if not might_be_numbers(sample_rate):
+        raise no_mechanism("sample_rate", sample_rate)
     if steps is None:
         raise TypeError("`steps` must be passed next to `sample_rate`, unless that is a mechanism")
     return Poisson(1.0, validate.probability(sample_rate=sample_rate), steps)

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from leakcore.mechanisms.poisson import FullBatch as FullBatch
     from leakcore.mechanisms.poisson import Poisson as Poisson
     from leakcore.mechanisms.poisson import as_mechanism as as_mechanism
+    from leakcore.mechanisms.poisson import might_be_numbers as might_be_numbers
+    from leakcore.mechanisms.poisson import no_mechanism as no_mechanism
     from leakcore.mechanisms.schemes import SCHEMES as SCHEMES
     from leakcore.mechanisms.schemes import misfit as misfit
     from leakcore.mechanisms.schemes import of_scheme as of_scheme
@@ -66,7 +68,9 @@ _NAMES = {
 _SHARED = {
     "SCHEMES": ".schemes",
     "as_mechanism": ".poisson",
+    "might_be_numbers": ".poisson",
     "misfit": ".schemes",
+    "no_mechanism": ".poisson",
     "of_scheme": ".schemes",
     "over_grids": ".grid",
     "takers": ".schemes",

@@ -12,12 +12,15 @@ from leakcore._base import validate
 from leakcore._base.results import Adjacency
 from leakcore.mechanisms.claim_curve import ClaimCurve
 from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
-from leakcore.numerics import AtomLaw, Bounded, PrivacyLoss, Sides
+from leakcore.numerics import AtomLaw, Bounded, Bracket, ExactCurve, PrivacyLoss, Sides
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Claim(Mechanism):
-    """A claim under whichever relation it was made."""
+    """A claim under whichever relation it was made.
+
+    One under add-remove is one under replacement as well, of twice the distance: a row goes, and another comes.
+    """
 
     _relations: ClassVar[tuple[Adjacency, ...]] = ("add-remove", "zero-out", "replace")
 
@@ -30,8 +33,27 @@ class Claim(Mechanism):
 
     @property
     def adjacencies(self) -> tuple[Adjacency, ...]:
-        """The relation that the claim was made under; where none is named, any one."""
-        return self._relations if self.claimed_under is None else (self.claimed_under,)
+        """The relation that the claim was made under, and replacement where that is add-remove; where none is named,
+        any one."""
+        if self.claimed_under is None:
+            return self._relations
+        return ("add-remove", "replace") if self.claimed_under == "add-remove" else (self.claimed_under,)
+
+    def steps(self, adjacency: Adjacency) -> int:
+        """How many times the claim's own relation one of these is: 2 for replacement of an add-remove claim."""
+        return 2 if self.claimed_under == "add-remove" and adjacency == "replace" else 1
+
+    def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
+        """See `Mechanism`."""
+        if self.claimed_under is None:
+            return (f"the claim is read as one under {adjacency}: it names no relation",)
+        if self.steps(adjacency) == 2:
+            return ("a claim under add-remove, taken twice: replacing a row is removing one and adding another",)
+        return ()
+
+    def is_exact(self, adjacency: Adjacency) -> bool:
+        """See `Mechanism`."""
+        return self.steps(adjacency) == 1
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -65,11 +87,15 @@ class GDP(Claim):
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
         """See `Mechanism`."""
-        return PrivacyLoss((), self.mu * self.mu)
+        return PrivacyLoss((), (self.steps(adjacency) * self.mu) ** 2)
+
+    def is_exact(self, adjacency: Adjacency) -> bool:
+        """See `Mechanism`: Gaussian noise on a sum is twice as far from the third data set."""
+        return True
 
     def sides(self, adjacency: Adjacency) -> Sides:
         """See `Mechanism`."""
-        return gaussian_sides(PrivacyLoss((), self.mu * self.mu))
+        return gaussian_sides(PrivacyLoss((), (self.steps(adjacency) * self.mu) ** 2))
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
         """See `Mechanism`."""
@@ -98,6 +124,8 @@ class ApproximateDP(Claim):
     Attributes:
         epsilon: ε in [0, ∞).
         delta: δ in [0, 1).
+        reached: whether the mechanism may be that pair; False: it is known to leak less, so that nothing is known from
+            below, as of Laplace noise by its ε alone.
         claimed_under: the neighbouring relation; None: any that is asked for.
 
     Raises:
@@ -113,9 +141,11 @@ class ApproximateDP(Claim):
 
     epsilon: float
     delta: float
+    reached: bool = dataclasses.field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "reached", validate.boolean(reached=self.reached))
         object.__setattr__(self, "epsilon", validate.non_negative(epsilon=self.epsilon))
         object.__setattr__(self, "delta", validate.below_one(delta=self.delta))
         if self.epsilon > 1e5:
@@ -125,6 +155,11 @@ class ApproximateDP(Claim):
         """See `Mechanism`."""
         self.relation(adjacency)
         return "the pair that dominates every (epsilon, delta)-private mechanism: Kairouz, Oh and Viswanath (2015)"
+
+    def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
+        """See `Mechanism`."""
+        notes = super().notes(adjacency)
+        return notes if self.is_exact(adjacency) else (*notes, "interval: nothing is known from below")
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
         """See `Mechanism`."""
@@ -136,16 +171,35 @@ class ApproximateDP(Claim):
 
     def curve(self, adjacency: Adjacency) -> Bounded:
         """See `Mechanism`."""
-        return ClaimCurve(self.epsilon, self.delta)
+        curve = ClaimCurve(*self.under(adjacency))
+        return curve if self.is_exact(adjacency) else Bracket(_nothing_known(), curve)
+
+    def is_exact(self, adjacency: Adjacency) -> bool:
+        """See `Mechanism`. Taken twice, a claim allows less than randomised response of twice its ε."""
+        return self.reached and self.steps(adjacency) == 1
+
+    def under(self, adjacency: Adjacency) -> tuple[float, float]:
+        """(ε, δ) of the relation: (2ε, (1 + e^ε)δ) where the claim is taken twice (Dwork and Roth 2014, Section 2.3)."""
+        if self.steps(adjacency) == 1:
+            return self.epsilon, self.delta
+        delta = 0.0
+        if self.delta > 0.0:
+            delta = math.exp(min(math.log(self.delta) + float(np.logaddexp(0.0, self.epsilon)), 0.0)) * (1.0 + 1e-12)
+        if delta >= 1.0:
+            raise ValueError(
+                f"`adjacency` must be 'add-remove' for {self!r}: taken twice, its delta is (1 + e^epsilon)*delta, above 1"
+            )
+        return 2.0 * self.epsilon, delta
 
     def sides(self, adjacency: Adjacency) -> Sides:
         """See `Mechanism`."""
-        rest = math.log1p(-self.delta)
-        more = rest - math.log1p(math.exp(-self.epsilon))
-        less = more - self.epsilon
-        lost = math.log(self.delta) if self.delta > 0.0 else -math.inf
-        law = AtomLaw.of(np.array([more, less]), np.array([less, more]), (lost, lost), anchor=self.epsilon)
-        return Sides((law,), (law,))
+        epsilon, delta = self.under(adjacency)
+        rest = math.log1p(-delta)
+        more = rest - math.log1p(math.exp(-epsilon))
+        less = more - epsilon
+        lost = math.log(delta) if delta > 0.0 else -math.inf
+        law = AtomLaw.of(np.array([more, less]), np.array([less, more]), (lost, lost), anchor=epsilon)
+        return Sides((law,), (law,) if self.is_exact(adjacency) else ())
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
         """See `Mechanism`; ±∞ where all is revealed."""
@@ -158,3 +212,8 @@ class ApproximateDP(Claim):
         likely = draws < self.delta + (1.0 - self.delta) / (1.0 + math.exp(-self.epsilon))
         out: Any = np.where(revealed, math.inf, np.where(likely, self.epsilon, -self.epsilon))
         return np.asarray(side * out)
+
+
+def _nothing_known() -> Bounded:
+    """The curve of what leaks nothing, as a limit from below."""
+    return ExactCurve(PrivacyLoss(()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ from leakcore.mechanisms.allocation import RandomAllocation
 from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
 from leakcore.mechanisms.participation import BallsInBins, CyclicPoisson, MinSeparation, Participation, sensitivity
 from leakcore.mechanisms.poisson import Poisson, parse_noise
-from leakcore.numerics import PrivacyLoss, Sides
+from leakcore.numerics import Bounded, Bracket, ExactCurve, LatticeCurve, PrivacyLoss, Sides, sides_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -23,7 +24,9 @@ class CorrelatedNoise(Mechanism):
 
     `MinSeparation`: μ-GDP with μ = max_π ‖Σ_{t∈π} c_t‖/σ, c_t the columns of C. `CyclicPoisson`, C with β bands: ⌈T/β⌉
     Poisson steps at rate βq with noise σ/max‖c_t‖ (Choquette-Choo et al. 2023). `BallsInBins`, C ≥ 0: P = (1/b)ΣN(m_j,
-    σ²I), Q = N(0, σ²I) with m_j = Σ_i c_{j+ib}, by its sampler; its exact limits come from the worst bin alone.
+    σ²I), Q = N(0, σ²I) with m_j = Σ_i c_{j+ib}, by its sampler; its exact limits come from the worst bin alone. C may
+    have any shape: Gaussian noise may be rotated, so that only CᵀC counts (Denisov et al. 2022). Where limits cannot
+    agree, as for most matrices with `MinSeparation`, the result is a bracket.
 
     Attributes:
         matrix: C, (rows, T), as `square_root`, `toeplitz`, `blt` and `tree` make it, or any other.
@@ -83,37 +86,73 @@ class CorrelatedNoise(Mechanism):
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
         """See `Mechanism`."""
         notes = (f"noise correlated by a matrix; {self.participation!r}",)
-        return notes if self.is_exact(adjacency) else (*notes, "interval: nothing is known from below")
+        if self.is_exact(adjacency):
+            return notes
+        how = self.participation
+        if isinstance(how, MinSeparation):
+            low, high = self._sensitivity
+            return (*notes, f"sensitivity between {low:.6g} (a pattern that reaches it) and {high:.6g} (a bound)")
+        if isinstance(how, CyclicPoisson):
+            return (*notes, "interval: from the worst group of rows alone to every column as long as the longest")
+        return (*notes, "interval: nothing is known from below")
 
     def is_exact(self, adjacency: Adjacency) -> bool:
         """See `Mechanism`."""
-        return not isinstance(self.participation, BallsInBins) or self.without_correlation() is not None
+        how = self.participation
+        if isinstance(how, MinSeparation):
+            low, high = self._sensitivity
+            return high - low <= _SAME * high
+        if isinstance(how, CyclicPoisson):
+            return self._group == self._cyclic(how)
+        return self.without_correlation() is not None
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        """See `Mechanism`."""
+        """See `Mechanism`: None where only limits are known."""
         how = self.participation
+        if (independent := self.without_correlation()) is not None:
+            return independent.steps_loss(adjacency)
+        if not self.is_exact(adjacency):
+            return None
         if isinstance(how, CyclicPoisson):
             return self._cyclic(how).steps_loss(adjacency)
         if isinstance(how, MinSeparation):
             return PrivacyLoss((), self.separation(adjacency) ** 2)
         return None
 
+    def curve(self, adjacency: Adjacency) -> Bounded:
+        """See `Mechanism`."""
+        if (independent := self.without_correlation()) is not None:
+            return independent.curve(adjacency)
+        if isinstance(self.participation, BallsInBins) or self.is_exact(adjacency):
+            return super().curve(adjacency)
+        lower, upper = self._both_losses(adjacency)
+        below = ExactCurve(lower) if len(lower.groups) < 2 else LatticeCurve(sides_of(lower))
+        return Bracket(below, ExactCurve(upper))
+
     def sides(self, adjacency: Adjacency) -> Sides:
         """See `Mechanism`."""
         if (independent := self.without_correlation()) is not None:
             return independent.sides(adjacency)
-        loss = self.steps_loss(adjacency)
-        upper = gaussian_sides(loss if loss is not None else PrivacyLoss((), self.separation(adjacency) ** 2)).upper
-        return Sides(upper, upper if loss is not None else ())
+        if isinstance(self.participation, BallsInBins):
+            return Sides(gaussian_sides(PrivacyLoss((), self.separation(adjacency) ** 2)).upper, ())
+        lower, upper = self._both_losses(adjacency)
+        return Sides(gaussian_sides(upper).upper, gaussian_sides(lower).lower)
 
     def separation(self, adjacency: Adjacency) -> float:
         """See `Mechanism`: of rows whose steps are known."""
         how = self.participation
         if isinstance(how, MinSeparation):
-            return sensitivity(self.matrix, how)[1] / self.noise_multiplier
+            return self._sensitivity[1] / self.noise_multiplier
         if isinstance(how, CyclicPoisson):
             return self._cyclic(how).separation(adjacency)
-        return float(np.linalg.norm(self._means(how), axis=0).max()) * (1.0 + 1e-12) / self.noise_multiplier
+        return float(_norms(self._means(how)).max()) * (1.0 + 1e-12) / self.noise_multiplier
+
+    def with_noise(self, noise_multiplier: float) -> Mechanism:
+        """See `Mechanism`. The sensitivity is the same, and takes seconds for a large matrix."""
+        changed = super().with_noise(noise_multiplier)
+        if isinstance(self.participation, MinSeparation):
+            changed.__dict__["_sensitivity"] = self._sensitivity
+        return changed
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
         """See `Mechanism`: of balls in bins by the native kernel, of sampled steps by theirs."""
@@ -124,6 +163,8 @@ class CorrelatedNoise(Mechanism):
             return self._cyclic(how).sample_log_ratio(num_samples, under, seed, first_sample)
         if isinstance(how, MinSeparation):
             mu = self.separation(self.adjacency)
+            if mu == 0.0:
+                return np.zeros(num_samples)
             return Poisson(1.0 / mu, 1.0, 1).sample_log_ratio(num_samples, under, seed, first_sample)
         # G = MᵀM = RᵀR, without the rounding of a square.
         factor = np.asarray(np.linalg.qr(self._means(how), mode="r")).T
@@ -140,9 +181,44 @@ class CorrelatedNoise(Mechanism):
             return None
         return RandomAllocation(self.noise_multiplier, how.batches, steps // how.batches, fixed=True)
 
+    @functools.cached_property
+    def _sensitivity(self) -> tuple[float, float]:
+        """(low, high), of `MinSeparation`."""
+        assert isinstance(self.participation, MinSeparation)
+        return sensitivity(self.matrix, self.participation)
+
+    @functools.cached_property
+    def _group(self) -> Poisson:
+        """`CyclicPoisson`: what rows of the group with the longest columns run, which is nothing but Poisson steps,
+        since columns of one group share no row of the matrix. It equals `_cyclic` where the bound is reached."""
+        how = self.participation
+        assert isinstance(how, CyclicPoisson)
+        whole, bands = self._cyclic(how), self.bands
+        if whole.steps == 0:
+            return whole
+        norms = _norms(self.matrix)
+        groups = [norms[first::bands] for first in range(bands)]
+        longest = max(groups, key=lambda lengths: float((lengths * lengths).sum()))
+        if len(longest) == whole.steps and (longest >= norms.max() * (1.0 - _SAME)).all():
+            return whole
+        with np.errstate(divide="ignore"):
+            return Poisson(self.noise_multiplier / longest, whole.sample_rate, len(longest))
+
+    def _both_losses(self, adjacency: Adjacency) -> tuple[PrivacyLoss, PrivacyLoss]:
+        """(one that the mechanism dominates, one that dominates it), not of balls in bins."""
+        how = self.participation
+        if isinstance(how, MinSeparation):
+            low, high = (one / self.noise_multiplier for one in self._sensitivity)
+            return PrivacyLoss((), low * low), PrivacyLoss((), high * high)
+        assert isinstance(how, CyclicPoisson)
+        lower, upper = self._group.steps_loss(adjacency), self._cyclic(how).steps_loss(adjacency)
+        assert lower is not None
+        assert upper is not None
+        return lower, upper
+
     def _cyclic(self, how: CyclicPoisson) -> Poisson:
         bands, steps = self.bands, self.matrix.shape[1]
-        longest = float(np.linalg.norm(self.matrix, axis=0).max())
+        longest = float(_norms(self.matrix).max())
         if longest == 0.0:
             return Poisson(math.inf, 0.0, 0)
         rate = min(bands * how.sample_rate, 1.0)
@@ -152,3 +228,13 @@ class CorrelatedNoise(Mechanism):
         """m_j as columns."""
         rows, steps = self.matrix.shape
         return np.asarray(self.matrix.reshape(rows, steps // how.batches, how.batches).sum(axis=1))
+
+
+_SAME = 1e-9
+"""Relative difference of two limits of a sensitivity that rounding alone makes."""
+
+
+def _norms(matrix: np.ndarray) -> np.ndarray:
+    """Norms of the columns; their squares neither overflow nor vanish."""
+    scale = float(np.abs(matrix).max())
+    return scale * np.linalg.norm(matrix / scale, axis=0) if scale > 0.0 else np.zeros(matrix.shape[1])

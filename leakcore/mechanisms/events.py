@@ -19,7 +19,9 @@ def from_event(event: Any) -> Mechanism:
     """The mechanism that an event of dp-accounting (a `DpEvent`) describes.
 
     Gaussian, Poisson-sampled and fixed-size sampled Gaussian and zCDP events, Laplace, discrete Laplace and randomised
-    response by the pure ε that they have, and compositions of all of them.
+    response by the pure ε that they have, and compositions of all of them. An event's parameter is one under add-remove,
+    as dp-accounting has it: under replacement, where a row goes and another comes, each is taken twice (2ε, 4ρ, Gaussians
+    2/σ apart). Randomised response of a row's own value is one under replacement.
 
     Args:
         event: of dp-accounting; only its type's name and its fields are read.
@@ -46,14 +48,14 @@ def from_event(event: Any) -> Mechanism:
     if kind == "GaussianDpEvent":
         return FullBatch(event.noise_multiplier, 1)
     if kind == "LaplaceDpEvent":
-        return ApproximateDP(1.0 / event.noise_multiplier, 0.0)
+        return ApproximateDP(1.0 / event.noise_multiplier, 0.0, reached=False, claimed_under="add-remove")
     if kind == "DiscreteLaplaceDpEvent":
-        return ApproximateDP(event.noise_parameter * event.sensitivity, 0.0)
+        return ApproximateDP(event.noise_parameter * event.sensitivity, 0.0, reached=False, claimed_under="add-remove")
     if kind == "RandomizedResponseDpEvent":
         other = event.noise_parameter / event.num_buckets
-        return ApproximateDP(math.log((1.0 - event.noise_parameter + other) / other), 0.0, claimed_under="replace")
+        return ApproximateDP(math.log((1.0 - event.noise_parameter + other) / other), 0.0, reached=False, claimed_under="replace")
     if kind == "ZCDpEvent" and getattr(event, "xi", 0.0) == 0.0:
-        return ZCDP(event.rho)
+        return ZCDP(event.rho, claimed_under="add-remove")
     if kind == "ComposedDpEvent" and event.events:
         return _composed([from_event(one) for one in event.events])
     if kind == "SelfComposedDpEvent":
@@ -78,9 +80,9 @@ def _repeated(one: Mechanism, count: int) -> Mechanism:
     if isinstance(one, Poisson | FullBatch | FixedSize) and isinstance(one.noise_multiplier, float):
         return dataclasses.replace(one, steps=one.steps * count)
     if isinstance(one, GDP):
-        return GDP(one.mu * math.sqrt(count))
+        return dataclasses.replace(one, mu=one.mu * math.sqrt(count))
     if isinstance(one, ZCDP):
-        return ZCDP(one.rho * count)
+        return dataclasses.replace(one, rho=one.rho * count)
     if count > _MOST_COPIES:
         raise ValueError(f"`event` must repeat {type(one).__name__} at most {_MOST_COPIES} times, got {count}")
     return _composed([one] * count)

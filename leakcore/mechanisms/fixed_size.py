@@ -11,7 +11,18 @@ from leakcore._base import validate
 from leakcore._base.results import Adjacency, Number
 from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
 from leakcore.mechanisms.poisson import FullBatch
-from leakcore.numerics import FixedBatchStep, PrivacyLoss, Sides, parse_schedule
+from leakcore.numerics import (
+    Bounded,
+    Bracket,
+    EitherWay,
+    ExactCurve,
+    FixedBatchStep,
+    LatticeCurve,
+    PrivacyLoss,
+    Sides,
+    parse_schedule,
+    sides_of,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -20,6 +31,8 @@ class FixedSize(Mechanism):
 
     With γ = B/n, Q = N(0, σ²) and P = N(2, σ²) a step's profile is at most that of ((1−γ)Q + γP, Q) for ε ≥ 0, and at
     most that of (P, (1−γ)P + γQ) for ε < 0. This pair has exactly that profile. docs/explanation/bounds.md derives it.
+    One step reaches it. No pair of neighbours reaches both halves at once, so that for several steps it is an upper
+    limit; the lower one is of neighbours whose other rows all have one of the two gradients: Poisson steps of σ/2, γ.
 
     Attributes:
         noise_multiplier: σ_t in (0, ∞); a number, or an array of length `steps`.
@@ -77,11 +90,38 @@ class FixedSize(Mechanism):
         loss = self.steps_loss(adjacency)
         if loss is not None:
             return gaussian_sides(loss)
+        return Sides(self._laws(), sides_of(self._reached()).lower)
+
+    def curve(self, adjacency: Adjacency) -> Bounded:
+        """See `Mechanism`."""
+        if self.steps_loss(adjacency) is not None:
+            return super().curve(adjacency)
+        upper = LatticeCurve(Sides(self._laws(), self._laws()))
+        if self.steps <= 1:
+            return upper
+        loss = self._reached()
+        if len(loss.groups) == 1:
+            return Bracket(EitherWay(ExactCurve(loss)), upper)
+        return Bracket(LatticeCurve(sides_of(loss)), upper)
+
+    def is_exact(self, adjacency: Adjacency) -> bool:
+        """See `Mechanism`."""
+        return self.steps <= 1 or self.batch_size == self.dataset_size
+
+    def is_exact_composed(self, adjacency: Adjacency) -> bool:
+        """See `Mechanism`."""
+        return self.steps == 0 or self.batch_size == self.dataset_size
+
+    def _laws(self) -> tuple[FixedBatchStep, ...]:
         sigma, counts = np.unique(np.asarray(self.noise_multiplier), return_counts=True)
         counts = counts if np.ndim(self.noise_multiplier) else np.array([self.steps])
         rate = self.batch_size / self.dataset_size
-        laws = tuple(FixedBatchStep(float(s), rate, count=int(c)) for s, c in zip(sigma, counts, strict=True) if c > 0)
-        return Sides(laws, laws)
+        return tuple(FixedBatchStep(float(s), rate, count=int(c)) for s, c in zip(sigma, counts, strict=True) if c > 0)
+
+    def _reached(self) -> PrivacyLoss:
+        """((1−γ)Q + γP, Q) in every step: the other rows' gradients are all that of the row that goes."""
+        sigma, rate = 0.5 * np.asarray(self.noise_multiplier), np.asarray(self.batch_size / self.dataset_size)
+        return PrivacyLoss.of_steps(sigma, rate, self.steps)
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
         """See `Mechanism`."""
@@ -93,7 +133,10 @@ class FixedSize(Mechanism):
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
         """See `Mechanism`."""
-        return ("batches of a fixed size, drawn again in each step without replacement; independent steps",)
+        notes = ("batches of a fixed size, drawn again in each step without replacement; independent steps",)
+        if self.is_exact(adjacency):
+            return notes
+        return (*notes, "interval: from an attacker whose neighbours are fixed to an upper bound for several steps")
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
         """See `Mechanism`: 64 random bits for each step."""

@@ -72,6 +72,11 @@ class Mechanism(Record, abc.ABC):
         """Whether the limits of `curve` differ by numerical error alone."""
         return True
 
+    def is_exact_composed(self, adjacency: Adjacency) -> bool:
+        """Whether the limits would still differ by numerical error alone with other releases next to it: one pair of
+        neighbours reaches the profile at every ε at once."""
+        return self.is_exact(adjacency)
+
     def is_symmetric(self, adjacency: Adjacency) -> bool:
         """Whether both directions have one profile."""
         loss = self.steps_loss(adjacency)
@@ -243,7 +248,13 @@ class Composition(Mechanism):
 
     def is_exact(self, adjacency: Adjacency) -> bool:
         """See `Mechanism`."""
-        return all(part.is_exact(adjacency) for part in self.parts)
+        if len(self.parts) == 1:
+            return self.parts[0].is_exact(adjacency)
+        return all(part.is_exact_composed(adjacency) for part in self.parts)
+
+    def is_exact_composed(self, adjacency: Adjacency) -> bool:
+        """See `Mechanism`."""
+        return all(part.is_exact_composed(adjacency) for part in self.parts)
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
         """See `Mechanism`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -87,31 +88,84 @@ class BallsInBins:
 Participation = MinSeparation | CyclicPoisson | BallsInBins
 
 
-def sensitivity(matrix: np.ndarray, participation: MinSeparation) -> tuple[float, float]:
-    """(low, high) of max over π of ‖Σ_{t∈π} c_t‖, π as the participation allows, c_t the columns of the matrix.
+_MOST_PATTERNS = 20_000
+"""Patterns of participation that are tried one by one."""
 
-    They agree where columns at least a separation apart are orthogonal: then the squares add up, and dynamic
-    programming finds the best π. Else the high limit counts each t with the most that Σ_{s∈π} |⟨c_s, c_t⟩| can be
-    (Choquette-Choo et al. 2023), and the low one is that of the best π on the way.
+
+def sensitivity(matrix: np.ndarray, participation: MinSeparation) -> tuple[float, float]:
+    """(low, high) of max over π and unit x_t of ‖Σ_{t∈π} c_t x_tᵀ‖, π as the participation allows, c_t the columns.
+
+    They agree, but for rounding, where
+    - columns at least a separation apart are orthogonal: the squares add up, and dynamic programming finds the best π;
+    - no ⟨c_s, c_t⟩ that matters is negative and π are few: all are tried;
+    - the matrix is square, lower triangular and Toeplitz with coefficients that are not negative and do not rise: the
+      earliest steps are the worst (Kalinin and Lampert 2024, Theorem 2).
+    Else the high limit counts each t with the most that Σ_{s∈π} |⟨c_s, c_t⟩| can be (Choquette-Choo et al. 2023), and
+    the low one is the largest ‖Σ ±c_t‖ that a search meets. Only CᵀC counts, so that no shape of C is assumed.
     """
-    gram = matrix.T @ matrix
+    scale = float(np.abs(matrix).max())
+    if scale == 0.0:
+        return 0.0, 0.0
+    scaled = matrix / scale  # squares must neither overflow nor vanish
+    gram = scaled.T @ scaled
     steps, separation = len(gram), participation.separation
     most = min(participation.participations, -(-steps // separation))
     squares = np.diag(gram).copy()
     apart = np.abs(np.subtract.outer(np.arange(steps), np.arange(steps))) >= separation
-    others = np.where(apart, np.abs(gram), 0.0)
+    others = np.where(apart, np.abs(gram), 0.0) if most > 1 else np.zeros_like(gram)
     candidates = [list(range(0, steps, separation))[:most], best_steps(squares, separation, most)]
-    if not others.any():
-        weights = squares
-    else:
+    weights = squares
+    if others.any():
         weights = squares + np.array([_most(row, t, separation, most) for t, row in enumerate(others)])
         candidates.append(best_steps(weights, separation, most))
     high = float(weights[best_steps(weights, separation, most)].sum())
-    low = max(float(gram[np.ix_(steps_of, steps_of)].sum()) for steps_of in candidates)
+    if others.any() and _patterns(steps, separation, most) <= _MOST_PATTERNS:
+        worst, chosen = _worst_pattern(squares, others, separation, most)
+        high = min(high, worst)
+        candidates.append(chosen)
+    low = max(_with_signs(gram[np.ix_(steps_of, steps_of)]) for steps_of in candidates)
     if _is_decreasing_toeplitz(matrix):
         high = min(high, float(gram[np.ix_(candidates[0], candidates[0])].sum()))
-    rounding = 1e-13 * steps
-    return float(np.sqrt(max(low, 0.0))) * (1.0 - rounding), float(np.sqrt(high)) * (1.0 + rounding)
+    # Rounding of an inner product, relative to the product of norms; signs may cancel, so that it is counted for each
+    # pair of participations.
+    pairs = 1 if (matrix >= 0.0).all() else most
+    rounding = 2.0**-51 * (len(matrix) + steps) * pairs
+    return (
+        scale * math.sqrt(max(low, 0.0)) * max(1.0 - rounding, 0.0),
+        scale * math.sqrt(high) * (1.0 + rounding),
+    )
+
+
+def _patterns(steps: int, separation: int, most: int) -> int:
+    """How many sets of at most `most` steps are at least a separation apart."""
+    return sum(math.comb(max(steps - (size - 1) * (separation - 1), 0), size) for size in range(1, most + 1))
+
+
+def _worst_pattern(squares: np.ndarray, others: np.ndarray, separation: int, most: int) -> tuple[float, list[int]]:
+    """(Σ_{s,t∈π} |⟨c_s, c_t⟩|, π) of the π for which this is largest, of all that are allowed."""
+    steps, best = len(squares), (0.0, [0])
+    pending: list[tuple[float, list[int]]] = [(0.0, [])]
+    while pending:
+        value, chosen = pending.pop()
+        if value > best[0]:
+            best = value, chosen
+        if len(chosen) == most:
+            continue
+        for t in range(chosen[-1] + separation if chosen else 0, steps):
+            pending.append((value + squares[t] + 2.0 * float(others[t, chosen].sum()), [*chosen, t]))
+    return best
+
+
+def _with_signs(gram: np.ndarray) -> float:
+    """The largest xᵀGx that turning one sign of x after the other from all +1 leads to."""
+    x = np.ones(len(gram))
+    for _ in range(len(gram)):
+        gains = -4.0 * x * (gram @ x - np.diag(gram) * x)
+        t = int(np.argmax(gains))
+        if gains[t] <= 0.0:
+            break
+        x[t] = -x[t]
+    return float(x @ gram @ x)
 
 
 def best_steps(weights: np.ndarray, separation: int, most: int) -> list[int]:
@@ -140,9 +194,9 @@ def _most(row: np.ndarray, step: int, separation: int, most: int) -> float:
 
 
 def _is_decreasing_toeplitz(matrix: np.ndarray) -> bool:
-    """Whether diagonals are constant, not negative and do not rise: then the earliest steps are the worst (Kalinin and
-    Lampert 2024, Theorem 2)."""
+    """Whether the matrix is square, lower triangular and Toeplitz, its coefficients not negative and not rising."""
+    rows, steps = matrix.shape
     first = matrix[:, 0]
-    if (first < 0.0).any() or (np.diff(first) > 0.0).any():
+    if rows != steps or (first < 0.0).any() or (np.diff(first) > 0.0).any():
         return False
-    return all(np.array_equal(matrix[t:, t], first[: len(first) - t]) for t in range(len(first)))
+    return all(np.array_equal(matrix[t:, t], first[: steps - t]) and not matrix[:t, t].any() for t in range(steps))

@@ -219,7 +219,32 @@ def as_mechanism(noise_multiplier: Any, sample_rate: Any = None, steps: Any = No
             if value is not None:
                 raise TypeError(f"`{name}` must be left out where a mechanism is passed, got {value!r}")
         return noise_multiplier
+    if not might_be_numbers(noise_multiplier):
+        raise no_mechanism("noise_multiplier", noise_multiplier)
     for name, value in (("sample_rate", sample_rate), ("steps", steps)):
         if value is None:
             raise TypeError(f"`{name}` must be passed next to `noise_multiplier`, unless that is a mechanism")
     return Poisson(noise_multiplier, sample_rate, steps)
+
+
+def might_be_numbers(value: Any) -> bool:
+    """Whether a value may be meant for a number, or for several; whether it is one is checked where it is read."""
+    if value is None or isinstance(value, str | bytes | type | dict):
+        return value is None
+    return isinstance(value, list | tuple) or any(
+        hasattr(value, way) for way in ("__float__", "__array__", "__dlpack__", "__array_interface__", "__index__")
+    )
+
+
+def no_mechanism(name: str, value: Any) -> TypeError:
+    """The error to raise for an argument that is neither a number nor a mechanism."""
+    kind = type(value).__name__
+    hint = "; mechanisms.from_event makes one of an event of dp-accounting" if kind.endswith("DpEvent") else ""
+    if isinstance(value, type) and issubclass(value, Mechanism):
+        hint = f"; call {value.__name__}(...) to make one"
+    text = repr(value)
+    text = text if len(text) <= 100 else f"{text[:97]}..."
+    return TypeError(
+        f"`{name}` must be a number, an array of numbers or a Mechanism of leakcore.mechanisms, got {text} of type "
+        f"{kind}{hint}"
+    )

@@ -67,15 +67,19 @@ class ZCDP(Claim):
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
         """See `Mechanism`."""
-        return ("interval: nothing is known from below",)
+        return (*super().notes(adjacency), "interval: nothing is known from below")
 
     def curve(self, adjacency: Adjacency) -> Bounded:
         """See `Mechanism`."""
-        return ConvertedCurve(self.rho)
+        return ConvertedCurve(self.under(adjacency))
+
+    def under(self, adjacency: Adjacency) -> float:
+        """ρ of the relation: 4ρ where the claim is taken twice (Bun and Steinke 2016, Proposition 27)."""
+        return self.steps(adjacency) ** 2 * self.rho
 
     def sides(self, adjacency: Adjacency) -> Sides:
         """See `Mechanism`: the pair whose profile joins points of the converted one by chords."""
-        return Sides((_law(self.rho),), ())
+        return Sides((_law(self.under(adjacency)),), ())
 
 
 @dataclasses.dataclass(frozen=True)

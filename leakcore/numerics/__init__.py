@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from leakcore.numerics.profile.curves import Bracket as Bracket
     from leakcore.numerics.profile.curves import Curve as Curve
     from leakcore.numerics.profile.curves import DiscreteCurve as DiscreteCurve
+    from leakcore.numerics.profile.curves import EitherWay as EitherWay
     from leakcore.numerics.profile.curves import ExactCurve as ExactCurve
     from leakcore.numerics.profile.curves import LatticeCurve as LatticeCurve
     from leakcore.numerics.profile.dp_accounting_pld import DiscreteLoss as DiscreteLoss
@@ -84,6 +85,7 @@ _SHARED = {
     "DiscreteCurve": ".profile.curves",
     "DiscreteLoss": ".profile.dp_accounting_pld",
     "Effort": ".profile.profile",
+    "EitherWay": ".profile.curves",
     "ExactCurve": ".profile.curves",
     "PairSums": ".limits.betting_from_sums",
     "PrivacyLoss": ".privacy_loss.loss",

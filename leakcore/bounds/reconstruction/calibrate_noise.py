@@ -16,7 +16,7 @@ from leakcore._base.results import Assumptions, Result
 from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa
 from leakcore.bounds.reconstruction.kappa import parse_prior
 from leakcore.bounds.reconstruction.of_mechanism import limits
-from leakcore.mechanisms import Mechanism, Poisson
+from leakcore.mechanisms import Mechanism, Poisson, might_be_numbers, no_mechanism
 from leakcore.numerics import AccuracyError, log_blow_up_exact
 
 _TOLERANCE = 1e-9
@@ -124,7 +124,13 @@ def calibrate_noise(
             return float(limits(at, np.array([log_k]))[1][0])
         return float(log_blow_up_exact(loss, np.array([log_k])).log_high[0])
 
-    enough = silent or (log_goal >= 0.0 if scheme.steps_loss(relation) is None else log_bound(0.0) <= log_goal)
+    def without_noise() -> bool:
+        try:
+            return log_goal >= 0.0 if scheme.steps_loss(relation) is None else log_bound(0.0) <= log_goal
+        except ValueError:  # a scheme for which a noise multiplier of 0 is not defined
+            return log_goal >= 0.0
+
+    enough = silent or without_noise()
     sigma, unseen = (0.0, False) if enough else _least(log_bound, log_goal)
     notes: tuple[str, ...] = ("this much noise suffices",)
     if unseen:
@@ -171,7 +177,11 @@ def _scheme(mechanism: Any, target: Any, sample_rate: Any, steps: Any) -> tuple[
     if mechanism is not None:
         if target is not None:
             raise TypeError(f"`mechanism` must be a mechanism, got {mechanism!r}")
+        if not might_be_numbers(mechanism):
+            raise no_mechanism("mechanism", mechanism)
         target = mechanism
+    if isinstance(sample_rate, Mechanism) or not might_be_numbers(sample_rate):
+        raise no_mechanism("sample_rate", sample_rate)
     for name, value in (("sample_rate", sample_rate), ("steps", steps)):
         if value is None:
             raise TypeError(f"`{name}` must be passed unless a mechanism is")

@@ -11,6 +11,7 @@ import numpy as np
 
 from leakcore.numerics.lattice.cells import LossCells, StepLaw
 from leakcore.numerics.lattice.law import CoarseLaw, LatticeLaw, Window
+from leakcore.numerics.lattice.many_steps import ManySteps
 from leakcore.numerics.privacy_loss.loss import AccuracyError
 
 FIRST_BITS, SECOND_BITS, LAST_BITS = 13, 16, 19
@@ -24,6 +25,13 @@ _LEFT_OUT = 1e-9
 _MOST_CELLS = 1 << 20
 _ENOUGH = 2e-7
 """Width of the limits (relative, above 1) at which refining the lattice stops."""
+_MANY, _TOO_MANY = 1 << 20, 1 << 40
+"""Numbers of steps from which moments may prove more than a lattice, and from which a lattice's rounding, which every
+step multiplies, is as large as what it is asked for."""
+_MANY_FLOOR, _LAST_FLOOR = -60.0, -800.0
+"""log δ down to which single steps are known where moments are taken of them: at first, and where δ is below that."""
+_LOOSE = 0.05
+"""Width of a lattice's limits (relative, above 1) that has moments asked as well."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,9 +54,16 @@ class ProfileQuestion:
         """Chernoff's bound and its tilt."""
         if self.epsilon is None:
             assert self.log_delta is not None
-            return Point(*coarse.best_gap(log_delta=self.log_delta), self.log_delta)
+            # What is lost for certain is no part of what the finite losses may have.
+            rest = self.log_delta
+            if coarse.log_infinite > -math.inf:
+                share = math.exp(min(coarse.log_infinite - self.log_delta, 0.0))
+                rest += math.log1p(-share) if share < 1.0 - 1e-12 else -math.inf
+            if rest == -math.inf:
+                return Point(coarse.best_gap(log_delta=self.log_delta)[0], math.inf, self.log_delta)
+            return Point(*coarse.best_gap(log_delta=rest), self.log_delta)
         gap, bound = coarse.best_gap(epsilon=self.epsilon)
-        return Point(gap, self.epsilon, min(bound, 0.0))
+        return Point(gap, self.epsilon, min(float(np.logaddexp(bound, coarse.log_infinite)), 0.0))
 
     def answer(self, law: LatticeLaw, start: float) -> float:
         """The law's limit; AccuracyError where it has none."""
@@ -129,10 +144,13 @@ class Sides:
 
 def upper_limit(sides: Sides, question: ProfileQuestion, direction: str, bits: int) -> float:
     """The upper limit alone, from a lattice of 2^bits points; proved like the other one."""
+    most = _upper_by_moments(sides, question, direction) if _total(sides) >= _MANY else math.inf
+    if _total(sides) >= _TOO_MANY:
+        return most
     with in_floats(sides.upper):
         floor = _log_floor(sides.upper, question, direction)
         side, high = prepared(sides.upper, floor, direction, question, True, (0.5, 0.25, 0.1))
-        return min(high, side.answer(question, bits, high))
+        return min(high, side.answer(question, bits, high), most)
 
 
 def limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int = LAST_BITS) -> tuple[float, float]:
@@ -140,6 +158,61 @@ def limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int = 
 
     AccuracyError where a float cannot hold the loss.
     """
+    many = _total(sides) >= _MANY
+    least = _lower_by_moments(sides, question, direction) if many else -math.inf
+    most = _upper_by_moments(sides, question, direction) if many else math.inf
+    low, high = least, most
+    if _total(sides) < _TOO_MANY:
+        try:
+            low, high = _lattice_limits(sides, question, direction, bits)
+        except AccuracyError:
+            if most == math.inf and (most := _upper_by_moments(sides, question, direction)) == math.inf:
+                raise
+            low, high = -math.inf, math.inf
+        if not many and not high - low <= _LOOSE * (1.0 + abs(high)):
+            most = min(most, _upper_by_moments(sides, question, direction))
+        low, high = max(low, least), min(high, most)
+    if low > high + _ENOUGH * (1.0 + abs(high)):
+        raise AccuracyError(f"what is proved from below, {low:g}, lies above what is proved from above, {high:g}")
+    return min(low, high), high
+
+
+def _total(sides: Sides) -> int:
+    return sum(law.count for law in sides.upper)
+
+
+def _upper_by_moments(sides: Sides, question: ProfileQuestion, direction: str) -> float:
+    """The upper limit from moments of steps; ∞, or 0 of log δ, for laws that have none."""
+    unknown = math.inf if question.epsilon is None else 0.0
+    with in_floats(sides.upper):
+        for floor in (min(question.log_delta or 0.0, _MANY_FLOOR), _LAST_FLOOR):
+            steps = ManySteps(sides.upper, direction, floor)
+            if not steps.known:
+                if _total(sides) >= _TOO_MANY:
+                    raise AccuracyError(f"the rounding of {_total(sides):.3g} steps is too large at {sides.upper[0]}")
+                return unknown
+            out = steps.upper(epsilon=question.epsilon, log_delta=question.log_delta)
+            if question.epsilon is None or out > 0.8 * floor:
+                break
+        return out
+
+
+def _lower_by_moments(sides: Sides, question: ProfileQuestion, direction: str) -> float:
+    """The lower limit from moments of many steps; −∞ for fewer, or for laws that have none."""
+    if not sides.lower:
+        return -math.inf
+    with in_floats(sides.lower):
+        steps = ManySteps(sides.lower, direction, min(question.log_delta or 0.0, _MANY_FLOOR))
+        if not steps.known:
+            return -math.inf
+        moments = steps.moments()
+        if question.epsilon is not None:
+            return moments.log_delta(question.epsilon)
+        assert question.log_delta is not None
+        return moments.epsilon(math.exp(question.log_delta))
+
+
+def _lattice_limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int) -> tuple[float, float]:
     with in_floats(sides.upper):
         floor = _log_floor(sides.upper, question, direction)
         upper, high = prepared(sides.upper, floor, direction, question, True)

@@ -16,6 +16,7 @@ import numpy as np
 from scipy import fft
 
 from leakcore.numerics.lattice.cells import LatticeStep, LossCells, StepLaw
+from leakcore.numerics.privacy_loss.fourier_inversion import log1p, times
 from leakcore.numerics.privacy_loss.loss import AccuracyError
 
 _OUTSIDE = 34.0
@@ -41,15 +42,18 @@ class CoarseLaw:
         self.reach = math.sqrt(2.0 * (_LEFT_OUT + abs(log_floor) + math.log(total)))
         self.remove, self.sign, self.power = remove, (1.0 if remove else -1.0), (1.0 if remove else 0.0)
         self._log_nu, self._losses = [], []
+        finite = 0.0
         for law in laws:
             low, high = law.loss_range(self.reach)
             h = (high - low) / _COARSE
             if not 0.0 < h < 1e300:
                 raise law.out_of_reach(1.0)
             step = law.cells(h, self.reach).dots(remove)
+            finite += law.count * math.log1p(-min(math.exp(step.log_infinite), 1.0 - _UNIT))
             used = step.log_nu > -math.inf
             self._losses.append((step.origin + step.index * h)[used])
             self._log_nu.append(step.log_nu[used])
+        self.log_infinite = math.log(-math.expm1(finite)) if finite < 0.0 else -math.inf
         mean = variance = 0.0
         for log_nu, losses, law in zip(self._log_nu, self._losses, laws, strict=True):
             weights = np.exp(log_nu + self.power * losses)
@@ -178,7 +182,7 @@ class LatticeLaw:
             law = parts.dots(remove) if dominating else parts.cells(remove, theta)
             step = _Tilted(law, theta, spacing, size)
             with np.errstate(divide="ignore", invalid="ignore"):
-                log_phi += source.count * np.log1p(step.transform)
+                log_phi += times(source.count, log1p(step.transform))
                 relative += source.count * step.rounding / np.abs(1.0 + step.transform)
             self.log_moment += source.count * step.log_moment
             self._slack += source.count * _UNIT * (16.0 + abs(step.log_moment))

@@ -67,6 +67,13 @@ class SampledStep:
         origin = _origin(self.group, spacing)
         return StepCells(self.group, Grid.within(self.loss_range(reach), fine, origin, spacing))
 
+    def log_masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `KnownMasses`."""
+        z = _positions(edges, self.group)
+        nu, hit = log_normal_masses(z), log_normal_masses(z - 1.0 / self.group.sigma)
+        with np.errstate(divide="ignore"):
+            return nu, np.logaddexp(np.log1p(-self.group.rate) + nu, math.log(self.group.rate) + hit)
+
     def out_of_reach(self, theta: float) -> AccuracyError:
         """See `StepLaw`."""
         return self.group.out_of_reach(theta)

@@ -198,7 +198,9 @@ def _blow_up_near(loss: PrivacyLoss, log_kappa: np.ndarray, upper: bool) -> tupl
             good = error < _PROMISE * np.maximum(1.0, 0.01 * np.abs(first))
             if good[0]:
                 done[done] = good
-                return done, first[good], error[good]
+                # Every step's rounding moves the tails by as much as it moves the loss.
+                moved = loss.rounding(theta) * (1.0 / law.std + min(abs(theta), abs(theta - 1.0)))
+                return done, first[good], error[good] + moved
             if not retilted:
                 candidates.insert(0, loss.tilt_with_mean(float(t[0]), 0.0, sign))
                 retilted = True

@@ -111,7 +111,7 @@ def _characteristic_function(
             weights, values, centre = _tilted_nodes(group, theta, top, refine)
             offset -= group.count * centre
             with np.errstate(divide="ignore"):
-                log_phi += group.count * np.log(_transform(weights, values, start, count, spacing))
+                log_phi += times(group.count, log1p(_transform_less_one(weights, values, start, count, spacing)))
         if (log_phi.real > _EXCESS).any():
             steps = sum(group.count for group in loss.groups)
             raise AccuracyError(f"the rounding of steps={steps} exceeds the whole")
@@ -144,7 +144,7 @@ def _count_frequencies(loss: PrivacyLoss, theta: float, spacing: float, refine: 
             weights, values, _ = _tilted_nodes(group, theta, float(probe[-1]), refine)
             work += float(count) * len(values)
             with np.errstate(divide="ignore"):
-                log_size += group.count * np.log(np.abs(np.exp(1j * np.outer(probe, values)) @ weights))
+                log_size += group.count * log1p(np.expm1(1j * np.outer(probe, values)) @ weights).real
         if float(log_size.max()) < -40.0 * refine:
             return count
         if work > effort * _WORK_LIMIT or count > _FREQUENCY_LIMIT:
@@ -152,10 +152,35 @@ def _count_frequencies(loss: PrivacyLoss, theta: float, spacing: float, refine: 
         count = max(count + 32, int(1.25 * count))
 
 
-def _transform(weights: np.ndarray, values: np.ndarray, start: int, count: int, spacing: float) -> np.ndarray:
-    """Σ_j w_j exp(iω_k x_j) for k = start … start+count−1, as one matrix product: ω_k = ω_coarse + ω_fine."""
+def _transform_less_one(
+    weights: np.ndarray, values: np.ndarray, start: int, count: int, spacing: float
+) -> np.ndarray:  # fmt: skip
+    """Σ_j w_j (exp(iω_k x_j) − 1) for k = start … start+count−1, as one matrix product: ω_k = ω_coarse + ω_fine.
+
+    Less 1, so that what many steps multiply is rounded relative to its own size: with a = e^{iω_coarse·x} − 1 and b
+    likewise, e^{i(ω_coarse + ω_fine)x} − 1 = ab + a + b.
+    """
     fine = max(1, math.isqrt(count))
     coarse = -(-count // fine)
-    inner = np.exp(1j * np.outer(np.arange(fine) * spacing, values))
-    outer = np.exp(1j * np.outer((start + fine * np.arange(coarse)) * spacing, values)) * weights
-    return np.asarray((outer @ inner.T).reshape(-1)[:count])
+    inner = np.expm1(1j * np.outer(np.arange(fine) * spacing, values))
+    outer = np.expm1(1j * np.outer((start + fine * np.arange(coarse)) * spacing, values)) * weights
+    out = outer @ inner.T + outer.sum(axis=1)[:, None] + (inner @ weights)[None, :]
+    return np.asarray(out.reshape(-1)[:count])
+
+
+def log1p(z: np.ndarray) -> np.ndarray:
+    """log(1 + z) of complex z, relative to its own size also in the real part, which NumPy's is not."""
+    excess = z.real * (2.0 + z.real) + z.imag**2
+    near = excess > -0.5
+    with np.errstate(divide="ignore"):
+        real = np.where(near, 0.5 * np.log1p(np.where(near, excess, 0.0)), np.log(np.abs(1.0 + z)))
+    out = np.empty(z.shape, dtype=np.complex128)
+    out.real, out.imag = real, np.arctan2(z.imag, 1.0 + z.real)
+    return out
+
+
+def times(count: int, z: np.ndarray) -> np.ndarray:
+    """count·z, part by part: −∞ in one part leaves the other alone."""
+    out = np.empty(z.shape, dtype=np.complex128)
+    out.real, out.imag = float(count) * z.real, float(count) * z.imag
+    return out

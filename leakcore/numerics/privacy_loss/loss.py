@@ -255,6 +255,9 @@ class PrivacyLoss:
             return self._cumulants[theta]
         v = self.gaussian_variance
         value, mean, variance = 0.5 * v * theta * (theta - 1.0), v * (theta - 0.5), v
+        # E e^{θℓ} is taken as E e^{(θ − base)ℓ} under ν (base 0) or μ (base 1), whichever is nearer: both have mass 1, so
+        # that what rounds is a small difference from 1, which many steps multiply.
+        base = 1.0 if theta > 0.5 else 0.0
         for group in self.groups:
             logs, values = group.nodes(theta)
             peak = float(logs.max())
@@ -262,10 +265,9 @@ class PrivacyLoss:
             total = float(weights.sum())
             m = dot(weights, values) / total
             log_moment = peak + math.log(total)
-            tilted = theta * values
+            tilted = (theta - base) * values
             if float(np.abs(tilted).max()) < 1.0:
-                # log M = log1p(E_ν[e^{θℓ} − 1]) keeps n·log M accurate where M is within rounding of 1. A stronger tilt
-                # has dropped nodes that are negligible under it but not under ν.
+                # A stronger tilt has dropped nodes that are negligible under it but not under the base.
                 log_moment = math.log1p(dot(np.exp(logs - tilted), np.expm1(tilted)))
             value += group.count * log_moment
             mean += group.count * m
@@ -274,6 +276,18 @@ class PrivacyLoss:
             raise AccuracyError(f"the privacy loss tilted by {theta:.3g} has no variance that a float can hold")
         self._cumulants[theta] = out = Cumulants(value, mean, variance)
         return out
+
+    def rounding(self, theta: float) -> float:
+        """By how much rounding may move the loss's place under this tilt: what one step rounds, as often as it is taken.
+
+        A step's mean is a sum of losses of either sign, each exact to a relative 2⁻⁵³ times a few.
+        """
+        out = 0.0
+        for group in self.groups:
+            logs, values = group.nodes(theta)
+            weights = np.exp(logs - logs.max())
+            out += group.count * dot(weights, np.abs(values)) / float(weights.sum())
+        return 2.0**-51 * out
 
     def log_chernoff(self, theta: float) -> float:
         """K(θ) − θ·K′(θ) ≥ log ν(S > K′(θ)) for θ > 0."""

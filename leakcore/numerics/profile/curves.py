@@ -11,6 +11,7 @@ import numpy as np
 from leakcore.numerics.lattice import lattice_blow_up, lattice_profile
 from leakcore.numerics.lattice.cells import StepLaw
 from leakcore.numerics.lattice.lattice_profile import ProfileQuestion, Sides
+from leakcore.numerics.lattice.many_steps import Moments, moments_of_loss
 from leakcore.numerics.lattice.schedule import sides_of
 from leakcore.numerics.privacy_loss.blow_up import log_blow_up_exact
 from leakcore.numerics.privacy_loss.loss import AccuracyError, PrivacyLoss
@@ -19,6 +20,17 @@ from leakcore.numerics.profile.profile import BEST, Effort
 
 Tables = tuple[tuple[np.ndarray, np.ndarray], ...]
 _NONE = (-math.inf, -math.inf)
+
+
+_FEW_GROUPS = 64
+_ROUNDING = 1e-9
+
+
+def _held(low: float, high: float, least: float, name: str) -> tuple[float, float]:
+    """The limits, held against a cheap proof from below: raised at the low end, refused at the high one."""
+    if high < least - _ROUNDING * (1.0 + abs(least)):
+        raise AccuracyError(f"{name} came out as at most {high:g}, but moments of the privacy loss prove {least:g}")
+    return min(max(low, least), high), high
 
 
 class Curve(Protocol):
@@ -57,10 +69,26 @@ class ExactCurve:
         return tail.log_low, tail.log_high
 
     def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        return _profile.epsilon_for(self.loss, log_delta, direction, effort=effort)
+        """See `Curve`; AccuracyError where moments disprove the number."""
+        low, high = _profile.epsilon_for(self.loss, log_delta, direction, effort=effort)
+        moments = self._moments(direction)
+        least = -math.inf if moments is None else moments.epsilon(math.exp(log_delta))
+        return _held(low, high, least, "epsilon")
 
     def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        return _profile.log_delta(self.loss, epsilon, direction, effort=effort)
+        """See `Curve`; AccuracyError where moments disprove the number."""
+        low, high = _profile.log_delta(self.loss, epsilon, direction, effort=effort)
+        moments = self._moments(direction)
+        return _held(low, high, -math.inf if moments is None else moments.log_delta(epsilon), "log delta")
+
+    def _moments(self, direction: str) -> Moments | None:
+        """Of the steps that are sampled, where it costs next to nothing."""
+        if not self.loss.groups or len(self.loss.groups) > _FEW_GROUPS:
+            return None
+        try:
+            return moments_of_loss(self.loss, direction)
+        except (AccuracyError, OverflowError):
+            return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,6 +161,31 @@ class Bracket:
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `Bounded`."""
         return self.lower.log_blow_up(log_kappa)[0], self.upper.log_blow_up(log_kappa)[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class EitherWay:
+    """What neighbours leak that may be taken in either order: the larger of both directions, from below."""
+
+    curve: Bounded
+
+    def chernoff_tables(self, log_floor: float) -> Tables:
+        """See `Curve`."""
+        return self.curve.chernoff_tables(log_floor)
+
+    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+        """See `Curve`."""
+        pairs = [self.curve.epsilon(log_delta, side, effort=effort) for side in ("remove", "add")]
+        return max(low for low, _ in pairs), max(high for _, high in pairs)
+
+    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+        """See `Curve`."""
+        pairs = [self.curve.log_delta(epsilon, side, effort=effort) for side in ("remove", "add")]
+        return max(low for low, _ in pairs), max(high for _, high in pairs)
+
+    def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `Bounded`: of the order of the curve's own pair."""
+        return self.curve.log_blow_up(log_kappa)
 
 
 class DiscreteCurve:

@@ -26,6 +26,8 @@ from leakcore.numerics.recursion import recursion_profile
 _FLOOR = 4e-15
 _MOST_GROUPS = 64
 """Largest number of different steps for Fourier inversion."""
+_MANY = 1 << 20
+"""Steps beyond which a rough lattice is too rough to search with; Fourier inversion is as quick."""
 _HOPELESS = -41.0
 """log δ below which an upper bound is the answer: 1.6e-18."""
 _PROMISE = 1e-6
@@ -88,7 +90,7 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, effort: 
         return -math.inf, 0.0
     question = lattice_profile.ProfileQuestion(epsilon=epsilon)
     with contextlib.suppress(AccuracyError):
-        if effort.bits:
+        if effort.bits and loss.num_mixture_steps <= _MANY:
             return -math.inf, lattice_profile.upper_limit(sides_of(loss), question, direction, effort.bits)
         if len(loss.groups) <= _MOST_GROUPS:
             return _log_delta_by_inversion(loss, epsilon, direction)
@@ -115,7 +117,8 @@ def _log_delta_by_inversion(loss: PrivacyLoss, epsilon: float, direction: str) -
     # How small δ is decides how far the loss must be known; a guess from below suffices.
     limited = loss.limited(min(2.0 * loss.cumulants(theta).value - 2.0 * (theta - power) * threshold, 0.0) - 10.0)
     gap = limited.tilt_with_mean(threshold, power, sign) - power
-    return _around(*_agreeing_log_delta(limited, epsilon, direction, (gap, 0.6 * gap, 0.35 * gap)))
+    value, error = _agreeing_log_delta(limited, epsilon, direction, (gap, 0.6 * gap, 0.35 * gap))
+    return _around(value, error + abs(gap) * limited.rounding(power))
 
 
 def _agreeing_log_delta(
@@ -150,9 +153,11 @@ def _chernoff_log_delta(
 ) -> float:
     """log of inf over s ≥ 0 of E[e^{s·|L − threshold| outward}] ≥ δ: K(θ) − (θ − power)·threshold, θ = power ± s."""
 
+    off = loss.rounding(power)
+
     def bound(s: float) -> float:
         try:
-            return loss.cumulants(power + sign * s).value - sign * s * threshold
+            return loss.cumulants(power + sign * s).value - sign * s * threshold + s * off
         except AccuracyError:
             return math.inf
 
@@ -203,7 +208,7 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort:
         least = least_loss.epsilon_from_below(loss, log_target)
         if least > -math.inf and -loss.minimum - least <= _EPSILON_PROMISE * (1.0 + abs(least)):
             return least, -loss.minimum
-    if len(loss.groups) <= _MOST_GROUPS and not effort.bits:
+    if len(loss.groups) <= _MOST_GROUPS and (not effort.bits or loss.num_mixture_steps > _MANY):
         with contextlib.suppress(AccuracyError):
             value, error = _epsilon_by_inversion(loss, log_target, direction)
             return value - error, value + error
@@ -334,7 +339,7 @@ def _epsilon_by_inversion(
         error += _FLOOR * (1.0 + abs(first)) + 2.0**-52 * math.exp(min(log_rest, 700.0))
         # Where δ falls steeply it need not be known as well as that for ε to be.
         if slope < 0.0 and (error < _PROMISE or (error < _COARSE and error < -slope * _EPSILON_PROMISE)):
-            return epsilon, error / -slope + 1e-14 * (1.0 + abs(epsilon))
+            return epsilon, error / -slope + 1e-14 * (1.0 + abs(epsilon)) + loss.rounding(power)
         if not retilted:
             retilted = True
             with contextlib.suppress(AccuracyError):
