@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from leakcore.numerics.profile import dp_accounting_rdp as dp_accounting_rdp
     from leakcore.numerics.profile.curves import Bounded as Bounded
     from leakcore.numerics.profile.curves import Bracket as Bracket
+    from leakcore.numerics.profile.curves import Capped as Capped
     from leakcore.numerics.profile.curves import Curve as Curve
     from leakcore.numerics.profile.curves import DiscreteCurve as DiscreteCurve
     from leakcore.numerics.profile.curves import ExactCurve as ExactCurve
@@ -68,6 +69,7 @@ _SHARED = {
     "Bounded": ".profile.curves",
     "Bracket": ".profile.curves",
     "FixedBatchStep": ".pairs.fixed_batch",
+    "Capped": ".profile.curves",
     "LatticeCurve": ".profile.curves",
     "ReplacementStep": ".pairs.sampled_replacement",
     "SampledStep": ".lattice.steps",

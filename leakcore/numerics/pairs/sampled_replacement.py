@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from leakcore.numerics.lattice.cells import KnownMasses
+from leakcore.numerics.lattice.tail import gaussian_log_moments
 from leakcore.numerics.pairs.masses import log_normal_masses
 
 
@@ -22,6 +23,10 @@ class ReplacementStep(KnownMasses):
 
     sigma: float
     rate: float
+
+    def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
+        """See `StepLaw`."""
+        return gaussian_log_moments(s, 2.0 / self.sigma, self.rate)
 
     def loss_range(self, reach: float) -> tuple[float, float]:
         """See `StepLaw`."""
