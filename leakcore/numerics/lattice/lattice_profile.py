@@ -24,6 +24,8 @@ _ROUNDING = 1e-12
 """More than rounding can move Chernoff's bound by, relative to its parts."""
 _DEEPER, _DEEPEST = 4.0, 24
 """How much further out single steps are known at each attempt to reach δ, and how many attempts there are."""
+_WELL = 25.0
+"""−log of the part of Chernoff's bound that may lie beyond the reach of single steps."""
 _MOST_CELLS = 1 << 20
 _ENOUGH = 2e-7
 """Width of the limits (relative, above 1) at which refining the lattice stops."""
@@ -215,12 +217,16 @@ def _log_floor(laws: Sequence[StepLaw], question: ProfileQuestion, direction: st
     if question.epsilon is None:
         assert question.log_delta is not None
         return question.log_delta
-    floor = min(-20.0, tail.log_delta_above(laws, question.epsilon, direction))
-    beyond = 0.0
+    floor = min(-20.0, tail.log_delta_above(laws, question.epsilon, direction) - 5.0)
+    best, least = floor, math.inf
     for _ in range(_DEEPEST):
         coarse = CoarseLaw(laws, floor, direction == "remove")
-        wanted = 1.5 * question.chernoff(coarse).log_delta - 20.0
-        if wanted >= floor or coarse.log_beyond >= beyond:  # known well enough, or no better than before
+        point = question.chernoff(coarse)
+        proved = question.proved(point, coarse.log_beyond)
+        if proved >= least:  # a wider range is known less well
             break
-        floor, beyond = max(wanted, _DEEPER * floor), coarse.log_beyond
-    return floor
+        best, least = floor, proved
+        if coarse.log_beyond <= point.log_delta - _WELL:
+            break
+        floor = max(1.05 * point.log_delta - 20.0, _DEEPER * floor)
+    return best

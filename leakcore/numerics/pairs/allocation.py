@@ -34,6 +34,8 @@ _MASS_ERROR = 2.0**-48
 _NEGLIGIBLE = -15.0
 """log of the part of what may be left out that a single atom may have."""
 _BITS, _MOST_BITS = 18, 20
+_DEEP, _DEEP_BITS = 150.0, 16
+"""From this −log of a mass on, shorter grids serve: nobody needs so small a δ to the last digits."""
 _MOST_MOMENTS = 1 << 13
 """Whole moments of an epoch that are bounded one by one."""
 _LEAST_LOST, _LOST_RATIO, _MOST_LOST = 60.0, 1.35, 640.0
@@ -92,7 +94,7 @@ class AllocationPair:
         order = np.argsort(losses, kind="stable")
         atoms = PairAtoms(losses[order], log_nu[order], *lost)
         side = 1.0 if dominating else -1.0
-        for masses, log_rest in zip(atoms.masses(), reversed(lost), strict=True):
+        for masses, log_rest in zip(atoms.masses, reversed(lost), strict=True):
             # Of what dominates nothing may be missing, and what is dominated may not exceed 1.
             if not -1e-9 < side * (float(masses.sum()) + math.exp(log_rest) - 1.0) < 1e-3:
                 raise AccuracyError(
@@ -203,7 +205,6 @@ class AllocationStep:
         )
 
     def _pair(self, reach: float) -> AllocationPair:
-        bits = max(_BITS, math.ceil(math.log2(self.batches)) + 3)
         if self.batches > self.MOST_BATCHES:
             raise AccuracyError(
                 f"more than {self.MOST_BATCHES} batches are too many for a grid, got batches={self.batches}"
@@ -212,6 +213,7 @@ class AllocationStep:
         lost = _LEAST_LOST * _LOST_RATIO**steps
         # Beyond what a float can hold the pair ends; what it leaves out counts as infinite losses.
         lost = min(lost, _MOST_LOST)
+        bits = max(_BITS if lost < _DEEP else _DEEP_BITS, math.ceil(math.log2(self.batches)) + 3)
         return _cached_pair(self.sigma, self.batches, -lost, bits)
 
 

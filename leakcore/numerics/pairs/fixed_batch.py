@@ -31,7 +31,10 @@ class FixedBatchStep(KnownMasses):
         one = gaussian_log_moments(s, 2.0 / self.sigma, self.rate)
         if self.rate == 1.0:
             return one
-        return np.asarray(one + np.log1p(-np.expm1(-one)))
+        # Norms of 1 − γ + γe^ℓ under Q, and the least value of 1 − γ + γe^{−ℓ}.
+        norm = np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + 2.0 * s / self.sigma**2)
+        first, second = np.minimum(one, (1.0 + s) * norm), np.minimum(one, -s * math.log1p(-self.rate))
+        return np.asarray(first + np.log1p(np.exp(-first) * np.expm1(np.minimum(second, first))))
 
     def loss_range(self, reach: float) -> tuple[float, float]:
         """See `StepLaw`."""

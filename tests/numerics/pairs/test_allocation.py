@@ -28,7 +28,7 @@ def one_epoch(pair, epsilon, direction, dominating):
     """δ(ε) from the atoms themselves."""
     remove = direction == "remove"
     atoms = pair.atoms(remove, dominating)
-    nu, mu = atoms.masses()
+    nu, mu = atoms.masses
     lost = math.exp(atoms.log_mu_lost if remove else atoms.log_nu_lost)
     over = atoms.losses - epsilon if remove else -atoms.losses - epsilon
     part = (mu if remove else nu)[over > 0.0]
