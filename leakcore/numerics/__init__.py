@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from leakcore.numerics.gaussian.step_ratio import step_log_ratio as step_log_ratio
     from leakcore.numerics.gaussian.step_tables import StepTable as StepTable
     from leakcore.numerics.gaussian.step_tables import step_table as step_table
+    from leakcore.numerics.lattice import tail as tail
     from leakcore.numerics.lattice.cells import StepLaw as StepLaw
     from leakcore.numerics.lattice.lattice_profile import Sides as Sides
     from leakcore.numerics.lattice.schedule import sides_of as sides_of
@@ -106,6 +107,7 @@ _SHARED = {
     "lower_limit": ".limits.betting_from_sums",
     "parse_schedule": ".privacy_loss.loss",
     "search": ".search",
+    "tail": ".lattice.tail",
     "step_log_ratio": ".gaussian.step_ratio",
     "step_table": ".gaussian.step_tables",
     "with_escape": ".privacy_loss.blow_up",
