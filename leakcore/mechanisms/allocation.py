@@ -12,7 +12,17 @@ from leakcore._base import validate
 from leakcore._base.results import Adjacency
 from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
 from leakcore.mechanisms.poisson import parse_noise
-from leakcore.numerics import AllocationStep, Between, Bounded, LatticeCurve, PrivacyLoss, Sides
+from leakcore.numerics import (
+    AllocationStep,
+    Between,
+    Bounded,
+    Capped,
+    PrivacyLoss,
+    SampledStep,
+    Sides,
+    StepGroup,
+    StepLaw,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -20,8 +30,14 @@ class RandomAllocation(Mechanism):
     """In each epoch each row joins k of the b batches, all choices alike, independently of other rows.
 
     One epoch, k = 1: P = (1/b)Σ_t N(e_t, σ²I), Q = N(0, σ²I), L = log (1/b)Σ_t exp((x_t − ½)/σ²), which dominates in
-    both directions (Chua et al. 2025; Feldman and Shenfeld 2025). k > 1: an epoch leaks no more than k epochs with one
-    of ⌊b/k⌋ batches (Feldman and Shenfeld 2025), and the sampler draws the pair itself.
+    both directions (Chua et al. 2025; Feldman and Shenfeld 2025).
+
+    k > 1: cut the b batches at random into k groups, r = b mod k of them with ⌊b/k⌋ + 1 batches, the others with ⌊b/k⌋,
+    and draw one batch from each group. The k batches are then a uniform choice of k of b, so that P is a mean over the
+    cuts of pairs with the same Q, each of them k independent allocations. Profiles are jointly convex in (P, Q): an
+    epoch leaks no more than r epochs with one of ⌊b/k⌋ + 1 batches and k − r with one of ⌊b/k⌋ (Feldman and Shenfeld
+    2025; arXiv 2602.17284). The sampler draws the pair itself. Likewise one of b batches leaks no more than one of any
+    smaller number, which stands for b above 131,072.
 
     Attributes:
         noise_multiplier: σ in (0, ∞).
@@ -60,7 +76,7 @@ class RandomAllocation(Mechanism):
     def proof(self, adjacency: str | None = None) -> str:
         """See `Mechanism`."""
         one = "random allocation: Chua et al. (2025), Feldman and Shenfeld (2025)"
-        one += "; k batches as k allocations to a k-th of them" if 1 < self.k < self.batches else ""
+        one += "; k batches as one of each of k groups of them" if 1 < self.k < self.batches else ""
         if self.relation(adjacency) != "replace":
             return one
         return f"{one}; replacement through the data set between, not tight"
@@ -73,7 +89,9 @@ class RandomAllocation(Mechanism):
 
     def is_exact(self, adjacency: Adjacency) -> bool:
         """See `Mechanism`."""
-        return self.k == self.batches or (self.k == 1 and adjacency != "replace")
+        return self.k == self.batches or (
+            self.k == 1 and adjacency != "replace" and self.batches <= AllocationStep.MOST_BATCHES
+        )
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
         """See `Mechanism`: all batches are one Gaussian."""
@@ -91,14 +109,16 @@ class RandomAllocation(Mechanism):
         loss = self.steps_loss(adjacency)
         if loss is not None:
             return gaussian_sides(loss)
-        sigma, count = self._epoch
-        step = AllocationStep(sigma, self.batches // self.k, self.k * count)
-        return Sides((step,), (step,) if self.k == 1 else ())
+        sigma, epochs = self._epoch
+        size, larger = divmod(self.batches, self.k)
+        groups = ((size, self.k - larger), (size + 1, larger))
+        laws = tuple(_one_of(size, sigma, count * epochs) for size, count in groups if count)
+        return Sides(laws, laws if self.is_exact(adjacency) else ())
 
     def curve(self, adjacency: Adjacency) -> Bounded:
         """See `Mechanism`."""
         if adjacency == "replace" and self.k < self.batches:
-            return Between(LatticeCurve(self.sides("add-remove")))
+            return Capped(Between(self.lattice_curve("add-remove")), self.separation(adjacency))
         return super().curve(adjacency)
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
@@ -118,3 +138,10 @@ class RandomAllocation(Mechanism):
         if self.fixed:
             return self.noise_multiplier / math.sqrt(self.epochs), 1
         return self.noise_multiplier, self.epochs
+
+
+def _one_of(batches: int, sigma: float, count: int) -> StepLaw:
+    """`count` epochs in which a row joins one of so many batches, or one of the most that there is a law for."""
+    if batches == 1:
+        return SampledStep(StepGroup(sigma, 1.0, count))
+    return AllocationStep(sigma, min(batches, AllocationStep.MOST_BATCHES), count)

@@ -13,7 +13,7 @@ from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Adjacency, parse_adjacency
 from leakcore._base.results.record import Record
-from leakcore.numerics import Bounded, ExactCurve, LatticeCurve, PrivacyLoss, Sides, sides_of
+from leakcore.numerics import Bounded, Capped, ExactCurve, LatticeCurve, PrivacyLoss, Sides, sides_of
 
 DIRECTIONS = ("remove", "add")
 
@@ -66,7 +66,11 @@ class Mechanism(Record, abc.ABC):
     def curve(self, adjacency: Adjacency) -> Bounded:
         """The privacy profile and B_κ, each with a low and a high limit."""
         loss = self.steps_loss(adjacency)
-        return LatticeCurve(self.sides(adjacency)) if loss is None else ExactCurve(loss)
+        return self.lattice_curve(adjacency) if loss is None else ExactCurve(loss)
+
+    def lattice_curve(self, adjacency: Adjacency) -> Bounded:
+        """The same from the step laws, and from the Gaussian pair that leaks at least as much."""
+        return Capped(LatticeCurve(self.sides(adjacency)), self.separation(adjacency))
 
     def is_exact(self, adjacency: Adjacency) -> bool:
         """Whether the limits of `curve` differ by numerical error alone."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from leakcore.numerics.gaussian.step_ratio import step_log_ratio as step_log_ratio
     from leakcore.numerics.gaussian.step_tables import StepTable as StepTable
     from leakcore.numerics.gaussian.step_tables import step_table as step_table
+    from leakcore.numerics.lattice import tail as tail
     from leakcore.numerics.lattice.cells import StepLaw as StepLaw
     from leakcore.numerics.lattice.lattice_profile import Sides as Sides
     from leakcore.numerics.lattice.schedule import sides_of as sides_of
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from leakcore.numerics.profile import dp_accounting_rdp as dp_accounting_rdp
     from leakcore.numerics.profile.curves import Bounded as Bounded
     from leakcore.numerics.profile.curves import Bracket as Bracket
+    from leakcore.numerics.profile.curves import Capped as Capped
     from leakcore.numerics.profile.curves import Curve as Curve
     from leakcore.numerics.profile.curves import DiscreteCurve as DiscreteCurve
     from leakcore.numerics.profile.curves import EitherWay as EitherWay
@@ -69,6 +71,7 @@ _SHARED = {
     "Bounded": ".profile.curves",
     "Bracket": ".profile.curves",
     "FixedBatchStep": ".pairs.fixed_batch",
+    "Capped": ".profile.curves",
     "LatticeCurve": ".profile.curves",
     "ReplacementStep": ".pairs.sampled_replacement",
     "SampledStep": ".lattice.steps",
@@ -106,6 +109,7 @@ _SHARED = {
     "lower_limit": ".limits.betting_from_sums",
     "parse_schedule": ".privacy_loss.loss",
     "search": ".search",
+    "tail": ".lattice.tail",
     "step_log_ratio": ".gaussian.step_ratio",
     "step_table": ".gaussian.step_tables",
     "with_escape": ".privacy_loss.blow_up",

@@ -48,6 +48,71 @@ def test_several_batches_are_no_worse_than_the_bound_on_them():
     assert (upper.value <= 1.25 * sampled.value).all()
 
 
+def subset_ratio(x, k):
+    """e_k of the rows' numbers over how many subsets there are: dP/dQ of k of b batches."""
+    sums = np.zeros((k + 1, *x.shape[:-1]))
+    sums[0] = 1.0
+    for batch in np.moveaxis(x, -1, 0):
+        for size in range(k, 0, -1):
+            sums[size] += batch * sums[size - 1]
+    return sums[k] / math.comb(x.shape[-1], k)
+
+
+def excess(ratio, epsilon, direction):
+    """What Q's mean of is δ(ε)."""
+    return np.maximum(ratio - math.exp(epsilon) if direction == "remove" else 1.0 - math.exp(epsilon) * ratio, 0.0)
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize("sigma", [0.7, 1.5])
+def test_two_of_three_batches_are_below_their_groups(sigma, direction):
+    # The sum over a fine grid in space is the integral to 1e-4: the kink has an error of the spacing's square.
+    training = mechanisms.RandomAllocation(sigma, 3, 1, k=2)
+    z = np.linspace(-7.0, 7.0 + 2.0 / sigma, 151)
+    weights = np.exp(-0.5 * z * z) * (z[1] - z[0]) / math.sqrt(2.0 * math.pi)
+    x = np.exp((z - 0.5 / sigma) / sigma)
+    ratio = subset_ratio(np.stack(np.meshgrid(x, x, x, indexing="ij"), axis=-1), 2)
+    mass = weights[:, None, None] * weights[:, None] * weights
+    assert float((mass * ratio).sum()) == pytest.approx(1.0, abs=1e-6)
+    for epsilon in (-0.5, 0.0, 0.7, 2.0):
+        exact = float((mass * excess(ratio, epsilon, direction)).sum())
+        high = training.loss(direction).delta(epsilon)[1]
+        assert exact * (1.0 - 1e-3) <= high
+        if epsilon == 0.0:  # the cut costs little
+            assert high <= 1.3 * exact
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize(("sigma", "batches", "k"), [(1.0, 5, 3), (0.8, 7, 2), (2.0, 6, 4)])
+def test_k_of_b_batches_are_below_their_groups(sigma, batches, k, direction):
+    training = mechanisms.RandomAllocation(sigma, batches, 1, k=k)
+    z = np.random.default_rng(11).standard_normal((400_000, batches))
+    ratio = subset_ratio(np.exp((z - 0.5 / sigma) / sigma), k)
+    for epsilon in (0.0, 1.0):
+        sample = excess(ratio, epsilon, direction)
+        least = sample.mean() - 5.0 * sample.std() / math.sqrt(len(sample))  # p below 1e-6
+        assert least <= training.loss(direction).delta(epsilon)[1]
+
+
+@pytest.mark.parametrize(
+    ("sigma", "batches", "k", "epsilon"), [(1.0, 100, 51, 39.41), (2.0, 100, 60, 18.23), (1.0, 10, 6, 10.87)]
+)
+def test_groups_of_two_sizes_use_all_batches(sigma, batches, k, epsilon):
+    spent = accounting.epsilon(mechanisms.RandomAllocation(sigma, batches, 1, k=k), delta=DELTA)
+    assert spent.value == pytest.approx(epsilon, abs=0.01)
+    short, more = divmod(batches, k)
+    smaller = mechanisms.RandomAllocation(sigma, short, k - more)
+    by_hand = smaller @ mechanisms.RandomAllocation(sigma, short + 1, more)
+    assert spent.value == pytest.approx(accounting.epsilon(by_hand, delta=DELTA).value, rel=1e-4)
+
+
+def test_more_batches_than_a_grid_holds_are_bounded_by_as_many_as_it_does():
+    many = mechanisms.RandomAllocation(1.0, 1_000_000, 1)
+    assert not many.is_exact("add-remove")
+    assert many.sides("add-remove").upper == mechanisms.RandomAllocation(1.0, 131_072, 1).sides("add-remove").upper
+    assert many.sides("add-remove").lower == ()
+
+
 def test_it_lies_near_poisson_sampling_and_below_shuffling():
     allocated = accounting.epsilon(mechanisms.RandomAllocation(1.0, 100, 1), delta=DELTA)
     poisson = accounting.epsilon(mechanisms.Poisson(1.0, 0.01, 100), delta=DELTA)

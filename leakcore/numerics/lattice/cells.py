@@ -192,6 +192,16 @@ class StepLaw(Protocol):
     @property
     def count(self) -> int: ...
 
+    @property
+    def log_infinite(self) -> tuple[float, float]:
+        """log of μ's mass where ν has none, and of ν's where μ has none."""
+        ...
+
+    def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
+        """Upper bounds of log E_μ e^{sL} ("remove") or log E_ν e^{−sL} ("add") over finite losses, for each s > 0; ∞
+        where none is proved."""
+        ...
+
     def loss_range(self, reach: float) -> tuple[float, float]:
         """Losses beyond which ν and μ have less mass than a normal variate beyond `reach`."""
         ...
@@ -219,6 +229,10 @@ class KnownMasses(abc.ABC):
     @property
     def log_infinite(self) -> tuple[float, float]:
         return -math.inf, -math.inf
+
+    def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
+        """See `StepLaw`: none is proved."""
+        return np.full(len(s), np.inf)
 
     @abc.abstractmethod
     def loss_range(self, reach: float) -> tuple[float, float]:

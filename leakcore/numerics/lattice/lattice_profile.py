@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from leakcore.numerics.lattice import tail
 from leakcore.numerics.lattice.cells import LossCells, StepLaw
 from leakcore.numerics.lattice.law import CoarseLaw, LatticeLaw, Window
 from leakcore.numerics.lattice.many_steps import ManySteps
@@ -20,8 +21,12 @@ _WEAKER = (0.75, 0.56, 0.42, 0.32, 0.24, 0.18, 0.13, 0.1)
 """Tilts that are tried, as parts of the last one: rare large losses may have most of a stronger one's mass."""
 _SHARE = 9.0
 """−log of the part of the tilted law's mass that δ may be under a weaker tilt."""
-_LEFT_OUT = 1e-9
-"""More than the mass beyond the reach of single steps can move log δ or ε."""
+_ROUNDING = 1e-12
+"""More than rounding can move Chernoff's bound by, relative to its parts."""
+_DEEPER, _DEEPEST = 4.0, 24
+"""How much further out single steps are known at each attempt to reach δ, and how many attempts there are."""
+_WELL = 25.0
+"""−log of the part of Chernoff's bound that may lie beyond the reach of single steps."""
 _MOST_CELLS = 1 << 20
 _ENOUGH = 2e-7
 """Width of the limits (relative, above 1) at which refining the lattice stops."""
@@ -50,20 +55,33 @@ class ProfileQuestion:
     epsilon: float | None = None
     log_delta: float | None = None
 
+    def rest(self, coarse: CoarseLaw) -> float:
+        """What of `log_delta` the finite losses may have; −∞ where those that are certain take all of it."""
+        assert self.log_delta is not None
+        share = math.exp(min(coarse.log_infinite - self.log_delta, 0.0))
+        return self.log_delta + math.log1p(-share) if share < 1.0 - 1e-12 else -math.inf
+
     def chernoff(self, coarse: CoarseLaw) -> Point:
         """Chernoff's bound and its tilt."""
         if self.epsilon is None:
             assert self.log_delta is not None
-            # What is lost for certain is no part of what the finite losses may have.
-            rest = self.log_delta
-            if coarse.log_infinite > -math.inf:
-                share = math.exp(min(coarse.log_infinite - self.log_delta, 0.0))
-                rest += math.log1p(-share) if share < 1.0 - 1e-12 else -math.inf
-            if rest == -math.inf:
+            if (rest := self.rest(coarse)) == -math.inf:
                 return Point(coarse.best_gap(log_delta=self.log_delta)[0], math.inf, self.log_delta)
             return Point(*coarse.best_gap(log_delta=rest), self.log_delta)
         gap, bound = coarse.best_gap(epsilon=self.epsilon)
         return Point(gap, self.epsilon, min(float(np.logaddexp(bound, coarse.log_infinite)), 0.0))
+
+    def proved(self, point: Point, coarse: CoarseLaw) -> float:
+        """Chernoff's bound with the mass that the coarse law leaves out; 0 or ∞, the useless one, where that is all."""
+        rounding = _ROUNDING * (1e3 + abs(point.log_delta) + abs(point.gap * point.epsilon))
+        if self.epsilon is not None:
+            return min(float(np.logaddexp(point.log_delta + rounding, coarse.log_outside)), 0.0)
+        rest = self.rest(coarse)
+        if coarse.log_outside >= rest or point.epsilon == math.inf:
+            return math.inf
+        # ε moves by −log(1 − e^{outside − rest}) / gap where δ has to hold that mass as well.
+        more = -math.log1p(-math.exp(coarse.log_outside - rest)) / point.gap
+        return point.epsilon + more + rounding / point.gap
 
     def answer(self, law: LatticeLaw, start: float) -> float:
         """The law's limit; AccuracyError where it has none."""
@@ -245,7 +263,7 @@ def prepared(
     coarse = CoarseLaw(laws, log_floor, direction == "remove")
     point = question.chernoff(coarse)
     best = coarse.window(point.gap)
-    answer = (point.epsilon if question.epsilon is None else point.log_delta) + _LEFT_OUT
+    answer = question.proved(point, coarse)
     for _ in range(2 if weaker is _WEAKER else 1):
         answer = min(answer, Limit(coarse, best, True).answer(question, FIRST_BITS, answer))
         point = question.moved(point, answer)
@@ -266,13 +284,24 @@ def chernoff_tables(laws: Sequence[StepLaw], log_floor: float) -> tuple[tuple[np
 
 
 def _log_floor(laws: Sequence[StepLaw], question: ProfileQuestion, direction: str) -> float:
-    """A guess from below of log δ: how far out single steps must be known."""
-    if question.log_delta is not None:
+    """A guess from below of log δ: how far out single steps must be known.
+
+    Where ε is beyond the losses that are known, Chernoff's bound of the rest is any number, however low: it only says
+    that one has to know more.
+    """
+    if question.epsilon is None:
+        assert question.log_delta is not None
         return question.log_delta
-    floor = -20.0
-    for _ in range(8):
-        wanted = 1.5 * question.chernoff(CoarseLaw(laws, floor, direction == "remove")).log_delta - 20.0
-        if wanted >= floor:
+    floor = min(-20.0, tail.log_delta_above(laws, question.epsilon, direction) - 5.0)
+    best, least = floor, math.inf
+    for _ in range(_DEEPEST):
+        coarse = CoarseLaw(laws, floor, direction == "remove")
+        point = question.chernoff(coarse)
+        proved = question.proved(point, coarse)
+        if proved >= least:  # a wider range is known less well
             break
-        floor = wanted
-    return floor
+        best, least = floor, proved
+        if coarse.log_beyond <= point.log_delta - _WELL:
+            break
+        floor = max(1.05 * point.log_delta - 20.0, _DEEPER * floor)
+    return best

@@ -34,7 +34,8 @@ _PAD = 0.01
 
 class CoarseLaw:
     """Cumulant generating function of the dominating law with a few thousand points a step, for probabilities of
-    e^{log_floor} or more: for tilts and windows, and Chernoff's bound."""
+    e^{log_floor} or more: for tilts and windows, and Chernoff's bound. log_infinite, log_outside: of the mass
+    of certain losses, and of the finite ones that it leaves out."""
 
     def __init__(self, laws: Sequence[StepLaw], log_floor: float, remove: bool) -> None:
         self.laws = laws
@@ -42,18 +43,19 @@ class CoarseLaw:
         self.reach = math.sqrt(2.0 * (_LEFT_OUT + abs(log_floor) + math.log(total)))
         self.remove, self.sign, self.power = remove, (1.0 if remove else -1.0), (1.0 if remove else 0.0)
         self._log_nu, self._losses = [], []
-        finite = 0.0
+        beyond, log_finite = -math.inf, 0.0
         for law in laws:
             low, high = law.loss_range(self.reach)
             h = (high - low) / _COARSE
             if not 0.0 < h < 1e300:
                 raise law.out_of_reach(1.0)
             step = law.cells(h, self.reach).dots(remove)
-            finite += law.count * math.log1p(-min(math.exp(step.log_infinite), 1.0 - _UNIT))
+            beyond = float(np.logaddexp(beyond, math.log(law.count) + step.log_beyond))
+            log_finite += law.count * math.log1p(-min(math.exp(step.log_infinite), 1.0 - _UNIT))
             used = step.log_nu > -math.inf
             self._losses.append((step.origin + step.index * h)[used])
             self._log_nu.append(step.log_nu[used])
-        self.log_infinite = math.log(-math.expm1(finite)) if finite < 0.0 else -math.inf
+        self.log_infinite = math.log(-math.expm1(log_finite)) if log_finite < 0.0 else -math.inf
         mean = variance = 0.0
         for log_nu, losses, law in zip(self._log_nu, self._losses, laws, strict=True):
             weights = np.exp(log_nu + self.power * losses)
@@ -61,6 +63,7 @@ class CoarseLaw:
             m = float(weights @ losses)
             mean += law.count * m
             variance += law.count * float(weights @ (losses - m) ** 2)
+        self.log_outside = beyond
         self.mean, self.deviation = mean, math.sqrt(variance)
         if not 0.0 < self.deviation < math.inf:
             raise laws[0].out_of_reach(self.power)
@@ -87,7 +90,7 @@ class CoarseLaw:
 
     def best_gap(self, *, log_delta: float | None = None, epsilon: float = 0.0) -> tuple[float, float]:
         """(s, bound): the s > 0 of Chernoff's log δ(ε) ≤ K(power ± s) − sε, and that bound: of ε where log_delta is
-        given, else of log δ(ε)."""
+        given, else of log δ(ε). `log_infinite` and `log_outside` are no part of it."""
         low, high = -4.0, 60.0
         for points in (64, 16, 16):
             logs = np.linspace(low, high, points)

@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from leakcore.numerics.lattice.cells import EVERYWHERE, ROUNDING, Grid, LossCells
+from leakcore.numerics.lattice.tail import gaussian_log_moments
 from leakcore.numerics.pairs.masses import log_normal_masses
 from leakcore.numerics.privacy_loss.loss import AccuracyError, StepGroup
 
@@ -57,6 +58,23 @@ class SampledStep:
     def count(self) -> int:
         """How many steps there are in the group."""
         return self.group.count
+
+    @property
+    def log_infinite(self) -> tuple[float, float]:
+        """See `StepLaw`."""
+        return -math.inf, -math.inf
+
+    def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
+        """See `StepLaw`. "remove": norms of order 1 + s have ‖1 − q + qX‖ ≤ 1 − q + q‖X‖ as well; "add": no loss is
+        below log(1 − q)."""
+        sigma, rate = self.group.sigma, self.group.rate
+        out = gaussian_log_moments(s, 1.0 / sigma, rate)
+        if rate == 1.0:
+            return out
+        if not remove:
+            return np.asarray(np.minimum(out, -s * math.log1p(-rate)))
+        norm = np.logaddexp(math.log1p(-rate), math.log(rate) + 0.5 * s / sigma**2)
+        return np.asarray(np.minimum(out, (1.0 + s) * norm))
 
     def loss_range(self, reach: float) -> tuple[float, float]:
         """See `StepLaw`: from the minimum, where there is one."""

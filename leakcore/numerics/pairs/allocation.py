@@ -11,10 +11,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import ClassVar
 
 import numpy as np
 
 from leakcore.numerics.lattice.cells import EVERYWHERE, Grid, LatticeStep, LossCells
+from leakcore.numerics.lattice.tail import gaussian_log_moments
 from leakcore.numerics.pairs.level_plan import LevelPlan, split_variance
 from leakcore.numerics.pairs.log_normal import LogNormal
 from leakcore.numerics.pairs.pair_atoms import PairAtoms
@@ -32,6 +34,10 @@ _MASS_ERROR = 2.0**-48
 _NEGLIGIBLE = -15.0
 """log of the part of what may be left out that a single atom may have."""
 _BITS, _MOST_BITS = 18, 20
+_DEEP, _DEEP_BITS = 150.0, 16
+"""From this −log of a mass on, shorter grids serve: nobody needs so small a δ to the last digits."""
+_MOST_MOMENTS = 1 << 13
+"""Whole moments of an epoch that are bounded one by one."""
 _LEAST_LOST, _LOST_RATIO, _MOST_LOST = 60.0, 1.35, 640.0
 """−log of the mass that a pair may leave out is one of a few numbers, so that questions share their pairs."""
 
@@ -88,7 +94,7 @@ class AllocationPair:
         order = np.argsort(losses, kind="stable")
         atoms = PairAtoms(losses[order], log_nu[order], *lost)
         side = 1.0 if dominating else -1.0
-        for masses, log_rest in zip(atoms.masses(), reversed(lost), strict=True):
+        for masses, log_rest in zip(atoms.masses, reversed(lost), strict=True):
             # Of what dominates nothing may be missing, and what is dominated may not exceed 1.
             if not -1e-9 < side * (float(masses.sum()) + math.exp(log_rest) - 1.0) < 1e-3:
                 raise AccuracyError(
@@ -157,13 +163,31 @@ class AllocationStep:
 
     Attributes:
         sigma: noise multiplier.
-        batches: batches of an epoch; the row draws one.
+        batches: batches of an epoch, `MOST_BATCHES` at most; the row draws one.
         count: epochs.
     """
+
+    MOST_BATCHES: ClassVar[int] = 1 << (_MOST_BITS - 3)
 
     sigma: float
     batches: int
     count: int = 1
+
+    @property
+    def log_infinite(self) -> tuple[float, float]:
+        """See `StepLaw`."""
+        return -math.inf, -math.inf
+
+    def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
+        """See `StepLaw`. Moments are jointly convex, so that those of two Gaussians bound both; "remove": `_norms` as
+        well. "add": a mean of numbers is at least their geometric one, L ≥ (1/b)Σ(x_t − ½)/σ², which is Gaussian."""
+        out = gaussian_log_moments(s, 1.0 / self.sigma)
+        if not remove:
+            return np.asarray(np.minimum(out, 0.5 * s * (1.0 + s / self.batches) / self.sigma**2))
+        table = _moment_table(self.sigma, self.batches)
+        # log E_P e^{sL} is convex in s: between whole numbers it lies below the chord.
+        chords = np.interp(s, np.arange(len(table)), table, right=math.inf)
+        return np.asarray(np.minimum(out, chords))
 
     def loss_range(self, reach: float) -> tuple[float, float]:
         """See `StepLaw`."""
@@ -181,16 +205,35 @@ class AllocationStep:
         )
 
     def _pair(self, reach: float) -> AllocationPair:
-        bits = max(_BITS, math.ceil(math.log2(self.batches)) + 3)
-        if bits > _MOST_BITS:
+        if self.batches > self.MOST_BATCHES:
             raise AccuracyError(
-                f"more than {1 << (_MOST_BITS - 3)} batches are too many for a grid, got batches={self.batches}"
+                f"more than {self.MOST_BATCHES} batches are too many for a grid, got batches={self.batches}"
             )
         steps = math.ceil(math.log(max(0.5 * reach * reach / _LEAST_LOST, 1.0)) / math.log(_LOST_RATIO))
         lost = _LEAST_LOST * _LOST_RATIO**steps
-        if lost > _MOST_LOST:
-            raise AccuracyError("so small a delta needs probabilities of an epoch that a float cannot hold")
+        # Beyond what a float can hold the pair ends; what it leaves out counts as infinite losses.
+        lost = min(lost, _MOST_LOST)
+        bits = max(_BITS if lost < _DEEP else _DEEP_BITS, math.ceil(math.log2(self.batches)) + 3)
         return _cached_pair(self.sigma, self.batches, -lost, bits)
+
+
+@functools.lru_cache(maxsize=16)
+def _moment_table(sigma: float, batches: int) -> np.ndarray:
+    """Upper bounds of log E_P (S/b)^s for s = 0, 1, 2, …
+
+    E_Q S^{s+1} = b·E (X′ + R)^s, where X′ has X's law under N(1, σ²) and R is a sum of b − 1 others. Minkowski's
+    inequality of order s gives E_Q S^{s+1} ≤ b·(‖X′‖ + ‖S‖)^s with ‖X′‖ = e^{(s+1)/(2σ²)}, and ‖S‖ from one order less.
+    """
+    log_b, out = math.log(batches), np.zeros(_MOST_MOMENTS)
+    log_moment, rounding = log_b, 0.0  # log E_Q S^s, at first of s = 1
+    for s in range(1, _MOST_MOMENTS):
+        one, rest = 0.5 * (s + 1) / sigma**2, log_moment / s
+        high, low = max(one, rest), min(one, rest)
+        log_moment = log_b + s * (high + math.log1p(math.exp(low - high)))
+        log_moment = min(log_moment, (s + 1) * (log_b + 0.5 * s / sigma**2))
+        rounding += 2.0**-50 * (abs(log_moment) + (s + 1) * log_b)
+        out[s] = log_moment - (s + 1) * log_b + rounding
+    return out
 
 
 @functools.lru_cache(maxsize=2)

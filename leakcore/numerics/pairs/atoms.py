@@ -55,6 +55,17 @@ class AtomLaw(KnownMasses):
         """See `KnownMasses`."""
         return self.log_lost
 
+    def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
+        """See `StepLaw`."""
+        losses = self.log_mu - self.log_nu
+        logs, outward = (self.log_mu, losses) if remove else (self.log_nu, -losses)
+        out = np.empty(len(s))
+        for i, power in enumerate(s):
+            parts = logs + power * outward
+            most = float(parts.max())
+            out[i] = most + math.log(float(np.exp(parts - most).sum())) if math.isfinite(most) else math.inf
+        return out
+
     def loss_range(self, reach: float) -> tuple[float, float]:
         """See `StepLaw`."""
         losses = self.log_mu - self.log_nu

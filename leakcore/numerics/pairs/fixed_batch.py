@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from leakcore.numerics.lattice.cells import KnownMasses
+from leakcore.numerics.lattice.tail import gaussian_log_moments
 from leakcore.numerics.pairs.masses import log_normal_masses
 
 
@@ -23,6 +24,17 @@ class FixedBatchStep(KnownMasses):
 
     sigma: float
     rate: float
+
+    def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
+        """See `StepLaw`. A convex function of μ/ν has a mean that is linear in the profile, whose parts at ε ≥ 0 and at
+        ε < 0 are those of two pairs, each a mixture with two Gaussians: 1 + (M₁ − 1) + (M₂ − 1)."""
+        one = gaussian_log_moments(s, 2.0 / self.sigma, self.rate)
+        if self.rate == 1.0:
+            return one
+        # Norms of 1 − γ + γe^ℓ under Q, and the least value of 1 − γ + γe^{−ℓ}.
+        norm = np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + 2.0 * s / self.sigma**2)
+        first, second = np.minimum(one, (1.0 + s) * norm), np.minimum(one, -s * math.log1p(-self.rate))
+        return np.asarray(first + np.log1p(np.exp(-first) * np.expm1(np.minimum(second, first))))
 
     def loss_range(self, reach: float) -> tuple[float, float]:
         """See `StepLaw`."""

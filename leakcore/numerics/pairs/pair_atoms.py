@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class PairAtoms:
     log_mu_lost: float
     log_nu_lost: float
 
+    @functools.cached_property
     def masses(self) -> tuple[np.ndarray, np.ndarray]:
         """ν's and μ's masses."""
         with np.errstate(under="ignore"):
@@ -39,7 +41,7 @@ class PairAtoms:
         ends = np.searchsorted(self.losses, edges, side="right")
         used = np.flatnonzero(ends[1:] > ends[:-1])
         out = []
-        for masses in self.masses():
+        for masses in self.masses:
             parts = np.full(len(edges) - 1, -np.inf)
             if len(used):
                 with np.errstate(divide="ignore"):
@@ -61,7 +63,7 @@ class PairAtoms:
         index = np.minimum(place.astype(np.int64), count - 2)
         place -= index
         points = []
-        for masses in self.masses():
+        for masses in self.masses:
             upper = masses * place
             sums = np.bincount(index, masses - upper, minlength=count)
             points.append(sums + np.bincount(index + 1, upper, minlength=count))

@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from leakcore.numerics.lattice.cells import KnownMasses
+from leakcore.numerics.lattice.tail import gaussian_log_moments
 from leakcore.numerics.pairs.masses import log_normal_masses
 
 
@@ -22,6 +23,16 @@ class ReplacementStep(KnownMasses):
 
     sigma: float
     rate: float
+
+    def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
+        """See `StepLaw`. Also μ/ν ≤ 1 + cX with c = q/(1 − q) and X = dN(1, σ²)/dN(0, σ²), whose norms of order s ≥ 1
+        are at most 1 + c‖X‖ under N(1, σ²), where ‖X‖ = e^{(s + 1)/(2σ²)}."""
+        out = gaussian_log_moments(s, 2.0 / self.sigma, self.rate)
+        if self.rate == 1.0:
+            return out
+        odds = math.log(self.rate) - math.log1p(-self.rate)
+        norm = np.logaddexp(0.0, odds + 0.5 * (np.maximum(s, 1.0) + 1.0) / self.sigma**2)
+        return np.asarray(np.minimum(out, s * norm))
 
     def loss_range(self, reach: float) -> tuple[float, float]:
         """See `StepLaw`."""

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from leakcore.numerics.lattice import lattice_blow_up, lattice_profile
-from leakcore.numerics.lattice.cells import StepLaw
+from leakcore.numerics.gaussian import gaussian_pair
+from leakcore.numerics.lattice import lattice_blow_up, lattice_profile, tail
 from leakcore.numerics.lattice.lattice_profile import ProfileQuestion, Sides
 from leakcore.numerics.lattice.many_steps import Moments, moments_of_loss
 from leakcore.numerics.lattice.schedule import sides_of
@@ -19,7 +19,7 @@ from leakcore.numerics.profile import profile as _profile
 from leakcore.numerics.profile.profile import BEST, Effort
 
 Tables = tuple[tuple[np.ndarray, np.ndarray], ...]
-_NONE = (-math.inf, -math.inf)
+_ROUNDING = 1e-14
 
 
 _FEW_GROUPS = 64
@@ -102,19 +102,27 @@ class LatticeCurve:
         return lattice_profile.chernoff_tables(self.sides.upper, log_floor)
 
     def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`; −∞ to ∞ where the lattice has no answer."""
-        if max(self._log_infinite(laws, direction) for laws in (self.sides.upper, self.sides.lower)) >= log_delta:
-            return (math.inf if self._log_infinite(self.sides.lower, direction) >= log_delta else -math.inf), math.inf
-        return self._limits(ProfileQuestion(log_delta=log_delta), direction, effort, (-math.inf, math.inf))
+        """See `Curve`; −∞ to Chernoff's bound where the lattice has no answer."""
+        if max(tail.infinite(laws, direction) for laws in (self.sides.upper, self.sides.lower)) >= log_delta:
+            return (math.inf if tail.infinite(self.sides.lower, direction) >= log_delta else -math.inf), math.inf
+        low, high = self._limits(ProfileQuestion(log_delta=log_delta), direction, effort, (-math.inf, math.inf))
+        return low, min(high, tail.epsilon_above(self.sides.upper, log_delta, direction))
 
     def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
         """See `Curve`."""
         low, high = self._limits(ProfileQuestion(epsilon=epsilon), direction, effort, (-math.inf, 0.0))
-        return min(low, 0.0), min(high, 0.0)
+        low, high = min(low, 0.0), min(high, 0.0, tail.log_delta_above(self.sides.upper, epsilon, direction))
+        if epsilon < 0.0:
+            # One pair's two profiles tell each other: δ(ε) = 1 − e^ε + e^ε·δ′(−ε).
+            least = math.log(-math.expm1(epsilon))
+            other = tail.log_delta_above(self.sides.upper, -epsilon, "add" if direction == "remove" else "remove")
+            low, high = max(low, least - _ROUNDING), min(high, float(np.logaddexp(least, epsilon + other)) + _ROUNDING)
+        return low, min(high, 0.0)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `Bounded`."""
-        return lattice_blow_up.log_blow_up(self.sides, log_kappa)
+        low, high = lattice_blow_up.log_blow_up(self.sides, log_kappa)
+        return low, np.minimum(high, tail.log_blow_up_above(self.sides.upper, log_kappa))
 
     def _limits(
         self, question: ProfileQuestion, direction: str, effort: Effort, unknown: tuple[float, float]
@@ -129,12 +137,37 @@ class LatticeCurve:
         except AccuracyError:
             return unknown
 
-    @staticmethod
-    def _log_infinite(laws: tuple[StepLaw, ...], direction: str) -> float:
-        """log of the mass of infinite losses, all steps together."""
-        side = 0 if direction == "remove" else 1
-        finite = math.fsum(law.count * math.log1p(-math.exp(getattr(law, "log_infinite", _NONE)[side])) for law in laws)
-        return math.log(-math.expm1(finite)) if finite < 0.0 else -math.inf
+
+@dataclasses.dataclass(frozen=True)
+class Capped:
+    """A curve whose high limits are at most those of a Gaussian pair that leaks at least as much."""
+
+    curve: Bounded
+    separation: float
+
+    def chernoff_tables(self, log_floor: float) -> Tables:
+        """See `Curve`."""
+        return self.curve.chernoff_tables(log_floor)
+
+    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+        """See `Curve`."""
+        low, high = self.curve.epsilon(log_delta, direction, effort=effort)
+        most = gaussian_pair.epsilon_limits(log_delta, self.separation)[1]
+        return (min(low, most), most) if high > most else (low, high)
+
+    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+        """See `Curve`."""
+        low, high = self.curve.log_delta(epsilon, direction, effort=effort)
+        most = gaussian_pair.log_profile_limits(epsilon, self.separation)[1]
+        return (min(low, most), most) if high > most else (low, high)
+
+    def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """See `Bounded`."""
+        low, high = self.curve.log_blow_up(log_kappa)
+        most = gaussian_pair.log_blow_up(log_kappa, self.separation)
+        most += gaussian_pair.log_blow_up_error(log_kappa, self.separation) + _ROUNDING
+        high = np.minimum(high, most)
+        return np.minimum(low, high), high
 
 
 @dataclasses.dataclass(frozen=True)
