@@ -50,11 +50,11 @@ class LogicalBatch:
         if not module.training or not torch.is_grad_enabled() or is_aside() or not self._deliveries.any:
             return
         use = self._deliveries.use_of(rows_of((args, kwargs)))
-        self._of_call = self._deliveries.next_part() if use is None else use.part
+        self._of_call = self._deliveries.newest() if use is None else use.part
 
     def begin(self, is_skipped: Callable[[], bool]) -> bool:
         """A step begins; `is_skipped` takes a flag from Opacus's queue. Returns whether the step only sums."""
-        part, self._of_call = self._of_call, None
+        part, self._of_call = self._of_call or self._deliveries.newest(), None
         elsewhere, self._elsewhere = self._elsewhere, False
         draw = None if part is None else part.draw
         if part is None and self._draw is not None and not elsewhere:

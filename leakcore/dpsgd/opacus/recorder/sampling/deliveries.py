@@ -90,13 +90,13 @@ class Deliveries:
         """Whether any batch was handed out."""
         return bool(self._recent)
 
-    def next_part(self) -> Part | None:
-        """The oldest batch that was not used, which is used now; None if all are."""
-        oldest = next((d for d in self._recent if d.used == 0), None)
-        if oldest is None:
+    def newest(self) -> Part | None:
+        """The newest batch if it was not used; it, and the ones before it, are used now."""
+        if not self._recent or self._recent[-1].used != 0:
             return None
-        oldest.used = None
-        return oldest.part
+        for d in self._recent:
+            d.used = None
+        return self._recent[-1].part
 
     def delivered(self, source: Source, part: Part, batch: Any) -> None:
         """A loader handed out this batch."""

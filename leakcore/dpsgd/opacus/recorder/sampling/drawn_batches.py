@@ -88,7 +88,7 @@ class _Drawing:
             self.open = None
 
 
-_lock = threading.RLock()  # a listener can be deleted, and forgotten, at any time
+_lock = threading.Lock()
 _listeners: list[weakref.WeakMethod[Listener]] = []
 _drawings: weakref.WeakKeyDictionary[Any, _Drawing] = weakref.WeakKeyDictionary()
 _originals: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
@@ -104,7 +104,7 @@ class Drawing:
 
     def __init__(self, listener: Listener) -> None:
         global _originals
-        self._listener = weakref.WeakMethod(listener, _forget)
+        self._listener = weakref.WeakMethod(listener)
         kind = dataloader._BaseDataLoaderIter
         with _lock:
             if kind.__next__ is not _next:
@@ -164,6 +164,9 @@ def _next(iterator: Any) -> Any:
     if drawing is None or drawing.late or part is None:  # of parts nobody knows where they belong
         part = Draw().add(None, last=_splitting(iterator) is None)
     for reference in list(_listeners):
-        if (listener := reference()) is not None:
+        listener = reference()
+        if listener is None:
+            _forget(reference)
+        else:
             listener(iterator, batch, part)
     return batch
