@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from leakcore._base import validate as check
-from leakcore.attacks.stored_precision import stored_roundoff
+from leakcore.attacks.stored_precision import coarsest_roundoff
 from leakcore.gradients import FlatModule, tensor
 
 
@@ -48,4 +48,4 @@ def gradient_by_name(model: Any, gradient: Any) -> tuple[dict[str, torch.Tensor]
             raise ValueError(f"`gradient[{name!r}]` must hold finite floating numbers")
     unit = max(check.roundoff(flat.theta), *(check.roundoff(part) for part in parts.values()))
     doubles = {name: part.double() for name, part in parts.items()}
-    return doubles, max(stored_roundoff(part.cpu().numpy(), unit) for part in doubles.values())
+    return doubles, coarsest_roundoff([part.cpu().numpy() for part in doubles.values()], unit)

@@ -249,8 +249,8 @@ def read(
             attacker=f"sends the model, and sees one gradient of {batch} row{'s' * (batch > 1)}",
             notes=(
                 "rows that share a bin are not recovered",
-                f"taken for granted: nothing was added to the gradient but noise of standard deviation {std:g} in each "
-                "number: no decay or penalty of the weights, no momentum; not pruned or quantised",
+                f"taken for granted: nothing was added but noise of standard deviation {std:g} in each number",
+                "neither decay or penalty of the weights nor momentum; not pruned or quantised",
             ),
         ),
         provenance="Fowl, Geiping, Czaja, Goldblum and Goldstein (2022), Section 4",

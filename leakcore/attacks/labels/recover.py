@@ -115,7 +115,9 @@ def recover(
             solution = every_class(solution, known.wide, how)
         named = name_labels(solution.residuals, solution.tolerance, solution.identifiable)
         what = {**common, "confidence": how.shared(steps).level if common["confidence"] else None}
-        if not (solution.fits or blind) or (how.noise is not None and _two_labels(solution.residuals, solution.tolerance)):
+        if not (solution.fits or blind) or (
+            how.noise is not None and _two_labels(solution.residuals, solution.tolerance)
+        ):
             named = np.full_like(named, UNDETERMINED)
             what = _contradicted(common, MISFIT)
         parts.append(
