@@ -224,7 +224,7 @@ def read(
     check.instance(Imprint, planted=planted)
     batch = check.integer(1, 1 << 40, batch_size=batch_size)
     most, std = check.positive(accuracy=accuracy), check.non_negative(noise_std=noise_std)
-    parts, unit = _gradient_by_name(planted, gradient)
+    parts, unit = _gradient_by_name(planted, gradient, std)
     names = [f"{layer}.{kind}" for layer in ("first", "second") for kind in ("weight", "bias")]
     if missing := [name for name in names if name not in parts]:
         raise ValueError(f"`gradient` must hold {', '.join(names)}, and lacks {missing[0]}")

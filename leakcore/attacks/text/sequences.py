@@ -92,7 +92,7 @@ def sequences(
     longest = check.integer(1, 1 << 20, length=length)
     memory_limit.require(64 * longest**2, length=longest)
     std = check.non_negative(noise_std=noise_std)
-    parts, unit = gradient_by_name(model, gradient)
+    parts, unit = gradient_by_name(model, gradient, std)
     device = next(model.parameters()).device
     projections = Projections.of(model, layers)
     known, size = _vocabulary(model, vocabulary)
