@@ -8,15 +8,16 @@ from typing import Any
 import torch
 
 from leakcore._base import validate as check
-from leakcore.attacks.stored_precision import stored_roundoff
+from leakcore.attacks.stored_precision import coarsest_roundoff
 from leakcore.gradients import FlatModule, tensor
 
 
-def gradient_by_name(model: Any, gradient: Any) -> tuple[dict[str, torch.Tensor], float]:
+def gradient_by_name(model: Any, gradient: Any, noise_std: float) -> tuple[dict[str, torch.Tensor], float]:
     """{parameter: float64 gradient}, and the unit roundoff of the coarsest of gradient, its numbers and the model.
 
     gradient: (D,), a list of tensors, one per parameter that requires grad, a dictionary by name that may hold some
-    parameters only, or what `defenses.release` returned.
+    parameters only, or what `defenses.release` returned. noise_std: as the attack was told; where it is not 0 it stands for
+    rounding as well, as of a change of weights, whose numbers show few bits.
     """
     flat = FlatModule(model)
     gradient = getattr(gradient, "gradient", gradient)
@@ -48,4 +49,6 @@ def gradient_by_name(model: Any, gradient: Any) -> tuple[dict[str, torch.Tensor]
             raise ValueError(f"`gradient[{name!r}]` must hold finite floating numbers")
     unit = max(check.roundoff(flat.theta), *(check.roundoff(part) for part in parts.values()))
     doubles = {name: part.double() for name, part in parts.items()}
-    return doubles, max(stored_roundoff(part.cpu().numpy(), unit) for part in doubles.values())
+    if noise_std > 0:
+        return doubles, unit
+    return doubles, coarsest_roundoff([part.cpu().numpy() for part in doubles.values()], unit)

@@ -224,7 +224,7 @@ def read(
     check.instance(Imprint, planted=planted)
     batch = check.integer(1, 1 << 40, batch_size=batch_size)
     most, std = check.positive(accuracy=accuracy), check.non_negative(noise_std=noise_std)
-    parts, unit = _gradient_by_name(planted, gradient)
+    parts, unit = _gradient_by_name(planted, gradient, std)
     names = [f"{layer}.{kind}" for layer in ("first", "second") for kind in ("weight", "bias")]
     if missing := [name for name in names if name not in parts]:
         raise ValueError(f"`gradient` must hold {', '.join(names)}, and lacks {missing[0]}")
@@ -249,8 +249,8 @@ def read(
             attacker=f"sends the model, and sees one gradient of {batch} row{'s' * (batch > 1)}",
             notes=(
                 "rows that share a bin are not recovered",
-                f"taken for granted: nothing was added to the gradient but noise of standard deviation {std:g} in each "
-                "number: no decay or penalty of the weights, no momentum; not pruned or quantised",
+                f"taken for granted: nothing was added but noise of standard deviation {std:g} in each number",
+                "neither decay or penalty of the weights nor momentum; not pruned or quantised",
             ),
         ),
         provenance="Fowl, Geiping, Czaja, Goldblum and Goldstein (2022), Section 4",

@@ -6,6 +6,7 @@ were rounded. Numbers of such an array need few bits each, at many scales.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,17 @@ def stored_roundoff(values: Any, roundoff: float) -> float:
     if len(magnitudes) > 1 and (many_scales or by_chance or (bits and last == _LEAST_FLOAT16)):
         return max(roundoff, 2.0**-bits)
     return roundoff
+
+
+def coarsest_roundoff(parts: Sequence[Any], roundoff: float) -> float:
+    """The coarsest of `roundoff` and of the parts of a gradient, which mixed precision rounds differently.
+
+    A part that is 2⁻¹¹ of the largest one or less is left out: what is 0 but for rounding, as the bias of attention's
+    keys is, needs few bits in any type.
+    """
+    sizes = [float(np.abs(part).max(initial=0.0)) for part in parts]
+    least = max(sizes, default=0.0) * 2.0**-_LONGEST
+    return max([roundoff, *(stored_roundoff(p, roundoff) for p, n in zip(parts, sizes, strict=True) if n > least)])
 
 
 def lost_below(roundoff: float) -> float:

@@ -135,8 +135,8 @@ def l1_sensitivity(
             adjacency=relation,
             attacker="knows the model and all examples but one, sees the gradient",
             notes=(
-                f"over {len(x)} candidates; a lower bound of the sensitivity over all examples, among which every "
-                "candidate must be allowed with its target",
+                f"over {len(x)} candidates; a lower bound of the sensitivity over all examples",
+                "every candidate, with its target, is an example that may occur",
                 "of the gradient as the model's own arithmetic computes it; another arithmetic differs by its rounding",
                 "the gradient of a sum of losses, each of one example" + ("" if size == 1 else f", divided by {size}"),
             ),

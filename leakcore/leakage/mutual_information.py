@@ -194,9 +194,9 @@ def mutual_information(
                 "of a lower bound: more information may be there",
                 f"stated: a side has at most {round(math.exp(largest))} classes, from which the upper end follows"
                 if largest < math.inf
-                else "nothing limits the information from above: how many classes there are was not stated (num_classes=)"
+                else "no upper end: how many classes there are was not stated (num_classes=)"
                 if classes
-                else "nothing limits the information from above",
+                else "no upper end: no number of rows gives one",
                 "interval: of the mutual information; held_out_interval: of the trained network's bound on it",
             ),
         ),
@@ -320,7 +320,7 @@ def _estimate(
             mine_limits.log_share(scores, at) - np.where(at == number - 1, others, 0.0)
             for scores, at in ((own, classes.codes[end:]), (pilot, classes.codes[cut:end]))
         ]
-        return mine_limits.Likelihoods(*logs, classes.counts, classes.total or number)
+        return mine_limits.Likelihoods(logs[0], logs[1], classes.counts, classes.total or number)
 
     optimiser = torch.optim.Adam(own, lr=mine.learning_rate, weight_decay=1e-4)
     running = 1.0

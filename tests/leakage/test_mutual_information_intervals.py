@@ -147,7 +147,9 @@ def test_the_lowest_entropy_is_below_the_entropy() -> None:
     """Of 400 draws of 30 rows at α = 0.2, at most as often above it as that allows."""
     for shares in ((0.5, 0.5), (0.1, 0.9), (0.2, 0.3, 0.5)):
         rng, truth = np.random.default_rng(5), -sum(p * math.log(p) for p in shares)
-        limits = np.array([mine_limits.lowest_entropy(rng.multinomial(30, shares), 0.2, len(shares)) for _ in range(400)])
+        limits = np.array(
+            [mine_limits.lowest_entropy(rng.multinomial(30, shares), 0.2, len(shares)) for _ in range(400)]
+        )
         assert not _too_often(int((limits > truth).sum()), 400, 0.2)
         assert limits.mean() > 0.4 * truth
     assert mine_limits.lowest_entropy(np.array([30]), 0.2, 1) == 0.0

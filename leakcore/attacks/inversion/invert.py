@@ -215,7 +215,8 @@ def invert(
 def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> np.ndarray:
     """The input of a first linear layer with bias, read off the gradient without any search.
 
-    For one row dL/dW = δxᵀ and dL/db = δ, so x = (dL/dW)ᵀδ/‖δ‖², exact up to rounding (Phong et al. 2018, Section 3).
+    For one row dL/dW = δxᵀ and dL/db = δ, so x = (dL/dW)ᵀδ/‖δ‖² up to rounding (Phong et al. 2018, Section 3), if
+    nothing was added to the gradient: no decay or penalty of the weights, no momentum, no noise; not pruned.
     For a batch it is a mean of the rows, weighted by what they add to ‖Σδ‖², and not a single row (the gradient of a
     linear network holds nothing else: Lecture 13, Section 4.4).
 

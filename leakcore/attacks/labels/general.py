@@ -67,10 +67,13 @@ def general(
     observation = read_observation(
         observation, without=("bias_gradient", "bias_difference"), why="only for one layer; name the bias in parameters"
     )
+    coarsest = 0.0
     if isinstance(knowledge, KnownModel):
         derivatives = logit_jacobian(knowledge.the_one(), knowledge.inputs, parameters)
         known = known_of_jacobian(derivatives, known_probs)
         arrays = {n: getattr(observation, n, None) for n in ("gradient", "weight_difference", "weights")}
+        if arrays["gradient"] is not None:
+            coarsest = derivatives.roundoff_of(arrays["gradient"])
         joined = {n: derivatives.join(n, array) for n, array in arrays.items() if array is not None}
         observation = dataclasses.replace(observation, **joined)
     else:
@@ -84,6 +87,7 @@ def general(
         weights_roundoff=arithmetic.stored(known.roundoff),
         steps=known.steps,
     )
+    observed = dataclasses.replace(observed, roundoff=max(observed.roundoff, coarsest))
     return recover(
         known,
         observed,

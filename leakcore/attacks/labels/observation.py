@@ -133,8 +133,9 @@ def read_observation(observation: Any, *, without: tuple[str, ...] = (), why: st
 class ObservedGradient:
     """values: (S, K, d) aggregated gradients of S steps and K weight vectors, with the bias last where it is observed.
 
-    roundoff: coarsest unit roundoff of the inputs, as their types or the numbers themselves show it. stored: (S, K, d) error of each coordinate due to the rounding of
-    stored weights: 0 for a gradient, None for a difference whose weights are not known. source: what was observed.
+    roundoff: coarsest unit roundoff of the inputs, as their types or the numbers themselves show it. stored: (S, K, d)
+    error of each coordinate due to the rounding of stored weights: 0 for a gradient, None for a difference whose
+    weights are not known. source: what was observed.
     """
 
     values: np.ndarray

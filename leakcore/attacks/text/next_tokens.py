@@ -105,9 +105,9 @@ def next_tokens(
     if (lows > highs).any():
         at = int((lows > highs).argmax())
         raise ValueError(
-            f"`positions` must be at least the number of labels, got {count}, which the gradient of token {at} excludes "
-            f"at label_smoothing={smoothing:g}: give `label_smoothing` as in the loss; with weights of classes, noise or "
-            "a decay of weights there are no limits"
+            f"`positions` must be at least the number of labels, got {count}, which the gradient of token {at} "
+            f"excludes at label_smoothing={smoothing:g}: give `label_smoothing` as in the loss; with weights of "
+            "classes, noise or a decay of weights there are no limits"
         )
     proved = stated is not None and label_smoothing is not None and (layer_norm is None or shared is False)
     return TokenCounts(

@@ -92,14 +92,14 @@ def sequences(
     longest = check.integer(1, 1 << 20, length=length)
     memory_limit.require(64 * longest**2, length=longest)
     std = check.non_negative(noise_std=noise_std)
-    parts, unit = gradient_by_name(model, gradient)
+    parts, unit = gradient_by_name(model, gradient, std)
     device = next(model.parameters()).device
     projections = Projections.of(model, layers)
     known, size = _vocabulary(model, vocabulary)
     widths = projections.widths(size, longest, device, unit)
     spans = [projections.span(layer, parts, unit, std, width) for layer, width in enumerate(widths)]
     causal = projections.causal(longest, device, unit)
-    notes = [PREMISE.format(std=std)]
+    notes: list[str] = []
     own: list[np.ndarray] = []
     if spans[0].full or spans[1].full:
         notes.append(
@@ -131,6 +131,7 @@ def sequences(
         )
     if not all(span.clear for span in spans):
         notes.append("some directions lie near the noise: others may be hidden in it, and sequences cut short")
+    notes.append(PREMISE.format(std=std))
     return _result(passed, own, spans, causal, batch, longest, notes)
 
 

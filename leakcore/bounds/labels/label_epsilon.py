@@ -199,10 +199,8 @@ def _notes(test: str, sigma: float, delta: float, steps: int, joint: bool) -> tu
     notes = [
         "membership in the batch known: no amplification by sampling",
         "binary labels, logistic loss; the worst row of the batch at hand",
-        "hard labels, and no weights of classes or samples in the loss: a flipped label turns the residual p − y into "
-        "its complement",
-        f"released once: the clipped gradients' sum with independent Gaussian noise of {sigma:g} times the norm to which "
-        "each is clipped, and nothing else; p and dZ/dW are those of the victim",
+        "hard labels, and no weights of classes or samples in the loss; p and dZ/dW are those of the victim",
+        f"released once: the sum of clipped gradients with Gaussian noise of {sigma:g} times the clipping norm",
         "computed in float64, rounded to nearest",
         "clipped by the joint norm of all parameters, taken as given"
         if joint

@@ -9,7 +9,6 @@ import torch
 from leakcore.attacks import labels, text
 from tests.attacks.text.networks import build, gradient, language_loss, texts
 
-
 STATED: dict = {"tied": False, "update": "gradient"}
 COUNTED: dict = {"update": "gradient", "label_smoothing": 0.0}
 
@@ -84,7 +83,9 @@ def test_the_last_layer_norm_takes_the_place_of_a_bias():
         model.norm.weight.copy_(torch.linspace(0.5, 1.5, 64))
     _, released, counts = _batch(model, 4)
     norm = (model.norm.weight.detach(), model.norm.bias.detach())
-    through = text.next_tokens(released["head.weight"], positions=int(counts.sum()), layer_norm=norm, **COUNTED, tied=False)
+    through = text.next_tokens(
+        released["head.weight"], positions=int(counts.sum()), layer_norm=norm, **COUNTED, tied=False
+    )
     direct = text.next_tokens(released["head.bias"], positions=int(counts.sum()), **COUNTED)
     np.testing.assert_array_equal(through.lows, direct.lows)
     np.testing.assert_array_equal(through.highs, direct.highs)

@@ -19,9 +19,9 @@ class Conditions:
     """How the gradient came about, beyond the system itself.
 
     roundoff: unit roundoff of the victim's arithmetic. cut: singular values below cut·(largest) count as zero.
-    lost: how far a number of the sum over samples may move that the victim's type cannot hold. noise: standard deviation
-    per coordinate of the *sum* over samples, None if not known. level: the probability with which no determined label
-    may be wrong, where noise > 0.
+    lost: how far a number of the sum over samples may move that the victim's type cannot hold. noise: standard
+    deviation per coordinate of the *sum* over samples, None if not known. level: the probability with which no
+    determined label may be wrong, where noise > 0.
     """
 
     roundoff: float
@@ -31,7 +31,7 @@ class Conditions:
     level: float
 
     def coarser_than(self, roundoff: float) -> float:
-        """By how much errors grow that were measured at this unit roundoff: the victim's forward pass may be coarser."""
+        """By how much errors grow that were measured at this unit roundoff: the victim may compute more coarsely."""
         return max(1.0, self.roundoff / max(roundoff, 2.0**-53))
 
     def shared(self, parts: int) -> Conditions:
@@ -63,13 +63,13 @@ _FALSE_ALARM = 1e-6
 """How often noise alone may make a gradient look impossible. It costs labels then, but never makes one wrong."""
 
 MISFIT = (
-    "no residuals of hard labels fit this gradient: model, mode, inputs, precision, noise, reduction or loss are not as "
-    "said"
+    "no residuals of hard labels fit this gradient: model, mode, inputs, precision, noise, reduction or loss are not "
+    "as said"
 )
 
 UNCHANGED = (
-    "it is that of the loss alone, or the SGD step's that was stated: no penalty of the weights, not pruned, quantised or "
-    "otherwise changed"
+    "it is that of the loss alone, or the SGD step's that was stated: no penalty of the weights, not pruned, quantised "
+    "or otherwise changed"
 )
 
 HARD = "hard labels: not smoothed or mixed, and no weights of classes or samples in the loss"

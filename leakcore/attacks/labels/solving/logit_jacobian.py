@@ -10,6 +10,7 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore.attacks.labels.solving import forward_rounding
+from leakcore.attacks.stored_precision import coarsest_roundoff
 from leakcore.gradients import locked
 
 if TYPE_CHECKING:
@@ -31,6 +32,16 @@ class LogitJacobian:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     roundoff: float
+
+    def roundoff_of(self, value: Any) -> float:
+        """The coarsest unit roundoff among the parameters' parts of a gradient, by their types and by their numbers."""
+        parts = list(value.values()) if isinstance(value, Mapping) else value
+        parts = list(parts) if isinstance(parts, (list, tuple)) else [parts]
+        arrays = [validate.host_array(gradient=part)[0] for part in parts]
+        sizes = [int(np.prod(shape)) for shape in self.shapes]
+        if len(arrays) == 1 and arrays[0].shape == (sum(sizes),):
+            arrays = np.split(arrays[0], np.cumsum(sizes)[:-1])
+        return coarsest_roundoff(arrays, max(validate.roundoff(part) for part in parts))
 
     def join(self, name: str, value: Any) -> Any:
         """(d,) vector of one array, a sequence of them in the parameters' order, or a mapping from names."""
