@@ -9,7 +9,6 @@ import inspect
 import itertools
 import math
 import re
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ _P_VALUE = 1e-4
 _ELSEWHERE = {
     "ridge_output_perturbation": "exact, no trials: tests/bounds/audited_epsilon/test_ridge.py recomputes it",
     "label_epsilon": "exact, no trials: tests/bounds/labels",
-    "extrapolate_label_epsilon": "an estimate made of label_epsilon",
     "mse_lower_bound": "bounds an error, not ε",
 }
 """Public names with a bound from below that no trial decides, and why they have no case."""
@@ -72,8 +70,8 @@ def _audits() -> set[str]:
     names = set()
     for name, value in _public(audit):
         if inspect.isfunction(value):
-            returned = typing.get_type_hints(inspect.unwrap(value)).get("return")
-            kinds = typing.get_args(returned) or (returned,)
+            returned = str(inspect.unwrap(value).__annotations__.get("return"))  # a name: the modules annotate lazily
+            kinds = [getattr(audit, word, None) for word in re.findall(r"\w+", returned)]
             if any(inspect.isclass(kind) and issubclass(kind, audit.AuditReport) for kind in kinds):
                 names.add(name)
     return names
@@ -195,14 +193,17 @@ def test_labels_in_files_and_on_the_command_line_are_refused(tmp_path: Path) -> 
     for name, other in (("s.npz", "b"), ("s.npz", "c"), ("s.csv", "b")):
         for first, second in (("a", other), (other, "a")):
             columns = ("--members", first, "--non-members", second)
-            done = CliRunner().invoke(main, ["audit", "scores", str(tmp_path / name), "--coins", *columns, "--json", "-"])
+            done = CliRunner().invoke(
+                main, ["audit", "scores", str(tmp_path / name), "--coins", *columns, "--json", "-"]
+            )
             assert done.exit_code == 2, done.output
             assert "look like labels" in done.stderr
             read = audit.read_scores(tmp_path / name, members=first, non_members=second)
             with pytest.raises(ValueError, match="look like labels"):
                 audit.from_scores(read, coins=True)
         done = CliRunner().invoke(
-            main, ["audit", "scores", str(tmp_path / name), "--coins", "--values", "a", "--labels", other, "--json", "-"]
+            main,
+            ["audit", "scores", str(tmp_path / name), "--coins", "--values", "a", "--labels", other, "--json", "-"],
         )
         assert done.exit_code == 0, done.output
 
@@ -226,10 +227,19 @@ def test_scores_with_memberships_are_those_of_two_arrays(kind: str, dtype: Any) 
         ({"scores": [1.0, 2.0, 3.0, 4.0], "members": [1, 0, 1]}, "`members` must have the shape of scores"),
         ({"scores": [1.0, 2.0, 3.0, 4.0], "members": [1, 0, 2, 1]}, "`members` must be True and False, or 1 and 0"),
         ({"scores": [1, 0, 1, 0], "members": [0.3, 0.1, 0.7, 0.2]}, "`members` must be True and False, or 1 and 0"),
-        ({"scores": [1.0, 2.0, 3.0, 4.0], "members": [1, 1, 1, 1]}, "at least two rows that they are non-members, got 0"),
-        ({"scores": [True, False, True, False], "members": [1, 0, 1, 0]}, "`scores` must hold scores, got truth values"),
+        (
+            {"scores": [1.0, 2.0, 3.0, 4.0], "members": [1, 1, 1, 1]},
+            "at least two rows that they are non-members, got 0",
+        ),
+        (
+            {"scores": [True, False, True, False], "members": [1, 0, 1, 0]},
+            "`scores` must hold scores, got truth values",
+        ),
         ({"scores": [1.0, math.nan, 3.0, 4.0], "members": [1, 0, 1, 0]}, r"`scores\[1\]` must be a number, got nan"),
-        ({"scores": [1.0, 2.0], "members": [1, 0], "non_members": [1.0, 2.0]}, "`non_members` must be None with scores"),
+        (
+            {"scores": [1.0, 2.0], "members": [1, 0], "non_members": [1.0, 2.0]},
+            "`non_members` must be None with scores",
+        ),
         ({"scores": "s.npz", "members": [1, 0]}, "`scores` must be an array"),
         ({}, "`members` must be given"),
     ],
@@ -250,7 +260,6 @@ def test_right_programs_with_few_values_are_not_refused() -> None:
             bounds.epsilon_lower_bound_from_scores(inside, outside, adjacency="replace", threshold=way)
         bounds.SequentialTest(1.0, adjacency="replace").add({"a": (inside, outside, 1)})
     there = rng.random(200) < 0.5
-    audit.from_scores(scores=there ^ (rng.random(200) < 0.2), members=there, coins=True) if False else None
     guesses = (there ^ (rng.random(200) < 0.2)).astype(float)
     assert float(audit.from_scores(scores=guesses, members=there, coins=True).epsilon.value) > 0
     audit.from_scores(rng.normal(size=50).round(), rng.normal(size=50).round(), coins=True)
@@ -267,7 +276,7 @@ def _sigma(epsilon: float, relation: str) -> float:
     return float(accounting.noise_multiplier(mechanism, epsilon=epsilon, delta=1e-5, adjacency=relation).value)
 
 
-@pytest.mark.parametrize("family", ["dp", "gdp", "mechanism"])
+@pytest.mark.parametrize("family", ["dp", "gdp", pytest.param("mechanism", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("design", [{"retrained": True}, {"coins": True}], ids=str)
 @pytest.mark.parametrize(("claimed", "audited"), list(itertools.product(_RELATIONS, _RELATIONS)))
 def test_a_correct_mechanism_is_not_contradicted_under_another_relation(
@@ -275,11 +284,11 @@ def test_a_correct_mechanism_is_not_contradicted_under_another_relation(
 ) -> None:
     """The noise of exactly the claimed ε: an audit at 99.9% contradicts it at most once in a thousand."""
     rng = np.random.default_rng(7)
-    for epsilon in (1.0, 4.0):
+    for epsilon in (4.0,) if family == "mechanism" else (1.0, 4.0):
         sigma = _sigma(epsilon, claimed)
         shift = (2 if audited == "replace" else 1) / sigma
-        there = rng.random(1200) < 0.5
-        scores = rng.normal(size=1200) + shift * there
+        there = rng.random(400) < 0.5
+        scores = rng.normal(size=400) + shift * there
         ran = mechanisms.FullBatch(sigma, 1) if family == "mechanism" else family
         how: dict[str, Any] = {"claimed_epsilon": epsilon, "adjacency": audited, "family": ran, **design}
         with pytest.raises(TypeError, match="`claimed_adjacency` must be given with claimed_epsilon"):
@@ -306,7 +315,9 @@ def test_a_correct_mechanism_is_not_contradicted_under_another_relation(
 def test_a_relation_without_a_claim_is_refused() -> None:
     with pytest.raises(TypeError, match="`claimed_adjacency` must be left out without claimed_epsilon"):
         audit.from_scores([1.0, 2.0], [3.0, 4.0], coins=True, claimed_adjacency="replace")
-    with pytest.raises(ValueError, match="`claimed_adjacency` must be 'add-remove', 'replace' or 'zero-out', got 'both'"):
+    with pytest.raises(
+        ValueError, match="`claimed_adjacency` must be 'add-remove', 'replace' or 'zero-out', got 'both'"
+    ):
         audit.from_scores([1.0, 2.0], [3.0, 4.0], coins=True, claimed_epsilon=1.0, claimed_adjacency="both")
 
 
@@ -320,11 +331,12 @@ def test_a_choice_by_the_scores_is_paid_for_or_refused() -> None:
     assert any("fixed before the scores" in note for note in fixed.assumptions.notes)
     assert any("chosen by the release alone" in note for note in paid.assumptions.notes)
     free = [
-        float(bounds.epsilon_lower_bound_one_run(45, 50, 200, chosen=chosen).value) for chosen in ("before", "by-scores")
+        float(bounds.epsilon_lower_bound_one_run(45, 50, 200, chosen=chosen).value)
+        for chosen in ("before", "by-scores")
     ]
     assert free[0] == free[1], "at δ = 0 the choice costs nothing"
+    family = mechanisms.Poisson(1.0, 0.1, 5)
     with pytest.raises(ValueError, match="`chosen` must be 'before' where `family` is Poisson"):
-        family = mechanisms.Poisson(1.0, 0.1, 5)
         bounds.epsilon_lower_bound_one_run(45, 50, 200, family=family, chosen="by-scores", **counts)
     with pytest.raises(ValueError, match="`chosen` must be 'before' with coins='models'"):
         bounds.epsilon_from_membership(45, 50, coins="models", chosen="by-scores")
@@ -333,8 +345,9 @@ def test_a_choice_by_the_scores_is_paid_for_or_refused() -> None:
 # Sentences
 
 _INFERS = re.compile(
-    r"contradicted\.|is contradicted|no ε below|No ε below|[Nn]o smaller|tells? members|told from non-members|is refuted"
-    r"|[Mm]ore than is claimed|are recognised|score higher than members|nothing is proved|still leak|does worse than",
+    r"contradicted\.|is contradicted|no ε below|No ε below|[Nn]o smaller|tells? members|told from non-members"
+    r"|is refuted|[Mm]ore than is claimed|are recognised|score higher than members|nothing is proved|still leak"
+    r"|does worse than",
 )
 _AT = re.compile(r"\d(\.\d+)?%")
 _BROKEN = re.compile(r"not trained as claimed|CLAIM CONTRADICTED|does not do what its|[Ii]s contradicted")
@@ -358,10 +371,10 @@ def _results(report: audit.AuditReport) -> list[Any]:
     return out
 
 
-def _read(report: audit.AuditReport) -> None:
-    """Whether every sentence of the report is warranted by its numbers."""
-    text, markup = " ".join(report.to_text(10_000).split()), report.to_html()
-    for shown in (text, re.sub(r"\s+", " ", markup)):
+def _read(report: audit.AuditReport, *, page: bool = False) -> None:
+    """Whether every sentence of the report is warranted by its numbers. page: its HTML is read, too."""
+    text = " ".join(report.to_text(10_000).split())
+    for shown in (text, re.sub(r"\s+", " ", report.to_html() if page else "")):
         assert not re.search(r"ε ≥ (&#48;|0)(?![.\d])", shown), "a bound of 0 is shown as a proof"
     if report.passed is not False:
         assert not _BROKEN.search(" ".join([report.word, *report.verdict_sentences()]))
@@ -385,14 +398,13 @@ def _read(report: audit.AuditReport) -> None:
 
 def _score_reports() -> Iterator[audit.ScoresReport]:
     rng = np.random.default_rng(11)
+    split, three = audit.Retrained(select="split"), audit.Retrained(k=3)
     designs: tuple[dict[str, Any], ...] = (
-        {}, {"coins": True}, {"retrained": True}, {"retrained": audit.Retrained(select="split")}, {"coins": True, "family": "gdp"},
-        {"retrained": True, "family": "gdp"}, {"retrained": audit.Retrained(k=3)},
+        {}, {"coins": True}, {"retrained": True}, {"retrained": split}, {"coins": True, "family": "gdp"},
+        {"retrained": True, "family": "gdp"}, {"retrained": three},
     )  # fmt: skip
-    claims: tuple[dict[str, Any], ...] = (
-        {}, {"claimed_epsilon": 0.05}, {"claimed_epsilon": 2.0}, {"claimed_epsilon": 40.0},
-    )  # fmt: skip
-    for shift, design, claim in itertools.product((-2.0, 0.0, 0.7, 3.0), designs, claims):
+    claims: tuple[dict[str, Any], ...] = ({}, {"claimed_epsilon": 0.05}, {"claimed_epsilon": 2.0})
+    for shift, design, claim in itertools.product((-2.0, 0.0, 1.2), designs, claims):
         relation = "replace" if claim else "add-remove"
         claimed = {"claimed_adjacency": "add-remove"} if claim else {}
         inside, outside = rng.normal(shift, 1, 80), rng.normal(0, 1, 90)
@@ -401,19 +413,26 @@ def _score_reports() -> Iterator[audit.ScoresReport]:
 
 def test_no_sentence_on_scores_says_more_than_its_number() -> None:
     tones = set()
-    for report in _score_reports():
-        _read(report)
+    for number, report in enumerate(_score_reports()):
+        _read(report, page=number % 9 == 0)
         tones.add((report.tone, report.word))
     assert {tone for tone, _ in tones} == {"good", "neutral", "bad"}
     assert len(tones) >= 6
 
 
-@pytest.mark.parametrize("form", ["trace", "scores", "canaries", "claim", "run"])
+@pytest.mark.parametrize("form", ["trace", "scores", "canaries", "claim", pytest.param("run", marks=pytest.mark.slow)])
 def test_no_sentence_of_the_other_forms_says_more_than_its_number(form: str) -> None:
-    _read(getattr(reports, form)())
+    _read(getattr(reports, form)(), page=True)
 
 
 def test_no_sentence_on_canaries_and_traces_says_more_than_its_number() -> None:
+    for claim in (None, 0.01):
+        _read(audit.from_canaries(simulated(mechanisms.Poisson(1.0, 1.0, 1), 60, 1), claimed_epsilon=claim))
+        _read(audit.from_trace(orthogonal(10), claimed_epsilon=claim))
+
+
+@pytest.mark.slow
+def test_no_sentence_on_more_canaries_and_traces_says_more_than_its_number() -> None:
     for count, claim in itertools.product((10, 60), (None, 0.01, 50.0)):
         trace = simulated(mechanisms.Poisson(1.0, 0.3, 3), count, 1)
         _read(audit.from_canaries(trace, claimed_epsilon=claim))
@@ -422,7 +441,7 @@ def test_no_sentence_on_canaries_and_traces_says_more_than_its_number() -> None:
 
 def test_canaries_that_prove_nothing_are_no_pass() -> None:
     """Scores that know nothing: the accountant's ε is neither contradicted nor confirmed."""
-    null = simulated(mechanisms.Poisson(1.0, 0.3, 3), 40, 0, scores=np.random.default_rng(0).normal(size=200))
+    null = simulated(mechanisms.Poisson(1.0, 1.0, 1), 40, 0, scores=np.random.default_rng(0).normal(size=200))
     report = audit.from_canaries(null)
     assert float(report.proved.value) == 0
     assert (report.tone, report.passed) == ("neutral", True)

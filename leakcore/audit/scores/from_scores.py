@@ -17,13 +17,13 @@ from leakcore.audit.claimed_adjacency import claimed_under, is_pair
 from leakcore.audit.doctor import environment
 from leakcore.audit.report.area import area, area_limits
 from leakcore.audit.report.report import GATE
-from leakcore.audit.scores.coins import AS_PAIR, audited, audited_as_pairs, require_fair
+from leakcore.audit.scores.coins import audited, require_fair
 from leakcore.audit.scores.rates import PROVENANCE, assumed, rate_limits
 from leakcore.audit.scores.report import ScoresReport
 from leakcore.audit.scores.sides import sides_of
 from leakcore.mechanisms import Mechanism
-from leakcore.numerics import gaussian_pair_epsilon
 
+_AS_PAIR = "a replaced row counts as two rows, one that is taken out and one that is put in (group privacy)"
 _FPRS = (0.001, 0.01, 0.05, 0.1)
 
 
@@ -148,7 +148,7 @@ def from_scores(
 
     def proof(sure: float, scores: np.ndarray, k: int = design.k, under: Adjacency = relation) -> Result:
         if coins:
-            return audited(scores, labels, slack, sure, under, family)
+            return audited(scores, labels, slack, sure, under, family, k)
         return bounds.epsilon_lower_bound_from_scores(
             scores[labels],
             scores[~labels],
@@ -165,11 +165,7 @@ def from_scores(
             return proof(sure, scores)
         if isinstance(family, Mechanism):
             return _under(proof(sure, scores), family, slack, claimed)
-        if coins and family == "dp":
-            return audited_as_pairs(scores, labels, slack, sure, claimed)
-        if coins:
-            return _halved(proof(sure, scores), slack, claimed)
-        return _noted(proof(sure, scores, 2 * design.k, claimed), AS_PAIR)
+        return _noted(proof(sure, scores, 2 * design.k, claimed), _AS_PAIR)
 
     result = proof(level, every)
     if not (coins or alone):
@@ -238,12 +234,6 @@ def _noted(result: Result, note: str, **changes: Any) -> Result:
         assumptions=dataclasses.replace(assumed, adjacency=adjacency, notes=(*assumed.notes, note)),
         **changes,
     )
-
-
-def _halved(result: Any, delta: float, claimed: Adjacency) -> Result:
-    """What coins that chose between two rows prove of a Gaussian mechanism's separation for one of them."""
-    value = float(gaussian_pair_epsilon(result.mu / 2, delta=delta)) if result.mu else 0.0
-    return _noted(result, AS_PAIR, value=value, mu=None if result.mu is None else result.mu / 2, adjacency=claimed)
 
 
 def _under(result: Any, family: Mechanism, delta: float, claimed: Adjacency) -> Result:

@@ -147,7 +147,9 @@ class ScoresReport(AuditReport):
         shown, claimed = above(self.gate, self.claimed_epsilon)
         proof = f"ε ≥ {shown} at δ = {power(self.delta)} ({guarantee(self.gate)})"
         refuted = f"above the claimed {claimed} under {self._claim_words} adjacency{self._if_family()}"
-        return [f"The scores prove {proof}, {refuted}: not trained as claimed, unless an assumption of the audit fails."]
+        return [
+            f"The scores prove {proof}, {refuted}: not trained as claimed, unless an assumption of the audit fails."
+        ]
 
     @property
     def _claimed_under(self) -> Adjacency | None:

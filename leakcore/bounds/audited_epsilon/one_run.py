@@ -62,6 +62,7 @@ def epsilon_lower_bound_one_run(
     adjacency: str | None = None,
     family: str | Mechanism = "dp",
     chosen: Literal["before", "by-scores"] = "before",
+    k: int = 1,
 ) -> OneRunEpsilon:
     """Lower bound on ε from one run: m canaries, r guesses at whether each was included, v of them correct.
 
@@ -83,6 +84,8 @@ def epsilon_lower_bound_one_run(
             looks at the release alone, such as a threshold on the scores. That is free at δ = 0, halves the error for
             "dp" at δ > 0, costs more for "gdp", and is refused for another mechanism
             (docs/explanation/audit-power.md).
+        k: rows that one coin changes, as in `epsilon_lower_bound`; 1 for a mechanism as family. A coin that chose
+            between two rows changes two under add-remove.
 
     Returns:
         `OneRunEpsilon` of kind "lower"; 0 where the guesses prove nothing.
@@ -110,6 +113,7 @@ def epsilon_lower_bound_one_run(
     level = validate.confidence(confidence=confidence)
     slack = validate.below_one(delta=delta)
     relation = _relation(adjacency, family)
+    rows = validate.integer(1, k=k)
     rule = validate.one_of("before", "by-scores", chosen=chosen)
     if rule != "before" and isinstance(family, Mechanism) and not isinstance(family, (GDP, ApproximateDP)):
         raise ValueError(
@@ -118,9 +122,9 @@ def epsilon_lower_bound_one_run(
         )
     tail = GuessTail(v, r, m)
     refutes = functools.partial(_refutes, tail, 1 - level, rule)
-    tested = _tested(family, slack, relation, lambda gaussian: gaussian.largest_refuted(refutes))
+    tested = _tested(family, slack, relation, rows, lambda gaussian: gaussian.largest_refuted(refutes))
     parameter = tested.largest_refuted(refutes)
-    claimed = tested.lines(1.0) if isinstance(tested, ScaledNoise) else claimed_lines(family)
+    claimed = tested.lines(1.0) if isinstance(tested, ScaledNoise) else claimed_lines(family, rows)
     return OneRunEpsilon(
         value=tested.epsilon(parameter) if parameter > 0 else 0.0,
         kind="lower",
@@ -136,6 +140,11 @@ def epsilon_lower_bound_one_run(
                 "the number of guesses was chosen by the release alone; the error pays for the choice"
                 if rule == "by-scores"
                 else "the number of guesses was fixed before the scores were looked at",
+                *(
+                    ()
+                    if rows == 1
+                    else (f"a coin changes {rows} rows; the bound is for one of them, by group privacy",)
+                ),
                 "one run: holds over the coins and the mechanism's own randomness",
                 *tested.notes(),
             ),
@@ -175,7 +184,7 @@ def _relation(adjacency: str | None, family: Any) -> Adjacency:
     return "add-remove" if adjacency is None else parse_adjacency(adjacency)
 
 
-def _tested(family: Any, delta: float, relation: Adjacency, fitted: Any) -> CurveFamily:
+def _tested(family: Any, delta: float, relation: Adjacency, k: int, fitted: Any) -> CurveFamily:
     """The family that is asked for; `fitted` says how far apart Gaussians with these counts are."""
     if isinstance(family, str):
         name = validate.one_of("dp", "gdp", family=family)
@@ -184,11 +193,13 @@ def _tested(family: Any, delta: float, relation: Adjacency, fitted: Any) -> Curv
     else:
         raise TypeError(f"`family` must be 'dp', 'gdp' or a mechanism of leakcore.mechanisms, got {family!r}")
     if name == "dp":
-        return ApproximateFamily(delta)
+        return ApproximateFamily(delta, k)
     if delta == 0:
         raise ValueError(f"`delta` must be positive with family={family!r}, got {delta!r}: its ε at δ = 0 is infinite")
-    gaussian = GaussianFamily(delta)
+    gaussian = GaussianFamily(delta, k)
     if name == "gdp":
         return gaussian
+    if k > 1:
+        raise ValueError(f"`k` must be 1 where `family` is a mechanism, got {k}: its curve is about one row")
     family.with_noise(1.0)  # refuses a mechanism without noise to change
     return ScaledNoise(family, relation, delta, log_ratios(max(fitted(gaussian), 0.1)))
