@@ -66,13 +66,13 @@ def _laplace(shift: float) -> Pair:
 
 
 def _response(epsilon: float, delta: float, inside: bool) -> Pair:
-    """(ε, δ)-privacy and no better: with probability δ the side is told, else randomised response answers."""
+    """(ε, δ)-privacy and no better: with probability δ the side is revealed, else randomised response answers."""
     right = math.exp(epsilon) / (1 + math.exp(epsilon))
 
     def draw(rng: Rng, n: int) -> np.ndarray:
         said = (rng.random(n) < (right if inside else 1 - right)).astype(float)
-        told = rng.random(n) < delta
-        return np.where(told, math.inf if inside else -math.inf, said)
+        revealed = rng.random(n) < delta
+        return np.where(revealed, math.inf if inside else -math.inf, said)
 
     return draw
 
@@ -165,15 +165,15 @@ def revealing(coins: int, epsilon: float, delta: float, revealed: int) -> Callab
     """(correct, guesses) of the worst rule that chooses the number of guesses by the release.
 
     With probability mδ/k the mechanism tells k of the m coins, drawn at random, and the rule guesses these; otherwise
-    every coin is answered by randomised response, and all are guessed. Each coin is told with probability δ: the
+    every coin is answered by randomised response, and all are guessed. Each coin is revealed with probability δ: the
     mechanism is (ε, δ)-private.
     """
     right = math.exp(epsilon) / (1 + math.exp(epsilon))
-    told = coins * delta / revealed
-    assert told <= 1
+    chance = coins * delta / revealed
+    assert chance <= 1
 
     def play(rng: Rng) -> tuple[int, int]:
-        if rng.random() < told:
+        if rng.random() < chance:
             return revealed, revealed
         return int(rng.binomial(coins, right)), coins
 
@@ -187,7 +187,7 @@ def _guesses(
 
     def play(rng: Rng) -> float:
         correct, guesses = plays(rng)
-        if fixed and guesses < coins:  # all coins are guessed, those that are not told blindly
+        if fixed and guesses < coins:  # all coins are guessed, the others blindly
             correct, guesses = correct + int(rng.binomial(coins - guesses, 0.5)), coins
         return _one_run(correct, guesses, coins, delta, family, chosen)
 

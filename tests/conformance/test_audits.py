@@ -41,7 +41,7 @@ _BY_THEIR_STATISTIC = {
     "claim": "epsilon_lower_bound_best",
     "run": "epsilon_lower_bound_one_run",
 }
-"""Audits that train or need a run: the cases are those of the bound by which they prove; their sentences are read."""
+"""Audits that train or need a run: their bound has the cases, and their sentences are read."""
 
 
 def _public(module: Any) -> Iterator[tuple[str, Any]]:
@@ -210,7 +210,7 @@ def test_labels_in_files_and_on_the_command_line_are_refused(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", ["numpy", "list", "object", "pandas", "torch"])
 @pytest.mark.parametrize("dtype", [bool, np.int64, np.float64])
-def test_scores_with_memberships_are_those_of_two_arrays(kind: str, dtype: Any) -> None:
+def test_scores_with_memberships_prove_what_two_arrays_prove(kind: str, dtype: Any) -> None:
     rng = np.random.default_rng(0)
     there = rng.random(200) < 0.5
     scores = rng.normal(size=200) + there
@@ -374,8 +374,8 @@ def _results(report: audit.AuditReport) -> list[Any]:
 def _read(report: audit.AuditReport, *, page: bool = False) -> None:
     """Whether every sentence of the report is warranted by its numbers. page: its HTML is read, too."""
     text = " ".join(report.to_text(10_000).split())
-    for shown in (text, re.sub(r"\s+", " ", report.to_html() if page else "")):
-        assert not re.search(r"ε ≥ (&#48;|0)(?![.\d])", shown), "a bound of 0 is shown as a proof"
+    for form in (text, re.sub(r"\s+", " ", report.to_html() if page else "")):
+        assert not re.search(r"ε ≥ (&#48;|0)(?![.\d])", form), "a bound of 0 is shown as a proof"
     if report.passed is not False:
         assert not _BROKEN.search(" ".join([report.word, *report.verdict_sentences()]))
         assert not any(_BROKEN.search(getattr(f, "verdict", "")) for f in report.findings())
@@ -439,7 +439,7 @@ def test_no_sentence_on_more_canaries_and_traces_says_more_than_its_number() -> 
         _read(audit.from_trace(orthogonal(count), coins=count > 20, claimed_epsilon=claim))
 
 
-def test_canaries_that_prove_nothing_are_no_pass() -> None:
+def test_canaries_that_prove_nothing_are_not_green() -> None:
     """Scores that know nothing: the accountant's ε is neither contradicted nor confirmed."""
     null = simulated(mechanisms.Poisson(1.0, 1.0, 1), 40, 0, scores=np.random.default_rng(0).normal(size=200))
     report = audit.from_canaries(null)

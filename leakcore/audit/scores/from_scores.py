@@ -82,28 +82,26 @@ def from_scores(
 ) -> ScoresReport:
     """The report on membership scores of another tool.
 
-    It gives true-positive rates at fixed false-positive rates and the area under the ROC curve, with intervals, and
-    what the scores prove about ε. That depends on how the members were chosen; with neither `coins` nor `retrained` ε
-    is an estimate (docs/explanation/reports.md).
+    It gives rates and the area under the ROC curve, with intervals, and what the scores prove about ε. That depends on
+    how the members were chosen; with neither `coins` nor `retrained` ε is an estimate (docs/explanation/reports.md).
 
     Args:
-        members: (n,) scores of rows that were trained on, larger for likelier members (pass losses negated), at least
-            two. Or the path of a file for `audit.read_scores`, or its result. With `scores`: for each of them whether
-            its row was trained on, True or 1.
-        non_members: (m,) scores of other rows, at least two. Labels are refused here and in `members` without `scores`.
-        scores: (n,) scores of all rows, larger for likelier members; `members` then says who is one.
+        members: (n,) scores of rows that were trained on, larger for likelier members (pass losses negated), no labels.
+            Or the path of a file for `audit.read_scores`, or its result. With `scores`: whether each row was trained
+            on.
+        non_members: (m,) scores of other rows, no labels.
+        scores: (n,) scores of all rows; `members` then says who is one.
         coins: True if they are all candidates of one training run, in which a fair coin decided for each row whether it
-            was trained on (Steinke, Nasr and Jagielski 2023, Theorem 5.2). Kind "lower".
+            was trained on. Kind "lower".
         retrained: True, or a `Retrained`, if each score comes from its own model. Kind "lower".
         delta: δ in [0, 1).
         claimed_epsilon: ε that the model claims at δ; a proof at 99.9% above it contradicts it.
-        claimed_adjacency: the relation under which that ε is claimed, required with it. A claim under "add-remove" or
-            "zero-out" meets an audit by replacement as a claim about two rows.
+        claimed_adjacency: the relation of that ε, required with it. One under "add-remove" or "zero-out" is held
+            against an audit by replacement as one of two rows.
         adjacency: "add-remove" if a non-member was left out, "replace" if another row took its place. Required without
             coins.
         confidence: of every interval and of the quoted lower bound.
-        family: what is refuted: "dp", "gdp" or the claimed mechanism (with retrained, as in `bounds.Hypothesis`; with
-            coins, as in `bounds.epsilon_lower_bound_one_run`). A mechanism with "split" has no p-value.
+        family: what is refuted, as in `bounds.Hypothesis`: "dp", "gdp" or the claimed mechanism.
 
     Returns:
         A `ScoresReport`.

@@ -66,26 +66,23 @@ def epsilon_lower_bound_one_run(
 ) -> OneRunEpsilon:
     """Lower bound on ε from one run: m canaries, r guesses at whether each was included, v of them correct.
 
-    Each canary is included by a fair coin; the auditor guesses r of the m coins and abstains on the rest.
-    A mechanism's trade-off curve bounds how likely v right guesses are (Mahloujifar, Melis and Chaudhuri 2025); for (ε,
-    0)-privacy by the tail of Bin(r, e^ε/(1 + e^ε)) (Steinke, Nasr and Jagielski 2023). `value` is the largest ε of the
-    family that makes v right guesses less likely than 1 − confidence. docs/explanation/audit-power.md has the proof.
+    Each canary is included by a fair coin. A mechanism's trade-off curve bounds how likely v right guesses are
+    (Mahloujifar, Melis and Chaudhuri 2025; Steinke, Nasr and Jagielski 2023). `value` is the largest ε of the family
+    that makes them less likely than 1 − confidence. docs/explanation/audit-power.md has the proof.
 
     Args:
         correct: v in [0, guesses].
-        guesses: r in [0, canaries]. Nobody may choose it by how many guesses are right.
-        canaries: m ≥ 1, those not guessed included.
+        guesses: r in [0, canaries], not chosen by how many guesses are right.
+        canaries: m ≥ 1, with those not guessed.
         confidence: in (0, 1 − 1e-12].
         delta: δ in [0, 1).
         adjacency: "replace" where each coin chose between two rows. None: a mechanism's own, else add-remove.
-        family: what is refuted: "dp", (ε, δ)-privacy; "gdp", μ-GDP; or a mechanism of `leakcore.mechanisms`, with any
-            noise, which is then tested itself. The last two need δ > 0.
-        chosen: how r was chosen. "before": it was fixed before the scores were looked at. "by-scores": by any rule that
-            looks at the release alone, such as a threshold on the scores. That is free at δ = 0, halves the error for
-            "dp" at δ > 0, costs more for "gdp", and is refused for another mechanism
-            (docs/explanation/audit-power.md).
-        k: rows that one coin changes, as in `epsilon_lower_bound`; 1 for a mechanism as family. A coin that chose
-            between two rows changes two under add-remove.
+        family: what is refuted: "dp"; "gdp", μ-GDP; or a mechanism with any noise, which is then tested itself. The
+            last two need δ > 0.
+        chosen: how r was chosen: "before" the scores were looked at, or "by-scores", by any rule on the release, such
+            as a threshold. That is free at δ = 0, halves the error of "dp" at δ > 0, costs more with "gdp", and is
+            refused for another mechanism.
+        k: rows that a coin changes, 1 for a mechanism; `value` is about one of them.
 
     Returns:
         `OneRunEpsilon` of kind "lower"; 0 where the guesses prove nothing.
@@ -95,8 +92,7 @@ def epsilon_lower_bound_one_run(
         TypeError: for an argument of another type.
 
     Guarantees:
-        Holds over the coins and the mechanism's randomness; for "gdp" and a mechanism, if what ran is of that family.
-        Deterministic given the counts.
+        Holds over coins and mechanism; for "gdp" and a mechanism, if what ran is of that family. Deterministic.
 
     Example:
         >>> from leakcore import bounds, mechanisms
