@@ -11,7 +11,7 @@ CLAIMABLE = (
     "a row ('replace'), or for zeroing one out ('zero-out')?"
 )
 PAIRS = ("add-remove", "zero-out")
-"""Relations of which a replacement is two steps: one row out, another in."""
+"""A replacement is two steps of such a relation: one row out, another in."""
 
 
 def claimed_under(claimed_epsilon: float | None, claimed_adjacency: Any, audited: Adjacency) -> Adjacency | None:

@@ -9,7 +9,6 @@ import inspect
 import itertools
 import math
 import re
-import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,6 @@ _P_VALUE = 1e-4
 _ELSEWHERE = {
     "ridge_output_perturbation": "exact, no trials: tests/bounds/audited_epsilon/test_ridge.py recomputes it",
     "label_epsilon": "exact, no trials: tests/bounds/labels",
-    "extrapolate_label_epsilon": "an estimate made of label_epsilon",
     "mse_lower_bound": "bounds an error, not ε",
 }
 """Public names with a bound from below that no trial decides, and why they have no case."""
@@ -43,7 +41,7 @@ _BY_THEIR_STATISTIC = {
     "claim": "epsilon_lower_bound_best",
     "run": "epsilon_lower_bound_one_run",
 }
-"""Audits that train or need a run: the cases are those of the bound by which they prove; their sentences are read."""
+"""Audits that train or need a run: their bound has the cases, and their sentences are read."""
 
 
 def _public(module: Any) -> Iterator[tuple[str, Any]]:
@@ -72,8 +70,8 @@ def _audits() -> set[str]:
     names = set()
     for name, value in _public(audit):
         if inspect.isfunction(value):
-            returned = typing.get_type_hints(inspect.unwrap(value)).get("return")
-            kinds = typing.get_args(returned) or (returned,)
+            returned = str(inspect.unwrap(value).__annotations__.get("return"))  # a name: the modules annotate lazily
+            kinds = [getattr(audit, word, None) for word in re.findall(r"\w+", returned)]
             if any(inspect.isclass(kind) and issubclass(kind, audit.AuditReport) for kind in kinds):
                 names.add(name)
     return names
@@ -212,7 +210,7 @@ def test_labels_in_files_and_on_the_command_line_are_refused(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", ["numpy", "list", "object", "pandas", "torch"])
 @pytest.mark.parametrize("dtype", [bool, np.int64, np.float64])
-def test_scores_with_memberships_are_those_of_two_arrays(kind: str, dtype: Any) -> None:
+def test_scores_with_memberships_prove_what_two_arrays_prove(kind: str, dtype: Any) -> None:
     rng = np.random.default_rng(0)
     there = rng.random(200) < 0.5
     scores = rng.normal(size=200) + there
@@ -262,7 +260,6 @@ def test_right_programs_with_few_values_are_not_refused() -> None:
             bounds.epsilon_lower_bound_from_scores(inside, outside, adjacency="replace", threshold=way)
         bounds.SequentialTest(1.0, adjacency="replace").add({"a": (inside, outside, 1)})
     there = rng.random(200) < 0.5
-    audit.from_scores(scores=there ^ (rng.random(200) < 0.2), members=there, coins=True) if False else None
     guesses = (there ^ (rng.random(200) < 0.2)).astype(float)
     assert float(audit.from_scores(scores=guesses, members=there, coins=True).epsilon.value) > 0
     audit.from_scores(rng.normal(size=50).round(), rng.normal(size=50).round(), coins=True)
@@ -279,7 +276,7 @@ def _sigma(epsilon: float, relation: str) -> float:
     return float(accounting.noise_multiplier(mechanism, epsilon=epsilon, delta=1e-5, adjacency=relation).value)
 
 
-@pytest.mark.parametrize("family", ["dp", "gdp", "mechanism"])
+@pytest.mark.parametrize("family", ["dp", "gdp", pytest.param("mechanism", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("design", [{"retrained": True}, {"coins": True}], ids=str)
 @pytest.mark.parametrize(("claimed", "audited"), list(itertools.product(_RELATIONS, _RELATIONS)))
 def test_a_correct_mechanism_is_not_contradicted_under_another_relation(
@@ -287,11 +284,11 @@ def test_a_correct_mechanism_is_not_contradicted_under_another_relation(
 ) -> None:
     """The noise of exactly the claimed ε: an audit at 99.9% contradicts it at most once in a thousand."""
     rng = np.random.default_rng(7)
-    for epsilon in (1.0, 4.0):
+    for epsilon in (4.0,) if family == "mechanism" else (1.0, 4.0):
         sigma = _sigma(epsilon, claimed)
         shift = (2 if audited == "replace" else 1) / sigma
-        there = rng.random(1200) < 0.5
-        scores = rng.normal(size=1200) + shift * there
+        there = rng.random(400) < 0.5
+        scores = rng.normal(size=400) + shift * there
         ran = mechanisms.FullBatch(sigma, 1) if family == "mechanism" else family
         how: dict[str, Any] = {"claimed_epsilon": epsilon, "adjacency": audited, "family": ran, **design}
         with pytest.raises(TypeError, match="`claimed_adjacency` must be given with claimed_epsilon"):
@@ -338,8 +335,8 @@ def test_a_choice_by_the_scores_is_paid_for_or_refused() -> None:
         for chosen in ("before", "by-scores")
     ]
     assert free[0] == free[1], "at δ = 0 the choice costs nothing"
+    family = mechanisms.Poisson(1.0, 0.1, 5)
     with pytest.raises(ValueError, match="`chosen` must be 'before' where `family` is Poisson"):
-        family = mechanisms.Poisson(1.0, 0.1, 5)
         bounds.epsilon_lower_bound_one_run(45, 50, 200, family=family, chosen="by-scores", **counts)
     with pytest.raises(ValueError, match="`chosen` must be 'before' with coins='models'"):
         bounds.epsilon_from_membership(45, 50, coins="models", chosen="by-scores")
@@ -348,8 +345,9 @@ def test_a_choice_by_the_scores_is_paid_for_or_refused() -> None:
 # Sentences
 
 _INFERS = re.compile(
-    r"contradicted\.|is contradicted|no ε below|No ε below|[Nn]o smaller|tells? members|told from non-members|is refuted"
-    r"|[Mm]ore than is claimed|are recognised|score higher than members|nothing is proved|still leak|does worse than",
+    r"contradicted\.|is contradicted|no ε below|No ε below|[Nn]o smaller|tells? members|told from non-members"
+    r"|is refuted|[Mm]ore than is claimed|are recognised|score higher than members|nothing is proved|still leak"
+    r"|does worse than",
 )
 _AT = re.compile(r"\d(\.\d+)?%")
 _BROKEN = re.compile(r"not trained as claimed|CLAIM CONTRADICTED|does not do what its|[Ii]s contradicted")
@@ -373,11 +371,11 @@ def _results(report: audit.AuditReport) -> list[Any]:
     return out
 
 
-def _read(report: audit.AuditReport) -> None:
-    """Whether every sentence of the report is warranted by its numbers."""
-    text, markup = " ".join(report.to_text(10_000).split()), report.to_html()
-    for shown in (text, re.sub(r"\s+", " ", markup)):
-        assert not re.search(r"ε ≥ (&#48;|0)(?![.\d])", shown), "a bound of 0 is shown as a proof"
+def _read(report: audit.AuditReport, *, page: bool = False) -> None:
+    """Whether every sentence of the report is warranted by its numbers. page: its HTML is read, too."""
+    text = " ".join(report.to_text(10_000).split())
+    for form in (text, re.sub(r"\s+", " ", report.to_html() if page else "")):
+        assert not re.search(r"ε ≥ (&#48;|0)(?![.\d])", form), "a bound of 0 is shown as a proof"
     if report.passed is not False:
         assert not _BROKEN.search(" ".join([report.word, *report.verdict_sentences()]))
         assert not any(_BROKEN.search(getattr(f, "verdict", "")) for f in report.findings())
@@ -400,14 +398,13 @@ def _read(report: audit.AuditReport) -> None:
 
 def _score_reports() -> Iterator[audit.ScoresReport]:
     rng = np.random.default_rng(11)
+    split, three = audit.Retrained(select="split"), audit.Retrained(k=3)
     designs: tuple[dict[str, Any], ...] = (
-        {}, {"coins": True}, {"retrained": True}, {"retrained": audit.Retrained(select="split")}, {"coins": True, "family": "gdp"},
-        {"retrained": True, "family": "gdp"}, {"retrained": audit.Retrained(k=3)},
+        {}, {"coins": True}, {"retrained": True}, {"retrained": split}, {"coins": True, "family": "gdp"},
+        {"retrained": True, "family": "gdp"}, {"retrained": three},
     )  # fmt: skip
-    claims: tuple[dict[str, Any], ...] = (
-        {}, {"claimed_epsilon": 0.05}, {"claimed_epsilon": 2.0}, {"claimed_epsilon": 40.0},
-    )  # fmt: skip
-    for shift, design, claim in itertools.product((-2.0, 0.0, 0.7, 3.0), designs, claims):
+    claims: tuple[dict[str, Any], ...] = ({}, {"claimed_epsilon": 0.05}, {"claimed_epsilon": 2.0})
+    for shift, design, claim in itertools.product((-2.0, 0.0, 1.2), designs, claims):
         relation = "replace" if claim else "add-remove"
         claimed = {"claimed_adjacency": "add-remove"} if claim else {}
         inside, outside = rng.normal(shift, 1, 80), rng.normal(0, 1, 90)
@@ -416,28 +413,35 @@ def _score_reports() -> Iterator[audit.ScoresReport]:
 
 def test_no_sentence_on_scores_says_more_than_its_number() -> None:
     tones = set()
-    for report in _score_reports():
-        _read(report)
+    for number, report in enumerate(_score_reports()):
+        _read(report, page=number % 9 == 0)
         tones.add((report.tone, report.word))
     assert {tone for tone, _ in tones} == {"good", "neutral", "bad"}
     assert len(tones) >= 6
 
 
-@pytest.mark.parametrize("form", ["trace", "scores", "canaries", "claim", "run"])
+@pytest.mark.parametrize("form", ["trace", "scores", "canaries", "claim", pytest.param("run", marks=pytest.mark.slow)])
 def test_no_sentence_of_the_other_forms_says_more_than_its_number(form: str) -> None:
-    _read(getattr(reports, form)())
+    _read(getattr(reports, form)(), page=True)
 
 
 def test_no_sentence_on_canaries_and_traces_says_more_than_its_number() -> None:
+    for claim in (None, 0.01):
+        _read(audit.from_canaries(simulated(mechanisms.Poisson(1.0, 1.0, 1), 60, 1), claimed_epsilon=claim))
+        _read(audit.from_trace(orthogonal(10), claimed_epsilon=claim))
+
+
+@pytest.mark.slow
+def test_no_sentence_on_more_canaries_and_traces_says_more_than_its_number() -> None:
     for count, claim in itertools.product((10, 60), (None, 0.01, 50.0)):
         trace = simulated(mechanisms.Poisson(1.0, 0.3, 3), count, 1)
         _read(audit.from_canaries(trace, claimed_epsilon=claim))
         _read(audit.from_trace(orthogonal(count), coins=count > 20, claimed_epsilon=claim))
 
 
-def test_canaries_that_prove_nothing_are_no_pass() -> None:
+def test_canaries_that_prove_nothing_are_not_green() -> None:
     """Scores that know nothing: the accountant's ε is neither contradicted nor confirmed."""
-    null = simulated(mechanisms.Poisson(1.0, 0.3, 3), 40, 0, scores=np.random.default_rng(0).normal(size=200))
+    null = simulated(mechanisms.Poisson(1.0, 1.0, 1), 40, 0, scores=np.random.default_rng(0).normal(size=200))
     report = audit.from_canaries(null)
     assert float(report.proved.value) == 0
     assert (report.tone, report.passed) == ("neutral", True)

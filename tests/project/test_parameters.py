@@ -22,6 +22,7 @@ OF_THE_CONTRACT = {
     "leakcore.bounds.reconstruction": "likewise",
     "leakcore.record": "likewise",
     "leakcore.dpsgd.record": "likewise",
+    "leakcore.bounds.epsilon_lower_bound_one_run": "three counts, and the keywords of the other lower bounds",
     "leakcore.audit.from_scores": "one call for scores of every design; its keywords are the command's options",
 }
 """Public functions that may have more, and why."""
@@ -35,7 +36,9 @@ INTERNAL = {
         for place, name in (
             ("kernels/clip.py", "clip_and_noise"), ("kernels/mixture.py", "mixture_log_ratio"),
             ("kernels/mixture.py", "mixture_tail"), ("bounds/reconstruction/reconstruction.py", "reconstruction"),
-            ("audit/scores/from_scores.py", "from_scores"), ("dpsgd/opacus/recorder/record.py", "record"),
+            ("audit/scores/from_scores.py", "from_scores"),
+            ("bounds/audited_epsilon/one_run.py", "epsilon_lower_bound_one_run"),
+            ("dpsgd/opacus/recorder/record.py", "record"),
         )
     },
 }  # fmt: skip

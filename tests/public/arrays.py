@@ -159,7 +159,8 @@ ARRAYS = {
     "dpsgd.secure_normal": Call(lambda: {"count": 3}, quality),
     "audit.from_scores": Call(
         lambda: {"members": np.array(SCORES[0]), "non_members": np.array(SCORES[1]), "delta": 1e-5,
-                 "claimed_epsilon": 1.0, "adjacency": "add-remove", "confidence": 0.9},
+                 "claimed_epsilon": 1.0, "claimed_adjacency": "add-remove", "adjacency": "add-remove",
+                 "confidence": 0.9},
         also=("scores",),
     ),
     "audit.plan": Call(

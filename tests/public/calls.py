@@ -207,11 +207,11 @@ NUMBERS = {
     ),
     "bounds.epsilon_from_membership": Call(
         lambda: {"correct": 80, "guesses": 100, "coins": "none", "confidence": 0.99, "delta": 0.0,
-                 "adjacency": "add-remove"}, at_least_zero, also=("rows",),
+                 "adjacency": "add-remove", "chosen": "before"}, at_least_zero, also=("rows",),
     ),
     "bounds.epsilon_lower_bound_one_run": Call(
         lambda: {"correct": 80, "guesses": 100, "canaries": 200, "confidence": 0.99, "delta": 1e-5,
-                 "adjacency": "add-remove", "family": "gdp"}, below_ceiling,
+                 "adjacency": "add-remove", "family": "gdp", "chosen": "by-scores", "k": 2}, below_ceiling,
     ),
     "bounds.label_epsilon": Call(
         lambda: {"jacobian": rng().normal(size=(4, 8)), "probs": np.full(4, 0.5), "labels": np.array([0, 1, 1, 0]),

@@ -131,9 +131,9 @@ class CanaryReport(AuditReport):
                 f"The recorded schedule gives ε = {spent} ({guarantee(self.epsilon)}), above the claimed {claimed}."
             )
         if float(self.gate.value) > self.claim:
-            shown, claimed = above(self.gate, self.claim)
+            least, claimed = above(self.gate, self.claim)
             out.append(
-                f"The canaries prove ε ≥ {shown} ({guarantee(self.gate)}), above the claimed {claimed}, unless an "
+                f"The canaries prove ε ≥ {least} ({guarantee(self.gate)}), above the claimed {claimed}, unless an "
                 "assumption of the audit fails."
             )
         if self.p_value <= GATE_SHARE:

@@ -81,6 +81,6 @@ def proof_card(result: Result, delta: float, detail: str) -> Card:
         sure = ", ".join(filter(None, (confidence_words(result), adjacency_words(result.adjacency))))
         return Card(
             question=PROVED, absent="nothing",
-            detail=f"At δ = {power(delta)} no ε above 0 is proved ({sure}), {detail} That is no sign of privacy.",
+            detail=f"At δ = {power(delta)} no ε above 0 is proved ({sure}), {detail} That does not prove privacy.",
         )  # fmt: skip
     return card(PROVED, result, f"ε ≥ {number(result)}", f"At δ = {power(delta)}: {detail}")

@@ -122,7 +122,7 @@ def guarantee(result: Result) -> str:
 def proved(result: Result, delta: float) -> str:
     """What follows "prove": `ε ≥ 1.2 at δ = 1e-5 (lower, 95% confidence, …)`, or that it is nothing about ε."""
     if float(result.value) > 0:
-        return f"ε ≥ {number(result)} at δ = {power(delta)} ({guarantee(result)})"
+        return f"ε ≥ {number(float(result.value), kind='lower')} at δ = {power(delta)} ({guarantee(result)})"
     words = f"{confidence_words(result)}, {ADJACENCY[result.adjacency]} adjacency"
     return f"nothing about ε at δ = {power(delta)} ({words})"
 

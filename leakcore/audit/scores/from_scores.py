@@ -17,13 +17,13 @@ from leakcore.audit.claimed_adjacency import claimed_under, is_pair
 from leakcore.audit.doctor import environment
 from leakcore.audit.report.area import area, area_limits
 from leakcore.audit.report.report import GATE
-from leakcore.audit.scores.coins import AS_PAIR, audited, audited_as_pairs, require_fair
+from leakcore.audit.scores.coins import audited, require_fair
 from leakcore.audit.scores.rates import PROVENANCE, assumed, rate_limits
 from leakcore.audit.scores.report import ScoresReport
 from leakcore.audit.scores.sides import sides_of
 from leakcore.mechanisms import Mechanism
-from leakcore.numerics import gaussian_pair_epsilon
 
+_AS_PAIR = "a replaced row counts as two rows, one that is taken out and one that is put in (group privacy)"
 _FPRS = (0.001, 0.01, 0.05, 0.1)
 
 
@@ -82,28 +82,26 @@ def from_scores(
 ) -> ScoresReport:
     """The report on membership scores of another tool.
 
-    It gives true-positive rates at fixed false-positive rates and the area under the ROC curve, with intervals, and
-    what the scores prove about ε. That depends on how the members were chosen; with neither `coins` nor `retrained` ε
-    is an estimate (docs/explanation/reports.md).
+    It gives rates and the area under the ROC curve, with intervals, and what the scores prove about ε. That depends on
+    how the members were chosen; with neither `coins` nor `retrained` ε is an estimate (docs/explanation/reports.md).
 
     Args:
-        members: (n,) scores of rows that were trained on, larger for likelier members (pass losses negated), at least
-            two. Or the path of a file for `audit.read_scores`, or its result. With `scores`: for each of them whether
-            its row was trained on, True or 1.
-        non_members: (m,) scores of other rows, at least two. Labels are refused here and in `members` without `scores`.
-        scores: (n,) scores of all rows, larger for likelier members; `members` then says who is one.
+        members: (n,) scores of rows that were trained on, larger for likelier members (pass losses negated), no labels.
+            Or the path of a file for `audit.read_scores`, or its result. With `scores`: whether each row was trained
+            on.
+        non_members: (m,) scores of other rows, no labels.
+        scores: (n,) scores of all rows; `members` then says who is one.
         coins: True if they are all candidates of one training run, in which a fair coin decided for each row whether it
-            was trained on (Steinke, Nasr and Jagielski 2023, Theorem 5.2). Kind "lower".
+            was trained on. Kind "lower".
         retrained: True, or a `Retrained`, if each score comes from its own model. Kind "lower".
         delta: δ in [0, 1).
         claimed_epsilon: ε that the model claims at δ; a proof at 99.9% above it contradicts it.
-        claimed_adjacency: the relation under which that ε is claimed, required with it. A claim under "add-remove" or
-            "zero-out" meets an audit by replacement as a claim about two rows.
+        claimed_adjacency: the relation of that ε, required with it. One under "add-remove" or "zero-out" is held
+            against an audit by replacement as one of two rows.
         adjacency: "add-remove" if a non-member was left out, "replace" if another row took its place. Required without
             coins.
         confidence: of every interval and of the quoted lower bound.
-        family: what is refuted: "dp", "gdp" or the claimed mechanism (with retrained, as in `bounds.Hypothesis`; with
-            coins, as in `bounds.epsilon_lower_bound_one_run`). A mechanism with "split" has no p-value.
+        family: what is refuted, as in `bounds.Hypothesis`: "dp", "gdp" or the claimed mechanism.
 
     Returns:
         A `ScoresReport`.
@@ -148,7 +146,7 @@ def from_scores(
 
     def proof(sure: float, scores: np.ndarray, k: int = design.k, under: Adjacency = relation) -> Result:
         if coins:
-            return audited(scores, labels, slack, sure, under, family)
+            return audited(scores, labels, slack, sure, under, family, k)
         return bounds.epsilon_lower_bound_from_scores(
             scores[labels],
             scores[~labels],
@@ -165,11 +163,7 @@ def from_scores(
             return proof(sure, scores)
         if isinstance(family, Mechanism):
             return _under(proof(sure, scores), family, slack, claimed)
-        if coins and family == "dp":
-            return audited_as_pairs(scores, labels, slack, sure, claimed)
-        if coins:
-            return _halved(proof(sure, scores), slack, claimed)
-        return _noted(proof(sure, scores, 2 * design.k, claimed), AS_PAIR)
+        return _noted(proof(sure, scores, 2 * design.k, claimed), _AS_PAIR)
 
     result = proof(level, every)
     if not (coins or alone):
@@ -238,12 +232,6 @@ def _noted(result: Result, note: str, **changes: Any) -> Result:
         assumptions=dataclasses.replace(assumed, adjacency=adjacency, notes=(*assumed.notes, note)),
         **changes,
     )
-
-
-def _halved(result: Any, delta: float, claimed: Adjacency) -> Result:
-    """What coins that chose between two rows prove of a Gaussian mechanism's separation for one of them."""
-    value = float(gaussian_pair_epsilon(result.mu / 2, delta=delta)) if result.mu else 0.0
-    return _noted(result, AS_PAIR, value=value, mu=None if result.mu is None else result.mu / 2, adjacency=claimed)
 
 
 def _under(result: Any, family: Mechanism, delta: float, claimed: Adjacency) -> Result:

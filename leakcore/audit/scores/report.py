@@ -144,8 +144,8 @@ class ScoresReport(AuditReport):
             raise ValueError(
                 f"`gate` must be under the claim's adjacency, {self._claimed_under}, got {self.gate.adjacency}"
             )
-        shown, claimed = above(self.gate, self.claimed_epsilon)
-        proof = f"ε ≥ {shown} at δ = {power(self.delta)} ({guarantee(self.gate)})"
+        least, claimed = above(self.gate, self.claimed_epsilon)
+        proof = f"ε ≥ {least} at δ = {power(self.delta)} ({guarantee(self.gate)})"
         refuted = f"above the claimed {claimed} under {self._claim_words} adjacency{self._if_family()}"
         return [
             f"The scores prove {proof}, {refuted}: not trained as claimed, unless an assumption of the audit fails."

@@ -49,9 +49,9 @@ def sides_of(members: Any, non_members: Any, scores: Any) -> Sides:
         raise TypeError("`members` must be given: scores of members, or with scores=… who is a member, got None")
     if non_members is None:
         raise TypeError("`non_members` must be given, or the file that holds the scores of both, got None")
-    given = {"members": members, "non_members": non_members}
-    arrays = {name: _checked(name, values) for name, values in given.items()}
-    require_no_label_at_all(given, arrays, _NO_LABELS)
+    arguments = {"members": members, "non_members": non_members}
+    arrays = {name: _checked(name, values) for name, values in arguments.items()}
+    require_no_label_at_all(arguments, arrays, _NO_LABELS)
     return Sides(arrays["members"], arrays["non_members"], "scores as given", "members")
 
 

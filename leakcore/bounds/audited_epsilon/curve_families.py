@@ -61,14 +61,22 @@ class CurveFamily(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class ApproximateFamily(CurveFamily):
-    """(ε, δ)-privacy. The parameter is ε."""
+    """(ε, δ)-privacy of one row. The parameter is ε.
+
+    Attributes:
+        delta: δ.
+        k: rows that a coin changes; group privacy makes of (ε, δ) the line (kε, δ(1 + e^ε + … + e^((k−1)ε))).
+    """
 
     largest: ClassVar[float] = 700.0  # e^ε overflows above it
     delta: float
+    k: int = 1
 
     def lines(self, parameter: float) -> Tangents:
         """See `CurveFamily`."""
-        return Tangents(np.array([parameter]), np.array([self.delta]))
+        apart = min(self.largest, self.k * parameter)
+        times = float(self.k) if parameter == 0 else math.expm1(apart) / math.expm1(apart / self.k)
+        return Tangents(np.array([apart]), np.array([self.delta * (times if self.k > 1 else 1.0)]))
 
     def epsilon(self, parameter: float) -> float:
         """See `CurveFamily`."""
@@ -81,15 +89,22 @@ class ApproximateFamily(CurveFamily):
 
 @dataclasses.dataclass(frozen=True)
 class GaussianFamily(CurveFamily):
-    """μ-GDP. The parameter is μ."""
+    """μ-GDP of one row. The parameter is μ.
+
+    Attributes:
+        delta: δ of `epsilon`.
+        k: rows that a coin changes; their release is kμ-GDP.
+    """
 
     largest: ClassVar[float] = 30.0
     delta: float
+    k: int = 1
 
     def lines(self, parameter: float) -> Tangents:
         """See `CurveFamily`."""
-        epsilons = log_ratios(parameter, _GAUSSIAN_LINES)
-        return Tangents(epsilons, np.exp(gaussian_pair.log_profile(epsilons, parameter)))
+        apart = self.k * parameter
+        epsilons = log_ratios(apart, _GAUSSIAN_LINES)
+        return Tangents(epsilons, np.exp(gaussian_pair.log_profile(epsilons, apart)))
 
     def epsilon(self, parameter: float) -> float:
         """See `CurveFamily`."""
@@ -155,8 +170,8 @@ def log_ratios(separation: float, count: int = _MECHANISM_LINES) -> np.ndarray:
     return np.linspace(0.0, 0.5 * separation * separation + _FAR * separation, count)
 
 
-def claimed_lines(family: Any) -> Tangents | None:
-    """Lines above the curve of a bare claim; None for anything else."""
+def claimed_lines(family: Any, k: int) -> Tangents | None:
+    """Lines above the curve of a bare claim about one row, for k rows; None for anything else."""
     if isinstance(family, GDP):
-        return GaussianFamily(0.0).lines(family.mu)
-    return ApproximateFamily(family.delta).lines(family.epsilon) if isinstance(family, ApproximateDP) else None
+        return GaussianFamily(0.0, k).lines(family.mu)
+    return ApproximateFamily(family.delta, k).lines(family.epsilon) if isinstance(family, ApproximateDP) else None

@@ -62,27 +62,27 @@ def epsilon_lower_bound_one_run(
     adjacency: str | None = None,
     family: str | Mechanism = "dp",
     chosen: Literal["before", "by-scores"] = "before",
+    k: int = 1,
 ) -> OneRunEpsilon:
     """Lower bound on ε from one run: m canaries, r guesses at whether each was included, v of them correct.
 
-    Each canary is included by a fair coin; the auditor guesses r of the m coins and abstains on the rest.
-    A mechanism's trade-off curve bounds how likely v right guesses are (Mahloujifar, Melis and Chaudhuri 2025); for (ε,
-    0)-privacy by the tail of Bin(r, e^ε/(1 + e^ε)) (Steinke, Nasr and Jagielski 2023). `value` is the largest ε of the
-    family that makes v right guesses less likely than 1 − confidence. docs/explanation/audit-power.md has the proof.
+    Each canary is included by a fair coin. A mechanism's trade-off curve bounds how likely v right guesses are
+    (Mahloujifar, Melis and Chaudhuri 2025; Steinke, Nasr and Jagielski 2023). `value` is the largest ε of the family
+    that makes them less likely than 1 − confidence. docs/explanation/audit-power.md has the proof.
 
     Args:
         correct: v in [0, guesses].
-        guesses: r in [0, canaries]. Nobody may choose it by how many guesses are right.
-        canaries: m ≥ 1, those not guessed included.
+        guesses: r in [0, canaries], not chosen by how many guesses are right.
+        canaries: m ≥ 1, with those not guessed.
         confidence: in (0, 1 − 1e-12].
         delta: δ in [0, 1).
         adjacency: "replace" where each coin chose between two rows. None: a mechanism's own, else add-remove.
-        family: what is refuted: "dp", (ε, δ)-privacy; "gdp", μ-GDP; or a mechanism of `leakcore.mechanisms`, with any
-            noise, which is then tested itself. The last two need δ > 0.
-        chosen: how r was chosen. "before": it was fixed before the scores were looked at. "by-scores": by any rule that
-            looks at the release alone, such as a threshold on the scores. That is free at δ = 0, halves the error for
-            "dp" at δ > 0, costs more for "gdp", and is refused for another mechanism
-            (docs/explanation/audit-power.md).
+        family: what is refuted: "dp"; "gdp", μ-GDP; or a mechanism with any noise, which is then tested itself. The
+            last two need δ > 0.
+        chosen: how r was chosen: "before" the scores were looked at, or "by-scores", by any rule on the release, such
+            as a threshold. That is free at δ = 0, halves the error of "dp" at δ > 0, costs more with "gdp", and is
+            refused for another mechanism.
+        k: rows that a coin changes, 1 for a mechanism; `value` is about one of them.
 
     Returns:
         `OneRunEpsilon` of kind "lower"; 0 where the guesses prove nothing.
@@ -92,8 +92,7 @@ def epsilon_lower_bound_one_run(
         TypeError: for an argument of another type.
 
     Guarantees:
-        Holds over the coins and the mechanism's randomness; for "gdp" and a mechanism, if what ran is of that family.
-        Deterministic given the counts.
+        Holds over coins and mechanism; for "gdp" and a mechanism, if what ran is of that family. Deterministic.
 
     Example:
         >>> from leakcore import bounds, mechanisms
@@ -110,6 +109,7 @@ def epsilon_lower_bound_one_run(
     level = validate.confidence(confidence=confidence)
     slack = validate.below_one(delta=delta)
     relation = _relation(adjacency, family)
+    rows = validate.integer(1, k=k)
     rule = validate.one_of("before", "by-scores", chosen=chosen)
     if rule != "before" and isinstance(family, Mechanism) and not isinstance(family, (GDP, ApproximateDP)):
         raise ValueError(
@@ -118,9 +118,9 @@ def epsilon_lower_bound_one_run(
         )
     tail = GuessTail(v, r, m)
     refutes = functools.partial(_refutes, tail, 1 - level, rule)
-    tested = _tested(family, slack, relation, lambda gaussian: gaussian.largest_refuted(refutes))
+    tested = _tested(family, slack, relation, rows, lambda gaussian: gaussian.largest_refuted(refutes))
     parameter = tested.largest_refuted(refutes)
-    claimed = tested.lines(1.0) if isinstance(tested, ScaledNoise) else claimed_lines(family)
+    claimed = tested.lines(1.0) if isinstance(tested, ScaledNoise) else claimed_lines(family, rows)
     return OneRunEpsilon(
         value=tested.epsilon(parameter) if parameter > 0 else 0.0,
         kind="lower",
@@ -136,6 +136,11 @@ def epsilon_lower_bound_one_run(
                 "the number of guesses was chosen by the release alone; the error pays for the choice"
                 if rule == "by-scores"
                 else "the number of guesses was fixed before the scores were looked at",
+                *(
+                    ()
+                    if rows == 1
+                    else (f"a coin changes {rows} rows; the bound is for one of them, by group privacy",)
+                ),
                 "one run: holds over the coins and the mechanism's own randomness",
                 *tested.notes(),
             ),
@@ -175,7 +180,7 @@ def _relation(adjacency: str | None, family: Any) -> Adjacency:
     return "add-remove" if adjacency is None else parse_adjacency(adjacency)
 
 
-def _tested(family: Any, delta: float, relation: Adjacency, fitted: Any) -> CurveFamily:
+def _tested(family: Any, delta: float, relation: Adjacency, k: int, fitted: Any) -> CurveFamily:
     """The family that is asked for; `fitted` says how far apart Gaussians with these counts are."""
     if isinstance(family, str):
         name = validate.one_of("dp", "gdp", family=family)
@@ -184,11 +189,13 @@ def _tested(family: Any, delta: float, relation: Adjacency, fitted: Any) -> Curv
     else:
         raise TypeError(f"`family` must be 'dp', 'gdp' or a mechanism of leakcore.mechanisms, got {family!r}")
     if name == "dp":
-        return ApproximateFamily(delta)
+        return ApproximateFamily(delta, k)
     if delta == 0:
         raise ValueError(f"`delta` must be positive with family={family!r}, got {delta!r}: its ε at δ = 0 is infinite")
-    gaussian = GaussianFamily(delta)
+    gaussian = GaussianFamily(delta, k)
     if name == "gdp":
         return gaussian
+    if k > 1:
+        raise ValueError(f"`k` must be 1 where `family` is a mechanism, got {k}: its curve is about one row")
     family.with_noise(1.0)  # refuses a mechanism without noise to change
     return ScaledNoise(family, relation, delta, log_ratios(max(fitted(gaussian), 0.1)))

@@ -301,7 +301,7 @@ def _log_floor(laws: Sequence[StepLaw], question: ProfileQuestion, direction: st
         if proved >= least:  # a wider range is known less well
             break
         best, least = floor, proved
-        if coarse.log_beyond <= point.log_delta - _WELL:
+        if coarse.log_outside <= point.log_delta - _WELL:
             break
         floor = max(1.05 * point.log_delta - 20.0, _DEEPER * floor)
     return best
