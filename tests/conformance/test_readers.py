@@ -33,7 +33,7 @@ from tests.conformance.reader_commands import COMMANDS, FOLDERS, WRITTEN
 from tests.conformance.reader_files import MEMBERS, NOT_FILES, ONLY_WRITES, TRUSTED, Member
 
 HERE = Path(__file__).resolve().parent
-FEW, MANY = 60, 3000
+FEW, MANY = 60, 1000
 """Mutants of a member, by default and in the slow tier."""
 FREE = 200 * 2**20
 """Bytes that reading any file may take: three times what `files/limits.py` lets it expand to."""
@@ -228,10 +228,14 @@ def test_dicts_are_read_or_refused_as_values() -> None:
         ({"cells": [[0, 1], [0, 2]], "dtype": "int64", "shape": [3]}, "gives a cell twice"),
         ({"cells": [[-1, 1]], "dtype": "int64", "shape": [3]}, "places from 0 to 2"),
         ({"items": [[1, "a"], [1.0, "b"]]}, "gives a key twice"),
+        ({"class": "ExperimentResult"}, "must be an object of a class that is known here"),
     ],
 )
 def test_a_value_that_would_become_another_is_refused(tree: dict[str, Any], words: str) -> None:
     from leakcore._base.codec import from_plain
+
+    with pytest.raises(ValueError, match=r"`\[0\]` must be|must be a list"):
+        from_plain({"tuple": [1]}, tuple[str, ...])
 
     with pytest.raises(ValueError, match=words):
         from_plain({"x": tree}, dict[str, Any])
