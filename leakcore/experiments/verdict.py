@@ -41,7 +41,7 @@ class Check(Record):
     about: Literal["direction", "size"] = "direction"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cases", check.integer(0, None, cases=int(self.cases)))
+        object.__setattr__(self, "cases", check.integer(0, 2**53, cases=int(self.cases)))
         object.__setattr__(self, "holds", check.integer(0, self.cases, holds=int(self.holds)))
         if not 0 <= self.chance < 1:
             raise ValueError(f"`chance` must be in [0, 1), got {self.chance!r}")

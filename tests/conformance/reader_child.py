@@ -102,7 +102,7 @@ def try_commands(name: str, member: Member, folder: Path) -> Iterator[dict[str, 
     from tests.conformance.reader_commands import COMMANDS, prepared
 
     words, suffix = COMMANDS[name]
-    for kind in (*NOT_FILES, _noise, _deep):
+    for kind in COMMANDED:
         inside = folder / kind.__name__
         inside.mkdir()
         path = inside / f"input{suffix}"
@@ -130,6 +130,8 @@ def _deep(path: Path) -> None:
     path.write_bytes(b"[" * 100_000)
 
 
+COMMANDED = (*NOT_FILES[:2], *NOT_FILES[4:], _noise, _deep)
+"""What a command is given for a file."""
 TRIES = {"bombs": try_bombs, "not-files": try_not_files, "commands": try_commands}
 
 

@@ -114,7 +114,7 @@ class Reader:
 
     def _sequence(self, plain: Any, kind: Any, origin: Any, where: str) -> Any:
         if origin is tuple and isinstance(plain, dict) and set(plain) == {"tuple"}:
-            plain, kind = plain["tuple"], tuple
+            plain = plain["tuple"]
         kinds = elements(kind, len(plain)) if isinstance(plain, list) else None
         if kinds is None:
             return MISSING
