@@ -7,8 +7,8 @@
 
 A stage stops before its budget (540 s) is used up and keeps what is done in build/gpu, by the bytes of the sources and
 the card, so that the same call goes on from there; what failed is tried again after the rest. Exit codes: 0 all is
-done, 1 something failed, 2 something is missing (what, and how to bring it), 75 stopped at the budget: call again. (make
-turns every code but 0 into 2, and prints it.)
+done, 1 something failed, 2 something is missing (what, and how to bring it), 75 stopped at the budget: call again.
+(make turns every code but 0 into 2, and prints it.)
 
 --emulate runs the same stages on the emulated build, with tiny sizes. What it prints is no measurement, and it writes
 nothing into bench/results.
@@ -66,6 +66,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("stages", nargs="*", choices=(*STAGES, "wheels"), help="default: build test bench")
     parser.add_argument("--budget", type=float, default=540.0, help="seconds that each stage may take (default: 540)")
+    parser.add_argument("--pieces", type=int, help="how many rows or files each stage may begin (default: all)")
     parser.add_argument("--emulate", action="store_true", help="a rehearsal without a card")
     parser.add_argument("--arch", help="build for this compute capability, as 90, where there is no card")
     parser.add_argument("--only", action="append", metavar="TEXT", help="rows, or files of tests, that contain TEXT")
@@ -159,7 +160,7 @@ def _run(command: list[str], environment: dict[str, str], seconds: float, log: P
 
 def _test(options: argparse.Namespace) -> int:
     """A file of tests is a piece, and so is each tool of compute-sanitizer."""
-    clock, done = Clock(options.budget), Done(options.state, "test", digest(_card(options)))
+    clock, done = Clock(options.budget, options.pieces), Done(options.state, "test", digest(_card(options)))
     pieces = _test_pieces(options)
     for name, command, extra in sorted(pieces, key=lambda piece: piece[0] in done.pieces):
         if _passed(done, name):
@@ -239,14 +240,14 @@ def _outcome(options: argparse.Namespace, done: Done, names: list[str]) -> int:
     for name in failed:
         print(f"FAILED: {name}" + (" (longer than the budget)" if done.pieces[name]["code"] is None else ""))
     if left:
-        print(f"stopped at the budget of {options.budget:.0f} s, call again; left: {', '.join(left)}")
+        print(f"stopped, call again; left: {', '.join(left)}")
     print(f"kept in {_from_root(done.path)}")
     return FAILED if failed else AGAIN if left else DONE
 
 
 def _bench(options: argparse.Namespace) -> int:
     """Each row in a process of its own: what it holds on the card goes with it, and it can be stopped."""
-    clock, done = Clock(options.budget), Done(options.state, "bench", digest(_card(options)))
+    clock, done = Clock(options.budget, options.pieces), Done(options.state, "bench", digest(_card(options)))
     names = ["limits", *_row_names(options)]
     for name in [names[0], *sorted(names[1:], key=lambda name: name in done.pieces)]:
         if _passed(done, name):

@@ -47,9 +47,10 @@ class Done:
 
 @dataclasses.dataclass
 class Clock:
-    """How many seconds this call may still take."""
+    """How many seconds this call may still take, and how many pieces."""
 
     budget: float
+    most: int | None = None
     start: float = dataclasses.field(default_factory=time.monotonic)
     pieces: int = 0
 
@@ -59,4 +60,4 @@ class Clock:
 
     def over(self, least: float) -> bool:
         """Whether no further piece may begin. The first one always may: a call does something."""
-        return self.pieces > 0 and self.left < least
+        return self.pieces > 0 and (self.left < least or self.pieces == self.most)
