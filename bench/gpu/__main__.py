@@ -121,7 +121,11 @@ def _build(options: argparse.Namespace) -> int:
     if code is None:
         print(f"stopped after {time.monotonic() - start:.0f} s: call again, the files that are compiled stay")
         return AGAIN
-    print(f"{'built' if code == 0 else 'the build failed'} in {time.monotonic() - start:.0f} s")
+    took = time.monotonic() - start
+    print(f"{'built' if code == 0 else 'the build failed'} in {took:.0f} s")
+    archs = environment.get("LEAKCORE_CUDA_ARCHS", "emulated")
+    built = {"code": code, "seconds": round(took, 1), "compute_capability": archs}
+    Done(options.state, "build", digest(_card(options))).keep("build", built)
     return DONE if code == 0 else FAILED
 
 
@@ -286,6 +290,8 @@ def _row_names(options: argparse.Namespace) -> list[str]:
 
 def _report(options: argparse.Namespace, done: Done, names: list[str]) -> dict[str, Any]:
     head = done.pieces["limits"]
+    key = digest(_card(options))
+    built, tested = (Done(options.state, stage, key).pieces for stage in ("build", "test"))
     rows = {name: done.pieces[name] for name in names[1:] if done.pieces.get(name, {}).get("code") == 0}
     return {
         "schema": SCHEMA,
@@ -293,6 +299,8 @@ def _report(options: argparse.Namespace, done: Done, names: list[str]) -> dict[s
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "commit": _commit(),
         "machine": head["facts"],
+        "build": built.get("build", {}),
+        "tests": {name: {k: v for k, v in piece.items() if k != "log"} for name, piece in tested.items()},
         "limits": head["limits"],
         "rows": {name: {k: v for k, v in row.items() if k != "code"} for name, row in rows.items()},
         "left": [name for name in names[1:] if name not in rows],
