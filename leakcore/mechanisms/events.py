@@ -53,7 +53,9 @@ def from_event(event: Any) -> Mechanism:
         return ApproximateDP(event.noise_parameter * event.sensitivity, 0.0, reached=False, claimed_under="add-remove")
     if kind == "RandomizedResponseDpEvent":
         other = event.noise_parameter / event.num_buckets
-        return ApproximateDP(math.log((1.0 - event.noise_parameter + other) / other), 0.0, reached=False, claimed_under="replace")
+        return ApproximateDP(
+            math.log((1.0 - event.noise_parameter + other) / other), 0.0, reached=False, claimed_under="replace"
+        )
     if kind == "ZCDpEvent" and getattr(event, "xi", 0.0) == 0.0:
         return ZCDP(event.rho, claimed_under="add-remove")
     if kind == "ComposedDpEvent" and event.events:

@@ -38,13 +38,14 @@ class CannotWrite(OSError):
         )
 
 
-def write_atomically(path: Path, text: str | bytes) -> None:
+def write_atomically(path: Path, text: str | bytes, *, private: bool = False) -> None:
     """Write `text` (as UTF-8; bytes as they are) to `path`: a reader (or Ctrl-C) sees the old file or the new one.
 
     A new file has the mode of any new file of the user's. A file that is there keeps its mode, its access list, its
     `user.` attributes and, where the system permits, its owner and group; nobody may read more than before. A link
     stays one: what it points at is replaced. Other names of the same file (hard links) keep the old content. A file
-    that the user may not write is refused, a device or a pipe takes the bytes as they come.
+    that the user may not write is refused, a device or a pipe takes the bytes as they come. private: who was trained
+    on, or what was recovered of rows, is nobody else's to read: a new file, and one that was empty, gets mode 0600.
 
     Raises `CannotWrite`, an OSError, where the system refuses; the old file is then as it was. Only a kill leaves the
     temporary file, .NAME.XXXXXXXX, which nothing takes for the target.
@@ -55,14 +56,14 @@ def write_atomically(path: Path, text: str | bytes) -> None:
             with path.open("ab") as stream:
                 stream.write(content)
             return
-        with replacing(path) as file:
+        with replacing(path, private=private) as file:
             file.write(content)
     except OSError as why:
         raise CannotWrite(path, why) from why
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     """A file whose content replaces `path` at the end of the block; where the block raises, nothing is changed.
 
     As `write_atomically`, for content that arrives in parts. OSError where the system refuses.
@@ -73,7 +74,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     make_folder(target.parent)
     old = _replaceable(target)
     # No wider than the target will be: what is private must not be readable while it is written.
-    mode = 0o666 if old is None else old.st_mode & 0o600
+    fresh = old is None or (private and old.st_size == 0)
+    mode = (0o600 if private else 0o666) if old is None or fresh else old.st_mode & 0o600
     handle, temporary = _new_file(target.parent, target.name, mode)
     try:
         try:
@@ -85,7 +87,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with file:
             yield file
             file.flush()
-            if old is not None:
+            if old is not None and not fresh:
                 _keep_access(handle, target, old)
             os.fsync(handle)
         os.replace(temporary, target)

@@ -30,7 +30,7 @@ def seal(folder: Path, name: str, value: Any, kind: Any = None) -> Path:
     plain = json.loads(json.dumps(to_plain(value, kind, arrays=arrays)))
     facts = {"schema": SCHEMA, "sha256": digest(name, plain, arrays), "piece": plain}
     path = place_in(folder, f"{name}.{'npz' if arrays else 'json'}")
-    write_atomically(path, pack(facts, arrays) if arrays else json.dumps(facts))
+    write_atomically(path, pack(facts, arrays) if arrays else json.dumps(facts), private=True)
     return path
 
 

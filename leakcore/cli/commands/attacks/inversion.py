@@ -182,11 +182,11 @@ def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, se
     if out is not None:
         arrays = io.BytesIO()
         np.savez(arrays, reconstructions=inverted.reconstructions, every=inverted.every, labels=inverted.labels)
-        write_atomically(place_in(out, "inversion.npz"), arrays.getvalue())
+        write_atomically(place_in(out, "inversion.npz"), arrays.getvalue(), private=True)
         if len(shape) in (2, 3) and (len(shape) == 2 or shape[0] in (1, 3)):
             picture = io.BytesIO()
             inverted.figure().savefig(picture, format="png", dpi=110)
-            write_atomically(place_in(out, "inversion.png"), picture.getvalue())
+            write_atomically(place_in(out, "inversion.png"), picture.getvalue(), private=True)
     return inverted
 
 

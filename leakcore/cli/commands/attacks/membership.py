@@ -128,7 +128,7 @@ def _attacked(
         if out is not None:
             file = io.BytesIO()
             np.savez(file, scores=scores, membership=inside)
-            write_atomically(place_in(out, f"{name}.npz"), file.getvalue())
+            write_atomically(place_in(out, f"{name}.npz"), file.getvalue(), private=True)
             written.append(out / f"{name}.npz")
     return rates, left_out, written
 

@@ -100,12 +100,12 @@ class CanaryTrace(Record):
         return len(self.scores) - len(self.coins)
 
     def save(self, path: str | Path) -> None:
-        """Write an npz file atomically: plain arrays and one JSON text, nothing pickled.
+        """Write an npz file atomically: plain arrays and one JSON text, nothing pickled. Only its owner may read it.
 
         Args:
             path: of the file.
         """
-        write_atomically(Path(path), to_npz(self, compressed=True))
+        write_atomically(Path(path), to_npz(self, compressed=True), private=True)
 
     @classmethod
     def load(cls, path: str | Path) -> CanaryTrace:

@@ -61,7 +61,7 @@ class TraceFile:
             return True
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             return False
         except OSError:

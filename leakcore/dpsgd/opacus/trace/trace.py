@@ -161,12 +161,12 @@ class Trace(Record):
         return f"Opacus divides the sum of {n:,} rows by {own:,}, and of {' and of '.join(changed)}" if changed else ""
 
     def save(self, path: str | Path) -> None:
-        """Write an npz file atomically: plain arrays and one JSON text, nothing pickled.
+        """Write an npz file atomically: plain arrays and one JSON text, nothing pickled. Only its owner may read it.
 
         Args:
             path: of the file.
         """
-        write_atomically(Path(path), to_npz(self, compressed=True))
+        write_atomically(Path(path), to_npz(self, compressed=True), private=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Trace:
