@@ -53,13 +53,13 @@ def markdown(text: object, longest: int = LONGEST_MESSAGE, *, cell: bool = False
     Plain words stay as they are, all else stands in a code span. A backslash would not do: a mention or an address
     is recognised after backslashes are gone. cell: of a table, which ends at a pipe, in a code span as well.
     """
-    shown = printable(text, longest)
-    if not shown or (_PLAIN.fullmatch(shown) and not _LINKED.search(shown)):
-        return shown
+    line = printable(text, longest)
+    if not line or (_PLAIN.fullmatch(line) and not _LINKED.search(line)):
+        return line
     if cell:  # after a backslash, programs differ in what they take "\\|" for
-        shown = shown.replace("\\|", "\\\\u007c").replace("|", "\\|")
-    fence = "`" * (1 + max((len(run) for run in re.findall("`+", shown)), default=0))
-    return f"{fence} {shown} {fence}" if "`" in shown or not shown.strip() else f"{fence}{shown}{fence}"
+        line = line.replace("\\|", "\\\\u007c").replace("|", "\\|")
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
+    return f"{fence} {line} {fence}" if "`" in line or not line.strip() else f"{fence}{line}{fence}"
 
 
 def name_of(text: object) -> str:

@@ -58,7 +58,7 @@ def _batch(content: bytes, label: str) -> tuple[np.ndarray, np.ndarray]:
         batch = _values(content)
         rows, classes = batch["data"], batch[label]
         if not isinstance(classes, list) or not all(type(k) is int and 0 <= k <= 99 for k in classes):
-            raise ValueError(f"`{label}` must be a list of classes from 0 to 99")
+            raise ValueError(f"`{label}` must be a list, one class of 0 to 99 for each row")
         labels = np.array(classes, np.int64)
         _, shape, kind, by_columns, pixels = rows["state"]
         if isinstance(pixels, dict):  # as Python 3 writes bytes for Python 2

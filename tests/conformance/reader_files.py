@@ -258,11 +258,11 @@ def folder(path: Path) -> None:
 
 
 def plug(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
+    with socket.socket(socket.AF_UNIX) as plug_in:
         here = Path.cwd()
         os.chdir(path.parent)  # a socket's name has at most 108 bytes
         try:
-            made.bind(path.name)
+            plug_in.bind(path.name)
         finally:
             os.chdir(here)
 

@@ -1,4 +1,4 @@
-"""Files that were changed by somebody who knows the format: what is inside is changed, and the wrapping is made anew.
+"""Files that were changed by somebody who knows the format: what is inside is changed, and the wrapping is made again.
 
 Pure functions of (data, random generator), so that a find is told by its member and its seed.
 """
@@ -169,7 +169,7 @@ _BIG_VALUES = (_TEXT, _QUADRATIC, _ZEROS, _MANY_TEXTS, {"tuple": [_SMALL_ZEROS] 
 
 
 def json_bombs(good: bytes) -> Iterator[bytes]:
-    """A good file, every number and list of which was replaced by what unfolds; and texts that unfold as they are."""
+    """A good file, with what unfolds in place of every number and list; and texts that unfold as they are."""
     tree = json.loads(good)
     for value in _BIG_VALUES:
         yield as_json(_poisoned(tree, value))

@@ -407,8 +407,8 @@ def test_markdown_and_terminal_show_text_and_obey_none(text: str, tmp_path: Path
     assert not any(re.match(r"- (\d+[.)]|[-+*>]|\[)", line) for line in lines)
     cells = [re.sub(r"\\.", "", line).count("|") for line in lines if line.startswith("|")]
     assert set(cells) <= {4, 6}, "a cell ends within its text"
-    shown = (markdown, compared.to_text(), str(compared), repr(compared))
-    assert all(t.isprintable() or set("".join(c for c in t if not c.isprintable())) == {"\n"} for t in shown)
+    texts = (markdown, compared.to_text(), str(compared), repr(compared))
+    assert all(t.isprintable() or set("".join(c for c in t if not c.isprintable())) == {"\n"} for t in texts)
     assert not any(line.lstrip().startswith(("::", "##[")) for line in compared.to_text().splitlines())
 
 
@@ -541,7 +541,7 @@ def _chained(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", NOT_FILES, ids=lambda kind: kind.__name__)
-def test_an_index_that_is_no_file_neither_waits_nor_is_written_through(kind: Any, tmp_path: Path) -> None:
+def test_an_index_that_is_not_a_file_neither_waits_nor_is_written_through(kind: Any, tmp_path: Path) -> None:
     from click.testing import CliRunner
 
     from leakcore.cli.root import main

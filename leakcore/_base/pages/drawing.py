@@ -3,7 +3,7 @@
 A drawing of our own stands in a page as it is. One that was read (a part of a report.json, a figure of an earlier
 reproduction) may be anybody's: it is parsed and written again, with the elements, attributes and styles that a picture
 of matplotlib's has. Scripts, links, foreign content, rules of style that change the page around, and addresses outside
-the drawing are no part of that.
+the drawing are left out.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class _Writer:
             self._skipped += 1
         else:
             self._open.append(name)
-            kept = "".join(f' {key}="{escape(value)}"' for key, value in _allowed(name, attributes))
-            self.out.append(f"<{name}{kept}>")
+            chosen = "".join(f' {key}="{escape(value)}"' for key, value in _allowed(name, attributes))
+            self.out.append(f"<{name}{chosen}>")
 
     def _end(self, name: str) -> None:
         if self._skipped:
@@ -109,7 +109,7 @@ class _Writer:
 
 
 def _allowed(element: str, attributes: dict[str, str]) -> list[tuple[str, str]]:
-    kept = []
+    chosen = []
     for name, value in attributes.items():
         if name in ("href", "xlink:href"):
             fits = (_PIXELS if element == "image" else _HERE).fullmatch(value) is not None
@@ -121,8 +121,8 @@ def _allowed(element: str, attributes: dict[str, str]) -> list[tuple[str, str]]:
         else:
             fits = _is_style(f"{name}: {value}")
         if fits:
-            kept.append((name, value))
-    return kept
+            chosen.append((name, value))
+    return chosen
 
 
 def _is_style(rule: str) -> bool:

@@ -59,10 +59,10 @@ def epsilons_svg(reports: Sequence[ListedReport]) -> str:
 
 def _cut(name: str) -> str:
     """A name that leaves room for the picture, however long it is, and whatever script it is written in."""
-    shown = printable(name)
-    widths = itertools.accumulate(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in shown)
+    text = printable(name)
+    widths = itertools.accumulate(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
     fits = sum(width <= _WIDEST for width in widths)
-    return shown if fits == len(shown) else f"{shown[:fits]}…"
+    return text if fits == len(text) else f"{text[:fits]}…"
 
 
 def _adjacency(report: ListedReport) -> str:
