@@ -17,6 +17,8 @@ LEAKCORE_CUDA_ARCHS="90" builds fewer, for a try.
 from __future__ import annotations
 
 import argparse
+import gzip
+import io
 import os
 import re
 import shutil
@@ -88,7 +90,33 @@ def sdist(work: Path) -> Path:
         elif source.exists():
             shutil.copy2(source, tree / name)
     run(sys.executable, "setup.py", "--quiet", "sdist", "--dist-dir", DIST, cwd=tree)
-    return newest("*.tar.gz")
+    return reproducible(newest("*.tar.gz"), commit_time())
+
+
+def commit_time() -> int:
+    """SOURCE_DATE_EPOCH, else the commit's own time; 0 where there is neither."""
+    if os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(os.environ["SOURCE_DATE_EPOCH"])
+    done = subprocess.run(["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return int(done.stdout) if done.returncode == 0 else 0
+
+
+def reproducible(path: Path, seconds: int) -> Path:
+    """The same archive with nothing of this machine in it: names in order, one time, no owner, plain modes. Two builds
+    of one commit have the same bytes."""
+    with tarfile.open(path) as archive:
+        members = [(m, archive.extractfile(m)) for m in sorted(archive.getmembers(), key=lambda m: m.name)]
+        contents = [(m, None if file is None else file.read()) for m, file in members]
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for member, data in contents:
+            fresh = tarfile.TarInfo(member.name)
+            fresh.type, fresh.linkname, fresh.size, fresh.mtime = member.type, member.linkname, member.size, seconds
+            fresh.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+            archive.addfile(fresh, None if data is None else io.BytesIO(data))
+    with path.open("wb") as file, gzip.GzipFile("", "wb", 9, file, mtime=seconds) as packed:
+        packed.write(plain.getvalue())
+    return path
 
 
 def newest(pattern: str) -> Path:
