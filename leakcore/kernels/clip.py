@@ -97,11 +97,11 @@ def clip_and_noise(
         first_run: index of the first run.
 
     Returns:
-        A `Clipped` with `.sum` and `.norms`, in the arrays' library and on their device; float64 from float64, else
-        float32. An empty batch gives pure noise.
+        A `Clipped` in the arrays' library, on their device; float64 from float64, else float32. An empty batch gives
+        pure noise.
 
     Raises:
-        ValueError: names the argument: out of range, other shapes, σ > 0 without noise, non-finite rows (with index).
+        ValueError: names the argument: range, shape, σ > 0 without noise, non-finite rows (with index).
         TypeError: for integers, mixed types, or tensors that require grad.
 
     Guarantees:
