@@ -10,8 +10,8 @@ the card, so that the same call goes on from there; what failed is tried again a
 done, 1 something failed, 2 something is missing (what, and how to bring it), 75 stopped at the budget: call again.
 (make turns every code but 0 into 2, and prints it.)
 
---emulate runs the same stages on the emulated build, with tiny sizes. What it prints is no measurement, and it writes
-nothing into bench/results.
+--emulate runs the same stages on the emulated build, with tiny sizes. What it prints does not measure anything, and it
+writes nothing into bench/results.
 """
 
 from __future__ import annotations

@@ -176,12 +176,12 @@ class Emulated:
 def load_emulated() -> None:
     """Puts the emulated module in the place of leakcore._C, as the tests' conftest does."""
     folder = ROOT / "build" / f"emulated-{sys.implementation.cache_tag}"
-    found = [p for suffix in importlib.machinery.EXTENSION_SUFFIXES if (p := folder / f"_C{suffix}").exists()]
-    if not found:
+    modules = [p for suffix in importlib.machinery.EXTENSION_SUFFIXES if (p := folder / f"_C{suffix}").exists()]
+    if not modules:
         raise RuntimeError("there is no emulated module: the stage `build` makes it")
     import leakcore
 
-    spec = importlib.util.spec_from_file_location("leakcore._C", found[0])
+    spec = importlib.util.spec_from_file_location("leakcore._C", modules[0])
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

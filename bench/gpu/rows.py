@@ -174,7 +174,7 @@ def _of_steps(ours: Callable[[], Any], steps: int, dtype: str) -> Work:
 
 
 def _solve_labels(place: Any, small: bool) -> Work:
-    """Systems of 50 rows of 200 numbers, beside a batched Cholesky factorisation by cuSOLVER."""
+    """Systems of 50 rows of 200 numbers, compared with a batched Cholesky factorisation by cuSOLVER."""
     from leakcore import kernels
 
     count, n, d = (3, 6, 20) if small else (65_536, 50, 200)

@@ -81,28 +81,27 @@ def clip_and_noise(
     It is not divided by the batch size. Precision: docs/explanation/kernels.md.
 
     Args:
-        grads: per-sample gradients of one parameter, (B, ...): axis 0 is the row, and all that follows is one
-            gradient; or a sequence of such arrays, one per parameter, clipped by their joint norm. NumPy, torch or
-            DLPack; a floating type; never copied.
+        grads: (B, ...): axis 0 is the row, all else one gradient; or a sequence of these, one per parameter, clipped
+            by their joint norm. NumPy, torch or DLPack; a floating type; never copied.
         max_grad_norm: C in (0, ∞).
         noise_multiplier: σ in [0, ∞); above 0 it needs `seed` or `noise`.
-        runs: True: axis 0 is the run and axis 1 the row, (runs, B, ...); each run has its own sum and noise.
+        runs: True: grads is (runs, B, ...), each run with its own sum and noise.
         seed: of the noise, a function of (seed, step, run, column) alone (`standard_normal` with purpose "clip_noise").
             For simulations: use secure `noise` for a model to be released.
         step: in [0, 2²⁴).
         noise: ready-made standard normals, shaped like the sum.
-        mask: bool, (B,), or with runs=True (runs, B); False leaves a row out of the sum.
+        mask: bool, (B,) or (runs, B); False leaves a row out of the sum.
         out: where to put the sum.
         check_finite: True (default on the CPU) refuses non-finite rows before writing. On CUDA the default is False;
             True waits for the stream. Unchecked, such a row makes the sum NaN.
         first_run: index of the first run.
 
     Returns:
-        A `Clipped` with `.sum` and `.norms`, in the arrays' library and on their device; float64 from float64, else
-        float32. An empty batch gives pure noise.
+        A `Clipped` in the arrays' library, on their device; float64 from float64, else float32. An empty batch gives
+        pure noise.
 
     Raises:
-        ValueError: names the argument: out of range, other shapes, σ > 0 without noise, non-finite rows (with index).
+        ValueError: names the argument: range, shape, σ > 0 without noise, non-finite rows (with index).
         TypeError: for integers, mixed types, or tensors that require grad.
 
     Guarantees:
@@ -317,8 +316,8 @@ def clip_scores(
     docs/explanation/kernels.md.
 
     Args:
-        grads: gradients of one parameter, (n, ...): axis 0 is the candidate, and all that follows is one gradient.
-            NumPy, torch or DLPack; float16, bfloat16, float32 or float64; any strides, never copied.
+        grads: (n, ...): axis 0 is the candidate, all else one gradient. NumPy, torch or DLPack; float16, bfloat16,
+            float32 or float64; any strides, never copied.
         observed: shaped like one gradient, or (M, ...), M such observations. From the same library.
         max_grad_norm: C in (0, ∞).
         runs: True: axis 0 of both is the run: grads (runs, n, ...), observed (runs, ...) or (runs, M, ...).

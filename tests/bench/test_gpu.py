@@ -82,7 +82,7 @@ def test_a_stage_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     done = state.Done(tmp_path, "bench", "0")
     done.keep("first", {"code": 0})
     assert state.Done(tmp_path, "bench", "0").pieces == {"first": {"code": 0}}
-    assert state.Done(tmp_path, "bench", "1").pieces == {}, "other sources or another card begin anew"
+    assert state.Done(tmp_path, "bench", "1").pieces == {}, "other sources or another card start again"
     clock = state.Clock(1e9)
     assert not clock.over(2e9), "the first piece of a call always begins"
     clock.pieces = 1
@@ -146,7 +146,7 @@ def test_an_old_version_counts_as_missing() -> None:
     assert needs._have(needs.Need("pytest", "pytest", ("test",), "7"))
 
 
-def test_an_emulated_run_is_no_result(tmp_path: Path) -> None:
+def test_an_emulated_run_gives_no_result(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="an emulated run writes nothing into bench/results"):
         gpu.main(["bench", "--emulate", "--out", str(gpu.RESULTS / "cuda-a-card.json")])
     for path in gpu.RESULTS.glob("cuda-*.json"):

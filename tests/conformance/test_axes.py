@@ -147,7 +147,7 @@ def test_a_sum_is_that_of_flattened_rows(seed: int, shape: list[int], dtype: str
 
 @examples
 @given(seed=seeds, shape=shapes, observations=st.integers(1, 5), dtype=dtypes, layout=layouts, library=libraries)
-def test_scores_are_those_of_flattened_rows(
+def test_scores_are_the_scores_of_flattened_rows(
     seed: int, shape: list[int], observations: int, dtype: str, layout: str, library: str
 ) -> None:
     check_scores(seed, shape, observations, dtype, layout, library)
