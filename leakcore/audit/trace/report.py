@@ -62,7 +62,7 @@ class TraceReport(TraceFacts):
             return "No privacy guarantee."
         if self.passed and self.claimed_epsilon is None:
             return "Measured."
-        if self.passed and self.audited is None:
+        if self.passed and (self.audited is None or not self.tests_claim):
             return "Schedule within its claim; not tested."
         if self.passed and self.untested:
             return TOO_WEAK
