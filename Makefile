@@ -11,7 +11,7 @@ endif
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
 NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
-.PHONY: check-tag gpu gpu-build gpu-test gpu-bench gpu-wheels audit test test-docs test-loops test-slow test-emulated test-clang fuzz mutants wheel sanitize sanitize-cuda bench docs lint format clean
+.PHONY: gpu gpu-build gpu-test gpu-bench gpu-wheels audit test test-docs test-loops test-slow test-emulated test-clang fuzz mutants wheel sanitize sanitize-cuda bench docs lint format clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
@@ -56,10 +56,6 @@ bench: $(VENV)/.core $(VENV)/.peers
 test-emulated: $(VENV)/.core
 	@LEAKCORE_CUDA=emulate $(PY) setup.py --quiet build_ext --inplace
 	LEAKCORE_EMULATION=1 $(PYTEST) tests/kernels -m "not slow" -k "emulat" $(ARGS)
-
-# The tag of a release is the version: make check-tag TAG=v0.1.0.
-check-tag:
-	@TAG="$(TAG)" $(PYTHON) .ci/check_tag.py
 
 # The day with a GPU: build for this card, test on it, time it; each stage under nine minutes, and resumed by the next call
 # (exit code 75: call again). With $(PYTHON) and its own torch; nothing is downloaded, what is missing is named.

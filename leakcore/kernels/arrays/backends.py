@@ -164,7 +164,7 @@ class Torch(OnDevice):
         return torch.empty(shape, dtype=getattr(torch, np.dtype(dtype).name), device=self.device)
 
     def from_host(self, values: np.ndarray) -> Any:
-        return sys.modules["torch"].from_numpy(np.ascontiguousarray(values)).to(self.device)
+        return sys.modules["torch"].from_numpy(np.asarray(values, order="C")).to(self.device)
 
     def to_host(self, x: Any) -> np.ndarray:
         return np.asarray(x.cpu().numpy())
