@@ -90,7 +90,7 @@ class CoarseLaw:
 
     def best_gap(self, *, log_delta: float | None = None, epsilon: float = 0.0) -> tuple[float, float]:
         """(s, bound): the s > 0 of Chernoff's log δ(ε) ≤ K(power ± s) − sε, and that bound: of ε where log_delta is
-        given, else of log δ(ε). `log_infinite` and `log_outside` are no part of it."""
+        given, else of log δ(ε). It leaves out `log_infinite` and `log_outside`."""
         low, high = -4.0, 60.0
         for points in (64, 16, 16):
             logs = np.linspace(low, high, points)

@@ -1,7 +1,8 @@
 """What holds of a composition however far out it is asked: Chernoff's bound from moments with proofs in closed form.
 
 A lattice ends where a float can no longer hold the losses or the probabilities of one step. Beyond it every step law
-still bounds its own moments, and those of independent steps add up. With s > 0, and x = L − ε for "remove",
+still bounds its own moments, and the moments' logarithms of independent steps add up. With s > 0, and x = L − ε for
+"remove",
     (1 − e^{−x})₊ ≤ c_s·e^{sx},  c_s = s^s/(1 + s)^{1+s},
 so that log δ(ε) ≤ Σ log E_μ e^{sL} − sε + log c_s; for "add" the same of −L under ν. Infinite losses are added.
 """

@@ -34,7 +34,7 @@ _MASS_ERROR = 2.0**-48
 _NEGLIGIBLE = -15.0
 """log of the part of what may be left out that a single atom may have."""
 _BITS, _MOST_BITS = 18, 20
-_DEEP, _DEEP_BITS = 150.0, 16
+_DEEP, _DEEP_BITS = 250.0, 16
 """From this −log of a mass on, shorter grids serve: nobody needs so small a δ to the last digits."""
 _MOST_MOMENTS = 1 << 13
 """Whole moments of an epoch that are bounded one by one."""

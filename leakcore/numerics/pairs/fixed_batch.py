@@ -26,8 +26,8 @@ class FixedBatchStep(KnownMasses):
     rate: float
 
     def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
-        """See `StepLaw`. A convex function of μ/ν has a mean that is linear in the profile, whose parts at ε ≥ 0 and at
-        ε < 0 are those of two pairs, each a mixture with two Gaussians: 1 + (M₁ − 1) + (M₂ − 1)."""
+        """See `StepLaw`. A convex function of μ/ν has a mean that is linear in the profile, which is one pair's at ε ≥
+        0 and another's at ε < 0, each a mixture with two Gaussians: M ≤ 1 + (M₁ − 1) + (M₂ − 1)."""
         one = gaussian_log_moments(s, 2.0 / self.sigma, self.rate)
         if self.rate == 1.0:
             return one
