@@ -12,7 +12,6 @@ import torch
 from leakcore.dpsgd.opacus.recorder.forward_passes import ForwardPass
 from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 
-
 Entries = Sequence[tuple[ForwardPass, ...]]
 """What each summed gradient was computed from: the forward passes of one backward pass."""
 

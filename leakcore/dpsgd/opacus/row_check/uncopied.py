@@ -23,7 +23,7 @@ class Uncopied:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
-    @torch.compiler.disable  # type: ignore[no-untyped-call, untyped-decorator]  # torch.compile does not compile it
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch.compile does not compile it
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import hashlib
 import math
@@ -37,8 +36,8 @@ _NOT_STATED = (
     "of another loader, or joined ones)"
 )
 _USED_AGAIN = (
-    "a batch used twice: a step trained on rows that the loader had drawn for an earlier step, so that it is not a fresh "
-    "sample"
+    "a batch used twice: a step trained on rows that the loader had drawn for an earlier step, so that it is not a "
+    "fresh sample"
 )
 
 _ORDER: tuple[Violation, ...] = ("", "sampling", "sensitivity")
@@ -142,13 +141,17 @@ class SamplingOfSteps:
         self._released.update(parts)
         if broken:
             more = " and rows of another batch" if len(parts) > 1 else ""
-            left = f"a step's sum holds a part of a batch{more} (a pass that was broken off, or a part that was left out)"
+            left = (
+                f"a step's sum holds a part of a batch{more} (a pass that was broken off, or a part that was left out)"
+            )
             return Release(sources, left, "sensitivity" if more else "sampling")
         if again:
             return Release(sources, _USED_AGAIN, "sampling")
         for draw, source in zip(parts, sources, strict=True):
             if self._is_repeated(draw, source.sampling):
-                why = "the sampler drew a batch again (its generator was seeded again), so that it is not a fresh sample"
+                why = (
+                    "the sampler drew a batch again (its generator was seeded again), so that it is not a fresh sample"
+                )
                 return Release(sources, why, "sampling")
         return Release(sources)
 
