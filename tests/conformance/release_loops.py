@@ -445,11 +445,11 @@ class Loop(RuleBasedStateMachine):
     def copy_the_model(self, how: str) -> None:
         def make(run: Run, _: Any) -> None:
             if how == "deepcopy":
-                made = copy.deepcopy(run.model)
+                other = copy.deepcopy(run.model)
             elif how == "inner":
-                made = copy.deepcopy(run.model._module)
+                other = copy.deepcopy(run.model._module)
             elif how == "average":
-                made = torch.optim.swa_utils.AveragedModel(run.model._module)
+                other = torch.optim.swa_utils.AveragedModel(run.model._module)
             elif how == "state":
                 file = io.BytesIO()
                 torch.save({"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}, file)
@@ -457,10 +457,10 @@ class Loop(RuleBasedStateMachine):
                 torch.load(file, weights_only=True)
                 return
             else:
-                made = pickle.loads(pickle.dumps(run.model._module))  # noqa: S301
-            for p, q in zip(made.parameters(), run.model.parameters(), strict=True):
+                other = pickle.loads(pickle.dumps(run.model._module))  # noqa: S301
+            for p, q in zip(other.parameters(), run.model.parameters(), strict=True):
                 assert torch.equal(p, q)
-            made.eval()(data()[0])
+            other.eval()(data()[0])
 
         try:
             self.both(make)

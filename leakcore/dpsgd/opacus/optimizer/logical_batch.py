@@ -23,9 +23,9 @@ class LogicalBatch:
     """Follows the parts that Opacus's `BatchMemoryManager` hands out for one optimizer, from draw to release.
 
     Opacus gives each part a flag in a queue, and takes one in each step. A part without a step (an exception, a
-    `break`) shifts them, so that rows of several draws come into one sum. Here a part keeps its own flag, and the
-    part of a step is the one that its forward pass had. A batch with a part that was refused, left out or used twice is void: every
-    further step on its parts is refused, and the next batch begins with an empty sum.
+    `break`) shifts them, so that rows of several draws come into one sum. Here a part keeps its own flag, and the part
+    of a step is the one that its forward pass had. A batch with a part that was refused, left out or used twice is
+    void: every further step on its parts is refused, and the next batch begins with an empty sum.
 
     Args:
         is_mine: whether an optimizer is the one that sums. It must not keep it alive.
