@@ -306,11 +306,11 @@ class Loop(RuleBasedStateMachine):
         if most > 1:
             assert not trace.sampling.is_known
         if trace.steps == len(releases) and not self.over:
-            seen = np.array([sum(row in {i for _, i in r} for r in releases) for row in range(ROWS)])
-            np.testing.assert_array_equal(trace.times_seen, seen)
+            times = np.array([sum(row in {i for _, i in r} for r in releases) for row in range(ROWS)])
+            np.testing.assert_array_equal(trace.times_seen, times)
             if most <= 1:
                 np.testing.assert_array_equal(trace.batch_rows, [len(r) for r in releases])
-                np.testing.assert_allclose(trace.membership_sum, seen, atol=0.01 * (1 + len(releases)))
+                np.testing.assert_allclose(trace.membership_sum, times, atol=0.01 * (1 + len(releases)))
 
     def _is_one_draw(self, release: tuple[tuple[int, int], ...]) -> bool:
         numbers = {number for number, _ in release}

@@ -1,4 +1,4 @@
-"""Hooks on a user's objects, of which copies and pickles hold nothing."""
+"""Hooks on a user's objects that copies and pickles leave out."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class SamplingOfSteps:
         self._deliveries.delivered(source, part, batch)
 
     def use_of(self, rows: torch.Tensor | None) -> Use | None:
-        """Which rows of which draw a forward pass in training has; None if no loader gave them."""
+        """The rows of a draw that a forward pass in training has; None if no loader gave them."""
         return self._deliveries.use_of(rows)
 
     def release(self, entries: Entries | None) -> Release:
