@@ -244,7 +244,12 @@ def _report(size: Mapping[str, int]) -> Call:
 
     def written(count: int) -> int:
         report = audit.from_scores(
-            members[:count], others[:count], retrained=True, claimed_epsilon=2.0, claimed_adjacency="replace", adjacency="replace"
+            members[:count],
+            others[:count],
+            retrained=True,
+            claimed_epsilon=2.0,
+            claimed_adjacency="replace",
+            adjacency="replace",
         )
         report.to_json(folder / "report.json")
         return len(report.to_html(folder / "report.html").read_bytes())

@@ -360,7 +360,9 @@ def true_sensitivity(matrix: np.ndarray, separation: int, most: int) -> float:
     for size in range(1, most + 1):
         for chosen in itertools.combinations(range(matrix.shape[1]), size):
             if all(b - a >= separation for a, b in itertools.pairwise(chosen)):
-                signs = np.array(list(itertools.product((1.0, -1.0), repeat=size - 1))).reshape(2 ** (size - 1), size - 1)
+                signs = np.array(list(itertools.product((1.0, -1.0), repeat=size - 1))).reshape(
+                    2 ** (size - 1), size - 1
+                )
                 signs = np.hstack([np.ones((len(signs), 1)), signs])
                 best = max(best, float(np.linalg.norm(signs @ scaled[:, chosen].T, axis=1).max()))
     return best * _scale(matrix)

@@ -46,7 +46,9 @@ KINDS = {
     "canaries": ("flat", "canaries"), "ghost recorded": ("ghost", "candidates"),
 }  # fmt: skip
 MEMBERS = [
-    Member(f"{name}{' in parts' if parts else ''}", *how, parts) for name, how in KINDS.items() for parts in (False, True)
+    Member(f"{name}{' in parts' if parts else ''}", *how, parts)
+    for name, how in KINDS.items()
+    for parts in (False, True)
 ]
 
 
@@ -73,7 +75,9 @@ class Run:
             plain = nn.Linear(ROWS, 2, bias=False)
             nn.init.zeros_(plain.weight)
             ghost = member.kind == "ghost"
-            settings: dict[str, Any] = {"grad_sample_mode": "ghost", "criterion": nn.CrossEntropyLoss()} if ghost else {}
+            settings: dict[str, Any] = (
+                {"grad_sample_mode": "ghost", "criterion": nn.CrossEntropyLoss()} if ghost else {}
+            )
             own = DPDataLoader(TensorDataset(*data()), sample_rate=0.5)
             own.batch_sampler.generator = torch.Generator().manual_seed(5)
             self.engine = PrivacyEngine(accountant="rdp")
@@ -142,8 +146,10 @@ class Loop(RuleBasedStateMachine):
     # What is done
 
     def both(self, action: Callable[[Run, Any], Any]) -> Any:
-        """The same to run and twin. A refusal of leakcore's alone must be a ValueError or TypeError, and ends the twin."""
-        theirs = None
+        """The same to run and twin. A refusal of leakcore's alone must be a ValueError or TypeError."""
+        theirs: Exception | None = None
+        ours: Exception | None = None
+        result = None
         if self.twin is not None:
             try:
                 action(self.twin, 1)
@@ -152,16 +158,16 @@ class Loop(RuleBasedStateMachine):
         try:
             result = action(self.run, 0)
         except Exception as error:
-            if theirs is not None or self.twin is None:
-                ours = self.twin is None and not isinstance(error, (*REFUSED, RuntimeError, AttributeError))
-                assert not ours, repr(error)
-            else:
-                assert isinstance(error, REFUSED), f"the loop fails with leakcore only: {error!r}"
-            if self.member.kind != "fused":
-                self.over = True  # a loop ends with the error
-            raise
-        assert theirs is None, f"the loop fails without leakcore only: {theirs!r}"
-        return result
+            ours = error
+        if ours is None:
+            assert theirs is None, f"the loop fails without leakcore only: {theirs!r}"
+            return result
+        if self.twin is None:
+            assert isinstance(ours, (*REFUSED, RuntimeError, AttributeError)), repr(ours)
+        elif theirs is None:
+            assert isinstance(ours, REFUSED), f"the loop fails with leakcore only: {ours!r}"
+        self.over = self.over or self.member.kind != "fused"  # a loop ends with the error
+        raise ours
 
     def fetch(self) -> None:
         if not self.ahead and self.passes_left == 0:
@@ -300,11 +306,11 @@ class Loop(RuleBasedStateMachine):
         if most > 1:
             assert not trace.sampling.is_known
         if trace.steps == len(releases) and not self.over:
-            seen = np.array([sum(row in {i for _, i in r} for r in releases) for row in range(ROWS)])
-            np.testing.assert_array_equal(trace.times_seen, seen)
+            times = np.array([sum(row in {i for _, i in r} for r in releases) for row in range(ROWS)])
+            np.testing.assert_array_equal(trace.times_seen, times)
             if most <= 1:
                 np.testing.assert_array_equal(trace.batch_rows, [len(r) for r in releases])
-                np.testing.assert_allclose(trace.membership_sum, seen, atol=0.01 * (1 + len(releases)))
+                np.testing.assert_allclose(trace.membership_sum, times, atol=0.01 * (1 + len(releases)))
 
     def _is_one_draw(self, release: tuple[tuple[int, int], ...]) -> bool:
         numbers = {number for number, _ in release}
@@ -439,11 +445,11 @@ class Loop(RuleBasedStateMachine):
     def copy_the_model(self, how: str) -> None:
         def make(run: Run, _: Any) -> None:
             if how == "deepcopy":
-                made = copy.deepcopy(run.model)
+                other = copy.deepcopy(run.model)
             elif how == "inner":
-                made = copy.deepcopy(run.model._module)
+                other = copy.deepcopy(run.model._module)
             elif how == "average":
-                made = torch.optim.swa_utils.AveragedModel(run.model._module)
+                other = torch.optim.swa_utils.AveragedModel(run.model._module)
             elif how == "state":
                 file = io.BytesIO()
                 torch.save({"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict()}, file)
@@ -451,10 +457,10 @@ class Loop(RuleBasedStateMachine):
                 torch.load(file, weights_only=True)
                 return
             else:
-                made = pickle.loads(pickle.dumps(run.model._module))  # noqa: S301
-            for p, q in zip(made.parameters(), run.model.parameters(), strict=True):
+                other = pickle.loads(pickle.dumps(run.model._module))  # noqa: S301
+            for p, q in zip(other.parameters(), run.model.parameters(), strict=True):
                 assert torch.equal(p, q)
-            made.eval()(data()[0])
+            other.eval()(data()[0])
 
         try:
             self.both(make)

@@ -210,7 +210,9 @@ def test_huge_counts_are_not_below_what_is_proved(name, steps):
         assert rebuilt is None or rebuilt.value >= 0.98
 
 
-@pytest.mark.parametrize(("rate", "steps"), [(0.1, 10**9), (1e-5, 10**18), (1e-3, 10**12), (0.7, 10**15), (1e-4, 2**62)])
+@pytest.mark.parametrize(
+    ("rate", "steps"), [(0.1, 10**9), (1e-5, 10**18), (1e-3, 10**12), (0.7, 10**15), (1e-4, 2**62)]
+)
 def test_the_noise_for_huge_counts_suffices_and_is_not_needless(rate, steps):
     noise = accounting.noise_multiplier(rate, steps, epsilon=1.0, delta=1e-5)
     at = accounting.epsilon(noise.value, rate, steps, delta=1e-5)
@@ -436,7 +438,9 @@ BRUTE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("mechanism", "relation", "pair", "steps"), [row[1:] for row in BRUTE], ids=[r[0] for r in BRUTE])
+@pytest.mark.parametrize(
+    ("mechanism", "relation", "pair", "steps"), [row[1:] for row in BRUTE], ids=[r[0] for r in BRUTE]
+)
 def test_what_is_called_exact_agrees_with_brute_force(mechanism, relation, pair, steps):
     assert mechanism.is_exact(relation)
     for epsilon in (0.0, 0.4, 1.5):
@@ -522,7 +526,9 @@ def _losses(mechanism, number, rng):
     if isinstance(mechanism, mechanisms.FixedSize):
         rate = mechanism.batch_size / mechanism.dataset_size
         sigma = mechanism.noise_multiplier
-        x = 2.0 * (rng.random((number, mechanism.steps)) < rate) + sigma * rng.standard_normal((number, mechanism.steps))
+        x = 2.0 * (rng.random((number, mechanism.steps)) < rate) + sigma * rng.standard_normal(
+            (number, mechanism.steps)
+        )
         return np.log1p(rate * np.expm1((4.0 * x - 4.0) / (2.0 * sigma**2))).sum(axis=1)
     if isinstance(mechanism, mechanisms.Shuffled):  # of the largest output alone, a test like any other
         sigma, b = mechanism.noise_multiplier, mechanism.batches
@@ -555,7 +561,9 @@ def _losses(mechanism, number, rng):
     if isinstance(how, mechanisms.BallsInBins):
         means = matrix.reshape(len(matrix), -1, how.batches).sum(axis=1).T
         x = means[rng.integers(how.batches, size=number)] + sigma * rng.standard_normal((number, len(matrix)))
-        return np.logaddexp.reduce((x @ means.T - 0.5 * (means**2).sum(axis=1)) / sigma**2, axis=1) - math.log(len(means))
+        return np.logaddexp.reduce((x @ means.T - 0.5 * (means**2).sum(axis=1)) / sigma**2, axis=1) - math.log(
+            len(means)
+        )
     columns = matrix[:, :: mechanism.bands]  # the first group of rows; the columns share no row
     rate = mechanism.bands * how.sample_rate
     joined = rng.random((number, columns.shape[1])) < rate
@@ -601,7 +609,9 @@ def test_composition_is_at_least_each_part_and_knows_no_order():
                 again = accounting.epsilon(other, delta=1e-5, adjacency=relation)
                 assert spent.value == pytest.approx(again.value, rel=1e-6)
                 for part in (one, two):
-                    assert spent.value >= accounting.epsilon(part, delta=1e-5, adjacency=relation).interval[0] * (1 - 1e-9)
+                    assert spent.value >= accounting.epsilon(part, delta=1e-5, adjacency=relation).interval[0] * (
+                        1 - 1e-9
+                    )
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

@@ -7,13 +7,15 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 pytest.importorskip("opacus")
-from leakcore import dpsgd  # noqa: E402
-from tests.conformance.release_loops import KINDS, MEMBERS, Loop, Member  # noqa: E402
+from leakcore import dpsgd
+from tests.conformance.release_loops import KINDS, MEMBERS, Loop, Member
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 DEFAULT, LONG = 12, 300
 """Loops of each member."""
-TAKE_PART = {"CanaryRecorder": "canaries", "FusedDPOptimizer": "fused", "Recorder": "flat recorded", "record": "canaries"}
+TAKE_PART = {
+    "CanaryRecorder": "canaries", "FusedDPOptimizer": "fused", "Recorder": "flat recorded", "record": "canaries",
+}  # fmt: skip
 """Public names of `leakcore.dpsgd` by which a program makes or records releases, and a member for each."""
 OTHERS = {
     "AllocatedBatches", "Canaries", "CanaryTrace", "CraftedGradient", "Ensemble", "EnsembleRun", "Execution", "Fault",
@@ -25,13 +27,11 @@ OTHERS = {
 
 def _try(member: Member, examples: int) -> None:
     machine = type("Loop", (Loop,), {"member": member})
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=examples, stateful_step_count=12, derandomize=True, database=None, deadline=None,
-            suppress_health_check=list(HealthCheck), print_blob=True, phases=(Phase.generate,),
-        ),  # fmt: skip
-    )  # type: ignore[no-untyped-call]
+    chosen = settings(
+        max_examples=examples, stateful_step_count=12, derandomize=True, database=None, deadline=None,
+        suppress_health_check=list(HealthCheck), print_blob=True, phases=(Phase.generate,),
+    )  # fmt: skip
+    run_state_machine_as_test(machine, settings=chosen)  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda m: m.name)

@@ -14,9 +14,10 @@ from leakcore.audit.trace.whole_run import WholeRun
 from leakcore.dpsgd import Trace
 from leakcore.mechanisms import FixedSize, FullBatch, Mechanism, Poisson, Shuffled
 
-HOW = (
-    "Record with sampling=the DataLoader of the loop, or say what the run was: mechanism=mechanisms.Shuffled(...), for "
-    "example"
+_SAY = "Say what the run was, if you know it: mechanism=mechanisms.Shuffled(...), for example"
+_AGAIN = (
+    "Record a run in which each step trains on one whole batch of its DataLoader, and on no batch twice: no mechanism "
+    "with a fresh batch in each step describes this one"
 )
 
 
@@ -29,6 +30,7 @@ class Chosen:
         words: in a few words.
         evidence: what says that it is the run's.
         missing: why none is named; empty where one is.
+        remedy: what to do about it; likewise.
         adjacency: the neighbouring relation of its ε and bounds.
         bracketed: whether ε and bounds are the upper ends of brackets.
         lower_holds: whether the lower ends are proved for this run, too.
@@ -41,6 +43,7 @@ class Chosen:
     words: str = "sampling not known"
     evidence: str = ""
     missing: str = ""
+    remedy: str = ""
     adjacency: Adjacency | None = None
     bracketed: bool = False
     lower_holds: bool = True
@@ -60,7 +63,7 @@ class Chosen:
 
 def none(why: str, *notes: str) -> tuple[None, Chosen]:
     """No mechanism."""
-    return None, Chosen(missing=why, notes=notes)
+    return None, Chosen(missing=why, remedy=_SAY, notes=notes)
 
 
 def choose(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, Chosen]:
@@ -68,6 +71,8 @@ def choose(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, Chosen]:
     sampling = trace.sampling
     if sampling.scheme == "unknown":
         refuted = trace.not_poisson
+        if sampling.violation:
+            return None, Chosen(missing=sampling.evidence, remedy=_AGAIN)
         return none(sampling.evidence, *([f"{refuted}."] if refuted else []))
     if sampling.scheme == "poisson":
         if (sampling.sample_rate or 0) < 1 and trace.not_poisson:

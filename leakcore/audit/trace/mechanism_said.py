@@ -5,7 +5,7 @@ from __future__ import annotations
 from leakcore._base.results import Result
 from leakcore.audit.report.format import claim_of, guarantee, interval, number, percent, power
 from leakcore.audit.report.page import Finding
-from leakcore.audit.trace.chosen import HOW, Chosen
+from leakcore.audit.trace.chosen import Chosen
 from leakcore.audit.trace.facts import TraceFacts
 
 
@@ -48,7 +48,7 @@ def no_mechanism(report: TraceFacts, claimed: str) -> Finding:
             [f"The accountant: no ε and no bounds, because no mechanism is named: {chosen.missing}.", *chosen.notes]
         )
         + claimed,
-        verdict=f"{HOW}.",
+        verdict=f"{chosen.remedy}.",
         assumes="nothing of how batches were drawn; the accountant's own ε would be that of Poisson sampling.",
     )
 

@@ -14,7 +14,7 @@ from leakcore.audit.scores.coins import require_fair
 from leakcore.audit.trace.chosen import Chosen, choose, sampled, stated, steps_of, under_its_relation
 from leakcore.audit.trace.whole_run import WholeRun, whole_run
 from leakcore.dpsgd import Divisor, Trace, parse_divisor
-from leakcore.mechanisms import Mechanism, Poisson
+from leakcore.mechanisms import FixedSize, FullBatch, Mechanism, Poisson, RandomAllocation, Shuffled
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Recorder
@@ -100,6 +100,8 @@ def read_trace(trace: Any, name: str = "trace") -> Trace:
 
 def _mechanism(trace: Trace, said: Any, steps: int | None) -> tuple[Trace, WholeRun, tuple[Mechanism | None, Chosen]]:
     """The trace with the sampling rate of its mechanism, its run, and the mechanism; ValueError as `from_trace`."""
+    if said is not None:
+        _require_fresh(trace, said)
     if isinstance(said, Mechanism):
         if steps is not None:
             raise ValueError(f"`steps` must be left out where a mechanism is passed, got {steps}")
@@ -143,6 +145,18 @@ def _require_loader(trace: Trace, said: str) -> None:
     """ValueError where the loader of the trace did not sample by Poisson."""
     if trace.sampling.scheme not in ("poisson", "unknown"):
         raise ValueError(f"`mechanism` must be what the trace recorded, {trace.sampling.evidence}, got {said}")
+
+
+def _require_fresh(trace: Trace, said: Any) -> None:
+    """ValueError where the steps of the trace are known not to be what a known mechanism makes of each."""
+    known = trace.sampling.violation
+    whole = isinstance(said, FullBatch) or said == 1
+    sampled = isinstance(said, (FixedSize, FullBatch, Poisson, RandomAllocation, Shuffled, int, float))
+    if known and sampled and not (whole and known == "sampling"):
+        raise ValueError(
+            f"`mechanism` must be one that allows for what was recorded: {trace.sampling.evidence}. Got {said!r}, in "
+            "which a step holds each row at most once, from a batch of its own"
+        )
 
 
 def _require_poisson(trace: Trace) -> None:

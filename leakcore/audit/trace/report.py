@@ -13,7 +13,6 @@ from leakcore.audit.report.format import ADJACENCY, counted, guarantee, interval
 from leakcore.audit.report.report import GATE, NOTHING, TOO_WEAK
 from leakcore.audit.report.tables import Table
 from leakcore.audit.trace.cards import cards
-from leakcore.audit.trace.chosen import HOW
 from leakcore.audit.trace.facts import TraceFacts
 from leakcore.audit.trace.findings import findings, membership
 from leakcore.audit.trace.mechanism_said import below_lower
@@ -86,7 +85,7 @@ class TraceReport(TraceFacts):
             return self.contradictions
         bound, size = self.reconstruction[-1], self.num_candidates
         if bound is None or self.epsilon is None:
-            return [f"No ε and no bound of the run follow: {self.unknown}.", f"{HOW}."]
+            return [f"No ε and no bound of the run follow: {self.unknown}.", f"{self.mechanism.remedy}."]
         epsilon = f"ε = {number(self.epsilon)} at δ = {power(self.delta)} ({guarantee(self.epsilon)})"
         if self.run.unknown:
             said = [

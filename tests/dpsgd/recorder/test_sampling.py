@@ -253,7 +253,7 @@ def test_a_rate_that_the_loader_contradicts_is_not_believed() -> None:
 
 
 def test_a_loader_that_is_named_must_have_fed_the_steps() -> None:
-    """It tells its batches from those of other loaders, also where they are changed on the way."""
+    """It tells its batches from batches of other loaders, also where they are changed on the way."""
     other = DataLoader(TensorDataset(*candidates()), batch_size=8)
     for source in ("changed", "its sampler", "another"):
         module, optimizer, loader = _prepared(DataLoader(_data(), batch_size=8, shuffle=True))

@@ -187,13 +187,13 @@ class CanaryRecorder:
         self._sums.know()
 
     def _require_known_sum(self) -> None:
-        """Begin anew with an empty sum; ValueError if the sum holds rows that this recording did not see."""
+        """Begin again with an empty sum; ValueError if the sum holds rows that this recording did not see."""
         if self._sums.are_empty:
             self._clear()
         elif not self._sums.are_known and not self._sums.are_spent:
             raise ValueError(
                 "optimizer: it holds the sum of a batch that was begun before the recording and never released, and "
-                "would release its rows together with those of the recorded batch: finish that batch before record, or "
+                "would release its rows together with rows of the recorded batch: finish that batch before record, or "
                 "drop it (p.summed_grad = None for p in optimizer.params)"
             )
 

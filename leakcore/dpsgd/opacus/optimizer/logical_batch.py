@@ -22,10 +22,10 @@ _FROM = Source(Sampling(), 0)
 class LogicalBatch:
     """Follows the parts that Opacus's `BatchMemoryManager` hands out for one optimizer, from draw to release.
 
-    Opacus gives each part a flag in a queue, and takes one in each step. A part without a step (an exception, a `break`)
-    shifts them, so that rows of several draws come into one sum. Here a part keeps its own flag, and the part of a step
-    is the one that its forward pass had. A batch with a part that was refused, left out or used twice is void: every
-    further step on its parts is refused, and the next batch begins with an empty sum.
+    Opacus gives each part a flag in a queue, and takes one in each step. A part without a step (an exception, a
+    `break`) shifts them, so that rows of several draws come into one sum. Here a part keeps its own flag, and the part
+    of a step is the one that its forward pass had. A batch with a part that was refused, left out or used twice is
+    void: every further step on its parts is refused, and the next batch begins with an empty sum.
 
     Args:
         is_mine: whether an optimizer is the one that sums. It must not keep it alive.
@@ -66,8 +66,8 @@ class LogicalBatch:
         if draw is not self._draw:
             if self._summed:
                 _log.warning(
-                    "FusedDPOptimizer: a batch was broken off after %d of its parts. Their sum is dropped, so that it is "
-                    "not released together with another batch.", self._summed,
+                    "FusedDPOptimizer: a batch was broken off after %d of its parts. Their sum is dropped, so that it "
+                    "is not released together with another batch.", self._summed,
                 )  # fmt: skip
             self._draw, self._summed, self._void = draw, 0, ""
         if part is not None and part.number != self._summed and not self._void:

@@ -90,9 +90,9 @@ class ForwardPass:
         kwargs: keywords, likewise.
         rows: the first tensor among them, whose first dimension is the rows; None if there is none.
         went_back: whether a loss went back through this pass since the last gradient that was noted.
-        is_opaque: whether the model returned something that torch cannot look into: then every pass counts as gone back.
+        is_opaque: whether the model returned something that torch cannot look into; such a pass counts as gone back.
         targets: what the loss received for these rows; None if unknown.
-        use: which rows of which draw of a loader these are; None if unknown.
+        use: the rows of a loader's draw that these are; None if unknown.
         autocast: the device, whether autocast is on, and its type.
         drew: whether the model drew random numbers.
     """

@@ -51,9 +51,9 @@ _LEFT_OVER = (
     "recorded batch. Finish that batch before record, or drop it: p.summed_grad = None for p in optimizer.params"
 )
 _OTHERS = (
-    "optimizer: the step's sum holds gradients that did not come of a call of the model since the step before (computed "
-    "before the recording, or replaced in the loop), so that nobody sees whose rows they are: call optimizer.zero_grad() "
-    "before the batch's backward pass"
+    "optimizer: the step's sum holds gradients that did not come of a call of the model since the step before "
+    "(computed before the recording, or replaced in the loop), so that nobody sees whose rows they are: call "
+    "optimizer.zero_grad() before the batch's backward pass"
 )
 
 

@@ -69,20 +69,20 @@ class Steps:
                 self._optimizer.pre_step = self._outer
 
     def _pre_step(self, closure: Any = None) -> Any:
-        told: list[Listener] = []
+        reached: list[Listener] = []
         released = None
         try:
             for listener in list(self._listeners):
-                told.append(listener)
+                reached.append(listener)
                 listener.before_step(self._optimizer)
             released = self._original(closure)
         finally:
-            self._end(told, None if released is None else bool(released))
+            self._end(reached, None if released is None else bool(released))
         return released
 
-    def _end(self, told: list[Listener], released: bool | None) -> None:
+    def _end(self, reached: list[Listener], released: bool | None) -> None:
         error: BaseException | None = None
-        for listener in told:
+        for listener in reached:
             try:
                 listener.after_step(self._optimizer, released)
             except Exception as why:  # the other listeners learn of the step as well

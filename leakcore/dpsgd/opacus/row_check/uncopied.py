@@ -1,4 +1,4 @@
-"""Hooks on a user's objects, of which copies and pickles hold nothing."""
+"""Hooks on a user's objects that copies and pickles leave out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Uncopied:
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
 
-    @torch.compiler.disable  # type: ignore[no-untyped-call, untyped-decorator]  # torch.compile does not compile it
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch.compile does not compile it
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""Batches that DataLoaders of this process draw and hand out, told to listeners: which draw each is, or is a part of."""
+"""Batches that DataLoaders of this process draw and hand out, told to listeners, with the draw that each is part of."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _forget(listener: weakref.WeakMethod[Listener]) -> None:
         _listeners[:] = [other for other in _listeners if other is not listener]
         if not _listeners and kind.__next__ is _next:
             assert _originals is not None
-            kind.__next__, kind._next_index = _originals  # type: ignore[method-assign]
+            kind.__next__, kind._next_index = _originals  # type: ignore[assignment, method-assign]
 
 
 def _numbers(indices: Any) -> tuple[int, ...] | None:

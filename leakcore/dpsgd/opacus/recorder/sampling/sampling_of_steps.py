@@ -36,8 +36,8 @@ _NOT_STATED = (
     "of another loader, or joined ones)"
 )
 _USED_AGAIN = (
-    "a batch used twice: a step trained on rows that the loader had drawn for an earlier step, so that it is not a fresh "
-    "sample"
+    "a batch used twice: a step trained on rows that the loader had drawn for an earlier step, so that it is not a "
+    "fresh sample"
 )
 
 _ORDER: tuple[Violation, ...] = ("", "sampling", "sensitivity")
@@ -115,7 +115,7 @@ class SamplingOfSteps:
         self._deliveries.delivered(source, part, batch)
 
     def use_of(self, rows: torch.Tensor | None) -> Use | None:
-        """Which rows of which draw a forward pass in training has; None if no loader gave them."""
+        """The rows of a draw that a forward pass in training has; None if no loader gave them."""
         return self._deliveries.use_of(rows)
 
     def release(self, entries: Entries | None) -> Release:
