@@ -193,6 +193,9 @@ def test_the_names_at_a_glance_are_all_public_names() -> None:
         ]
         assert f"## {package}\n" in page
         many |= {row.name for row in rows if row.kind in ("function", "class") and row.size and int(row.size) > 8}
-    assert many == {"clip_and_noise", "from_scores", "mixture_log_ratio", "mixture_tail", "reconstruction", "record"}
+    assert many == {
+        "clip_and_noise", "from_scores", "mixture_log_ratio", "mixture_tail", "mutual_information", "reconstruction",
+        "record",
+    }  # fmt: skip
     assert "| [`clip_scores`][leakcore.kernels.clip_scores] | function, 5 |" in page
     assert "`clip_scores(grads, observed, max_grad_norm, *, product_dtype='float64', check_finite=None)`" in page
