@@ -16,8 +16,8 @@ def gradient_by_name(model: Any, gradient: Any, noise_std: float) -> tuple[dict[
     """{parameter: float64 gradient}, and the unit roundoff of the coarsest of gradient, its numbers and the model.
 
     gradient: (D,), a list of tensors, one per parameter that requires grad, a dictionary by name that may hold some
-    parameters only, or what `defenses.release` returned. noise_std: as the attack was told; where it is not 0 it stands for
-    rounding as well, as of a change of weights, whose numbers show few bits.
+    parameters only, or what `defenses.release` returned. noise_std: as the attack was told; where it is not 0 it stands
+    for rounding as well, as of a change of weights, whose numbers show few bits.
     """
     flat = FlatModule(model)
     gradient = getattr(gradient, "gradient", gradient)

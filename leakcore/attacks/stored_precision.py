@@ -18,7 +18,7 @@ _SHORTEST, _ROUND = 3, 4
 _FEW = 16
 """Different magnitudes that may lie on one grid by chance."""
 _LEAST_FLOAT16 = -24
-"""float16's smallest number is 2 to this power, a whole multiple of which every float16 is."""
+"""float16's smallest number is 2 to this power, and every float16 is a whole multiple of it."""
 _CHUNK = 1 << 12
 
 
@@ -57,8 +57,8 @@ def stored_roundoff(values: Any, roundoff: float) -> float:
 def coarsest_roundoff(parts: Sequence[Any], roundoff: float) -> float:
     """The coarsest of `roundoff` and of the parts of a gradient, which mixed precision rounds differently.
 
-    A part that is 2⁻¹¹ of the largest one or less is left out: what is 0 but for rounding, as the bias of attention's
-    keys is, needs few bits in any type.
+    A part that is 2⁻¹¹ of the largest one or less is left out: what would be 0 without rounding, as the bias of
+    attention's keys, needs few bits in any type.
     """
     sizes = [float(np.abs(part).max(initial=0.0)) for part in parts]
     least = max(sizes, default=0.0) * 2.0**-_LONGEST

@@ -108,16 +108,14 @@ def mutual_information(
         I(U; V) ≥ sup_T E T(u, v) − log E e^{T(u, v′)},   v′ independent of u
 
     Belghazi et al. (2018); Mo et al. (2021, Fig. 3). T is trained by Adam on half of the rows, the training step is
-    chosen on a fifth, and the bound is evaluated on the rest. It may be negative there. The lower end of `interval` is
-    a limit for any number of rows, by betting.
+    chosen on a fifth, and the bound is evaluated on the rest. It may be negative there.
 
     Args:
         first: (n, ...) rows, n ≥ 50; integers (n,) are classes. More than `components` columns are split into norm and
             direction; the network reads the norm, leading coordinates, and the columns that correlate most with the
             other side on training rows.
         second: (n, ...), the rows that belong to `first`; likewise.
-        num_classes: how many classes a side of integers has at most, whether or not they occur; a pair for both sides.
-            None: not known. Booleans are two.
+        num_classes: how many classes a side of integers has at most; a pair for both sides. None: not known.
         network: its size and training; None: the defaults of `MineNetwork`.
         permutations: how many times the null is computed; 0 for none (NaN).
         confidence: of the intervals.

@@ -211,9 +211,9 @@ def counted(seed: int) -> Iterator[tuple[str, np.ndarray, dict[str, Any], dict[s
             ignored = torch.from_numpy(rng.random(count) < 0.2)
             if bool(ignored.all()):
                 ignored[:] = False
-            kept = answers.masked_fill(ignored, -100)
+            target = answers.masked_fill(ignored, -100)
             loss = functional.cross_entropy(
-                logits + bias, kept, weight=weights, label_smoothing=smooth, ignore_index=-100
+                logits + bias, target, weight=weights, label_smoothing=smooth, ignore_index=-100
             )
             (own,) = torch.autograd.grad(loss, bias)
             counts = np.bincount(answers[~ignored], minlength=classes)
@@ -404,8 +404,8 @@ def test_labels_from_a_step_are_right_or_refused(seed: int) -> None:
                 labels.WeightDifference(change, optimizer)
             continue
         step = labels.SGD.of(optimizer, momentum_buffer="first" if optimizer.defaults["momentum"] else None)
-        seen = labels.WeightDifference(change, step, weights=before[0])
-        result = labels.last_layer(x, seen, noise=labels.Noise(0))
+        moved = labels.WeightDifference(change, step, weights=before[0])
+        result = labels.last_layer(x, moved, noise=labels.Noise(0))
         assert not (result.determined & (result.labels != y)).any(), name
         assert labels.last_layer(x, labels.WeightDifference(change, labels.SGD(0.1)), noise=labels.Noise(0)).kind == (
             "estimate"
@@ -440,7 +440,7 @@ def test_rows_of_an_imprint_are_estimates_and_say_what_they_need(seed: int) -> N
 # -------------------------------------------------------------------------------------------------------- leakage
 @pytest.mark.parametrize("seed", SEEDS[:6] + SEEDS[DRAWS:])
 def test_both_ends_of_mutual_information_hold(seed: int) -> None:
-    """Few rows, many classes, some of which do not occur: no end counts on the classes that do."""
+    """Few rows, many classes, and some do not occur: no end counts on the others alone."""
     rng = np.random.default_rng(seed)
     small, n = leakage.MineNetwork(hidden=8, steps=20), int(rng.integers(50, 150))
     classes = int(rng.choice([2, 3, 30, 1000, 10**6]))

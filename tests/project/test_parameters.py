@@ -23,6 +23,8 @@ OF_THE_CONTRACT = {
     "leakcore.record": "likewise",
     "leakcore.dpsgd.record": "likewise",
     "leakcore.bounds.epsilon_lower_bound_one_run": "three counts, and the keywords of the other lower bounds",
+    "leakcore.leakage.mutual_information": "num_classes is a premise that only the user knows",
+    "leakcore.audit.from_trace": "the divisor is a premise that only the user knows",
     "leakcore.audit.from_scores": "one call for scores of every design; its keywords are the command's options",
 }
 """Public functions that may have more, and why."""
@@ -30,6 +32,7 @@ INTERNAL = {
     "attacks/labels/solving/sign_alignment.py: recover_up_to_sign": "one call each for three attacks, all by keyword",
     "attacks/poisoning/poisoned_data.py: copies": "one call for each poisoning, which brings all of it",
     "dpsgd/opacus/row_check/rows_alone.py: __init__": "one call, in the row check",
+    "leakage/mutual_information.py: mutual_information": "num_classes is a premise that only the user knows",
     "models/features.py: _train": "one call, with what train_extractor has checked",
     **{
         f"{place}: {name}": "the contract's"

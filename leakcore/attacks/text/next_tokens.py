@@ -24,38 +24,35 @@ def next_tokens(
     clipped: bool = False,
     precision: Precision | None = None,
 ) -> TokenCounts:
-    """How often each token is a label in a batch (the bag of next words), from the output layer's gradient.
+    """How often each token is a label in a batch, from the output layer's gradient.
 
-    The bias gradient of a mean cross-entropy over N positions is g_v = (Σ_i p_iv − n_v)/N, and probabilities are at
-    least 0 and sum to 1. So −N·g_v ≤ n_v ≤ N − N·g_v − Σ_{u≠v} max(0, N·g_u), and n_v ≤ N − Σ_{u≠v} ⌈−N·g_u⌉₊. Where
-    every p_iv is small both limits are n_v itself. Labels smoothed by s take N·s/V from each count, and 1 − s of it.
+    The bias gradient of a mean cross-entropy over N positions is g_v = (Σ_i p_iv − n_v)/N. So −N·g_v ≤ n_v ≤ N − N·g_v
+    − Σ_{u≠v} max(0, N·g_u), and n_v ≤ N − Σ_{u≠v} ⌈−N·g_u⌉₊: n_v itself where every p_iv is small. Smoothing by s puts
+    (1 − s)·n_v + N·s/V in place of n_v.
 
-    Without a bias, a last layer norm with weight γ and bias β takes its place: its outputs h have Σ_i h_i/γ_i =
-    Σ_i β_i/γ_i, so the weight gradient G has g = Gγ⁻¹/Σ_i β_i/γ_i, where that sum is not 0.
+    Without a bias, a last layer norm with weight γ and bias β serves: its outputs h have Σ_i h_i/γ_i =
+    Σ_i β_i/γ_i, so the weight gradient G has g = Gγ⁻¹/Σ_i β_i/γ_i.
 
     Args:
         gradient: (V,) of the bias; with layer_norm (V, d) of the weights.
         positions: N, the labels that are averaged: without padding.
-        update: "gradient": states that nothing was added to or taken from the gradient of a mean cross-entropy. None:
-            not known.
-        label_smoothing: s in [0, 1), as torch's cross-entropy takes it. None: not known, and taken as 0.
-        layer_norm: (γ, β), each (d,), of the `nn.LayerNorm` whose outputs enter the output layer.
+        update: "gradient": of a mean cross-entropy, with nothing added or pruned. None: not known.
+        label_smoothing: s in [0, 1). None: not known, taken as 0.
+        layer_norm: (γ, β), each (d,), of the `nn.LayerNorm` before the output layer.
         tied: with layer_norm: whether the input embedding shares the weights. None: not known.
-        clipped: whether the gradient, or each sequence's, was multiplied by an unknown factor of at most 1. The first
-            of the upper limits is then left out.
+        clipped: whether the gradient, or each sequence's, was multiplied by an unknown factor of at most 1.
         precision: of the arithmetic, where the numbers do not show it.
 
     Returns:
         `TokenCounts`.
 
     Raises:
-        ValueError: for a shape or value that is not allowed, and for a gradient that does not sum to 0 over v, as that
-            of cross-entropy does; names the argument.
+        ValueError: for a shape or value that is not allowed; a cross-entropy's gradient sums to 0.
         TypeError: for an argument of another type.
 
     Guarantees:
-        Kind "lower", which needs `update="gradient"`, `label_smoothing` and, with layer_norm, `tied=False`, proves the
-        limits if these statements are true. Else they are an estimate. Deterministic.
+        Kind "lower", which needs `update`, `label_smoothing` and, with layer_norm, `tied=False`, proves the limits if
+        these statements are true. Deterministic.
 
     Example:
         >>> import numpy as np

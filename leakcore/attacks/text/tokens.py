@@ -18,7 +18,7 @@ UPDATES = {
     "or decay of weights, no momentum, no noise beyond what is stated; rounding and pruning leave a row of zeros alone",
     "steps": "stated: the array is the embedding's change in some steps, by an optimizer that held nothing of earlier "
     "batches and leaves alone what has no gradient (no decay of weights), and nothing was added to it but stated "
-    "noise; the tokens are those of all these steps",
+    "noise; the tokens belong to any of these steps",
 }
 """What each word for `update` states."""
 
@@ -33,15 +33,14 @@ def tokens(
     """Which tokens a batch holds, from the gradient of the input embedding.
 
     Row v of the gradient is Σ over the positions of token v of the loss's gradient there: it differs from 0 only if v
-    is in the batch (Melis, Song, De Cristofaro and Shmatikov 2019, Section 4.1). That holds where the embedding's
-    weights are used nowhere else and nothing but the batch moved a row. Zeros in other rows do not show it: rounding to
-    float16 and pruning make them too.
+    is in the batch (Melis, Song, De Cristofaro and Shmatikov 2019, Section 4.1), where the weights are used nowhere
+    else and nothing but the batch moved a row. Zeros elsewhere do not show that: float16 and pruning make them too.
 
     Args:
         embedding_gradient: (V, d), or the embedding's change in one or several steps.
-        tied: whether another layer shares the embedding's weights, as the output layer often does. None: not known.
-        update: "gradient": of the loss over the batch, with nothing added. "steps": a change by an optimizer without
-            weight decay and without a history of other batches. None: not known.
+        tied: whether another layer, as the output layer, shares the weights. None: not known.
+        update: "gradient": of the loss over the batch, with nothing added. "steps": a change without weight decay, by
+            an optimizer without a history of other batches. None: not known.
         noise: independent Gaussian noise in each number; None: none. With noise, a row counts if its norm exceeds the
             χ quantile at 1 − (1 − confidence)/V.
 
@@ -54,9 +53,9 @@ def tokens(
         TypeError: for an argument of another type.
 
     Guarantees:
-        Kind "lower", which needs `tied=False` and an `update`, proves each token that is present if both statements
-        are true, with noise all of them at the noise's confidence. Without them the tokens are an estimate. Where every
-        row differs from 0, or the weights are shared, none is named. Deterministic.
+        Kind "lower", which needs `tied=False` and an `update`, proves each token if both statements are true, with
+        noise all of them at its confidence. Else they are an estimate. Where every row differs from 0, or
+        `tied=True`, none is named. Deterministic.
 
     Example:
         >>> import numpy as np

@@ -199,7 +199,7 @@ def _notes(test: str, sigma: float, delta: float, steps: int, joint: bool) -> tu
     notes = [
         "membership in the batch known: no amplification by sampling",
         "binary labels, logistic loss; the worst row of the batch at hand",
-        "hard labels, and no weights of classes or samples in the loss; p and dZ/dW are those of the victim",
+        "hard labels, and no weights of classes or samples in the loss; p and dZ/dW are the victim's",
         f"released once: the sum of clipped gradients with Gaussian noise of {sigma:g} times the clipping norm",
         "computed in float64, rounded to nearest",
         "clipped by the joint norm of all parameters, taken as given"
