@@ -154,12 +154,13 @@ def test_the_head_says_what_was_tested_and_its_colour_is_good_for_nothing_else()
     members = np.random.default_rng(2).random(200) < 0.5
     trace = _simulated(members, sigma=16.0, rate=1.0)
     unclaimed = "Measured."
+    nothing = "Nothing was proved: the claim is neither contradicted nor confirmed."
     weak = "Not tested: this audit could not have contradicted the claim."
     for arguments, word, tone in (
         ({}, unclaimed, "neutral"),
         ({"coins": True}, unclaimed, "neutral"),
         ({"claimed_epsilon": 9.0}, "Schedule within its claim; not tested.", "neutral"),
-        ({"claimed_epsilon": 1.5, "coins": True}, "Consistent with its claim.", "good"),
+        ({"claimed_epsilon": 1.5, "coins": True}, nothing, "neutral"),
         ({"claimed_epsilon": 9.0, "coins": True}, weak, "neutral"),
         ({"claimed_epsilon": 0.5}, "CLAIM CONTRADICTED.", "bad"),
         ({"claimed_epsilon": 0.5, "coins": True}, "CLAIM CONTRADICTED.", "bad"),
