@@ -14,6 +14,8 @@ import numpy as np
 _ALPHABETS = ((0.0, 1.0), (-1.0, 1.0))
 _FEW = 20
 """Fewer scores than this may take two values by chance."""
+_FEWEST = 8
+"""Fewer may even be 0 and 1; what so few could prove is next to nothing."""
 
 
 def is_boolean(values: Any) -> bool:
@@ -33,8 +35,8 @@ def within_labels(values: np.ndarray) -> bool:
 
 
 def label_like(values: np.ndarray) -> bool:
-    """Whether exactly two values occur, 0 and 1 or -1 and 1."""
-    return within_labels(values) and bool((values != values.flat[0]).any())
+    """Whether exactly two values occur, 0 and 1 or -1 and 1, in more than a handful of entries."""
+    return values.size >= _FEWEST and within_labels(values) and bool((values != values.flat[0]).any())
 
 
 def require_no_labels(sides: Mapping[str, Any], arrays: Mapping[str, np.ndarray], remedy: str) -> None:

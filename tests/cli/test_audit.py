@@ -104,11 +104,12 @@ def test_the_flat_form_has_every_option_of_the_subcommands_and_shows_none() -> N
     assert {*flat} - {p.name for c in AUDIT.commands.values() for p in c.params} == {"plan"}
 
 
+CLAIM = ("--epsilon", "3", "--claimed-adjacency", "add-remove")
 CALLS = {
     "trace": (("--trace", "trace.npz", "--epsilon", "9"), ("trace", "trace.npz", "--epsilon", "9")),
     "scores": (
-        ("--scores", "scores.npz", "--adjacency", "replace", "--epsilon", "3"),
-        ("scores", "scores.npz", "--adjacency", "replace", "--epsilon", "3"),
+        ("--scores", "scores.npz", "--adjacency", "replace", *CLAIM),
+        ("scores", "scores.npz", "--adjacency", "replace", *CLAIM),
     ),
     "scores, config": (("--config", "scores.toml"), ("scores", "--config", "scores.toml")),
     "scores, both": (
@@ -194,7 +195,7 @@ def test_what_is_wrong_is_named_as_it_was_typed(
 def test_a_failed_gate_of_a_subcommand_is_1(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files)
     np.savez("clear.npz", scores=np.arange(400.0), keep=np.arange(400) % 400 >= 200)
-    code, out, err = _run("scores", "clear.npz", "--coins", "--epsilon", "0.5")
+    code, out, err = _run("scores", "clear.npz", "--coins", *CLAIM[2:], "--epsilon", "0.5")
     assert (code, "GATE FAILED: " in err) == (1, True), (out, err)
     assert (files / "leakcore-report" / "report.json").exists()
 

@@ -264,6 +264,7 @@ def test_right_programs_with_few_values_are_not_refused() -> None:
     assert float(audit.from_scores(scores=guesses, members=there, coins=True).epsilon.value) > 0
     audit.from_scores(rng.normal(size=50).round(), rng.normal(size=50).round(), coins=True)
     audit.from_scores([0.1, 0.4, 0.1], [0.2, 0.3, 0.4], adjacency="add-remove")
+    audit.from_scores([2.0, 3.0], [0.0, 1.0], coins=True)
 
 
 # Relations
@@ -345,7 +346,7 @@ def test_a_choice_by_the_scores_is_paid_for_or_refused() -> None:
 # Sentences
 
 _INFERS = re.compile(
-    r"contradicted\.|is contradicted|no ε below|No ε below|[Nn]o smaller|tells? members|told from non-members"
+    r"contradicted\.|is contradicted|no ε below|No ε below|[Nn]o smaller|tells? members|be told from non-members"
     r"|is refuted|[Mm]ore than is claimed|are recognised|score higher than members|nothing is proved|still leak"
     r"|does worse than",
 )

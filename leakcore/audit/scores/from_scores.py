@@ -87,17 +87,15 @@ def from_scores(
 
     Args:
         members: (n,) scores of rows that were trained on, larger for likelier members (pass losses negated), no labels.
-            Or the path of a file for `audit.read_scores`, or its result. With `scores`: whether each row was trained
-            on.
+            Or a file for `audit.read_scores`, or its result. With `scores`: whether each row was trained on.
         non_members: (m,) scores of other rows, no labels.
         scores: (n,) scores of all rows; `members` then says who is one.
-        coins: True if they are all candidates of one training run, in which a fair coin decided for each row whether it
-            was trained on. Kind "lower".
+        coins: True if a fair coin decided for each row whether one training run used it, and all rows are here. Kind
+            "lower".
         retrained: True, or a `Retrained`, if each score comes from its own model. Kind "lower".
         delta: δ in [0, 1).
         claimed_epsilon: ε that the model claims at δ; a proof at 99.9% above it contradicts it.
-        claimed_adjacency: the relation of that ε, required with it. One under "add-remove" or "zero-out" is held
-            against an audit by replacement as one of two rows.
+        claimed_adjacency: the relation of that ε, required with it.
         adjacency: "add-remove" if a non-member was left out, "replace" if another row took its place. Required without
             coins.
         confidence: of every interval and of the quoted lower bound.

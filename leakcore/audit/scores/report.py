@@ -49,7 +49,7 @@ class ScoresReport(AuditReport):
         k: rows by which the training data differ.
         delta: δ.
         claimed_epsilon: the claimed ε, or None.
-        claimed_adjacency: of the claim; None without one, and in reports of older versions, where it was the audit's.
+        claimed_adjacency: of the claim; None without one.
         adjacency: of the audit.
         confidence: of the intervals and of `epsilon`.
         seed: of the order of equal scores, or of the random halves.
@@ -86,7 +86,7 @@ class ScoresReport(AuditReport):
     k: int
     delta: float
     claimed_epsilon: float | None
-    claimed_adjacency: str | None = None
+    claimed_adjacency: Adjacency | None
     adjacency: str
     confidence: float
     seed: int
@@ -97,7 +97,7 @@ class ScoresReport(AuditReport):
     area: Result
     at_fpr: tuple[MeasuredRate | None, ...]
     epsilon: Result
-    converted: Result | None = None
+    converted: Result | None
     gate: Result | None
     ceiling: float | None
     p_value: float | None
@@ -140,9 +140,9 @@ class ScoresReport(AuditReport):
     def _refuted_epsilon(self) -> list[str]:
         if self.gate is None or self.claimed_epsilon is None or float(self.gate.value) <= self.claimed_epsilon:
             return []
-        if self.gate.adjacency != self._claimed_under:
+        if self.gate.adjacency != self.claimed_adjacency:
             raise ValueError(
-                f"`gate` must be under the claim's adjacency, {self._claimed_under}, got {self.gate.adjacency}"
+                f"`gate` must be under the claim's adjacency, {self.claimed_adjacency}, got {self.gate.adjacency}"
             )
         least, claimed = above(self.gate, self.claimed_epsilon)
         proof = f"ε ≥ {least} at δ = {power(self.delta)} ({guarantee(self.gate)})"
@@ -152,13 +152,8 @@ class ScoresReport(AuditReport):
         ]
 
     @property
-    def _claimed_under(self) -> Adjacency | None:
-        """The relation of the claim."""
-        return self.claimed_adjacency or self.adjacency  # type: ignore[return-value]
-
-    @property
     def _claim_words(self) -> str:
-        return ADJACENCY[self._claimed_under]
+        return ADJACENCY[self.claimed_adjacency]
 
     @property
     def _compared(self) -> Result:
@@ -226,7 +221,7 @@ class ScoresReport(AuditReport):
             if claimed is None
             else Card(
                 question=EPSILON, value=f"ε = {number(claimed)}", kind="parameter", confidence="claimed",
-                adjacency=adjacency_words(self._claimed_under),
+                adjacency=adjacency_words(self.claimed_adjacency),
                 detail=f"At δ = {power(self.delta)}: as claimed; no accountant saw the training.",
             ),
         )  # fmt: skip
@@ -379,7 +374,7 @@ class ScoresReport(AuditReport):
 
     def _row(self, result: Result) -> Row:
         """A bound, next to the claim if that is under the same relation."""
-        comparable = self.claimed_epsilon is not None and result.adjacency == self._claimed_under
+        comparable = self.claimed_epsilon is not None and result.adjacency == self.claimed_adjacency
         return Row((
             Cell(number(result, 4)), Cell(power(self.delta)), Cell(ADJACENCY[result.adjacency]),
             Cell("none" if result.confidence is None else f"{100 * result.confidence:g}%"),
@@ -394,7 +389,7 @@ class ScoresReport(AuditReport):
         fpr = np.geomspace(least, 1, 61)
         bound = None
         if self.claimed_epsilon is not None:
-            rows = self.k if self.adjacency == self._claimed_under else 2 * self.k
+            rows = self.k if self.adjacency == self.claimed_adjacency else 2 * self.k
             one = np.exp(min(self.claimed_epsilon, 700.0 / rows))
             grow, slack = one**rows, self.delta * sum(one**i for i in range(rows))  # of so many rows: group privacy
             bound = np.minimum(grow * fpr + slack, 1 - (1 - slack - fpr) / grow).clip(0, 1)
