@@ -179,7 +179,7 @@ class ApproximateDP(Claim):
         return self.reached and self.steps(adjacency) == 1
 
     def under(self, adjacency: Adjacency) -> tuple[float, float]:
-        """(ε, δ) of the relation: (2ε, (1 + e^ε)δ) where the claim is taken twice (Dwork and Roth 2014, Section 2.3)."""
+        """(ε, δ) of the relation: (2ε, (1 + e^ε)δ) where it is taken twice (Dwork and Roth 2014, Section 2.3)."""
         if self.steps(adjacency) == 1:
             return self.epsilon, self.delta
         delta = 0.0
@@ -187,7 +187,7 @@ class ApproximateDP(Claim):
             delta = math.exp(min(math.log(self.delta) + float(np.logaddexp(0.0, self.epsilon)), 0.0)) * (1.0 + 1e-12)
         if delta >= 1.0:
             raise ValueError(
-                f"`adjacency` must be 'add-remove' for {self!r}: taken twice, its delta is (1 + e^epsilon)*delta, above 1"
+                f"`adjacency` must be 'add-remove' for {self!r}: taken twice, its delta is (1 + e^epsilon)*delta > 1"
             )
         return 2.0 * self.epsilon, delta
 

@@ -19,9 +19,9 @@ def from_event(event: Any) -> Mechanism:
     """The mechanism that an event of dp-accounting (a `DpEvent`) describes.
 
     Gaussian, Poisson-sampled and fixed-size sampled Gaussian and zCDP events, Laplace, discrete Laplace and randomised
-    response by the pure ε that they have, and compositions of all of them. An event's parameter is one under add-remove,
-    as dp-accounting has it: under replacement, where a row goes and another comes, each is taken twice (2ε, 4ρ, Gaussians
-    2/σ apart). Randomised response of a row's own value is one under replacement.
+    response by the pure ε that they have, and compositions of all of them. An event's parameter is one under
+    add-remove, as dp-accounting has it: under replacement, where a row goes and another comes, each is taken twice (2ε,
+    4ρ, Gaussians 2/σ apart). Randomised response of a row's own value is one under replacement.
 
     Args:
         event: of dp-accounting; only its type's name and its fields are read.

@@ -95,7 +95,7 @@ _MOST_PATTERNS = 20_000
 def sensitivity(matrix: np.ndarray, participation: MinSeparation) -> tuple[float, float]:
     """(low, high) of max over π and unit x_t of ‖Σ_{t∈π} c_t x_tᵀ‖, π as the participation allows, c_t the columns.
 
-    They agree, but for rounding, where
+    They agree, except for rounding, where
     - columns at least a separation apart are orthogonal: the squares add up, and dynamic programming finds the best π;
     - no ⟨c_s, c_t⟩ that matters is negative and π are few: all are tried;
     - the matrix is square, lower triangular and Toeplitz with coefficients that are not negative and do not rise: the

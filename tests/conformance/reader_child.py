@@ -82,7 +82,7 @@ def try_bombs(name: str, member: Member, folder: Path) -> Iterator[dict[str, Any
     for number, data in enumerate(bombs(name, member)):
         path = folder / f"input{member.suffix}"
         path.write_bytes(data)
-        yield {"of": f"{name}[{number}]", "size": len(data), **outcome(lambda: member.read(path))}  # noqa: B023
+        yield {"of": f"{name}[{number}]", "size": len(data), **outcome(lambda: member.read(path))}
 
 
 def try_not_files(name: str, member: Member, folder: Path) -> Iterator[dict[str, Any]]:
@@ -91,7 +91,7 @@ def try_not_files(name: str, member: Member, folder: Path) -> Iterator[dict[str,
         inside.mkdir()
         path = inside / f"input{member.suffix}"
         kind(path)
-        yield {"of": f"{name}[{kind.__name__}]", "size": 0, **outcome(lambda: member.read(path))}  # noqa: B023
+        yield {"of": f"{name}[{kind.__name__}]", "size": 0, **outcome(lambda: member.read(path))}
 
 
 def try_commands(name: str, member: Member, folder: Path) -> Iterator[dict[str, Any]]:
@@ -111,7 +111,7 @@ def try_commands(name: str, member: Member, folder: Path) -> Iterator[dict[str, 
         said: list[Any] = []
 
         def run() -> None:
-            said.append(CliRunner().invoke(main, arguments))  # noqa: B023
+            said.append(CliRunner().invoke(main, arguments))
 
         ended = outcome(run)
         done = said[0] if said else None

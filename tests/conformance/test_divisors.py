@@ -49,7 +49,7 @@ def _private(rows: int, batch: int, **settings: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """A recorded program, and the relation under which its ε holds. said: what `record` is told of its divisor."""
+    """A recorded program, and the relation under which its ε holds. said: what `record` is stated of its divisor."""
 
     relation: str
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -84,9 +84,9 @@ def _recorded(program: Program, rows: int = 200, batch: int = 20, epochs: int = 
     if program.constant is not None:
         optimizer.expected_batch_size = program.constant
     x, y = _data(rows)
-    told = {} if program.said is None else {"divisor": program.said}
+    stated = {} if program.said is None else {"divisor": program.said}
     with leakcore.record(
-        optimizer, candidates=(x[:8], y[:8]), members=torch.ones(8, dtype=torch.bool), sampling=loader, **told
+        optimizer, candidates=(x[:8], y[:8]), members=torch.ones(8, dtype=torch.bool), sampling=loader, **stated
     ) as recorder:
         for _ in range(epochs):
             for a, b in loader:
@@ -192,8 +192,8 @@ def test_coins_leave_rows_out_and_do_not_test_zero_out() -> None:
 @pytest.mark.parametrize(("said", "relation"), [("rows", "zero-out"), ("constant", "add-remove"), (None, "zero-out")])
 def test_canaries_are_in_or_out_of_a_run_that_divides_as_it_does(said: Any, relation: str) -> None:
     module, optimizer, loader = _private(200, 20)
-    told = {} if said is None else {"divisor": said}
-    with leakcore.record(optimizer, canaries=Canaries(40), sampling=loader, **told) as recorder:
+    stated = {} if said is None else {"divisor": said}
+    with leakcore.record(optimizer, canaries=Canaries(40), sampling=loader, **stated) as recorder:
         for a, b in loader:
             optimizer.zero_grad()
             nn.functional.cross_entropy(module(a), b).backward()

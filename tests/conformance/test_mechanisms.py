@@ -3,6 +3,7 @@
 A member that is added to `leakcore.mechanisms` is added to `mechanism_members.py`, or the first test fails.
 """
 
+import itertools
 import math
 import warnings
 
@@ -57,7 +58,7 @@ def test_every_public_mechanism_is_a_member():
 
 
 def check_one(mechanism, relation, delta, epsilon):
-    """ε and δ of one mechanism, each a bracket and the other one's inverse, and neither trivial where it need not be."""
+    """ε and δ of one mechanism, each a bracket and the other one's inverse, neither trivial where it need not be."""
     spent = _asked(lambda: accounting.epsilon(mechanism, delta=delta, adjacency=relation))
     lost = _asked(lambda: accounting.delta(mechanism, epsilon=epsilon, adjacency=relation))
     if lost is not None:
@@ -108,7 +109,11 @@ def step_pairs(mechanism, relation):
     """Each direction's steps with their counts; None where the mechanism is not one of steps."""
     if isinstance(mechanism, mechanisms.Composition):
         parts = [step_pairs(part, relation) for part in mechanism.parts]
-        return None if any(not part for part in parts) else [sum(side, []) for side in zip(*parts, strict=True)]
+        return (
+            None
+            if any(not part for part in parts)
+            else [list(itertools.chain(*side)) for side in zip(*parts, strict=True)]
+        )
     if isinstance(mechanism, mechanisms.FullBatch):
         mechanism = mechanisms.Poisson(mechanism.noise_multiplier, 1.0, mechanism.steps)
     if isinstance(mechanism, mechanisms.Poisson):
@@ -224,7 +229,7 @@ def test_the_noise_for_huge_counts_suffices_and_is_not_needless(rate, steps):
 
 @pytest.mark.parametrize("member", ["Poisson", "FullBatch", "FixedSize", "Shuffled", "RandomAllocation"])
 def test_noise_found_suffices_and_little_less_does_not(member):
-    made = {
+    members = {
         "Poisson": mechanisms.Poisson(1.0, 0.03, 500),
         "FullBatch": mechanisms.FullBatch(1.0, 40),
         "FixedSize": mechanisms.FixedSize(1.0, 20, 1000, 60),
@@ -232,9 +237,9 @@ def test_noise_found_suffices_and_little_less_does_not(member):
         "RandomAllocation": mechanisms.RandomAllocation(1.0, 20, 5),
     }[member]
     for epsilon, delta in ((0.7, 1e-6), (6.0, 1e-3)):
-        noise = accounting.noise_multiplier(made, epsilon=epsilon, delta=delta)
-        assert accounting.epsilon(made.with_noise(noise.value), delta=delta).value <= epsilon * LOOSE
-        assert accounting.epsilon(made.with_noise(0.99 * noise.value), delta=delta).value > epsilon
+        noise = accounting.noise_multiplier(members, epsilon=epsilon, delta=delta)
+        assert accounting.epsilon(members.with_noise(noise.value), delta=delta).value <= epsilon * LOOSE
+        assert accounting.epsilon(members.with_noise(0.99 * noise.value), delta=delta).value > epsilon
 
 
 LADDERS = {
@@ -276,7 +281,7 @@ def test_less_is_never_proved_of_what_leaks_less(ladder):
                 spent = _asked(lambda: accounting.epsilon(mechanism, delta=1e-5, adjacency=relation))
                 lost = _asked(lambda: accounting.delta(mechanism, epsilon=1.0, adjacency=relation))
                 values.append((spent, lost))
-        for louder, quieter in zip(values, values[1:], strict=False):
+        for louder, quieter in itertools.pairwise(values):
             for one, two in zip(louder, quieter, strict=True):
                 if one is not None and two is not None:
                     assert two.interval[0] <= one.value * LOOSE + 1e-12
@@ -421,7 +426,9 @@ def test_cyclic_poisson_holds_each_group_of_rows(steps, bands, seed, noise, shar
 
 
 BRUTE = [
-    ("Poisson, one step", mechanisms.Poisson(0.7, 0.2, 1), "add-remove", StepPair(0.7, shifted(0.7, 0.2, 1.0), none), 1),
+    (
+        "Poisson, one step", mechanisms.Poisson(0.7, 0.2, 1), "add-remove", StepPair(0.7, shifted(0.7, 0.2, 1.0), none), 1
+    ),
     ("Poisson, a few", mechanisms.Poisson(1.0, 0.1, 6), "add-remove", StepPair(1.0, shifted(1.0, 0.1, 1.0), none), 6),
     ("Poisson, adding", mechanisms.Poisson(1.0, 0.6, 6), "zero-out", StepPair(1.0, none, shifted(1.0, 0.6, 1.0)), 6),
     (
@@ -434,7 +441,10 @@ BRUTE = [
     ("fixed size", mechanisms.FixedSize(1.0, 100, 1000, 1), "replace", StepPair(1.0, shifted(1.0, 0.1, 2.0), none), 1),
     ("full batches", mechanisms.FullBatch(2.0, 5), "add-remove", StepPair(2.0, shifted(2.0, 1.0, 1.0), none), 5),
     ("one batch", mechanisms.Shuffled(2.0, 1, 4), "zero-out", StepPair(2.0, shifted(2.0, 1.0, 1.0), none), 4),
-    ("one allocation", mechanisms.RandomAllocation(2.0, 1, 4), "zero-out", StepPair(2.0, shifted(2.0, 1.0, 1.0), none), 4),
+    (
+        "one allocation", mechanisms.RandomAllocation(2.0, 1, 4), "zero-out", StepPair(2.0, shifted(2.0, 1.0, 1.0), none),
+        4,
+    ),
 ]  # fmt: skip
 
 
@@ -456,7 +466,7 @@ def test_what_is_called_exact_agrees_with_brute_force(mechanism, relation, pair,
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.1, 3), (1.0, 0.01, 12), (0.6, 0.3, 2)])
 @pytest.mark.parametrize("delta", [1e-5, 1e-2, 0.1])
 def test_a_low_end_is_not_above_the_best_adaptive_adversary(sigma, rate, steps, delta):
-    """FixedSize: before each step the adversary places the other rows' gradients anywhere between the two neighbours."""
+    """FixedSize: before each step the adversary places the other rows' gradients between the two neighbours."""
     mechanism = mechanisms.FixedSize(sigma, int(1000 * rate), 1000, steps)
     spent = accounting.epsilon(mechanism, delta=delta)
     reached = _best_adversary(sigma, rate, steps, delta)
@@ -475,7 +485,10 @@ def _best_adversary(sigma, rate, steps, delta, spacing=4e-3):
     kernels = []
     for place in (0.0, 0.5, 1.0, 1.5, 2.0):
         one, two = (
-            ((1.0 - rate) * np.exp(-((x - place) ** 2) / (2 * sigma**2)) + rate * np.exp(-((x - end) ** 2) / (2 * sigma**2)))
+            (
+                (1.0 - rate) * np.exp(-((x - place) ** 2) / (2 * sigma**2))
+                + rate * np.exp(-((x - end) ** 2) / (2 * sigma**2))
+            )
             * (x[1] - x[0]) / (sigma * math.sqrt(2.0 * math.pi))
             for end in (2.0, 0.0)
         )  # fmt: skip
@@ -586,11 +599,11 @@ def test_nothing_is_below_what_a_simulation_shows(name):
     losses = _losses(mechanism, number, np.random.default_rng(5))
     width = math.sqrt(math.log(1e9) / (2.0 * number))
     for epsilon in (0.0, 0.5, 1.5, 3.0):
-        shown = float(np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0).mean()) - width
+        least = float(np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0).mean()) - width
         lost = accounting.delta(mechanism, epsilon=epsilon, adjacency=relation)
-        assert lost.value >= shown
-        if shown > 0.0:
-            assert accounting.epsilon(mechanism, delta=shown, adjacency=relation).value >= epsilon * (1.0 - 1e-9)
+        assert lost.value >= least
+        if least > 0.0:
+            assert accounting.epsilon(mechanism, delta=least, adjacency=relation).value >= epsilon * (1.0 - 1e-9)
 
 
 def test_composition_is_at_least_each_part_and_knows_no_order():
@@ -655,7 +668,7 @@ def test_events_are_doubled_or_refused_under_replacement(relation, event):
     ],
     ids=["epsilon", "delta", "noise_multiplier", "membership", "reconstruction", "discrete_prior", "calibrate_noise"],
 )
-def test_what_is_no_mechanism_is_named(call, thing):
+def test_another_object_is_named(call, thing):
     with pytest.raises(TypeError, match="echanism") as refused:
         call(thing)
     assert type(thing).__name__ in str(refused.value)

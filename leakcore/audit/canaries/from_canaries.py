@@ -86,8 +86,8 @@ def from_canaries(
     claimed = _recorded(recorded) if mechanism is None else mechanism
     check.instance(Mechanism, mechanism=claimed)
     hypothesis = bounds.Hypothesis(claimed)
-    told = recorded.divisor if divisor is None else parse_divisor(divisor)
-    relation = claimed.relation("zero-out" if told == "rows" else "add-remove")
+    stated = recorded.divisor if divisor is None else parse_divisor(divisor)
+    relation = claimed.relation("zero-out" if stated == "rows" else "add-remove")
     inside = np.append(recorded.coins, np.zeros(recorded.controls, dtype=bool))
 
     def ordered(scores: np.ndarray, sure: float) -> bounds.EpsilonFromScores:
@@ -113,7 +113,7 @@ def from_canaries(
         independent=independent, noise_ratio=recorded.noise_ratio, common_noise=recorded.common_noise,
         repeated_noise=recorded.repeated_noise, interference=recorded.interference,
         times_seen=float(recorded.times_seen[recorded.coins].mean()),
-        divisor=told,
+        divisor=stated,
         epsilon=proved_epsilon(claimed, delta=slack, adjacency=relation),
         proved=whole if independent else audited(*of_coins, level, relation),
         by_coins=audited(*of_coins, level, relation),

@@ -1,6 +1,6 @@
 """ε and δ of many equal steps from moments of one step's loss: a bracket that no number of steps makes wrong.
 
-A lattice is too coarse for 10¹² steps, each of which says next to nothing. Two proofs need moments alone. With m and v
+A lattice is too coarse for 10¹² steps that each say next to nothing. Two proofs need moments alone. With m and v
 the mean and the variance of the whole loss L under P, Cantelli's inequality P(L > m − a) ≥ a²/(v + a²) gives
 
     δ(ε) ≥ a²/(v + a²)·(1 − e^{ε − m + a})  for every a > 0,

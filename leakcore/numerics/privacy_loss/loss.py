@@ -255,8 +255,8 @@ class PrivacyLoss:
             return self._cumulants[theta]
         v = self.gaussian_variance
         value, mean, variance = 0.5 * v * theta * (theta - 1.0), v * (theta - 0.5), v
-        # E e^{θℓ} is taken as E e^{(θ − base)ℓ} under ν (base 0) or μ (base 1), whichever is nearer: both have mass 1, so
-        # that what rounds is a small difference from 1, which many steps multiply.
+        # E e^{θℓ} is taken as E e^{(θ − base)ℓ} under ν (base 0) or μ (base 1), whichever is nearer: both have mass 1,
+        # so that what rounds is a small difference from 1, which many steps multiply.
         base = 1.0 if theta > 0.5 else 0.0
         for group in self.groups:
             logs, values = group.nodes(theta)
@@ -278,7 +278,7 @@ class PrivacyLoss:
         return out
 
     def rounding(self, theta: float) -> float:
-        """By how much rounding may move the loss's place under this tilt: what one step rounds, as often as it is taken.
+        """By how much rounding may move the loss's place under this tilt: what a step rounds, as often as it is taken.
 
         A step's mean is a sum of losses of either sign, each exact to a relative 2⁻⁵³ times a few.
         """

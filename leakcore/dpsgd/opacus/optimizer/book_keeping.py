@@ -125,9 +125,9 @@ def _why_left(layer: nn.Module, module: nn.Module, left: list[nn.Module], ours: 
         if other is layer or not shared or not any(other is m for m in left) or kind_of(other) is not None:
             continue
         path, kind = name.removeprefix("_module."), type(other).__name__
-        held = [key for key, p in other._parameters.items() if p is not None]
+        stored = [key for key, p in other._parameters.items() if p is not None]
         inside = [
-            key for key in held if any(p is other._parameters[key] for m in other.children() for p in m.parameters())
+            key for key in stored if any(p is other._parameters[key] for m in other.children() for p in m.parameters())
         ]
         remedy = (
             f"{path}.{inside[0]} is also a parameter of a layer inside it: delete the attribute (del model.{path}"
@@ -137,7 +137,7 @@ def _why_left(layer: nn.Module, module: nn.Module, left: list[nn.Module], ours: 
         )
         return (
             f"its {', '.join(sorted(set(own.values())))} is also used in {path} ({kind}), which holds "
-            f"{', '.join(held)} itself and has no rule here; {remedy}"
+            f"{', '.join(stored)} itself and has no rule here; {remedy}"
         )
     if not set(own) <= ours:
         return "its parameters must all belong to this optimizer"

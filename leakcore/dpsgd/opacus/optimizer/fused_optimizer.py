@@ -38,8 +38,8 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
     """A drop-in replacement for Opacus's `DPOptimizer` (flat clipping): the same step in less time and memory.
 
     The release is (Σ_i g_i·min(1, C/(‖g_i‖ + 1e-6)) + σC·z)/expected_batch_size with z ~ N(0, I) (Abadi et al. 2016,
-    Algorithm 1, with Opacus's constant): sensitivity C, and Opacus's ε. `PrivacyEngine` computes expected_batch_size from
-    the number of rows: ε is then for a public number of rows (zero-out adjacency).
+    Algorithm 1, with Opacus's constant): sensitivity C, and Opacus's ε. `PrivacyEngine` computes
+    expected_batch_size from the number of rows: ε is then for a public number of rows (zero-out adjacency).
 
     Per-sample gradients are not built: norms and the clipped sum come from the layers' inputs and output gradients
     (book-keeping: Bu, Wang, Zha and Karypis 2022, sections 3 and 4). Layers without such a rule keep Opacus's hooks.

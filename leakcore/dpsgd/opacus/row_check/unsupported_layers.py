@@ -86,14 +86,14 @@ def _cause(
             "(GradSampleModule) wrapped the model. Unfreeze it before make_private, or freeze it again "
             "(requires_grad_(False))"
         )
-    made = [] if calls is None else [calls[id(layer)] for layer in owners if id(layer) in calls]
-    deep = next((call.dimensions for call in made if call.dimensions > 3), 0)
+    called = [] if calls is None else [calls[id(layer)] for layer in owners if id(layer) in calls]
+    deep = next((call.dimensions for call in called if call.dimensions > 3), 0)
     if ghost and deep and any(type(layer) is nn.Linear for layer in owners):
         return (
             f"Opacus's ghost clipping has no norms for a Linear whose input has more than 3 dimensions, got {deep}. "
             'Flatten the positions (x.flatten(1, -2)), or use grad_sample_mode="hooks"'
         )
-    if owners and calls is not None and not made:
+    if owners and calls is not None and not called:
         return "its layer is never called. Freeze it (requires_grad_(False)), or leave it out of the optimizer"
     return (
         "the loss does not come from a layer that holds it (never called, called in evaluation mode or within a "
