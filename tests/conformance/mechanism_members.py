@@ -354,7 +354,7 @@ def composed_delta(pair: StepPair, steps: int, epsilon: float, spacing: float, u
 
 def true_sensitivity(matrix: np.ndarray, separation: int, most: int) -> float:
     """max over patterns and signs of ‖Σ ±c_t‖, all of them tried; for C·Cᵀ of any sign a row's gradients may differ
-    in direction, so that this is a lower limit of the truth, and the truth where the columns' products are not negative."""
+    in direction, so that this is a lower limit, and the truth where the columns' products are not negative."""
     best = 0.0
     scaled = matrix / _scale(matrix)
     for size in range(1, most + 1):

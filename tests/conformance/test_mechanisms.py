@@ -427,7 +427,11 @@ def test_cyclic_poisson_holds_each_group_of_rows(steps, bands, seed, noise, shar
 
 BRUTE = [
     (
-        "Poisson, one step", mechanisms.Poisson(0.7, 0.2, 1), "add-remove", StepPair(0.7, shifted(0.7, 0.2, 1.0), none), 1
+        "Poisson, one step",
+        mechanisms.Poisson(0.7, 0.2, 1),
+        "add-remove",
+        StepPair(0.7, shifted(0.7, 0.2, 1.0), none),
+        1,
     ),
     ("Poisson, a few", mechanisms.Poisson(1.0, 0.1, 6), "add-remove", StepPair(1.0, shifted(1.0, 0.1, 1.0), none), 6),
     ("Poisson, adding", mechanisms.Poisson(1.0, 0.6, 6), "zero-out", StepPair(1.0, none, shifted(1.0, 0.6, 1.0)), 6),
@@ -442,7 +446,10 @@ BRUTE = [
     ("full batches", mechanisms.FullBatch(2.0, 5), "add-remove", StepPair(2.0, shifted(2.0, 1.0, 1.0), none), 5),
     ("one batch", mechanisms.Shuffled(2.0, 1, 4), "zero-out", StepPair(2.0, shifted(2.0, 1.0, 1.0), none), 4),
     (
-        "one allocation", mechanisms.RandomAllocation(2.0, 1, 4), "zero-out", StepPair(2.0, shifted(2.0, 1.0, 1.0), none),
+        "one allocation",
+        mechanisms.RandomAllocation(2.0, 1, 4),
+        "zero-out",
+        StepPair(2.0, shifted(2.0, 1.0, 1.0), none),
         4,
     ),
 ]  # fmt: skip
