@@ -110,7 +110,7 @@ class CanaryRecorder:
             raise ValueError("record: a recorder serves one block")
         self._require_free()
         self._loader.plant(self._inside)
-        self._drawn = DrawnIndices(self._loader.planted)
+        self._drawn = DrawnIndices(self._loader.planted, self._parameters)
         self._rows = PlantedRows(self._parameters, self._coordinates, self._drawn.of_batch, self._loader.rows)
         self._own_clip = vars(self._optimizer).get("clip_and_accumulate")
         self._outer_clip = self._optimizer.clip_and_accumulate
@@ -232,6 +232,8 @@ class CanaryRecorder:
         self._scores += step_log_ratio(left, ones, sigma, rate)
         self._alone += step_log_ratio(release, ones, sigma, rate)
         self._noise.add(left / sigma, self._present == 0)
+        assert self._drawn is not None
+        self._drawn.clear()
         self._interference += float(np.mean((others / sigma) ** 2))
         self._seen += self._present > 0
         self._schedule.append((sigma, norm))
