@@ -84,7 +84,7 @@ def test_a_claim_that_is_not_too_small_goes_without_a_warning() -> None:
         ("full", ("--steps", "3", "--sample-rate", "1"), "--sample-rate: only with --sampling poisson, not full"),
         ("shuffled", (*WORDS["shuffled"], "--steps", "3"), "--steps: only with --sampling poisson or full or fixed"),
         ("fixed", ("--batch-size", "9", "--dataset-size", "5", "--steps", "3"), "--batch-size"),
-        ("shuffled", (*WORDS["shuffled"], "--method", "certified"), "--method"),
+        ("shuffled", (*WORDS["shuffled"], "--method", "importance"), "--method"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(sampling: str, words: tuple[str, ...], message: str) -> None:

@@ -15,7 +15,7 @@ def test_events_become_mechanisms():
     fixed = dp.SampledWithoutReplacementDpEvent(1000, 10, dp.GaussianDpEvent(1.0))
     assert mechanisms.from_event(dp.SelfComposedDpEvent(fixed, 5)) == mechanisms.FixedSize(1.0, 10, 1000, 5)
     assert mechanisms.from_event(dp.NoOpDpEvent()) == mechanisms.GDP(0.0)
-    assert mechanisms.from_event(dp.ZCDpEvent(0.5)) == mechanisms.ZCDP(0.5)
+    assert mechanisms.from_event(dp.ZCDpEvent(0.5)) == mechanisms.ZCDP(0.5, claimed_under="add-remove")
     both = mechanisms.from_event(dp.ComposedDpEvent([dp.SelfComposedDpEvent(step, 100), dp.GaussianDpEvent(5.0)]))
     assert both == mechanisms.Poisson(1.0, 0.01, 100) @ mechanisms.FullBatch(5.0, 1)
 

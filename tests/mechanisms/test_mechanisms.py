@@ -64,11 +64,15 @@ def test_the_lower_bound_of_shuffling_is_reached_by_a_test(sigma, batches):
     assert claimed > 0.9 * lower  # one threshold does nearly as well as the likelihood ratio
 
 
-def test_fixed_batches_are_accounted_exactly():
+def test_one_fixed_batch_is_accounted_exactly_and_several_from_both_sides():
+    once = accounting.epsilon(mechanisms.FixedSize(1.0, 10, 1000, 1), delta=DELTA)
+    assert once.method == "exact"
+    assert once.interval[1] - once.interval[0] < 1e-4
     training = mechanisms.FixedSize(1.0, 10, 1000, 100)
     spent = accounting.epsilon(training, delta=DELTA)
     assert spent.adjacency == "replace"
-    assert spent.interval[1] - spent.interval[0] < 1e-4
+    assert spent.method == "bracket"
+    assert 0.95 * spent.value < spent.interval[0] < spent.value
     at = accounting.delta(training, epsilon=spent.value).value
     assert at == pytest.approx(DELTA, rel=1e-3)
     # Full batches leak more, and half of the rows more than a hundredth of them.
@@ -134,7 +138,7 @@ def test_mechanisms_are_equal_by_value_and_survive_json():
     [
         (lambda: mechanisms.Shuffled(0.0, 10, 1), "noise_multiplier"),
         (lambda: mechanisms.Shuffled(1.0, 0, 1), "batches"),
-        (lambda: mechanisms.FixedSize(1.0, 1, 2, 3) @ mechanisms.GDP(1.0, claimed_under="add-remove"), "`parts` must"),
+        (lambda: mechanisms.FixedSize(1.0, 1, 2, 3) @ mechanisms.GDP(1.0, claimed_under="zero-out"), "`parts` must"),
         (
             lambda: accounting.epsilon(mechanisms.Shuffled(1.0, 10, 1), delta=DELTA, adjacency="add-remove"),
             "`adjacency`",

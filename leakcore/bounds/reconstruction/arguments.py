@@ -77,6 +77,9 @@ class ReconstructionBound(Result):
         return axes
 
 
+_MOST_STEPS = 10_000_000
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampledGaussian:
     """A validated DP-SGD configuration: `sigma` and `rate` are 0-d, or of length `steps`."""
@@ -106,8 +109,19 @@ class SampledGaussian:
         sigma, rate, count = (np.array([step[i] for step in steps]) for i in range(3))
         if len(steps) == 1:
             return cls(sigma[0], rate[0], int(count[0]))
+        if cls.too_long(loss):
+            raise ValueError(
+                f"`method` must be 'auto' or 'exact' for several kinds of steps, more than {_MOST_STEPS:.0e} of them "
+                f"together, got {sum(step[2] for step in steps):.3g} steps"
+            )
         count = count.astype(np.int64)
         return cls(np.repeat(sigma, count), np.repeat(rate, count), int(count.sum()))
+
+    @staticmethod
+    def too_long(loss: PrivacyLoss) -> bool:
+        """Whether steps of several kinds are too many to be listed one by one."""
+        kinds = len(loss.groups) + (loss.gaussian_variance > 0.0) + (loss.log_no_escape < 0.0)
+        return kinds > 1 and loss.num_mixture_steps > _MOST_STEPS
 
     def loss(self) -> PrivacyLoss:
         """Steps grouped by equal (σ, q)."""

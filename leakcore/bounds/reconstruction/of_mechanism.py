@@ -25,14 +25,23 @@ def bound_of_mechanism(mechanism: Mechanism, prior: Kappa, method: Method) -> Re
     loss = mechanism.steps_loss(mechanism.adjacency)
     if isinstance(mechanism, Poisson):
         return method.bound(SampledGaussian.of(mechanism), prior)
-    if loss is not None:
+    if loss is not None and not (isinstance(method, Auto | Exact) and SampledGaussian.too_long(loss)):
         out = method.bound(SampledGaussian.of_loss(loss), prior)
         return dataclasses.replace(out, **_statements(mechanism, out.assumptions.notes, out.provenance))
     if isinstance(method, Certified):
-        if not mechanism.is_exact(mechanism.adjacency):
-            raise ValueError(f"`method` must be 'exact' for {type(mechanism).__name__}, got 'certified'")
         out = method.bound_of(StatedPair(mechanism), prior)
-        return dataclasses.replace(out, **_statements(mechanism, out.assumptions.notes, out.provenance))
+        notes = out.assumptions.notes
+        if not mechanism.is_exact(mechanism.adjacency):
+            # The pair that is drawn is at least the mechanism, which is no reason for the mechanism to be at least it.
+            notes = (*notes, "interval: the pair dominates the mechanism, so that only the upper end is one of attacks")
+            assert out.interval is not None
+            assert out.log_interval is not None
+            out = dataclasses.replace(
+                out,
+                interval=(out.kappa, out.interval[1]),
+                log_interval=(out.log_kappa, out.log_interval[1]),
+            )
+        return dataclasses.replace(out, **_statements(mechanism, notes, out.provenance))
     if not isinstance(method, Auto | Exact):
         raise ValueError(
             f"`method` must be 'auto', 'exact' or 'certified' for {type(mechanism).__name__}, got {method.name!r}"

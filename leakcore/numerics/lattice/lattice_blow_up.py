@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from leakcore.numerics.lattice import lattice_profile
-from leakcore.numerics.lattice.lattice_profile import LAST_BITS, SECOND_BITS, Limit, ProfileQuestion, Sides
+from leakcore.numerics.lattice.lattice_profile import LAST_BITS, SECOND_BITS, TOO_MANY, Limit, ProfileQuestion, Sides
 from leakcore.numerics.lattice.law import CoarseLaw, Tails
 from leakcore.numerics.privacy_loss.loss import AccuracyError
 
@@ -47,7 +47,7 @@ def _laws(sides: Sides, log_kappa: float, bits: int) -> tuple[Tails | None, Tail
     """The tails of the laws on both sides under a tilt for this κ."""
     out: list[Tails | None] = []
     for laws, dominating in ((sides.upper, True), (sides.lower, False)):
-        if not laws:
+        if not laws or sum(law.count for law in laws) >= TOO_MANY:
             out.append(None)
             continue
         try:

@@ -30,7 +30,7 @@ _WELL = 25.0
 _MOST_CELLS = 1 << 20
 _ENOUGH = 2e-7
 """Width of the limits (relative, above 1) at which refining the lattice stops."""
-_MANY, _TOO_MANY = 1 << 20, 1 << 40
+_MANY, TOO_MANY = 1 << 20, 1 << 40
 """Numbers of steps from which moments may prove more than a lattice, and from which a lattice's rounding, which every
 step multiplies, is as large as what it is asked for."""
 _MANY_FLOOR, _LAST_FLOOR = -60.0, -800.0
@@ -163,7 +163,7 @@ class Sides:
 def upper_limit(sides: Sides, question: ProfileQuestion, direction: str, bits: int) -> float:
     """The upper limit alone, from a lattice of 2^bits points; proved like the other one."""
     most = _upper_by_moments(sides, question, direction) if _total(sides) >= _MANY else math.inf
-    if _total(sides) >= _TOO_MANY:
+    if _total(sides) >= TOO_MANY:
         return most
     with in_floats(sides.upper):
         floor = _log_floor(sides.upper, question, direction)
@@ -180,7 +180,7 @@ def limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int = 
     least = _lower_by_moments(sides, question, direction) if many else -math.inf
     most = _upper_by_moments(sides, question, direction) if many else math.inf
     low, high = least, most
-    if _total(sides) < _TOO_MANY:
+    if _total(sides) < TOO_MANY:
         try:
             low, high = _lattice_limits(sides, question, direction, bits)
         except AccuracyError:
@@ -206,7 +206,7 @@ def _upper_by_moments(sides: Sides, question: ProfileQuestion, direction: str) -
         for floor in (min(question.log_delta or 0.0, _MANY_FLOOR), _LAST_FLOOR):
             steps = ManySteps(sides.upper, direction, floor)
             if not steps.known:
-                if _total(sides) >= _TOO_MANY:
+                if _total(sides) >= TOO_MANY:
                     raise AccuracyError(f"the rounding of {_total(sides):.3g} steps is too large at {sides.upper[0]}")
                 return unknown
             out = steps.upper(epsilon=question.epsilon, log_delta=question.log_delta)

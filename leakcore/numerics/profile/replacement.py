@@ -18,6 +18,8 @@ from leakcore.numerics.profile.profile import BEST, Effort
 
 _LOGITS = np.linspace(-12.0, 12.0, 97)
 _ROUGH = Effort(bits=14)
+_TRIVIAL = -1e-3
+"""log δ above which a bound says next to nothing."""
 _OUTSIDE = 5.0
 """How far beyond 0 and ε the search for a replacement's first step goes, in nats."""
 
@@ -98,4 +100,14 @@ def log_delta(curve: Curve, epsilon: float) -> float:
         pass
     # The sum has one valley: the best of a few and its neighbours hold it.
     few = sorted({start, -1.0, 0.0, 0.25 * epsilon, 0.5 * epsilon, 0.75 * epsilon, epsilon, epsilon + 1.0})
-    return min(total(search.valley(total, few, 10), BEST), 0.0)
+    out = min(total(search.valley(total, few, 10), BEST), 0.0)
+    return out if out < _TRIVIAL else min(out, _inverted(curve, epsilon))
+
+
+def _inverted(curve: Curve, at: float) -> float:
+    """A log δ for which ε is proved to be at most `at`: where the valley is too narrow to be met among so large an ε."""
+    low, high = -700.0, 0.0
+    for _ in range(10):
+        middle = 0.5 * (low + high)
+        low, high = (low, middle) if epsilon(curve, middle, effort=_ROUGH) <= at else (middle, high)
+    return high
