@@ -293,8 +293,9 @@ class StepPair:
         """(weights of N(0, sigma²), p, q) at even places."""
         reach = 12.0 * self.sigma + 3.0
         x = np.linspace(-reach, reach, points)
-        weights = np.exp(-0.5 * (x / self.sigma) ** 2) * (x[1] - x[0]) / (self.sigma * math.sqrt(2.0 * math.pi))
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", under="ignore"):
+            weights = np.exp(-0.5 * (x / self.sigma) ** 2) * (x[1] - x[0]) / (self.sigma * math.sqrt(2.0 * math.pi))
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             return weights, self.p(x), self.q(x)
 
     def moments(self) -> tuple[float, float]:

@@ -76,20 +76,25 @@ def check_one(mechanism, relation, delta, epsilon):
     tight = high - low <= 1e-3 * (1.0 + high)
     if lost is not None:
         if epsilon >= high and delta > TINY:
-            assert lost.value <= delta * LOOSE or not tight, "δ at a larger ε is more than the δ that the smaller one proves"
+            assert lost.value <= delta * LOOSE or not tight, "δ at a larger ε is more than a smaller one proves"
             assert lost.interval[0] <= delta * LOOSE
-        if epsilon >= high:
-            assert lost.log_value <= 0.5 * math.log(delta), "a trivial δ"
+        if epsilon >= high and delta <= 1e-2:
+            assert lost.log_value <= _nontrivial(delta), "a trivial δ"
         if epsilon < low * (1.0 - 1e-9) - 1e-12:
             assert lost.value >= delta / LOOSE, "δ at an ε that is disproved for this δ is said to be smaller"
     if 0.0 < high < math.inf:
         back = _asked(lambda: accounting.delta(mechanism, epsilon=high * (1.0 + 1e-9) + 1e-9, adjacency=relation))
-        if back is not None:
-            assert back.log_value <= 0.5 * math.log(delta), "a trivial δ"
+        if back is not None and delta <= 1e-2:
+            assert back.log_value <= _nontrivial(delta), "a trivial δ"
             if tight and delta >= TINY:
                 assert back.value <= delta * (1.0 + 1e-4)
     least = proved(mechanism, relation, delta)
     assert high >= least, f"ε = {high:g} is said to be proved, {least:g} is needed"
+
+
+def _nontrivial(delta):
+    """log of what δ may come out as where it is `delta` at most; below 1e-18 an upper bound is promised, not δ."""
+    return max(0.5 * math.log(delta), math.log(TINY))
 
 
 def proved(mechanism, relation, delta):
@@ -161,9 +166,30 @@ def _check(mechanism, data):
         check_one(mechanism, relation, data.draw(st.sampled_from(DELTAS)), data.draw(st.sampled_from(EPSILONS)))
 
 
-@pytest.mark.parametrize("member", sorted(MEMBERS))
+LATTICE = {
+    "Composition",
+    "CorrelatedNoise, BallsInBins",
+    "CorrelatedNoise, CyclicPoisson",
+    "FixedSize",
+    "FixedSize, one step",
+    "FixedSize, schedules",
+    "Poisson, schedules",
+    "RandomAllocation",
+    "RandomAllocation, k",
+    "Shuffled",
+    "from_event",
+}
+"""Members whose numbers may take a second: fewer examples by default."""
+
+
+def _slow_where(heavy, values):
+    """The values, those that take seconds marked as slow."""
+    return [pytest.param(value, marks=pytest.mark.slow) if heavy(value) else value for value in values]
+
+
+@pytest.mark.parametrize("member", _slow_where(lambda member: member.startswith("RandomAllocation"), sorted(MEMBERS)))
 def test_epsilon_and_delta_hold(member):
-    @_examples(8)
+    @_examples(2 if member in LATTICE else 5)
     @given(MEMBERS[member], st.data())
     def holds(mechanism, data):
         _check(mechanism, data)
@@ -174,7 +200,7 @@ def test_epsilon_and_delta_hold(member):
 @pytest.mark.slow
 @pytest.mark.parametrize("member", sorted(MEMBERS))
 def test_epsilon_and_delta_hold_for_many(member):
-    @_examples(150)
+    @_examples(60 if member in LATTICE else 200)
     @given(MEMBERS[member], st.data())
     def holds(mechanism, data):
         _check(mechanism, data)
@@ -196,8 +222,8 @@ HUGE_MEMBERS = {
 }
 
 
-@pytest.mark.parametrize("steps", HUGE)
-@pytest.mark.parametrize("name", sorted(HUGE_MEMBERS))
+@pytest.mark.parametrize("steps", _slow_where(lambda steps: steps in (10**12, 10**15), HUGE))
+@pytest.mark.parametrize("name", _slow_where(lambda name: name == "RandomAllocation", sorted(HUGE_MEMBERS)))
 def test_huge_counts_are_not_below_what_is_proved(name, steps):
     mechanism = HUGE_MEMBERS[name](steps)
     for relation in mechanism.adjacencies:
@@ -230,7 +256,13 @@ def test_the_noise_for_huge_counts_suffices_and_is_not_needless(rate, steps):
     assert noise.value == pytest.approx(wanted, rel=1e-3)
 
 
-@pytest.mark.parametrize("member", ["Poisson", "FullBatch", "FixedSize", "Shuffled", "RandomAllocation"])
+@pytest.mark.parametrize(
+    "member",
+    _slow_where(
+        lambda member: member not in ("Poisson", "FullBatch"),
+        ["Poisson", "FullBatch", "FixedSize", "Shuffled", "RandomAllocation"],
+    ),
+)
 def test_noise_found_suffices_and_little_less_does_not(member):
     members = {
         "Poisson": mechanisms.Poisson(1.0, 0.03, 500),
@@ -246,9 +278,9 @@ def test_noise_found_suffices_and_little_less_does_not(member):
 
 
 LADDERS = {
-    "more noise, Poisson": [mechanisms.Poisson(s, 0.01, 1000) for s in (0.05, 0.5, 1.0, 4.0, 50.0)],
+    "more noise, Poisson": [mechanisms.Poisson(s, 0.01, 1000) for s in (0.05, 1.0, 50.0)],
     "fewer steps, Poisson": [mechanisms.Poisson(1.0, 0.001, t) for t in (10**18, 10**12, 10**6, 1000, 1, 0)],
-    "a smaller rate, Poisson": [mechanisms.Poisson(1.0, q, 1000) for q in (1.0, 0.5, 0.1, 1e-3, 1e-6, 1e-9, 0.0)],
+    "a smaller rate, Poisson": [mechanisms.Poisson(1.0, q, 1000) for q in (1.0, 0.1, 1e-6, 0.0)],
     "more noise, FixedSize": [mechanisms.FixedSize(s, 10, 1000, 50) for s in (0.3, 1.0, 5.0)],
     "fewer steps, FixedSize": [mechanisms.FixedSize(3.0, 10, 1000, t) for t in (10**15, 10**6, 50, 1)],
     "smaller batches, FixedSize": [mechanisms.FixedSize(1.0, b, 1000, 20) for b in (1000, 500, 10, 1)],
@@ -274,7 +306,12 @@ LADDERS = {
 }
 
 
-@pytest.mark.parametrize("ladder", sorted(LADDERS))
+@pytest.mark.parametrize(
+    "ladder",
+    _slow_where(
+        lambda name: "Allocation" in name or "Shuffled" in name or "epoch" in name or "parts" in name, sorted(LADDERS)
+    ),
+)
 def test_less_is_never_proved_of_what_leaks_less(ladder):
     """Down a ladder of mechanisms no low end rises above the high end of one that leaks more."""
     for relation in LADDERS[ladder][0].adjacencies:
@@ -291,7 +328,7 @@ def test_less_is_never_proved_of_what_leaks_less(ladder):
                     assert two.value <= one.value * (1.0 + 1e-3) + 1e-9
 
 
-@pytest.mark.parametrize("member", sorted(set(MEMBERS) - {"RandomAllocation, k", "RandomAllocation"}))
+@pytest.mark.parametrize("member", _slow_where(lambda member: member in LATTICE, sorted(MEMBERS)))
 def test_delta_never_rises_with_epsilon(member):
     """Nor is it the trivial 1 in one direction where a smaller ε has less."""
 
@@ -315,17 +352,21 @@ def test_delta_never_rises_with_epsilon(member):
 
 @pytest.mark.parametrize(
     "mechanism",
-    [
-        mechanisms.RandomAllocation(1.0, 10, 1),
-        mechanisms.RandomAllocation(1.0, 10, 2),
-        mechanisms.RandomAllocation(1.0, 10, 1, k=4),
-        mechanisms.Shuffled(1.0, 10, 2),
-        mechanisms.FixedSize(1.0, 10, 1000, 10),
-        mechanisms.Poisson(1.0, 0.1, 3),
-        mechanisms.CorrelatedNoise(np.eye(10), 1.0, mechanisms.BallsInBins(5)),
-        mechanisms.ApproximateDP(1.0, 1e-9) @ mechanisms.GDP(1.0),
-        mechanisms.ZCDP(0.5) @ mechanisms.GDP(1.0),
-    ],
+    _slow_where(
+        lambda mechanism: not isinstance(mechanism, mechanisms.Poisson | mechanisms.FixedSize),
+        [
+            mechanisms.RandomAllocation(1.0, 10, 1),
+            mechanisms.RandomAllocation(1.0, 10, 2),
+            mechanisms.RandomAllocation(1.0, 10, 1, k=4),
+            mechanisms.Shuffled(1.0, 10, 2),
+            mechanisms.FixedSize(1.0, 10, 1000, 10),
+            mechanisms.Poisson(1.0, 0.1, 3),
+            mechanisms.Poisson(1.08971, 1e-9, 1),
+            mechanisms.CorrelatedNoise(np.eye(10), 1.0, mechanisms.BallsInBins(5)),
+            mechanisms.ApproximateDP(1.0, 1e-9) @ mechanisms.GDP(1.0),
+            mechanisms.ZCDP(0.5) @ mechanisms.GDP(1.0),
+        ],
+    ),
     ids=repr,
 )
 def test_delta_of_either_direction_is_never_needlessly_one(mechanism):
@@ -333,7 +374,7 @@ def test_delta_of_either_direction_is_never_needlessly_one(mechanism):
     for relation in mechanism.adjacencies:
         separation = mechanism.separation(relation)
         least = 0.0
-        for epsilon in (0.5, 2.0, 3.5, 4.0, 6.0, 9.0, 15.0, 30.0):
+        for epsilon in (0.5, 3.5, 4.0, 9.0, 30.0):
             lost = _asked(lambda: accounting.delta(mechanism, epsilon=epsilon, adjacency=relation))
             if lost is None:
                 continue
@@ -352,7 +393,7 @@ def test_delta_of_either_direction_is_never_needlessly_one(mechanism):
                     assert high < 1.0, f"{direction} at {epsilon}"
 
 
-@pytest.mark.parametrize("member", sorted(set(MEMBERS) - {"RandomAllocation, k", "RandomAllocation"}))
+@pytest.mark.parametrize("member", _slow_where(lambda member: member in LATTICE, sorted(MEMBERS)))
 def test_relations_are_consistent(member):
     """Zeroing out a row is a replacement; a replacement is a removal and an addition."""
 
@@ -405,7 +446,7 @@ def test_the_sensitivity_of_any_matrix_holds_every_pattern(matrix, separation, p
                 assert mechanism.is_exact(relation)
 
 
-@_examples(25)
+@_examples(6)
 @given(st.integers(1, 7), st.integers(1, 7), st.integers(0, 2**32), st.floats(0.3, 5.0), st.floats(0.01, 1.0))
 def test_cyclic_poisson_holds_each_group_of_rows(steps, bands, seed, noise, share):
     """A row of group g takes part in steps g, g + β, …, whose columns share no row: Poisson steps of its own noise."""
@@ -553,14 +594,13 @@ def _losses(mechanism, number, rng):
             (number, mechanism.steps)
         )
         return np.log1p(rate * np.expm1((4.0 * x - 4.0) / (2.0 * sigma**2))).sum(axis=1)
-    if isinstance(mechanism, mechanisms.Shuffled):  # of the largest output alone, a test like any other
+    if isinstance(mechanism, mechanisms.Shuffled):  # all other rows' gradients are 0
         sigma, b = mechanism.noise_multiplier, mechanism.batches
         total = np.zeros(number)
         for _ in range(mechanism.epochs):
-            x = sigma * rng.standard_normal((number, b)) + 1.0
-            x[:, 0] += 1.0  # the row joins the first batch, whose other rows sum to 1
-            up, down = (np.logaddexp.reduce((x * m - 0.5 * m * m + _rest(x, b)) / sigma**2, axis=1) for m in (2.0, 1.0))
-            total += up - down
+            x = sigma * rng.standard_normal((number, b))
+            x[np.arange(number), rng.integers(b, size=number)] += 1.0
+            total += np.logaddexp.reduce((x - 0.5) / sigma**2, axis=1) - math.log(b)
         return total
     if isinstance(mechanism, mechanisms.RandomAllocation):
         sigma, b, k = mechanism.noise_multiplier, mechanism.batches, mechanism.k
@@ -596,11 +636,6 @@ def _losses(mechanism, number, rng):
     return np.log1p(rate * np.expm1((x @ columns - 0.5 * squares) / sigma**2)).sum(axis=1)
 
 
-def _rest(x, b):
-    """Shuffled: the other batches sum to 1 with the row and without it, so that they say nothing."""
-    return np.zeros((1, b)) * x
-
-
 @pytest.mark.parametrize("name", sorted(SAMPLERS))
 def test_nothing_is_below_what_a_simulation_shows(name):
     """δ and ε against a lower limit at 1 − 1e-9 from outputs of the training itself (Hoeffding)."""
@@ -616,6 +651,7 @@ def test_nothing_is_below_what_a_simulation_shows(name):
             assert accounting.epsilon(mechanism, delta=least, adjacency=relation).value >= epsilon * (1.0 - 1e-9)
 
 
+@pytest.mark.slow
 def test_composition_is_at_least_each_part_and_knows_no_order():
     parts = [
         mechanisms.Poisson(1.0, 0.1, 5),
@@ -688,6 +724,15 @@ def test_another_object_is_named(call, thing):
 def test_an_event_is_pointed_to_from_event():
     with pytest.raises(TypeError, match="from_event"):
         accounting.epsilon(members.GaussianDpEvent(1.0), delta=1e-5)
+
+
+def test_certain_losses_are_in_every_delta():
+    """ApproximateDP reveals everything with probability δ, however large ε is (69469bf7: 5e-324 for 1e-9)."""
+    both = mechanisms.ApproximateDP(1.9, 1e-9) @ mechanisms.ZCDP(0.02)
+    for epsilon in (5.0, 60.0):
+        for relation in both.adjacencies:
+            assert accounting.delta(both, epsilon=epsilon, adjacency=relation).value >= 1e-9
+    assert accounting.epsilon(both, delta=1e-10).value == math.inf
 
 
 def test_a_refusal_of_accuracy_names_the_mechanism():

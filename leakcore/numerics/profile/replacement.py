@@ -105,7 +105,7 @@ def log_delta(curve: Curve, epsilon: float) -> float:
 
 
 def _inverted(curve: Curve, at: float) -> float:
-    """A log δ for which ε is proved to be at most `at`: where the valley is too narrow to be met among so large an ε."""
+    """A log δ for which ε is proved to be at most `at`: where the valley is too narrow for so large an ε."""
     low, high = -700.0, 0.0
     for _ in range(10):
         middle = 0.5 * (low + high)
