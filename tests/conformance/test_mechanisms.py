@@ -309,7 +309,8 @@ LADDERS = {
 @pytest.mark.parametrize(
     "ladder",
     _slow_where(
-        lambda name: "Allocation" in name or "Shuffled" in name or "epoch" in name or "parts" in name, sorted(LADDERS)
+        lambda name: "Allocation" in name or "Size" in name or "Shuffled" in name or "epoch" in name or "parts" in name,
+        sorted(LADDERS),
     ),
 )
 def test_less_is_never_proved_of_what_leaks_less(ladder):
@@ -353,7 +354,7 @@ def test_delta_never_rises_with_epsilon(member):
 @pytest.mark.parametrize(
     "mechanism",
     _slow_where(
-        lambda mechanism: not isinstance(mechanism, mechanisms.Poisson | mechanisms.FixedSize),
+        lambda mechanism: not isinstance(mechanism, mechanisms.Poisson),
         [
             mechanisms.RandomAllocation(1.0, 10, 1),
             mechanisms.RandomAllocation(1.0, 10, 2),
@@ -636,7 +637,9 @@ def _losses(mechanism, number, rng):
     return np.log1p(rate * np.expm1((x @ columns - 0.5 * squares) / sigma**2)).sum(axis=1)
 
 
-@pytest.mark.parametrize("name", sorted(SAMPLERS))
+@pytest.mark.parametrize(
+    "name", _slow_where(lambda name: name.startswith(("Random", "Balls", "Shuffled")), sorted(SAMPLERS))
+)
 def test_nothing_is_below_what_a_simulation_shows(name):
     """δ and ε against a lower limit at 1 − 1e-9 from outputs of the training itself (Hoeffding)."""
     mechanism, relation = SAMPLERS[name]
