@@ -184,7 +184,7 @@ def limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int = 
         try:
             low, high = _lattice_limits(sides, question, direction, bits)
         except AccuracyError:
-            if most == math.inf and (most := _upper_by_moments(sides, question, direction)) == math.inf:
+            if not many or most == math.inf:
                 raise
             low, high = -math.inf, math.inf
         if not many and not high - low <= _LOOSE * (1.0 + abs(high)):
