@@ -210,11 +210,11 @@ def stated(trace: Trace, run: WholeRun, mechanism: Mechanism) -> tuple[Mechanism
         raise ValueError(f"`mechanism` must have the run's {counted(run.steps, 'step')}, got {mechanism!r}")
     chosen = named(mechanism, "the caller says so")
     chosen = dataclasses.replace(chosen, lower_holds=steps is None or steps == run.steps)
-    return mechanism, beside_the_loader(sampling, mechanism, chosen)
+    return mechanism, limited_by_loader(sampling, mechanism, chosen)
 
 
-def beside_the_loader(sampling: Sampling, mechanism: Mechanism, chosen: Chosen) -> Chosen:
-    """A stated mechanism of which, by what is known of the loader, the upper limits alone hold."""
+def limited_by_loader(sampling: Sampling, mechanism: Mechanism, chosen: Chosen) -> Chosen:
+    """The choice, whose upper limits alone hold if the loader is known to leave out what the lower ones need."""
     lacks: list[str] = []
     if isinstance(mechanism, Shuffled) and sampling.is_known:
         lacks = _order(sampling)
@@ -228,7 +228,7 @@ def beside_the_loader(sampling: Sampling, mechanism: Mechanism, chosen: Chosen) 
 
 
 def _require_scheme(sampling: Sampling, mechanism: Mechanism) -> None:
-    """ValueError where the loader is known to draw in a way of which the mechanism's upper limits do not hold.
+    """ValueError where the loader is known to draw so that the mechanism's upper limits do not hold.
 
     Those of full batches hold for each scheme, and a bare claim or a composition is the caller's word for the whole.
     """

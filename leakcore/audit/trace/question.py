@@ -11,7 +11,7 @@ import numpy as np
 
 from leakcore._base import validate as check
 from leakcore.audit.scores.coins import require_fair
-from leakcore.audit.trace.chosen import Chosen, beside_the_loader, choose, sampled, stated, steps_of, under_its_relation
+from leakcore.audit.trace.chosen import Chosen, limited_by_loader, choose, sampled, stated, steps_of, under_its_relation
 from leakcore.audit.trace.whole_run import WholeRun, whole_run
 from leakcore.dpsgd import Divisor, Trace, parse_divisor
 from leakcore.mechanisms import FixedSize, FullBatch, Mechanism, Poisson, RandomAllocation, Shuffled
@@ -117,7 +117,7 @@ def _mechanism(trace: Trace, said: Any, steps: int | None) -> tuple[Trace, Whole
         part = _sampled(trace, check.probability(mechanism=said))
         run = whole_run(part, steps)
         what, chosen = sampled(run, "the caller says so")
-        return part, run, (what, beside_the_loader(part.sampling, what, chosen))
+        return part, run, (what, limited_by_loader(part.sampling, what, chosen))
     if trace.sampling.scheme == "poisson":
         trace = dataclasses.replace(trace, sample_rate=trace.sampling.sample_rate)
     elif trace.sampling.scheme == "full-batch":
