@@ -11,7 +11,7 @@ import numpy as np
 
 from leakcore._base import validate as check
 from leakcore.audit.scores.coins import require_fair
-from leakcore.audit.trace.chosen import Chosen, limited_by_loader, choose, sampled, stated, steps_of, under_its_relation
+from leakcore.audit.trace.chosen import Chosen, choose, limited_by_loader, sampled, stated, steps_of, under_its_relation
 from leakcore.audit.trace.whole_run import WholeRun, whole_run
 from leakcore.dpsgd import Divisor, Trace, parse_divisor
 from leakcore.mechanisms import FixedSize, FullBatch, Mechanism, Poisson, RandomAllocation, Shuffled
