@@ -304,8 +304,11 @@ class StepPair:
         weights, p, q = weights[usable], p[usable], q[usable]
         loss = np.log1p(p) - np.log1p(q)
         # E_P loss = E_φ[(1 + p)·loss]; E_φ p = E_φ q = 0 takes out the terms that cancel.
-        mean = float((weights * ((loss - p + q) + p * loss)).sum())
-        return mean, float((weights * (1.0 + p) * (loss - mean) ** 2).sum())
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = float((weights * ((loss - p + q) + p * loss)).sum())
+            variance = float((weights * (1.0 + p) * (loss - mean) ** 2).sum())
+        # Beyond what a float holds, they prove nothing.
+        return (mean, variance) if math.isfinite(mean) and math.isfinite(variance) else (0.0, math.inf)
 
 
 def shifted(sigma: float, rate: float, to: float) -> Callable[[np.ndarray], np.ndarray]:

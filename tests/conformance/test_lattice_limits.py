@@ -65,8 +65,11 @@ SLOW = {
     "schedule, replaced": (mechanisms.Poisson(np.linspace(0.6, 3.0, 40), 0.01, 40), "replace"),
     "more batches than a grid has": (mechanisms.RandomAllocation(1.0, 1_000_000, 1), "add-remove"),
 }
-ALL = [pytest.param(*pair, id=name) for name, pair in FAST.items()] + [
-    pytest.param(*pair, id=name, marks=pytest.mark.slow) for name, pair in SLOW.items()
+DEFAULT = ("one of ten", "balls in bins, correlated", "fixed size, rare", "with a Gaussian")
+"""What the default tier asks; the others take seconds each."""
+ALL = [
+    pytest.param(*pair, id=name, marks=() if name in DEFAULT else pytest.mark.slow)
+    for name, pair in (FAST | SLOW).items()
 ]
 BY_FORMULA = {"ApproximateDP", "Composition", "FullBatch", "GDP", "Mechanism", "ZCDP"}
 """Mechanisms without a lattice of their own: claims, Gaussians, and what is made from others."""

@@ -23,12 +23,12 @@ _ROUNDING = 1e-14
 
 
 _FEW_GROUPS = 64
-_ROUNDING = 1e-9
+_SLACK = 1e-9
 
 
 def _held(low: float, high: float, least: float, name: str) -> tuple[float, float]:
     """The limits, held against a cheap proof from below: raised at the low end, refused at the high one."""
-    if high < least - _ROUNDING * (1.0 + abs(least)):
+    if high < least - _SLACK * (1.0 + abs(least)):
         raise AccuracyError(f"{name} came out as at most {high:g}, but moments of the privacy loss prove {least:g}")
     return min(max(low, least), high), high
 

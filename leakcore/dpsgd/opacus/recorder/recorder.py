@@ -327,6 +327,8 @@ class Recorder:
                 self._run.account()
             return
         entries = self._sum.after_step(released)
+        if released is None and self._loss is not None:  # refused: its loss is not that of the next step
+            self._loss.clear()
         if released:
             self._step(optimizer, entries)
 
