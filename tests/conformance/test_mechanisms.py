@@ -31,6 +31,17 @@ def _examples(number):
     )  # fmt: skip
 
 
+_COSTLY = ("llocation", "ixed", "huffled", "schedule", "omposition", "orrelated", "replac", "event")
+
+
+def by_cost(names):
+    """The members, in order; the ones whose answers take seconds each are in the slow tier."""
+    return [
+        pytest.param(name, marks=pytest.mark.slow if any(word in name for word in _COSTLY) else ())
+        for name in sorted(names)
+    ]
+
+
 def _asked(call):
     """The result, or None where it is refused by name: the text names an argument or the mechanism."""
     try:
@@ -158,7 +169,7 @@ def _check(mechanism, data):
         check_one(mechanism, relation, data.draw(st.sampled_from(DELTAS)), data.draw(st.sampled_from(EPSILONS)))
 
 
-@pytest.mark.parametrize("member", sorted(MEMBERS))
+@pytest.mark.parametrize("member", by_cost(MEMBERS))
 def test_epsilon_and_delta_hold(member):
     @_examples(8)
     @given(MEMBERS[member], st.data())
@@ -194,7 +205,7 @@ HUGE_MEMBERS = {
 
 
 @pytest.mark.parametrize("steps", HUGE)
-@pytest.mark.parametrize("name", sorted(HUGE_MEMBERS))
+@pytest.mark.parametrize("name", by_cost(HUGE_MEMBERS))
 def test_huge_counts_are_not_below_what_is_proved(name, steps):
     mechanism = HUGE_MEMBERS[name](steps)
     for relation in mechanism.adjacencies:
@@ -227,6 +238,7 @@ def test_the_noise_for_huge_counts_suffices_and_is_not_needless(rate, steps):
     assert noise.value == pytest.approx(wanted, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("member", ["Poisson", "FullBatch", "FixedSize", "Shuffled", "RandomAllocation"])
 def test_noise_found_suffices_and_little_less_does_not(member):
     members = {
@@ -271,7 +283,7 @@ LADDERS = {
 }
 
 
-@pytest.mark.parametrize("ladder", sorted(LADDERS))
+@pytest.mark.parametrize("ladder", by_cost(LADDERS))
 def test_less_is_never_proved_of_what_leaks_less(ladder):
     """Down a ladder of mechanisms no low end rises above the high end of one that leaks more."""
     for relation in LADDERS[ladder][0].adjacencies:
@@ -288,7 +300,7 @@ def test_less_is_never_proved_of_what_leaks_less(ladder):
                     assert two.value <= one.value * (1.0 + 1e-3) + 1e-9
 
 
-@pytest.mark.parametrize("member", sorted(set(MEMBERS) - {"RandomAllocation, k", "RandomAllocation"}))
+@pytest.mark.parametrize("member", by_cost(set(MEMBERS) - {"RandomAllocation, k", "RandomAllocation"}))
 def test_delta_never_rises_with_epsilon(member):
     """Nor is it the trivial 1 in one direction where a smaller ε has less."""
 
@@ -349,7 +361,7 @@ def test_delta_of_either_direction_is_never_needlessly_one(mechanism):
                     assert high < 1.0, f"{direction} at {epsilon}"
 
 
-@pytest.mark.parametrize("member", sorted(set(MEMBERS) - {"RandomAllocation, k", "RandomAllocation"}))
+@pytest.mark.parametrize("member", by_cost(set(MEMBERS) - {"RandomAllocation, k", "RandomAllocation"}))
 def test_relations_are_consistent(member):
     """Zeroing out a row is a replacement; a replacement is a removal and an addition."""
 
@@ -598,7 +610,7 @@ def _rest(x, b):
     return np.zeros((1, b)) * x
 
 
-@pytest.mark.parametrize("name", sorted(SAMPLERS))
+@pytest.mark.parametrize("name", by_cost(SAMPLERS))
 def test_nothing_is_below_what_a_simulation_shows(name):
     """δ and ε against a lower limit at 1 − 1e-9 from outputs of the training itself (Hoeffding)."""
     mechanism, relation = SAMPLERS[name]
