@@ -24,6 +24,10 @@ ATTACKER = (
 )
 
 
+_MOST_STEPS = 10**8
+"""Steps that are written out one by one."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ReconstructionBound(Result):
     """B_κ, the largest success probability of a reconstruction attack whose blind guess succeeds with probability κ.
@@ -106,6 +110,12 @@ class SampledGaussian:
         sigma, rate, count = (np.array([step[i] for step in steps]) for i in range(3))
         if len(steps) == 1:
             return cls(sigma[0], rate[0], int(count[0]))
+        total = float(np.asarray(count, dtype=np.float64).sum())
+        if total > _MOST_STEPS:
+            raise ValueError(
+                f"`mechanism` must have at most {_MOST_STEPS:,} steps where they differ, got {total:.6g}: each is a "
+                "number of its own here"
+            )
         count = count.astype(np.int64)
         return cls(np.repeat(sigma, count), np.repeat(rate, count), int(count.sum()))
 
