@@ -25,7 +25,7 @@ _CHUNK = 1 << 12
 def stored_roundoff(values: Any, roundoff: float) -> float:
     """The coarser of `roundoff` and the unit roundoff 2⁻ᵗ, where every number has at most t ≤ 11 significant bits.
 
-    Numbers that also lie on one grid of about t bits, as counts do, are taken to be exact, unless they are so few that
+    Numbers that also lie on one grid of t bits, as counts do, are taken to be exact, unless they are so few that
     this may be chance, or the grid is float16's last one.
     """
     flat = np.abs(np.asarray(values, dtype=np.float64).ravel())
@@ -47,7 +47,7 @@ def stored_roundoff(values: Any, roundoff: float) -> float:
         last, first = min(last, int((exponent - 53 + zeros).min())), max(first, int(exponent.max()))
         if len(magnitudes) < _FEW:
             magnitudes.update(some.tolist())
-    many_scales = bits >= _SHORTEST and first - last >= bits + 2
+    many_scales = bits >= _SHORTEST and first - last > bits
     by_chance = bits > _ROUND and len(magnitudes) < _FEW
     if len(magnitudes) > 1 and (many_scales or by_chance or (bits and last == _LEAST_FLOAT16)):
         return max(roundoff, 2.0**-bits)

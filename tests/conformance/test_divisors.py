@@ -25,6 +25,8 @@ from opacus import PrivacyEngine
 import leakcore
 from leakcore import audit, dpsgd, mechanisms
 from leakcore.dpsgd import Canaries, FusedDPOptimizer
+from leakcore.dpsgd.opacus.recorder.sampling.loader_sampling import sampling_of_loader
+from leakcore.dpsgd.opacus.trace.origin import Origin
 from tests.dpsgd.opacus_remarks import IGNORED
 
 pytestmark = IGNORED
@@ -116,7 +118,8 @@ def test_the_relation_is_the_one_that_the_program_leaves(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "batch", "changes"), [(200, 20, "200 rows by 20, and of 199 rows by 19"), (205, 20, ""), (203, 20, "")]
+    ("rows", "batch", "changes"),
+    [(200, 20, "200 rows by 20, and at the same q of 199 rows by 19"), (205, 20, ""), (203, 20, "")],
 )
 def test_a_divisor_that_one_row_changes_is_said(rows: int, batch: int, changes: str) -> None:
     report = audit.from_trace(_recorded(PROGRAMS["flat"], rows, batch), delta=DELTA)
@@ -203,6 +206,81 @@ def test_canaries_are_in_or_out_of_a_run_that_divides_as_it_does(said: Any, rela
     numbers = (report.epsilon, report.proved, report.by_coins, report.gate, report.from_release)
     assert {number.adjacency for number in numbers} == {relation}
     assert ("public number of rows" in " ".join(report.to_text().split())) == (relation == "zero-out")
+
+
+def test_the_parts_of_a_run_claim_the_least_that_one_of_them_says() -> None:
+    for first, later, both in (
+        ("constant", "rows", "rows"), ("rows", "constant", "rows"), ("constant", "constant", "constant"),
+        (None, "constant", None), ("constant", None, None), (None, "rows", "rows"), (None, None, None),
+    ):  # fmt: skip
+        origin = Origin(candidates="0" * 64, shapes=((2, 2),), before=None, after=None)
+        ahead = {"unrecorded": ((0, 1.0, 1.0, 20),), "membership_sum": np.zeros(200), "pair_sum": np.ones((200, 200))}
+        parts = [_written(origin=origin, divisor=first), _written(origin=origin, divisor=later, **ahead)]
+        assert audit.join(parts).divisor == both
+
+
+def test_nothing_is_said_of_a_division_that_the_optimizer_does_not_make() -> None:
+    sampling = dpsgd.Sampling(scheme="poisson", sample_rate=0.1, dataset_size=200, evidence="a loader")
+    said = {"sample_rate": 0.1, "sampling": sampling, "divisor": "rows"}
+    said["batch_rows"] = 18 + np.arange(20) % 5
+    own, other = (audit.from_trace(_written(**said, expected_batch_size=size)) for size in (20.0, 100.0))
+    assert "199 rows by 19, unless loss_reduction='sum'" in " ".join(own.to_text().split())
+    assert "Opacus divides the sum of" not in other.to_text()
+    assert {report.epsilon.adjacency for report in (own, other) if report.epsilon is not None} == {"zero-out"}
+
+
+@pytest.mark.parametrize(("divisor", "passed"), [("rows", None), ("constant", False), (None, False)])
+def test_coins_contradict_no_claim_that_can_only_be_for_a_public_number_of_rows(divisor: Any, passed: Any) -> None:
+    """No mechanism is known, so the relation of the claim is what the divisor leaves."""
+    report = audit.from_trace(_written(divisor=divisor, sample_rate=None), coins=True, claimed_epsilon=0.5)
+    assert report.passed is passed
+
+
+def _of_loader(rows: int, batch: int, *, drop_last: bool, shuffle: bool = True) -> dpsgd.Trace:
+    loader = DataLoader(TensorDataset(torch.zeros(rows, 1)), batch_size=batch, drop_last=drop_last, shuffle=shuffle)
+    sampling = sampling_of_loader(loader)
+    passes = 20 // len(loader)
+    return _written(sample_rate=None, sampling=dataclasses.replace(sampling, passes=passes), divisor="rows")
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "drop_last", "shuffle", "whole"),
+    [
+        (250, 100, True, True, False), (150, 100, True, True, False), (200, 100, True, True, True),
+        (150, 100, False, True, True), (200, 100, False, False, False), (999, 100, True, True, False),
+    ],
+)  # fmt: skip
+def test_a_loader_that_leaves_out_rows_or_orders_contradicts_no_claim_from_below(
+    rows: int, batch: int, drop_last: bool, shuffle: bool, whole: bool
+) -> None:
+    """A claim of 0.01 lies below the lower limit of shuffled batches, which is proved of fresh orders of all rows."""
+    trace = _of_loader(rows, batch, drop_last=drop_last, shuffle=shuffle)
+    batches = rows // batch if drop_last else -(-rows // batch)
+    stated = mechanisms.Shuffled(1.0, batches, -(-20 // batches))
+    exact = 20 % batches == 0 and whole
+    for said in (None, stated):
+        if said is None and trace.sampling.scheme == "fixed-size":
+            continue  # under replacement
+        report = audit.from_trace(trace, mechanism=said, claimed_epsilon=0.01)
+        assert report.passed is (False if exact else None), said
+    for said in (mechanisms.FullBatch(1.0, 20), 1.0):  # an upper limit of each scheme
+        report = audit.from_trace(trace, mechanism=said, claimed_epsilon=0.01)
+        assert (report.passed, report.epsilon.adjacency) == (None, "zero-out"), said  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch", "mechanism"),
+    [
+        (200, 100, mechanisms.Shuffled(1.0, 4, 5)), (400, 100, mechanisms.Shuffled(1.0, 10, 2)),
+        (200, 100, mechanisms.FixedSize(1.0, 100, 200, 20)), (200, 100, mechanisms.RandomAllocation(1.0, 2, 10)),
+        (200, 100, mechanisms.Poisson(1.0, 0.5, 20)),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_batches_that_the_loader_did_not_make_are_refused(rows: int, batch: int, mechanism: Any) -> None:
+    """Shuffled(1, 4, 5) counts 5 uses of a row where the loader made 10: ε 11.5 in place of 17.9."""
+    with pytest.raises(ValueError, match="`mechanism` must be what the trace recorded, BatchSampler"):
+        audit.from_trace(_of_loader(rows, batch, drop_last=False), mechanism=mechanism)
 
 
 @pytest.mark.parametrize("call", [lambda v: audit.from_trace(_written(), divisor=v)])

@@ -65,7 +65,7 @@ SLOW = {
     "schedule, replaced": (mechanisms.Poisson(np.linspace(0.6, 3.0, 40), 0.01, 40), "replace"),
     "more batches than a grid has": (mechanisms.RandomAllocation(1.0, 1_000_000, 1), "add-remove"),
 }
-DEFAULT = ("one of ten", "balls in bins, correlated", "fixed size, rare", "with a Gaussian")
+DEFAULT = ("balls in bins, correlated",)
 """What the default tier asks; the others take seconds each."""
 ALL = [
     pytest.param(*pair, id=name, marks=() if name in DEFAULT else pytest.mark.slow)
@@ -185,6 +185,7 @@ def test_what_an_attacker_gains_is_never_trivial(mechanism, relation):
     assert bound.max_advantage < 1.0 or separation > 8.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one of ten", "k with a remainder", "fixed size", "Poisson, replaced"])
 def test_the_limits_are_tight_as_far_as_floats_go(name):
     mechanism, relation = FAST[name]
@@ -196,6 +197,7 @@ def test_the_limits_are_tight_as_far_as_floats_go(name):
             assert tail.log_delta_above(mechanism.sides(relation).upper, epsilon, direction) >= high - 1e-9
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sigma=st.floats(math.log(0.05), math.log(100.0)),

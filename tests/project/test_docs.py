@@ -194,8 +194,8 @@ def test_the_names_at_a_glance_are_all_public_names() -> None:
         assert f"## {package}\n" in page
         many |= {row.name for row in rows if row.kind in ("function", "class") and row.size and int(row.size) > 8}
     assert many == {
-        "clip_and_noise", "from_scores", "from_trace", "mixture_log_ratio", "mixture_tail", "mutual_information",
-        "reconstruction", "record",
+        "Recorder", "clip_and_noise", "epsilon_lower_bound_one_run", "from_scores", "from_trace", "mixture_log_ratio",
+        "mixture_tail", "mutual_information", "reconstruction", "record",
     }  # fmt: skip
     assert "| [`clip_scores`][leakcore.kernels.clip_scores] | function, 6 |" in page
     call = "clip_scores(grads, observed, max_grad_norm, *, runs=False, product_dtype='float64', check_finite=None)"

@@ -25,6 +25,7 @@ OF_THE_CONTRACT = {
     "leakcore.bounds.epsilon_lower_bound_one_run": "three counts, and the keywords of the other lower bounds",
     "leakcore.leakage.mutual_information": "num_classes is a premise that only the user knows",
     "leakcore.audit.from_trace": "the divisor is a premise that only the user knows",
+    "leakcore.dpsgd.Recorder": "what record passes on",
     "leakcore.audit.from_scores": "one call for scores of every design; its keywords are the command's options",
 }
 """Public functions that may have more, and why."""
@@ -33,6 +34,9 @@ INTERNAL = {
     "attacks/poisoning/poisoned_data.py: copies": "one call for each poisoning, which brings all of it",
     "dpsgd/opacus/row_check/rows_alone.py: __init__": "one call, in the row check",
     "leakage/mutual_information.py: mutual_information": "num_classes is a premise that only the user knows",
+    "audit/trace/question.py: ask": "the arguments of from_trace",
+    "audit/trace/from_trace.py: from_trace": "the divisor is a premise that only the user knows",
+    "dpsgd/opacus/recorder/recorder.py: __init__": "what record passes on",
     "models/features.py: _train": "one call, with what train_extractor has checked",
     **{
         f"{place}: {name}": "the contract's"

@@ -35,7 +35,7 @@ def next_tokens(
 
     Args:
         gradient: (V,) of the bias; with layer_norm (V, d) of the weights.
-        positions: N, the labels that are averaged: without padding.
+        positions: N, the labels averaged, without padding.
         update: "gradient": of a mean cross-entropy, with nothing added or pruned. None: not known.
         label_smoothing: s in [0, 1). None: not known, taken as 0.
         layer_norm: (γ, β), each (d,), of the `nn.LayerNorm` before the output layer.

@@ -44,8 +44,6 @@ class Span:
     @classmethod
     def of(cls, gradient: torch.Tensor, unit: float, noise_std: float, width: int) -> Span:
         """Of a float64 gradient (d, n) of a layer whose inputs lie in a space of `width` dimensions."""
-        from scipy.stats import beta
-
         u, s, _ = torch.linalg.svd(gradient, full_matrices=False)
         rows, columns = gradient.shape
         largest = float(s[0])
@@ -53,7 +51,7 @@ class Span:
         rounding = max(NEW_DIRECTION * unit, ROUNDING * 2.0**-53) * largest  # of the gradient; of the decomposition
         rank = int((s > max(rounding, noise)).sum())
         free = width - rank
-        cap = 0.0 if free <= 0 else 1.0 if rank == 0 else math.sqrt(beta.ppf(FALSE_RATE, free / 2, rank / 2))
+        cap = 0.0 if free <= 0 else 1.0 if rank == 0 else math.sqrt(_false_share(free, rank))
         clear = noise == 0 or (rank > 0 and float(s[rank - 1]) > CLEAR * noise)
         return cls(u[:, :rank], s[:rank], width, max(ROUNDING * unit * largest, noise), unit, cap, clear)
 
@@ -76,3 +74,13 @@ class Span:
         away = torch.where(zero, 1.0, (x - inside @ self.basis.T).norm(dim=-1) / length)
         allowed = self.error * (inside / self.scales).norm(dim=-1) / length + 32 * self.unit
         return away.cpu().numpy(), np.minimum(allowed.cpu().numpy(), self.cap)
+
+
+def _false_share(free: int, rank: int) -> float:
+    """The share of a random direction's square outside the span that it falls below with probability FALSE_RATE."""
+    from scipy.special import betaln
+    from scipy.stats import beta
+
+    if free == 1:  # SciPy's search fails so near to 0, where the distribution function is √x/(B/2)
+        return math.exp(2.0 * (math.log(FALSE_RATE / 2) + float(betaln(0.5, rank / 2))))
+    return float(beta.ppf(FALSE_RATE, free / 2, rank / 2))

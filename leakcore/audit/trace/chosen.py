@@ -11,8 +11,8 @@ import numpy as np
 from leakcore._base.results import Adjacency
 from leakcore.audit.report.format import counted
 from leakcore.audit.trace.whole_run import WholeRun
-from leakcore.dpsgd import Trace
-from leakcore.mechanisms import FixedSize, FullBatch, Mechanism, Poisson, Shuffled
+from leakcore.dpsgd import Sampling, Trace
+from leakcore.mechanisms import FixedSize, FullBatch, Mechanism, Poisson, RandomAllocation, Shuffled
 
 _SAY = "Say what the run was, if you know it: mechanism=mechanisms.Shuffled(...), for example"
 _AGAIN = (
@@ -35,6 +35,7 @@ class Chosen:
         bracketed: whether ε and bounds are the upper ends of brackets.
         lower_holds: whether the lower ends are proved for this run, too.
         notes: further sentences.
+        rows_public: whether the run's ε can only be for a public number of rows, as what the program divides by says.
         fixed: what is said of the divisor, q and the number of steps where they count as fixed numbers; empty where the
             trace says so, or the relation does not need it.
     """
@@ -48,6 +49,7 @@ class Chosen:
     bracketed: bool = False
     lower_holds: bool = True
     notes: tuple[str, ...] = ()
+    rows_public: bool = False
     fixed: str = ""
 
     @property
@@ -113,16 +115,12 @@ def _shuffled(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, Chosen]:
     recorded = min(trace.steps, run.steps)
     of_recorded = max(sampling.passes or 0, math.ceil(recorded / batches))
     epochs = of_recorded + math.ceil((run.steps - recorded) / batches)
-    notes = []
+    notes = list(_order(sampling))
     if run.steps < batches * epochs:
         notes.append(
             f"{counted(run.steps, 'step')} of {counted(batches, 'batch', 'batches')} an epoch are counted as "
             f"{counted(epochs, 'epoch')}, rounded up: the upper limit holds, the lower one is for whole epochs"
         )
-    if not sampling.all_rows:
-        notes.append("an epoch leaves out rows: the lower limit is for epochs of all rows")
-    if not sampling.fresh:
-        notes.append("the order may be the same in each epoch: the lower limit is for fresh orders")
     if sampling.passes is None:
         notes.append("epochs that the loop broke off were not counted: there must not be any")
     shuffled = Shuffled(float(sigma), batches, epochs)
@@ -130,6 +128,20 @@ def _shuffled(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, Chosen]:
     return shuffled, dataclasses.replace(
         named(shuffled, sampling.evidence), notes=tuple(notes), lower_holds=lower_holds
     )  # fmt: skip
+
+
+def _holds_all(sampling: Sampling) -> bool:
+    return sampling.scheme == "full-batch" or (sampling.scheme == "poisson" and sampling.sample_rate == 1)
+
+
+def _order(sampling: Sampling) -> list[str]:
+    """What the lower limit of shuffled batches lacks, as the loader says."""
+    notes = []
+    if not sampling.all_rows:
+        notes.append("an epoch leaves out rows: the lower limit is for epochs of all rows")
+    if not sampling.fresh:
+        notes.append("the order may be the same in each epoch: the lower limit is for fresh orders")
+    return notes
 
 
 def named(mechanism: Mechanism, evidence: str) -> Chosen:
@@ -148,7 +160,9 @@ def under_its_relation(trace: Trace, mechanism: Mechanism | None, chosen: Chosen
     divisor, q or the number of steps depends on the number of rows, a row more or less changes the noise of every
     coordinate, or the sampling of every row, and only zero-out, in which that number is public, is left.
     """
-    if mechanism is None or chosen.adjacency != "add-remove":
+    if mechanism is None:
+        return dataclasses.replace(chosen, rows_public=trace.divisor == "rows")
+    if chosen.adjacency != "add-remove":
         return chosen
     if trace.divisor == "constant":
         return chosen
@@ -163,7 +177,7 @@ def under_its_relation(trace: Trace, mechanism: Mechanism | None, chosen: Chosen
         + (f" ({changed})" if changed else "")
         + ". With numbers that do not, record with divisor='constant'"
     )
-    return dataclasses.replace(chosen, adjacency="zero-out", notes=(*chosen.notes, note))
+    return dataclasses.replace(chosen, adjacency="zero-out", notes=(*chosen.notes, note), rows_public=True)
 
 
 def _words(mechanism: Mechanism) -> str:
@@ -181,7 +195,7 @@ def _words(mechanism: Mechanism) -> str:
     return type(mechanism).__name__
 
 
-def stated(run: WholeRun, mechanism: Mechanism) -> tuple[Mechanism, Chosen]:
+def stated(trace: Trace, run: WholeRun, mechanism: Mechanism) -> tuple[Mechanism, Chosen]:
     """A mechanism that the caller states; ValueError where the trace contradicts it."""
     sigma = getattr(mechanism, "noise_multiplier", None)
     if sigma is not None:
@@ -190,16 +204,52 @@ def stated(run: WholeRun, mechanism: Mechanism) -> tuple[Mechanism, Chosen]:
             raise ValueError(
                 f"`mechanism` must have the recorded σ, {own.min():.6g} to {own.max():.6g}, got {mechanism!r}"
             )
-    steps = steps_of(mechanism)
+    steps, sampling = steps_of(mechanism), trace.sampling
+    _require_scheme(sampling, mechanism)
     if steps is not None and (steps < run.steps or (steps > run.steps and not isinstance(mechanism, Shuffled))):
         raise ValueError(f"`mechanism` must have the run's {counted(run.steps, 'step')}, got {mechanism!r}")
-    lower = steps is None or steps == run.steps
-    return mechanism, dataclasses.replace(named(mechanism, "the caller says so"), lower_holds=lower)
+    chosen = named(mechanism, "the caller says so")
+    chosen = dataclasses.replace(chosen, lower_holds=steps is None or steps == run.steps)
+    return mechanism, limited_by_loader(sampling, mechanism, chosen)
+
+
+def limited_by_loader(sampling: Sampling, mechanism: Mechanism, chosen: Chosen) -> Chosen:
+    """The choice, whose upper limits alone hold if the loader is known to leave out what the lower ones need."""
+    lacks: list[str] = []
+    if isinstance(mechanism, Shuffled) and sampling.is_known:
+        lacks = _order(sampling)
+    elif isinstance(mechanism, FullBatch) and sampling.is_known and not _holds_all(sampling):
+        lacks = [f"the trace recorded {sampling.evidence}: of that, full batches are an upper limit alone"]
+    if not lacks:
+        return chosen
+    return dataclasses.replace(
+        chosen, notes=(*chosen.notes, *lacks), lower_holds=False, bracketed=True
+    )  # fmt: skip
+
+
+def _require_scheme(sampling: Sampling, mechanism: Mechanism) -> None:
+    """ValueError where the loader is known to draw so that the mechanism's upper limits do not hold.
+
+    Those of full batches hold for each scheme, and a bare claim or a composition is the caller's word for the whole.
+    """
+    if not sampling.is_known or not isinstance(mechanism, Shuffled | FixedSize | RandomAllocation):
+        return
+    fits = False
+    if isinstance(mechanism, Shuffled):  # each pass holds each row at most once
+        passes = sampling.batches if sampling.scheme == "shuffled" else None if sampling.scheme == "poisson" else 1
+        fits = passes == mechanism.batches and (sampling.passes or 0) <= mechanism.epochs
+    elif isinstance(mechanism, FixedSize):
+        fits = sampling.scheme == "fixed-size" and (
+            (sampling.batch_size, sampling.dataset_size) == (mechanism.batch_size, mechanism.dataset_size)
+        )
+    if not fits:
+        passed = "" if sampling.passes is None else f", in {counted(sampling.passes, 'pass', 'passes')}"
+        raise ValueError(f"`mechanism` must be what the trace recorded, {sampling.evidence}{passed}, got {mechanism!r}")
 
 
 def steps_of(mechanism: Mechanism) -> int | None:
     """Steps of a mechanism that counts them; of shuffled batches, those of whole epochs."""
     if isinstance(mechanism, Shuffled):
         return mechanism.batches * mechanism.epochs
-    steps: int | None = getattr(mechanism, "steps", None)
-    return steps
+    steps = getattr(mechanism, "steps", None)
+    return steps if isinstance(steps, int) else None  # a composition's is a method

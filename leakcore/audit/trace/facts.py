@@ -46,7 +46,7 @@ class TraceFacts(AuditReport):
 
     Attributes:
         delta: δ of every ε.
-        claimed_epsilon: ε that the run claims, add-remove; None: the accountant's.
+        claimed_epsilon: ε that the run claims, under the relation of `epsilon`; None: the accountant's.
         confidence: of the intervals and of `audited`.
         coins: whether fair coins decided the members.
         steps: recorded steps.
@@ -128,7 +128,9 @@ class TraceFacts(AuditReport):
     @property
     def tests_claim(self) -> bool:
         """Whether coins, which leave a row out, test the relation of ε and of the claim."""
-        return self.epsilon is None or self.epsilon.adjacency == "add-remove"
+        if self.epsilon is None:
+            return not self.mechanism.rows_public
+        return self.epsilon.adjacency == "add-remove"
 
     @property
     def unknown(self) -> str:
@@ -156,8 +158,10 @@ class TraceFacts(AuditReport):
         if self.claimed_epsilon is None or epsilon is None or epsilon.adjacency == "replace":
             return False
         least = float(epsilon.value)
+        if not self.mechanism.lower_holds:
+            return False
         if self.mechanism.bracketed:
-            if epsilon.interval is None or not self.mechanism.lower_holds:
+            if epsilon.interval is None:
                 return False
             least = float(epsilon.interval[0])
         return least > self.claimed_epsilon * (1 + 1e-9)

@@ -159,8 +159,9 @@ def proof(report: TraceFacts) -> str:
         verdict = "The run's ε is not known, and none is claimed: there is nothing to compare this with."
     elif not report.tests_claim:
         verdict = (
-            "It is for adding or removing a row, the ε above for another relation: the two are not compared. Divide by "
-            "a constant, draw the coins before, and record with divisor='constant': then they are."
+            f"It is for adding or removing a row, the {'claim' if report.epsilon is None else 'ε above'} for another "
+            "relation: the two are not compared. Divide by a constant, draw the coins before, and record with "
+            "divisor='constant': then they are."
         )
     elif report.between:
         verdict = (

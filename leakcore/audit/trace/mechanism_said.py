@@ -17,9 +17,12 @@ def epsilon_of(report: TraceFacts, epsilon: Result) -> str:
         said += f"; against replacing a row {number(replaced)} ({guarantee(replaced)})"
     if report.mechanism.bracketed and epsilon.interval is not None:
         low, high = (float(v) for v in epsilon.interval)
+    else:
+        low = high = float(epsilon.value)
+    if low < high:
         said += (
             f". The upper limit holds for any order of the rows; ε lies between {number(low, kind='lower')} and "
-            f"{number(high, kind='upper')} for fresh orders in whole epochs"
+            f"{number(high, kind='upper')} for fresh orders of all rows in whole epochs"
         )
     if (claimed := claim_of(epsilon)) is not None:
         said += f". Accounting as if batches were Poisson samples would print {number(claimed)}, which is not proved"

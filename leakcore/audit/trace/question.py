@@ -11,7 +11,7 @@ import numpy as np
 
 from leakcore._base import validate as check
 from leakcore.audit.scores.coins import require_fair
-from leakcore.audit.trace.chosen import Chosen, choose, sampled, stated, steps_of, under_its_relation
+from leakcore.audit.trace.chosen import Chosen, choose, limited_by_loader, sampled, stated, steps_of, under_its_relation
 from leakcore.audit.trace.whole_run import WholeRun, whole_run
 from leakcore.dpsgd import Divisor, Trace, parse_divisor
 from leakcore.mechanisms import FixedSize, FullBatch, Mechanism, Poisson, RandomAllocation, Shuffled
@@ -112,11 +112,12 @@ def _mechanism(trace: Trace, said: Any, steps: int | None) -> tuple[Trace, Whole
             _require_loader(trace, repr(said))
             _require_poisson(part)
         run = whole_run(part, None if counted is None else max(counted, trace.run_steps))
-        return part, run, stated(run, said)
+        return part, run, stated(part, run, said)
     if said is not None:
         part = _sampled(trace, check.probability(mechanism=said))
         run = whole_run(part, steps)
-        return part, run, sampled(run, "the caller says so")
+        what, chosen = sampled(run, "the caller says so")
+        return part, run, (what, limited_by_loader(part.sampling, what, chosen))
     if trace.sampling.scheme == "poisson":
         trace = dataclasses.replace(trace, sample_rate=trace.sampling.sample_rate)
     elif trace.sampling.scheme == "full-batch":

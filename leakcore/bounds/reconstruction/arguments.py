@@ -78,6 +78,7 @@ class ReconstructionBound(Result):
 
 
 _MOST_STEPS = 10_000_000
+"""Steps of several kinds that are written out one by one."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

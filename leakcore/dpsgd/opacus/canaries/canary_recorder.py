@@ -42,6 +42,7 @@ class CanaryRecorder:
         loader: the DataLoader of Poisson samples.
         canaries: how many, and the seed of coins and coordinates.
         out: npz file for the trace, or None.
+        divisor: "rows" or "constant", as for `record`.
 
     Raises:
         ValueError: names the argument, its value and what is allowed.

@@ -73,9 +73,8 @@ def record(
         sampling: the DataLoader, which canaries need, or q of Poisson sampling. None: what feeds the steps.
         out: new npz file for the trace, written also after an exception.
         every: score one step in this many, which proves less. It needs members.
-        divisor: "constant" if what the sum is divided by, q and the number of steps are numbers that do not change with
-            the number of rows. "rows", as with `PrivacyEngine`: they do, so that ε holds for a public number of rows
-            (zero-out adjacency).
+        divisor: "constant" if divisor, q and steps are fixed numbers; "rows" if they change with the number of rows, as
+            `PrivacyEngine`'s do: ε is then for zero-out adjacency.
 
     Returns:
         A `Recorder`, or a `CanaryRecorder` with canaries: a context manager.

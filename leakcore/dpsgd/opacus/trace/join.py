@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base.version import __version__
-from leakcore.dpsgd.opacus.trace.sampling import joined_sampling
+from leakcore.dpsgd.opacus.trace.sampling import joined_divisor, joined_sampling
 from leakcore.dpsgd.opacus.trace.trace import Trace
 from leakcore.dpsgd.opacus.trace.unrecorded_steps import Stretch
 
@@ -52,6 +52,7 @@ def joined(first: Trace, later: Trace) -> Trace:
         unrecorded=(*known, *inside, *rest), complete=first.complete and later.complete,
         origin=dataclasses.replace(first.origin, after=later.origin.after), version=__version__,
         sampling=joined_sampling(first.sampling, later.sampling),
+        divisor=joined_divisor(first.divisor, later.divisor),
     )  # fmt: skip
 
 

@@ -20,6 +20,13 @@ def parse_divisor(divisor: str) -> Divisor:
     return cast(Divisor, check.one_of("rows", "constant", divisor=divisor))
 
 
+def joined_divisor(first: Divisor | None, later: Divisor | None) -> Divisor | None:
+    """That of two parts of one run: what claims least."""
+    if "rows" in (first, later):
+        return "rows"
+    return first if first == later else None
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How the batches of the recorded steps were drawn.

@@ -152,13 +152,24 @@ class Trace(Record):
 
     @property
     def divisor_of_others(self) -> str:
-        """A sentence if one row more or less changes what Opacus divides by, int(n·q), else ""."""
+        """A sentence if one row more or less changes what `make_private` divides a mean loss by, int(n·q), else "".
+
+        q stays in it: with q = 1/len(loader) one row more may change that, too. It is "" where the optimizer's expected
+        batch size is another number.
+        """
         n, q = self.sampling.dataset_size, self.sample_rate
         if self.divisor != "rows" or n is None or not q or self.expected_batch_size is None:
             return ""
         own, others = int(n * q), {n + k: int((n + k) * q) for k in (-1, 1)}
+        if not math.isclose(self.expected_batch_size, own, rel_tol=1e-9):
+            return ""
         changed = [f"{rows:,} rows by {divisor:,}" for rows, divisor in others.items() if divisor != own]
-        return f"Opacus divides the sum of {n:,} rows by {own:,}, and of {' and of '.join(changed)}" if changed else ""
+        return (
+            f"Opacus divides the sum of {n:,} rows by {own:,}, and at the same q of {' and of '.join(changed)}, unless "
+            "loss_reduction='sum'"
+            if changed
+            else ""
+        )
 
     def save(self, path: str | Path) -> None:
         """Write an npz file atomically: plain arrays and one JSON text, nothing pickled. Only its owner may read it.
