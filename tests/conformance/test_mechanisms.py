@@ -72,7 +72,7 @@ def check_one(mechanism, relation, delta, epsilon):
     _within(0.0, low, high)
     if spent.method == "exact" and high < math.inf:
         assert high - low <= 2e-6 * (1.0 + high)
-    # Where the limits are far apart, those of δ need not be as near to the truth as those of ε.
+    # Where the limits are far apart, limits of δ may be further from the truth than limits of ε.
     tight = high - low <= 1e-3 * (1.0 + high)
     if lost is not None:
         if epsilon >= high and delta > TINY:

@@ -32,7 +32,7 @@ def bound_of_mechanism(mechanism: Mechanism, prior: Kappa, method: Method) -> Re
         out = method.bound_of(StatedPair(mechanism), prior)
         notes = out.assumptions.notes
         if not mechanism.is_exact(mechanism.adjacency):
-            # The pair that is drawn is at least the mechanism, which is no reason for the mechanism to be at least it.
+            # The pair that is drawn dominates the mechanism, which may leak less than it.
             notes = (*notes, "interval: the pair dominates the mechanism, so that only the upper end is one of attacks")
             assert out.interval is not None
             assert out.log_interval is not None
