@@ -105,8 +105,8 @@ import sys
 from leakcore._base.run_folder import sealed_file
 from leakcore.cli import main
 write, done = sealed_file.write_atomically, []
-def stop(path, text):
-    write(path, text)
+def stop(path, text, **options):
+    write(path, text, **options)
     done.append(path)
     if len(done) == 2:
         raise KeyboardInterrupt
