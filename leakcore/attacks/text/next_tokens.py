@@ -36,7 +36,8 @@ def next_tokens(
     Args:
         gradient: (V,) of the bias; with layer_norm (V, d) of the weights.
         positions: N, the labels averaged, without padding.
-        update: "gradient": of a mean cross-entropy, with nothing added or pruned. None: not known.
+        update: "gradient": of a mean cross-entropy of the layer's outputs, with nothing added or pruned. None: not
+            known.
         label_smoothing: s in [0, 1). None: not known, taken as 0.
         layer_norm: (γ, β), each (d,), of the `nn.LayerNorm` before the output layer.
         tied: with layer_norm: whether the input embedding shares the weights. None: not known.
@@ -137,7 +138,8 @@ def _notes(
         "limits (update=)"
         if update is None
         else "stated: the gradient of a cross-entropy averaged over this many positions with one weight, and nothing "
-        "else: no weights of classes, no penalty or decay of weights, no momentum, no noise, not pruned or quantised",
+        "else: no weights of classes, no penalty or decay of weights, no momentum, no noise, not pruned or quantised; "
+        "its logits are the layer's outputs, not scaled by more than 1",
         f"computed and rounded with an error of at most {unit:.3g} of each number (precision= states another)",
     ]
     if norm:
