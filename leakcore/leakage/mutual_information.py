@@ -195,8 +195,8 @@ def mutual_information(
                 else "no upper end: how many classes there are was not stated (num_classes=)"
                 if classes
                 else "no upper end: no number of rows gives one",
-                "interval: of the mutual information, if the rows are independent draws, none of them twice or from one "
-                "sample; held_out_interval: of the trained network's bound on it",
+                "interval: of the mutual information; held_out_interval: of the trained network's bound on it",
+                "rows are independent draws: none occurs twice, and no two are of one sample",
                 *(
                     ("columns were chosen from all rows of their own side, which the interval ignores",)
                     if u.directions is not None or v.directions is not None

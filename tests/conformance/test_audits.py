@@ -5,6 +5,7 @@ Members: every public function of `leakcore.bounds` and `leakcore.audit` whose r
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import math
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from leakcore import accounting, audit, bounds, mechanisms
+from leakcore.audit.hyperparameters import scheme_findings
 from leakcore.cli import main
 from tests.audit.canaries.canary_traces import simulated
 from tests.audit.report import reports
@@ -375,6 +377,9 @@ def _results(report: audit.AuditReport) -> list[Any]:
 def _read(report: audit.AuditReport, *, page: bool = False) -> None:
     """Whether every sentence of the report is warranted by its numbers. page: its HTML is read, too."""
     text = " ".join(report.to_text(10_000).split())
+    for result in (r for r in _results(report) if "area" in r.quantity and r.interval is not None):
+        tells = re.search(r"scores tell members|[Mm]embers can be told", " ".join(report.verdict_sentences()))
+        assert not tells or float(result.interval[0]) > 0.5, "an area that may be that of guessing is said to tell"
     for form in (text, re.sub(r"\s+", " ", report.to_html() if page else "")):
         assert not re.search(r"ε ≥ (&#48;|0)(?![.\d])", form), "a bound of 0 is shown as a proof"
     if report.passed is not False:
@@ -438,6 +443,52 @@ def test_no_sentence_on_more_canaries_and_traces_says_more_than_its_number() -> 
         trace = simulated(mechanisms.Poisson(1.0, 0.3, 3), count, 1)
         _read(audit.from_canaries(trace, claimed_epsilon=claim))
         _read(audit.from_trace(orthogonal(count), coins=count > 20, claimed_epsilon=claim))
+
+
+def test_canaries_between_the_two_levels_are_not_called_consistent() -> None:
+    report = audit.from_canaries(simulated(mechanisms.Poisson(1.0, 1.0, 1), 30, 1))
+    above = dataclasses.replace(report.proved, value=1.1 * float(report.epsilon.value))
+    between = dataclasses.replace(report, proved=above)
+    assert between.passed
+    assert between.tone == "neutral"
+    assert between.word == "Above its claim at 95%, not at 99.9%: check."
+    assert "nothing contradicts" not in between.verdict()
+    _read(between)
+
+
+@pytest.mark.parametrize(
+    ("claim", "passed"),
+    [(2.4, None), pytest.param(1.0, False, marks=pytest.mark.slow), pytest.param(3.0, True, marks=pytest.mark.slow)],
+)
+def test_a_bracket_is_contradicted_by_its_lower_end_alone(claim: float, passed: bool | None) -> None:
+    """ε of shuffled batches lies in [1.85, 2.94]: a claim of 2.4 may be right."""
+    trace, shuffled = simulated(mechanisms.Poisson(2.0, 0.1, 20), 20, 1), mechanisms.Shuffled(2.0, 10, 2)
+    report = audit.from_canaries(trace, mechanism=shuffled, claimed_epsilon=claim, divisor="rows")
+    assert report.passed is passed
+    assert (report.undecided != "") is (passed is None)
+    _read(report)
+
+
+def test_an_accountants_epsilon_of_zero_is_reported() -> None:
+    report = audit.from_canaries(simulated(mechanisms.Poisson(200.0, 1.0, 1), 20, 0), delta=0.05)
+    assert (float(report.epsilon.value), report.tone) == (0.0, "neutral")
+    _read(report)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "relation", "said"),
+    [
+        (mechanisms.Shuffled(2.0, 10, 2), None, "fresh permutations"),
+        (mechanisms.FixedSize(2.0, 10, 100, 10), None, "neighbours are fixed"),
+        pytest.param(mechanisms.RandomAllocation(2.0, 10, 3), "replace", "not tight", marks=pytest.mark.slow),
+    ],
+)
+def test_the_ends_of_a_bracket_are_said_to_be_what_they_are(mechanism: Any, relation: Any, said: str) -> None:
+    spent = accounting.epsilon(mechanism, delta=1e-5, adjacency=relation)
+    assert spent.method == "bracket"
+    text = scheme_findings.bracket(spent)
+    assert said in text
+    assert ("order" in text) is isinstance(mechanism, mechanisms.Shuffled)
 
 
 def test_canaries_that_prove_nothing_are_not_green() -> None:
