@@ -163,6 +163,26 @@ def test_labels_of_the_usual_kinds_are_refused_by_every_bound_on_two_arrays(side
             call()
 
 
+@given(st.integers(0, 2**32 - 1), st.sampled_from(("classes", "three", "indices", "shorter")), st.booleans())
+@settings(derandomize=True, database=None, deadline=None, max_examples=60)
+def test_other_whole_numbers_in_the_place_of_scores_are_refused(seed: int, what: str, turned: bool) -> None:
+    """Classes, memberships with "unknown", indices of the members, memberships that lack some rows."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(40, 300))
+    there = rng.random(n) < 0.5
+    there[:25] = True
+    other = {
+        "classes": rng.integers(10, size=n),
+        "three": rng.choice([-1, 0, 1], size=n, p=[0.2, 0.4, 0.4]),
+        "indices": np.flatnonzero(there),
+        "shorter": np.where(there, 1, 2)[: n - int(rng.integers(1, 15))],
+    }[what]
+    sides = (rng.gamma(3, 1, n) + 1, other)
+    for design in ({"coins": True}, {"retrained": True, "adjacency": "replace"}, {"adjacency": "add-remove"}):
+        with pytest.raises(ValueError, match=r"^`(members|non_members)` must hold scores"):
+            audit.from_scores(*(sides[::-1] if turned else sides), **design)
+
+
 def _ones(rng: np.random.Generator, n: int, share: float) -> np.ndarray:
     out = (rng.random(n) < share).astype(float)
     out[:2] = 0.0, 1.0
@@ -267,6 +287,10 @@ def test_right_programs_with_few_values_are_not_refused() -> None:
     audit.from_scores(rng.normal(size=50).round(), rng.normal(size=50).round(), coins=True)
     audit.from_scores([0.1, 0.4, 0.1], [0.2, 0.3, 0.4], adjacency="add-remove")
     audit.from_scores([2.0, 3.0], [0.0, 1.0], coins=True)
+    losses = -rng.exponential(1, 60)
+    audit.from_scores(losses, np.zeros(60), adjacency="replace", retrained=True)  # a loss that saturates
+    audit.from_scores(losses, np.where(rng.random(60) < 0.5, 0.0, losses - 1), coins=True)
+    audit.from_scores(rng.poisson(3.0, 60), rng.poisson(3.0, 60) + 0.5 * (np.arange(60) == 3), coins=True)
 
 
 # Relations
@@ -456,11 +480,19 @@ def test_canaries_between_the_two_levels_are_not_called_consistent() -> None:
     _read(between)
 
 
-@pytest.mark.parametrize(
-    ("claim", "passed"),
-    [(2.4, None), pytest.param(1.0, False, marks=pytest.mark.slow), pytest.param(3.0, True, marks=pytest.mark.slow)],
-)
-def test_a_bracket_is_contradicted_by_its_lower_end_alone(claim: float, passed: bool | None) -> None:
+@pytest.mark.parametrize(("claim", "passed"), [(1.0, False), (2.4, None), (3.0, True)])
+def test_an_epsilon_of_the_schedule_contradicts_by_its_lower_end_alone(claim: float, passed: bool | None) -> None:
+    report = audit.from_canaries(simulated(mechanisms.Poisson(1.0, 1.0, 1), 20, 1))
+    bracket = dataclasses.replace(report.epsilon, value=2.94, interval=(1.85, 2.94))
+    report = dataclasses.replace(report, epsilon=bracket, claimed_epsilon=claim)
+    assert report.passed is passed
+    assert (report.undecided != "") is (passed is None)
+    _read(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("claim", "passed"), [(1.0, False), (2.4, None), (3.0, True)])
+def test_shuffled_batches_are_contradicted_by_their_lower_end_alone(claim: float, passed: bool | None) -> None:
     """ε of shuffled batches lies in [1.85, 2.94]: a claim of 2.4 may be right."""
     trace, shuffled = simulated(mechanisms.Poisson(2.0, 0.1, 20), 20, 1), mechanisms.Shuffled(2.0, 10, 2)
     report = audit.from_canaries(trace, mechanism=shuffled, claimed_epsilon=claim, divisor="rows")

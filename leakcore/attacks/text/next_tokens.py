@@ -36,8 +36,7 @@ def next_tokens(
     Args:
         gradient: (V,) of the bias; with layer_norm (V, d) of the weights.
         positions: N, the labels averaged, without padding.
-        update: "gradient": of a mean cross-entropy of the layer's outputs, with nothing added or pruned. None: not
-            known.
+        update: "gradient": of a mean cross-entropy, with nothing added or pruned. None: not known.
         label_smoothing: s in [0, 1). None: not known, taken as 0.
         layer_norm: (γ, β), each (d,), of the `nn.LayerNorm` before the output layer.
         tied: with layer_norm: whether the input embedding shares the weights. None: not known.

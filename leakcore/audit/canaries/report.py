@@ -45,7 +45,7 @@ class CanaryReport(AuditReport):
     Attributes:
         delta: δ of every ε.
         claimed_epsilon: ε that the run claims, under the adjacency of `epsilon`; None: the accountant's.
-        divisor: what the program divides by depends on: "rows", or "constant"; None if nobody said.
+        divisor: what the program divides by: "rows" or "constant"; None if nobody said.
         confidence: of `proved` and `by_coins`.
         steps: recorded steps.
         noise_multiplier: smallest and largest σ.
@@ -59,8 +59,7 @@ class CanaryReport(AuditReport):
         epsilon: the mechanism's ε.
         proved: lower bound on ε, by the order of the scores; by guesses at the coins if the noise is dependent.
         by_coins: lower bound on ε by guesses at the coins, which assumes nothing of noise or mechanism.
-        from_release: what the order of the scores would prove for an attacker who does not know the other rows; an
-            estimate, because these scores are not independent.
+        from_release: the same for an attacker who does not know the other rows; an estimate, for dependent scores.
         gate: `proved` at the gate's confidence.
         p_value: of the mechanism: were it what ran, scores would tell canaries apart this well this rarely.
         independent: whether the noise of coordinates and steps showed no dependence.
@@ -68,7 +67,7 @@ class CanaryReport(AuditReport):
         common_noise: p-value of noise that coordinates share.
         repeated_noise: p-value of noise that a step shares with the next; None for one step.
         interference: root mean square of what the other rows add at a canary's coordinate, in units of the noise.
-        times_seen: mean number of steps with a canary that is in the data.
+        times_seen: mean number of steps with an included canary.
 
     Example:
         >>> from leakcore import audit
