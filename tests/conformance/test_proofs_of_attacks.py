@@ -393,9 +393,13 @@ def _losses(rng: np.random.Generator, y: torch.Tensor, classes: int) -> dict[str
     }
 
 
+SCALING = ("weights of classes", "weights of rows, some negative", "focal")
+"""Losses that may multiply each row's gradient by a factor in [0, 1], as clipping does: then the labels are right."""
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_gradient_that_the_known_model_cannot_have_proves_no_label(seed: int) -> None:
-    """The attacker holds the model: residuals that are no multiple of its p − y belong to another loss."""
+    """The attacker holds the model: residuals that are not a multiple of its p − y belong to another loss."""
     rng = np.random.default_rng([seed, 7])
     torch.manual_seed(seed)
     n, width, classes = int(rng.integers(3, 9)), 10, int(rng.choice([3, 4, 6]))
@@ -418,7 +422,10 @@ def test_a_gradient_that_the_known_model_cannot_have_proves_no_label(seed: int) 
             labels.last_layer(known, other, noise=labels.Noise(0)),
             labels.general(known, other, noise=labels.Noise(0), parameters="weight"),
         ):
-            assert (result.kind, int(result.determined.sum())) == ("estimate", 0), name
+            if name in SCALING and result.kind == "lower":
+                assert not (result.determined & (result.labels != y.numpy())).any(), name
+            else:
+                assert (result.kind, int(result.determined.sum())) == ("estimate", 0), name
 
 
 @pytest.mark.parametrize("seed", SEEDS[:4] + SEEDS[DRAWS : DRAWS + 40])
@@ -436,9 +443,12 @@ def test_labels_of_a_known_model_with_one_logit_are_bounded_by_its_probabilities
         result = labels.last_layer(known, noisy, noise=noise)
         assert result.kind == "lower"
         assert not (result.determined & (result.labels != y.numpy())).any()
-        # A step of SGD in the place of a gradient: at learning rate 1 it is the gradient's negative.
+        # A step of SGD in the place of a gradient: at learning rate 1 it is the gradient's negative. It shows where the
+        # model is wrong about a row: the residual's size is then above what the other label's could be.
+        wrong = (model(x)[:, 0].detach() * (2 * y - 1)) < -0.1
         result = labels.last_layer(known, -noisy, noise=noise)
-        assert (result.kind, int(result.determined.sum())) == ("estimate", 0)
+        if wrong.any():
+            assert (result.kind, int(result.determined.sum())) == ("estimate", 0)
 
 
 @pytest.mark.parametrize("seed", SEEDS[:4] + SEEDS[DRAWS : DRAWS + 40])

@@ -73,8 +73,8 @@ UNCHANGED = (
 )
 
 HARD = (
-    "hard labels: not smoothed or mixed, no weights of classes or samples in the loss, and its logits are those of the "
-    "model, not negated"
+    "hard labels: not smoothed or mixed, no weights of classes or samples in the loss, and the logits are the model's "
+    "own, not negated"
 )
 
 BLIND = "the rounding of the stored weights is not in the tolerance, because the weights were not given"

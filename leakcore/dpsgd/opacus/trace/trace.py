@@ -32,7 +32,7 @@ class Trace(Record):
     """A recorded DP-SGD run, as scores of n candidates for a white-box adversary.
 
     The adversary is that of Hayes, Mahloujifar and Balle (2023), section 3. No gradient and no model is stored. c_tj
-    is candidate j's clipped gradient at θ_t, ḡ_t the released sum less those of the batch's rows that are no
+    is candidate j's clipped gradient at θ_t, ḡ_t the released sum without the rows that are not
     candidates.
 
     Attributes:
