@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from leakcore import accounting, audit, bounds, mechanisms
+from leakcore.attacks import membership
 from leakcore.audit.hyperparameters import scheme_findings
+from leakcore.audit.scores.coins import audited
 from leakcore.cli import main
 from tests.audit.canaries.canary_traces import simulated
 from tests.audit.report import reports
@@ -291,6 +293,22 @@ def test_right_programs_with_few_values_are_not_refused() -> None:
     audit.from_scores(losses, np.zeros(60), adjacency="replace", retrained=True)  # a loss that saturates
     audit.from_scores(losses, np.where(rng.random(60) < 0.5, 0.0, losses - 1), coins=True)
     audit.from_scores(rng.poisson(3.0, 60), rng.poisson(3.0, 60) + 0.5 * (np.arange(60) == 3), coins=True)
+
+
+def test_the_order_of_the_rows_decides_nothing() -> None:
+    """Scores that are all equal, or equal in part, of rows that are sorted by their coins, either way."""
+    rng, trials, above = np.random.default_rng(3), 0, 0
+    for kind, first in itertools.product(("equal", "few"), (True, False)):
+        there = np.arange(200) < 100 if first else np.arange(200) >= 100
+        scores = np.ones(200) if kind == "equal" else rng.integers(1, 4, size=200).astype(float)
+        for share in (0.25, 0.5):
+            right, number = membership.guess(scores[None] - 2.0 * (kind == "few"), share=share).tally(there[None])
+            trials += 1
+            above += float(bounds.epsilon_lower_bound_one_run(right, number, 200, confidence=0.99).value) > 0
+        trials += 2
+        above += float(audited(scores, there, 1e-5, 0.99).value) > 0
+        above += float(audit.from_scores(scores=scores, members=there, coins=True, confidence=0.99).epsilon.value) > 0
+    assert above <= 1, f"{above} of {trials} at 99%"
 
 
 # Relations
