@@ -174,6 +174,41 @@ def test_a_refusal_names_the_key(name: str, tmp_path: Path) -> None:
     assert named > 3
 
 
+def _forms() -> list[tuple[str, str, str]]:
+    """(command, section, key) of every key of a configuration."""
+    from leakcore import audit
+    from leakcore.audit.config.file import FORMS
+
+    schema = audit.config_schema()["properties"]
+    sections = [(form, name) for form, names in FORMS.items() for name in (*names, "report")]
+    return [(form, name, key) for form, name in sections for key in schema[name]["properties"]]
+
+
+def test_a_wrong_key_names_itself_and_its_file(tmp_path: Path) -> None:
+    """Each key in turn has a value of a type that no key has; the command says so, and so does the library."""
+    from click.testing import CliRunner
+
+    from leakcore import audit
+    from leakcore.cli.root import main
+
+    path = tmp_path / "input.toml"
+    forms = _forms()
+    assert len(forms) > 80
+    for form, section, key in forms:
+        needed = "" if section != "report" else "[claim]\n" if form == "claim" else f"[{form}]\n"
+        path.write_text(f"{needed}[{section}]\n{key} = [[[1]]]\n", encoding="utf-8")
+        done = CliRunner().invoke(main, ["audit", form, "--config", str(path)])
+        assert done.exit_code == 2, (form, section, key, done.output)
+        assert "input.toml" in done.stderr, done.stderr
+        assert f"{section}.{key}" in done.stderr, done.stderr
+        if form == "claim" and section != "report":
+            with pytest.raises((ValueError, TypeError), match=rf"(?s)input\.toml.*`{section}\.{key}"):
+                audit.ClaimConfig.from_toml(path)
+    path.write_text("[run]\nsteps = 3\n", encoding="utf-8")
+    done = CliRunner().invoke(main, ["audit", "run", "--config", str(path), "--delta", "2"])
+    assert (done.exit_code, "input.toml" in done.stderr) == (2, False), "the option is wrong, the file is not"
+
+
 # Codecs: every class that is read from a dict
 
 
@@ -538,6 +573,63 @@ def _chained(folder: Path) -> Path:
 
     (folder / "chain").symlink_to("out-0")
     return place_in(folder, "out-3")
+
+
+def _outputs() -> dict[str, tuple[tuple[str, ...], Any]]:
+    """Names that leakcore gives to files of a folder that the user names, and what writes them there."""
+    from click.testing import CliRunner
+
+    from leakcore import audit, experiments
+    from leakcore.cli.root import main
+    from tests.conformance.reader_commands import MODEL, prepared
+
+    def command(*words: str) -> Any:
+        def run(folder: Path) -> None:
+            more = ["--json", "--out", str(folder)] if words[0] == "attack" else ["--out", str(folder)]
+            done = CliRunner().invoke(main, [*prepared(words, folder.parent), *more])
+            if done.exit_code == 2:
+                raise ValueError(done.stderr)
+
+        return run
+
+    rows, batch, weights = ("--data", "ROWS.npz"), ("--batch", "BATCH.npz"), ("--weights", "WEIGHTS.safetensors")
+    return {
+        "audit": (("report.json", "report.html"), audit.require_report_folder),
+        "experiment": (
+            tuple(f"reconstruction-table2.{ending}" for ending in ("json", "png", "svg")),
+            lambda folder: experiments.run("reconstruction-table2", scale="tiny", out=folder),
+        ),
+        "experiments": (("index.html",), lambda folder: experiments.run_all(scale="tiny", out=folder)),
+        "scores": (("report.json", "report.html"), command("audit", "scores", "ROWS.npz", "--values", "targets",
+                                                           "--labels", "members", "--coins")),
+        "inversion": (("inversion.npz", "inversion.png"), command("attack", "inversion", *MODEL, *batch)),
+        "membership": (("loss.npz",), command("attack", "membership", *MODEL, *weights, *rows)),
+        "leakage": (("leakage.json",), command("leakage", MODEL[1], *rows)),
+        "prior-aware": (("prior-aware.json",), command("attack", "prior-aware", "--steps", "2", "--runs", "600")),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _outputs())
+def test_what_is_somebody_elses_is_not_overwritten(name: str, tmp_path: Path) -> None:
+    """Before any work, and each file in turn: none of ours is there, and our report is."""
+    names, write = _outputs()[name]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    contents = [b"somebody's", b"", b"{}", b"<!doctype html><title>leakcore</title>", bytes(5000)]
+    for target in names:
+        for content in contents:
+            for ours in (False, True):
+                report = folder / names[0]
+                if ours and (target == names[0] or not names[0].endswith(".json") or not target.endswith(".html")):
+                    continue
+                if ours:
+                    report.write_text('{"schema": "leakcore.x/1"}', encoding="utf-8")
+                (folder / target).write_bytes(content)
+                with pytest.raises(ValueError, match=rf"{re.escape(target)}: is not a \w+ of leakcore's"):
+                    write(folder)
+                assert (folder / target).read_bytes() == content
+                for path in folder.iterdir():
+                    path.unlink()
 
 
 @pytest.mark.parametrize("kind", NOT_FILES, ids=lambda kind: kind.__name__)

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore import bounds, kernels
+from leakcore._base import workers
 from leakcore._base.run_folder.identity import identity
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.cli import main
@@ -96,6 +97,15 @@ def test_a_folder_that_does_not_say_it_is_refused(tmp_path: Path) -> None:
     PartialResults(tmp_path, "run", old).get_or_run("a", lambda: {"v": 1})
     with pytest.raises(ValueError, match=r"another kind \(arithmetic is null there, "):
         PartialResults(tmp_path, "run", identity("mine", {}, 0))
+
+
+def test_a_folder_of_another_state_of_the_source_is_refused(tmp_path: Path) -> None:
+    """What is asked of a worker is asked of a folder: one version has several states while it is worked on."""
+    other = {**identity("mine", {}, 0), "source": "0" * 64}
+    PartialResults(tmp_path, "run", other).get_or_run("a", lambda: {"v": 1})
+    with pytest.raises(ValueError, match=r'another kind \(source is "0000'):
+        PartialResults(tmp_path, "run", identity("mine", {}, 0))
+    assert set(identity("mine", {}, 0)) == {"command", "config", "seed", *workers.identity()}
 
 
 _COMMAND = ("attack", "prior-aware", "--runs", "600", "--steps", "3", "--num-rows", "30", "--quiet", "--out")

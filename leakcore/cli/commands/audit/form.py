@@ -116,18 +116,17 @@ def perform(form: Form, options: Mapping[str, Any], file: Described) -> NoReturn
     try:
         _perform(form, options, file, keys)
     except click.ClickException as error:
-        if file.path is not None and _names_a_key(form, error.message, but=set(keys.values())):
+        if file.path is not None and _names_a_key(error.message, but=set(keys.values())):
             error.message = f"{config_called(file.path)}: {error.message}"
         raise
 
 
-def _names_a_key(form: Form, message: str, *, but: set[str]) -> bool:
+def _names_a_key(message: str, *, but: set[str]) -> bool:
     """Whether a message names a key of a configuration. but: those for which options were typed."""
     from leakcore.audit import config_schema
 
-    sections = {key.partition(".")[0] for key in form.keys.values()} | {form.name, "report"}
-    schema = config_schema()["properties"]
-    keys = (f"{section}.{key}" for section in sections & {*schema} for key in schema[section]["properties"])
+    sections = config_schema()["properties"].items()
+    keys = (f"{section}.{key}" for section, schema in sections for key in schema["properties"])
     return any(re.search(rf"(?<![\w./-]){re.escape(key)}(?![\w/-]|\.\w)", message) for key in keys if key not in but)
 
 
