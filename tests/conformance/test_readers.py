@@ -31,7 +31,7 @@ import pytest
 from tests.conformance import reader_mutants as mutants
 from tests.conformance.reader_child import COMMANDED
 from tests.conformance.reader_commands import COMMANDS, FOLDERS, WRITTEN
-from tests.conformance.reader_files import MEMBERS, NOT_FILES, ONLY_WRITES, TRUSTED, Member
+from tests.conformance.reader_files import MEMBERS, NOT_FILES, ONLY_WRITES, TRUSTED, Member, loop
 
 HERE = Path(__file__).resolve().parent
 FEW, MANY = 60, 1000
@@ -566,6 +566,36 @@ def test_a_link_does_not_lead_out_of_a_folder(tmp_path: Path) -> None:
         pieces.begin()
     assert not outside.exists()
     assert not (tmp_path / "elsewhere").exists()
+
+
+STRANGE: dict[str, Any] = {
+    **{f"manifest {kind.__name__}": lambda folder, kind=kind: kind(folder / "run.json") for kind in NOT_FILES},
+    **{f"piece {kind.__name__}": lambda folder, kind=kind: kind(folder / "x.json") for kind in NOT_FILES},
+    "lock": lambda folder: (folder / "lock").mkdir(),
+    "a half-written folder": lambda folder: (folder / ".x.json.abcdefgh").mkdir(),
+    "a name of controls": lambda folder: (folder / os.fsdecode(b"\xff\x1b[2J\n::error::")).write_text("{}"),
+    "deep": lambda folder: (folder / "run.json").write_bytes(b"[" * 100_000),
+    "the folder is a pipe": lambda folder: (folder.rmdir(), os.mkfifo(folder)),
+    "the folder above is a loop": lambda folder: (folder.rmdir(), folder.parent.rmdir(), loop(folder.parent)),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_run_folder_of_strange_things_is_refused_by_name_and_stays(name: str, tmp_path: Path) -> None:
+    from leakcore._base.run_folder.partial_results import PartialResults
+
+    folder = tmp_path / "partial" / "run"
+    folder.mkdir(parents=True)
+    STRANGE[name](folder)
+    before = sorted(os.fsencode(path) for path in tmp_path.rglob("*"))
+    with pytest.raises((ValueError, OSError)) as refused, PartialResults(tmp_path, "run", {}) as pieces:
+        pieces.begin()
+    said = str(refused.value)
+    assert str(folder.parent) in said
+    assert not said.startswith("[Errno"), said
+    assert said.isprintable(), said
+    lock = os.fsencode(folder / "lock")
+    assert sorted({os.fsencode(path) for path in tmp_path.rglob("*")} - {lock}) == sorted({*before} - {lock})
 
 
 def _chained(folder: Path) -> Path:

@@ -102,7 +102,7 @@ def width() -> int:
 def _write(result: audits.AuditReport, places: list[tuple[str, Path]], folder: Path | None) -> None:
     from leakcore._base.files.writing import place_in
 
-    for kind, named in places:
+    for kind, named in sorted(places, key=lambda place: place[0] != "json"):  # the larger page may not find room
         path = named if folder is None or named.parent != folder else place_in(folder, named.name)
         if kind == "html":
             result.to_html(path)
