@@ -23,9 +23,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.conformance import reader_mutants as mutants
 from tests.conformance.reader_files import MEMBERS, NOT_FILES, Member
+from tests.tolerances import HANG
 
-PATIENCE = 120
-"""Seconds after which a read counts as one that never ends; what reads takes milliseconds."""
+PATIENCE = int(HANG)
+"""Seconds after which a read counts as one that never ends."""
 SPACE = 2**31
 """Bytes of address space beyond what the imports take."""
 
