@@ -217,8 +217,8 @@ class PartialResults:
         manifest = folder / MANIFEST
         if manifest not in there:
             raise ValueError(
-                f"{printable(folder)}: holds {name_of(there[0].name)} but no {MANIFEST}: is not an unfinished run of this "
-                "version of leakcore; remove the folder if nobody needs it, or choose another output folder"
+                f"{printable(folder)}: holds {name_of(there[0].name)} but no {MANIFEST}: is not an unfinished run of "
+                "this version of leakcore; remove the folder if nobody needs it, or choose another output folder"
             )
         there_bound_to = unseal(manifest)
         pieces = [p for p in there if p != manifest]
@@ -296,8 +296,8 @@ def _check_parent(folder: Path) -> None:
         another = path == folder or path.name.startswith(".") or path.is_dir()
         if not another and os.path.lexists(path):  # a run that has just finished is no longer there
             raise ValueError(
-                f"{printable(path)}: is not a file of leakcore's; move it elsewhere: {parent} is for unfinished runs, or "
-                "choose another output folder"
+                f"{printable(path)}: is not a file of leakcore's; move it elsewhere: {parent} is for unfinished "
+                "runs, or choose another output folder"
             )
 
 
