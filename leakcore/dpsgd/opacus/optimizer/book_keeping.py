@@ -224,13 +224,13 @@ class Ledger:
                 )
             factor = float(most) if self.hooks.loss_reduction == "mean" else 1.0
             rows_of_pass = KeptRows(together([use for _, use, _ in uses], p.shape), most, factor)
-            every = [*(getattr(p, "grad_sample", None) or []), rows_of_pass]
-            p.grad_sample = every  # type: ignore[attr-defined]  # where Opacus has it
-            if not self.hooks.grad_accumulation_allowed and len(every) > 1:
+            before = getattr(p, "grad_sample", None) or []
+            if before and not self.hooks.grad_accumulation_allowed:  # which leaves the rows before as they are
                 raise ValueError(
                     "Poisson sampling is not compatible with grad accumulation. You need to call optimizer.step() "
                     "after every forward/backward pass or consider using BatchMemoryManager"
                 )
+            p.grad_sample = [*before, rows_of_pass]  # type: ignore[attr-defined]  # where Opacus has it
 
     def _forget_failed(self) -> None:
         """Drop what arrived in backward passes that an exception ended, as a loop that continues expects."""
