@@ -463,10 +463,7 @@ class Loop(RuleBasedStateMachine):
                 assert torch.equal(p, q)
             other.eval()(data()[0])
 
-        try:
-            self.both(make)
-        except (pickle.PicklingError, TypeError, AttributeError):  # Opacus alone cannot either
-            assert how == "pickle"
+        self.both(make)
 
     @precondition(lambda self: not self.over and self.member.recorder == "candidates" and len(self.recorders) < 2)
     @rule()
