@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import weakref
@@ -82,6 +83,7 @@ class CanaryRecorder:
         self._scores, self._alone = np.zeros(watched), np.zeros(watched)
         self._seen = np.zeros(watched, dtype=np.int64)
         self._others, self._present = np.zeros(watched), np.zeros(watched)
+        self._divisors: collections.Counter[tuple[float, int]] = collections.Counter()
         self._failure = ""
         self._drawn: DrawnIndices | None = None
         self._rows: PlantedRows | None = None
@@ -227,6 +229,7 @@ class CanaryRecorder:
         if not sigma > 0:
             raise ValueError(f"`optimizer` must have a positive noise_multiplier, got {sigma:g}: no ε to audit")
         unit = float(optimizer.expected_batch_size) if optimizer.loss_reduction == "mean" else 1.0
+        self._require_own_divisor(optimizer, unit)
         release = self._coordinates.read([p.grad for p in self._parameters]) * unit / norm
         others, rate = self._others / norm, self._loader.sample_rate
         left, ones = release - others, np.ones(len(release))
@@ -239,6 +242,16 @@ class CanaryRecorder:
         self._seen += self._present > 0
         self._schedule.append((sigma, norm))
         self._clear()
+
+    def _require_own_divisor(self, optimizer: Any, unit: float) -> None:
+        """ValueError if what the sum is divided by is the number of rows that were drawn."""
+        if optimizer.loss_reduction == "mean":
+            self._divisors[unit, sum(len(part.indices or ()) for part in self._parts)] += 1
+        if len({size for size, _ in self._divisors}) > 1 and all(d == max(rows, 1) for d, rows in self._divisors):
+            raise ValueError(
+                "optimizer: expected_batch_size, by which it divides the sum, is the number of rows that were drawn: "
+                "the size of the noise tells how many these are, which no accountant of Poisson samples counts"
+            )
 
     def _require_one_draw(self) -> None:
         """ValueError unless the sum holds all rows of one draw that no step before it used."""

@@ -356,7 +356,10 @@ class Recorder:
             self._calls.clear()
             if self._loss is not None:
                 self._loss.clear()
-            self._sampling.step(release, elsewhere)
+            rows = sum(len(p.rows) for p in batch if p.rows is not None)
+            divides = optimizer.loss_reduction == "mean" and optimizer.expected_batch_size is not None
+            size = float(optimizer.expected_batch_size) if divides else None
+            self._sampling.step(release, elsewhere, rows=rows, divisor=size)
         if is_left_out or not is_scored:
             return
         self._run.take(place)
@@ -418,6 +421,7 @@ class Recorder:
             optimizer, self._model, self._criterion, form, self.memory, self._route, steps,
             batch[-1].autocast if batch else None,
         )  # fmt: skip
+        self._sampling.require_stated(release)
         inside = self._rows.of_batch(batch, form)
         batches = int(optimizer.accumulated_iterations) if release.why else len(release.sources)
         if self._rate_of_batch is not None:
