@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import torch
 
 from leakcore import kernels
 from leakcore._base.results.table import Rows, as_line, as_text
@@ -23,7 +24,9 @@ from leakcore.dpsgd.opacus.canaries.noise_statistics import NoiseStatistics
 from leakcore.dpsgd.opacus.canaries.planted_loader import PlantedLoader
 from leakcore.dpsgd.opacus.canaries.planted_rows import PlantedRows
 from leakcore.dpsgd.opacus.recorder.recorder import Recorder
+from leakcore.dpsgd.opacus.recorder.repeated_noise import RepeatedNoise
 from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw, Part
+from leakcore.dpsgd.opacus.recorder.sampling.repeated_draws import RepeatedDraws
 from leakcore.dpsgd.opacus.recorder.steps import Steps, Sums
 from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 from leakcore.dpsgd.opacus.row_check.unsupported_layers import require_real
@@ -80,6 +83,7 @@ class CanaryRecorder:
         self._inside = len(inside)
         self._schedule: list[tuple[float, float]] = []
         self._noise, self._interference = NoiseStatistics(), 0.0
+        self._before, self._repeated = RepeatedNoise(), RepeatedDraws()
         self._scores, self._alone = np.zeros(watched), np.zeros(watched)
         self._seen = np.zeros(watched, dtype=np.int64)
         self._others, self._present = np.zeros(watched), np.zeros(watched)
@@ -236,6 +240,10 @@ class CanaryRecorder:
         self._scores += step_log_ratio(left, ones, sigma, rate)
         self._alone += step_log_ratio(release, ones, sigma, rate)
         self._noise.add(left / sigma, self._present == 0)
+        clean = (left / sigma)[self._inside :]  # canaries that are out, and controls
+        rounding = max(torch.finfo(p.dtype).eps for p in self._parameters)
+        drawn = sum(len(part.indices or ()) for part in self._parts)
+        self._before.require_new(clean[RepeatedNoise.places(len(clean))], rounding * (drawn / sigma + 5))
         assert self._drawn is not None
         self._drawn.clear()
         self._interference += float(np.mean((others / sigma) ** 2))
@@ -269,6 +277,12 @@ class CanaryRecorder:
                 f"{len(draws[0].parts)} of it, or a sample used again"
             )
         self._released.add(draws[0])
+        rows = self._loader.rows + self._inside
+        if self._repeated.is_repeated_sample(draws[0], self._loader.sample_rate, rows):
+            raise ValueError(
+                "record: the sampler drew a batch again (its generator was seeded again), so that it is not a fresh "
+                "sample"
+            )
 
     def _clear(self) -> None:
         """Nothing is summed."""

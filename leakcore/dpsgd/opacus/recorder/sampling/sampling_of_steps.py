@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import hashlib
 import math
 import weakref
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -24,10 +22,9 @@ from leakcore.dpsgd.opacus.recorder.sampling.loader_sampling import (
     sampling_of_iterator,
     sampling_of_loader,
 )
+from leakcore.dpsgd.opacus.recorder.sampling.repeated_draws import RepeatedDraws
 from leakcore.dpsgd.opacus.trace.sampling import Sampling, Violation, unknown
 
-_CHANCE = 1e-9
-"""Draws that are equal count as repeated if independent ones would be equal with less probability."""
 _NOT_FED = (
     "a step's batch is not one that a DataLoader gave since the step before (a loop of its own, or a batch changed in "
     "the loop while several loaders ran: then sampling=the loop's DataLoader tells them apart)"
@@ -103,7 +100,7 @@ class SamplingOfSteps:
         self._used: collections.Counter[int] = collections.Counter()
         self._divisors: collections.Counter[tuple[float, int]] = collections.Counter()
         self._released: weakref.WeakSet[Draw] = weakref.WeakSet()
-        self._drawn: dict[bytes, int] = {}
+        self._repeated, self._stale = RepeatedDraws(), False
 
     def fetched(self, iterator: Any, batch: Any, part: Part) -> None:
         """A DataLoader's iterator gave this batch."""
@@ -162,16 +159,18 @@ class SamplingOfSteps:
         return Release(sources)
 
     def _is_repeated(self, draw: Draw, sampling: Sampling) -> bool:
-        """Whether a Poisson sample equals an earlier one, and chance does not explain that."""
-        q, rows = sampling.sample_rate, sampling.dataset_size
-        if sampling.scheme != "poisson" or not q or q >= 1 or not rows or None in draw.parts:
+        """Whether a sample equals an earlier one, and chance does not explain that. Orders that are not fresh are noted,
+        for each pass of a shuffled loader is what it is in any order.
+        """
+        rows = sampling.dataset_size or 0
+        if sampling.scheme == "poisson":
+            return self._repeated.is_repeated_sample(draw, sampling.sample_rate or 0.0, rows)
+        if sampling.scheme not in ("shuffled", "fixed-size") or not sampling.fresh:
             return False
-        indices = np.sort(np.array([i for part in draw.parts for i in part or ()], dtype=np.int64))
-        key = hashlib.blake2b(indices.tobytes(), digest_size=16).digest()
-        known = self._drawn.get(key, 0)
-        self._drawn[key] = known + 1
-        pairs = max(sum(self._drawn.values()), 2) ** 2 / 2
-        return known > 0 and math.log(pairs) + rows * math.log(q * q + (1 - q) ** 2) < math.log(_CHANCE)
+        size = sum(len(part or ()) for part in draw.parts)
+        again = self._repeated.is_repeated_subset(draw, size, rows)
+        self._stale = self._stale or again
+        return again and sampling.scheme == "fixed-size"
 
     def step(
         self, release: Release, elsewhere: Sequence[Release] = (), *, rows: int = 0, divisor: float | None = None
@@ -269,7 +268,8 @@ class SamplingOfSteps:
         if self.coins and self._by_torch and self._common.scheme == "poisson":
             return unknown(self.coins)
         left = sum(self._given[number] - self._used[number] for number in self._passes)
-        return dataclasses.replace(self._common, passes=len(self._passes), left_out=left)
+        fresh = self._common.fresh and not self._stale
+        return dataclasses.replace(self._common, passes=len(self._passes), left_out=left, fresh=fresh)
 
 
 def _disjoint(uses: list[Use]) -> bool:
