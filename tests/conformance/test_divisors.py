@@ -255,7 +255,9 @@ def _of_loader(rows: int, batch: int, *, drop_last: bool, shuffle: bool = True) 
     ("rows", "batch", "drop_last", "shuffle", "whole"),
     [
         (250, 100, True, True, False), (150, 100, True, True, False), (200, 100, True, True, True),
-        (150, 100, False, True, True), (200, 100, False, False, False), (999, 100, True, True, False),
+        pytest.param(150, 100, False, True, True, marks=pytest.mark.slow),
+        pytest.param(200, 100, False, False, False, marks=pytest.mark.slow),
+        pytest.param(999, 100, True, True, False, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_a_loader_that_leaves_out_rows_or_orders_contradicts_no_claim_from_below(

@@ -159,8 +159,9 @@ class SamplingOfSteps:
         return Release(sources)
 
     def _is_repeated(self, draw: Draw, sampling: Sampling) -> bool:
-        """Whether a sample equals an earlier one, and chance does not explain that. Orders that are not fresh are noted,
-        for each pass of a shuffled loader is what it is in any order.
+        """Whether a sample equals an earlier one, and chance does not explain that.
+
+        A shuffled pass holds each row once in any order: of orders that come again it is noted that they are not fresh.
         """
         rows = sampling.dataset_size or 0
         if sampling.scheme == "poisson":
