@@ -243,7 +243,8 @@ class CanaryReport(AuditReport):
             ),
             assumes="each step clipped every row and added the recorded noise"
             + (
-                "; the divisor, q and the number of steps do not change with the number of rows."
+                "; the divisor, q and the number of steps do not change with the number of rows"
+                + ("." if self.divisor else " (taken as fixed, because the trace does not say).")
                 if self.divisor != "rows"
                 else "; a coin decides whether a canary takes part, and not what the sum is divided by."
             ),
