@@ -268,7 +268,7 @@ class Loop(RuleBasedStateMachine):
     def _was_refused(self, *, steps: bool) -> None:
         """A refused step of FusedDPOptimizer voids its batch; a refused backward pass leaves the sum as it is.
 
-        A recorder refuses its first step when the noisy sum exists already and the accountant knows of it. Whoever
+        A recorder refuses its first step when the noisy sum exists already and the accountant knows of it. A loop that
         catches the error has that sum in `p.grad`, so that it is a release: to the accountant, and to other recorders.
         """
         if steps and self.run.counted > len(self.releases):

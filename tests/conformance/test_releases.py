@@ -225,7 +225,7 @@ def test_batches_that_are_left_out_are_a_premise_of_epsilon() -> None:
                 continue
             run.train(x, y)
             with torch.no_grad():
-                for (rows,) in other:  # is no batch of the training
+                for (rows,) in other:  # a batch that the training does not use
                     run.model(rows)
     trace = recorder.trace()
     assert trace.sampling.left_out == 5 - trace.steps > 0

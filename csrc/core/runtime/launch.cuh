@@ -69,8 +69,8 @@ inline Status cuda_status(cudaError_t error, const char* kernel) {
 }
 
 // The caller's device is current until the end of the block, then the one from before. `status` is for the kernel to
-// return before it launches anything: on the wrong device a launch would find the wrong memory, and a graph that is being
-// captured on the stream would replay one seed's noise, and read small tables where they no longer are.
+// return before it launches anything: on the wrong device a launch would find the wrong memory, and a graph that is
+// being captured on the stream would replay one seed's noise, and read small tables where they no longer are.
 class DeviceGuard {
  public:
   explicit DeviceGuard(const Device& device) {

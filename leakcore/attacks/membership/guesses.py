@@ -77,7 +77,7 @@ def guess(scores: Any, *, share: float = 1.0, seed: int = 0) -> Guesses:
     near = round(wanted)
     taken = max(1, near if abs(wanted - near) <= 4 * math.ulp(wanted) else math.floor(wanted))
     out = np.zeros(values.shape, np.int8)
-    shuffled = kernels.generator(start, kernels.Stream.SCORE_TIES).permutation(values.shape[1])
+    shuffled = kernels.generator(start, kernels.Stream.GUESS_TIES).permutation(values.shape[1])
     clearest = shuffled[np.argsort(-np.abs(values[:, shuffled]), axis=1, kind="stable")[:, :taken]]
     signs = np.where(np.take_along_axis(values, clearest, axis=1) > 0, 1, -1).astype(np.int8)
     np.put_along_axis(out, clearest, signs, axis=1)

@@ -47,7 +47,7 @@ def audited(
     """
     n = len(scores)
     # Equal scores in a random order: that of the rows may tell who is a member.
-    shuffled = kernels.generator(0, kernels.Stream.SCORE_TIES).permutation(n)
+    shuffled = kernels.generator(0, kernels.Stream.COIN_TIES).permutation(n)
     order = shuffled[np.argsort(scores[shuffled], kind="stable")]
     each = 1 - (1 - confidence) / len(_SHARES)
 
