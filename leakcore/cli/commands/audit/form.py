@@ -117,7 +117,7 @@ def perform(form: Form, options: Mapping[str, Any], file: Described) -> NoReturn
         _perform(form, options, file, keys)
     except click.ClickException as error:
         if file.path is not None and _names_a_key(error.message, but=set(keys.values())):
-            error.message = f"{config_called(file.path)}: {error.message}"
+            vars(error)["message"] = f"{config_called(file.path)}: {error.message}"
         raise
 
 
