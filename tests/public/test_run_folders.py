@@ -140,11 +140,11 @@ def cut(command: tuple[Run, dict[str, Any]], tmp_path: Path, monkeypatch: pytest
     out, written = tmp_path / "out", [0]
     write = sealed_file.write_atomically
 
-    def stop(path: Path, text: str | bytes) -> None:
+    def stop(path: Path, text: str | bytes, **options: bool) -> None:
         written[0] += path.name != "run.json"
         if written[0] == 2:
             raise CannotWrite(path, OSError(errno.ENOSPC, "No space left on device"))
-        write(path, text)
+        write(path, text, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(sealed_file, "write_atomically", stop)
@@ -196,10 +196,10 @@ def test_it_goes_on_from_what_is_there(
     written: list[Path] = []
     write = sealed_file.write_atomically
 
-    def note(path: Path, text: str | bytes) -> None:
+    def note(path: Path, text: str | bytes, **options: bool) -> None:
         written.append(path)
         assert piece.stat().st_mtime_ns == modified
-        write(path, text)
+        write(path, text, **options)
 
     monkeypatch.setattr(sealed_file, "write_atomically", note)
     assert run(cut) == whole

@@ -65,7 +65,7 @@ def _scores() -> tuple[Any, ...]:
     inside, outside = rng.normal(1, 1, 12_000), rng.normal(0, 1, 12_000)
     bound = bounds.epsilon_lower_bound_from_scores(inside, outside, delta=1e-5, adjacency="add-remove")
     members = rng.random(12_000) < 0.5
-    report = audit.from_scores(np.where(members, inside, outside), members, delta=1e-5, coins=True)
+    report = audit.from_scores(scores=np.where(members, inside, outside), members=members, delta=1e-5, coins=True)
     return bound.value, bound.threshold, len(report.to_json())
 
 

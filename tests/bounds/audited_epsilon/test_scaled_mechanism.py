@@ -137,8 +137,8 @@ def test_refusals() -> None:
         bounds.epsilon_lower_bound(3, 1, 5, **claimed)
     with pytest.raises(ValueError, match="`k` must be 1 where `family` is a mechanism, got 2"):
         bounds.epsilon_lower_bound(3, 1, 5, k=2, delta=DELTA, **claimed)
-    with pytest.raises(ValueError, match="`adjacency` must be 'add-remove' for GDP"):
+    with pytest.raises(ValueError, match="`adjacency` must be 'add-remove' or 'replace' for GDP"):
         bounds.epsilon_lower_bound(
-            3, 1, 5, adjacency="replace", delta=DELTA,
+            3, 1, 5, adjacency="zero-out", delta=DELTA,
             hypothesis=bounds.Hypothesis(mechanisms.GDP(1.0, claimed_under="add-remove")),
         )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -14,6 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 from leakcore import dpsgd, kernels
+from leakcore._base.workers import Task
 from leakcore.attacks.reconstruction import gradient_descent
 from leakcore.dpsgd.ensemble import workers
 
@@ -29,8 +29,8 @@ class Noted(Executor):
         self.cuts: list[tuple[int, int]] = []
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        assert isinstance(fn, functools.partial)
-        request = fn.args[1]
+        assert isinstance(fn, Task)
+        request = fn._job.args[1]
         self.cuts.append((request.first, request.stop))
         future: Future[Any] = Future()
         future.set_result(fn(*args, **kwargs))
