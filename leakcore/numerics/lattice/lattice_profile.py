@@ -253,9 +253,7 @@ def _lattice_limits(sides: Sides, question: ProfileQuestion, direction: str, bit
     return low, high
 
 
-def _by_the_other_tilt(
-    sides: Sides, question: ProfileQuestion, high: float, direction: str, bits: int
-) -> float:
+def _by_the_other_tilt(sides: Sides, question: ProfileQuestion, high: float, direction: str, bits: int) -> float:
     """The upper limit from a tilt for the contrary question at the limit that is known: where a lattice is coarse, ε
     of a δ and δ of that ε would else come from different laws, and disagree."""
     unknown = math.inf if question.epsilon is None else 0.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from typing import ClassVar
 
@@ -36,6 +37,8 @@ _NEGLIGIBLE = -15.0
 _BITS, _MOST_BITS = 18, 20
 _DEEP, _DEEP_BITS = 250.0, 16
 """From this −log of a mass on, shorter grids serve: nobody needs so small a δ to the last digits."""
+_LITTLE_NOISE = 0.45
+"""σ below which shorter grids are tried first."""
 _MOST_MOMENTS = 1 << 13
 """Whole moments of an epoch that are bounded one by one."""
 _LEAST_LOST, _LOST_RATIO, _MOST_LOST = 60.0, 1.35, 640.0
@@ -273,6 +276,15 @@ def _coincidences(j: np.ndarray, sigma: float, batches: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=2)
 def _cached_pair(sigma: float, batches: int, log_lost: float, bits: int) -> AllocationPair:
+    if bits == _BITS and sigma < _LITTLE_NOISE:
+        # So wide a loss has many levels, which shorter grids show as well, or not at all.
+        try:
+            pair = AllocationPair(sigma, batches, log_lost, max(_DEEP_BITS, math.ceil(math.log2(batches)) + 3))
+            for remove, dominating in itertools.product((True, False), repeat=2):
+                pair.atoms(remove, dominating)
+            return pair
+        except AccuracyError:
+            pass
     return AllocationPair(sigma, batches, log_lost, bits)
 
 

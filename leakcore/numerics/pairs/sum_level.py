@@ -95,9 +95,7 @@ class SumLevel:
             most = np.minimum((extra + extra_noise) / (mass - noise), 1.0)
             log_nu = np.log(mass - noise) + b * tilt.log_one
             sums = index * self.spacing
-            parts.append(
-                (log_nu - tilt.power * sums, sums / b + self.spacing * least, sums / b + self.spacing * most)
-            )
+            parts.append((log_nu - tilt.power * sums, sums / b + self.spacing * least, sums / b + self.spacing * most))
         return LevelAtoms(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _grown(self, tilt: Tilt, count: int) -> np.ndarray:
