@@ -73,7 +73,7 @@ class ProfileQuestion:
 
     def proved(self, point: Point, coarse: CoarseLaw) -> float:
         """Chernoff's bound with the mass that the coarse law leaves out; 0 or ∞, the useless one, where that is all."""
-        rounding = _ROUNDING * (1e3 + abs(point.log_delta) + abs(point.gap * point.epsilon))
+        rounding = _ROUNDING * (1e3 + abs(point.log_delta) + abs(point.gap * point.epsilon)) + coarse.rounding
         if self.epsilon is not None:
             return min(float(np.logaddexp(point.log_delta + rounding, coarse.log_outside)), 0.0)
         rest = self.rest(coarse)
@@ -187,8 +187,10 @@ def limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int = 
             if not many or most == math.inf:
                 raise
             low, high = -math.inf, math.inf
-        if not many and not high - low <= _LOOSE * (1.0 + abs(high)):
-            most = min(most, _upper_by_moments(sides, question, direction))
+        if not high - low <= _LOOSE * (1.0 + abs(high)):
+            if not many:
+                most = min(most, _upper_by_moments(sides, question, direction))
+            high = min(high, _by_the_other_tilt(sides, question, high, direction, bits))
         low, high = max(low, least), min(high, most)
     if low > high + _ENOUGH * (1.0 + abs(high)):
         raise AccuracyError(f"what is proved from below, {low:g}, lies above what is proved from above, {high:g}")
@@ -249,6 +251,21 @@ def _lattice_limits(sides: Sides, question: ProfileQuestion, direction: str, bit
             # The width falls with the square of the spacing.
             size = min(bits, size + max(1, math.ceil(0.5 * math.log2(min(wide, 1e9)))))
     return low, high
+
+
+def _by_the_other_tilt(sides: Sides, question: ProfileQuestion, high: float, direction: str, bits: int) -> float:
+    """The upper limit from a tilt for the contrary question at the limit that is known: where a lattice is coarse, ε
+    of a δ and δ of that ε would else come from different laws, and disagree."""
+    unknown = math.inf if question.epsilon is None else 0.0
+    if not -math.inf < high < unknown:
+        return unknown
+    other = ProfileQuestion(epsilon=high) if question.epsilon is None else ProfileQuestion(log_delta=high)
+    try:
+        with in_floats(sides.upper):
+            floor = _log_floor(sides.upper, other, direction)
+            return prepared(sides.upper, floor, direction, other, True)[0].answer(question, bits, high)
+    except AccuracyError:
+        return unknown
 
 
 def prepared(
