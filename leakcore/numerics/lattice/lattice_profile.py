@@ -33,6 +33,7 @@ _ENOUGH = 2e-7
 _MANY, TOO_MANY = 1 << 20, 1 << 40
 """Numbers of steps from which moments may prove more than a lattice, and from which a lattice's rounding, which every
 step multiplies, is as large as what it is asked for."""
+_CONTRARY = "what is proved from below, {:g}, lies above what is proved from above, {:g}"
 _MANY_FLOOR, _LAST_FLOOR = -60.0, -800.0
 """log δ down to which single steps are known where moments are taken of them: at first, and where δ is below that."""
 _LOOSE = 0.05
@@ -193,7 +194,7 @@ def limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int = 
             high = min(high, _by_the_other_tilt(sides, question, high, direction, bits))
         low, high = max(low, least), min(high, most)
     if low > high + _ENOUGH * (1.0 + abs(high)):
-        raise AccuracyError(f"what is proved from below, {low:g}, lies above what is proved from above, {high:g}")
+        raise AccuracyError(_CONTRARY.format(low, high))
     return min(low, high), high
 
 
@@ -243,8 +244,9 @@ def _lattice_limits(sides: Sides, question: ProfileQuestion, direction: str, bit
         while True:
             high = min(high, upper.answer(question, size, high))
             low = max(low, lower.answer(question, size, high))
-            if low > high:  # within rounding, or one of them is lost: neither is trusted with less
-                low, high = high, low
+            if low > high + _ENOUGH * (1.0 + abs(high)):
+                raise AccuracyError(_CONTRARY.format(low, high))
+            low, high = min(low, high), max(low, high)  # which rounding may exchange
             wide = (high - low) / (_ENOUGH * max(1.0, abs(high)))
             if size >= bits or wide <= 1.0:
                 break
