@@ -69,7 +69,7 @@ class AllocationPair:
         self._ranges: dict[float, tuple[float, float]] = {}
 
     def loss_range(self, log_mass: float) -> tuple[float, float]:
-        """Losses beyond which neither Q nor P has more than e^{log_mass}, beside what the pair leaves out."""
+        """Losses beyond which neither Q nor P has more than e^{log_mass}, not counting what the pair leaves out."""
         if log_mass not in self._ranges:
             atoms = self.atoms(True, True)
             first, last = len(atoms.losses) - 1, 0
