@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from leakcore.audit.report.format import counted, ends, guarantee, interval, number, percent
+from leakcore.audit.report.format import ADJACENCY, counted, ends, guarantee, interval, number, percent
 from leakcore.audit.report.format import proved as proved_words
 from leakcore.audit.report.page import Finding
 from leakcore.audit.report.report import GATE
@@ -42,6 +42,9 @@ def accountant(report: TraceFacts) -> str:
     if epsilon is None:
         return no_mechanism(report, claimed)
     numbers = epsilon_of(report, epsilon) + claimed
+    presupposed = report.mechanism.assumed
+    if claimed:
+        presupposed += f"; the ε that is claimed is for {ADJACENCY[epsilon.adjacency]} adjacency, too"
     if run.unknown:
         return Finding(
             f"The accountant: these are {run.words}. The noise of {run.alone} alone gives {numbers}",
@@ -50,7 +53,7 @@ def accountant(report: TraceFacts) -> str:
                 if report.above_claim
                 else f"The run's ε is not known, and may be far above: {run.unknown}."
             ),
-            assumes=f"each recorded step clipped every row and added the recorded noise; {report.mechanism.assumed}.",
+            assumes=f"each recorded step clipped every row and added the recorded noise; {presupposed}.",
         )
     what = "noise over the run's" if run.partial else "recorded noise over"
     return Finding(
@@ -67,7 +70,7 @@ def accountant(report: TraceFacts) -> str:
             if math.isfinite(float(epsilon.value))
             else "No finite ε holds: nothing is guaranteed."
         ),
-        assumes=f"each step clipped every row and added the recorded noise; {report.mechanism.assumed}.",
+        assumes=f"each step clipped every row and added the recorded noise; {presupposed}.",
     )
 
 
