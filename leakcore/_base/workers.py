@@ -28,10 +28,20 @@ def versions() -> dict[str, str | None]:
     return {"leakcore": __version__, **{name: version_of(name) for name in ("numpy", "torch")}}
 
 
-@functools.cache
 def identity() -> dict[str, Any]:
-    """What decides the bits of a result in this process: versions, a digest of leakcore's source, and arithmetic."""
-    return {"versions": versions(), "source": _source(), **{name: part() for name, part in _parts.items()}}
+    """What decides the bits of a result in this process: versions, a digest of leakcore's source, and arithmetic.
+
+    A copy of the caller's own.
+    """
+    out: dict[str, Any] = json.loads(_identity())
+    return out
+
+
+@functools.cache
+def _identity() -> str:
+    """As JSON. It is the same for the life of the process."""
+    parts = {"versions": versions(), "source": _source(), **{name: part() for name, part in _parts.items()}}
+    return json.dumps(parts)
 
 
 class Task(Generic[T]):
@@ -42,11 +52,12 @@ class Task(Generic[T]):
     """
 
     def __init__(self, job: Callable[[], T]) -> None:
-        self._job, self._identity = job, identity()
+        self._job, self._identity = job, _identity()
 
     def __call__(self) -> T:
         # A fork is asked, too: it may have chosen its instruction tier by a variable that was set there.
-        if identity() is not self._identity and (text := difference(identity(), self._identity)):
+        if _identity() != self._identity:
+            text = difference(identity(), json.loads(self._identity))
             import socket
 
             raise RuntimeError(

@@ -163,6 +163,8 @@ def test_the_identity_is_plain_values() -> None:
     identity = workers.identity()
     assert set(identity) == {"versions", "source", "arithmetic"}
     assert workers.difference(identity, identity) == ""
+    identity["versions"].clear()  # a caller's copy
+    assert workers.identity()["versions"]["leakcore"]
 
 
 def test_all_work_goes_to_workers_with_the_identity() -> None:

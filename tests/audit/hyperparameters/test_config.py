@@ -45,7 +45,7 @@ def test_the_sweep_is_a_sorted_set() -> None:
 def test_partial_results_of_another_release_are_not_mixed_in(monkeypatch: pytest.MonkeyPatch) -> None:
     before = identity("audit", AuditConfig().to_dict(), 0)
     monkeypatch.setattr("leakcore._base.workers.__version__", "99.0")
-    monkeypatch.setattr("leakcore._base.workers.identity", workers.identity.__wrapped__)
+    monkeypatch.setattr(workers, "_identity", workers._identity.__wrapped__)
     after = identity("audit", AuditConfig().to_dict(), 0)
     assert after["versions"].pop("leakcore") == "99.0" != before["versions"].pop("leakcore")
     assert after == before
