@@ -729,6 +729,16 @@ def test_an_event_is_pointed_to_from_event():
         accounting.epsilon(members.GaussianDpEvent(1.0), delta=1e-5)
 
 
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
+def test_a_loss_of_thousands_of_nats_is_a_delta_of_nearly_one(noise):
+    """A composition leaks at least what its full batches leak alone, also where the tilt of its profile is lost."""
+    alone = mechanisms.FullBatch(noise, math.ceil(2500 * noise**2))
+    both = mechanisms.Poisson(1.0, 0.01, 100) @ alone
+    for epsilon in (0.0, 1e-12, 500.0, 1000.0, 1250.0, 1400.0):
+        least, lost = (accounting.delta(x, epsilon=epsilon, adjacency="zero-out") for x in (alone, both))
+        assert lost.log_value >= least.log_value - 1e-9 * (1.0 + abs(least.log_value)), epsilon
+
+
 def test_certain_losses_are_in_every_delta():
     """ApproximateDP reveals everything with probability δ, however large ε is (69469bf7: 5e-324 for 1e-9)."""
     both = mechanisms.ApproximateDP(1.9, 1e-9) @ mechanisms.ZCDP(0.02)

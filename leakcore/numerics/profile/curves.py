@@ -24,6 +24,8 @@ _ROUNDING = 1e-14
 
 _FEW_GROUPS = 64
 _SLACK = 1e-9
+_NEARLY_ONE = -0.01
+"""log δ that is proved from below, and from which on no smaller limit than 1 is looked for."""
 
 
 def _held(low: float, high: float, least: float, name: str) -> tuple[float, float]:
@@ -79,7 +81,10 @@ class ExactCurve:
         """See `Curve`; AccuracyError where moments disprove the number."""
         low, high = _profile.log_delta(self.loss, epsilon, direction, effort=effort)
         moments = self._moments(direction)
-        return _held(low, high, -math.inf if moments is None else moments.log_delta(epsilon), "log delta")
+        least = -math.inf if moments is None else moments.log_delta(epsilon)
+        if high < least and least > _NEARLY_ONE:  # the tilt is lost where δ is 1 but for rounding; 1 is a limit anyway
+            high = 0.0
+        return _held(low, high, least, "log delta")
 
     def _moments(self, direction: str) -> Moments | None:
         """Of the steps that are sampled, where it costs next to nothing."""
