@@ -82,7 +82,7 @@ class ExactCurve:
         low, high = _profile.log_delta(self.loss, epsilon, direction, effort=effort)
         moments = self._moments(direction)
         least = -math.inf if moments is None else moments.log_delta(epsilon)
-        if high < least and least > _NEARLY_ONE:  # the tilt is lost where δ is 1 but for rounding; 1 is a limit anyway
+        if high < least and least > _NEARLY_ONE:  # the tilt is lost where δ is 1 up to rounding; 1 is a limit anyway
             high = 0.0
         return _held(low, high, least, "log delta")
 
