@@ -29,6 +29,15 @@ def is_boolean(values: Any) -> bool:
     return bool(array.dtype.kind == "b")
 
 
+def ascending(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Places of the scores from the lowest to the highest, along the last axis.
+
+    Equal scores come in a random order, the same for all rows of the array: their own order may tell who is a member.
+    """
+    shuffled = random.permutation(scores.shape[-1])
+    return np.asarray(shuffled[np.argsort(scores[..., shuffled], axis=-1, kind="stable")])
+
+
 def within_labels(values: np.ndarray) -> bool:
     """Whether all values are 0 or 1, or all are -1 or 1."""
     return bool(values.size) and any(bool(np.isin(values, alphabet).all()) for alphabet in _ALPHABETS)

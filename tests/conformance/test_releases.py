@@ -22,9 +22,8 @@ from opacus.layers import DPLSTM
 import leakcore
 from leakcore import audit, dpsgd, mechanisms
 from leakcore.dpsgd import Canaries, FusedDPOptimizer
-from leakcore.dpsgd.opacus.recorder.repeated_noise import RepeatedNoise
 from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw
-from leakcore.dpsgd.opacus.recorder.sampling.repeated_draws import RepeatedDraws
+from leakcore.dpsgd.opacus.recorder.sampling.repetitions import RepeatedDraws, RepeatedNoise
 from tests.conformance.release_loops import KINDS, MEMBERS, Loop, Member
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -138,7 +138,7 @@ def recover(
 def _solved(
     known: KnownSystem, step: int, total: np.ndarray, stored: np.ndarray | None, how: Conditions
 ) -> SystemSolution:
-    """The residuals of one step; they fit only if they may be those of the model, where the attacker holds it."""
+    """The residuals of one step. Where the attacker holds the model, they must agree with its probabilities to fit."""
     for conditions in (how, dataclasses.replace(how, roundoff=FLOAT32)):
         solution = solve(known.rows[step], total, conditions, stored=stored, forward=known.forward[step])
         if known.wide is not None:

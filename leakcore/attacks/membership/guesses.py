@@ -11,6 +11,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.array_record import ArrayRecord
+from leakcore._base.score_arrays import ascending
 from leakcore.attacks.membership.observations import numbers
 
 
@@ -77,8 +78,7 @@ def guess(scores: Any, *, share: float = 1.0, seed: int = 0) -> Guesses:
     near = round(wanted)
     taken = max(1, near if abs(wanted - near) <= 4 * math.ulp(wanted) else math.floor(wanted))
     out = np.zeros(values.shape, np.int8)
-    shuffled = kernels.generator(start, kernels.Stream.GUESS_TIES).permutation(values.shape[1])
-    clearest = shuffled[np.argsort(-np.abs(values[:, shuffled]), axis=1, kind="stable")[:, :taken]]
+    clearest = ascending(-np.abs(values), kernels.generator(start, kernels.Stream.GUESS_TIES))[:, :taken]
     signs = np.where(np.take_along_axis(values, clearest, axis=1) > 0, 1, -1).astype(np.int8)
     np.put_along_axis(out, clearest, signs, axis=1)
     return Guesses(out)

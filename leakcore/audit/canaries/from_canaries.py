@@ -16,6 +16,7 @@ from leakcore._base.codec.npz import FACTS, unpack
 from leakcore._base.progress import timed
 from leakcore.audit.canaries.report import GATE_SHARE, CanaryReport
 from leakcore.audit.doctor import environment
+from leakcore.audit.report.format import NUMBERS_FIXED, ROWS_PUBLIC, UNSAID
 from leakcore.audit.report.report import GATE
 from leakcore.audit.scores.coins import audited
 from leakcore.audit.stated_epsilon import proved_epsilon
@@ -126,12 +127,7 @@ def from_canaries(
 
 def _supposing(epsilon: accounting.Epsilon, divisor: Divisor | None) -> accounting.Epsilon:
     """ε of the schedule, with what its relation presupposes of the divisor."""
-    note = {
-        "rows": "the number of rows is public",
-        "constant": "the divisor, q and the number of steps do not change with the number of rows",
-        None: "the divisor, q and the number of steps do not change with the number of rows (taken as fixed, because "
-        "the trace does not say)",
-    }[divisor]
+    note = {"rows": ROWS_PUBLIC, "constant": NUMBERS_FIXED, None: f"{NUMBERS_FIXED} ({UNSAID})"}[divisor]
     assumed = epsilon.assumptions
     return dataclasses.replace(epsilon, assumptions=dataclasses.replace(assumed, notes=(*assumed.notes, note)))
 

@@ -11,7 +11,10 @@ from leakcore._base.results import Result
 from leakcore.audit.report import page
 from leakcore.audit.report.cards import BEATS, REACHED, Card, epsilon_card, proof_card
 from leakcore.audit.report.format import (
+    NUMBERS_FIXED,
+    UNSAID,
     above,
+    above_claim,
     chance,
     counted,
     guarantee,
@@ -158,10 +161,8 @@ class CanaryReport(AuditReport):
     def contradictions(self) -> list[str]:
         out = []
         if self.claimed_epsilon is not None and self._least > self.claimed_epsilon * (1 + 1e-9):
-            spent, claimed = above(self.epsilon, self.claimed_epsilon, "upper")
-            if self._least < float(self.epsilon.value) * (1 - 1e-6):
-                spent, claimed = above(self._least, self.claimed_epsilon)
-                spent = f"{spent} at least, and at most {number(self.epsilon)}"
+            bracketed = self._least < float(self.epsilon.value) * (1 - 1e-6)
+            spent, claimed = above_claim(self.epsilon, self.claimed_epsilon, bracketed=bracketed)
             out.append(
                 f"The recorded schedule gives ε = {spent} ({guarantee(self.epsilon)}), above the claimed {claimed}, "
                 "which is read under the same adjacency."
@@ -243,8 +244,7 @@ class CanaryReport(AuditReport):
             ),
             assumes="each step clipped every row and added the recorded noise"
             + (
-                "; the divisor, q and the number of steps do not change with the number of rows"
-                + ("." if self.divisor else " (taken as fixed, because the trace does not say).")
+                f"; {NUMBERS_FIXED}" + ("." if self.divisor else f" ({UNSAID}).")
                 if self.divisor != "rows"
                 else "; a coin decides whether a canary takes part, and not what the sum is divided by."
             ),

@@ -49,6 +49,12 @@ def fixed(value: Number | Result, places: int, kind: str = "estimate") -> str:
     return _fixed(decimal.Decimal(repr(value)), places, kind)
 
 
+ROWS_PUBLIC = "the number of rows is public"
+NUMBERS_FIXED = "the divisor, q and the number of steps do not change with the number of rows"
+UNSAID = "taken as fixed, because the trace does not say"
+"""Premises of a recorded run's numbers: under zero-out, under add/remove, and there if nobody said so."""
+
+
 def above(proved: Number | Result, claimed: Number, kind: str = "lower") -> tuple[str, str]:
     """Both numbers, with as many digits as show that the first is above the second."""
     digits = 4
@@ -57,6 +63,14 @@ def above(proved: Number | Result, claimed: Number, kind: str = "lower") -> tupl
         digits += 1
         texts = number(proved, digits, kind), number(claimed, digits)
     return texts
+
+
+def above_claim(spent: Result, claimed: Number, *, bracketed: bool) -> tuple[str, str]:
+    """An ε that a schedule has, and the claim below it; of a bracket both ends."""
+    if not bracketed or spent.interval is None:
+        return above(spent, claimed, "upper")
+    low, claim = above(float(spent.interval[0]), claimed)
+    return f"{low} at least, and at most {number(spent)}", claim
 
 
 def _read(value: Number | Result, kind: str) -> tuple[float, str]:

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import special
 
 from leakcore import bounds, kernels
+from leakcore._base.score_arrays import ascending
 from leakcore.mechanisms import Mechanism
 
 _SHARES = (1.0, 0.5, 0.25, 0.125)
@@ -46,9 +47,7 @@ def audited(
     A mechanism's curve is slow to compute: the number of guesses is the one that proves most of a Gaussian mechanism.
     """
     n = len(scores)
-    # Equal scores in a random order: that of the rows may tell who is a member.
-    shuffled = kernels.generator(0, kernels.Stream.COIN_TIES).permutation(n)
-    order = shuffled[np.argsort(scores[shuffled], kind="stable")]
+    order = ascending(scores, kernels.generator(0, kernels.Stream.COIN_TIES))
     each = 1 - (1 - confidence) / len(_SHARES)
 
     def proof(counts: tuple[int, int], family: str | Mechanism) -> bounds.OneRunEpsilon:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base.results import Adjacency
-from leakcore.audit.report.format import counted
+from leakcore.audit.report.format import NUMBERS_FIXED, ROWS_PUBLIC, UNSAID, counted
 from leakcore.audit.trace.whole_run import WholeRun
 from leakcore.dpsgd import Sampling, Trace
 from leakcore.mechanisms import FixedSize, FullBatch, Mechanism, Poisson, RandomAllocation, Shuffled
@@ -63,9 +63,8 @@ class Chosen:
     def premises(self, adjacency: str | None) -> tuple[str, ...]:
         """What else must hold of the program, for numbers under this relation."""
         divisor = {
-            "zero-out": "the number of rows is public",
-            "add-remove": "the divisor, q and the number of steps do not change with the number of rows"
-            + (f" ({self.fixed})" if self.fixed else ""),
+            "zero-out": ROWS_PUBLIC,
+            "add-remove": NUMBERS_FIXED + (f" ({self.fixed})" if self.fixed else ""),
         }.get(adjacency or "", "")
         return tuple(said for said in (divisor, self.left_out) if said)
 
@@ -178,7 +177,7 @@ def under_its_relation(trace: Trace, mechanism: Mechanism | None, chosen: Chosen
     if trace.divisor == "constant":
         return chosen
     if trace.divisor is None:
-        return dataclasses.replace(chosen, fixed="taken as fixed, because the trace does not say")
+        return dataclasses.replace(chosen, fixed=UNSAID)
     if "zero-out" not in mechanism.adjacencies:
         return dataclasses.replace(chosen, fixed="fixed, as the stated ε for adding or removing a row requires")
     changed = trace.divisor_of_others

@@ -11,7 +11,7 @@ import numpy as np
 from leakcore import bounds
 from leakcore._base.results import Result, require_same_adjacency
 from leakcore.audit.report import page
-from leakcore.audit.report.format import above, chance, counted, guarantee, number, percent
+from leakcore.audit.report.format import above, above_claim, chance, counted, guarantee, percent
 from leakcore.audit.report.report import GATE, AuditReport
 from leakcore.audit.trace.chosen import Chosen
 from leakcore.audit.trace.rates import FPRS, Compared, Measured, Separation, levels, lifted
@@ -268,10 +268,7 @@ class TraceFacts(AuditReport):
     def contradictions(self) -> list[str]:
         out = []
         if self.claimed_epsilon is not None and self.epsilon is not None and self.above_claim:
-            epsilon, claimed = above(self.epsilon, self.claimed_epsilon, "upper")
-            if self.mechanism.bracketed and self.epsilon.interval is not None:
-                epsilon, claimed = above(float(self.epsilon.interval[0]), self.claimed_epsilon)
-                epsilon = f"{epsilon} at least, and at most {number(self.epsilon)}"
+            epsilon, claimed = above_claim(self.epsilon, self.claimed_epsilon, bracketed=self.mechanism.bracketed)
             schedule = (
                 f"The noise of {self.run.alone} alone" if self.run.unknown
                 else f"The schedule of the run's {counted(self.run.steps, 'step')}" if self.run.partial

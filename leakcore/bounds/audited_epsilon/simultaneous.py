@@ -10,6 +10,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.results import Assumptions
+from leakcore._base.score_arrays import ascending
 from leakcore.bounds.audited_epsilon.hypothesis import ATTACKER, RefutableClaim
 from leakcore.bounds.audited_epsilon.rank_scores import SIMULATION_ERROR, RankScores
 from leakcore.bounds.audited_epsilon.ranks import Ranks, refuted
@@ -157,8 +158,7 @@ class SimultaneousThreshold(Threshold):
         if not ((scores[1:] == scores[:-1]) & (members[1:] != members[:-1])).any():
             return scores, members
         scores = np.concatenate([inside, outside])
-        order = kernels.generator(self.seed, kernels.Stream.SCORE_TIES).permutation(len(scores))
-        order = order[np.argsort(-scores[order], kind="stable")]
+        order = ascending(-scores, kernels.generator(self.seed, kernels.Stream.SCORE_TIES))
         return scores[order], order < len(inside)
 
 

@@ -33,7 +33,7 @@ def sides_of(loss: PrivacyLoss) -> Sides:
 
 
 def repeated(law: StepLaw, times: int) -> StepLaw:
-    """The law, so many times as often in a composition."""
+    """The law of `times` as many steps."""
     if times == 1:
         return law
     if isinstance(law, SampledStep):

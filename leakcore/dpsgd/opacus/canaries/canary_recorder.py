@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import logging
 import weakref
@@ -24,9 +23,9 @@ from leakcore.dpsgd.opacus.canaries.noise_statistics import NoiseStatistics
 from leakcore.dpsgd.opacus.canaries.planted_loader import PlantedLoader
 from leakcore.dpsgd.opacus.canaries.planted_rows import PlantedRows
 from leakcore.dpsgd.opacus.recorder.recorder import Recorder
-from leakcore.dpsgd.opacus.recorder.repeated_noise import RepeatedNoise
 from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw, Part
-from leakcore.dpsgd.opacus.recorder.sampling.repeated_draws import RepeatedDraws
+from leakcore.dpsgd.opacus.recorder.sampling.repetitions import RepeatedDraws, RepeatedNoise
+from leakcore.dpsgd.opacus.recorder.sampling.sample_rate import Divisors
 from leakcore.dpsgd.opacus.recorder.steps import Steps, Sums
 from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 from leakcore.dpsgd.opacus.row_check.unsupported_layers import require_real
@@ -87,7 +86,7 @@ class CanaryRecorder:
         self._scores, self._alone = np.zeros(watched), np.zeros(watched)
         self._seen = np.zeros(watched, dtype=np.int64)
         self._others, self._present = np.zeros(watched), np.zeros(watched)
-        self._divisors: collections.Counter[tuple[float, int]] = collections.Counter()
+        self._divisors = Divisors()
         self._failure = ""
         self._drawn: DrawnIndices | None = None
         self._rows: PlantedRows | None = None
@@ -242,8 +241,7 @@ class CanaryRecorder:
         self._noise.add(left / sigma, self._present == 0)
         clean = (left / sigma)[self._inside :]  # canaries that are out, and controls
         rounding = max(torch.finfo(p.dtype).eps for p in self._parameters)
-        drawn = sum(len(part.indices or ()) for part in self._parts)
-        self._before.require_new(clean[RepeatedNoise.places(len(clean))], rounding * (drawn / sigma + 5))
+        self._before.require_new(clean[RepeatedNoise.places(len(clean))], rounding * (self._drawn_rows / sigma + 5))
         assert self._drawn is not None
         self._drawn.clear()
         self._interference += float(np.mean((others / sigma) ** 2))
@@ -251,11 +249,16 @@ class CanaryRecorder:
         self._schedule.append((sigma, norm))
         self._clear()
 
+    @property
+    def _drawn_rows(self) -> int:
+        """Rows of the data in the step's sum."""
+        return sum(len(part.indices or ()) for part in self._parts)
+
     def _require_own_divisor(self, optimizer: Any, unit: float) -> None:
         """ValueError if what the sum is divided by is the number of rows that were drawn."""
         if optimizer.loss_reduction == "mean":
-            self._divisors[unit, sum(len(part.indices or ()) for part in self._parts)] += 1
-        if len({size for size, _ in self._divisors}) > 1 and all(d == max(rows, 1) for d, rows in self._divisors):
+            self._divisors.add(unit, self._drawn_rows)
+        if self._divisors.follow_the_draws:
             raise ValueError(
                 "optimizer: expected_batch_size, by which it divides the sum, is the number of rows that were drawn: "
                 "the size of the noise tells how many these are, which no accountant of Poisson samples counts"

@@ -31,9 +31,9 @@ from leakcore.dpsgd.opacus.recorder.loss.loss_terms import LossTerms
 from leakcore.dpsgd.opacus.recorder.model_calls import ModelCalls, uncompiled
 from leakcore.dpsgd.opacus.recorder.ranks import Ranks, same_coins, wrong_before
 from leakcore.dpsgd.opacus.recorder.recorded_rows import RecordedRows, require_known
-from leakcore.dpsgd.opacus.recorder.repeated_noise import RepeatedNoise
 from leakcore.dpsgd.opacus.recorder.run_steps import RunSteps
 from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Drawing, Part
+from leakcore.dpsgd.opacus.recorder.sampling.repetitions import RepeatedNoise
 from leakcore.dpsgd.opacus.recorder.sampling.sample_rate import rate_of_block, rate_of_hook, rate_of_step
 from leakcore.dpsgd.opacus.recorder.sampling.sampling_of_steps import Release, SamplingOfSteps, is_shuffled
 from leakcore.dpsgd.opacus.recorder.step_part import StepPart, inside_of, noise_of, require_alike

@@ -1,4 +1,4 @@
-"""The sampling rate of an Opacus run, from its accounting hook."""
+"""The sampling rate of an Opacus run, from its accounting hook, and what its steps divide their sums by."""
 
 from __future__ import annotations
 
@@ -53,3 +53,24 @@ def rate_of_step(of_batch: float, batches: int, before: float | None, of_pass: i
             "BatchMemoryManager computes such a batch in parts), or pass sampling=q if your loop does that"
         )
     return rate
+
+
+class Divisors:
+    """What the steps so far divided their sums by, and how many rows each of these held."""
+
+    def __init__(self) -> None:
+        self._of_steps: set[tuple[float, int]] = set()
+
+    def add(self, divisor: float, rows: int) -> None:
+        self._of_steps.add((divisor, rows))
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The smallest and the largest, where they differ."""
+        sizes = {size for size, _ in self._of_steps}
+        return (min(sizes), max(sizes)) if len(sizes) > 1 else None
+
+    @property
+    def follow_the_draws(self) -> bool:
+        """Whether they differ, and each is the number of rows that were drawn."""
+        return self.ends is not None and all(size == max(rows, 1) for size, rows in self._of_steps)

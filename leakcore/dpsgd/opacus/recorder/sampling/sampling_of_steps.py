@@ -22,7 +22,8 @@ from leakcore.dpsgd.opacus.recorder.sampling.loader_sampling import (
     sampling_of_iterator,
     sampling_of_loader,
 )
-from leakcore.dpsgd.opacus.recorder.sampling.repeated_draws import RepeatedDraws
+from leakcore.dpsgd.opacus.recorder.sampling.repetitions import RepeatedDraws
+from leakcore.dpsgd.opacus.recorder.sampling.sample_rate import Divisors
 from leakcore.dpsgd.opacus.trace.sampling import Sampling, Violation, unknown
 
 _NOT_FED = (
@@ -98,7 +99,7 @@ class SamplingOfSteps:
         self._passes: dict[int, int] = {}
         self._given: collections.Counter[int] = collections.Counter()
         self._used: collections.Counter[int] = collections.Counter()
-        self._divisors: collections.Counter[tuple[float, int]] = collections.Counter()
+        self._divisors = Divisors()
         self._released: weakref.WeakSet[Draw] = weakref.WeakSet()
         self._repeated, self._stale = RepeatedDraws(), False
 
@@ -185,7 +186,7 @@ class SamplingOfSteps:
             divisor: by which it divided their sum; None: by none.
         """
         if divisor is not None:
-            self._divisors[divisor, rows] += 1
+            self._divisors.add(divisor, rows)
         release = max([release, *elsewhere], key=lambda r: (_ORDER.index(r.violation), bool(r.why)))
         if _ORDER.index(release.violation) > _ORDER.index(self._violation):
             self._why, self._violation = release.why, release.violation
@@ -224,14 +225,14 @@ class SamplingOfSteps:
         if self._violation:
             return dataclasses.replace(unknown(self._why), violation=self._violation)
         sampling = self._watched() if self.rate is None or self._stated is None else self._as_stated(self.rate)
-        if sampling.scheme != "poisson" or len({size for size, _ in self._divisors}) < 2:
+        ends = self._divisors.ends
+        if sampling.scheme != "poisson" or ends is None:
             return sampling
-        least, most = min(self._divisors)[0], max(self._divisors)[0]
         why = (
-            f"optimizer: expected_batch_size, by which it divides the sum, changed from step to step ({least:.6g} to "
-            f"{most:.6g})"
+            f"optimizer: expected_batch_size, by which it divides the sum, changed from step to step ({ends[0]:.6g} to "
+            f"{ends[1]:.6g})"
         )
-        if all(size == max(rows, 1) for size, rows in self._divisors):
+        if self._divisors.follow_the_draws:
             why += (
                 ": it is the number of rows that were drawn, so that the size of the noise tells how many these are, "
                 "which no accountant of Poisson samples counts"

@@ -1,4 +1,4 @@
-"""Whether a sampler draws what it drew before, as after its generator was seeded again."""
+"""What comes again in a run whose generator was seeded again: a sampler's draws, and the noise of steps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw
 
 _CHANCE = 1e-9
 """Draws that are equal count as repeated if independent ones would be equal with less probability."""
+_COORDINATES = 16
+_FEWEST = 8
+_ALIKE = 0.01
+"""Standard deviations by which the same noise may differ, for rounding. By chance one in 10¹⁸ pairs is as alike."""
 
 
 class RepeatedDraws:
@@ -26,7 +30,7 @@ class RepeatedDraws:
         self._draws = self.count = 0
 
     def is_repeated(self, draw: Draw, log_pair: float, log_likeliest: float) -> bool:
-        """Whether so many draws equal earlier ones, with this one, that chance does not explain it.
+        """Whether more draws equal earlier ones than chance explains. This draw is counted first.
 
         Of T independent draws two are equal with probability at most T²/2·P(two are equal). A draw equals one of those
         before it with probability at most T·P(the likeliest draw), whatever these are, so that r do with probability at
@@ -63,3 +67,38 @@ class RepeatedDraws:
             return False
         log = math.log(rows + 1) + float(special.betaln(size + 1, rows - size + 1))
         return self.is_repeated(draw, log, log)
+
+
+class RepeatedNoise:
+    """The noise of the steps so far, at a few coordinates: a row each, a column a step."""
+
+    def __init__(self) -> None:
+        self._before, self._steps = np.empty((0, 0)), 0
+
+    @staticmethod
+    def places(size: int) -> np.ndarray:
+        """Which of `size` coordinates are compared."""
+        return np.unique(np.linspace(0, size - 1, _COORDINATES).astype(np.int64))
+
+    def require_new(self, noise: np.ndarray, resolution: float) -> None:
+        """ValueError if this is the noise of an earlier step.
+
+        Args:
+            noise: of a step at `places`, in standard deviations.
+            resolution: the rounding error of these. Noise that rounding hides is not compared.
+        """
+        if len(noise) < _FEWEST or resolution > _ALIKE / 10:
+            return
+        if len(self._before) != len(noise):
+            self._before, self._steps = np.empty((len(noise), 64)), 0
+        before = self._before[:, : self._steps]
+        near = np.flatnonzero(np.abs(before[0] - noise[0]) <= _ALIKE)
+        if (np.abs(before[:, near] - noise[:, None]) <= _ALIKE).all(axis=0).any():
+            raise ValueError(
+                "optimizer: the noise of this step is that of an earlier step again (a generator was seeded again): "
+                "the difference of the two releases has no noise, and no ε holds. Seed once, before the training"
+            )
+        if self._steps == self._before.shape[1]:
+            self._before = np.hstack([self._before, np.empty_like(self._before)])
+        self._before[:, self._steps] = noise
+        self._steps += 1
