@@ -33,10 +33,6 @@ from typing import TYPE_CHECKING
 from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
-    from leakcore.defenses.defense import STAGES as STAGES
-    from leakcore.defenses.defense import Defense as Defense
-    from leakcore.defenses.noise import GaussianNoise as GaussianNoise
-    from leakcore.defenses.noise import Laplace as Laplace
     from leakcore.defenses.release import Release as Release
     from leakcore.defenses.release import release as release
     from leakcore.defenses.spelling import parse as parse
@@ -45,10 +41,14 @@ if TYPE_CHECKING:
     from leakcore.defenses.training import attach as attach
     from leakcore.defenses.training import defended as defended
     from leakcore.defenses.transforms import DPSGD as DPSGD
+    from leakcore.defenses.transforms import STAGES as STAGES
     from leakcore.defenses.transforms import Clip as Clip
     from leakcore.defenses.transforms import ClipSamples as ClipSamples
     from leakcore.defenses.transforms import Compose as Compose
+    from leakcore.defenses.transforms import Defense as Defense
     from leakcore.defenses.transforms import Dropout as Dropout
+    from leakcore.defenses.transforms import GaussianNoise as GaussianNoise
+    from leakcore.defenses.transforms import Laplace as Laplace
     from leakcore.defenses.transforms import LocalSteps as LocalSteps
     from leakcore.defenses.transforms import Prune as Prune
 
@@ -61,14 +61,14 @@ _NAMES = {
     "attach": ".training",
     "defended": ".training",
     "DPSGD": ".transforms",
-    "STAGES": ".defense",
+    "STAGES": ".transforms",
     "Clip": ".transforms",
     "ClipSamples": ".transforms",
     "Compose": ".transforms",
-    "Defense": ".defense",
+    "Defense": ".transforms",
     "Dropout": ".transforms",
-    "GaussianNoise": ".noise",
-    "Laplace": ".noise",
+    "GaussianNoise": ".transforms",
+    "Laplace": ".transforms",
     "LocalSteps": ".transforms",
     "Prune": ".transforms",
 }

@@ -13,8 +13,7 @@ from torch import nn
 
 from leakcore import kernels
 from leakcore._base.quiet import quiet_batching
-from leakcore.defenses.defense import Defense, need_seed
-from leakcore.defenses.transforms import Dropout, LocalSteps, through
+from leakcore.defenses.transforms import Defense, Dropout, LocalSteps, need_seed, through
 from leakcore.gradients import FlatModule, lock_of, require_classes, tensor
 
 
@@ -53,13 +52,13 @@ def release(
     """The mean gradient of a batch as it leaves a client under a defence.
 
     Args:
-        model: in eval mode (dropout is the defence `Dropout` here); its parameters do not change.
+        model: torch module in eval mode (dropout is the defence `Dropout` here); its parameters do not change.
         inputs: (B, ...), finite.
         targets: (B,) classes, or what the loss takes.
         defense: None: the gradient itself.
         loss: loss(outputs, targets), mean over rows; None: cross-entropy (of a logit, where there is one output).
         seed: required where anything is random.
-        step: of a training run, in [0, 2²⁴); each step has noise of its own.
+        step: the training's step, in [0, 2²⁴); each step has noise of its own.
 
     Returns:
         `Release`, which attacks take as a gradient.

@@ -12,10 +12,9 @@ import numpy as np
 from leakcore import _C
 from leakcore._base import memory_limit, validate
 from leakcore._base.digest import digest
-from leakcore.kernels import threads
-from leakcore.kernels.arrays import arrays
-from leakcore.kernels.mixture_tail import Brackets, MixtureTail, finish
-from leakcore.kernels.random.philox import MAX_DRAWS, float_dtype
+from leakcore.kernels import arrays, threads
+from leakcore.kernels.mixture import Brackets, MixtureTail, finish
+from leakcore.kernels.random import MAX_DRAWS, float_dtype
 
 _MAX_BINS = 2**24
 _MAX_LEVEL = 4096  # of the elementary symmetric polynomial: 8 MiB a thread
