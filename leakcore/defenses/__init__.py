@@ -20,12 +20,14 @@ A release passes four stages in this order: training (the model, or several step
 (B, D) → (D,), a mean where no defence says otherwise, release (..., D) → (..., D). Only `DPSGD`, and noise on a
 quantity of proven sensitivity, are private; everything else makes one attack harder.
 
-Where each is used: - an attack: `release(model, x, y, defense=..., seed=...)`, or `defense.apply(gradient, seed=...)`
-on a gradient; - audits and games on recorded runs: `defended(run, defense, seed=...)`, which replaces what the attacker
-saw; - a training loop, also Opacus's: `attach(optimizer, defense, seed=...)`; - `audit.run` and `leakcore audit
---defense`: the reconstruction game with and without a defence. `parse` and `spell` read and write them as text, for
-files and command lines: "local-steps:4,0.1 + prune:0.1". Noise here is statistical, for measurement. To release a model
-use `leakcore.dpsgd.FusedDPOptimizer(secure_mode=True)`, or Opacus's secure mode.
+- An attack takes `release(model, x, y, defense=..., seed=...)`, or `defense.apply(gradient, seed=...)` of a gradient.
+- Audits and games take a recorded run through `defended(run, defense, seed=...)`, which replaces what the attacker saw.
+- A training loop, also Opacus's, calls `attach(optimizer, defense, seed=...)`.
+- `audit.run` and `leakcore audit --defense` play the reconstruction game with and without a defence.
+
+`parse` and `spell` read and write defences as text, for files and command lines: "local-steps:4,0.1 + prune:0.1". Noise
+here is statistical, for measurement. To release a model use `leakcore.dpsgd.FusedDPOptimizer(secure_mode=True)`, or
+Opacus's secure mode.
 """
 
 from typing import TYPE_CHECKING

@@ -160,7 +160,7 @@ class _Mask:
         self._drawn: dict[int, torch.Tensor] = {}
 
     def hook(self, number: int) -> Callable[..., Any]:
-        def kept(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        def masked(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             hidden = args[0]
             fed = self._batch if self.row is None else 1
             if self.dropout.per_sample and len(hidden) != fed:
@@ -184,7 +184,7 @@ class _Mask:
             chosen = mask if self.row is None else mask[self.row : self.row + 1]
             return (hidden * chosen, *args[1:])
 
-        return kept
+        return masked
 
 
 def _hidden(flat: FlatModule, x: torch.Tensor) -> tuple[nn.Module, ...]:

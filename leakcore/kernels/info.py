@@ -12,7 +12,6 @@ from typing import Any
 
 from leakcore import _C
 from leakcore._base.installed import version_of
-from leakcore.kernels import threads
 
 
 def build_info() -> dict[str, Any]:
@@ -33,6 +32,8 @@ def build_info() -> dict[str, Any]:
         >>> info["simd"] in info["simd_available"]
         True
     """
+    from leakcore.kernels import threads  # not above: NumPy comes with it, and `get_include` needs none
+
     info = _C.build_info()
     info["cuda_archs"] = info["cuda_archs"].split()
     return {**info, "num_threads": threads.num_threads()}
