@@ -211,7 +211,7 @@ def read_binary(path: Path, name: str, split: str, coarse: bool) -> tuple[np.nda
 
 
 def read_python(path: Path, name: str, split: str, coarse: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The same from the Python version: pickles, whose instructions are read one by one and never carried out."""
+    """Pixels and labels from the Python version: pickles, whose instructions are read but never carried out."""
     wanted = _BATCHES[split] if name == "cifar10" else [split]
     label = "labels" if name == "cifar10" else "coarse_labels" if coarse else "fine_labels"
     try:

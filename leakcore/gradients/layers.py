@@ -127,7 +127,7 @@ class LayeredModel:
         return [key for name in (self.layers if layers is None else layers) for key in self.layers[name]]
 
     def first(self, count: int) -> LayeredModel:
-        """The same model on the first rows alone."""
+        """A copy with the first rows alone."""
         return dataclasses.replace(self, inputs=self.inputs[:count], targets=self.targets[:count])
 
     def loss_of_row(

@@ -97,7 +97,7 @@ class Allocation:
         return hash((self.noise_multiplier, self.bins, self.epochs, self.k))
 
     def _arguments(self) -> dict[str, Any]:
-        """Of a native call; this object holds the arrays whose addresses it names."""
+        """The arguments of a native call; this object owns the arrays whose addresses they are."""
         rows = self._rows
         return {
             "noise_multiplier": self.noise_multiplier,
@@ -112,7 +112,7 @@ class Allocation:
         }
 
     def _work(self) -> float:
-        """Of one sample, in bins."""
+        """The work of one sample, in bins."""
         level = min(self.k, self.bins - self.k)
         if self._rows is None:
             return self.epochs * self.bins * (1 + level / 8)

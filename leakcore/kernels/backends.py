@@ -29,7 +29,7 @@ class Library(abc.ABC):
     @property
     @abc.abstractmethod
     def place(self) -> _C.Place:
-        """What the native core is told."""
+        """Device and stream as the native core takes them."""
 
     @abc.abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any: ...
@@ -223,7 +223,7 @@ class CuPy(OnDevice):
 
 
 LIBRARIES: list[type[OnDevice]] = [Torch, CuPy]
-"""Those that serve their own arrays on a CUDA device."""
+"""The libraries that serve their own arrays on a CUDA device."""
 
 
 class Imported(OnDevice):
@@ -314,7 +314,7 @@ def _import(x: Any, speaks_dlpack: bool) -> Any:
 
 
 class _Described:
-    """What NumPy makes an array of without looking at its elements."""
+    """An object that NumPy turns into an array without reading its elements."""
 
     def __init__(self, description: dict[str, Any]) -> None:
         self.__array_interface__ = description

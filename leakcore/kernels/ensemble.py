@@ -11,7 +11,7 @@ from leakcore import _C
 from leakcore.kernels import arrays
 
 ACTIVATIONS = ("identity", "relu", "leaky_relu", "elu", "tanh", "sigmoid")
-"""Those that the native loops know, by the number they know them by."""
+"""The activations of the native loops; the position is the number by which they are passed."""
 MAX_LAYERS = 16
 _PAD = 16
 

@@ -63,7 +63,7 @@ class Stream(enum.IntEnum):
     IMPORTANCE_UPPER = 13
     """Samples of the tilted loss for upper limits. Step: the law. Row: the chunk."""
     IMPORTANCE_LOWER = 14
-    """The same for lower limits."""
+    """Samples of the tilted loss for lower limits. Step: the law. Row: the chunk."""
     FANO = 15, 0, 1
     """Draws of a mixture's information (`bounds.fano_advantage`). Row: the first draw of the chunk."""
     SCORE_SPLIT = 16, 0, 1

@@ -278,7 +278,7 @@ allocation_log_ratio = _operator(
 
 
 def _bound(kernel: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
-    """What binds a call's arguments to the kernel's parameters, defaults included; TypeError as the kernel's own."""
+    """A function that binds a call's arguments to the kernel's parameters, with defaults and its TypeErrors."""
     # inspect.Signature.bind cannot be traced by torch.compile; a function of names and defaults can.
     parameters = inspect.signature(kernel).parameters
     names = tuple(parameters)

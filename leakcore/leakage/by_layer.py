@@ -68,13 +68,13 @@ class LeakageByLayer(Record):
     seed: int
 
     def without_samples(self) -> LeakageByLayer:
-        """The same without what is of single samples, reconstructions and gains, which fills megabytes."""
+        """A copy without reconstructions and gains of single samples, which fill megabytes."""
         original = None if self.original is None else dataclasses.replace(self.original, reconstructions=np.empty(0))
         latent = {name: dataclasses.replace(v, gains=np.empty(0)) for name, v in self.latent.items()}
         return dataclasses.replace(self, original=original, latent=latent)
 
     def table_rows(self) -> Rows:
-        """What is shown of it, as (name, value in words)."""
+        """(layer, its size and sensitivity in words), one for each layer."""
         return [
             (layer, f"{size:,} parameters; sensitivity {short(mean)}")
             for layer, size, mean in zip(self.layers, self.parameters, self.sensitivity.means["F"], strict=True)

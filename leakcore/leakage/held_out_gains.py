@@ -21,7 +21,13 @@ from leakcore._base.one_thread import one_thread
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Units:
-    """rows: (n,) the unit of each row. labels, strata: (units,)."""
+    """Rows that belong together, such as one sample in several snapshots, make a unit; else each row is one.
+
+    Attributes:
+        rows: (n,) number of the unit of each row.
+        labels: (units,) class of each unit.
+        strata: (units,) number of the stratum of each unit.
+    """
 
     rows: np.ndarray
     labels: np.ndarray
@@ -99,9 +105,13 @@ _INNER = 3
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Gains:
-    """(rows,) log f[g](p) − log f[∅](p), raw and calibrated, each row's by a fit that did not use its unit.
+    """log f[g](p) − log f[∅](p) of every row, by a fit that did not use its unit.
 
-    worst: the least that a prediction could have gained. best: (rows,) of the best fit to all of them, if known.
+    Attributes:
+        raw: (rows,) gains of the family's own probabilities.
+        calibrated: (rows,) gains of the calibrated ones.
+        worst: the least that a prediction could have gained.
+        best: (rows,) gains of the best fit to all rows; None where it is not known.
     """
 
     raw: np.ndarray

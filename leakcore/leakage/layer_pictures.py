@@ -36,7 +36,7 @@ _PER_INCH = 17
 
 
 class Measured(Protocol):
-    """What a table or picture shows: a `LeakageByLayer`, whose fields these are."""
+    """The fields of a `LeakageByLayer` that a table or picture shows."""
 
     @property
     def layers(self) -> tuple[str, ...]: ...

@@ -209,8 +209,15 @@ def mutual_information(
 
 @dataclasses.dataclass(frozen=True)
 class _Answer:
-    """Of one training: the held-out bound, its standard error, a lower limit of the mutual information, the bound on
-    training rows, and how many rows were held out."""
+    """The outcome of one training.
+
+    Attributes:
+        value: the network's bound on held-out rows.
+        error: standard error of `value`.
+        lower: lower limit of the mutual information.
+        trained: the network's bound on its training rows.
+        rows: number of held-out rows.
+    """
 
     value: float
     error: float
@@ -250,11 +257,14 @@ def _fewest(u: _Side, v: _Side, training: np.ndarray) -> _Classes | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Classes:
-    """A side (0 or 1) that consists of classes.
+    """A side that consists of classes. A kind is a class of the training rows or, last, all other classes together.
 
-    kinds: what the network reads for each kind, the classes of the training rows and, last, all others. codes: the kind
-    of every row. counts: what the entropy's limit is computed from. total: how many classes there are at most, where
-    the limit is of the classes themselves; None where it is of the kinds.
+    Attributes:
+        side: 0 or 1, which of the two sides it is.
+        kinds: (kinds, columns), what the network reads for each kind.
+        codes: (rows,) the kind of every row.
+        counts: rows of each class, from which the entropy's limit is computed.
+        total: largest possible number of classes where the limit is one of classes; None where it is one of kinds.
     """
 
     side: int
@@ -355,11 +365,15 @@ def _estimate(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Side:
-    """leading: (n, k), k ≤ `components`: what the network reads unless columns are chosen.
+    """One side of the pairs, as the network reads it.
 
-    directions: (n, d) where there are more columns than that, else None. chosen: how many of these to choose. codes: of
-    a side of classes, the class of every row. total: how many classes there are at most, None where that is not known.
-    closed: whether they are few enough to limit the share of each of them.
+    Attributes:
+        leading: (n, k), k ≤ `components`, what the network reads unless columns are chosen.
+        directions: (n, d) where there are more columns than `components`, else None.
+        chosen: how many columns of `directions` to choose.
+        codes: (n,) the class of every row where the side consists of classes, else None.
+        total: largest possible number of classes, None where it is not known.
+        closed: whether the classes are few enough to limit the share of each of them.
     """
 
     leading: np.ndarray

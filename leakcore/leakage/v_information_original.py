@@ -271,7 +271,7 @@ def _observed(
 
 @dataclasses.dataclass(frozen=True)
 class _Search:
-    """What all pairs' inversions share. threads: torch's own."""
+    """The settings that all pairs' inversions share; `threads` is torch's number of threads."""
 
     steps: int
     rate: float
