@@ -333,7 +333,7 @@ Status allocation_log_ratio_cuda(const AllocationLogRatioArgs& args) {
   constexpr const char* kKernel = "allocation_log_ratio";
   if (args.num_samples == 0) return {};
   const DeviceGuard guard(args.device);
-  if (guard.error() != cudaSuccess) return cuda_status(guard.error(), kKernel);
+  if (const Status refused = guard.status(kKernel); !refused.ok()) return refused;
   const AllocationPlan plan(args);
   CudaScratch scratch(args, plan, 0, kMaxBlocks);
   Draws x;
@@ -351,7 +351,7 @@ Status allocation_tail_cuda(const AllocationTailArgs& args) {
   constexpr const char* kKernel = "allocation_tail";
   if (args.num_samples == 0 || args.num_thresholds == 0) return {};
   const DeviceGuard guard(args.device);
-  if (guard.error() != cudaSuccess) return cuda_status(guard.error(), kKernel);
+  if (const Status refused = guard.status(kKernel); !refused.ok()) return refused;
   const AllocationPlan plan(args);
   CudaScratch scratch(args, plan, threshold_bytes(args), kTailBlocks);
   Draws x;

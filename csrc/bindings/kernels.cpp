@@ -160,6 +160,8 @@ py::object outcome(const Status& status) {
           kernel +
           ": the arrays are on a CUDA device, but this build of leakcore has no CUDA kernels; rebuild it "
           "with LEAKCORE_CUDA=1 where nvcc is installed, or move the arrays to the CPU");
+    case Code::captured:
+      throw std::runtime_error(kernel + ": " + status.detail);
     case Code::cuda_error:
       throw std::runtime_error(kernel + ": CUDA error: " + status.detail);
   }

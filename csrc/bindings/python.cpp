@@ -103,6 +103,9 @@ PYBIND11_MODULE(_C, m) {
     return chunk_dependent_sum(pointer<const double>(x), count, chunk, threads);
   });
   m.def("build_info", &build_info);
+  m.def("require_stream", [](int32_t device, uint64_t stream) {
+    outcome(stream_status({DeviceType::cuda, device, pointer<void>(stream)}));
+  });
 #ifdef LEAKCORE_EMULATION
   bind_emulation(m);
 #endif

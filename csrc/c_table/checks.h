@@ -89,6 +89,7 @@ inline leakcore_status status_of(const Status& status, const char* non_finite) {
       return {LEAKCORE_NON_FINITE, status.index, non_finite};
     case Code::no_cuda_build:
       return {LEAKCORE_NO_CUDA, -1, "this leakcore was built without CUDA"};
+    case Code::captured:
     case Code::cuda_error:
       break;
   }

@@ -84,7 +84,7 @@ template <class E, class Load>
 __device__ __forceinline__ void sum_pack(const double* factors, int64_t begin, int64_t end, double* acc, Load&& load) {
   for (int64_t row = begin; row < end; row += kUnrolled) {
     double factor[kUnrolled];
-    Packet<E> packs[kUnrolled];
+    Packet<E> packs[kUnrolled] = {};
 #pragma unroll
     for (int u = 0; u < kUnrolled; ++u) factor[u] = row + u < end ? factors[row + u] : kMasked;
 #pragma unroll
@@ -263,7 +263,7 @@ Status clip_and_noise_cuda(const ClipArgs& args) {
   const Layout layout(args);
   if (args.num_params == 0 || args.num_runs == 0) return {};
   const DeviceGuard guard(args.device);
-  if (guard.error() != cudaSuccess) return cuda_status(guard.error(), kernel);
+  if (const Status refused = guard.status(kernel); !refused.ok()) return refused;
   const cudaStream_t stream = static_cast<cudaStream_t>(args.device.stream);
   std::vector<Param> params;
   int64_t first_segment = 0, first_pack = 0, joint = 0;

@@ -216,7 +216,7 @@ Status clip_scores_cuda(const ClipScoresArgs& args) {
   const int64_t rows = args.num_runs * args.num_rows;
   if (rows == 0) return {};
   const DeviceGuard guard(args.device);
-  if (guard.error() != cudaSuccess) return cuda_status(guard.error(), kernel);
+  if (const Status refused = guard.status(kernel); !refused.ok()) return refused;
   const cudaStream_t stream = static_cast<cudaStream_t>(args.device.stream);
   Job job{};
   job.grads = args.grads;

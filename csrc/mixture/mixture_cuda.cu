@@ -145,7 +145,7 @@ Status mixture_log_ratio_cuda(const MixtureLogRatioArgs& args) {
   constexpr const char* kKernel = "mixture_log_ratio";
   if (args.num_samples == 0 || args.configs == 0) return {};
   const DeviceGuard guard(args.device);
-  if (guard.error() != cudaSuccess) return cuda_status(guard.error(), kKernel);
+  if (const Status refused = guard.status(kKernel); !refused.ok()) return refused;
   Samples x;
   if (const cudaError_t error = send_plan(args, &x); error != cudaSuccess) return cuda_status(error, kKernel);
   if (args.steps == 1) {
@@ -166,7 +166,7 @@ Status mixture_tail_cuda(const MixtureTailArgs& args) {
   const int64_t cells = args.configs * args.num_thresholds;
   if (args.num_samples == 0 || cells == 0) return {};
   const DeviceGuard guard(args.device);
-  if (guard.error() != cudaSuccess) return cuda_status(guard.error(), kKernel);
+  if (const Status refused = guard.status(kKernel); !refused.ok()) return refused;
   Samples x;
   if (const cudaError_t error = send_plan(args, &x); error != cudaSuccess) return cuda_status(error, kKernel);
   double* thresholds = reinterpret_cast<double*>(static_cast<char*>(args.scratch) + table_bytes(args));

@@ -109,7 +109,7 @@ Status solve_labels_cuda(const SolveLabelsArgs& args) {
   if (args.num_problems <= 0) return {};
   const char* const name = "solve_labels";
   const DeviceGuard guard(args.device);
-  if (guard.error() != cudaSuccess) return cuda_status(guard.error(), name);
+  if (const Status refused = guard.status(name); !refused.ok()) return refused;
   const cudaStream_t stream = static_cast<cudaStream_t>(args.device.stream);
   const Plan plan(args);
   uint8_t* const solved = static_cast<uint8_t*>(args.scratch);

@@ -67,7 +67,8 @@ def require_no_label_at_all(sides: Mapping[str, Any], arrays: Mapping[str, np.nd
     """As `require_no_labels`, where scores and labels can be told by name: whatever may be labels is refused.
 
     These are refused in addition: any array of 0 and 1 (or -1 and 1); two arrays without other values; an array of two
-    values whose other side has as many entries and more values; and the same scores twice.
+    values whose other side has as many entries and more values; whole numbers where the other side has none, as classes
+    and indices are; and the same scores twice.
     """
     require_no_labels(sides, arrays, remedy)
     names = tuple(arrays)
@@ -79,9 +80,19 @@ def require_no_label_at_all(sides: Mapping[str, Any], arrays: Mapping[str, np.nd
             raise ValueError(
                 f"`{name}` must hold scores, got only {_pair(here)}, which look like labels of `{other}`: {remedy}"
             )
+        if min(here.size, there.size) >= _FEW and _values(here) > 1 and _whole(here).all() and not _whole(there).any():
+            raise ValueError(
+                f"`{name}` must hold scores, got whole numbers alone, and `{other}` has none, so they look like labels "
+                f"or indices: {remedy}"
+            )
     first, second = arrays.values()
     if first.shape == second.shape and np.array_equal(first, second) and _values(first) > 2:
         raise ValueError(f"`{names[1]}` must differ from `{names[0]}`, got the same scores twice: {remedy}")
+
+
+def _whole(array: np.ndarray) -> np.ndarray:
+    """Which entries are whole numbers; ±∞ are none."""
+    return np.asarray(np.isfinite(array) & (array == np.round(array)))
 
 
 def _values(array: np.ndarray) -> int:

@@ -14,8 +14,6 @@ from leakcore._base.version import __version__
 
 T = TypeVar("T")
 
-_process = os.urandom(16)
-"""Equal in this process and in its forks, which run the same code."""
 _parts: dict[str, Callable[[], Any]] = {}
 """What other packages add to the identity; `leakcore/__init__.py` adds the arithmetic of the kernels."""
 
@@ -44,10 +42,11 @@ class Task(Generic[T]):
     """
 
     def __init__(self, job: Callable[[], T]) -> None:
-        self._job, self._process, self._identity = job, _process, identity()
+        self._job, self._identity = job, identity()
 
     def __call__(self) -> T:
-        if self._process != _process and (text := difference(identity(), self._identity)):
+        # A fork is asked, too: it may have chosen its instruction tier by a variable that was set there.
+        if identity() is not self._identity and (text := difference(identity(), self._identity)):
             import socket
 
             raise RuntimeError(

@@ -38,8 +38,11 @@ def finish(
         click.echo("\n" + "\n".join(files))
 
 
-def require_place(name: str, path: Path) -> None:
-    """Fail before the work, not after it: a file that can be written, a device or a pipe."""
+def require_place(called: str, path: Path) -> None:
+    """Fail before the work, not after it: a file that can be written, a device or a pipe.
+
+    called: what the user calls the place.
+    """
     from leakcore._base.files.writing import is_stream, try_writing
 
     try:
@@ -51,4 +54,4 @@ def require_place(name: str, path: Path) -> None:
         if not is_stream(path):
             try_writing(path)
     except OSError as error:
-        raise click.UsageError(f"`--{name}` must be writable, got {path} ({error.strerror})") from None
+        raise click.UsageError(f"`{called}` must be writable, got {path} ({error.strerror})") from None

@@ -21,7 +21,7 @@ from leakcore._base.pages.rendering import own_names, rendered
 from leakcore._base.printable import visible
 from leakcore._base.progress import Progress
 from leakcore._base.results import Record, Rows
-from leakcore._base.run_folder.output_folder import require_inside, require_writable
+from leakcore._base.run_folder.output_folder import require_ours, require_writable
 from leakcore._base.version import __version__
 from leakcore.experiments.context import SCALES
 from leakcore.experiments.registry import find, names
@@ -137,7 +137,7 @@ def run_all(
     need("torch", "sklearn", *FRAME)
     folder = Path(out)
     require_writable(folder, name="out")
-    require_inside(folder, PAGE)
+    require_ours(folder, PAGE)
     results: list[ExperimentResult] = []
     absent: list[tuple[str, str]] = []
     for name in names():

@@ -5,12 +5,11 @@ from __future__ import annotations
 from concurrent.futures import Executor
 from pathlib import Path
 
-from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.files.writing import place_in, write_atomically
 from leakcore._base.progress import Progress
 from leakcore._base.run_folder.identity import identity
-from leakcore._base.run_folder.output_folder import require_inside, require_ours, require_writable
+from leakcore._base.run_folder.output_folder import require_ours, require_writable
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.experiments.context import SCALES, TRAINERS, Context
 from leakcore.experiments.registry import find
@@ -78,10 +77,9 @@ def run(
         raise ValueError(f"`data` must be a folder that holds the data sets, got {str(data)!r}")
     if folder is not None:
         require_writable(folder, name="out")
-        require_ours(folder, f"{name}.json")
-        require_inside(folder, f"{name}.png", f"{name}.svg")
+        require_ours(folder, f"{name}.json", f"{name}.png", f"{name}.svg")
     # Not the folder of the data: pieces computed from data carry a digest of its content.
-    bound_to = identity("reproduce", {"name": name, "scale": size, "trainer": how}, start, kernels.arithmetic())
+    bound_to = identity("reproduce", {"name": name, "scale": size, "trainer": how}, start)
     with PartialResults(folder, name, bound_to) as pieces:
         context = Context(
             scale=size,

@@ -109,9 +109,13 @@ class Host(Library):
 
 
 class OnDevice(Library):
-    """A CUDA device and the stream that the library is using there."""
+    """A CUDA device and the stream that the library is using there.
+
+    RuntimeError where that stream is being captured into a graph, before anything of a call goes there.
+    """
 
     def __init__(self, index: int, stream: int) -> None:
+        _C.require_stream(index, stream)
         self.device = f"cuda:{index}"
         self._index, self._stream = index, stream
         self._held: Any = None

@@ -69,7 +69,11 @@ class Stream(enum.IntEnum):
     SCORE_SPLIT = 16, 0, 1
     """Which trials of an audit choose the threshold and which are counted."""
     SCORE_TIES = 16, 1, 1
-    """The order of an audit's equal scores."""
+    """The order of equal scores in a test by their ranks."""
+    GUESS_TIES = 16, 2, 1
+    """The order of equal scores where `attacks.membership.guess` takes the clearest."""
+    COIN_TIES = 16, 3, 1
+    """The order of equal scores where an audit guesses at coins."""
     PLANTED_COINS = 92, 0, 1
     """Which planted canaries are in the data, and the coordinates of all."""
     RANK_CUTS = 90, 0, 1

@@ -195,6 +195,12 @@ def mutual_information(
                 if classes
                 else "no upper end: no number of rows gives one",
                 "interval: of the mutual information; held_out_interval: of the trained network's bound on it",
+                "rows are independent draws: none occurs twice, and no two are of one sample",
+                *(
+                    ("columns were chosen from all rows of their own side, which the interval ignores",)
+                    if u.directions is not None or v.directions is not None
+                    else ()
+                ),
             ),
         ),
         seed=start,

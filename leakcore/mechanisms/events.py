@@ -85,6 +85,8 @@ def _repeated(one: Mechanism, count: int) -> Mechanism:
         return dataclasses.replace(one, mu=one.mu * math.sqrt(count))
     if isinstance(one, ZCDP):
         return dataclasses.replace(one, rho=one.rho * count)
+    if isinstance(one, Composition):  # the order of the parts changes no profile
+        return _composed([_repeated(part, count) for part in one.parts])
     if count > _MOST_COPIES:
         raise ValueError(f"`event` must repeat {type(one).__name__} at most {_MOST_COPIES} times, got {count}")
     return _composed([one] * count)

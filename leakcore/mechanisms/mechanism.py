@@ -13,7 +13,7 @@ from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Adjacency, parse_adjacency
 from leakcore._base.results.record import Record
-from leakcore.numerics import Bounded, Capped, ExactCurve, LatticeCurve, PrivacyLoss, Sides, sides_of
+from leakcore.numerics import Bounded, Capped, ExactCurve, LatticeCurve, PrivacyLoss, Sides, repeated, sides_of
 
 DIRECTIONS = ("remove", "add")
 
@@ -235,10 +235,12 @@ class Composition(Mechanism):
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
         """See `Mechanism`."""
-        losses = [part.steps_loss(adjacency) for part in self.parts]
-        if any(loss is None for loss in losses):
-            return None
-        whole = [loss for loss in losses if loss is not None]
+        whole: list[PrivacyLoss] = []
+        for part, times in _counted(self.parts):
+            loss = part.steps_loss(adjacency)
+            if loss is None:
+                return None
+            whole += [loss] * times
         return PrivacyLoss(
             tuple(group for loss in whole for group in loss.groups),
             math.fsum(loss.gaussian_variance for loss in whole),
@@ -247,8 +249,11 @@ class Composition(Mechanism):
 
     def sides(self, adjacency: Adjacency) -> Sides:
         """See `Mechanism`."""
-        every = [part.sides(adjacency) for part in self.parts]
-        return Sides(tuple(law for one in every for law in one.upper), tuple(law for one in every for law in one.lower))
+        every = [(part.sides(adjacency), times) for part, times in _counted(self.parts)]
+        return Sides(
+            tuple(repeated(law, times) for one, times in every for law in one.upper),
+            tuple(repeated(law, times) for one, times in every for law in one.lower),
+        )
 
     def is_exact(self, adjacency: Adjacency) -> bool:
         """See `Mechanism`."""
@@ -284,6 +289,14 @@ class Composition(Mechanism):
 
     def __repr__(self) -> str:
         return " @ ".join(repr(part) for part in self.parts)
+
+
+def _counted(parts: tuple[Mechanism, ...]) -> list[tuple[Mechanism, int]]:
+    """The parts, each with how often it is among them; the same object is the same release again."""
+    once: dict[int, list[Any]] = {}
+    for part in parts:
+        once.setdefault(id(part), [part, 0])[1] += 1
+    return [(part, times) for part, times in once.values()]
 
 
 def gaussian_sides(loss: PrivacyLoss) -> Sides:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from leakcore.numerics.lattice import tail as tail
     from leakcore.numerics.lattice.cells import StepLaw as StepLaw
     from leakcore.numerics.lattice.lattice_profile import Sides as Sides
+    from leakcore.numerics.lattice.schedule import repeated as repeated
     from leakcore.numerics.lattice.schedule import sides_of as sides_of
     from leakcore.numerics.lattice.steps import SampledStep as SampledStep
     from leakcore.numerics.limits.betting import betting_upper_limit as betting_upper_limit
@@ -79,6 +80,7 @@ _SHARED = {
     "Sides": ".lattice.lattice_profile",
     "StepGroup": ".privacy_loss.loss",
     "StepLaw": ".lattice.cells",
+    "repeated": ".lattice.schedule",
     "sides_of": ".lattice.schedule",
     "ACTIVATIONS": ".activations",
     "AUTHORS_ORDERS": ".profile.dp_accounting_rdp",

@@ -78,7 +78,7 @@ def test_many_threads_at_once_one_works(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG)
     assert (len(done), len(refused)) == (1, 7)
     with folder(tmp_path) as pieces:
         assert {pieces.get_or_run(name, never)["by"] for name in "abc"} == set(done)
@@ -95,7 +95,7 @@ def test_threads_may_share_one_object(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(HANG)
     pieces.close()
     assert all(folder(tmp_path).get_or_run(f"piece-{i}", never) == {"by": i} for i in range(8))
 
@@ -116,7 +116,7 @@ def test_runs_of_other_names_do_not_disturb_each_other(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(HANG)
     assert failed == []
     assert list(tmp_path.iterdir()) == []
 
@@ -195,9 +195,9 @@ def test_a_child_neither_works_nor_keeps_the_lock_alive(tmp_path: Path) -> None:
         "        pieces.get_or_run('b', lambda: {'v': 2})\n"
         "    except ValueError as why:\n"
         "        print(os.getpid(), why, flush=True)\n"
-        "    time.sleep(120)\n"
+        "    time.sleep(600)\n"
         "    os._exit(0)\n"
-        "time.sleep(120)\n"
+        "time.sleep(600)\n"
     )
     parent = subprocess.Popen([sys.executable, str(script), str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
@@ -230,7 +230,7 @@ def test_fork_after_opening_and_work_in_both(tmp_path: Path) -> None:
         child = context.Process(target=_in_child, args=(pieces, answer))
         child.start()
         assert answer.get(timeout=HANG) == expected
-        child.join(60)
+        child.join(HANG)
         if expected == "elsewhere":
             pieces.get_or_run("c", lambda: {"v": 3})  # the parent's lock outlived the child
             pieces.close()  # and what it hands on, a child may take up

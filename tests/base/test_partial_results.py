@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from leakcore import kernels
 from leakcore._base.files.writing import CannotWrite, write_atomically
 from leakcore._base.run_folder.identity import identity
 from leakcore._base.run_folder.output_folder import require_ours
@@ -22,8 +21,8 @@ from leakcore._base.run_folder.sealed_file import seal
 from leakcore.audit.hyperparameters.config import AuditConfig
 from tests.tolerances import HANG
 
-ME = identity("audit", AuditConfig(seed=0).to_dict(), 0, kernels.arithmetic())
-OTHER = identity("audit", AuditConfig(seed=1).to_dict(), 1, kernels.arithmetic())
+ME = identity("audit", AuditConfig(seed=0).to_dict(), 0)
+OTHER = identity("audit", AuditConfig(seed=1).to_dict(), 1)
 
 
 def folder(out: Path, bound_to: Any = ME, **how: bool) -> PartialResults:
@@ -70,7 +69,7 @@ def test_the_folder_says_whose_it_is(tmp_path: Path) -> None:
     [
         (OTHER, r"config\.seed is 0 there, 1 here"),
         (
-            identity("audit", AuditConfig(runs=7).to_dict(), 0, kernels.arithmetic()),
+            identity("audit", AuditConfig(runs=7).to_dict(), 0),
             r"config\.runs is 1000 there, 7 here",
         ),
         ({**ME, "versions": {**ME["versions"], "numpy": "1.0"}}, r"versions\.numpy is .* there, \"1\.0\" here"),

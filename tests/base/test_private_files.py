@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leakcore import dpsgd
+from leakcore import attacks, dpsgd
 from leakcore._base.files.writing import write_atomically
 from leakcore._base.run_folder.sealed_file import seal
 from leakcore.dpsgd.opacus.trace.file import TraceFile
@@ -40,10 +40,18 @@ def _canary_trace() -> dpsgd.CanaryTrace:
     )  # fmt: skip
 
 
+def _reconstructor() -> attacks.Reconstructor:
+    return attacks.Reconstructor(
+        layers=(3, 2, 4), mean=np.zeros(3), basis=None, columns=None, units=0, scale=np.ones(3),
+        weights=np.zeros(20, np.float32), low=0.0, high=1.0, losses=np.zeros(2), held_out=0.5,
+    )  # fmt: skip
+
+
 WRITERS: dict[str, Callable[[Path], object]] = {
     "trace": lambda path: _trace().save(path),
     "canary trace": lambda path: _canary_trace().save(path),
     "recording": lambda path: TraceFile(path).save(_trace()),
+    "reconstructor": lambda path: _reconstructor().save(path),
     "piece": lambda path: seal(path.parent, path.stem, {"scores": np.zeros(3)}),
 }
 

@@ -8,6 +8,7 @@ import warnings
 import pytest
 
 from leakcore._base.quiet import quiet
+from tests.tolerances import HANG
 
 
 def test_blocks_that_overlap_restore_what_was_before_the_first() -> None:
@@ -17,12 +18,12 @@ def test_blocks_that_overlap_restore_what_was_before_the_first() -> None:
     def other() -> None:
         with quiet("second"):
             inside.set()
-            assert out.wait(60)
+            assert out.wait(HANG)
 
     thread = threading.Thread(target=other)
     with quiet("first"):
         thread.start()
-        assert inside.wait(60)
+        assert inside.wait(HANG)
     warnings.warn("first of all: ignored while a block is at work", stacklevel=1)
     with pytest.raises(UserWarning, match="third"):
         warnings.warn("third", stacklevel=1)

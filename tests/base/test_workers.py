@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import multiprocessing
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -125,6 +126,31 @@ def test_another_tier_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.undo()
         with pytest.raises(RuntimeError, match=f'arithmetic.simd is "{OTHER_TIER}" there'):
             _ensemble(executor)
+
+
+_FORKED = """
+import multiprocessing, os, sys
+from concurrent.futures import ProcessPoolExecutor
+import leakcore
+from leakcore._base.futures import in_order
+
+def other():
+    os.environ["LEAKCORE_ISA"] = sys.argv[1]
+
+pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork"), initializer=other)
+pool.submit(abs, 1).result()  # forked before this process has chosen its own tier
+try:
+    print(list(in_order(abs, [-1], pool)))
+except RuntimeError as refused:
+    print(refused)
+"""
+
+
+@pytest.mark.skipif(not OTHER_TIER, reason="this machine has one instruction tier")
+def test_a_fork_of_another_tier_is_refused() -> None:
+    """It is this very program, and yet computes otherwise."""
+    done = subprocess.run([sys.executable, "-c", _FORKED, OTHER_TIER], capture_output=True, text=True, check=True)
+    assert f'arithmetic.simd is "{OTHER_TIER}" there' in done.stdout
 
 
 def test_workers_of_this_leakcore_are_taken() -> None:

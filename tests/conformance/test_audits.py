@@ -5,6 +5,7 @@ Members: every public function of `leakcore.bounds` and `leakcore.audit` whose r
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import math
@@ -21,6 +22,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from leakcore import accounting, audit, bounds, mechanisms
+from leakcore.attacks import membership
+from leakcore.audit.hyperparameters import scheme_findings
+from leakcore.audit.scores.coins import audited
 from leakcore.cli import main
 from tests.audit.canaries.canary_traces import simulated
 from tests.audit.report import reports
@@ -161,6 +165,26 @@ def test_labels_of_the_usual_kinds_are_refused_by_every_bound_on_two_arrays(side
             call()
 
 
+@given(st.integers(0, 2**32 - 1), st.sampled_from(("classes", "three", "indices", "shorter")), st.booleans())
+@settings(derandomize=True, database=None, deadline=None, max_examples=60)
+def test_other_whole_numbers_in_the_place_of_scores_are_refused(seed: int, what: str, turned: bool) -> None:
+    """Classes, memberships with "unknown", indices of the members, memberships that lack some rows."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(40, 300))
+    there = rng.random(n) < 0.5
+    there[:25] = True
+    other = {
+        "classes": rng.integers(10, size=n),
+        "three": rng.choice([-1, 0, 1], size=n, p=[0.2, 0.4, 0.4]),
+        "indices": np.flatnonzero(there),
+        "shorter": np.where(there, 1, 2)[: n - int(rng.integers(1, 15))],
+    }[what]
+    sides = (rng.gamma(3, 1, n) + 1, other)
+    for design in ({"coins": True}, {"retrained": True, "adjacency": "replace"}, {"adjacency": "add-remove"}):
+        with pytest.raises(ValueError, match=r"^`(members|non_members)` must hold scores"):
+            audit.from_scores(*(sides[::-1] if turned else sides), **design)
+
+
 def _ones(rng: np.random.Generator, n: int, share: float) -> np.ndarray:
     out = (rng.random(n) < share).astype(float)
     out[:2] = 0.0, 1.0
@@ -265,6 +289,26 @@ def test_right_programs_with_few_values_are_not_refused() -> None:
     audit.from_scores(rng.normal(size=50).round(), rng.normal(size=50).round(), coins=True)
     audit.from_scores([0.1, 0.4, 0.1], [0.2, 0.3, 0.4], adjacency="add-remove")
     audit.from_scores([2.0, 3.0], [0.0, 1.0], coins=True)
+    losses = -rng.exponential(1, 60)
+    audit.from_scores(losses, np.zeros(60), adjacency="replace", retrained=True)  # a loss that saturates
+    audit.from_scores(losses, np.where(rng.random(60) < 0.5, 0.0, losses - 1), coins=True)
+    audit.from_scores(rng.poisson(3.0, 60), rng.poisson(3.0, 60) + 0.5 * (np.arange(60) == 3), coins=True)
+
+
+def test_the_order_of_the_rows_decides_nothing() -> None:
+    """Scores that are all equal, or equal in part, of rows that are sorted by their coins, either way."""
+    rng, trials, above = np.random.default_rng(3), 0, 0
+    for kind, first in itertools.product(("equal", "few"), (True, False)):
+        there = np.arange(200) < 100 if first else np.arange(200) >= 100
+        scores = np.ones(200) if kind == "equal" else rng.integers(1, 4, size=200).astype(float)
+        for share in (0.25, 0.5):
+            right, number = membership.guess(scores[None] - 2.0 * (kind == "few"), share=share).tally(there[None])
+            trials += 1
+            above += float(bounds.epsilon_lower_bound_one_run(right, number, 200, confidence=0.99).value) > 0
+        trials += 2
+        above += float(audited(scores, there, 1e-5, 0.99).value) > 0
+        above += float(audit.from_scores(scores=scores, members=there, coins=True, confidence=0.99).epsilon.value) > 0
+    assert above <= 1, f"{above} of {trials} at 99%"
 
 
 # Relations
@@ -375,6 +419,9 @@ def _results(report: audit.AuditReport) -> list[Any]:
 def _read(report: audit.AuditReport, *, page: bool = False) -> None:
     """Whether every sentence of the report is warranted by its numbers. page: its HTML is read, too."""
     text = " ".join(report.to_text(10_000).split())
+    for result in (r for r in _results(report) if "area" in r.quantity and r.interval is not None):
+        tells = re.search(r"scores tell members|[Mm]embers can be told", " ".join(report.verdict_sentences()))
+        assert not tells or float(result.interval[0]) > 0.5, "an area that may be that of guessing is said to tell"
     for form in (text, re.sub(r"\s+", " ", report.to_html() if page else "")):
         assert not re.search(r"ε ≥ (&#48;|0)(?![.\d])", form), "a bound of 0 is shown as a proof"
     if report.passed is not False:
@@ -438,6 +485,60 @@ def test_no_sentence_on_more_canaries_and_traces_says_more_than_its_number() -> 
         trace = simulated(mechanisms.Poisson(1.0, 0.3, 3), count, 1)
         _read(audit.from_canaries(trace, claimed_epsilon=claim))
         _read(audit.from_trace(orthogonal(count), coins=count > 20, claimed_epsilon=claim))
+
+
+def test_canaries_between_the_two_levels_are_not_called_consistent() -> None:
+    report = audit.from_canaries(simulated(mechanisms.Poisson(1.0, 1.0, 1), 30, 1))
+    above = dataclasses.replace(report.proved, value=1.1 * float(report.epsilon.value))
+    between = dataclasses.replace(report, proved=above)
+    assert between.passed
+    assert between.tone == "neutral"
+    assert between.word == "Above its claim at 95%, not at 99.9%: check."
+    assert "nothing contradicts" not in between.verdict()
+    _read(between)
+
+
+@pytest.mark.parametrize(("claim", "passed"), [(1.0, False), (2.4, None), (3.0, True)])
+def test_an_epsilon_of_the_schedule_contradicts_by_its_lower_end_alone(claim: float, passed: bool | None) -> None:
+    report = audit.from_canaries(simulated(mechanisms.Poisson(1.0, 1.0, 1), 20, 1))
+    bracket = dataclasses.replace(report.epsilon, value=2.94, interval=(1.85, 2.94))
+    report = dataclasses.replace(report, epsilon=bracket, claimed_epsilon=claim)
+    assert report.passed is passed
+    assert (report.undecided != "") is (passed is None)
+    _read(report)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("claim", "passed"), [(1.0, False), (2.4, None), (3.0, True)])
+def test_shuffled_batches_are_contradicted_by_their_lower_end_alone(claim: float, passed: bool | None) -> None:
+    """ε of shuffled batches lies in [1.85, 2.94]: a claim of 2.4 may be right."""
+    trace, shuffled = simulated(mechanisms.Poisson(2.0, 0.1, 20), 20, 1), mechanisms.Shuffled(2.0, 10, 2)
+    report = audit.from_canaries(trace, mechanism=shuffled, claimed_epsilon=claim, divisor="rows")
+    assert report.passed is passed
+    assert (report.undecided != "") is (passed is None)
+    _read(report)
+
+
+def test_an_accountants_epsilon_of_zero_is_reported() -> None:
+    report = audit.from_canaries(simulated(mechanisms.Poisson(200.0, 1.0, 1), 20, 0), delta=0.05)
+    assert (float(report.epsilon.value), report.tone) == (0.0, "neutral")
+    _read(report)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "relation", "said"),
+    [
+        (mechanisms.Shuffled(2.0, 10, 2), None, "fresh permutations"),
+        (mechanisms.FixedSize(2.0, 10, 100, 10), None, "neighbours are fixed"),
+        pytest.param(mechanisms.RandomAllocation(2.0, 10, 3), "replace", "not tight", marks=pytest.mark.slow),
+    ],
+)
+def test_the_ends_of_a_bracket_are_said_to_be_what_they_are(mechanism: Any, relation: Any, said: str) -> None:
+    spent = accounting.epsilon(mechanism, delta=1e-5, adjacency=relation)
+    assert spent.method == "bracket"
+    text = scheme_findings.bracket(spent)
+    assert said in text
+    assert ("order" in text) is isinstance(mechanism, mechanisms.Shuffled)
 
 
 def test_canaries_that_prove_nothing_are_not_green() -> None:

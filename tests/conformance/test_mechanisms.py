@@ -747,3 +747,12 @@ def test_a_refusal_of_accuracy_names_the_mechanism():
             assert "Poisson" in str(refused)
         else:
             assert spent.value >= proved(mechanism, "add-remove", 1e-5)
+
+
+def test_repeated_compositions_are_compositions_of_what_is_repeated():
+    parts = members.GaussianDpEvent(2e3), members.PoissonSampledDpEvent(1e-3, members.GaussianDpEvent(1.0))
+    repeated = mechanisms.from_event(members.SelfComposedDpEvent(members.ComposedDpEvent(parts), 100_000))
+    one_by_one = mechanisms.FullBatch(2e3, 100_000) @ mechanisms.Poisson(1.0, 1e-3, 100_000)
+    for relation in one_by_one.adjacencies:
+        spent = accounting.epsilon(repeated, delta=1e-5, adjacency=relation)
+        assert spent.value == accounting.epsilon(one_by_one, delta=1e-5, adjacency=relation).value

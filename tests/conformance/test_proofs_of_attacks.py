@@ -361,6 +361,96 @@ def test_labels_that_are_proved_are_right(seed: int) -> None:
     assert named > 0
 
 
+def _losses(rng: np.random.Generator, y: torch.Tensor, classes: int) -> dict[str, Callable[[torch.Tensor], Any]]:
+    """Losses that are not the cross-entropy of hard labels, or not its gradient, as a program may have them."""
+    hard = functional.one_hot(y, classes).float()
+    mixed = 0.6 * hard + 0.4 * hard.roll(1, dims=1)
+    weights = torch.from_numpy(rng.random(classes) + 0.05).float()
+    shift = torch.from_numpy(2 * rng.normal(size=classes)).float()
+    bad = torch.from_numpy(rng.normal(size=len(y))).float()
+
+    def focal(z: torch.Tensor) -> torch.Tensor:
+        return (
+            (1 - z.softmax(1)[torch.arange(len(y)), y]) ** 2 * functional.cross_entropy(z, y, reduction="none")
+        ).mean()
+
+    return {
+        "smoothed": lambda z: functional.cross_entropy(z, y, label_smoothing=0.2),
+        "mixed": lambda z: functional.cross_entropy(z, mixed),
+        "weights of classes": lambda z: functional.cross_entropy(z, y, weight=weights),
+        "weights of rows, some negative": lambda z: (bad * functional.cross_entropy(z, y, reduction="none")).mean(),
+        "negative": lambda z: -functional.cross_entropy(z, y),
+        "negative logits": lambda z: functional.cross_entropy(-z, y),
+        "adjusted logits": lambda z: functional.cross_entropy(z + shift, y),
+        "temperature": lambda z: functional.cross_entropy(z / 4, y),
+        "focal": focal,
+        "entropy rewarded": lambda z: (
+            functional.cross_entropy(z, y) + 0.3 * (z.softmax(1) * z.log_softmax(1)).sum(1).mean()
+        ),
+        "margin": lambda z: functional.multi_margin_loss(z, y),
+        "squared": lambda z: functional.mse_loss(z, hard),
+        "each class by itself": lambda z: functional.binary_cross_entropy_with_logits(z, hard),
+    }
+
+
+SCALING = ("weights of classes", "weights of rows, some negative", "focal")
+"""Losses that may multiply each row's gradient by a factor in [0, 1], as clipping does: then the labels are right."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_gradient_that_the_known_model_cannot_have_proves_no_label(seed: int) -> None:
+    """The attacker holds the model: residuals that are not a multiple of its p − y belong to another loss."""
+    rng = np.random.default_rng([seed, 7])
+    torch.manual_seed(seed)
+    n, width, classes = int(rng.integers(3, 9)), 10, int(rng.choice([3, 4, 6]))
+    x, y = torch.randn(n, width), torch.from_numpy(rng.integers(classes, size=n))
+    model = nn.Linear(width, classes)
+    known = labels.KnownModel(model, x)
+    (own,) = torch.autograd.grad(functional.cross_entropy(model(x), y), model.weight)
+    result = labels.last_layer(known, own, noise=labels.Noise(0))
+    assert (result.kind, result.labels.tolist()) == ("lower", y.tolist())
+    # Each row's gradient by itself, clipped: any factor in [0, 1] for each row.
+    shares = torch.from_numpy(rng.random(n) * 0.9 + 0.1).float()
+    (cut,) = torch.autograd.grad(
+        (shares * functional.cross_entropy(model(x), y, reduction="none")).mean(), model.weight
+    )
+    result = labels.last_layer(known, cut, noise=labels.Noise(0))
+    assert (result.kind, result.labels.tolist()) == ("lower", y.tolist())
+    for name, loss in _losses(rng, y, classes).items():
+        (other,) = torch.autograd.grad(loss(model(x)), model.weight)
+        for result in (
+            labels.last_layer(known, other, noise=labels.Noise(0)),
+            labels.general(known, other, noise=labels.Noise(0), parameters="weight"),
+        ):
+            if name in SCALING and result.kind == "lower":
+                assert not (result.determined & (result.labels != y.numpy())).any(), name
+            else:
+                assert (result.kind, int(result.determined.sum())) == ("estimate", 0), name
+
+
+@pytest.mark.parametrize("seed", SEEDS[:4] + SEEDS[DRAWS : DRAWS + 40])
+def test_labels_of_a_known_model_with_one_logit_are_bounded_by_its_probabilities(seed: int) -> None:
+    rng = np.random.default_rng([seed, 8])
+    torch.manual_seed(seed)
+    x, model = torch.randn(6, 9), nn.Linear(9, 1)
+    y = torch.tensor([0.0, 0.0, 1.0, 1.0, 0.0, 1.0])
+    known = labels.KnownModel(model, x)
+    loss = functional.binary_cross_entropy_with_logits(model(x)[:, 0], y)
+    (own,) = torch.autograd.grad(loss, model.weight)
+    for noise in (labels.Noise(0), labels.Noise(1e-4, confidence=0.99)):
+        std = noise.std
+        noisy = own + std * torch.from_numpy(rng.normal(size=own.shape)).float()
+        result = labels.last_layer(known, noisy, noise=noise)
+        assert result.kind == "lower"
+        assert not (result.determined & (result.labels != y.numpy())).any()
+        # A step of SGD in the place of a gradient: at learning rate 1 it is the gradient's negative. It shows where the
+        # model is wrong about a row: the residual's size is then above what the other label's could be.
+        wrong = (model(x)[:, 0].detach() * (2 * y - 1)) < -0.1
+        result = labels.last_layer(known, -noisy, noise=noise)
+        if wrong.any():
+            assert (result.kind, int(result.determined.sum())) == ("estimate", 0)
+
+
 @pytest.mark.parametrize("seed", SEEDS[:4] + SEEDS[DRAWS : DRAWS + 40])
 def test_labels_behind_a_hidden_layer_that_are_proved_are_right(seed: int) -> None:
     """Algorithms 4 and 5, in half precision as well; the prior is right."""
@@ -451,6 +541,7 @@ def test_both_ends_of_mutual_information_hold(seed: int) -> None:
             low, high = result.interval
             assert high == (math.log(classes) if stated else math.inf)
             assert low <= truth <= high, (classes, stated)
+            assert "rows are independent draws" in " ".join(result.assumptions.notes)
     with pytest.raises(ValueError, match="num_classes"):
         leakage.mutual_information(drawn, drawn, network=small, num_classes=1)
 

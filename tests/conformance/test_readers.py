@@ -31,7 +31,7 @@ import pytest
 from tests.conformance import reader_mutants as mutants
 from tests.conformance.reader_child import COMMANDED
 from tests.conformance.reader_commands import COMMANDS, FOLDERS, WRITTEN
-from tests.conformance.reader_files import MEMBERS, NOT_FILES, ONLY_WRITES, TRUSTED, Member
+from tests.conformance.reader_files import MEMBERS, NOT_FILES, ONLY_WRITES, TRUSTED, Member, loop
 
 HERE = Path(__file__).resolve().parent
 FEW, MANY = 60, 1000
@@ -172,6 +172,41 @@ def test_a_refusal_names_the_key(name: str, tmp_path: Path) -> None:
             assert any(key in str(why) for key in keys) or whole, f"{name}, {at}: {why}"
             named += 1
     assert named > 3
+
+
+def _forms() -> list[tuple[str, str, str]]:
+    """(command, section, key) of every key of a configuration."""
+    from leakcore import audit
+    from leakcore.audit.config.file import FORMS
+
+    schema = audit.config_schema()["properties"]
+    sections = [(form, name) for form, names in FORMS.items() for name in (*names, "report")]
+    return [(form, name, key) for form, name in sections for key in schema[name]["properties"]]
+
+
+def test_a_wrong_key_names_itself_and_its_file(tmp_path: Path) -> None:
+    """Each key in turn has a value of a type that no key has; the command says so, and so does the library."""
+    from click.testing import CliRunner
+
+    from leakcore import audit
+    from leakcore.cli.root import main
+
+    path = tmp_path / "input.toml"
+    forms = _forms()
+    assert len(forms) > 80
+    for form, section, key in forms:
+        needed = "" if section != "report" else "[claim]\n" if form == "claim" else f"[{form}]\n"
+        path.write_text(f"{needed}[{section}]\n{key} = [[[1]]]\n", encoding="utf-8")
+        done = CliRunner().invoke(main, ["audit", form, "--config", str(path)])
+        assert done.exit_code == 2, (form, section, key, done.output)
+        assert "input.toml" in done.stderr, done.stderr
+        assert f"{section}.{key}" in done.stderr, done.stderr
+        if form == "claim" and section != "report":
+            with pytest.raises((ValueError, TypeError), match=rf"(?s)input\.toml.*`{section}\.{key}"):
+                audit.ClaimConfig.from_toml(path)
+    path.write_text("[run]\nsteps = 3\n", encoding="utf-8")
+    done = CliRunner().invoke(main, ["audit", "run", "--config", str(path), "--delta", "2"])
+    assert (done.exit_code, "input.toml" in done.stderr) == (2, False), "the option is wrong, the file is not"
 
 
 # Codecs: every class that is read from a dict
@@ -533,11 +568,98 @@ def test_a_link_does_not_lead_out_of_a_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
+STRANGE: dict[str, Any] = {
+    **{f"manifest {kind.__name__}": lambda folder, kind=kind: kind(folder / "run.json") for kind in NOT_FILES},
+    **{f"piece {kind.__name__}": lambda folder, kind=kind: kind(folder / "x.json") for kind in NOT_FILES},
+    "lock": lambda folder: (folder / "lock").mkdir(),
+    "a half-written folder": lambda folder: (folder / ".x.json.abcdefgh").mkdir(),
+    "a name of controls": lambda folder: (folder / os.fsdecode(b"\xff\x1b[2J\n::error::")).write_text("{}"),
+    "deep": lambda folder: (folder / "run.json").write_bytes(b"[" * 100_000),
+    "the folder is a pipe": lambda folder: (folder.rmdir(), os.mkfifo(folder)),
+    "the folder above is a loop": lambda folder: (folder.rmdir(), folder.parent.rmdir(), loop(folder.parent)),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_a_run_folder_of_strange_things_is_refused_by_name_and_stays(name: str, tmp_path: Path) -> None:
+    from leakcore._base.run_folder.partial_results import PartialResults
+
+    folder = tmp_path / "partial" / "run"
+    folder.mkdir(parents=True)
+    STRANGE[name](folder)
+    before = sorted(os.fsencode(path) for path in tmp_path.rglob("*"))
+    with pytest.raises((ValueError, OSError)) as refused, PartialResults(tmp_path, "run", {}) as pieces:
+        pieces.begin()
+    said = str(refused.value)
+    assert str(folder.parent) in said
+    assert not said.startswith("[Errno"), said
+    assert said.isprintable(), said
+    lock = os.fsencode(folder / "lock")
+    assert sorted({os.fsencode(path) for path in tmp_path.rglob("*")} - {lock}) == sorted({*before} - {lock})
+
+
 def _chained(folder: Path) -> Path:
     from leakcore._base.files.writing import place_in
 
     (folder / "chain").symlink_to("out-0")
     return place_in(folder, "out-3")
+
+
+def _outputs() -> dict[str, tuple[tuple[str, ...], Any]]:
+    """Names that leakcore gives to files of a folder that the user names, and what writes them there."""
+    from click.testing import CliRunner
+
+    from leakcore import audit, experiments
+    from leakcore.cli.root import main
+    from tests.conformance.reader_commands import MODEL, prepared
+
+    def command(*words: str) -> Any:
+        def run(folder: Path) -> None:
+            more = ["--json", "--out", str(folder)] if words[0] == "attack" else ["--out", str(folder)]
+            done = CliRunner().invoke(main, [*prepared(words, folder.parent), *more])
+            if done.exit_code == 2:
+                raise ValueError(done.stderr)
+
+        return run
+
+    rows, batch, weights = ("--data", "ROWS.npz"), ("--batch", "BATCH.npz"), ("--weights", "WEIGHTS.safetensors")
+    return {
+        "audit": (("report.json", "report.html"), audit.require_report_folder),
+        "experiment": (
+            tuple(f"reconstruction-table2.{ending}" for ending in ("json", "png", "svg")),
+            lambda folder: experiments.run("reconstruction-table2", scale="tiny", out=folder),
+        ),
+        "experiments": (("index.html",), lambda folder: experiments.run_all(scale="tiny", out=folder)),
+        "scores": (("report.json", "report.html"), command("audit", "scores", "ROWS.npz", "--values", "targets",
+                                                           "--labels", "members", "--coins")),
+        "inversion": (("inversion.npz", "inversion.png"), command("attack", "inversion", *MODEL, *batch)),
+        "membership": (("loss.npz",), command("attack", "membership", *MODEL, *weights, *rows)),
+        "leakage": (("leakage.json",), command("leakage", MODEL[1], *rows)),
+        "prior-aware": (("prior-aware.json",), command("attack", "prior-aware", "--steps", "2", "--runs", "600")),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _outputs())
+def test_what_is_somebody_elses_is_not_overwritten(name: str, tmp_path: Path) -> None:
+    """Before any work, and each file in turn: none of ours is there, and our report is."""
+    names, write = _outputs()[name]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    contents = [b"somebody's", b"", b"{}", b"<!doctype html><title>leakcore</title>", bytes(5000)]
+    for target in names:
+        for content in contents:
+            for ours in (False, True):
+                report = folder / names[0]
+                if ours and (target == names[0] or not names[0].endswith(".json") or not target.endswith(".html")):
+                    continue
+                if ours:
+                    report.write_text('{"schema": "leakcore.x/1"}', encoding="utf-8")
+                (folder / target).write_bytes(content)
+                with pytest.raises(ValueError, match=rf"{re.escape(target)}: is not a \w+ of leakcore's"):
+                    write(folder)
+                assert (folder / target).read_bytes() == content
+                for path in folder.iterdir():
+                    path.unlink()
 
 
 @pytest.mark.parametrize("kind", NOT_FILES, ids=lambda kind: kind.__name__)

@@ -16,6 +16,7 @@ from leakcore import datasets
 from leakcore._base.figures.style import figure_style
 from leakcore._base.quiet import quiet
 from tests.datasets.test_membership import _archive
+from tests.tolerances import HANG
 
 PACKAGE = Path(__file__).resolve().parents[2] / "leakcore"
 BANNED = {
@@ -72,11 +73,11 @@ def test_figures_in_two_threads_leave_matplotlib_as_it_was() -> None:
     def first() -> None:
         with figure_style({"font.size": 30.0}):
             inside.set()
-            go.wait(60)
+            go.wait(HANG)
 
     thread = threading.Thread(target=first)
     thread.start()
-    inside.wait(60)
+    inside.wait(HANG)
     matplotlib.rcParams["lines.linewidth"] = 7.5  # of the user's own, meanwhile
     calls: list[Any] = []
 
@@ -89,8 +90,8 @@ def test_figures_in_two_threads_leave_matplotlib_as_it_was() -> None:
     other.join(0.2)
     assert calls == []  # it waits for the first
     go.set()
-    thread.join(60)
-    other.join(60)
+    thread.join(HANG)
+    other.join(HANG)
     assert calls == [20.0]
     assert matplotlib.rcParams["lines.linewidth"] == 7.5
     matplotlib.rcParams["lines.linewidth"] = before["lines.linewidth"]

@@ -19,6 +19,7 @@ import pytest
 
 from tests.audit.report.browser import chromium
 from tests.project.script import ROOT
+from tests.tolerances import HANG
 
 PHONE = 375
 
@@ -89,7 +90,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         if self.path == "/done":
             self.done.set()
         if self.path == "/wait":
-            self.done.wait(120)
+            self.done.wait(HANG)
         if self.path in ("/done", "/wait"):
             self.send_response(204)
             self.end_headers()

@@ -1,4 +1,4 @@
-"""Every public name says what it is, in at most 290 words, with one entry per parameter and an example that runs."""
+"""Every public name says what it is, in at most 250 words, with one entry per parameter and an example that runs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PACKAGES = (
     "leakcore.numerics",
 )
 
-MOST_WORDS = 290
+MOST_WORDS = 250
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Guarantees", "Example", "Note")
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore import bounds, kernels
+from leakcore._base import workers
 from leakcore._base.run_folder.identity import identity
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.cli import main
@@ -36,7 +37,7 @@ def test_it_names_what_rounds() -> None:
     assert result["blas"]
     assert result["libraries"]["scipy"]
     assert json.loads(json.dumps(result)) == result
-    assert identity("x", {}, 0, result)["arithmetic"] == result
+    assert identity("x", {}, 0)["arithmetic"] == result
     result["variables"]["LEAKCORE"] = "changed by a caller"
     assert "LEAKCORE" not in kernels.arithmetic()["variables"]
 
@@ -74,10 +75,9 @@ def test_threads_are_not_part_of_it() -> None:
 _FOLDER = """
 import sys
 from pathlib import Path
-from leakcore import kernels
 from leakcore._base.run_folder.identity import identity
 from leakcore._base.run_folder.partial_results import PartialResults
-me = identity("mine", {}, 0, kernels.arithmetic())
+me = identity("mine", {}, 0)
 PartialResults(Path(sys.argv[1]), "run", me).get_or_run(sys.argv[2], lambda: {"v": 1})
 """
 
@@ -87,16 +87,25 @@ def test_a_run_folder_of_another_tier_is_refused_by_both_names(tmp_path: Path) -
     assert _run(_FOLDER, tmp_path, "a", LEAKCORE_ISA=OTHER).returncode == 0
     before = sorted(p.read_bytes() for p in tmp_path.rglob("*.json"))
     with pytest.raises(ValueError, match=rf'arithmetic\.simd is "{OTHER}" there, "{HERE}" here'):
-        PartialResults(tmp_path, "run", identity("mine", {}, 0, kernels.arithmetic()))
+        PartialResults(tmp_path, "run", identity("mine", {}, 0))
     assert sorted(p.read_bytes() for p in tmp_path.rglob("*.json")) == before
     assert _run(_FOLDER, tmp_path, "b", LEAKCORE_ISA=OTHER).returncode == 0
 
 
 def test_a_folder_that_does_not_say_it_is_refused(tmp_path: Path) -> None:
-    old = {name: value for name, value in identity("mine", {}, 0, kernels.arithmetic()).items() if name != "arithmetic"}
+    old = {name: value for name, value in identity("mine", {}, 0).items() if name != "arithmetic"}
     PartialResults(tmp_path, "run", old).get_or_run("a", lambda: {"v": 1})
     with pytest.raises(ValueError, match=r"another kind \(arithmetic is null there, "):
-        PartialResults(tmp_path, "run", identity("mine", {}, 0, kernels.arithmetic()))
+        PartialResults(tmp_path, "run", identity("mine", {}, 0))
+
+
+def test_a_folder_of_another_state_of_the_source_is_refused(tmp_path: Path) -> None:
+    """What is asked of a worker is asked of a folder: one version has several states while it is worked on."""
+    other = {**identity("mine", {}, 0), "source": "0" * 64}
+    PartialResults(tmp_path, "run", other).get_or_run("a", lambda: {"v": 1})
+    with pytest.raises(ValueError, match=r'another kind \(source is "0000'):
+        PartialResults(tmp_path, "run", identity("mine", {}, 0))
+    assert set(identity("mine", {}, 0)) == {"command", "config", "seed", *workers.identity()}
 
 
 _COMMAND = ("attack", "prior-aware", "--runs", "600", "--steps", "3", "--num-rows", "30", "--quiet", "--out")

@@ -38,7 +38,7 @@ Status fill_random_rows_cuda(bool normal, const Rows& out, int64_t num_rows, uin
   const int64_t blocks = (out.numel + kDraws - 1) / kDraws;
   if (num_rows == 0 || blocks == 0) return {};
   const DeviceGuard guard(device);
-  if (guard.error() != cudaSuccess) return cuda_status(guard.error(), kernel);
+  if (const Status refused = guard.status(kernel); !refused.ok()) return refused;
   return cuda_status(LEAKCORE_LAUNCH(random_kernel, grid_for(num_rows * blocks, kThreads), kThreads, 0, device.stream,
                                      out, num_rows, seed, stream, first_row, normal),
                      kernel);

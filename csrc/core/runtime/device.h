@@ -1,8 +1,12 @@
-// What this build and this machine have of CUDA: asked by `build_info` and `leakcore doctor`, used by no kernel.
+// What this build and this machine have of CUDA, asked by `build_info` and `leakcore doctor`; and of a stream, asked by
+// Python before a call. Used by no kernel.
 #pragma once
 
 #include <string>
 #include <vector>
+
+#include "core/runtime/array.h"
+#include "core/runtime/status.h"
 
 namespace leakcore {
 
@@ -18,9 +22,14 @@ struct Devices {
   std::string message;
 };
 
+// What kernels will say of the stream, before the caller gives it any work of its own.
 #if LEAKCORE_WITH_CUDA
 Devices cuda_devices();
+Status stream_status(const Device& device);
 #else
+inline Status stream_status(const Device&) {
+  return {};
+}
 inline Devices cuda_devices() {
   return {{}, "this build has no CUDA kernels"};
 }

@@ -27,4 +27,8 @@ Devices cuda_devices() {
   return out;
 }
 
+Status stream_status(const Device& device) {
+  return DeviceGuard(device).status("leakcore.kernels");
+}
+
 }  // namespace leakcore

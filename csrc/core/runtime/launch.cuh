@@ -55,25 +55,22 @@ cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared, c
 #endif
 }
 
-// A small table into scratch. Pageable host memory: the call returns once it has been read. A graph that is being
-// captured would read it again when it is replayed, where it no longer is, so that is an error.
+// A small table into scratch. Pageable host memory: the call returns once it has been read.
 inline cudaError_t send_table(void* to, const void* from, size_t bytes, cudaStream_t stream) {
-#ifndef LEAKCORE_EMULATION
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  const cudaError_t error = cudaStreamIsCapturing(stream, &capture);
-  if (error != cudaSuccess) return error;
-  if (capture != cudaStreamCaptureStatusNone) return cudaErrorStreamCaptureUnsupported;
-#endif
   return cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream);
 }
 
 inline Status cuda_status(cudaError_t error, const char* kernel) {
   if (error == cudaSuccess) return {};
+  if (error == cudaErrorStreamCaptureUnsupported || error == cudaErrorStreamCaptureImplicit) {
+    return {Code::captured, kernel, kCaptured};
+  }
   return {Code::cuda_error, kernel, cudaGetErrorString(error)};
 }
 
-// The caller's device is current until the end of the block, then the one from before. `error` is for the kernel to
-// return: on the wrong device a launch would find the wrong memory.
+// The caller's device is current until the end of the block, then the one from before. `status` is for the kernel to
+// return before it launches anything: on the wrong device a launch would find the wrong memory, and a graph that is
+// being captured on the stream would replay one seed's noise, and read small tables where they no longer are.
 class DeviceGuard {
  public:
   explicit DeviceGuard(const Device& device) {
@@ -82,6 +79,9 @@ class DeviceGuard {
       error_ = cudaSetDevice(device.index);
       changed_ = error_ == cudaSuccess;
     }
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    if (error_ == cudaSuccess) error_ = cudaStreamIsCapturing(static_cast<cudaStream_t>(device.stream), &capture);
+    if (capture != cudaStreamCaptureStatusNone) error_ = cudaErrorStreamCaptureUnsupported;
   }
   ~DeviceGuard() {
     if (changed_) static_cast<void>(cudaSetDevice(before_));
@@ -89,7 +89,7 @@ class DeviceGuard {
   DeviceGuard(const DeviceGuard&) = delete;
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
-  cudaError_t error() const { return error_; }
+  Status status(const char* kernel) const { return cuda_status(error_, kernel); }
 
  private:
   int before_ = 0;

@@ -3,7 +3,15 @@
 
 namespace leakcore::emulation {
 const char* last_failure();
+
+namespace {
+bool captured = false;
 }
+
+void set_captured(bool now) {
+  captured = now;
+}
+}  // namespace leakcore::emulation
 
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
@@ -58,6 +66,11 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
   return cudaSuccess;
 }
 
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = leakcore::emulation::captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
 const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
     case cudaSuccess:
@@ -69,6 +82,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid device ordinal";
     case cudaErrorInvalidValue:
     case cudaErrorInsufficientDriver:
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureImplicit:
       break;
   }
   return "invalid argument";

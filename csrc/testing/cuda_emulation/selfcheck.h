@@ -15,6 +15,8 @@ namespace emulation {
 
 // The order in which blocks and threads take their turns from the next launch on, in every thread.
 void set_schedule(uint64_t number);
+// As if the stream were being captured into a graph.
+void set_captured(bool now);
 
 }  // namespace emulation
 }  // namespace leakcore

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import sys
@@ -23,6 +24,20 @@ _NAME = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _DOTTED = re.compile(rf"(?<![A-Za-z0-9_-])(?:{_NAME}[ \t]*\.[ \t]*){{{_DEEPEST},}}")
 
 
+def called(path: str | Path) -> str:
+    """A configuration, as errors name it."""
+    return f"config={printable(repr(str(path)))}"
+
+
+@contextlib.contextmanager
+def of_file(path: str | Path) -> Iterator[None]:
+    """What the block finds wrong with the keys of a configuration names its file."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{called(path)}: {error}") from None
+
+
 def read_toml(path: str | Path) -> dict[str, Any]:
     """The tables of a TOML file.
 
@@ -31,7 +46,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     bits, which no configuration does.
     """
     where = Path(path)
-    what = f"config={printable(repr(str(where)))}"
+    what = called(where)
     try:
         with open_regular(where) as stream:
             raw = stream.read(LARGEST + 1)

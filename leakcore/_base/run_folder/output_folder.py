@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from leakcore._base.files.json_file import read_json
+from leakcore._base.files.limits import open_regular
 from leakcore._base.files.writing import CannotWrite, place_in, try_folder
+from leakcore._base.files.zip_file import opened
+from leakcore._base.printable import printable
+
+_GENERATOR = b'<meta name="generator" content="leakcore">'
+_HEAD = 2000
+"""Bytes of a page in which it says who wrote it."""
 
 
 def require_writable(folder: Path, *, name: str = "folder") -> None:
@@ -27,19 +35,50 @@ def require_inside(folder: Path, *names: str) -> None:
             raise ValueError(f"{error.filename}: cannot be written ({error.strerror}); remove it") from error
 
 
-def require_ours(folder: Path, report: str, schema: str = "leakcore.") -> None:
-    """ValueError where a report of that name is there which must not be overwritten: it is not leakcore's, or it is
-    read-only."""
-    require_inside(folder, report)
-    path = folder / report
-    if not path.exists():
-        return
-    content = None
+def require_ours(folder: Path, *names: str, schema: str = "leakcore.", arrays: Collection[str] = ()) -> None:
+    """ValueError where a file of such a name is there that must not be overwritten: it is not leakcore's, or read-only.
+
+    JSON is leakcore's by its schema, a page if it says so, an npz file by the names of its arrays; any other file if
+    the first one is there.
+    """
+    require_inside(folder, *names)
+    for name in names:
+        path = folder / name
+        if not path.exists():
+            continue
+        kind, ours = "file", (folder / names[0]).exists()
+        if path.suffix == ".json":
+            kind, ours = "report", _schema_of(path).startswith(schema)
+        elif path.suffix == ".html":
+            kind, ours = "page", is_our_page(path)
+        elif path.suffix == ".npz":
+            ours = _names_of_arrays(path) == set(arrays)
+        if not ours:
+            raise ValueError(
+                f"{printable(path)}: is not a {kind} of leakcore's and would be overwritten; move it, or choose "
+                "another folder"
+            )
+        if not os.access(path, os.W_OK, effective_ids=True):
+            raise ValueError(
+                f"{printable(path)}: is read-only and would be overwritten; move it, or choose another folder"
+            )
+
+
+def is_our_page(path: Path) -> bool:
+    """Whether an HTML file says that leakcore wrote it. False where it cannot be read."""
+    with contextlib.suppress(OSError, ValueError), open_regular(path) as stream:
+        return _GENERATOR in stream.read(_HEAD)
+    return False
+
+
+def _schema_of(path: Path) -> str:
     with contextlib.suppress(OSError, ValueError):
         content = read_json(path, constants=True)
-    if not isinstance(content, dict) or not str(content.get("schema", "")).startswith(schema):
-        raise ValueError(
-            f"{path}: is not a report of leakcore's and would be overwritten; move it, or choose another folder"
-        )
-    if not os.access(path, os.W_OK, effective_ids=True):
-        raise ValueError(f"{path}: is read-only and would be overwritten; move it, or choose another folder")
+        return str(content.get("schema", "")) if isinstance(content, dict) else ""
+    return ""
+
+
+def _names_of_arrays(path: Path) -> set[str]:
+    with contextlib.suppress(OSError, ValueError), opened(path) as (archive, _):
+        return {name.removesuffix(".npy") for name in archive.namelist()}
+    return set()

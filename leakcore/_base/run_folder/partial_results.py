@@ -23,6 +23,7 @@ from typing import Any
 from leakcore._base.files.writing import TEMPORARY as _TEMPORARY
 from leakcore._base.files.writing import CannotWrite, make_folder, sync_folder
 from leakcore._base.futures import answers
+from leakcore._base.printable import name_of, printable
 from leakcore._base.run_folder.lock import FILE as _LOCK
 from leakcore._base.run_folder.lock import FolderBusy, FolderLock
 from leakcore._base.run_folder.sealed_file import MANIFEST, check_seal, seal, unseal
@@ -209,21 +210,21 @@ class PartialResults:
     def _check(self, folder: Path) -> bool:
         """Read and check everything; whether there are pieces, all of this very run. Nothing is written."""
         if not folder.is_dir():
-            raise ValueError(f"{folder}: is not a folder; remove it, or choose another output folder")
-        there = sorted(p for p in folder.iterdir() if p.name != _LOCK and not _TEMPORARY.fullmatch(p.name))
+            raise ValueError(f"{printable(folder)}: is not a folder; remove it, or choose another output folder")
+        there = sorted(p for p in folder.iterdir() if p.name != _LOCK and not _is_leftover(p))
         if not there:
             return False
         manifest = folder / MANIFEST
         if manifest not in there:
             raise ValueError(
-                f"{folder}: holds {there[0].name} but no {MANIFEST}: is not an unfinished run of this version of "
-                "leakcore; remove the folder if nobody needs it, or choose another output folder"
+                f"{printable(folder)}: holds {name_of(there[0].name)} but no {MANIFEST}: is not an unfinished run of "
+                "this version of leakcore; remove the folder if nobody needs it, or choose another output folder"
             )
         there_bound_to = unseal(manifest)
         pieces = [p for p in there if p != manifest]
         if pieces and (apart := difference(there_bound_to, self._bound_to)):
             raise ValueError(
-                f"{folder}: holds an unfinished run of another kind ({apart}); finish that one by its own "
+                f"{printable(folder)}: holds an unfinished run of another kind ({apart}); finish that one by its own "
                 "command, remove the folder, or choose another output folder"
             )
         for path in pieces:
@@ -234,7 +235,8 @@ class PartialResults:
                 _check_checkpoint(path)
             else:
                 raise ValueError(
-                    f"{path}: is not a file of leakcore's; move it elsewhere: {folder} is removed when its run ends"
+                    f"{printable(path)}: is not a file of leakcore's; move it elsewhere: {folder} is removed when its "
+                    "run ends"
                 )
         return bool(pieces)
 
@@ -253,13 +255,18 @@ def _locked(folder: Path) -> FolderLock:
             except OSError as why:
                 raise CannotWrite(folder, why) from why
             return FolderLock(folder)
-    raise ValueError(f"{folder}: is removed again and again by another run; choose another output folder")
+    raise ValueError(f"{printable(folder)}: is removed again and again by another run; choose another output folder")
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether a kill may have left the file half-written."""
+    return _TEMPORARY.fullmatch(path.name) is not None and (path.is_symlink() or not path.is_dir())
 
 
 def _clear_leftovers(folder: Path) -> None:
     """What kills have left: files half-written, and folders of runs that are finished."""
     for leftover in folder.iterdir():
-        if _TEMPORARY.fullmatch(leftover.name):
+        if _is_leftover(leftover):
             leftover.unlink(missing_ok=True)
     finished = re.compile(rf"\.{re.escape(folder.name)}(\.[0-9a-f]{{8}})?\.finished")
     for path in folder.parent.iterdir():
@@ -282,21 +289,24 @@ def _check_parent(folder: Path) -> None:
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        raise ValueError(f"{parent}: is not a folder; move it, or choose another output folder") from None
+        raise ValueError(f"{printable(parent)}: is not a folder; move it, or choose another output folder") from None
+    except OSError as why:
+        raise ValueError(f"{printable(parent)}: cannot be read ({why.strerror}); choose another output folder") from why
     for path in there:
         another = path == folder or path.name.startswith(".") or path.is_dir()
         if not another and os.path.lexists(path):  # a run that has just finished is no longer there
             raise ValueError(
-                f"{path}: is not a file of leakcore's; move it elsewhere: {parent} is for unfinished runs, or choose "
-                "another output folder"
+                f"{printable(path)}: is not a file of leakcore's; move it elsewhere: {parent} is for unfinished "
+                "runs, or choose another output folder"
             )
 
 
 def _check_checkpoint(folder: Path) -> None:
     """Every file of `dpsgd.Execution(checkpoint=…)` as it was written."""
-    for path in sorted(p for p in folder.iterdir() if not _TEMPORARY.fullmatch(p.name)):
+    for path in sorted(p for p in folder.iterdir() if not _is_leftover(p)):
         if path.suffix != ".npz":
             raise ValueError(
-                f"{path}: is not a file of leakcore's; move it elsewhere: the folder is removed when finished"
+                f"{printable(path)}: is not a file of leakcore's; move it elsewhere: the folder is removed when "
+                "finished"
             )
         check_seal(path)

@@ -61,8 +61,8 @@ def _opened(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def _damaged(path: Path, why: Exception) -> str:
-    how = f"remove {path.parent}, which cannot be told to be this run's"
+    how = f"remove {printable(path.parent)}, which cannot be told to be this run's"
     if path.name != MANIFEST:
         how = "remove this file, and it is computed again"
     reason = str(why).removeprefix(f"{path}: ")
-    return f"{path}: is damaged ({type(why).__name__}: {printable(reason, 200)}); {how}"
+    return f"{printable(path)}: is damaged ({type(why).__name__}: {printable(reason, 200)}); {how}"

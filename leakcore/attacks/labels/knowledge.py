@@ -165,7 +165,8 @@ def known_of_hidden_layer(knowledge: Any) -> KnownNeurons:
 class KnownSystem:
     """What the attacker knows of S steps: rows (S, N, d); forward: (S, N) their error; weights: (S, K, d + 1) or None.
 
-    probs: (S, N, K) and doubt, their error, or None. steps: None where one step came without a leading axis.
+    probs: (S, N, K) and doubt, their error, or None. own, own_doubt: the same of the model, where the attacker holds it
+    and was not told to use them. steps: None where one step came without a leading axis.
     wide: None, or the number K of logits behind one weight vector: rows and forward are then the N·(K − 1) of
     `differences`, and summed (d,) the magnitudes behind the gradient's rounding.
     """
@@ -180,6 +181,8 @@ class KnownSystem:
     who: str
     wide: int | None = None
     summed: np.ndarray | None = None
+    own: np.ndarray | None = None
+    own_doubt: np.ndarray | None = None
 
     @property
     def samples(self) -> int:
@@ -203,6 +206,7 @@ def known_of_last_layer(knowledge: Any, known_probs: Any) -> KnownSystem:
     pairs = [
         _probs_of(probs, lay.logits, lay.logit_error, lay.roundoff) for probs, lay in zip(of_each, layers, strict=True)
     ]
+    recomputed = [_of_model(lay.logits, lay.logit_error, lay.roundoff) for lay in layers]
     roundoff = max(lay.roundoff for lay in layers)
     empty = np.zeros(layers[0].weight.shape[0])
     return KnownSystem(
@@ -214,6 +218,8 @@ def known_of_last_layer(knowledge: Any, known_probs: Any) -> KnownSystem:
         roundoff=roundoff,
         steps=len(layers) if several else None,
         who="knows the model and the batch's inputs",
+        own=np.stack([p for p, _ in recomputed]),
+        own_doubt=np.stack([d for _, d in recomputed]),
     )
 
 
@@ -261,6 +267,7 @@ def known_of_arrays(known_probs: Any, **kwargs: Any) -> KnownSystem:
 def known_of_jacobian(derivatives: LogitJacobian, known_probs: Any) -> KnownSystem:
     """One step of a model whose logits' derivatives were computed."""
     probs, doubt = _probs_of(known_probs, derivatives.logits, derivatives.logit_error, derivatives.roundoff)
+    own, own_doubt = _of_model(derivatives.logits, derivatives.logit_error, derivatives.roundoff)
     classes = derivatives.logits.shape[1]
     rows, forward, summed = derivatives.jacobian[:, 0], derivatives.error[:, 0], None
     if classes > 1:
@@ -276,6 +283,8 @@ def known_of_jacobian(derivatives: LogitJacobian, known_probs: Any) -> KnownSyst
         who="knows the model and the batch's inputs",
         wide=classes if classes > 1 else None,
         summed=summed,
+        own=own[None],
+        own_doubt=own_doubt[None],
     )
 
 
@@ -306,7 +315,12 @@ def _probs_of(
                 f"`known_probs` must have shape {logits.shape} to match the model's logits, got {probs.shape}"
             )
         return probs.reshape(logits.shape), np.full(logits.shape, 4.0 * max(fine, roundoff))
-    probs = special.expit(logits) if logits.shape[1] == 1 else special.softmax(logits, axis=1)
+    return _of_model(logits, logit_error, roundoff)
+
+
+def _of_model(logits: np.ndarray, logit_error: np.ndarray, roundoff: float) -> tuple[np.ndarray, np.ndarray]:
+    """(N, K) probabilities of these logits, and their errors."""
+    probs = np.asarray(special.expit(logits) if logits.shape[1] == 1 else special.softmax(logits, axis=1))
     # dp/dz ≤ p(1 − p) ≤ 1/4 for a sigmoid; a softmax moves by at most half the largest change of a logit.
     moved = logit_error if logits.shape[1] == 1 else np.broadcast_to(logit_error.max(axis=1)[:, None], logits.shape)
     return probs, moved / 2 + SAFETY * 2.0 * roundoff

@@ -16,9 +16,12 @@ from leakcore.attacks.labels.solving.clipped_residuals import ClippedSamples, re
 from leakcore.attacks.labels.solving.known_probabilities import Observation, solve_box
 from leakcore.attacks.labels.solving.linear_system import (
     BLIND,
+    FLOAT32,
     HARD,
     MISFIT,
     Conditions,
+    SystemSolution,
+    as_the_model_says,
     growth,
     noise_notes,
     read_conditions,
@@ -50,7 +53,10 @@ def recover(
     )
     coarser = how.coarser_than(known.roundoff)
     known = dataclasses.replace(
-        known, forward=known.forward * coarser, doubt=None if known.doubt is None else known.doubt * coarser
+        known,
+        forward=known.forward * coarser,
+        doubt=None if known.doubt is None else known.doubt * coarser,
+        own_doubt=None if known.own_doubt is None else known.own_doubt * coarser,
     )
     vectors = observed.values.shape[1]
     if vectors == 0:
@@ -104,15 +110,7 @@ def recover(
         return _with_probs(known, total, stored, how, clipped, common)
     parts = []
     for s in range(steps):
-        solution = solve(
-            known.rows[s],
-            total[s],
-            how.shared(steps),
-            stored=None if stored is None else stored[s],
-            forward=known.forward[s],
-        )
-        if known.wide is not None:
-            solution = every_class(solution, known.wide, how)
+        solution = _solved(known, s, total[s], None if stored is None else stored[s], how.shared(steps))
         named = name_labels(solution.residuals, solution.tolerance, solution.identifiable)
         what = {**common, "confidence": how.shared(steps).level if common["confidence"] else None}
         if not (solution.fits or blind) or (
@@ -135,6 +133,25 @@ def recover(
             )
         )
     return combine(parts)
+
+
+def _solved(
+    known: KnownSystem, step: int, total: np.ndarray, stored: np.ndarray | None, how: Conditions
+) -> SystemSolution:
+    """The residuals of one step; they fit only if they may be those of the model, where the attacker holds it."""
+    for conditions in (how, dataclasses.replace(how, roundoff=FLOAT32)):
+        solution = solve(known.rows[step], total, conditions, stored=stored, forward=known.forward[step])
+        if known.wide is not None:
+            solution = every_class(solution, known.wide, conditions)
+        if known.own is None or known.own_doubt is None or not solution.fits or how.noise is None:
+            return solution
+        clear = solution.identifiable
+        doubt = known.own_doubt[step] * (conditions.roundoff / how.roundoff)
+        if as_the_model_says(solution.residuals[clear], solution.alarm[clear], known.own[step][clear], doubt[clear]):
+            return solution
+        if how.roundoff >= FLOAT32:
+            break
+    return dataclasses.replace(solution, fits=False)
 
 
 def _with_probs(

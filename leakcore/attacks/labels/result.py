@@ -124,6 +124,7 @@ def combine(recoveries: Sequence[LabelRecovery]) -> LabelRecovery:
     proved = all(p.kind == "lower" for p in parts)
     contradicted = bool((known.any(axis=0) & (lowest != highest)).any())
     notes = [note for p in parts for note in p.assumptions.notes]
+    notes.append("stated: all results are of one batch, its rows in the same order")
     if contradicted:
         proved = False
         notes.append(CONTRADICTION)

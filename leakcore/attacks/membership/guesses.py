@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.array_record import ArrayRecord
 from leakcore.attacks.membership.observations import numbers
@@ -44,15 +45,16 @@ class Guesses(ArrayRecord):
         return right, int((self.guess != 0).sum())
 
 
-def guess(scores: Any, *, share: float = 1.0) -> Guesses:
+def guess(scores: Any, *, share: float = 1.0, seed: int = 0) -> Guesses:
     """Guess where the scores are clearest: for each model, the share of rows with the largest |score|, by its sign.
 
     Args:
         scores: (runs, rows), positive for "was trained on".
         share: of the rows, in (0, 1]; at least one row per model is guessed.
+        seed: of the order of equally clear scores. The rows' own order could tell who is a member.
 
     Returns:
-        `Guesses`. A score of 0 is guessed "was not"; ties go to the earlier row.
+        `Guesses`. A score of 0 is guessed "was not".
 
     Raises:
         ValueError: for a value or shape that is not allowed; the text names the argument.
@@ -67,7 +69,7 @@ def guess(scores: Any, *, share: float = 1.0) -> Guesses:
         [[0, -1, 1, 0]]
     """
     values = _scores(scores)
-    part = check.probability(share=share)
+    part, start = check.probability(share=share), check.seed(seed=seed)
     if part == 0:
         raise ValueError("`share` must be in (0, 1], got 0")
     wanted = part * values.shape[1]
@@ -75,7 +77,8 @@ def guess(scores: Any, *, share: float = 1.0) -> Guesses:
     near = round(wanted)
     taken = max(1, near if abs(wanted - near) <= 4 * math.ulp(wanted) else math.floor(wanted))
     out = np.zeros(values.shape, np.int8)
-    clearest = np.argsort(-np.abs(values), axis=1, kind="stable")[:, :taken]
+    shuffled = kernels.generator(start, kernels.Stream.GUESS_TIES).permutation(values.shape[1])
+    clearest = shuffled[np.argsort(-np.abs(values[:, shuffled]), axis=1, kind="stable")[:, :taken]]
     signs = np.where(np.take_along_axis(values, clearest, axis=1) > 0, 1, -1).astype(np.int8)
     np.put_along_axis(out, clearest, signs, axis=1)
     return Guesses(out)

@@ -88,8 +88,11 @@ class Reconstructor(Record):
                 raise ValueError(f"`{name}` must have shape {size}, got {getattr(self, name).shape}")
 
     def save(self, path: str | Path) -> None:
-        """Write an npz file, atomically; nothing is pickled. `CannotWrite`, an OSError, where the system refuses."""
-        write_atomically(Path(path), to_npz(self))
+        """Write an npz file, atomically; nothing is pickled. A new file is the owner's alone (mode 0600).
+
+        `CannotWrite`, an OSError, where the system refuses.
+        """
+        write_atomically(Path(path), to_npz(self), private=True)
 
     @classmethod
     def load(cls, path: str | Path) -> Reconstructor:

@@ -137,7 +137,8 @@ def _notes(
         "limits (update=)"
         if update is None
         else "stated: the gradient of a cross-entropy averaged over this many positions with one weight, and nothing "
-        "else: no weights of classes, no penalty or decay of weights, no momentum, no noise, not pruned or quantised",
+        "else: no weights of classes, no penalty or decay of weights, no momentum, no noise, not pruned or quantised; "
+        "its logits are the layer's outputs, not scaled by more than 1",
         f"computed and rounded with an error of at most {unit:.3g} of each number (precision= states another)",
     ]
     if norm:

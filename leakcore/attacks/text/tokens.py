@@ -18,7 +18,7 @@ UPDATES = {
     "or decay of weights, no momentum, no noise beyond what is stated; rounding and pruning leave a row of zeros alone",
     "steps": "stated: the array is the embedding's change in some steps, by an optimizer that held nothing of earlier "
     "batches and leaves alone what has no gradient (no decay of weights), and nothing was added to it but stated "
-    "noise; the tokens belong to any of these steps",
+    "noise; no other forward pass renormalised rows (max_norm); the tokens belong to any of these steps",
 }
 """What each word for `update` states."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leakcore import bounds
+from leakcore import accounting, bounds
 from leakcore._base import validate as check
 from leakcore._base.codec.npz import FACTS, unpack
 from leakcore._base.progress import timed
@@ -114,7 +114,7 @@ def from_canaries(
         repeated_noise=recorded.repeated_noise, interference=recorded.interference,
         times_seen=float(recorded.times_seen[recorded.coins].mean()),
         divisor=stated,
-        epsilon=proved_epsilon(claimed, delta=slack, adjacency=relation),
+        epsilon=_supposing(proved_epsilon(claimed, delta=slack, adjacency=relation), stated),
         proved=whole if independent else audited(*of_coins, level, relation),
         by_coins=audited(*of_coins, level, relation),
         from_release=alone,
@@ -122,6 +122,18 @@ def from_canaries(
         p_value=float(whole.p_value or 0.0),
         seconds=time.monotonic() - start,
     )  # fmt: skip
+
+
+def _supposing(epsilon: accounting.Epsilon, divisor: Divisor | None) -> accounting.Epsilon:
+    """ε of the schedule, with what its relation presupposes of the divisor."""
+    note = {
+        "rows": "the number of rows is public",
+        "constant": "the divisor, q and the number of steps do not change with the number of rows",
+        None: "the divisor, q and the number of steps do not change with the number of rows (taken as fixed, because "
+        "the trace does not say)",
+    }[divisor]
+    assumed = epsilon.assumptions
+    return dataclasses.replace(epsilon, assumptions=dataclasses.replace(assumed, notes=(*assumed.notes, note)))
 
 
 def holds_canaries(path: str | Path) -> bool:

@@ -10,7 +10,18 @@ from leakcore import bounds
 from leakcore._base.results import Result
 from leakcore.audit.report import page
 from leakcore.audit.report.cards import BEATS, REACHED, Card, epsilon_card, proof_card
-from leakcore.audit.report.format import above, chance, counted, guarantee, no_smaller, number, percent, power, proved
+from leakcore.audit.report.format import (
+    above,
+    chance,
+    counted,
+    guarantee,
+    least,
+    no_smaller,
+    number,
+    percent,
+    power,
+    proved,
+)
 from leakcore.audit.report.page import Finding
 from leakcore.audit.report.report import GATE, NOTHING, AuditReport
 from leakcore.audit.report.tables import Cell, Column, Row, Table
@@ -34,7 +45,7 @@ class CanaryReport(AuditReport):
     Attributes:
         delta: δ of every ε.
         claimed_epsilon: ε that the run claims, under the adjacency of `epsilon`; None: the accountant's.
-        divisor: what the program divides by depends on: "rows", or "constant"; None if nobody said.
+        divisor: what the program divides by: "rows" or "constant"; None if nobody said.
         confidence: of `proved` and `by_coins`.
         steps: recorded steps.
         noise_multiplier: smallest and largest σ.
@@ -48,8 +59,7 @@ class CanaryReport(AuditReport):
         epsilon: the mechanism's ε.
         proved: lower bound on ε, by the order of the scores; by guesses at the coins if the noise is dependent.
         by_coins: lower bound on ε by guesses at the coins, which assumes nothing of noise or mechanism.
-        from_release: what the order of the scores would prove for an attacker who does not know the other rows; an
-            estimate, because these scores are not independent.
+        from_release: the same for an attacker who does not know the other rows; an estimate, for dependent scores.
         gate: `proved` at the gate's confidence.
         p_value: of the mechanism: were it what ran, scores would tell canaries apart this well this rarely.
         independent: whether the noise of coordinates and steps showed no dependence.
@@ -57,7 +67,7 @@ class CanaryReport(AuditReport):
         common_noise: p-value of noise that coordinates share.
         repeated_noise: p-value of noise that a step shares with the next; None for one step.
         interference: root mean square of what the other rows add at a canary's coordinate, in units of the noise.
-        times_seen: mean number of steps with a canary that is in the data.
+        times_seen: mean number of steps with an included canary.
 
     Example:
         >>> from leakcore import audit
@@ -109,8 +119,26 @@ class CanaryReport(AuditReport):
 
     @property
     def share(self) -> float:
-        """The part of the mechanism's ε that is proved."""
-        return float(self.proved.value) / float(self.epsilon.value)
+        """The part of the mechanism's ε that is proved; 1 of an ε of 0."""
+        whole = float(self.epsilon.value)
+        return float(self.proved.value) / whole if whole > 0 else 1.0
+
+    @property
+    def _least(self) -> float:
+        """What is proved of the mechanism's ε from below: the lower end of its bracket."""
+        return 0.0 if self.epsilon.interval is None else float(self.epsilon.interval[0])
+
+    @property
+    def undecided(self) -> str:
+        claim = self.claimed_epsilon
+        if claim is None or self.contradictions or float(self.epsilon.value) <= claim * (1 + 1e-9):
+            return ""
+        return "the claim lies below the upper limit of the schedule's ε, and not below a lower limit that is proved"
+
+    @property
+    def between(self) -> bool:
+        """Whether the claim is contradicted at `confidence`, but not at the gate's."""
+        return not self.contradictions and float(self.proved.value) > self.claim
 
     @property
     def gated(self) -> bool:
@@ -118,23 +146,31 @@ class CanaryReport(AuditReport):
 
     @property
     def word(self) -> str:
-        if not self.all_contradictions and not self.exceeded and float(self.proved.value) <= 0:
-            return NOTHING
-        return super().word
+        if self.all_contradictions or self.exceeded:
+            return super().word
+        if self.between:
+            return f"Above its claim at {100 * self.confidence:g}%, not at {100 * GATE:g}%: check."
+        if self.undecided:
+            return "Not decided."
+        return NOTHING if float(self.proved.value) <= 0 else super().word
 
     @property
     def contradictions(self) -> list[str]:
         out = []
-        if self.claimed_epsilon is not None and float(self.epsilon.value) > self.claimed_epsilon * (1 + 1e-9):
+        if self.claimed_epsilon is not None and self._least > self.claimed_epsilon * (1 + 1e-9):
             spent, claimed = above(self.epsilon, self.claimed_epsilon, "upper")
+            if self._least < float(self.epsilon.value) * (1 - 1e-6):
+                spent, claimed = above(self._least, self.claimed_epsilon)
+                spent = f"{spent} at least, and at most {number(self.epsilon)}"
             out.append(
-                f"The recorded schedule gives ε = {spent} ({guarantee(self.epsilon)}), above the claimed {claimed}."
+                f"The recorded schedule gives ε = {spent} ({guarantee(self.epsilon)}), above the claimed {claimed}, "
+                "which is read under the same adjacency."
             )
         if float(self.gate.value) > self.claim:
             least, claimed = above(self.gate, self.claim)
             out.append(
-                f"The canaries prove ε ≥ {least} ({guarantee(self.gate)}), above the claimed {claimed}, unless an "
-                "assumption of the audit fails."
+                f"The canaries prove ε ≥ {least} ({guarantee(self.gate)}), above the claimed {claimed}, which is read "
+                "under the same adjacency, unless an assumption of the audit fails."
             )
         if self.p_value <= GATE_SHARE:
             out.append(
@@ -157,6 +193,18 @@ class CanaryReport(AuditReport):
     def verdict_sentences(self) -> list[str]:
         if self.contradictions:
             return self.contradictions
+        if self.between:
+            said = (
+                f"The canaries prove {proved(self.proved, self.delta)}, above {number(self.claim)}, the ε that is "
+                f"claimed (read under the same adjacency); at the gate's {100 * GATE:g}% they do not: record more "
+                "canaries, or another run."
+            )
+            return [said]
+        if self.undecided:
+            return [f"Not decided: {self.undecided}.", f"The canaries prove {proved(self.proved, self.delta)}."]
+        if float(self.proved.value) <= 0:
+            said = f"The canaries prove {proved(self.proved, self.delta)}; the accountant's is {number(self.epsilon)}."
+            return [said, "Nothing contradicts it, and nothing confirms it."]
         return [
             f"The canaries prove {proved(self.proved, self.delta)}, {percent(min(self.share, 1.0))} of the "
             f"accountant's {number(self.epsilon)}: if what is assumed holds, sampling, clipping and noise leak at "
@@ -195,7 +243,8 @@ class CanaryReport(AuditReport):
             ),
             assumes="each step clipped every row and added the recorded noise"
             + (
-                "; the divisor, q and the number of steps do not change with the number of rows."
+                "; the divisor, q and the number of steps do not change with the number of rows"
+                + ("." if self.divisor else " (taken as fixed, because the trace does not say).")
                 if self.divisor != "rows"
                 else "; a coin decides whether a canary takes part, and not what the sum is divided by."
             ),
@@ -249,8 +298,8 @@ class CanaryReport(AuditReport):
 
     def tables(self) -> dict[str, Table]:
         rows = [
-            ("knows all other rows", number(self.proved), percent(min(self.share, 1.0)), guarantee(self.proved)),
-            ("the same, by guesses at coins", number(self.by_coins), "", guarantee(self.by_coins)),
+            ("knows all other rows", least(self.proved), percent(min(self.share, 1.0)), guarantee(self.proved)),
+            ("the same, by guesses at coins", least(self.by_coins), "", guarantee(self.by_coins)),
             ("sees the releases alone", number(self.from_release), "", "estimate"),
         ]
         columns = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leakcore._base.files.toml_file import read_toml
+from leakcore._base.files.toml_file import of_file, read_toml
 from leakcore._base.results import jsonable
 from leakcore.audit.claim.sections import BLOCK, Audit, Claim, Data, Fault, Mechanism, Model
 from leakcore.audit.config.checking import checked_sections
@@ -90,14 +90,15 @@ class ClaimConfig:
             A `ClaimConfig`.
 
         Raises:
-            ValueError: names the file, or lists every fault by section.key, its value and what is allowed.
+            ValueError: names the file, and lists every fault by section.key, its value and what is allowed.
             TypeError: the same, where each fault is a value of another type.
         """
         sections = read_toml(path)
         for name, keys in (override or {}).items():
             section = sections.get(name, {})
             sections[name] = {**section, **keys} if isinstance(section, dict) else section
-        return cls.from_dict(sections)
+        with of_file(path):
+            return cls.from_dict(sections)
 
     def _at_odds(self) -> Iterator[str]:
         """What does not go together."""

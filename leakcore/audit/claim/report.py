@@ -18,7 +18,7 @@ from leakcore.audit.report import page
 from leakcore.audit.report.area import area, area_limits
 from leakcore.audit.report.cards import BEATS, EPSILON, REACHED, Card, adjacency_words, proof_card
 from leakcore.audit.report.claim import ClaimedEpsilon
-from leakcore.audit.report.format import ADJACENCY, above, counted, fixed, guarantee, number, power
+from leakcore.audit.report.format import ADJACENCY, above, counted, fixed, guarantee, least, number, power
 from leakcore.audit.report.page import Finding
 from leakcore.audit.report.report import NOTHING, TOO_WEAK, AuditReport
 from leakcore.audit.report.tables import Cell, Column, Row, Table
@@ -310,7 +310,7 @@ class ClaimReport(AuditReport):
         rows = tuple(
             Row(
                 (
-                    Cell(p.method), Cell(p.what), Cell(number(p.epsilon, kind="lower")),
+                    Cell(p.method), Cell(p.what), Cell(least(p.found)),
                     Cell(number(self.claim.epsilon)), Cell(number(p.ceiling, kind="upper")),
                     Cell("EXCEEDS THE CLAIM" if p.epsilon > self.claim.epsilon else "below"),
                 ),

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakcore import attacks, bounds, dpsgd, kernels, mechanisms
+from leakcore import attacks, bounds, dpsgd, mechanisms
 from leakcore._base import validate as check
 from leakcore._base.files.writing import place_in
 from leakcore._base.installed import PAGE, need
@@ -109,7 +109,7 @@ def claim(
     if target is not None:
         need("torch", "sklearn", *PAGE)
         require_report_folder(target)
-    bound_to = identity("audit --attack", config.to_dict(), config.audit.seed, kernels.arithmetic())
+    bound_to = identity("audit --attack", config.to_dict(), config.audit.seed)
     show = progress or (lambda task, done, total: None)
     with PartialResults(target, "audit-attack", bound_to, checkpoints=True) as pieces, renaming(_KEYS):
         return _claim(config, target, pieces, show, {"executor": executor, "num_threads": num_threads})

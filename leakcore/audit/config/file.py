@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leakcore._base.files.toml_file import read_toml
+from leakcore._base.files.toml_file import of_file, read_toml
 from leakcore._base.naming import renaming
 from leakcore._base.printable import printable
 from leakcore.audit.claim import config as claim
@@ -35,17 +35,18 @@ def read_config(path: str | Path) -> tuple[str | None, dict[str, dict[str, Any]]
     Sections are checked, keys are not yet: options may take their place.
 
     Raises:
-        ValueError: names what is wrong.
-        TypeError: for a section that is not one.
+        ValueError: names the file and what is wrong.
+        TypeError: the same, for a section that is not one.
     """
     sections = read_toml(path)
     if not sections:
         raise ValueError(f"`config` {LACKING}, got {printable(repr(str(path)))}, which is empty")
-    refuse_sections(sections, SECTIONS)
-    forms = [form for form, names in FORMS.items() if any(name in sections for name in names)]
-    if len(forms) > 1:
-        first, second = (next(n for n in FORMS[form] if n in sections) for form in forms[:2])
-        raise ValueError(f"[{first}], [{second}]: belong to different audits; a file describes one")
+    with of_file(path):
+        refuse_sections(sections, SECTIONS)
+        forms = [form for form, names in FORMS.items() if any(name in sections for name in names)]
+        if len(forms) > 1:
+            first, second = (next(n for n in FORMS[form] if n in sections) for form in forms[:2])
+            raise ValueError(f"[{first}], [{second}]: belong to different audits; a file describes one")
     return forms[0] if forms else None, sections
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from leakcore._base.results import require_same_adjacency
 from leakcore.audit.hyperparameters import scheme, scheme_findings
 from leakcore.audit.report.cards import BEATS, REACHED, Card, adjacency_words, card, epsilon_card, proof_card
-from leakcore.audit.report.format import ADJACENCY, above, guarantee, interval, number, percent, power
+from leakcore.audit.report.format import ADJACENCY, above, ends_proved, guarantee, interval, number, percent, power
 from leakcore.audit.report.page import Finding
 
 if TYPE_CHECKING:
@@ -133,12 +133,12 @@ def _bound(config: AuditConfig, p: ReconstructionPoint) -> str:
         if bound < chance + 0.1
         else "This noise does not rule out reconstruction."
         if bound > 0.9
-        else f"Training lifts what an attacker can reach from {percent(chance)} to {percent(p.bound)}, no further."
+        else f"Training lifts what an attacker can reach from {percent(chance)} to at most {percent(p.bound)}."
     )
     rdp = "" if p.bound_rdp is None else f" The older bound through Rényi divergence promises {percent(p.bound_rdp)}."
     if p.bound.interval is not None and p.bound.method == "bracket":
         low = percent(float(p.bound.interval[0]), "lower")
-        rdp = f" Some attacker reaches {low} if the order is fresh in each epoch: that is the lower end of the bound."
+        rdp = f" The lower end of the bound is {low}: {ends_proved(p.bound)}."
     return Finding(
         "What no attacker can beat: knowing all rows but one, every noisy gradient, every model, and that the missing "
         f"row is one of {config.num_candidates} equally likely candidates, an attacker names it with probability at "

@@ -100,10 +100,14 @@ class LayerStudy:
         before, after = beyond(latent), beyond(self.released)
         summary = f"{self.name(before[0])} shows most, {told(latent, before[0])}" if before else "no layer shows any"
         left = f"{self.name(after[0])} still shows {told(self.released, after[0])}" if after else "none does"
+        sure = f"{100 * (latent.confidence or 0):g}%"
         if after:
-            verdict = "What the task never asks for is in single steps of this run: more noise would hide it."
+            verdict = f"At {sure}: what the task never asks for is in single steps of this run; more noise hides more."
         elif before:
-            verdict = "The plain gradient shows what the task never asks for; in one step's release the noise hides it."
+            verdict = (
+                f"At {sure} the plain gradient shows what the task never asks for; in one step's release this family "
+                "of attackers does not read it."
+            )
         else:
             verdict = (
                 "Nothing to conclude on the order of layers: this family of attackers reads the attribute in none."

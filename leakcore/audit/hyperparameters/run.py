@@ -8,13 +8,12 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from leakcore import kernels
 from leakcore._base import validate as check
 from leakcore._base.files.writing import place_in
 from leakcore._base.installed import PAGE, need
 from leakcore._base.progress import Progress, timed
 from leakcore._base.run_folder.identity import identity
-from leakcore._base.run_folder.output_folder import require_inside, require_ours, require_writable
+from leakcore._base.run_folder.output_folder import require_ours, require_writable
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.audit.config.faults import shown
 from leakcore.audit.doctor import environment
@@ -79,7 +78,7 @@ def run(
     if target is not None:
         need("torch", "sklearn", *PAGE)
         require_report_folder(target)
-    bound_to = identity("audit", config.to_dict(), config.seed, kernels.arithmetic())
+    bound_to = identity("audit", config.to_dict(), config.seed)
     with PartialResults(target, "audit", bound_to) as pieces:
         return _run(config, target, pieces, executor, report_progress)
 
@@ -113,10 +112,4 @@ def _run(
 def require_report_folder(folder: Path) -> None:
     """Refuse a folder before the work: it must accept files, and hold no report that is not leakcore's."""
     require_writable(folder)
-    require_ours(folder, "report.json")
-    require_inside(folder, "report.html")
-    if (folder / "report.html").exists() and not (folder / "report.json").exists():
-        raise ValueError(
-            f"`folder` must not hold a report.html that is not leakcore's, got {str(folder)!r}: move it, or choose "
-            "another"
-        )
+    require_ours(folder, "report.json", "report.html")

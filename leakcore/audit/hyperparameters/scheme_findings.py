@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leakcore.audit.report.format import claim_of, guarantee, number, percent, understated
+from leakcore.audit.report.format import claim_of, ends_proved, guarantee, number, percent, understated
 from leakcore.audit.report.page import Finding
 
 if TYPE_CHECKING:
@@ -18,10 +18,7 @@ def bracket(epsilon: Result) -> str:
     if epsilon.method != "bracket" or epsilon.interval is None:
         return ""
     low, high = (float(v) for v in epsilon.interval)
-    return (
-        f" The upper limit holds for any order of the rows; ε lies between {number(low, kind='lower')} and "
-        f"{number(high, kind='upper')} for fresh orders."
-    )
+    return f" ε lies between {number(low, kind='lower')} and {number(high, kind='upper')}: {ends_proved(epsilon)}."
 
 
 def membership(p: ReconstructionPoint) -> list[str]:

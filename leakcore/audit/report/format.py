@@ -134,6 +134,17 @@ def no_smaller(result: Result) -> str:
     return f"{sure}{no} ε below {number(result)} holds under {ADJACENCY[result.adjacency]} adjacency."
 
 
+def ends_proved(result: Result) -> str:
+    """Of whom the two ends of a bracket are proved, as its mechanism says; empty where it says nothing."""
+    said = next((note for note in result.assumptions.notes if note.startswith("interval: ")), "")
+    return said.removeprefix("interval: ")
+
+
+def least(result: Result, digits: int = 4) -> str:
+    """A lower bound in a table; one of 0 proves nothing, and is written so."""
+    return number(result, digits) if float(result.value) > 0 else "nothing"
+
+
 def claim_of(result: Result) -> float | None:
     """The number that accounting for a mechanism's batches as Poisson sampling claims, where they are not drawn so."""
     claimed = getattr(result, "poisson_claim", None)

@@ -84,7 +84,10 @@ def _finding(measures: LeakageByLayer) -> Finding:
         else:
             said.append(f"about {name} no layer shows more than permuted labels do")
     if named:
-        verdict = f"Single gradients of this model show what the task never asks for: {', '.join(named)}."
+        sure = f"{100 * (next(iter(measures.latent.values())).confidence or 0):g}%"
+        verdict = (
+            f"At {sure} each, single gradients of this model show what the task never asks for: {', '.join(named)}."
+        )
     elif measures.latent:
         verdict = "This family of attackers reads none of the attributes in single gradients of this model."
     else:

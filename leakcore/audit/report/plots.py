@@ -33,8 +33,12 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
         thin = {"lw": 1.6}
         drawn: list[tuple[np.ndarray | None, str, dict[str, Any]]] = [
             (curve.bound_rdp, "upper bound from RDP", {"color": RDP, "ls": "--", **thin}),
-            (curve.bound, "exact upper bound: no attacker beats it", {"color": BOUND, "lw": 2.4}),
-            (curve.bound_lower, "lower end of that bound, for fresh orders", {"color": BOUND, "ls": "--", **thin}),
+            (
+                curve.bound,
+                f"{'exact ' * (curve.bound_lower is None)}upper bound: no attacker beats it",
+                {"color": BOUND, "lw": 2.4},
+            ),
+            (curve.bound_lower, "lower end of that bound", {"color": BOUND, "ls": "--", **thin}),
             (curve.poisson_claim, "if batches were Poisson: not proved", {"color": RDP, "ls": ":", **thin}),
             (curve.reference, "best attack if gradients were orthogonal", {"color": MIDDLE, "ls": "-.", **thin}),
         ]
@@ -62,7 +66,9 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
         axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
         axes.set_ylim(0, 1.02)
         adjacency = ADJACENCY[points[0].epsilon.adjacency]
-        axes.set_xlabel(f"ε at δ = {power(curve.delta)}, {adjacency} (exact accountant)")
+        axes.set_xlabel(
+            f"ε at δ = {power(curve.delta)}, {adjacency} ({'exact' if curve.bound_lower is None else 'upper'})"
+        )
         axes.set_ylabel("probability of naming the target")
         _plain(axes)
         for values, name, _ in lines:

@@ -7,7 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from leakcore.audit.report.cards import adjacency_words
-from leakcore.audit.report.format import ADJACENCY, claim_of, interval, number, percent, power
+from leakcore.audit.report.format import ADJACENCY, claim_of, ends_proved, interval, number, percent, power
 
 if TYPE_CHECKING:
     from leakcore.audit.hyperparameters.label_section import LabelStudy
@@ -114,7 +114,7 @@ def accounting_table(points: list[ReconstructionPoint], delta: float) -> Table:
     if sampled:
         said.append("The exact column inverts our own privacy profile, PLD and RDP are dp-accounting's.")
     if bracket:
-        said.append("The upper end of the bracket holds for any order of the rows, the lower end for fresh orders.")
+        said.append(f"The two ends of the bracket: {ends_proved(first.epsilon)}.")
     if claim:
         said.append("What Poisson accounting would print is not proved: batches are not drawn so.")
     if replaced:
@@ -134,7 +134,7 @@ def reconstruction_table(points: list[ReconstructionPoint], num_candidates: int)
         Column("prior-aware\nattack", "estimate"),
         Column("named\nthe target", "parameter"),
         Column("optimum if\northogonal", "estimate"),
-        Column("exact\nbound", "upper"),
+        Column("upper\nbound" if first.bound.method == "bracket" else "exact\nbound", "upper"),
     ]
     rdp, claim = first.bound_rdp is not None, claim_of(first.bound) is not None
     if rdp:

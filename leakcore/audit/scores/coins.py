@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from scipy import special
 
-from leakcore import bounds
+from leakcore import bounds, kernels
 from leakcore.mechanisms import Mechanism
 
 _SHARES = (1.0, 0.5, 0.25, 0.125)
@@ -45,8 +45,10 @@ def audited(
 
     A mechanism's curve is slow to compute: the number of guesses is the one that proves most of a Gaussian mechanism.
     """
-    order = np.argsort(scores, kind="stable")
     n = len(scores)
+    # Equal scores in a random order: that of the rows may tell who is a member.
+    shuffled = kernels.generator(0, kernels.Stream.COIN_TIES).permutation(n)
+    order = shuffled[np.argsort(scores[shuffled], kind="stable")]
     each = 1 - (1 - confidence) / len(_SHARES)
 
     def proof(counts: tuple[int, int], family: str | Mechanism) -> bounds.OneRunEpsilon:

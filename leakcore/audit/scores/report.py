@@ -19,6 +19,7 @@ from leakcore.audit.report.format import (
     ends,
     guarantee,
     interval,
+    least,
     no_smaller,
     number,
     percent,
@@ -193,8 +194,8 @@ class ScoresReport(AuditReport):
         if self.contradictions:
             return self.contradictions
         said = (
-            "The scores tell members from non-members with an area under the ROC curve of "
-            f"{number(self.area, 3)} ({_span(self.area)}, {100 * self.confidence:g}%; 0.5 is guessing)."
+            f"The area under the ROC curve of these scores is {number(self.area, 3)} ({_span(self.area)} at "
+            f"{100 * self.confidence:g}%, if {self._independence().removesuffix('.')}; 0.5 is guessing)."
         )
         if self.proved:
             return [said, f"They prove {proved(self.epsilon, self.delta)}{self._in_the_claims_words()}."]
@@ -368,7 +369,15 @@ class ScoresReport(AuditReport):
                 Column("confidence", "parameter"), Column("claimed ε", "parameter"),
             ),
             tuple(self._row(result) for result in (self.epsilon, self.converted) if result is not None),
-            f"By {self.epsilon.method}. {'A proof' if self.proved else 'No proof, an estimate'}: {self._design()}",
+            f"By {self.epsilon.method}. "
+            + (
+                "No proof, an estimate: "
+                if not self.proved
+                else "A proof, if what is assumed holds: "
+                if float(self.epsilon.value) > 0
+                else "Nothing is proved. Assumed was: "
+            )
+            + self._design(),
         )  # fmt: skip
         return {"rates": Table("The scores as a membership test", columns, printed, caption), "epsilon": epsilon}
 
@@ -376,7 +385,8 @@ class ScoresReport(AuditReport):
         """A bound, next to the claim if that is under the same relation."""
         comparable = self.claimed_epsilon is not None and result.adjacency == self.claimed_adjacency
         return Row((
-            Cell(number(result, 4)), Cell(power(self.delta)), Cell(ADJACENCY[result.adjacency]),
+            Cell(least(result) if self.proved else number(result)), Cell(power(self.delta)),
+            Cell(ADJACENCY[result.adjacency]),
             Cell("none" if result.confidence is None else f"{100 * result.confidence:g}%"),
             Cell(number(self.claimed_epsilon or 0.0) if comparable else "—"),
         ))  # fmt: skip

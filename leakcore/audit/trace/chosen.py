@@ -35,6 +35,7 @@ class Chosen:
         bracketed: whether ε and bounds are the upper ends of brackets.
         lower_holds: whether the lower ends are proved for this run, too.
         notes: further sentences.
+        left_out: what must hold of batches that the loader gave and no step trained on; empty where there are none.
         rows_public: whether the run's ε can only be for a public number of rows, as what the program divides by says.
         fixed: what is said of the divisor, q and the number of steps where they count as fixed numbers; empty where the
             trace says so, or the relation does not need it.
@@ -49,18 +50,24 @@ class Chosen:
     bracketed: bool = False
     lower_holds: bool = True
     notes: tuple[str, ...] = ()
+    left_out: str = ""
     rows_public: bool = False
     fixed: str = ""
 
     @property
     def assumed(self) -> str:
         """What must hold of the batches."""
+        premises = self.premises(self.adjacency)
+        return "; ".join([f"the batches follow this scheme: {self.words} ({self.evidence})", *premises])
+
+    def premises(self, adjacency: str | None) -> tuple[str, ...]:
+        """What else must hold of the program, for numbers under this relation."""
         divisor = {
-            "zero-out": "; the number of rows is public",
-            "add-remove": "; the divisor, q and the number of steps do not change with the number of rows"
+            "zero-out": "the number of rows is public",
+            "add-remove": "the divisor, q and the number of steps do not change with the number of rows"
             + (f" ({self.fixed})" if self.fixed else ""),
-        }.get(self.adjacency or "", "")
-        return f"the batches follow this scheme: {self.words} ({self.evidence}){divisor}"
+        }.get(adjacency or "", "")
+        return tuple(said for said in (divisor, self.left_out) if said)
 
 
 def none(why: str, *notes: str) -> tuple[None, Chosen]:
@@ -162,6 +169,10 @@ def under_its_relation(trace: Trace, mechanism: Mechanism | None, chosen: Chosen
     """
     if mechanism is None:
         return dataclasses.replace(chosen, rows_public=trace.divisor == "rows")
+    if count := trace.sampling.left_out:
+        left = "1 batch that the loader gave was" if count == 1 else f"{count:,} batches that the loader gave were"
+        why = "for no reason that depends on rows"
+        chosen = dataclasses.replace(chosen, left_out=f"{left} not trained on, {why}")
     if chosen.adjacency != "add-remove":
         return chosen
     if trace.divisor == "constant":

@@ -85,21 +85,19 @@ def from_trace(
         delta: δ in (0, 1).
         claimed_epsilon: ε that the run claims at δ, under the relation of the report's ε. None: the accountant's.
         mechanism: of the whole run, or q of Poisson sampling. None: as the trace says.
-        steps: of the whole run, if the trace does not know them; others are like these.
-        num_candidates: of the prior, 2 to 2⁵³. The attack is measured if there are num_candidates − 1 non-members.
+        steps: of the whole run, if the trace does not know them.
+        num_candidates: of the prior, 2 to 2⁵³. Measuring takes num_candidates − 1 non-members.
         divisor: "constant" or "rows", as for `leakcore.record`; None: as the trace says. Unless it is "constant", ε and
             bounds are for zero-out adjacency.
-        coins: True only if each candidate was in the data by its own fair coin, and the recorder was told the
-            `members`, or every batch held all rows. Guesses at the coins then prove a lower bound on ε
-            (Steinke, Nasr and Jagielski 2023, Theorem 5.2).
+        coins: True only if a fair coin of its own decided about each candidate, and the recorder was told the
+            `members`, or every batch held all rows. Guesses at the coins then prove a lower bound on ε.
         confidence: of the quoted lower bound, intervals and the membership test. Coins contradict a claim at 99.9%.
 
     Returns:
         A `TraceReport`, or a `CanaryReport`.
 
     Raises:
-        ValueError: names the argument, before any work; or there is no member or no non-member for `coins`; or the
-            trace contradicts `mechanism`.
+        ValueError: names the argument, before any work.
         TypeError: for another type.
 
     Guarantees:

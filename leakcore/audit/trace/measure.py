@@ -72,13 +72,14 @@ def _limits(question: Question, mechanism: Mechanism) -> dict[str, Any]:
     relation = question.chosen.adjacency or mechanism.adjacency
 
     def of(result: R) -> R:
-        """For the relation of the run; under zero-out the number of rows is public."""
+        """For the relation of the run, with what it and the batches presuppose of the program."""
         assumed = result.assumptions
-        if relation != "zero-out" or mechanism.adjacency == relation or assumed.adjacency == "replace":
-            return run.of(result)
-        notes = (*assumed.notes, "the number of rows is public")
+        under = assumed.adjacency
+        if relation == "zero-out" and under != "replace":
+            under = relation
+        notes = (*assumed.notes, *question.chosen.premises(under))
         return run.of(
-            dataclasses.replace(result, assumptions=dataclasses.replace(assumed, adjacency=relation, notes=notes))
+            dataclasses.replace(result, assumptions=dataclasses.replace(assumed, adjacency=under, notes=notes))
         )
 
     def epsilon(adjacency: str) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leakcore._base.results import Result
-from leakcore.audit.report.format import claim_of, guarantee, interval, number, percent, power
+from leakcore.audit.report.format import claim_of, ends_proved, guarantee, interval, number, percent, power
 from leakcore.audit.report.page import Finding
 from leakcore.audit.trace.chosen import Chosen
 from leakcore.audit.trace.facts import TraceFacts
@@ -21,8 +21,8 @@ def epsilon_of(report: TraceFacts, epsilon: Result) -> str:
         low = high = float(epsilon.value)
     if low < high:
         said += (
-            f". The upper limit holds for any order of the rows; ε lies between {number(low, kind='lower')} and "
-            f"{number(high, kind='upper')} for fresh orders of all rows in whole epochs"
+            f". Its limits are {number(low, kind='lower')} and {number(high, kind='upper')}: {ends_proved(epsilon)}"
+            + ("" if report.mechanism.lower_holds else "; of this run the upper one alone is proved")
         )
     if (claimed := claim_of(epsilon)) is not None:
         said += f". Accounting as if batches were Poisson samples would print {number(claimed)}, which is not proved"

@@ -77,18 +77,18 @@ def epsilon_lower_bound_one_run(
         confidence: in (0, 1 − 1e-12].
         delta: δ in [0, 1).
         adjacency: "replace" where each coin chose between two rows. None: a mechanism's own, else add-remove.
-        family: what is refuted: "dp"; "gdp", μ-GDP; or a mechanism with any noise, which is then tested itself. The
-            last two need δ > 0.
-        chosen: how r was chosen: "before" the scores were looked at, or "by-scores", by any rule on the release, such
-            as a threshold. That is free at δ = 0, halves the error of "dp" at δ > 0, costs more with "gdp", and is
-            refused for another mechanism.
+        family: what is refuted: "dp"; "gdp", μ-GDP; or a mechanism with any noise, itself tested. The last two
+            need δ > 0.
+        chosen: when r was chosen: "before" anyone looked at the scores, or "by-scores", by any rule on the release.
+            That is free at δ = 0, halves the error of "dp" at δ > 0, costs more with "gdp", and is refused for another
+            mechanism.
         k: rows that a coin changes, 1 for a mechanism; `value` is about one of them.
 
     Returns:
         `OneRunEpsilon` of kind "lower"; 0 where the guesses prove nothing.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
+        ValueError: names the argument.
         TypeError: for an argument of another type.
 
     Guarantees:

@@ -69,7 +69,7 @@ def leakage(model: str, figure: Path | None, as_json: bool, **options: Any) -> N
     if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
         raise click.UsageError(f"`--figure` must end in .png, .svg or .pdf, got {figure}")
     if figure is not None:
-        require_place("figure", figure)
+        require_place("--figure", figure)
     pieces = None if options["out"] is None else options["out"] / "partial" / "leakage"
     report = checked(lambda: _measured(model, **options), pieces=pieces)
     if figure is not None:
@@ -146,7 +146,7 @@ def _measured(
         "content": _content([*module.state_dict().items(), ("x", x), ("y", y), *(chosen or {}).items(),
                              *_behaviour(module, x[:2])]),
     }  # fmt: skip
-    with PartialResults(out, "leakage", identity("leakage", settings, seed, kernels.arithmetic())) as pieces:
+    with PartialResults(out, "leakage", identity("leakage", settings, seed)) as pieces:
         report = measure_layers(
             LayeredModel.of(module, x, y, loss=losses[loss]),
             LayerMeasures(attributes=chosen, rows=num_rows, iterations=100 if inverted else 0, **sizes),

@@ -12,8 +12,6 @@ from leakcore.cli.exit_codes import Failure, checked
 from leakcore.cli.options import as_json
 from leakcore.cli.output import finish, require_place
 
-_OURS = '<meta name="generator" content="leakcore">'
-
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, exists=True, path_type=Path))
@@ -33,10 +31,11 @@ def reports(folder: Path, html_path: Path | None, as_json: bool) -> None:
     """
     from leakcore import audit
     from leakcore._base.files.writing import place_in
+    from leakcore._base.run_folder.output_folder import is_our_page
 
     place = checked(lambda: place_in(folder, "index.html")) if html_path is None else html_path
-    require_place("html", place)
-    if place.is_file() and _OURS not in _beginning(place):
+    require_place("--html", place)
+    if place.is_file() and not is_our_page(place):
         raise Failure(f"`--html` must be a new file or a page of leakcore's, got {place}: name another place")
     result = checked(lambda: audit.list_reports(folder), names={"folder": "FOLDER"})
     written = []
@@ -46,13 +45,3 @@ def reports(folder: Path, html_path: Path | None, as_json: bool) -> None:
         checked(lambda: result.to_html(place))
         written.append(place)
     finish(result, as_json, lambda: result.to_text(width=width()), written)
-
-
-def _beginning(page: Path) -> str:
-    from leakcore._base.files.limits import open_regular
-
-    def read() -> str:
-        with open_regular(page) as stream:
-            return stream.read(2000).decode("utf-8", "replace")
-
-    return checked(read)

@@ -1,8 +1,9 @@
 """Finished runs on disk: one file per range of runs, each written atomically, none ever changed.
 
 A killed run loses only the ranges that were being trained. Files lie in a folder of their own per identity (mechanism,
-scorers, data, versions, arithmetic), so that those of another mechanism are never read, and each has the form and the
-checksum of a run folder's pieces. Several processes may work in one folder, each on its own runs: nothing is locked.
+scorers, data, versions, source, arithmetic), so that those of another mechanism are never read, and each has the form
+and the checksum of a run folder's pieces. Several processes may work in one folder, each on its own runs: nothing is
+locked.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from leakcore import kernels
+from leakcore._base import workers
 from leakcore._base.digest import digest
 from leakcore._base.files.writing import make_folder, place_in
 from leakcore._base.run_folder.sealed_file import seal, unseal
-from leakcore._base.version import __version__
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block.batches import SLOTS
 from leakcore.dpsgd.ensemble.block.block import ARRAYS, BlockOutput, Plan
@@ -105,7 +105,7 @@ def _digest(plan: Plan, request: Request) -> str:
             add_array(f"{name} features", rows.features)
             add_array(f"{name} labels", rows.labels)
 
-    add("versions", __version__, np.__version__, torch.__version__, kernels.arithmetic(), SLOTS)
+    add("identity", workers.identity(), SLOTS)
     add("device", _device(request.device))
     add("plan", dataclasses.replace(plan, module=None))
     for name, part in plan.module.named_modules() if plan.module is not None else ():

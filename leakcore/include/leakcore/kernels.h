@@ -41,7 +41,7 @@ extern "C" {
 #define LEAKCORE_NON_FINITE 2   /* CPU: data is not finite; `index` says which row, problem or column */
 #define LEAKCORE_OUT_OF_MEMORY 3
 #define LEAKCORE_NO_CUDA 4    /* this leakcore was built without CUDA */
-#define LEAKCORE_CUDA_ERROR 5 /* a launch failed; `message` is CUDA's */
+#define LEAKCORE_CUDA_ERROR 5 /* a launch failed, or a graph is being captured; `message` says which */
 
 typedef struct leakcore_status {
   int32_t code;

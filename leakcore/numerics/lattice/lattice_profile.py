@@ -33,6 +33,7 @@ _ENOUGH = 2e-7
 _MANY, TOO_MANY = 1 << 20, 1 << 40
 """Numbers of steps from which moments may prove more than a lattice, and from which a lattice's rounding, which every
 step multiplies, is as large as what it is asked for."""
+_CONTRARY = "what is proved from below, {:g}, lies above what is proved from above, {:g}"
 _MANY_FLOOR, _LAST_FLOOR = -60.0, -800.0
 """log δ down to which single steps are known where moments are taken of them: at first, and where δ is below that."""
 _LOOSE = 0.05
@@ -73,7 +74,7 @@ class ProfileQuestion:
 
     def proved(self, point: Point, coarse: CoarseLaw) -> float:
         """Chernoff's bound with the mass that the coarse law leaves out; 0 or ∞, the useless one, where that is all."""
-        rounding = _ROUNDING * (1e3 + abs(point.log_delta) + abs(point.gap * point.epsilon))
+        rounding = _ROUNDING * (1e3 + abs(point.log_delta) + abs(point.gap * point.epsilon)) + coarse.rounding
         if self.epsilon is not None:
             return min(float(np.logaddexp(point.log_delta + rounding, coarse.log_outside)), 0.0)
         rest = self.rest(coarse)
@@ -187,11 +188,13 @@ def limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int = 
             if not many or most == math.inf:
                 raise
             low, high = -math.inf, math.inf
-        if not many and not high - low <= _LOOSE * (1.0 + abs(high)):
-            most = min(most, _upper_by_moments(sides, question, direction))
+        if not high - low <= _LOOSE * (1.0 + abs(high)):
+            if not many:
+                most = min(most, _upper_by_moments(sides, question, direction))
+            high = min(high, _by_the_other_tilt(sides, question, high, direction, bits))
         low, high = max(low, least), min(high, most)
     if low > high + _ENOUGH * (1.0 + abs(high)):
-        raise AccuracyError(f"what is proved from below, {low:g}, lies above what is proved from above, {high:g}")
+        raise AccuracyError(_CONTRARY.format(low, high))
     return min(low, high), high
 
 
@@ -241,14 +244,30 @@ def _lattice_limits(sides: Sides, question: ProfileQuestion, direction: str, bit
         while True:
             high = min(high, upper.answer(question, size, high))
             low = max(low, lower.answer(question, size, high))
-            if low > high:  # within rounding, or one of them is lost: neither is trusted with less
-                low, high = high, low
+            if low > high + _ENOUGH * (1.0 + abs(high)):
+                raise AccuracyError(_CONTRARY.format(low, high))
+            low, high = min(low, high), max(low, high)  # which rounding may exchange
             wide = (high - low) / (_ENOUGH * max(1.0, abs(high)))
             if size >= bits or wide <= 1.0:
                 break
             # The width falls with the square of the spacing.
             size = min(bits, size + max(1, math.ceil(0.5 * math.log2(min(wide, 1e9)))))
     return low, high
+
+
+def _by_the_other_tilt(sides: Sides, question: ProfileQuestion, high: float, direction: str, bits: int) -> float:
+    """The upper limit from a tilt for the contrary question at the limit that is known: where a lattice is coarse, ε
+    of a δ and δ of that ε would else come from different laws, and disagree."""
+    unknown = math.inf if question.epsilon is None else 0.0
+    if not -math.inf < high < unknown:
+        return unknown
+    other = ProfileQuestion(epsilon=high) if question.epsilon is None else ProfileQuestion(log_delta=high)
+    try:
+        with in_floats(sides.upper):
+            floor = _log_floor(sides.upper, other, direction)
+            return prepared(sides.upper, floor, direction, other, True)[0].answer(question, bits, high)
+    except AccuracyError:
+        return unknown
 
 
 def prepared(

@@ -35,7 +35,7 @@ _PAD = 0.01
 class CoarseLaw:
     """Cumulant generating function of the dominating law with a few thousand points a step, for probabilities of
     e^{log_floor} or more: for tilts and windows, and Chernoff's bound. log_infinite, log_outside: of the mass
-    of certain losses, and of the finite ones that it leaves out."""
+    of certain losses, and of the finite ones that it leaves out. rounding: of the cumulant, all steps together."""
 
     def __init__(self, laws: Sequence[StepLaw], log_floor: float, remove: bool) -> None:
         self.laws = laws
@@ -64,6 +64,7 @@ class CoarseLaw:
             mean += law.count * m
             variance += law.count * float(weights @ (losses - m) ** 2)
         self.log_outside = beyond
+        self.rounding = total * 64.0 * _UNIT
         self.mean, self.deviation = mean, math.sqrt(variance)
         if not 0.0 < self.deviation < math.inf:
             raise laws[0].out_of_reach(self.power)

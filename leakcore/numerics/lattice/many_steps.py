@@ -108,7 +108,7 @@ class ManySteps:
         k = k + s * (np.log(s) - np.log1p(s)) - np.log1p(s)
         k = np.where(np.isfinite(k), k, np.inf)
         if epsilon is not None:
-            best = float((k - s * epsilon).min())
+            best = float((k - s * epsilon + ROUNDING * (np.abs(k) + s * abs(epsilon))).min())
             with np.errstate(divide="ignore"):
                 return min(float(np.logaddexp(best, np.log(lost))) + 1e-12, 0.0)
         assert log_delta is not None

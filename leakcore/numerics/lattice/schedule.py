@@ -6,10 +6,12 @@ for the lower one. Who sees a step of less noise, or of a larger rate, can make 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 
+from leakcore.numerics.lattice.cells import StepLaw
 from leakcore.numerics.lattice.lattice_profile import Sides
 from leakcore.numerics.lattice.steps import SampledStep
 from leakcore.numerics.privacy_loss.loss import PrivacyLoss, StepGroup
@@ -28,6 +30,16 @@ def sides_of(loss: PrivacyLoss) -> Sides:
         return Sides(laws, laws)
     upper, lower = (tuple(SampledStep(group) for group in _merged(groups, up)) for up in (True, False))
     return Sides(upper, lower)
+
+
+def repeated(law: StepLaw, times: int) -> StepLaw:
+    """The law, so many times as often in a composition."""
+    if times == 1:
+        return law
+    if isinstance(law, SampledStep):
+        return SampledStep(dataclasses.replace(law.group, count=times * law.count))
+    out: StepLaw = dataclasses.replace(law, count=times * law.count)  # type: ignore[type-var]
+    return out
 
 
 def _merged(groups: list[StepGroup], up: bool) -> list[StepGroup]:

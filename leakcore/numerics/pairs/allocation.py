@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from typing import ClassVar
 
@@ -20,7 +21,7 @@ from leakcore.numerics.lattice.tail import gaussian_log_moments
 from leakcore.numerics.pairs.level_plan import LevelPlan, split_variance
 from leakcore.numerics.pairs.log_normal import LogNormal
 from leakcore.numerics.pairs.pair_atoms import PairAtoms
-from leakcore.numerics.pairs.sum_level import SumLevel
+from leakcore.numerics.pairs.sum_level import LevelAtoms, SumLevel
 from leakcore.numerics.privacy_loss.loss import AccuracyError
 
 _SPREAD, _MOST_SPREAD = 2e-8, 2e-7
@@ -36,6 +37,8 @@ _NEGLIGIBLE = -15.0
 _BITS, _MOST_BITS = 18, 20
 _DEEP, _DEEP_BITS = 250.0, 16
 """From this −log of a mass on, shorter grids serve: nobody needs so small a δ to the last digits."""
+_LITTLE_NOISE = 0.45
+"""σ below which shorter grids are tried first."""
 _MOST_MOMENTS = 1 << 13
 """Whole moments of an epoch that are bounded one by one."""
 _LEAST_LOST, _LOST_RATIO, _MOST_LOST = 60.0, 1.35, 640.0
@@ -62,13 +65,22 @@ class AllocationPair:
         self._lost: list[tuple[float, float]] = []
         self._levels = self._cut(1 << bits)
         self._atoms: dict[tuple[bool, bool], PairAtoms] = {}
+        self._parts: dict[bool, list[LevelAtoms]] = {}
+        self._ranges: dict[float, tuple[float, float]] = {}
 
-    @property
-    def loss_range(self) -> tuple[float, float]:
-        """Losses beyond which no level has more than may be left out."""
-        bottom = min(level.plan.bottom for level in self._levels)
-        top = max(level.plan.top for level in self._levels)
-        return math.log(bottom / self.batches), math.log(top / self.batches)
+    def loss_range(self, log_mass: float) -> tuple[float, float]:
+        """Losses beyond which neither Q nor P has more than e^{log_mass}, not counting what the pair leaves out."""
+        if log_mass not in self._ranges:
+            atoms = self.atoms(True, True)
+            first, last = len(atoms.losses) - 1, 0
+            for masses in atoms.masses:
+                below, above = np.cumsum(masses), np.cumsum(masses[::-1])
+                first = min(first, int(np.searchsorted(below, math.exp(log_mass))))
+                last = max(last, len(masses) - 1 - int(np.searchsorted(above, math.exp(log_mass))))
+            low, high = float(atoms.losses[first]), float(atoms.losses[last])
+            pad = 1e-9 * (abs(low) + abs(high))
+            self._ranges[log_mass] = low - pad, high + pad
+        return self._ranges[log_mass]
 
     def atoms(self, remove: bool, dominating: bool) -> PairAtoms:
         """The atoms for one direction of the profile, "remove" (P over Q) or "add"; rounding is on the safe side."""
@@ -76,12 +88,20 @@ class AllocationPair:
             self._atoms[remove, dominating] = self._make_atoms(remove, dominating)
         return self._atoms[remove, dominating]
 
+    def _level_atoms(self, dominating: bool) -> list[LevelAtoms]:
+        """Of all levels; both directions are made from them, and then they are let go."""
+        if dominating in self._parts:
+            return self._parts.pop(dominating)
+        parts = [level.dominating() if dominating else level.dominated() for level in self._levels]
+        self._parts[dominating] = parts
+        return parts
+
     def _make_atoms(self, remove: bool, dominating: bool) -> PairAtoms:
-        parts = [level.dominating() if dominating else level.dominated(remove) for level in self._levels]
+        parts = self._level_atoms(dominating)
         log_nu = np.concatenate([part.log_nu for part in parts])
         log_nu += (1.0 if dominating else -1.0) * _MASS_ERROR * (self.batches + 16)
         with np.errstate(divide="ignore"):
-            losses = np.log(np.concatenate([part.ratio for part in parts]))
+            losses = np.log(np.concatenate([part.ratio if remove else part.most for part in parts]))
         losses += _LOSS_ERROR if remove == dominating else -_LOSS_ERROR
         used = (log_nu + np.maximum(losses, 0.0) > self.log_lost + _NEGLIGIBLE) & np.isfinite(losses)
         lost = (-math.inf, -math.inf)
@@ -185,18 +205,21 @@ class AllocationStep:
         if not remove:
             return np.asarray(np.minimum(out, 0.5 * s * (1.0 + s / self.batches) / self.sigma**2))
         table = _moment_table(self.sigma, self.batches)
-        # log E_P e^{sL} is convex in s: between whole numbers it lies below the chord.
+        # log E_P e^{sL} is convex in s: between whole numbers it lies below the chord. It rises, so that it is at most
+        # what it is at the next one; there `_coincidences` are convex and 0 at 0, and their sum at most a triangle.
         chords = np.interp(s, np.arange(len(table)), table, right=math.inf)
-        return np.asarray(np.minimum(out, chords))
+        after = np.ceil(s)
+        triangle = 0.5 * (after + 1.0) * _coincidences(after, self.sigma, self.batches)
+        return np.asarray(np.minimum(np.minimum(out, chords), triangle))
 
     def loss_range(self, reach: float) -> tuple[float, float]:
         """See `StepLaw`."""
-        return self._pair(reach).loss_range
+        return self._pair(reach).loss_range(-0.5 * reach * reach)
 
     def cells(self, spacing: float, reach: float, fine: tuple[float, float] = EVERYWHERE) -> LossCells:
         """See `StepLaw`."""
         pair = self._pair(reach)
-        return _AllocationCells(pair, Grid.within(pair.loss_range, fine, 0.0, spacing))
+        return _AllocationCells(pair, Grid.within(self.loss_range(reach), fine, 0.0, spacing))
 
     def out_of_reach(self, theta: float) -> AccuracyError:
         """See `StepLaw`."""
@@ -223,7 +246,10 @@ def _moment_table(sigma: float, batches: int) -> np.ndarray:
 
     E_Q S^{s+1} = b·E (X′ + R)^s, where X′ has X's law under N(1, σ²) and R is a sum of b − 1 others. Minkowski's
     inequality of order s gives E_Q S^{s+1} ≤ b·(‖X′‖ + ‖S‖)^s with ‖X′‖ = e^{(s+1)/(2σ²)}, and ‖S‖ from one order less.
+    The other bound, for much noise, is Π_j e^{`_coincidences`(j)} over j = 1, …, s.
     """
+    few = np.cumsum(_coincidences(np.arange(_MOST_MOMENTS, dtype=np.float64), sigma, batches))
+    few *= 1.0 + 2.0**-52 * (8.0 + np.arange(_MOST_MOMENTS))
     log_b, out = math.log(batches), np.zeros(_MOST_MOMENTS)
     log_moment, rounding = log_b, 0.0  # log E_Q S^s, at first of s = 1
     for s in range(1, _MOST_MOMENTS):
@@ -233,11 +259,32 @@ def _moment_table(sigma: float, batches: int) -> np.ndarray:
         log_moment = min(log_moment, (s + 1) * (log_b + 0.5 * s / sigma**2))
         rounding += 2.0**-50 * (abs(log_moment) + (s + 1) * log_b)
         out[s] = log_moment - (s + 1) * log_b + rounding
-    return out
+    return np.asarray(np.minimum(out, few))
+
+
+def _coincidences(j: np.ndarray, sigma: float, batches: int) -> np.ndarray:
+    """log[1 + (e^{j/σ²} − 1)/b].
+
+    E_Q (S/b)^{s+1} = E e^{C/σ²}, where C counts the pairs that coincide of s + 1 uniform draws from b batches. The draw
+    after j others meets N_t of them in batch t, Σ N_t = j, and Σ_t (e^{N_t/σ²} − 1) ≤ e^{j/σ²} − 1.
+    """
+    exponent = j / sigma**2
+    near = np.minimum(exponent, 30.0)
+    far = np.logaddexp(0.0, exponent - math.log(batches))
+    return np.asarray(np.where(exponent > 30.0, far, np.log1p(np.expm1(near) / batches)))
 
 
 @functools.lru_cache(maxsize=2)
 def _cached_pair(sigma: float, batches: int, log_lost: float, bits: int) -> AllocationPair:
+    if bits == _BITS and sigma < _LITTLE_NOISE:
+        # So wide a loss has many levels, which shorter grids show as well, or not at all.
+        try:
+            pair = AllocationPair(sigma, batches, log_lost, max(_DEEP_BITS, math.ceil(math.log2(batches)) + 3))
+            for remove, dominating in itertools.product((True, False), repeat=2):
+                pair.atoms(remove, dominating)
+            return pair
+        except AccuracyError:
+            pass
     return AllocationPair(sigma, batches, log_lost, bits)
 
 

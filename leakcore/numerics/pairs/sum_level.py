@@ -28,10 +28,11 @@ _ALLOWED = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class LevelAtoms:
-    """log of Q's masses, and P's mass over Q's."""
+    """log of Q's masses, and P's mass over Q's: at least, and at most what rounding may make of it."""
 
     log_nu: np.ndarray
     ratio: np.ndarray
+    most: np.ndarray
 
 
 class SumLevel:
@@ -71,11 +72,12 @@ class SumLevel:
             log_nu = np.log(np.maximum(value, 0.0) + noise) + self._batches * tilt.log_one
             parts.append((index * self.spacing, log_nu - tilt.power * self.spacing * index))
         sums, log_nu = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return LevelAtoms(log_nu, sums / self._batches)
+        ratio = sums / self._batches
+        return LevelAtoms(log_nu, ratio, ratio)
 
-    def dominated(self, remove: bool) -> LevelAtoms:
+    def dominated(self) -> LevelAtoms:
         """All that is seen is the sum of the coordinates' lower neighbours: a function of the data. P over Q is that
-        sum over b, and what the coordinates lost of their own, on the safe side of what rounding may have done."""
+        sum over b, and what the coordinates lost of their own."""
         b, parts = self._batches, []
         for tilt, first, last in self._low_shares():
             grown = self._grown(tilt, self.outer)
@@ -89,15 +91,12 @@ class SumLevel:
             mass, extra = mass[at], extra[at]
             used = mass > 4.0 * noise
             index, mass, extra = index[used], mass[used], extra[used]
-            if remove:
-                lost = np.maximum(extra - extra_noise, 0.0) / (mass + noise)
-            else:
-                lost = np.minimum((extra + extra_noise) / (mass - noise), 1.0)
+            least = np.maximum(extra - extra_noise, 0.0) / (mass + noise)
+            most = np.minimum((extra + extra_noise) / (mass - noise), 1.0)
             log_nu = np.log(mass - noise) + b * tilt.log_one
             sums = index * self.spacing
-            parts.append((log_nu - tilt.power * sums, sums / b + self.spacing * lost))
-        log_nu, ratio = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return LevelAtoms(log_nu, ratio)
+            parts.append((log_nu - tilt.power * sums, sums / b + self.spacing * least, sums / b + self.spacing * most))
+        return LevelAtoms(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _grown(self, tilt: Tilt, count: int) -> np.ndarray:
         with np.errstate(under="ignore"):

@@ -110,10 +110,11 @@ def test_what_is_wrong_is_named_with_section_key_value_and_what_is_allowed(
 
 def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
     text = "[claim]\nepsilon = -1\ndelta = 3\n[audit]\nk = [0, 'a']\ntrial = 5\n[report]\nout = 3\nfail_above = -1\n"
-    done = run("--config", written(tmp_path, text), "--confidence", "2")
+    path = written(tmp_path, text)
+    done = run("--config", path, "--confidence", "2")
     assert done.exit_code == 2
     assert done.stderr.splitlines() == [
-        "Error: `claim.epsilon` must be above 0, got -1",
+        f"Error: config='{path}': `claim.epsilon` must be above 0, got -1",
         "  `claim.delta` must be in (0, 1), got 3",
         "  `audit.k[0]` must be at least 1, got 0",
         "  `audit.k[1]` must be an integer of at least 1, got 'a'",

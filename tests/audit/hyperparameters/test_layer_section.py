@@ -74,9 +74,7 @@ def test_the_finding_says_what_the_numbers_say(study: layer_section.LayerStudy) 
         measured = told((0.3, -0.1)[plain], (0.3, -0.1)[after])
         assert before[plain] in measured
         assert left[after] in measured
-        verdict = (
-            "more noise would hide it" if not after else ("noise hides it" if not plain else "Nothing to conclude")
-        )
+        verdict = "more noise hides more" if not after else ("does not read it" if not plain else "Nothing to conclude")
         assert verdict in measured.verdict
         lead, _, body = measured.partition(": ")
         assert lead == "Where the leak sits"

@@ -181,7 +181,7 @@ def test_the_report_is_json_one_page_and_fits_a_terminal(tmp_path: Path) -> None
 def test_the_area_is_printed_with_an_interval_that_holds_its_own() -> None:
     for shift in np.linspace(0, 2, 20):
         report = audit.from_scores(INSIDE + shift, OUTSIDE, adjacency="add-remove")
-        match = re.search(r"area under the ROC curve of \d\.\d+ \((\d\.\d{3})–(\d\.\d{3}), 95%", report.verdict())
+        match = re.search(r"ROC curve of these scores is \d\.\d+ \((\d\.\d{3})–(\d\.\d{3}) at 95%", report.verdict())
         assert match
         low, high = report.area.interval  # type: ignore[misc]
         assert float(match[1]) <= low

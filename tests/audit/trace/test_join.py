@@ -154,6 +154,8 @@ def test_what_is_of_another_run_is_refused(tmp_path: Path) -> None:
         ({"members": None}, "members_given is False, in the part before True"),
         ({"sampling": 0.25}, "sample_rate is 0.25, in the part before 0.2"),
     ):
+        if "sampling" in settings:
+            run.loader.batch_sampler.sample_rate = settings["sampling"]
         with pytest.raises(ValueError, match=message):
             audit.join([first, run.part(**settings)])
     assert second.origin is not None

@@ -32,9 +32,15 @@ def _value(result: Any) -> float:
 
 
 def _same(report: audit.TraceReport, mechanism: Any) -> None:
-    assert report.epsilon == accounting.epsilon(mechanism, delta=1e-5)
-    assert report.reconstruction[1] == bounds.reconstruction(mechanism, kappa=0.1)
-    assert report.at_fpr == bounds.membership(mechanism, fpr=np.array([0.01, 0.05, 0.1]))
+    """The mechanism's own numbers, and one premise more: what their relation presupposes of the program."""
+    for mine, theirs in (
+        (report.epsilon, accounting.epsilon(mechanism, delta=1e-5)),
+        (report.reconstruction[1], bounds.reconstruction(mechanism, kappa=0.1)),
+        (report.at_fpr, bounds.membership(mechanism, fpr=np.array([0.01, 0.05, 0.1]))),
+    ):
+        assert mine is not None
+        assert mine.assumptions.notes == (*theirs.assumptions.notes, "the number of rows is public")
+        assert dataclasses.replace(mine, assumptions=theirs.assumptions) == theirs
 
 
 def test_shuffled_batches_give_a_bracket_and_name_what_poisson_accounting_claims() -> None:

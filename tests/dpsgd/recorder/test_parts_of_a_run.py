@@ -106,6 +106,7 @@ def test_one_recorder_takes_no_steps_at_another_rate() -> None:
 def test_a_rate_that_the_accountant_does_not_have_is_not_given_to_other_steps() -> None:
     run = Run()
     run.train(1)
+    run.loader.batch_sampler.sample_rate = 0.3  # the hook of make_private does not know it
     trace = run.part(sampling=0.3).trace()
     assert trace.unrecorded == ((0, 1.5, None, 5),)
 

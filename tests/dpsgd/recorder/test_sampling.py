@@ -147,7 +147,7 @@ def test_what_cuts_the_rows_is_shuffled(loader: Callable[[], DataLoader[Any]], e
     sampling = _sampling(loader())
     usual = {
         "scheme": "shuffled", "batch_size": 8, "dataset_size": ROWS, "batches": 5, "all_rows": True, "fresh": False,
-        "passes": 2, "sample_rate": None, "violation": "",
+        "passes": 2, "sample_rate": None, "violation": "", "left_out": 0,
     }  # fmt: skip
     said = dataclasses.asdict(sampling)
     assert said.pop("evidence").startswith("BatchSampler(")

@@ -45,7 +45,7 @@ def test_the_module_has_the_names_of_its_stub_and_no_others():
     stub = ast.parse((ROOT / "leakcore" / "_C.pyi").read_text(encoding="utf-8"))
     declared = {node.target.id for node in stub.body if isinstance(node, ast.AnnAssign)}
     declared |= {node.name for node in stub.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
-    hooks = {"emulated", "emulation_check", "emulation_schedule"} if devices.EMULATED else set()
+    hooks = {"emulated", "emulation_capture", "emulation_check", "emulation_schedule"} if devices.EMULATED else set()
     assert {name for name in vars(_C) if not name.startswith("_")} == declared | hooks
 
 

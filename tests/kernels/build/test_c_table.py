@@ -330,3 +330,13 @@ def test_emulated_device_entries_equal_the_cpus(table: Table, name: str) -> None
         np.testing.assert_allclose(on_device[0], on_cpu, rtol=1e-9, atol=1e-11)
         for other in on_device[1:]:
             np.testing.assert_array_equal(other, on_device[0])
+    _C.emulation_capture(True)
+    try:
+        for array in results[-1]:
+            array.fill(7)
+        status = called(table, name, place=place, **arguments[name])
+    finally:
+        _C.emulation_capture(False)
+    assert status.code == 5
+    assert b"is being captured into a CUDA graph" in status.message
+    assert all((array == 7).all() for array in results[-1])

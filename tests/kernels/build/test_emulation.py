@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from leakcore import _C
+from leakcore import _C, kernels
 from tests.kernels import devices
 
 pytestmark = pytest.mark.skipif(not devices.EMULATED, reason="runs with the emulated build: make test-emulated")
@@ -61,3 +61,30 @@ def test_a_race_shows_as_other_bits_in_another_schedule():
 def test_mistakes_are_errors_not_hangs(kernel, message):
     with pytest.raises(RuntimeError, match=message):
         run(kernel, np.ones(256))
+
+
+MIXTURE = {"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 8}
+PAIR = kernels.Allocation(1.0, 8)
+ROWS = np.ones((6, 40), np.float32)
+CALLS = {
+    "clip_and_noise": lambda x: kernels.clip_and_noise(x(ROWS), 1.0, 1.0, seed=1),
+    "clip_scores": lambda x: kernels.clip_scores(x(ROWS), x(ROWS), 1.0),
+    "solve_labels": lambda x: kernels.solve_labels(x(ROWS), x(ROWS[0])),
+    "mixture_log_ratio": lambda x: kernels.mixture_log_ratio(10, like=x(ROWS), **MIXTURE),
+    "mixture_tail": lambda x: kernels.mixture_tail(10, [0.0], like=x(ROWS), **MIXTURE),
+    "allocation_log_ratio": lambda x: kernels.allocation_log_ratio(PAIR, 10, like=x(ROWS)),
+    "allocation_tail": lambda x: kernels.allocation_tail(PAIR, 10, [0.0], like=x(ROWS)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_stream_that_is_being_captured_is_refused_before_anything_is_launched(name):
+    """A graph would replay one seed's noise, and read small tables where they no longer are."""
+    CALLS[name](devices.EmulatedArray)
+    _C.emulation_capture(True)
+    try:
+        with pytest.raises(RuntimeError, match="is being captured into a CUDA graph"):
+            CALLS[name](devices.EmulatedArray)
+        CALLS[name](np.asarray)
+    finally:
+        _C.emulation_capture(False)

@@ -116,21 +116,22 @@ def test_a_level_is_the_convolution_of_its_coordinates(low, high):
     assert heavy.sum() > 0.5 * len(masses)
     assert (masses >= wanted * (1.0 - 1e-9) - 1e-30).all()
     assert masses[heavy] == pytest.approx(wanted[heavy], rel=1e-6)
+    below = level.dominated()
     for remove in (True, False):
-        below = level.dominated(remove)
+        ratio = below.ratio if remove else below.most
         ratios = np.arange(len(cells)) * level.spacing / batches
         with np.errstate(invalid="ignore", divide="ignore"):
             ratios = ratios + level.spacing * extra / cells
         # Atoms in the order of the sums; the ratios rise by about h/b from one to the next.
-        at = np.rint((below.ratio - 0.5 * level.spacing) * batches / level.spacing).astype(int)
+        at = np.rint((ratio - 0.5 * level.spacing) * batches / level.spacing).astype(int)
         near = np.clip(at[:, None] + np.arange(-2, 3), 0, len(cells) - 1)
-        place = near[np.arange(len(at)), np.argmin(np.abs(ratios[near] - below.ratio[:, None]), axis=1)]
+        place = near[np.arange(len(at)), np.argmin(np.abs(ratios[near] - ratio[:, None]), axis=1)]
         heavy = cells[place] > 1e-20
         assert heavy.sum() > 0.5 * len(at)
         assert (np.exp(below.log_nu[heavy]) <= cells[place][heavy] * (1.0 + 1e-9)).all()
         assert np.exp(below.log_nu[heavy]) == pytest.approx(cells[place][heavy], rel=1e-6)
         sign = 1.0 if remove else -1.0
-        assert (sign * (below.ratio - ratios[place])[heavy] <= 1e-12).all()
+        assert (sign * (ratio - ratios[place])[heavy] <= 1e-12).all()
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

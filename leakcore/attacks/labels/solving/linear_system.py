@@ -58,7 +58,7 @@ def read_conditions(
 _MISFIT_SAFETY = 4.0
 """By how much a misfit may exceed what rounding explains: activations that are given may be rounded once more."""
 
-_FLOAT32 = 2.0**-24
+FLOAT32 = 2.0**-24
 _FALSE_ALARM = 1e-6
 """How often noise alone may make a gradient look impossible. It costs labels then, but never makes one wrong."""
 
@@ -68,11 +68,14 @@ MISFIT = (
 )
 
 UNCHANGED = (
-    "it is that of the loss alone, or the SGD step's that was stated: no penalty of the weights, not pruned, quantised "
-    "or otherwise changed"
+    "it is that of the loss alone, and not its negative, or the SGD step's that was stated: no penalty of the weights, "
+    "no momentum, not pruned, quantised or otherwise changed"
 )
 
-HARD = "hard labels: not smoothed or mixed, and no weights of classes or samples in the loss"
+HARD = (
+    "hard labels: not smoothed or mixed, no weights of classes or samples in the loss, and the logits are the model's "
+    "own, not negated"
+)
 
 BLIND = "the rounding of the stored weights is not in the tolerance, because the weights were not given"
 
@@ -94,7 +97,7 @@ def noise_notes(how: Conditions) -> list[str]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SystemSolution:
-    """residuals and tolerance: (N, K); identifiable: (N,).
+    """residuals and tolerance: (N, K); identifiable: (N,). alarm: (N, K), which rounding and noise hardly ever exceed.
 
     fits: whether any residuals give this gradient, up to rounding and noise; if not, something that was said of it is
     false. Always True where the noise level is not known.
@@ -105,6 +108,7 @@ class SystemSolution:
     identifiable: np.ndarray
     rank: int
     condition: float
+    alarm: np.ndarray
     fits: bool = True
 
 
@@ -146,12 +150,13 @@ def solve(
         tolerance = tolerance + 8.0 * how.roundoff  # a softmax's own rounding may flip the sign of a residual near 0
     rank = int(solved.rank)
     fits = how.noise is None or _consistent(rows, total, rank, e, error, how)
+    alarm = _widened(tolerance, spread, how, _FALSE_ALARM)
     if unit_scale and how.noise is not None:
-        fits = fits and possible(residuals[identifiable], _widened(tolerance, spread, how, _FALSE_ALARM)[identifiable])
-    if not fits and how.roundoff < _FLOAT32:
+        fits = fits and possible(residuals[identifiable], alarm[identifiable])
+    if not fits and how.roundoff < FLOAT32:
         # Many compute in float32 and pass float64: float32's rounding then counts.
         coarser = solve(
-            rows, total, dataclasses.replace(how, roundoff=_FLOAT32), stored=stored, forward=forward,
+            rows, total, dataclasses.replace(how, roundoff=FLOAT32), stored=stored, forward=forward,
             unit_scale=unit_scale,
         )  # fmt: skip
         if coarser.fits:
@@ -160,7 +165,7 @@ def solve(
         claims = max(1, int(identifiable.sum()) * residuals.shape[1])
         tolerance = _widened(tolerance, spread, how, (1.0 - how.level) / claims)
     tolerance = np.where(identifiable[:, None], tolerance, np.inf)
-    return SystemSolution(residuals, tolerance, identifiable, rank, condition(rows, rank), fits)
+    return SystemSolution(residuals, tolerance, identifiable, rank, condition(rows, rank), alarm, fits)
 
 
 def possible(residuals: np.ndarray, tolerance: np.ndarray) -> bool:
@@ -169,6 +174,26 @@ def possible(residuals: np.ndarray, tolerance: np.ndarray) -> bool:
     if residuals.shape[1] == 1:
         return within
     return within and bool((np.abs(residuals.sum(axis=1)) <= tolerance.sum(axis=1)).all())
+
+
+def as_the_model_says(residuals: np.ndarray, tolerance: np.ndarray, probs: np.ndarray, doubt: np.ndarray) -> bool:
+    """Whether (n, K) may be residuals c·(p − y) of these probabilities, c in [0, 1] for each row, as clipping makes it.
+
+    Then each lies in [p − 1, p], and for the label's class y and any other class k, e_k·(1 − p_y) = −e_y·p_k. Labels
+    that are smoothed or mixed, other losses, and a gradient's negative mostly do not.
+    """
+    allowed = tolerance + doubt
+    if not ((probs - 1.0 - allowed <= residuals) & (residuals <= probs + allowed)).all():
+        return False
+    if residuals.shape[1] == 1:
+        return True
+    at = (np.arange(len(residuals)), residuals.argmin(axis=1))
+    own, left, rough, vague = (a[:, None] for a in (residuals[at], 1.0 - probs[at], tolerance[at], doubt[at]))
+    apart = np.abs(residuals * left + own * probs)
+    # To first order, and the products of errors.
+    room = tolerance * (left + vague) + rough * (probs + doubt) + np.abs(residuals) * vague + np.abs(own) * doubt
+    apart[at] = 0.0
+    return bool((apart <= room).all())
 
 
 def _widened(tolerance: np.ndarray, spread: np.ndarray, how: Conditions, share: float) -> np.ndarray:

@@ -31,14 +31,16 @@ def every_class(solution: SystemSolution, classes: int, how: Conditions) -> Syst
     "it is."""
     residuals = solution.residuals.reshape(-1, classes - 1)
     # A softmax's own rounding may flip the sign of a residual near 0.
-    tolerance = solution.tolerance.reshape(-1, classes - 1) + 8.0 * how.roundoff
-    last, doubt = -residuals.sum(axis=1, keepdims=True), tolerance.sum(axis=1, keepdims=True)
+    tolerance, alarm = (a.reshape(-1, classes - 1) + 8.0 * how.roundoff for a in (solution.tolerance, solution.alarm))
+    tolerance, alarm = (np.c_[a, a.sum(axis=1)] for a in (tolerance, alarm))
+    last = -residuals.sum(axis=1, keepdims=True)
     return dataclasses.replace(
         solution,
         residuals=np.c_[residuals, last],
-        tolerance=np.c_[tolerance, doubt],
+        tolerance=tolerance,
+        alarm=alarm,
         identifiable=np.asarray(solution.identifiable.reshape(-1, classes - 1).all(axis=1)),
-        fits=solution.fits and (how.noise != 0 or possible(last, doubt)),
+        fits=solution.fits and (how.noise != 0 or possible(last, tolerance[:, -1:])),
     )
 
 

@@ -28,6 +28,8 @@ _MOST_NOISE = 1e12
 _MOST_WEIGHT = 1e12
 _MOST_NUMBERS = 2**24
 """The most numbers in one input."""
+_ARRAYS = ("reconstructions", "every", "labels")
+"""What inversion.npz holds."""
 
 
 @click.command("inversion")
@@ -92,10 +94,10 @@ def inversion(out: Path | None, as_json: bool, **options: Any) -> None:
     if options["gradient"] is not None and options["shape"] is None:
         raise click.UsageError("--shape is missing (or leave out --gradient)")
     if out is not None:
-        from leakcore._base.run_folder.output_folder import require_inside, require_writable
+        from leakcore._base.run_folder.output_folder import require_ours, require_writable
 
         checked(lambda: require_writable(out, name="out"))
-        checked(lambda: require_inside(out, "inversion.npz", "inversion.png"))
+        checked(lambda: require_ours(out, "inversion.npz", "inversion.png", arrays=_ARRAYS))
     inverted = checked(lambda: _inverted(out, **options))
     written = [] if out is None else [p for p in (out / "inversion.npz", out / "inversion.png") if p.exists()]
     finish(inverted, as_json, lambda: _lines(inverted), written)
@@ -181,7 +183,7 @@ def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, se
         inverted = inverted.compared_with(inputs)
     if out is not None:
         arrays = io.BytesIO()
-        np.savez(arrays, reconstructions=inverted.reconstructions, every=inverted.every, labels=inverted.labels)
+        np.savez(arrays, **{name: getattr(inverted, name) for name in _ARRAYS})
         write_atomically(place_in(out, "inversion.npz"), arrays.getvalue(), private=True)
         if len(shape) in (2, 3) and (len(shape) == 2 or shape[0] in (1, 3)):
             picture = io.BytesIO()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,8 @@ _SCALES = (0.25, 0.5, 1.0, 2.0)
 _COPIES = 8
 _FPRS = (0.001, 0.01, 0.1)
 _CONFIDENCE = 0.95
+_ARRAYS = ("scores", "membership")
+"""What a file of scores holds."""
 
 
 @click.command("membership")
@@ -66,9 +69,11 @@ def membership(out: Path | None, as_json: bool, **options: Any) -> None:
     proves holds for one attack, not for the best of several.
     """
     if out is not None:
-        from leakcore._base.run_folder.output_folder import require_writable
+        from leakcore._base.run_folder.output_folder import require_ours, require_writable
 
         checked(lambda: require_writable(out, name="out"))
+        for name in options["names"] or _ATTACKS:
+            checked(functools.partial(require_ours, out, f"{name}.npz", arrays=_ARRAYS))
     rates, left_out, written = checked(lambda: _attacked(out, **options), names={"references": "--reference"})
     finish({"attacks": rates, "left_out": left_out}, as_json, lambda: _lines(rates, left_out), written)
 
@@ -127,7 +132,7 @@ def _attacked(
         rates[name] = _rates(scores[inside], scores[~inside])
         if out is not None:
             file = io.BytesIO()
-            np.savez(file, scores=scores, membership=inside)
+            np.savez(file, **dict(zip(_ARRAYS, (scores, inside), strict=True)))
             write_atomically(place_in(out, f"{name}.npz"), file.getvalue(), private=True)
             written.append(out / f"{name}.npz")
     return rates, left_out, written

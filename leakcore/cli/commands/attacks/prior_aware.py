@@ -161,7 +161,7 @@ def _data(setting: _Setting) -> Dataset:
 
 
 def _played(setting: _Setting, out: Path | None) -> _Played:
-    from leakcore import accounting, attacks, bounds, dpsgd, kernels
+    from leakcore import accounting, attacks, bounds, dpsgd
     from leakcore._base import validate as check
     from leakcore._base.files.writing import place_in, write_atomically
     from leakcore._base.run_folder.identity import identity
@@ -214,7 +214,7 @@ def _played(setting: _Setting, out: Path | None) -> _Played:
 
     game: attacks.ReconstructionGame | None = None
     size = total if out is None else _PIECE
-    bound_to = identity("attack prior-aware", settings, setting.seed, kernels.arithmetic())
+    bound_to = identity("attack prior-aware", settings, setting.seed)
     with PartialResults(out, _RUN, bound_to) as pieces:
         for first in range(0, total, size):
             piece = pieces.get_or_run(

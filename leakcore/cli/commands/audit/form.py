@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from leakcore._base.files.toml_file import called as config_called
 from leakcore.cli.commands.audit.report_files import REPORT_KEYS, leave_with, places_of, require_apart
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import remember_keys
@@ -110,16 +112,34 @@ def audited(form: Form, params: Mapping[str, Any]) -> NoReturn:
 
 def perform(form: Form, options: Mapping[str, Any], file: Described) -> NoReturn:
     """Options before keys, then the audit, then its report; leaves with the gate's exit code."""
+    keys = {name: key for name, key in {**form.keys, **REPORT_KEYS}.items() if name in options}
+    try:
+        _perform(form, options, file, keys)
+    except click.ClickException as error:
+        if file.path is not None and _names_a_key(error.message, but=set(keys.values())):
+            vars(error)["message"] = f"{config_called(file.path)}: {error.message}"
+        raise
+
+
+def _names_a_key(message: str, *, but: set[str]) -> bool:
+    """Whether a message names a key of a configuration. but: those for which options were typed."""
+    from leakcore.audit import config_schema
+
+    sections = config_schema()["properties"].items()
+    keys = (f"{section}.{key}" for section, schema in sections for key in schema["properties"])
+    return any(re.search(rf"(?<![\w./-]){re.escape(key)}(?![\w/-]|\.\w)", message) for key in keys if key not in but)
+
+
+def _perform(form: Form, options: Mapping[str, Any], file: Described, keys: Mapping[str, str]) -> NoReturn:
     from leakcore.audit import read_settings, with_options
 
-    keys = {name: key for name, key in {**form.keys, **REPORT_KEYS}.items() if name in options}
     names = _as_written(form, set(keys.values()), of_file=file.path is not None)
     typed = _by_section(form, {key: options[name] for name, key in keys.items()}, claimed=file.form is not None)
     remember_keys(file.sections, but=set(keys.values()))
     settings, report = checked(lambda: read_settings(form.name, with_options(file.sections, typed)), names=names)
-    folder, places = places_of(report, optional=form.pieces is None)
+    folder, places = places_of(report, names, optional=form.pieces is None)
     read = {} if form.file is None else _by_name(form.read_files(settings), names.get(form.file, f"[{form.name}] file"))
-    require_apart(places, folder, {"config": file.path, **read})
+    require_apart(places, folder, {"config": file.path, **read}, names)
     show = bars()
     pieces = None if folder is None or form.pieces is None else folder / "partial" / form.pieces
     called = "" if form.file is None else names.get(form.file, form.file)
@@ -174,13 +194,14 @@ def _as_written(form: Form, typed: set[str], *, of_file: bool) -> dict[str, str]
     flags = _typed_names()
     options = {key: flags[name] for name, key in {**form.keys, **REPORT_KEYS}.items()}
     out = {key: option for key, option in options.items() if key in typed or not (of_file or key.startswith("report."))}
+    folder = {"folder": out.get("report.out", "report.out" if of_file else "--out")}
     if form.name == "claim":  # whose library names sections and keys itself
-        return out
+        return {**folder, **out}
     names = {name: f"{form.name}.{name}" for name in config_schema()["properties"][form.name]["properties"]}
     bare = {name: out.get(key, key) for name, key in names.items()}
     if form.name == "run":
         bare["expected_batch_size"] = f"{bare['sample_rate']} × {bare['num_rows']}"
-    return {**bare, **{name: bare[key] for name, key in form.arguments.items()}, **out}
+    return {**folder, **bare, **{name: bare[key] for name, key in form.arguments.items()}, **out}
 
 
 def _typed_names() -> dict[str, str]:

@@ -25,10 +25,11 @@ REPORT_KEYS = {
 _OUT = Path("leakcore-report")
 
 
-def places_of(report: Any, *, optional: bool) -> tuple[Path | None, dict[str, Path]]:
+def places_of(report: Any, names: Mapping[str, str], *, optional: bool) -> tuple[Path | None, dict[str, Path]]:
     """(folder, further files by format) of the report, which can be written.
 
-    optional: no folder unless it is asked for, where another file is.
+    names: options by the keys for which they were typed. optional: no folder unless it is asked for, where another file
+    is.
     """
     named = report.json not in (None, "-") or report.html is not None
     folder = None if optional and named and report.out is None else Path(report.out or _OUT)
@@ -36,12 +37,14 @@ def places_of(report: Any, *, optional: bool) -> tuple[Path | None, dict[str, Pa
         name: Path(path) for name, path in (("json", report.json), ("html", report.html)) if path not in (None, "-")
     }
     for name, path in places.items():
-        require_place(name, path)
+        require_place(names.get(f"report.{name}", f"report.{name}"), path)
     return folder, places
 
 
-def require_apart(places: Mapping[str, Path], folder: Path | None, read: Mapping[str, Any]) -> None:
-    """A report must not replace what the audit reads, nor one of its own."""
+def require_apart(
+    places: Mapping[str, Path], folder: Path | None, read: Mapping[str, Any], names: Mapping[str, str]
+) -> None:
+    """A report must not replace what the audit reads, nor one of its own. names: as `places_of` takes them."""
     from leakcore._base.files.writing import is_stream
 
     taken = {os.path.realpath(path): name for name, path in read.items() if path is not None}
@@ -50,12 +53,13 @@ def require_apart(places: Mapping[str, Path], folder: Path | None, read: Mapping
             os.path.realpath(folder / f"report.{kind}"): f"report.{kind} in {folder}" for kind in ("html", "json")
         }
     for name, path in places.items():
+        called = names.get(f"report.{name}", f"report.{name}")
         if is_stream(path):
             continue
         place = os.path.realpath(path)
         if place in taken and taken[place] != f"report.{name} in {folder}":
-            raise click.UsageError(f"`--{name}` must be a file of its own, got {path}, which is also {taken[place]}")
-        taken[place] = f"--{name}"
+            raise click.UsageError(f"`{called}` must be a file of its own, got {path}, which is also {taken[place]}")
+        taken[place] = called
 
 
 def leave_with(
@@ -98,7 +102,7 @@ def width() -> int:
 def _write(result: audits.AuditReport, places: list[tuple[str, Path]], folder: Path | None) -> None:
     from leakcore._base.files.writing import place_in
 
-    for kind, named in places:
+    for kind, named in sorted(places, key=lambda place: place[0] != "json"):  # the larger page may not find room
         path = named if folder is None or named.parent != folder else place_in(folder, named.name)
         if kind == "html":
             result.to_html(path)

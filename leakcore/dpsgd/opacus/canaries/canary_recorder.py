@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import weakref
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+import torch
 
 from leakcore import kernels
 from leakcore._base.results.table import Rows, as_line, as_text
@@ -22,7 +24,9 @@ from leakcore.dpsgd.opacus.canaries.noise_statistics import NoiseStatistics
 from leakcore.dpsgd.opacus.canaries.planted_loader import PlantedLoader
 from leakcore.dpsgd.opacus.canaries.planted_rows import PlantedRows
 from leakcore.dpsgd.opacus.recorder.recorder import Recorder
+from leakcore.dpsgd.opacus.recorder.repeated_noise import RepeatedNoise
 from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw, Part
+from leakcore.dpsgd.opacus.recorder.sampling.repeated_draws import RepeatedDraws
 from leakcore.dpsgd.opacus.recorder.steps import Steps, Sums
 from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 from leakcore.dpsgd.opacus.row_check.unsupported_layers import require_real
@@ -79,9 +83,11 @@ class CanaryRecorder:
         self._inside = len(inside)
         self._schedule: list[tuple[float, float]] = []
         self._noise, self._interference = NoiseStatistics(), 0.0
+        self._before, self._repeated = RepeatedNoise(), RepeatedDraws()
         self._scores, self._alone = np.zeros(watched), np.zeros(watched)
         self._seen = np.zeros(watched, dtype=np.int64)
         self._others, self._present = np.zeros(watched), np.zeros(watched)
+        self._divisors: collections.Counter[tuple[float, int]] = collections.Counter()
         self._failure = ""
         self._drawn: DrawnIndices | None = None
         self._rows: PlantedRows | None = None
@@ -227,18 +233,33 @@ class CanaryRecorder:
         if not sigma > 0:
             raise ValueError(f"`optimizer` must have a positive noise_multiplier, got {sigma:g}: no ε to audit")
         unit = float(optimizer.expected_batch_size) if optimizer.loss_reduction == "mean" else 1.0
+        self._require_own_divisor(optimizer, unit)
         release = self._coordinates.read([p.grad for p in self._parameters]) * unit / norm
         others, rate = self._others / norm, self._loader.sample_rate
         left, ones = release - others, np.ones(len(release))
         self._scores += step_log_ratio(left, ones, sigma, rate)
         self._alone += step_log_ratio(release, ones, sigma, rate)
         self._noise.add(left / sigma, self._present == 0)
+        clean = (left / sigma)[self._inside :]  # canaries that are out, and controls
+        rounding = max(torch.finfo(p.dtype).eps for p in self._parameters)
+        drawn = sum(len(part.indices or ()) for part in self._parts)
+        self._before.require_new(clean[RepeatedNoise.places(len(clean))], rounding * (drawn / sigma + 5))
         assert self._drawn is not None
         self._drawn.clear()
         self._interference += float(np.mean((others / sigma) ** 2))
         self._seen += self._present > 0
         self._schedule.append((sigma, norm))
         self._clear()
+
+    def _require_own_divisor(self, optimizer: Any, unit: float) -> None:
+        """ValueError if what the sum is divided by is the number of rows that were drawn."""
+        if optimizer.loss_reduction == "mean":
+            self._divisors[unit, sum(len(part.indices or ()) for part in self._parts)] += 1
+        if len({size for size, _ in self._divisors}) > 1 and all(d == max(rows, 1) for d, rows in self._divisors):
+            raise ValueError(
+                "optimizer: expected_batch_size, by which it divides the sum, is the number of rows that were drawn: "
+                "the size of the noise tells how many these are, which no accountant of Poisson samples counts"
+            )
 
     def _require_one_draw(self) -> None:
         """ValueError unless the sum holds all rows of one draw that no step before it used."""
@@ -256,6 +277,12 @@ class CanaryRecorder:
                 f"{len(draws[0].parts)} of it, or a sample used again"
             )
         self._released.add(draws[0])
+        rows = self._loader.rows + self._inside
+        if self._repeated.is_repeated_sample(draws[0], self._loader.sample_rate, rows):
+            raise ValueError(
+                "record: the sampler drew a batch again (its generator was seeded again), so that it is not a fresh "
+                "sample"
+            )
 
     def _clear(self) -> None:
         """Nothing is summed."""

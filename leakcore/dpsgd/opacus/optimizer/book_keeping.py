@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import types
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +21,7 @@ from leakcore.dpsgd.opacus.optimizer.row_gradients import Use, padded
 from leakcore.dpsgd.opacus.optimizer.uses_together import together
 from leakcore.dpsgd.opacus.row_check.known_opacus_errors import no_rows, padding_setting, wrong_setting
 from leakcore.dpsgd.opacus.row_check.layer_kinds import Kind, kind_of
+from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 
 
 class KeptRows:
@@ -104,7 +107,7 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
             )
     watching = require_one_input(left, hooks)
     ledger = Ledger(hooks)
-    fresh = [m for m in known if "forward" not in m.__dict__]
+    fresh = [m for m in known if not isinstance(m.__dict__.get("forward"), Watched)]
     second = _rows_second(hooks._module)
     for layer in fresh:
         gone = (layer._forward_hooks, layer._backward_hooks)
@@ -170,7 +173,7 @@ def _tell_orders(module: nn.Module) -> list[Any]:
                 own.order = order
 
     networks = [m for m in module.modules() if isinstance(m, DPRNNBase)]
-    return [network.register_forward_pre_hook(tell, with_kwargs=True) for network in networks]
+    return [network.register_forward_pre_hook(Uncopied(tell), with_kwargs=True) for network in networks]
 
 
 def find_hooks(module: nn.Module | GradSampleHooks) -> GradSampleHooks | None:
@@ -224,13 +227,13 @@ class Ledger:
                 )
             factor = float(most) if self.hooks.loss_reduction == "mean" else 1.0
             rows_of_pass = KeptRows(together([use for _, use, _ in uses], p.shape), most, factor)
-            every = [*(getattr(p, "grad_sample", None) or []), rows_of_pass]
-            p.grad_sample = every  # type: ignore[attr-defined]  # where Opacus has it
-            if not self.hooks.grad_accumulation_allowed and len(every) > 1:
+            before = getattr(p, "grad_sample", None) or []
+            if before and not self.hooks.grad_accumulation_allowed:  # which leaves the rows before as they are
                 raise ValueError(
                     "Poisson sampling is not compatible with grad accumulation. You need to call optimizer.step() "
                     "after every forward/backward pass or consider using BatchMemoryManager"
                 )
+            p.grad_sample = [*before, rows_of_pass]  # type: ignore[attr-defined]  # where Opacus has it
 
     def _forget_failed(self) -> None:
         """Drop what arrived in backward passes that an exception ended, as a loop that continues expects."""
@@ -309,6 +312,14 @@ class Watched:
     def hooks(self) -> GradSampleHooks:
         return self._ledger.hooks
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy of the layer has its class's forward pass: nobody watches it."""
+        return types.MethodType(type(self._layer).forward, copy.deepcopy(self._layer, memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Likewise for a pickle, which is loaded without leakcore: the layer has no other attribute yet by then."""
+        return getattr, (self._layer, "forward")
+
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         layer, hooks = self._layer, self._ledger.hooks
         trained = _trained(layer)
@@ -369,5 +380,6 @@ def _trained(layer: nn.Module) -> dict[str, nn.Parameter]:
 
 def _is_known(layer: nn.Module) -> bool:
     kind = kind_of(layer)
-    mine = "forward" not in layer.__dict__ or isinstance(layer.__dict__["forward"], Watched)
+    own = layer.__dict__.get("forward")
+    mine = own is None or isinstance(own, Watched) or getattr(own, "__func__", None) is type(layer).forward
     return kind is not None and mine and kind.suits(layer)

@@ -41,17 +41,17 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
     Algorithm 1, with Opacus's constant): sensitivity C, and Opacus's ε. `PrivacyEngine` computes
     expected_batch_size from the number of rows: ε is then for a public number of rows (zero-out adjacency).
 
-    Per-sample gradients are not built: norms and the clipped sum come from the layers' inputs and output gradients
+    Per-sample gradients are not built; norms and the clipped sum come from the layers' inputs and output gradients
     (book-keeping: Bu, Wang, Zha and Karypis 2022, sections 3 and 4). Layers without such a rule keep Opacus's hooks.
-    docs/how-to/fused-optimizer.md lists the layers; docs/explanation/recording.md says what the row check can miss.
+    docs/how-to/fused-optimizer.md lists them.
 
     Args:
         optimizer: the torch optimizer to wrap.
-        module: the `GradSampleModule` (or, with `wrap_model=False`, the hooks) that Opacus made. None: the first module
-            called that has Opacus's hooks and holds the parameters.
+        module: the `GradSampleModule` (or, with `wrap_model=False`, the hooks) that Opacus made. None: the first called
+            that has Opacus's hooks and holds the parameters.
         **settings: further arguments of Opacus's `DPOptimizer`. `generator` gives one 64-bit seed per step for Philox
-            noise, which is statistical, for experiments and audits. `secure_mode=True` draws noise by `secure_normal`
-            instead, for models to be released.
+            noise, for experiments and audits. `secure_mode=True` draws noise by `secure_normal`, for models to be
+            released.
 
     Raises:
         ValueError: in a step, before anything is released, for layers whose rows are not the batch's (steps 1, 2, 4, 8,

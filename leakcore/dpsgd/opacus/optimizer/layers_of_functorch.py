@@ -10,6 +10,8 @@ from opacus.grad_sample import GradSampleHooks
 from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from torch import nn
 
+from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
+
 
 def require_one_input(layers: list[nn.Module], hooks: GradSampleHooks) -> list[Any]:
     """Refuse layers that Opacus cannot call again, now or in the forward pass that gives them more than one input.
@@ -46,7 +48,7 @@ def require_one_input(layers: list[nn.Module], hooks: GradSampleHooks) -> list[A
                 f"first one alone, but its forward pass is {type(layer).__name__}.forward{signature}: freeze it, or "
                 "register a sampler with opacus.grad_sample.register_grad_sampler"
             ) from None
-        handles.append(layer.register_forward_pre_hook(_Single(signature, hooks), with_kwargs=True))
+        handles.append(layer.register_forward_pre_hook(Uncopied(_Single(signature, hooks)), with_kwargs=True))
     return handles
 
 

@@ -58,29 +58,27 @@ def record(
     """Record an Opacus run while it trains: `with leakcore.record(...) as recorder:` around the loop.
 
     In every step the candidates' clipped gradients are multiplied with the released sum; only the products are stored.
-    Canaries are planted rows, which prove most of ε in one run: audit a copy of your run. Under DDP every process has
-    the whole trace. Details: docs/explanation/recording.md.
+    Canaries are planted rows, which prove most of ε in one run: audit a copy of your run. More, also on DDP:
+    docs/explanation/recording.md.
 
     Args:
         optimizer: what `make_private` returned (flat or ghost clipping; with canaries flat), or a `FusedDPOptimizer`.
-        candidates: n distinct rows, some trained on: (inputs, targets), a mapping of arrays, or a DataLoader of single
-            rows.
+        candidates: n distinct rows: (inputs, targets), a mapping of arrays, or a DataLoader of single rows.
         canaries: `Canaries`, or how many, in place of candidates.
-        members: (n,) bool, which candidates are trained on. None: those that turn up in a batch.
-        model: None: the module called in the loop that holds the parameters.
-        criterion: loss of outputs and targets, mean or sum over rows. None: the `torch.nn` loss of the loop, or the
-            loss that the model returns.
+        members: (n,) bool, candidates trained on. None: those in a batch.
+        model: None: the module in the loop that holds the parameters.
+        criterion: loss of outputs and targets, mean or sum over rows. None: the loop's `torch.nn` loss, or the model's.
         sampling: the DataLoader, which canaries need, or q of Poisson sampling. None: what feeds the steps.
-        out: new npz file for the trace, written also after an exception.
-        every: score one step in this many, which proves less. It needs members.
-        divisor: "constant" if divisor, q and steps are fixed numbers; "rows" if they change with the number of rows, as
+        out: new npz file for the trace, also after an exception.
+        every: score one step in this many; needs members.
+        divisor: "constant" if divisor, q and steps are fixed; "rows" if they change with the number of rows, as
             `PrivacyEngine`'s do: ε is then for zero-out adjacency.
 
     Returns:
         A `Recorder`, or a `CanaryRecorder` with canaries: a context manager.
 
     Raises:
-        ValueError: names the argument, at the latest in the first step.
+        ValueError: names the argument, by the first step.
         TypeError: for an optimizer that clips otherwise, or another type.
 
     Guarantees:

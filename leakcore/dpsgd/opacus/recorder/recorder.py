@@ -31,6 +31,7 @@ from leakcore.dpsgd.opacus.recorder.loss.loss_terms import LossTerms
 from leakcore.dpsgd.opacus.recorder.model_calls import ModelCalls, uncompiled
 from leakcore.dpsgd.opacus.recorder.ranks import Ranks, same_coins, wrong_before
 from leakcore.dpsgd.opacus.recorder.recorded_rows import RecordedRows, require_known
+from leakcore.dpsgd.opacus.recorder.repeated_noise import RepeatedNoise
 from leakcore.dpsgd.opacus.recorder.run_steps import RunSteps
 from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Drawing, Part
 from leakcore.dpsgd.opacus.recorder.sampling.sample_rate import rate_of_block, rate_of_hook, rate_of_step
@@ -148,7 +149,7 @@ class Recorder:
         self._route = Route()
         self._failures, self._number, self._is_finished = Failures(), 1, False
         self._schedule: list[tuple[float, float, int]] = []
-        self._scores = CandidateScores(n)
+        self._scores, self._noise = CandidateScores(n), RepeatedNoise()
         self._handles: list[Any] = []
 
     def __repr__(self) -> str:
@@ -356,7 +357,10 @@ class Recorder:
             self._calls.clear()
             if self._loss is not None:
                 self._loss.clear()
-            self._sampling.step(release, elsewhere)
+            rows = sum(len(p.rows) for p in batch if p.rows is not None)
+            divides = optimizer.loss_reduction == "mean" and optimizer.expected_batch_size is not None
+            size = float(optimizer.expected_batch_size) if divides else None
+            self._sampling.step(release, elsewhere, rows=rows, divisor=size)
         if is_left_out or not is_scored:
             return
         self._run.take(place)
@@ -381,7 +385,10 @@ class Recorder:
                 self._rows.require_targets(len(self._schedule) + 1, self._rate)
             scores = None
             if self._ranks.is_first:
-                scores = gradients.products_of_batch(noise_of(optimizer), inside, norm, batch)
+                noise = noise_of(optimizer)
+                with wrong_before():
+                    self._require_new(noise, sigma * norm, sum(part.rows for part in parts) * norm)
+                scores = gradients.products_of_batch(noise, inside, norm, batch)
             steps = len(self._schedule)
             if batch and (steps & (steps + 1) == 0 or not self._compared):  # steps 1, 2, 4, 8, …
                 self._compare(gradients, batch[-1])
@@ -390,6 +397,13 @@ class Recorder:
         self._scores.add(self._ranks.share(products)[0], inside, sigma, norm, self._rate)
         self._schedule.append((sigma, norm, sum(part.rows for part in parts)))
         return [part.release for part in parts]
+
+    def _require_new(self, noise: torch.Tensor, std: float, most: float) -> None:
+        """ValueError if a step's noise is an earlier step's. `most` is what the norm of its sum is at most."""
+        if std > 0:
+            eps = max(torch.finfo(p.dtype).eps for p in self._optimizer.params)
+            values = noise[torch.from_numpy(RepeatedNoise.places(len(noise))).to(noise.device)]
+            self._noise.require_new(values.double().cpu().numpy() / std, eps * (most / std + 5))
 
     def _part(self, optimizer: Any, batch: list[ForwardPass], known: bool, release: Release) -> StepPart:
         """What this process has of the step, checked."""
@@ -418,6 +432,7 @@ class Recorder:
             optimizer, self._model, self._criterion, form, self.memory, self._route, steps,
             batch[-1].autocast if batch else None,
         )  # fmt: skip
+        self._sampling.require_stated(release)
         inside = self._rows.of_batch(batch, form)
         batches = int(optimizer.accumulated_iterations) if release.why else len(release.sources)
         if self._rate_of_batch is not None:

@@ -202,8 +202,8 @@ class RowCheck:
                     f"the per-sample gradients of {self._listed(wrong)} are not the rows': that of row {row} differs "
                     f"from autograd's for this row alone by {float(errors.max()):.2g} of its norm (allowed: "
                     f"{tolerance:g}). The layer sees rows in another order or number than the batch's (sorted within "
-                    f"the model, steps first), mixes them, or has a sampler that is wrong{loss}; clipping would not "
-                    "bound what one row adds"
+                    f"the model, steps first), mixes them, or has a sampler that is wrong{loss}; or the loop changed "
+                    "p.grad_sample after the backward pass. Clipping would not bound what one row adds"
                 )
         return ""
 

@@ -73,7 +73,7 @@ def _check_arrays(trace: Any) -> None:
 
 
 def _check_sampling(sampling: Sampling) -> None:
-    numbers = (sampling.batch_size, sampling.dataset_size, sampling.batches, sampling.passes)
+    numbers = (sampling.batch_size, sampling.dataset_size, sampling.batches, sampling.passes, sampling.left_out)
     rate = sampling.sample_rate
     needs = {"poisson": rate, "shuffled": sampling.batches, "fixed-size": sampling.batch_size}
     if (

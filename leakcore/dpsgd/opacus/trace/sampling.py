@@ -43,6 +43,7 @@ class Sampling:
         passes: passes over the data in which there are recorded steps; None where they were not counted.
         all_rows: whether a pass holds all rows.
         fresh: whether each pass shuffles them again.
+        left_out: batches that these passes gave to the loop and no step trained on.
         violation: of "unknown": "sampling" if steps are known not to be fresh samples (a batch used again, or in part),
             "sensitivity" if a row can be in a step's sum several times.
 
@@ -61,6 +62,7 @@ class Sampling:
     passes: int | None = None
     all_rows: bool = False
     fresh: bool = False
+    left_out: int = 0
     violation: Violation = ""
 
     @property
@@ -76,11 +78,12 @@ def unknown(why: str) -> Sampling:
 
 def joined_sampling(first: Sampling, later: Sampling) -> Sampling:
     """That of two parts of one run; unknown where they differ."""
-    alike = dataclasses.replace(first, passes=None) == dataclasses.replace(later, passes=None)
+    counts = {"passes": None, "left_out": 0}
+    alike = dataclasses.replace(first, **counts) == dataclasses.replace(later, **counts)  # type: ignore[arg-type]
     if not alike:
         if not first.is_known or not later.is_known:
             order = ("", "sampling", "sensitivity")
             return max(first, later, key=lambda s: (not s.is_known, order.index(s.violation)))
         return unknown(f"the parts of the run were sampled in different ways: {first.evidence}; {later.evidence}")
     passes = None if first.passes is None or later.passes is None else first.passes + later.passes
-    return dataclasses.replace(first, passes=passes)
+    return dataclasses.replace(first, passes=passes, left_out=first.left_out + later.left_out)

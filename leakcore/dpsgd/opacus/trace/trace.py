@@ -31,9 +31,9 @@ _NOT_KNOWN = Sampling()
 class Trace(Record):
     """A recorded DP-SGD run, as scores of n candidates for a white-box adversary.
 
-    The adversary is that of Hayes, Mahloujifar and Balle (2023), section 3. No gradient and no model is stored. Below,
-    c_tj is candidate j's clipped gradient at θ_t, and ḡ_t the released sum less the clipped gradients of all rows of
-    the batch that are not candidates.
+    The adversary is that of Hayes, Mahloujifar and Balle (2023), section 3. No gradient and no model is stored. c_tj
+    is candidate j's clipped gradient at θ_t, ḡ_t the released sum without the rows that are not
+    candidates.
 
     Attributes:
         noise_multiplier: (steps,) σ_t.
@@ -42,21 +42,20 @@ class Trace(Record):
         sample_rate: q by which scores are weighed, or None.
         expected_batch_size: as the optimizer has it, or None.
         members: (n,) bool, candidates in the training data.
-        members_given: whether the caller named the members; otherwise they were recognised in batches.
+        members_given: whether the caller named them; otherwise they were recognised in batches.
         times_seen: (n,) batches with the candidate; all zero if inputs could not be recognised.
         clipped_share: (n,) share of steps in which the gradient was longer than C.
         membership_sum: (n,) Σ_t ⟨c_tj, ḡ_t⟩/C_t².
         membership_likelihood: (n,) Σ_t log(1 − q + q·exp((2⟨c_tj, ḡ_t⟩ − ‖c_tj‖²)/(2σ_t²C_t²))), NaN without q or
             noise.
-        pair_sum: (n, n), entry (i, j) is the sum for j if the adversary knows all rows but i.
-        pair_likelihood: (n, n), likewise for the likelihood.
-        unrecorded: the run's other steps as (after, σ, q, steps): `steps` steps after `after` recorded ones; None for
-            an unknown σ or q.
+        pair_sum: (n, n), entry (i, j): the sum for j if the adversary knows all rows but i.
+        pair_likelihood: (n, n), likewise.
+        unrecorded: the other steps as (after, σ, q, steps): `steps` after `after` recorded ones; None: not known.
         complete: False if the run may have more steps.
         origin: digests of candidates and parameters, by which `audit.join` recognises parts of a run.
         sampling: how the batches were drawn, and what says so.
-        divisor: "rows" if what the program divides by, q or the number of steps depends on the number of rows;
-            "constant" if all three were fixed; None if nobody said.
+        divisor: "rows" if divisor, q or steps depend on the number of rows; "constant" if all are fixed; None: not
+            said.
         version: of leakcore.
 
     Example:

@@ -33,13 +33,20 @@ def rate_of_step(of_batch: float, batches: int, before: float | None, of_pass: i
     into which a shuffled pass is cut, several are again one part of equal parts, if their number divides `of_pass`.
 
     Raises:
-        ValueError: for other batches: a row can be in several of them, so they are not a Poisson sample.
+        ValueError: for other batches: a row can be in several of them, so they are not a Poisson sample. Also if the
+            earlier steps have another q.
     """
     together = of_batch * batches
     rate = of_batch if batches == 1 else 1.0 if math.isclose(together, 1, rel_tol=1e-9) else None
     if rate is None and of_pass is not None and of_pass % batches == 0:
         rate = together
-    if rate is None or rate != (rate if before is None else before):
+    if rate is not None and before is not None and rate != before:
+        raise ValueError(
+            f"optimizer: a step accumulates {batches} batch{'' if batches == 1 else 'es'} at q = {of_batch:.4g}, "
+            f"together q = {rate:.4g}, and the steps before it have q = {before:.4g}: accumulate the same number in "
+            "every step"
+        )
+    if rate is None:
         raise ValueError(
             f"optimizer: a step accumulates {batches} batches, each sampled at q = {of_batch:.4g}: together they are "
             "neither a Poisson sample nor one of equal parts of a shuffled pass. Sample once per step (Opacus's "

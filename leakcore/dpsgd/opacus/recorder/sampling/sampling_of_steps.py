@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-import hashlib
 import math
 import weakref
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -23,10 +22,9 @@ from leakcore.dpsgd.opacus.recorder.sampling.loader_sampling import (
     sampling_of_iterator,
     sampling_of_loader,
 )
+from leakcore.dpsgd.opacus.recorder.sampling.repeated_draws import RepeatedDraws
 from leakcore.dpsgd.opacus.trace.sampling import Sampling, Violation, unknown
 
-_CHANCE = 1e-9
-"""Draws that are equal count as repeated if independent ones would be equal with less probability."""
 _NOT_FED = (
     "a step's batch is not one that a DataLoader gave since the step before (a loop of its own, or a batch changed in "
     "the loop while several loaders ran: then sampling=the loop's DataLoader tells them apart)"
@@ -98,8 +96,11 @@ class SamplingOfSteps:
         self._why = ""
         self._violation: Violation = ""
         self._passes: dict[int, int] = {}
+        self._given: collections.Counter[int] = collections.Counter()
+        self._used: collections.Counter[int] = collections.Counter()
+        self._divisors: collections.Counter[tuple[float, int]] = collections.Counter()
         self._released: weakref.WeakSet[Draw] = weakref.WeakSet()
-        self._drawn: dict[bytes, int] = {}
+        self._repeated, self._stale = RepeatedDraws(), False
 
     def fetched(self, iterator: Any, batch: Any, part: Part) -> None:
         """A DataLoader's iterator gave this batch."""
@@ -112,6 +113,7 @@ class SamplingOfSteps:
             divided = is_divided(iterator) if source is None else source.divided
             self._by_torch = draws_by_torch(iterator)
             source = self._sources[iterator] = Source(sampling, self._count, divided)
+        self._given[source.number] += part.number == 0
         self._deliveries.delivered(source, part, batch)
 
     def use_of(self, rows: torch.Tensor | None) -> Use | None:
@@ -138,6 +140,7 @@ class SamplingOfSteps:
             return Release(sources, "a step's sum holds a row twice", "sensitivity")
         broken = [draw for draw, by in parts.items() if not _whole(draw, by)]
         again = any(draw in self._released for draw in parts)
+        self._used.update(s.number for d, s in zip(parts, sources, strict=True) if d not in self._released)
         self._released.update(parts)
         if broken:
             more = " and rows of another batch" if len(parts) > 1 else ""
@@ -156,19 +159,33 @@ class SamplingOfSteps:
         return Release(sources)
 
     def _is_repeated(self, draw: Draw, sampling: Sampling) -> bool:
-        """Whether a Poisson sample equals an earlier one, and chance does not explain that."""
-        q, rows = sampling.sample_rate, sampling.dataset_size
-        if sampling.scheme != "poisson" or not q or q >= 1 or not rows or None in draw.parts:
-            return False
-        indices = np.sort(np.array([i for part in draw.parts for i in part or ()], dtype=np.int64))
-        key = hashlib.blake2b(indices.tobytes(), digest_size=16).digest()
-        known = self._drawn.get(key, 0)
-        self._drawn[key] = known + 1
-        pairs = max(sum(self._drawn.values()), 2) ** 2 / 2
-        return known > 0 and math.log(pairs) + rows * math.log(q * q + (1 - q) ** 2) < math.log(_CHANCE)
+        """Whether a sample equals an earlier one, and chance does not explain that.
 
-    def step(self, release: Release, elsewhere: Sequence[Release] = ()) -> None:
-        """A step ended; `elsewhere`: what every process knows of its rows."""
+        A shuffled pass holds each row once in any order: of orders that come again it is noted that they are not fresh.
+        """
+        rows = sampling.dataset_size or 0
+        if sampling.scheme == "poisson":
+            return self._repeated.is_repeated_sample(draw, sampling.sample_rate or 0.0, rows)
+        if sampling.scheme not in ("shuffled", "fixed-size") or not sampling.fresh:
+            return False
+        size = sum(len(part or ()) for part in draw.parts)
+        again = self._repeated.is_repeated_subset(draw, size, rows)
+        self._stale = self._stale or again
+        return again and sampling.scheme == "fixed-size"
+
+    def step(
+        self, release: Release, elsewhere: Sequence[Release] = (), *, rows: int = 0, divisor: float | None = None
+    ) -> None:
+        """A step ended.
+
+        Args:
+            release: what this process knows of its rows.
+            elsewhere: what every process knows of them.
+            rows: how many this process had.
+            divisor: by which it divided their sum; None: by none.
+        """
+        if divisor is not None:
+            self._divisors[divisor, rows] += 1
         release = max([release, *elsewhere], key=lambda r: (_ORDER.index(r.violation), bool(r.why)))
         if _ORDER.index(release.violation) > _ORDER.index(self._violation):
             self._why, self._violation = release.why, release.violation
@@ -206,12 +223,43 @@ class SamplingOfSteps:
         """That of the recorded steps."""
         if self._violation:
             return dataclasses.replace(unknown(self._why), violation=self._violation)
+        sampling = self._watched() if self.rate is None or self._stated is None else self._as_stated(self.rate)
+        if sampling.scheme != "poisson" or len({size for size, _ in self._divisors}) < 2:
+            return sampling
+        least, most = min(self._divisors)[0], max(self._divisors)[0]
+        why = (
+            f"optimizer: expected_batch_size, by which it divides the sum, changed from step to step ({least:.6g} to "
+            f"{most:.6g})"
+        )
+        if all(size == max(rows, 1) for size, rows in self._divisors):
+            why += (
+                ": it is the number of rows that were drawn, so that the size of the noise tells how many these are, "
+                "which no accountant of Poisson samples counts"
+            )
+            return dataclasses.replace(unknown(why), violation="sampling")
+        return unknown(f"{why}, and nothing says that it does not depend on which rows were drawn")
+
+    def require_stated(self, release: Release) -> None:
+        """ValueError if the caller stated q of Poisson sampling, and this is a sample at another one."""
+        drawn = release.sources[0].sampling if not release.why and len(release.sources) == 1 else None  # type: ignore[union-attr]
+        if self.rate is None or drawn is None or drawn.scheme != "poisson":
+            return
+        if not math.isclose(drawn.sample_rate or 0.0, self.rate, rel_tol=1e-9):
+            raise ValueError(
+                f"`sampling` must be the q at which the rows were drawn, {drawn.sample_rate:.6g} "
+                f"({drawn.evidence}), or that DataLoader, got {self.rate:.6g}"
+            )
+
+    def _as_stated(self, rate: float) -> Sampling:
+        """What the caller says; unknown where the loader says otherwise."""
+        assert self._stated is not None
         watched = self._watched()
-        if self.rate is None or self._stated is None:
-            return watched
-        if watched.scheme in ("shuffled", "fixed-size") and max(self._passes.values(), default=0) > 1:
-            return unknown(f"the caller says Poisson at q = {self.rate:.6g}, and steps were fed by {watched.evidence}")
-        return self._stated
+        cut = watched.scheme in ("shuffled", "fixed-size") and max(self._passes.values(), default=0) > 1
+        whole = watched.scheme == "full-batch" and rate < 1
+        drawn = watched.sample_rate if watched.scheme == "poisson" else None
+        if cut or whole or (drawn is not None and not math.isclose(drawn, rate, rel_tol=1e-9)):
+            return unknown(f"the caller says Poisson at q = {rate:.6g}, and steps were fed by {watched.evidence}")
+        return dataclasses.replace(self._stated, left_out=watched.left_out)
 
     def _watched(self) -> Sampling:
         if self._why or self._common is None:
@@ -220,7 +268,9 @@ class SamplingOfSteps:
             return self._common
         if self.coins and self._by_torch and self._common.scheme == "poisson":
             return unknown(self.coins)
-        return dataclasses.replace(self._common, passes=len(self._passes))
+        left = sum(self._given[number] - self._used[number] for number in self._passes)
+        fresh = self._common.fresh and not self._stale
+        return dataclasses.replace(self._common, passes=len(self._passes), left_out=left, fresh=fresh)
 
 
 def _disjoint(uses: list[Use]) -> bool:
