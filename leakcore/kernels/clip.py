@@ -85,11 +85,11 @@ def clip_and_noise(
         max_grad_norm: C in (0, ∞).
         noise_multiplier: σ in [0, ∞); above 0 it needs `seed` or `noise`.
         runs: True: grads is (runs, B, ...), each run with its own sum and noise.
-        seed: 64-bit seed of the noise, which is a function of (seed, step, run, column) alone (`standard_normal` with
-            purpose "clip_noise"). For simulations: use secure `noise` for a model to be released.
+        seed: 64-bit seed of the noise, a function of (seed, step, run, column) (`standard_normal` with purpose
+            "clip_noise"). For simulations: a model to be released needs secure `noise`.
         step: the training's step, in [0, 2²⁴).
-        noise: ready-made standard normals, shaped like the sum.
-        mask: bool, (B,) or (runs, B); False leaves a row out of the sum.
+        noise: standard normals, shaped like the sum.
+        mask: bool, (B,) or (runs, B); False leaves a row out.
         out: where to put the sum.
         check_finite: True (default on the CPU) refuses non-finite rows before writing. On CUDA the default is False;
             True waits for the stream. Unchecked, such a row makes the sum NaN.

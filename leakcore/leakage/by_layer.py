@@ -214,7 +214,7 @@ def by_layer(
         `LeakageByLayer`; `to_text()` is a table, `figure()` a heat map.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
+        ValueError: names the argument whose value or shape is not allowed.
         TypeError: for an argument of another type.
 
     Guarantees:

@@ -126,7 +126,7 @@ def mutual_information(
         `MutualInformation`. Its measured bias is in docs/explanation/leakage.md.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
+        ValueError: names the argument that is not allowed.
         TypeError: for an argument of another type.
 
     Guarantees:

@@ -446,7 +446,7 @@ def l1_sensitivity(
         `L1Measured`, kind "lower".
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
+        ValueError: names the argument whose value or shape is not allowed.
         TypeError: for an argument of another type.
 
     Guarantees:

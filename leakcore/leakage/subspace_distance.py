@@ -94,7 +94,7 @@ def subspace_distance(
         `SubspaceDistance`, or a mapping of them. A zero gradient has rank 0.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
+        ValueError: names the argument that is not allowed.
         TypeError: for an argument of another type.
 
     Guarantees:

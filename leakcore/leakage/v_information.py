@@ -179,7 +179,7 @@ def v_information(
         `VInformation`. Calibration and intervals: docs/explanation/leakage.md.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
+        ValueError: names the argument that is not allowed.
         TypeError: for an argument of another type.
 
     Guarantees:

@@ -158,7 +158,7 @@ def v_information_original(
         `OriginalInformation`.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
+        ValueError: names the argument whose value or shape is not allowed.
         TypeError: for an argument of another type.
 
     Guarantees:
