@@ -9,7 +9,7 @@ import numpy as np
 
 from bench.case import Case, Contender
 from leakcore import bounds
-from leakcore.reference.label import label_lower_bounds
+from leakcore.reference.kernels import label_lower_bounds
 
 BATCHES, SAMPLES, WEIGHTS = 80, 50, 200
 """All batches of Bank Marketing, and the last hidden layer of the paper's network."""

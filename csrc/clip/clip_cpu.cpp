@@ -1,8 +1,6 @@
-// clip_and_noise on the CPU. Rows so short that several fit in a core's cache are read once: the norms of a few are
-// taken while the few before them, which the cache still holds, go into the partial sum of their block. Longer ones are
-// read twice: all norms, then the sum, segment of columns by segment, each over the rows in order. No row is ever
-// copied, and nothing is written before every norm is known, so that a bad row stops it first. What limits it:
-// csrc/README.md.
+// clip_and_noise on the CPU. Short rows are read once: the norms of a group are taken while the group before it, still
+// in the cache, is added to its block's partial sum. Long rows are read twice: all norms, then the sum by segments of
+// columns. No row is copied, and nothing is written before every norm is known to be finite.
 #include "clip/clip.h"
 
 #include <algorithm>
@@ -26,13 +24,12 @@ constexpr double kNanosecondsPerElement = 0.3;
 constexpr double kNanosecondsPerDraw = 4.0;
 constexpr double kNanosecondsPerRowSegment = 10.0;
 
-// How far in front of the norms memory is asked for what they read next.
+// How far ahead of the norms memory is prefetched.
 constexpr int64_t kAheadBytes = 12288;
 // Rows of a pass for norms alone that are read at the same time.
 constexpr int64_t kNormRows = 4;
 
-// Room for the columns of rows that do not lie in place: not on the stack, which may be
-// no larger than that in a thread.
+// Columns of rows that do not lie in place; a thread's stack may be too small for them.
 int64_t copies(const ClipArgs& args) {
   return rows_in_place(args) ? 0 : kPanelRows * kStripe;
 }

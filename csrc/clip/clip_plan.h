@@ -28,7 +28,7 @@ constexpr int64_t kShort = 256;
 constexpr int64_t kLongPiece = 8192;
 // Bytes of a group whose norms and sums take turns.
 constexpr int64_t kGroupBytes = 256 * 1024;
-// A second-level cache in which two rows of a list stay with their sum (csrc/README.md).
+// A second-level cache in which two rows of a list stay with their sum.
 constexpr int64_t kLargeCache = 2 << 20;
 
 // Four clipped rows of 16 bits could leave the range of float32: they are added singly, in double.
@@ -74,9 +74,9 @@ struct ClipPlan {
   int64_t size() const { return static_cast<int64_t>(segments.size()); }
 
  private:
-  // As many as leave room in the second-level cache, with those whose squares are taken meanwhile and the sum; if none
-  // do, as many as are added fastest. Rows of 16 bits are added by fours. Where rows lie in several arrays, the pieces
-  // that are read in one go are to be as long as these rows together, unless the cache is large.
+  // As many rows as fit the second-level cache together with the rows whose squares are taken and the sum; if none fit,
+  // as many as are added fastest. Rows of 16 bits come in fours. In a list, four rows of long pieces suffice, and a
+  // large cache counts room instead.
   int64_t overlapped_rows(const ClipArgs& args) const {
     if (segments.size() > 1 && second_level_cache() < kLargeCache) {
       const auto pieces_read =

@@ -7,8 +7,7 @@
 namespace leakcore {
 namespace {
 
-// Many rows at a time: the sum goes through the cache once for all. The hardware foresees their streams, but not far
-// enough: asked for by hand, too, they come a tenth faster.
+// Many rows at a time: the sum goes through the cache once for all. Prefetchers follow the rows, but not far enough.
 constexpr int64_t kSoonBytes = 1536;
 template <class T, int R>
 inline void add_some(const void* const* data, const double* from, int64_t count, double* acc) {
@@ -51,18 +50,16 @@ void add_rows(const void* const* rows, const double* factors, int64_t num_rows, 
   }
 }
 
-// A row's squares wait for memory, the rows that are added come from the second-level cache: side by side, one's
-// arithmetic hides the other's wait. The hardware's prefetchers lose the row among the others, so it is asked for by
-// hand, in the order in which it will be read, and once more when it is kAgainBytes nearer: while all slots for misses
-// are taken, a core drops what it is asked for.
+// Squares of one row wait for memory while rows from the second-level cache are added. Prefetchers lose that row among
+// the others, so it is prefetched by hand in the order of reading, and again when it is kAgainBytes nearer: a core
+// drops prefetches while its miss slots are full.
 constexpr uintptr_t kAgainBytes = 4096;
 
 inline const char* at(uintptr_t address) {
   return reinterpret_cast<const char*>(address);
 }
 
-// The compiler would put what is asked for in one place, where of wider elements a part is dropped: a list's rows,
-// whose sums come from further away, then take a tenth longer.
+// Keeps the compiler from gathering prefetches in one place, where some would be dropped.
 template <class T>
 inline void hold() {
   if constexpr (!kNarrow<T>) asm volatile("" ::: "memory");

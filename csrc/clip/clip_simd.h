@@ -1,12 +1,9 @@
-// The inner loops of clipping over contiguous columns, one table per instruction tier. Their order of addition is the
-// same on every tier: sums of squares run in kSquareLanes fixed lanes and inner products in kDotLanes, folded in
-// halves, and a clipped sum adds its rows one after the other, column by column. Elements of 16 bits are first added in
-// float32, kSquareChain squares of a lane (which column is in which lane depends on the type) and kSumChain rows at a
-// time: the first four, the next four, … of a block, as long as there are four and all their factors are
-// numbers that float32 holds. AVX2 and AVX-512 fuse each product with its addition and agree bit for bit; baseline
-// x86-64 rounds products that do not fit (squares and inner products in double of float32 and narrower always do), one
-// rounding more per term. Inner products in float32 run in chains of kChain terms in each of kSquareLanes lanes; what
-// comes of a chain is added in double.
+// The inner loops of clipping over contiguous columns, one table per instruction tier. Every tier adds in the same
+// order: squares in kSquareLanes lanes and inner products in kDotLanes, folded in halves; a clipped sum row after row,
+// column by column. Elements of 16 bits are first added in float32, kSquareChain squares of a lane and kSumChain rows
+// at a time, where float32 holds all four factors. Inner products in float32 run in chains of kChain terms a lane,
+// added in double. AVX2 and AVX-512 fuse products with additions and agree bit for bit; baseline x86-64 rounds once
+// more per term.
 #pragma once
 
 #include <cstdint>

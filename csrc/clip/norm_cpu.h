@@ -11,8 +11,7 @@
 
 namespace leakcore {
 
-// Columns whose squares are summed in one go: as many as a row that is read once can have in float32, so that memory is
-// read in its own order.
+// Columns whose squares are summed in one go: as many as a float32 row that is read once can have.
 constexpr int64_t kSegment = 131072;
 
 inline double fold_squares(double* lanes) {

@@ -33,8 +33,7 @@ struct Stretch {
   int64_t count, next;
 };
 
-// What R rows that are read side by side need kNextBytes later goes into the second-level cache: nearer than this, or
-// into the first, Zen 4 takes a fifth longer; further away gains nothing.
+// Prefetches what R rows side by side need kNextBytes later into the second-level cache (the distance is measured).
 constexpr int64_t kNextBytes = 4096;
 template <class T, int R>
 inline void ask_for_next(const T* const* rows, int64_t i, Stretch stretch) {
@@ -70,7 +69,7 @@ inline void dots_of(const void* const* data, Stretch stretch, const double* obse
       }
     }
   }
-  // Unrolled, so that the registers are never taken for an array in memory, which GCC would write in every iteration.
+  // Unrolled: otherwise GCC keeps the accumulators in memory.
 #pragma GCC unroll 64
   for (int k = 0; k < (Squares ? R * V : 0); ++k) store(lanes + k * W, sum[k / V][k % V]);
   double folded[R * M * kDotLanes];

@@ -1,9 +1,8 @@
 // What the loops over rows do in one step, for clip_simd.cpp alone: in an anonymous namespace, and no library template
 // is used, so that no inline function built for one tier can be linked into another.
 //
-// Squares and clipped sums of float32 and float64 run in double. Those of 16-bit elements are spared most conversions:
-// four squares, which are exact in float32, and four rows times their factors are added there, and what comes of them
-// in double.
+// Squares and clipped sums run in double. Of 16-bit elements four squares (exact in float32) and four rows times their
+// factors are first added in float32, which saves conversions.
 #pragma once
 
 #include <cstring>
@@ -34,8 +33,7 @@ inline void ask_for(const void* p, int64_t bytes) {
   for (int64_t line = 0; line < bytes; line += kLine) __builtin_prefetch(static_cast<const char*>(p) + line, 0, Level);
 }
 
-// Hardware prefetches within a page of 4 KiB and waits for the translation of the next: one line of it, asked for a few
-// pages early, is worth 25% of the speed of reading such memory (from huge pages it costs nothing).
+// Hardware prefetchers stop at a page of 4 KiB: one line of a later page is prefetched to have its translation ready.
 template <int Pages = 2>
 inline void foresee_page(const void* p, int64_t step) {
   constexpr uintptr_t kPage = 4096;
@@ -102,8 +100,7 @@ inline void add_last_squares(const T* x, int64_t count, double* lanes) {
   }
 }
 
-// How far in front of rows that are read side by side their lines are asked for: prefetchers follow several streams,
-// but not far enough everywhere (Zen 4 does as well without; on Emerald Rapids this is worth an eighth).
+// How far ahead rows that are read side by side are prefetched; some prefetchers do not run far enough.
 constexpr int64_t kInFrontBytes = 1024;
 
 // lanes = acc, to which the squares of R rows are added.
@@ -124,7 +121,7 @@ inline void add_squares(const void* const* data, int64_t count, Doubles (*acc)[k
   for (int r = 0; r < R; ++r) add_last_squares(rows[r] + i, count - i, lanes + r * kSquareLanes);
 }
 
-// Streams side by side are read a little faster than one.
+// Rows side by side are read faster than one after the other.
 template <class T>
 void squares(const void* const* rows, int64_t num_rows, int64_t count, double* lanes) {
   constexpr int R = W == 8 ? 4 : W == 4 ? 2 : 1;

@@ -22,8 +22,8 @@ struct Single : Draws<1, kWideBlock> {
   LEAKCORE_ALIGNED uint32_t odd[kWideBlock / 2];
   LEAKCORE_ALIGNED char room[kWideBlock * sizeof(float) + kPage];
 
-  // Room for a block of floats that are made of z32 and make `out`. A load waits for an earlier store whose address has
-  // the same last twelve bits: the three stay a quarter of a page apart, at least.
+  // Room for a block of floats between z32 and `out`. The three lie at least a quarter of a page apart: a load waits
+  // for an earlier store whose address has the same last twelve bits.
   float* excess_apart_from(const void* out) {
     constexpr uintptr_t kApart = kPage / 4;
     const uintptr_t from = reinterpret_cast<uintptr_t>(z32[0]), start = reinterpret_cast<uintptr_t>(room);
@@ -101,8 +101,7 @@ void words_of(Single& w, const Following& block, Soon soon, Meanwhile&& meanwhil
   quad_words(block.seed, block.stream, block.first, block.samples, w.even, w.odd, soon, meanwhile);
 }
 
-// AVX-512 has registers for words and logarithms at once, which takes a sixteenth less time than one after the other.
-// Logarithms that need their exponents split off would take longer this way.
+// Only AVX-512 has registers for words and logarithms at once.
 constexpr bool kWordsWithLogs = kVectorBytes == 64;
 
 template <bool kPicks, class T, class Soon, class WordsSoon>

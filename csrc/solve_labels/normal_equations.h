@@ -18,8 +18,7 @@ namespace leakcore {
 
 constexpr double kUnitRoundoff = 1.1102230246251565e-16;  // unit roundoff of double
 
-// Beyond this relative error of R⁻¹R⁻ᵀ, as bounded, another route solves. What is met is smaller by the square root of
-// the number of roundings and by Frobenius against spectral norms: some 1e-3 of it.
+// Above this bound of R⁻¹R⁻ᵀ's relative error another route solves. True errors are some 1e-3 of the bound.
 constexpr double kInverseErrorLimit = 9.5367431640625e-07;  // 2^-20
 
 // A pivot below this share of its column's square has a variance inflation factor beyond any that is accepted.
@@ -54,7 +53,7 @@ LEAKCORE_HD double shown_error(double residual, double error, double largest) {
   return fabs(residual) <= largest ? error : INFINITY;
 }
 
-// Another correction is worth its while as long as the last one's error shows next to that of forming the residual.
+// Correct again while the last correction's error shows next to that of forming the residual.
 LEAKCORE_HD bool correct_again(double n, double d, double inflation, double spread, double outside, double last) {
   return inverse_error(n, d, inflation) * last > kUnitRoundoff * (spread + outside);
 }

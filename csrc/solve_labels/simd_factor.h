@@ -73,7 +73,7 @@ LEAKCORE_INLINE void advance_factor(double* g, int64_t ld, int64_t k, int64_t i,
   }
 }
 
-// A table, where writing it again would cost a tenth of all.
+// A table instead of writing it again.
 constexpr double kOne[kStripe][kStripe] = {{1, 0, 0, 0, 0, 0, 0, 0}, {0, 1, 0, 0, 0, 0, 0, 0}, {0, 0, 1, 0, 0, 0, 0, 0},
                                            {0, 0, 0, 1, 0, 0, 0, 0}, {0, 0, 0, 0, 1, 0, 0, 0}, {0, 0, 0, 0, 0, 1, 0, 0},
                                            {0, 0, 0, 0, 0, 0, 1, 0}, {0, 0, 0, 0, 0, 0, 0, 1}};

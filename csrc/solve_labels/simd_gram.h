@@ -13,8 +13,7 @@ constexpr int64_t kPanel = 512;        // columns at a time: the rows of a tile 
 // Pairs of samples of two groups, or of one, or of one whose samples are copied on the way.
 enum class Tile { pairs, own, copied };
 
-// What will be read later, fetched evenly while the registers are busy: in steps of less than a line, since a burst of
-// lines would hold up the loads of the present.
+// Prefetches evenly, in steps of less than a line: a burst would hold up other loads.
 struct Ahead {
   const char* at;
   int64_t step;
@@ -25,11 +24,10 @@ struct Ahead {
   }
 };
 
-// out[p] = fold of the lanes of sum p, without a way through memory. Lanes are added that lie four apart, then two,
-// then one, so sums whose lanes have moved round by any number come out the same.
+// out[p] = fold of the lanes of sum p: lanes four apart are added, then two, then one, so a rotation of lanes changes
+// nothing.
 #if defined(__AVX512F__)
-// From eight sums of eight lanes each stage makes half as many vectors. One operand of each is a choice of lanes that
-// stay where they are, since shuffles have one port on some cores.
+// Each stage makes half as many vectors. One operand is a blend, since shuffles have one port on some cores.
 LEAKCORE_INLINE Doubles fold_halves(Doubles x, Doubles y) {
   return _mm512_mask_blend_pd(0xf0, x, y) + shuffled<4, 5, 6, 7, 8, 9, 10, 11>(x, y);
 }
@@ -89,9 +87,8 @@ LEAKCORE_INLINE void fold_all(const Doubles (*acc)[V], double* out) {
 }
 #endif
 
-// Where on a line of the cache rows begin, in lanes of a register, if they all agree: loads that straddle two lines
-// cost double, so columns are then taken from the line on that the first is on. Which lane a column goes to changes no
-// sum.
+// Where on a cache line the rows begin, in lanes, if they all agree (else 0): columns are then taken from the start of
+// that line, since loads across two lines cost double. Which lane a column goes to changes no sum.
 template <class X>
 inline int phase_of([[maybe_unused]] const X* const* rows, [[maybe_unused]] int64_t num_rows,
                     [[maybe_unused]] const double* x) {

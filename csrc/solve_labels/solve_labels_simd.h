@@ -34,8 +34,8 @@ struct SampleKernels {
 struct SolveLabelsKernels {
   SampleKernels<double> f64;
   SampleKernels<float> f32;
-  // f64.gram of the samples, which it converts to double on the way: copies[r] = rows[r], and zeros up to a multiple of
-  // kStripe. As fast as f64.gram; copying beforehand would take an eighth of the time of a problem.
+  // f64.gram of samples that it converts to double on the way: copies[r] = rows[r], and zeros up to a multiple of
+  // kStripe.
   void (*gram_widening)(const float* const* rows, int64_t num_rows, int64_t count, const double* x, double* s,
                         double* const* copies, double* gram, int64_t ld, Next next);
   // gram = RᵀR (it reads the upper triangle) and m = R⁻ᵀ, a lower triangle; the 8 × 8 tiles above it must be zero and

@@ -7,10 +7,10 @@ from leakcore._base.lazy import attach as _attach
 if TYPE_CHECKING:
     from leakcore.datasets.bundled import breast_cancer as breast_cancer
     from leakcore.datasets.bundled import digits as digits
+    from leakcore.datasets.bundled import lfw as lfw
     from leakcore.datasets.cifar import cifar10 as cifar10
     from leakcore.datasets.cifar import cifar100 as cifar100
     from leakcore.datasets.dataset import Dataset as Dataset
-    from leakcore.datasets.faces import lfw as lfw
     from leakcore.datasets.images import fashion_mnist as fashion_mnist
     from leakcore.datasets.images import mnist as mnist
     from leakcore.datasets.images import uniform_noise as uniform_noise
@@ -25,7 +25,7 @@ _NAMES = {
     "Dataset": ".dataset",
     "breast_cancer": ".bundled",
     "digits": ".bundled",
-    "lfw": ".faces",
+    "lfw": ".bundled",
     "cifar10": ".cifar",
     "cifar100": ".cifar",
     "fashion_mnist": ".images",

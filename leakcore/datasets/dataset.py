@@ -1,14 +1,22 @@
-"""A loaded data set: features, labels, and where they come from."""
+"""A loaded data set: features, labels, where they come from; and how its file is found, fetched and checked."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import logging
 import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
+from leakcore._base.files.limits import open_regular
+from leakcore._base.files.writing import replacing
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,7 +33,8 @@ class Dataset:
         scaling: what was done to the raw features, in words.
         source: where the data come from.
         licence: on what terms they may be used.
-        shape: of one row's features as an image, (channels, height, width); None where the features are not an image.
+        shape: shape of one row's features as an image, (channels, height, width); None where the features are not an
+            image.
 
     Raises:
         ValueError: for shapes that do not match, features that are not finite, or labels outside [0, num_classes).
@@ -53,17 +62,17 @@ class Dataset:
     shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        features = check.plain_array(features=self.features).copy()
+        features = validate.plain_array(features=self.features).copy()
         if features.dtype != np.float32:
             features = features.astype(np.float64)
-        labels = check.even_array(labels=self.labels).copy()
+        labels = validate.even_array(labels=self.labels).copy()
         if features.ndim != 2 or labels.shape != features.shape[:1]:
             raise ValueError(
                 "`features` and `labels` must be (rows, dimensions) and (rows,), "
                 f"got {features.shape} and {labels.shape}"
             )
         if self.shape is not None:
-            object.__setattr__(self, "shape", check.sizes(shape=self.shape))
+            object.__setattr__(self, "shape", validate.sizes(shape=self.shape))
         if self.shape is not None and math.prod(self.shape) != features.shape[1]:
             raise ValueError(f"`shape` must hold the {features.shape[1]} columns of features, got {self.shape}")
         if not np.isfinite(features).all():
@@ -73,7 +82,7 @@ class Dataset:
         if labels.size and labels.max() > np.iinfo(np.int64).max:
             raise ValueError(f"`labels` must fit int64, got [{labels.min()}, {labels.max()}]")
         labels = labels.astype(np.int64)
-        object.__setattr__(self, "num_classes", check.integer(1, None, num_classes=self.num_classes))
+        object.__setattr__(self, "num_classes", validate.integer(1, None, num_classes=self.num_classes))
         if labels.size and not (labels.min() >= 0 and labels.max() < self.num_classes):
             raise ValueError(f"`labels` must lie in [0, {self.num_classes - 1}], got [{labels.min()}, {labels.max()}]")
         features.flags.writeable = False
@@ -92,7 +101,7 @@ class Dataset:
 
         Args:
             first: number of rows of the first part.
-            seed: of the shuffle.
+            seed: 64-bit seed of the shuffle.
 
         Returns:
             A part of `first` rows and a part of all other rows.
@@ -106,7 +115,7 @@ class Dataset:
             >>> len(train), len(test)
             (1500, 297)
         """
-        first = check.integer(0, len(self), first=first)
+        first = validate.integer(0, len(self), first=first)
         order = self.order(seed)
         return self._rows(order[:first]), self._rows(order[first:])
 
@@ -114,12 +123,12 @@ class Dataset:
         """The order into which `split` shuffles the rows.
 
         Args:
-            seed: of the shuffle.
+            seed: 64-bit seed of the shuffle.
 
         Returns:
             (rows,) row numbers.
         """
-        keys = kernels.uniform((1, len(self)), seed=check.seed(seed=seed), purpose=kernels.Stream.DATA_ORDER)
+        keys = kernels.uniform((1, len(self)), seed=validate.seed(seed=seed), purpose=kernels.Stream.DATA_ORDER)
         return np.argsort(keys[0], kind="stable")
 
     def images(self) -> np.ndarray:
@@ -137,3 +146,108 @@ class Dataset:
 
     def _rows(self, index: np.ndarray) -> Dataset:
         return dataclasses.replace(self, features=self.features[index], labels=self.labels[index])
+
+
+_log = logging.getLogger(__name__)
+_TIMEOUT = 30.0
+"""Seconds without an answer before a mirror counts as dead."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteFile:
+    """A canonical file: its folder, its name, its SHA-256, and where to download it (nowhere if `urls` is empty)."""
+
+    folder: str
+    name: str
+    sha256: str
+    urls: tuple[str, ...] = ()
+
+
+def find(file: RemoteFile, path: str | os.PathLike[str] | None, download: bool) -> Path:
+    """The path of the file, whose SHA-256 is checked.
+
+    `path` is a folder that holds the file directly or in its own subfolder. Without `path`, LEAKCORE_DATA is searched
+    if it is set, then the cache (LEAKCORE_CACHE, or leakcore under XDG_CACHE_HOME or ~/.cache), then the mirrors, from
+    which the file is downloaded into the cache.
+    FileNotFoundError says where it was looked for and how to get it; ValueError where the bytes are not the canonical
+    ones.
+    """
+    searched = list(_folders(file, path))
+    for folder in searched:
+        candidate = folder / file.name
+        if candidate.is_file():
+            return _checked(candidate, file)
+    tried = "".join(f"\n  {folder / file.name}" for folder in searched)
+    if path is None and download and file.urls:
+        return _download(file, tried)
+    how = f"download {file.urls[0]}" if file.urls else "it has no public address"
+    raise FileNotFoundError(
+        f"{file.name} of {file.folder} was not found; looked for{tried}\nSet LEAKCORE_DATA to a folder that holds "
+        f"{file.folder}/{file.name}, or pass path= (on the command line --data; {how}; SHA-256 {file.sha256})"
+    )
+
+
+def _folders(file: RemoteFile, path: str | os.PathLike[str] | None) -> Iterator[Path]:
+    roots = [Path(path)] if path is not None else []
+    if path is None:
+        if folder := os.environ.get("LEAKCORE_DATA", ""):
+            roots.append(Path(folder))
+        roots.append(_cache())
+    for root in roots:
+        yield root / file.folder
+        if path is not None:
+            yield root
+
+
+def _cache() -> Path:
+    if folder := os.environ.get("LEAKCORE_CACHE", ""):
+        return Path(folder)
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        # A relative one is to be ignored, says the specification of these folders.
+        return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "leakcore"
+    except RuntimeError:  # no HOME, and a user without an entry
+        raise ValueError("no home folder for data sets: set LEAKCORE_DATA, LEAKCORE_CACHE or HOME") from None
+
+
+def _checked(path: Path, file: RemoteFile) -> Path:
+    with open_regular(path) as stream:
+        _require(_digest(stream), path, file)
+    return path
+
+
+def _require(digest: str, where: object, file: RemoteFile) -> None:
+    if digest != file.sha256:
+        raise ValueError(
+            f"{where}: its SHA-256 is {digest}, the canonical file's is {file.sha256}: remove or replace it"
+        )
+
+
+def _digest(stream: BinaryIO, copy: BinaryIO | None = None) -> str:
+    """SHA-256 of a stream, which is copied while it is read."""
+    total = hashlib.sha256()
+    while block := stream.read(2**20):
+        total.update(block)
+        if copy is not None:
+            copy.write(block)
+    return total.hexdigest()
+
+
+def _download(file: RemoteFile, tried: str) -> Path:
+    import urllib.request
+
+    target = _cache() / file.folder / file.name
+    failures = []
+    for url in file.urls:
+        _log.info("downloading %s", url)
+        try:
+            with replacing(target) as out, urllib.request.urlopen(url, timeout=_TIMEOUT) as response:
+                _require(_digest(response, copy=out), url, file)
+            return target
+        except (OSError, ValueError) as why:
+            failures.append(f"\n  {url}: {why}")
+    raise FileNotFoundError(
+        f"{file.name} of {file.folder} was not found; looked for{tried}\nand no mirror sent it:{''.join(failures)}\n"
+        f"Without a network, put the file into {target.parent} or set LEAKCORE_DATA to a folder that holds "
+        f"{file.folder}/{file.name} (SHA-256 {file.sha256})"
+    )

@@ -15,12 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import memory_limit
-from leakcore._base import validate as check
+from leakcore._base import memory_limit, validate
 from leakcore._base.files.gzip_file import read_gzip
 from leakcore._base.printable import printable
-from leakcore.datasets.dataset import Dataset
-from leakcore.datasets.files import RemoteFile, find
+from leakcore.datasets.dataset import Dataset, RemoteFile, find
 
 Folder = str | os.PathLike[str]
 
@@ -76,7 +74,7 @@ def mnist(split: str = "test", *, path: Folder | None = None, download: bool = T
     """
     return _idx(
         "mnist",
-        check.one_of("train", "test", split=split),
+        validate.one_of("train", "test", split=split),
         path,
         download,
         mirrors=_MNIST_MIRRORS,
@@ -87,7 +85,7 @@ def mnist(split: str = "test", *, path: Folder | None = None, download: bool = T
 
 def fashion_mnist(
     split: str = "test", *, part: str = "all", path: Folder | None = None, download: bool = True
-) -> Dataset:  # fmt: skip
+) -> Dataset:
     """Fashion-MNIST: pictures of clothes of 28×28 grey pixels, ten classes.
 
     Pixels are divided by 255, so features lie in [0, 1]; rows keep the order of the canonical files.
@@ -116,8 +114,8 @@ def fashion_mnist(
         Traceback (most recent call last):
         FileNotFoundError: train01-images-idx3-ubyte.gz of fashion_mnist was not found; ...
     """
-    two = check.one_of("all", "classes-0-1", part=part) != "all"
-    check.one_of("train", "test", split=split)
+    two = validate.one_of("all", "classes-0-1", part=part) != "all"
+    validate.one_of("train", "test", split=split)
     data = _idx(
         "fashion_mnist",
         "train01" if two and split == "train" else split,
@@ -131,9 +129,12 @@ def fashion_mnist(
         return data
     chosen = data.labels < 2
     return dataclasses.replace(
-        data, features=data.features[chosen], labels=data.labels[chosen], num_classes=2,
+        data,
+        features=data.features[chosen],
+        labels=data.labels[chosen],
+        num_classes=2,
         name=f"fashion_mnist {split} (classes 0 and 1)",
-    )  # fmt: skip
+    )
 
 
 def uniform_noise(like: Dataset, rows: int, *, seed: int) -> Dataset:
@@ -145,7 +146,8 @@ def uniform_noise(like: Dataset, rows: int, *, seed: int) -> Dataset:
     Args:
         like: the data set whose distances, dimensions, type, classes and `shape` the result has.
         rows: number of rows, at least 1.
-        seed: of the noise and the labels. Philox (stream UNIFORM_NOISE) makes them the same on every machine.
+        seed: 64-bit seed of the noise and the labels. Philox (stream UNIFORM_NOISE) makes them the same on every
+            machine.
 
     Returns:
         A `Dataset` of (rows, d) features.
@@ -162,13 +164,13 @@ def uniform_noise(like: Dataset, rows: int, *, seed: int) -> Dataset:
         >>> noise.features.shape, f"{ratio:.1f}"
         ((2000, 64), '1.0')
     """
-    count = check.integer(1, None, rows=rows)
-    check.instance(Dataset, like=like)
+    count = validate.integer(1, None, rows=rows)
+    validate.instance(Dataset, like=like)
     dims = like.features.shape[1]
     memory_limit.require(2 * 8 * count * (dims + 1), rows=count)
     # E‖x − y‖² of two independent draws is twice the total variance.
     scale = math.sqrt(6 * 2 * float(like.features.var(axis=0, dtype=np.float64).sum()) / dims)
-    draws = kernels.uniform((count, dims + 1), seed=check.seed(seed=seed), purpose=kernels.Stream.UNIFORM_NOISE)
+    draws = kernels.uniform((count, dims + 1), seed=validate.seed(seed=seed), purpose=kernels.Stream.UNIFORM_NOISE)
     return Dataset(
         features=(scale * draws[:, :dims]).astype(like.features.dtype),
         labels=np.minimum((draws[:, dims] * like.num_classes).astype(np.int64), like.num_classes - 1),
@@ -184,7 +186,7 @@ def uniform_noise(like: Dataset, rows: int, *, seed: int) -> Dataset:
 def _idx(
     folder: str, split: str, path: Folder | None, download: bool, *, mirrors: tuple[str, ...], source: str, licence: str
 ) -> Dataset:
-    which = split if split == "train01" else check.one_of("train", "test", split=split)
+    which = split if split == "train01" else validate.one_of("train", "test", split=split)
     arrays = {}
     for kind, dims in (("images", 3), ("labels", 1)):
         name = f"{_IDX.get(which, which)}-{kind}-idx{dims}-ubyte.gz"

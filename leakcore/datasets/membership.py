@@ -10,8 +10,7 @@ import numpy as np
 
 from leakcore._base.files.tar_file import read_tar
 from leakcore._base.printable import printable
-from leakcore.datasets.dataset import Dataset
-from leakcore.datasets.files import RemoteFile, find
+from leakcore.datasets.dataset import Dataset, RemoteFile, find
 
 Folder = str | os.PathLike[str]
 

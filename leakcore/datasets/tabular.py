@@ -12,12 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.files import zip_file
 from leakcore._base.files.csv_file import table_of
 from leakcore._base.files.limits import read_bytes
-from leakcore.datasets.dataset import Dataset
-from leakcore.datasets.files import RemoteFile, find
+from leakcore.datasets.dataset import Dataset, RemoteFile, find
 
 Folder = str | os.PathLike[str]
 
@@ -54,10 +53,28 @@ _CATEGORIES = {
     "poutcome": "failure nonexistent success",
 }
 _BANK_COLUMNS = [
-    "age", "job", "marital", "education", "default", "housing", "loan", "contact", "month", "day_of_week", "duration",
-    "campaign", "pdays", "previous", "poutcome", "emp.var.rate", "cons.price.idx", "cons.conf.idx", "euribor3m",
-    "nr.employed", "y",
-]  # fmt: skip
+    "age",
+    "job",
+    "marital",
+    "education",
+    "default",
+    "housing",
+    "loan",
+    "contact",
+    "month",
+    "day_of_week",
+    "duration",
+    "campaign",
+    "pdays",
+    "previous",
+    "poutcome",
+    "emp.var.rate",
+    "cons.price.idx",
+    "cons.conf.idx",
+    "euribor3m",
+    "nr.employed",
+    "y",
+]
 
 
 def cervical_cancer(*, exams: bool = False, path: Folder | None = None, download: bool = True) -> Dataset:
@@ -147,7 +164,7 @@ def bank_marketing(part: str = "additional", *, path: Folder | None = None, down
         Traceback (most recent call last):
         FileNotFoundError: bank-additional.zip of bank was not found; ...
     """
-    name = f"bank-{check.one_of('additional', 'additional-full', part=part)}.csv"
+    name = f"bank-{validate.one_of('additional', 'additional-full', part=part)}.csv"
     where = find(_BANK, path, download)
     inside = where / name
     header, rows = table_of(_zipped(where, name), inside, ";")

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.files.csv_file import table_of
 from leakcore._base.files.gzip_file import read_gzip
 from leakcore._base.printable import names_of, printable
-from leakcore.datasets.dataset import Dataset
-from leakcore.datasets.files import RemoteFile, find
+from leakcore.datasets.dataset import Dataset, RemoteFile, find
 
 _SUBSET = RemoteFile("imdb", "imdb_subset.csv.gz", "b20efe106367bdc1628f4da2c069457cc00e5b0aca4a3cd1021c2febe8cb80a5")
 _COLUMNS = ("text", "label", "split")
@@ -49,7 +48,7 @@ class Reviews(Dataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        lengths = check.even_array(lengths=self.lengths)
+        lengths = validate.even_array(lengths=self.lengths)
         if not np.issubdtype(lengths.dtype, np.integer):
             raise TypeError(f"`lengths` must be integers, got {lengths.dtype}")
         if lengths.shape != self.labels.shape:
@@ -95,8 +94,8 @@ def imdb(
         Traceback (most recent call last):
         FileNotFoundError: imdb_subset.csv.gz of imdb was not found; ...
     """
-    which = check.one_of("train", "test", split=split)
-    count, size = check.integer(1, None, words=words), check.integer(1, None, embedding=embedding)
+    which = validate.one_of("train", "test", split=split)
+    count, size = validate.integer(1, None, words=words), validate.integer(1, None, embedding=embedding)
     where = find(_SUBSET, path, download=False)
     texts, labels = _read(where, which)
     vectors: dict[str, np.ndarray] = {}

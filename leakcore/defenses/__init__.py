@@ -20,12 +20,14 @@ A release passes four stages in this order: training (the model, or several step
 (B, D) → (D,), a mean where no defence says otherwise, release (..., D) → (..., D). Only `DPSGD`, and noise on a
 quantity of proven sensitivity, are private; everything else makes one attack harder.
 
-Where each is used: - an attack: `release(model, x, y, defense=..., seed=...)`, or `defense.apply(gradient, seed=...)`
-on a gradient; - audits and games on recorded runs: `defended(run, defense, seed=...)`, which replaces what the attacker
-saw; - a training loop, also Opacus's: `attach(optimizer, defense, seed=...)`; - `audit.run` and `leakcore audit
---defense`: the reconstruction game with and without a defence. `parse` and `spell` read and write them as text, for
-files and command lines: "local-steps:4,0.1 + prune:0.1". Noise here is statistical, for measurement. To release a model
-use `leakcore.dpsgd.FusedDPOptimizer(secure_mode=True)`, or Opacus's secure mode.
+- An attack takes `release(model, x, y, defense=..., seed=...)`, or `defense.apply(gradient, seed=...)` of a gradient.
+- Audits and games take a recorded run through `defended(run, defense, seed=...)`, which replaces what the attacker saw.
+- A training loop, also Opacus's, calls `attach(optimizer, defense, seed=...)`.
+- `audit.run` and `leakcore audit --defense` play the reconstruction game with and without a defence.
+
+`parse` and `spell` read and write defences as text, for files and command lines: "local-steps:4,0.1 + prune:0.1". Noise
+here is statistical, for measurement. To release a model use `leakcore.dpsgd.FusedDPOptimizer(secure_mode=True)`, or
+Opacus's secure mode.
 """
 
 from typing import TYPE_CHECKING
@@ -33,10 +35,6 @@ from typing import TYPE_CHECKING
 from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
-    from leakcore.defenses.defense import STAGES as STAGES
-    from leakcore.defenses.defense import Defense as Defense
-    from leakcore.defenses.noise import GaussianNoise as GaussianNoise
-    from leakcore.defenses.noise import Laplace as Laplace
     from leakcore.defenses.release import Release as Release
     from leakcore.defenses.release import release as release
     from leakcore.defenses.spelling import parse as parse
@@ -45,10 +43,14 @@ if TYPE_CHECKING:
     from leakcore.defenses.training import attach as attach
     from leakcore.defenses.training import defended as defended
     from leakcore.defenses.transforms import DPSGD as DPSGD
+    from leakcore.defenses.transforms import STAGES as STAGES
     from leakcore.defenses.transforms import Clip as Clip
     from leakcore.defenses.transforms import ClipSamples as ClipSamples
     from leakcore.defenses.transforms import Compose as Compose
+    from leakcore.defenses.transforms import Defense as Defense
     from leakcore.defenses.transforms import Dropout as Dropout
+    from leakcore.defenses.transforms import GaussianNoise as GaussianNoise
+    from leakcore.defenses.transforms import Laplace as Laplace
     from leakcore.defenses.transforms import LocalSteps as LocalSteps
     from leakcore.defenses.transforms import Prune as Prune
 
@@ -61,14 +63,14 @@ _NAMES = {
     "attach": ".training",
     "defended": ".training",
     "DPSGD": ".transforms",
-    "STAGES": ".defense",
+    "STAGES": ".transforms",
     "Clip": ".transforms",
     "ClipSamples": ".transforms",
     "Compose": ".transforms",
-    "Defense": ".defense",
+    "Defense": ".transforms",
     "Dropout": ".transforms",
-    "GaussianNoise": ".noise",
-    "Laplace": ".noise",
+    "GaussianNoise": ".transforms",
+    "Laplace": ".transforms",
     "LocalSteps": ".transforms",
     "Prune": ".transforms",
 }

@@ -13,8 +13,7 @@ from torch import nn
 
 from leakcore import kernels
 from leakcore._base.quiet import quiet_batching
-from leakcore.defenses.defense import Defense, need_seed
-from leakcore.defenses.transforms import Dropout, LocalSteps, through
+from leakcore.defenses.transforms import Defense, Dropout, LocalSteps, need_seed, through
 from leakcore.gradients import FlatModule, lock_of, require_classes, tensor
 
 
@@ -53,13 +52,13 @@ def release(
     """The mean gradient of a batch as it leaves a client under a defence.
 
     Args:
-        model: in eval mode (dropout is the defence `Dropout` here); its parameters do not change.
+        model: torch module in eval mode (dropout is the defence `Dropout` here); its parameters do not change.
         inputs: (B, ...), finite.
         targets: (B,) classes, or what the loss takes.
         defense: None: the gradient itself.
         loss: loss(outputs, targets), mean over rows; None: cross-entropy (of a logit, where there is one output).
         seed: required where anything is random.
-        step: of a training run, in [0, 2²⁴); each step has noise of its own.
+        step: the training's step, in [0, 2²⁴); each step has noise of its own.
 
     Returns:
         `Release`, which attacks take as a gradient.
@@ -161,7 +160,7 @@ class _Mask:
         self._drawn: dict[int, torch.Tensor] = {}
 
     def hook(self, number: int) -> Callable[..., Any]:
-        def kept(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        def masked(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             hidden = args[0]
             fed = self._batch if self.row is None else 1
             if self.dropout.per_sample and len(hidden) != fed:
@@ -185,7 +184,7 @@ class _Mask:
             chosen = mask if self.row is None else mask[self.row : self.row + 1]
             return (hidden * chosen, *args[1:])
 
-        return kept
+        return masked
 
 
 def _hidden(flat: FlatModule, x: torch.Tensor) -> tuple[nn.Module, ...]:

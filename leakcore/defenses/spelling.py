@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from leakcore.defenses.defense import Defense
-from leakcore.defenses.noise import GaussianNoise, Laplace
 from leakcore.defenses.transforms import (
     DPSGD,
     Clip,
     ClipSamples,
     Compose,
+    Defense,
     Dropout,
+    GaussianNoise,
+    Laplace,
     LocalSteps,
     Prune,
 )
@@ -28,13 +29,15 @@ _KINDS: dict[str, tuple[type[Any], _Numbers, _Words]] = {
     "dropout": (Dropout, (("keep_probability", float),), (("shared", "per_sample", False),)),
     "clip-samples": (ClipSamples, (("max_grad_norm", float),), ()),
     "dp-sgd": (
-        DPSGD, (("max_grad_norm", float), ("noise_multiplier", float), ("expected_batch_size", float)), (),
+        DPSGD,
+        (("max_grad_norm", float), ("noise_multiplier", float), ("expected_batch_size", float)),
+        (),
     ),
     "clip": (Clip, (("max_grad_norm", float),), ()),
     "gaussian-noise": (GaussianNoise, (("std", float),), ()),
     "laplace": (Laplace, (("scale", float),), ()),
     "prune": (Prune, (("keep_fraction", float),), ()),
-}  # fmt: skip
+}
 """Name: class, its numbers in order, and words (word, field, its value)."""
 
 

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from leakcore._base import validate as check
-from leakcore.defenses.defense import Defense
-from leakcore.defenses.noise import GaussianNoise, Laplace
-from leakcore.defenses.transforms import part_seed, through
+from leakcore._base import validate
+from leakcore.defenses.transforms import Defense, GaussianNoise, Laplace, part_seed, through
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import EnsembleRun
@@ -20,9 +18,9 @@ class Attached:
     """The handle of `attach`, which counts the defended steps in `step`.
 
     Args:
-        optimizer: as in `attach`.
-        defense: as in `attach`.
-        seed: as in `attach`.
+        optimizer: the optimizer whose steps are defended, as in `attach`.
+        defense: the defence, as in `attach`.
+        seed: 64-bit seed, as in `attach`.
 
     Example:
         >>> import torch
@@ -169,11 +167,11 @@ def defended(run: EnsembleRun, defense: Defense, *, seed: int) -> EnsembleRun:
     """A recorded run whose observed gradients have noise on top, for the attacks that take a run.
 
     Args:
-        run: of `dpsgd.Ensemble`, with thetas and observed (`Observer(record=True)`).
+        run: a run of `dpsgd.Ensemble` with thetas and observed (`Observer(record=True)`).
         defense: `GaussianNoise`, `Laplace` or a composition of them, in units of the *sum*. What is not linear in the
             release (clipping, pruning) is refused, since the record holds the sum without the known rows: use `attach`
             in the loop.
-        seed: of the noise, drawn for every run and step, whatever the run's neighbours.
+        seed: 64-bit seed of the noise, drawn for every run and step, whatever the run's neighbours.
 
     Returns:
         A copy of the run. The training itself is unchanged, and scores that were computed before (dots, scores) are
@@ -197,8 +195,8 @@ def defended(run: EnsembleRun, defense: Defense, *, seed: int) -> EnsembleRun:
     """
     from leakcore.dpsgd import EnsembleRun
 
-    check.instance(EnsembleRun, run=run)
-    check.instance(Defense, defense=defense)
+    validate.instance(EnsembleRun, run=run)
+    validate.instance(Defense, defense=defense)
     if run.observed is None:
         raise ValueError(
             "`run` must hold recorded steps; train it with dpsgd.Ensemble.run(..., "
@@ -217,6 +215,11 @@ def defended(run: EnsembleRun, defense: Defense, *, seed: int) -> EnsembleRun:
         drawn = part.drawn(runs * steps, size, seed=part_seed(seed, number), first_row=run.first_run * steps)
         observed = observed + drawn.reshape(observed.shape).astype(observed.dtype)
     return dataclasses.replace(
-        run, observed=observed, dots=None, clipped_norms=None, clipped=None,
-        cosine=None, scores={},
-    )  # fmt: skip
+        run,
+        observed=observed,
+        dots=None,
+        clipped_norms=None,
+        clipped=None,
+        cosine=None,
+        scores={},
+    )

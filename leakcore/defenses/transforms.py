@@ -1,4 +1,4 @@
-"""Defences that clip, prune, sum or train otherwise, and their composition: small frozen objects."""
+"""The defences themselves: small frozen objects that clip, prune, add noise, sum or train otherwise, and compose."""
 
 from __future__ import annotations
 
@@ -10,8 +10,161 @@ from typing import Any, ClassVar
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
-from leakcore.defenses.defense import STAGES, Defense, need_seed, read_rows
+from leakcore._base import validate
+
+STAGES = ("training", "samples", "sum", "release")
+"""The order in which a release passes them."""
+
+
+class Defense:
+    """One transform of what is released; `stage` says what it acts on.
+
+    `apply` neither changes its argument nor keeps any state. Subclass it for a defence of your own.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import defenses
+        >>> class Signs(defenses.Defense):
+        ...     stage = "release"
+        ...     def apply(self, gradients, *, seed=None, step=0):
+        ...         return np.sign(gradients)
+        >>> defenses.Compose(defenses.Clip(1.0), Signs()).apply(np.array([3.0, -4.0])).tolist()
+        [1.0, -1.0]
+    """
+
+    stage: ClassVar[str]
+
+    def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
+        """The transformed gradients, in the same library, device and dtype.
+
+        Args:
+            gradients: (..., D) finite floats, NumPy or torch. Each row is one release ("release" stage) or one sample's
+                gradient ("samples", "sum": (B, D); "sum" returns (D,)).
+            seed: required where anything is random.
+            step: the training's step, in [0, 2²⁴): the same seed and step give the same noise.
+
+        Raises:
+            ValueError: for a value or shape that is not allowed, and for defences on training, which need the model
+                (`release` applies them).
+            TypeError: for an argument of another type.
+        """
+        raise NotImplementedError
+
+    @property
+    def parts(self) -> tuple[Defense, ...]:
+        """The defences that it is composed of, in order."""
+        return (self,)
+
+
+def read_rows(name: str, gradients: Any, least: int = 1) -> Any:
+    gradients = validate.floating("gradients", gradients)
+    shape = tuple(gradients.shape)
+    if len(shape) < least or 0 in shape:
+        raise ValueError(f"{name}: `gradients` must have shape (..., D), none of them 0, got {shape}")
+    if isinstance(gradients, np.ndarray):
+        finite = bool(np.isfinite(gradients).all())
+    else:  # on a device, the check would have to wait for it
+        finite = gradients.device.type != "cpu" or bool(gradients.isfinite().all())
+    if not finite:
+        raise ValueError(f"{name}: `gradients` must be finite")
+    return gradients
+
+
+def like(values: np.ndarray, gradients: Any) -> Any:
+    """A float64 array in the library, device and dtype of `gradients`."""
+    if isinstance(gradients, np.ndarray):
+        return values.astype(gradients.dtype)
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(values)).to(gradients)
+
+
+def need_seed(name: str, seed: int | None) -> int:
+    if seed is None:
+        raise ValueError(f"{name}: `seed` is required: two calls must not share their noise by accident")
+    return validate.seed(seed=seed)
+
+
+class _Noise(Defense):
+    """Noise added to every coordinate of the release."""
+
+    stage: ClassVar[str] = "release"
+
+    def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
+        """As `Defense.apply`."""
+        g = read_rows(type(self).__name__, gradients)
+        return g + like(self.drawn(math.prod(g.shape[:-1]), g.shape[-1], seed=seed, step=step).reshape(g.shape), g)
+
+    def drawn(self, rows: int, columns: int, *, seed: int | None, step: int = 0, first_row: int = 0) -> np.ndarray:
+        """The noise, (rows, columns); each row depends only on seed, step and its own number."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianNoise(_Noise):
+    """Adds N(0, std²) to every coordinate of the release.
+
+    Args:
+        std: standard deviation of the noise, at least 0, in units of the release itself.
+
+    Raises:
+        ValueError: for a std that is not allowed.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import defenses
+        >>> noisy = defenses.GaussianNoise(2.0).apply(np.zeros(10_000), seed=0)
+        >>> f"{noisy.std():.1f}"
+        '2.0'
+    """
+
+    std: float
+
+    def __post_init__(self) -> None:
+        validate.non_negative(std=self.std)
+
+    def drawn(self, rows: int, columns: int, *, seed: int | None, step: int = 0, first_row: int = 0) -> np.ndarray:
+        """See `_Noise`."""
+        key = need_seed(type(self).__name__, seed)
+        z = kernels.standard_normal(
+            (rows, columns), seed=key, purpose=kernels.Stream.DEFENSE_GAUSSIAN, step=step, first_row=first_row
+        )
+        return np.asarray(self.std * z)
+
+
+@dataclasses.dataclass(frozen=True)
+class Laplace(_Noise):
+    """Adds Lap(scale), of variance 2·scale², to every coordinate of the release.
+
+    `bounds.laplace.noise_scale` says which scale an ε needs. This is not the mechanism that is safe in floating point;
+    that is `bounds.laplace.mechanism`.
+
+    Args:
+        scale: scale of the noise, at least 0, in units of the release itself.
+
+    Raises:
+        ValueError: for a scale that is not allowed.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import defenses
+        >>> noisy = defenses.Laplace(2.0).apply(np.zeros(10_000), seed=0)
+        >>> f"{abs(noisy).mean():.1f}"
+        '2.0'
+    """
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        validate.non_negative(scale=self.scale)
+
+    def drawn(self, rows: int, columns: int, *, seed: int | None, step: int = 0, first_row: int = 0) -> np.ndarray:
+        """See `_Noise`."""
+        key = need_seed(type(self).__name__, seed)
+        u = kernels.uniform(
+            (rows, columns), seed=key, purpose=kernels.Stream.DEFENSE_LAPLACE, step=step, first_row=first_row
+        )
+        return np.asarray(self.scale * np.where(u < 0.5, np.log(2 * u), -np.log(2 * (1 - u))))
 
 
 def _norms(gradients: Any) -> Any:
@@ -43,7 +196,7 @@ class Clip(Defense):
     """Scales the release to norm max_grad_norm where it is longer: the clipping of the aggregate in Lecture 13.
 
     Args:
-        max_grad_norm: > 0.
+        max_grad_norm: largest norm that is not scaled, > 0.
 
     Raises:
         ValueError: for a norm that is not allowed.
@@ -59,7 +212,7 @@ class Clip(Defense):
     stage: ClassVar[str] = "release"
 
     def __post_init__(self) -> None:
-        check.positive(max_grad_norm=self.max_grad_norm)
+        validate.positive(max_grad_norm=self.max_grad_norm)
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """As `Defense.apply`, without randomness."""
@@ -71,7 +224,7 @@ class Prune(Defense):
     """Keeps the ⌈keep_fraction·D⌉ entries of largest magnitude of every row and sets the rest to 0.
 
     Args:
-        keep_fraction: in (0, 1].
+        keep_fraction: share of the entries that stay, in (0, 1].
 
     Raises:
         ValueError: for a fraction that is not allowed.
@@ -87,7 +240,7 @@ class Prune(Defense):
     stage: ClassVar[str] = "release"
 
     def __post_init__(self) -> None:
-        if not 0 < check.real(keep_fraction=self.keep_fraction) <= 1:
+        if not 0 < validate.real(keep_fraction=self.keep_fraction) <= 1:
             raise ValueError(f"`keep_fraction` must be in (0, 1], got {self.keep_fraction!r}")
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
@@ -112,7 +265,7 @@ class ClipSamples(Defense):
     """Scales each sample's gradient to norm max_grad_norm where it is longer; their mean is then released.
 
     Args:
-        max_grad_norm: > 0.
+        max_grad_norm: largest norm that is not scaled, > 0.
 
     Raises:
         ValueError: for a norm that is not allowed.
@@ -128,7 +281,7 @@ class ClipSamples(Defense):
     stage: ClassVar[str] = "samples"
 
     def __post_init__(self) -> None:
-        check.positive(max_grad_norm=self.max_grad_norm)
+        validate.positive(max_grad_norm=self.max_grad_norm)
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """As `Defense.apply`, without randomness."""
@@ -164,10 +317,10 @@ class DPSGD(Defense):
     stage: ClassVar[str] = "sum"
 
     def __post_init__(self) -> None:
-        check.positive(max_grad_norm=self.max_grad_norm)
-        check.non_negative(noise_multiplier=self.noise_multiplier)
+        validate.positive(max_grad_norm=self.max_grad_norm)
+        validate.non_negative(noise_multiplier=self.noise_multiplier)
         if self.expected_batch_size is not None:
-            check.positive(expected_batch_size=self.expected_batch_size)
+            validate.positive(expected_batch_size=self.expected_batch_size)
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """As `Defense.apply`: (B, D) → (D,)."""
@@ -214,8 +367,8 @@ class LocalSteps(Defense):
     stage: ClassVar[str] = "training"
 
     def __post_init__(self) -> None:
-        check.integer(1, None, steps=self.steps)
-        check.positive(learning_rate=self.learning_rate)
+        validate.integer(1, None, steps=self.steps)
+        validate.positive(learning_rate=self.learning_rate)
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
         """Refused, because it needs the model."""
@@ -230,7 +383,7 @@ class Dropout(Defense):
     probability to *drop*: keep_probability = 1 − p.
 
     Args:
-        keep_probability: in (0, 1].
+        keep_probability: probability that a hidden unit stays, in (0, 1].
         per_sample: each sample draws its own mask (as `nn.Dropout`). False: all share one sub-network per step, of
             which the attacker sees pm neurons and nothing of the others.
 
@@ -253,7 +406,7 @@ class Dropout(Defense):
     stage: ClassVar[str] = "training"
 
     def __post_init__(self) -> None:
-        if not 0 < check.real(keep_probability=self.keep_probability) <= 1:
+        if not 0 < validate.real(keep_probability=self.keep_probability) <= 1:
             raise ValueError(f"`keep_probability` must be in (0, 1], got {self.keep_probability!r}")
 
     def apply(self, gradients: Any, *, seed: int | None = None, step: int = 0) -> Any:
@@ -265,7 +418,7 @@ class Compose(Defense):
     """Several defences, one after the other.
 
     Args:
-        defenses: in the order of their stages: training, samples, sum, release.
+        defenses: the parts, in the order of their stages: training, samples, sum, release.
 
     Raises:
         ValueError: for stages out of order, and for two defences that exclude each other.

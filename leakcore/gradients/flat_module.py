@@ -8,50 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 from leakcore._base import array_memory
-from leakcore._base import validate as check
 from leakcore._base.quiet import quiet
-from leakcore.gradients.checked_module import trained_parameters
-from leakcore.gradients.cross_entropy import mean_cross_entropy
-from leakcore.gradients.functional import Functional
-from leakcore.gradients.module_lock import lock_of
+from leakcore.gradients.checks import mean_cross_entropy, tensor, trained_parameters
+from leakcore.gradients.functional import Functional, lock_of
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def tensor(values: Any, name: str = "values") -> torch.Tensor:
-    """The caller's values as a detached tensor; a copy of a NumPy array, which may be read-only.
-
-    Raises:
-        TypeError: if they are not real numbers.
-    """
-    if not isinstance(values, torch.Tensor):
-        array = check.plain_array(**{name: values})
-        wide = np.dtype(np.float64) if array.dtype.kind == "f" and array.dtype.itemsize > 8 else array.dtype
-        # In this machine's byte order, and no wider than torch knows.
-        values = torch.from_numpy(np.array(array, dtype=wide.newbyteorder("=")))
-    array_memory.refuse_transforms(name)
-    return numbers(name, values).detach()
-
-
-_INTEGERS = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-
-
-def numbers(name: str, values: torch.Tensor) -> torch.Tensor:
-    """A tensor of torch's own class that torch can compute with; TypeError or ValueError names it."""
-    values = array_memory.plain_tensor(name, values).resolve_neg()
-    kind = str(values.dtype).removeprefix("torch.")
-    if kind not in (*check.FLOATING, *_INTEGERS):
-        raise TypeError(f"`{name}` must be real numbers of 16 bits or more, or integers, got {values.dtype}")
-    if kind in ("uint16", "uint32", "uint64"):  # which torch combines with no other type
-        values = values.to(torch.int64)
-        if bool((values < 0).any()):
-            raise ValueError(f"`{name}` must be within int64, got a larger integer")
-    return values.clone() if values.is_inference() and not torch.is_inference_mode_enabled() else values
 
 
 @contextmanager
@@ -71,9 +36,9 @@ class FlatModule:
     """A torch module as a function of one vector of parameters.
 
     Attributes:
-        names: of the parameters, in order: the ones that require grad, or those chosen.
-        shapes: of the parameters.
-        sizes: of the parameters, D numbers in all.
+        names: the parameters' names, in order: the ones that require grad, or the chosen ones.
+        shapes: the parameters' shapes.
+        sizes: how many numbers each parameter has, D in all.
         theta: (D,), the present values.
 
     `mixing` allows batch norms that normalise by the batch; they must not keep running statistics, which no evaluation

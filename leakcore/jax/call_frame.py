@@ -99,7 +99,7 @@ def register(name: str, work: Callable[[list[np.ndarray], list[np.ndarray], dict
     """Let XLA's CPU programs call `work(arguments, results, attributes)` as the target `name`.
 
     Args:
-        name: of the target.
+        name: name of the target.
         work: reads arrays over XLA's buffers, and writes into others; attributes are float64 numbers. What it raises
             becomes the error of the XLA program.
 

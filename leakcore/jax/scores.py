@@ -1,13 +1,17 @@
-"""What one step of a DP-SGD training in JAX gives away about candidates."""
+"""What one step of a DP-SGD training in JAX gives away about candidates; its kernel as an operation of JAX."""
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
-from leakcore._base import validate as check
+import numpy as np
+
+from leakcore import kernels
+from leakcore._base import validate
 from leakcore._base.installed import need
-from leakcore.jax.clip_scores import clip_scores
+from leakcore.jax.call_frame import register
 
 
 class CandidateScores(NamedTuple):
@@ -101,10 +105,13 @@ def scores(
         return jnp.logaddexp(jnp.log1p(-q), jnp.log(q) + (2 * products - clipped_norms**2) / (2 * std**2))
 
     return CandidateScores(
-        membership_sum=together / norm**2, membership_likelihood=likelihood(together), pair_sum=alone / norm**2,
-        pair_likelihood=likelihood(alone), times_seen=inside.astype(jnp.int32),
+        membership_sum=together / norm**2,
+        membership_likelihood=likelihood(together),
+        pair_sum=alone / norm**2,
+        pair_likelihood=likelihood(alone),
+        times_seen=inside.astype(jnp.int32),
         clipped_share=(clipped_norms >= norm * (1 - 1e-6)).astype(dtype),
-    )  # fmt: skip
+    )
 
 
 def _number(max_grad_norm: Any) -> float:
@@ -115,7 +122,7 @@ def _number(max_grad_norm: Any) -> float:
             "`max_grad_norm` must be a number that is known when the function is traced, got a traced value: pass it "
             "as a static argument, or close over it"
         )
-    norm = check.positive(max_grad_norm=max_grad_norm)
+    norm = validate.positive(max_grad_norm=max_grad_norm)
     if not math.isfinite(norm * norm):
         raise ValueError(f"`max_grad_norm` must have a finite square, got {max_grad_norm}")
     return norm
@@ -149,3 +156,50 @@ def _matrix(grads: Any, noise: Any) -> tuple[Any, Any]:
     # As many columns as there are: -1 would not say how many, without candidates.
     rows = jnp.concatenate([leaf.reshape(n, math.prod(leaf.shape[1:])) for leaf in leaves], axis=1)
     return rows, jnp.concatenate([other.reshape(-1) for other in others])
+
+
+_TARGET = "leakcore_clip_scores"
+
+
+def clip_scores(grads: Any, observed: Any, max_grad_norm: float) -> tuple[Any, Any]:
+    """⟨clip_C(g_i), o_m⟩, (M, n), and ‖clip_C(g_i)‖, (n,), of grads (n, D) and observed (M, D)."""
+    return _differentiable()(grads, observed, max_grad_norm)  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _differentiable() -> Any:
+    """The operation, with a rule for derivatives that says that there is none."""
+    import jax
+
+    operation: Any = jax.custom_jvp(_call, nondiff_argnums=(2,))
+    operation.defjvp(_refuse)
+    return operation
+
+
+def _refuse(max_grad_norm: float, primals: Any, tangents: Any) -> Any:
+    raise TypeError(
+        "leakcore.jax.scores cannot be differentiated: compute it outside the function whose gradient you take, or "
+        "pass jax.lax.stop_gradient of its arguments"
+    )
+
+
+def _call(grads: Any, observed: Any, max_grad_norm: float) -> Any:
+    import jax
+    import jax.numpy as jnp
+
+    register(_TARGET, _work)
+    dtype = jnp.promote_types(jnp.promote_types(grads.dtype, observed.dtype), jnp.float32)
+    rows, others = grads.shape[0], observed.shape[0]
+    array: Any = jax.ShapeDtypeStruct
+    results = (array((others, rows), dtype), array((rows,), dtype))
+    # A batch of `vmap` is one call: its dimensions come first in every buffer.
+    call = jax.ffi.ffi_call(_TARGET, results, vmap_method="broadcast_all")
+    return call(grads, observed, max_grad_norm=np.float64(max_grad_norm))
+
+
+def _work(arguments: list[np.ndarray], results: list[np.ndarray], numbers: dict[str, float]) -> None:
+    grads, observed = (array.reshape(-1, *array.shape[-2:]) for array in arguments)
+    out = kernels.clip_scores(grads, observed, numbers["max_grad_norm"], runs=True, check_finite=False)
+    for target, values in zip(results, (out.dots, out.clipped_norms), strict=True):
+        if target.size:
+            target[...] = values.reshape(target.shape)

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from leakcore.kernels.api import clip_scores as clip_scores
     from leakcore.kernels.api import mixture_log_ratio as mixture_log_ratio
     from leakcore.kernels.api import solve_labels as solve_labels
-    from leakcore.kernels.arithmetic import arithmetic as arithmetic
-    from leakcore.kernels.arrays import place as place
-    from leakcore.kernels.arrays.arrays import is_torch as is_torch
-    from leakcore.kernels.arrays.arrays import wrap as wrap
+    from leakcore.kernels.arrays import empty_on as empty_on
+    from leakcore.kernels.arrays import is_torch as is_torch
+    from leakcore.kernels.arrays import require_device as require_device
+    from leakcore.kernels.arrays import to_numpy as to_numpy
+    from leakcore.kernels.arrays import wrap as wrap
     from leakcore.kernels.clip import Clipped as Clipped
     from leakcore.kernels.clip import Scores as Scores
     from leakcore.kernels.ensemble import ACTIVATIONS as ACTIVATIONS
@@ -35,20 +36,21 @@ if TYPE_CHECKING:
     from leakcore.kernels.ensemble import EnsembleRows as EnsembleRows
     from leakcore.kernels.ensemble import EnsembleSums as EnsembleSums
     from leakcore.kernels.ensemble import Taken as Taken
-    from leakcore.kernels.include import get_include as get_include
+    from leakcore.kernels.info import arithmetic as arithmetic
     from leakcore.kernels.info import build_info as build_info
+    from leakcore.kernels.info import get_include as get_include
     from leakcore.kernels.info import selftest as selftest
+    from leakcore.kernels.mixture import MixtureTail as MixtureTail
     from leakcore.kernels.mixture import mixture_tail as mixture_tail
-    from leakcore.kernels.mixture_tail import MixtureTail as MixtureTail
-    from leakcore.kernels.random.generators import generator as generator
-    from leakcore.kernels.random.generators import subseed as subseed
-    from leakcore.kernels.random.generators import torch_generator as torch_generator
-    from leakcore.kernels.random.generators import torch_seeded as torch_seeded
-    from leakcore.kernels.random.philox import philox4x32 as philox4x32
-    from leakcore.kernels.random.philox import standard_normal as standard_normal
-    from leakcore.kernels.random.philox import uniform as uniform
-    from leakcore.kernels.random.streams import Stream as Stream
+    from leakcore.kernels.random import generator as generator
+    from leakcore.kernels.random import philox4x32 as philox4x32
+    from leakcore.kernels.random import standard_normal as standard_normal
+    from leakcore.kernels.random import subseed as subseed
+    from leakcore.kernels.random import torch_generator as torch_generator
+    from leakcore.kernels.random import torch_seeded as torch_seeded
+    from leakcore.kernels.random import uniform as uniform
     from leakcore.kernels.solve_labels import LabelSolution as LabelSolution
+    from leakcore.kernels.streams import Stream as Stream
     from leakcore.kernels.threads import num_threads as num_threads
     from leakcore.kernels.threads import set_num_threads as set_num_threads
     from leakcore.kernels.threads import thread_limit as thread_limit
@@ -58,7 +60,7 @@ _NAMES = {
     "Allocation": ".allocation",
     "allocation_log_ratio": ".api",
     "allocation_tail": ".allocation",
-    "arithmetic": ".arithmetic",
+    "arithmetic": ".info",
     "clip_and_noise": ".api",
     "clip_scores": ".api",
     "Clipped": ".clip",
@@ -67,20 +69,20 @@ _NAMES = {
     "LabelSolution": ".solve_labels",
     "mixture_log_ratio": ".api",
     "mixture_tail": ".mixture",
-    "MixtureTail": ".mixture_tail",
-    "philox4x32": ".random.philox",
-    "standard_normal": ".random.philox",
-    "uniform": ".random.philox",
-    "Stream": ".random.streams",
+    "MixtureTail": ".mixture",
+    "philox4x32": ".random",
+    "standard_normal": ".random",
+    "uniform": ".random",
+    "Stream": ".streams",
     "num_threads": ".threads",
     "set_num_threads": ".threads",
     "thread_limit": ".threads",
     "build_info": ".info",
-    "generator": ".random.generators",
-    "get_include": ".include",
-    "subseed": ".random.generators",
-    "torch_generator": ".random.generators",
-    "torch_seeded": ".random.generators",
+    "generator": ".random",
+    "get_include": ".info",
+    "subseed": ".random",
+    "torch_generator": ".random",
+    "torch_seeded": ".random",
     "selftest": ".info",
 }
 _SHARED = {
@@ -89,10 +91,12 @@ _SHARED = {
     "EnsembleSums": ".ensemble",
     "MAX_LAYERS": ".ensemble",
     "Taken": ".ensemble",
-    "is_torch": ".arrays.arrays",
-    "place": ".arrays.place",
+    "is_torch": ".arrays",
+    "empty_on": ".arrays",
+    "require_device": ".arrays",
+    "to_numpy": ".arrays",
     "usable_cores": ".threads",
-    "wrap": ".arrays.arrays",
+    "wrap": ".arrays",
 }
 """For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it

@@ -12,10 +12,9 @@ import numpy as np
 from leakcore import _C
 from leakcore._base import memory_limit, validate
 from leakcore._base.digest import digest
-from leakcore.kernels import threads
-from leakcore.kernels.arrays import arrays
-from leakcore.kernels.mixture_tail import Brackets, MixtureTail, finish
-from leakcore.kernels.random.philox import MAX_DRAWS, float_dtype
+from leakcore.kernels import arrays, threads
+from leakcore.kernels.mixture import Brackets, MixtureTail, finish
+from leakcore.kernels.random import MAX_DRAWS, float_dtype
 
 _MAX_BINS = 2**24
 _MAX_LEVEL = 4096  # of the elementary symmetric polynomial: 8 MiB a thread
@@ -98,7 +97,7 @@ class Allocation:
         return hash((self.noise_multiplier, self.bins, self.epochs, self.k))
 
     def _arguments(self) -> dict[str, Any]:
-        """Of a native call; this object holds the arrays whose addresses it names."""
+        """The arguments of a native call; this object owns the arrays whose addresses they are."""
         rows = self._rows
         return {
             "noise_multiplier": self.noise_multiplier,
@@ -113,7 +112,7 @@ class Allocation:
         }
 
     def _work(self) -> float:
-        """Of one sample, in bins."""
+        """The work of one sample, in bins."""
         level = min(self.k, self.bins - self.k)
         if self._rows is None:
             return self.epochs * self.bins * (1 + level / 8)

@@ -12,10 +12,9 @@ import numpy as np
 from leakcore import _C
 from leakcore._base import validate
 from leakcore._base.array_record import ArrayRecord
-from leakcore.kernels import threads
-from leakcore.kernels.arrays import arrays as _arrays
-from leakcore.kernels.random.philox import MAX_DRAWS, float_dtype, read_out
-from leakcore.kernels.random.streams import step_in_range
+from leakcore.kernels import arrays, threads
+from leakcore.kernels.random import MAX_DRAWS, float_dtype, read_out
+from leakcore.kernels.streams import step_in_range
 
 PRODUCTS = "product_dtype"
 _PASSES = "(check_finite=False lets it pass)"
@@ -86,11 +85,11 @@ def clip_and_noise(
         max_grad_norm: C in (0, ∞).
         noise_multiplier: σ in [0, ∞); above 0 it needs `seed` or `noise`.
         runs: True: grads is (runs, B, ...), each run with its own sum and noise.
-        seed: of the noise, a function of (seed, step, run, column) alone (`standard_normal` with purpose "clip_noise").
-            For simulations: use secure `noise` for a model to be released.
-        step: in [0, 2²⁴).
-        noise: ready-made standard normals, shaped like the sum.
-        mask: bool, (B,) or (runs, B); False leaves a row out of the sum.
+        seed: 64-bit seed of the noise, a function of (seed, step, run, column) (`standard_normal` with purpose
+            "clip_noise"). For simulations: a model to be released needs secure `noise`.
+        step: the training's step, in [0, 2²⁴).
+        noise: standard normals, shaped like the sum.
+        mask: bool, (B,) or (runs, B); False leaves a row out.
         out: where to put the sum.
         check_finite: True (default on the CPU) refuses non-finite rows before writing. On CUDA the default is False;
             True waits for the stream. Unchecked, such a row makes the sum NaN.
@@ -156,8 +155,8 @@ def clip_and_noise(
     noises = [] if noise is None else _read_matching(kernel, "noise", noise, several, shapes, first)
     if out is None:
         results = [library.empty(shape, dtype) for shape in shapes]
-        name = _arrays.dtype_name(dtype)
-        sums = [_arrays.Array("out", library.header(x), name, x, library) for x in results]
+        name = arrays.dtype_name(dtype)
+        sums = [arrays.Array("out", library.header(x), name, x, library) for x in results]
     else:
         sums = _read_matching(kernel, "out", out, several, shapes, first, writeable=dtype)
         for i, target in enumerate(sums):
@@ -169,8 +168,8 @@ def clip_and_noise(
     norms = library.empty((num_runs, rows), np.dtype(np.float64))
 
     bad = _C.clip_and_noise(
-        grads=[_arrays.rows_of(p, runs=batched, rows=True) for p in params],
-        sums=[_arrays.rows_of(s, runs=batched) for s in sums],
+        grads=[arrays.rows_of(p, runs=batched, rows=True) for p in params],
+        sums=[arrays.rows_of(s, runs=batched) for s in sums],
         num_runs=num_runs,
         num_rows=rows,
         norms=library.address(norms),
@@ -179,7 +178,7 @@ def clip_and_noise(
         mask_row_stride=row_stride,
         max_grad_norm=clip,
         noise_scale=sigma * clip,
-        noise=[_arrays.rows_of(z, runs=batched) for z in noises],
+        noise=[arrays.rows_of(z, runs=batched) for z in noises],
         seed=key or 0,
         step=step,
         first_run=first_run,
@@ -192,7 +191,7 @@ def clip_and_noise(
         run, column = divmod(bad[0], columns)
         where = f"column {column}" if not batched else f"run {run}, column {column}"
         raise ValueError(f"{kernel}: `noise` must be finite, which {where} is not {_PASSES}")
-    if check_finite and library.place is not _arrays.CPU:
+    if check_finite and library.place is not arrays.CPU:
         in_batch = None if mask_array is None else mask_array.library.to_host(mask_array.origin)
         index = _first_bad_row(library.to_host(norms), in_batch)
     if index is not None:
@@ -219,9 +218,9 @@ def _bad_row(kernel: str, norm: float, run: int | None, row: int) -> ValueError:
 _WITH_ROWS = {1: "(B, ...), rows before their gradients", 2: "(runs, B, ...), as runs=True says"}
 
 
-def _read_rows(kernel: str, grads: Any, lead: int) -> _arrays.Array:
+def _read_rows(kernel: str, grads: Any, lead: int) -> arrays.Array:
     """Gradients of one parameter: after the leading axes of rows there is at least one more."""
-    array = _arrays.read(kernel, "grads", grads)
+    array = arrays.read(kernel, "grads", grads)
     if array.values.ndim <= lead:
         remedy = {
             (1, 1): "; one row's gradient is given as grads[None], one number per row as grads[:, None]",
@@ -231,14 +230,14 @@ def _read_rows(kernel: str, grads: Any, lead: int) -> _arrays.Array:
     return array
 
 
-def _read_params(kernel: str, grads: Sequence[Any], lead: int) -> list[_arrays.Array]:
+def _read_params(kernel: str, grads: Sequence[Any], lead: int) -> list[arrays.Array]:
     """Gradients of several parameters: of a parameter that is a single number, no axis follows the rows."""
     if not grads:
         raise ValueError(f"{kernel}: `grads` must hold at least one (B, ...) array, got an empty sequence")
-    params = [_arrays.read(kernel, f"grads[{i}]", g) for i, g in enumerate(grads)]
+    params = [arrays.read(kernel, f"grads[{i}]", g) for i, g in enumerate(grads)]
     first = params[0]
     for p in params:
-        _arrays.same_library(kernel, first, p)
+        arrays.same_library(kernel, first, p)
         if p.values.ndim < lead:
             raise ValueError(f"{kernel}: `{p.name}` must have shape {_WITH_ROWS[lead]}, got {p.shape}")
         if p.shape[:lead] != first.shape[:lead]:
@@ -261,41 +260,41 @@ def _read_matching(
     values: Any,
     several: bool,
     shapes: list[tuple[int, ...]],
-    first: _arrays.Array,
+    first: arrays.Array,
     writeable: np.dtype[Any] | None = None,
-) -> list[_arrays.Array]:
+) -> list[arrays.Array]:
     """noise or out: shaped like the sum, one array per parameter where grads is a sequence."""
     if several and (not isinstance(values, (list, tuple)) or len(values) != len(shapes)):
         raise ValueError(
             f"{kernel}: `{name}` must be a sequence of {len(shapes)} arrays, one per parameter, as grads is"
         )
-    arrays = []
+    matching = []
     for i, (item, shape) in enumerate(zip(values if several else [values], shapes, strict=True)):
         label = f"{name}[{i}]" if several else name
         if writeable is not None:
             array = read_out(kernel, label, item, shape, writeable)
         else:
-            array = _arrays.read(kernel, label, item)
+            array = arrays.read(kernel, label, item)
             if array.shape != shape:
                 raise ValueError(f"{kernel}: `{label}` must have shape {shape}, got {array.shape}")
-        _arrays.same_library(kernel, first, array)
-        arrays.append(array)
-    return arrays
+        arrays.same_library(kernel, first, array)
+        matching.append(array)
+    return matching
 
 
 def _read_mask(
-    kernel: str, mask: Any, runs: int, rows: int, batched: bool, first: _arrays.Array
-) -> tuple[tuple[int, int, int], _arrays.Array | None]:
+    kernel: str, mask: Any, runs: int, rows: int, batched: bool, first: arrays.Array
+) -> tuple[tuple[int, int, int], arrays.Array | None]:
     """(address, strides of run and row in bytes), address 0 where every row counts; and the array itself."""
     if mask is None:
         return (0, 0, 0), None
-    array = _arrays.read_bool(kernel, "mask", mask)
-    _arrays.same_device(kernel, first, array)
+    array = arrays.read_bool(kernel, "mask", mask)
+    arrays.same_device(kernel, first, array)
     values = array.values
     if values.shape == (rows,):
-        return (_arrays.address(values), 0, values.strides[0]), array
+        return (arrays.address(values), 0, values.strides[0]), array
     if batched and values.shape == (runs, rows):
-        return (_arrays.address(values), values.strides[0], values.strides[1]), array
+        return (arrays.address(values), values.strides[0], values.strides[1]), array
     allowed = f"({rows},) or ({runs}, {rows})" if batched else f"({rows},)"
     raise ValueError(f"{kernel}: `mask` must have shape {allowed}, got {values.shape}")
 
@@ -350,8 +349,8 @@ def clip_scores(
     batched = validate.boolean(runs=runs)
     lead = int(batched)
     g = _read_rows(kernel, grads, lead + 1)
-    o = _arrays.read(kernel, "observed", observed)
-    _arrays.same_library(kernel, g, o)
+    o = arrays.read(kernel, "observed", observed)
+    arrays.same_library(kernel, g, o)
     of_run, gradient = g.shape[:lead], g.shape[lead + 1 :]
     single = o.shape == (*of_run, *gradient)
     if not single and (o.shape[:lead] != of_run or o.shape[lead + 1 :] != gradient or o.values.ndim != g.values.ndim):
@@ -372,8 +371,8 @@ def clip_scores(
     dots = library.empty((num_runs, m, n), np.dtype(np.float64))
     norms = library.empty((num_runs, n), np.dtype(np.float64))
     bad = _C.clip_scores(
-        grads=_arrays.rows_of(g, runs=batched, rows=True),
-        observed=_arrays.rows_of(o, runs=batched, rows=not single),
+        grads=arrays.rows_of(g, runs=batched, rows=True),
+        observed=arrays.rows_of(o, runs=batched, rows=not single),
         num_runs=num_runs,
         num_rows=n,
         num_observed=m,
@@ -385,7 +384,7 @@ def clip_scores(
         place=library.place,
         schedule=threads.schedule_now(),
     )
-    on_device = library.place is not _arrays.CPU
+    on_device = library.place is not arrays.CPU
     index = None if bad is None else bad[0]
     if check_finite and on_device:
         index = _first_bad_row(library.to_host(norms), None)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from leakcore import _C
-from leakcore.kernels.arrays import arrays
+from leakcore.kernels import arrays
 
 ACTIVATIONS = ("identity", "relu", "leaky_relu", "elu", "tanh", "sigmoid")
-"""Those that the native loops know, by the number they know them by."""
+"""The activations of the native loops; the position is the number by which they are passed."""
 MAX_LAYERS = 16
 _PAD = 16
 
@@ -71,7 +71,7 @@ class EnsembleSums:
 
     def __init__(
         self, runs: int, layers: tuple[int, ...], activation: str, dtype: str, *, max_grad_norm: float, slack: float
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._native = _C.Networks.of(
             float32=dtype == "float32",
             num_runs=runs,

@@ -11,8 +11,7 @@ import numpy as np
 from leakcore import _C
 from leakcore._base import validate
 from leakcore._base.array_record import ArrayRecord
-from leakcore.kernels import threads
-from leakcore.kernels.arrays import arrays
+from leakcore.kernels import arrays, threads
 
 _BAD_INPUT = {-1: "jacobian", -2: "gradient"}
 """What a negative rank says of a problem on a CUDA device."""

@@ -8,20 +8,20 @@ if TYPE_CHECKING:
     from leakcore.leakage.by_layer import LayerMeasures as LayerMeasures
     from leakcore.leakage.by_layer import LeakageByLayer as LeakageByLayer
     from leakcore.leakage.by_layer import by_layer as by_layer
+    from leakcore.leakage.by_layer import input_attributes as input_attributes
     from leakcore.leakage.by_layer import measure_layers as measure_layers
     from leakcore.leakage.families import FAMILIES as FAMILIES
     from leakcore.leakage.families import MLP as MLP
     from leakcore.leakage.families import Family as Family
     from leakcore.leakage.families import Logistic as Logistic
     from leakcore.leakage.families import RandomForest as RandomForest
-    from leakcore.leakage.input_attributes import input_attributes as input_attributes
-    from leakcore.leakage.l1_sensitivity import L1Measured as L1Measured
-    from leakcore.leakage.l1_sensitivity import l1_sensitivity as l1_sensitivity
     from leakcore.leakage.mutual_information import MineNetwork as MineNetwork
     from leakcore.leakage.mutual_information import MutualInformation as MutualInformation
     from leakcore.leakage.mutual_information import mutual_information as mutual_information
     from leakcore.leakage.sensitivity import JacobianBudget as JacobianBudget
+    from leakcore.leakage.sensitivity import L1Measured as L1Measured
     from leakcore.leakage.sensitivity import Sensitivity as Sensitivity
+    from leakcore.leakage.sensitivity import l1_sensitivity as l1_sensitivity
     from leakcore.leakage.sensitivity import sensitivity as sensitivity
     from leakcore.leakage.subspace_distance import SubspaceDistance as SubspaceDistance
     from leakcore.leakage.subspace_distance import subspace_distance as subspace_distance
@@ -38,9 +38,9 @@ _NAMES = {
     "JacobianBudget": ".sensitivity",
     "MineNetwork": ".mutual_information",
     "LayerMeasures": ".by_layer",
-    "L1Measured": ".l1_sensitivity",
-    "l1_sensitivity": ".l1_sensitivity",
-    "input_attributes": ".input_attributes",
+    "L1Measured": ".sensitivity",
+    "l1_sensitivity": ".sensitivity",
+    "input_attributes": ".by_layer",
     "LeakageByLayer": ".by_layer",
     "by_layer": ".by_layer",
     "MutualInformation": ".mutual_information",

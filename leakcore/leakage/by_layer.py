@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import array_memory, validate
 from leakcore._base.digest import digest
 from leakcore._base.progress import Progress
 from leakcore._base.results import Record, Rows
@@ -18,9 +18,8 @@ from leakcore._base.results.table import short
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.attacks import attributes as attack
 from leakcore.gradients import LayeredModel, gradients_of_layers
-from leakcore.leakage import panels, table
+from leakcore.leakage import layer_pictures
 from leakcore.leakage.families import family_of
-from leakcore.leakage.input_attributes import input_attributes
 from leakcore.leakage.sensitivity import NORMS, JacobianBudget, Sensitivity, measure_sensitivity
 from leakcore.leakage.subspace_distance import SubspaceDistance, subspace_distance
 from leakcore.leakage.v_information import CrossValidation, VInformation, v_information
@@ -52,8 +51,8 @@ class LeakageByLayer(Record):
         latent: {attribute: `VInformation` by layer}.
         subspace: {attribute: {layer: `SubspaceDistance`}}.
         samples: inputs behind (sensitivity, inversion).
-        columns: in `latent`, this many parameters stand for a larger layer.
-        seed: of everything random.
+        columns: number of parameters that stand for a larger layer in `latent`.
+        seed: 64-bit seed of everything random.
     """
 
     schema: ClassVar[str] = "leakcore.leakage_by_layer/2"
@@ -69,13 +68,13 @@ class LeakageByLayer(Record):
     seed: int
 
     def without_samples(self) -> LeakageByLayer:
-        """The same without what is of single samples, reconstructions and gains, which fills megabytes."""
+        """A copy without reconstructions and gains of single samples, which fill megabytes."""
         original = None if self.original is None else dataclasses.replace(self.original, reconstructions=np.empty(0))
         latent = {name: dataclasses.replace(v, gains=np.empty(0)) for name, v in self.latent.items()}
         return dataclasses.replace(self, original=original, latent=latent)
 
     def table_rows(self) -> Rows:
-        """What is shown of it, as (name, value in words)."""
+        """(layer, its size and sensitivity in words), one for each layer."""
         return [
             (layer, f"{size:,} parameters; sensitivity {short(mean)}")
             for layer, size, mean in zip(self.layers, self.parameters, self.sensitivity.means["F"], strict=True)
@@ -114,7 +113,7 @@ class LeakageByLayer(Record):
 
     def to_text(self) -> str:
         """A table for a terminal, a line per layer."""
-        return table.render(self)
+        return layer_pictures.render(self)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw every measure that was taken, a panel each, with its interval and the mean of its null.
@@ -125,11 +124,11 @@ class LeakageByLayer(Record):
         Returns:
             The axes of the first panel, the sensitivity; its figure holds the others.
         """
-        return panels.draw(self, ax)
+        return layer_pictures.draw(self, ax)
 
     def figure(self) -> Figure:
         """A heat map, layers by measures, each measure relative to its largest value."""
-        return table.heat_map(self)
+        return layer_pictures.heat_map(self)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -141,14 +140,14 @@ class LayerMeasures:
             attribute are matched by targets (where these are integers), equal in size, at least 10 pairs of single
             samples. Of equal samples (input and target) the first stands for all: the null takes samples as
             independent.
-        family: of the latent measure, as in `v_information`.
+        family: predictive family of the latent measure, as in `v_information`.
         samples: inputs for sensitivity and inversion, the first ones; at least 1.
         rows: gradients behind each attribute's measures, at most; at least 20 where there are attributes.
         columns: parameters that stand for a larger layer in the latent measure, drawn at random.
-        permutations: of each null, at least 0.
-        iterations: of the inversion; 0 leaves out original information, which takes longest to compute.
-        jacobian: of the sensitivity; None: exact, or 16 random directions where one sample's Jacobian has more than
-            5·10⁸ numbers.
+        permutations: permutations of each null, at least 0.
+        iterations: steps of the inversion; 0 leaves out original information, which takes longest to compute.
+        jacobian: budget of the sensitivity; None: exact, or 16 random directions where one sample's Jacobian has more
+            than 5·10⁸ numbers.
 
     Raises:
         ValueError: for a value that is not allowed; the text names the argument.
@@ -171,13 +170,13 @@ class LayerMeasures:
 
     def __post_init__(self) -> None:
         if self.attributes is not None:
-            check.instance(Mapping, attributes=self.attributes)
+            validate.instance(Mapping, attributes=self.attributes)
         least = {"samples": 1, "rows": 1, "columns": 1, "permutations": 0, "iterations": 0}
         for name, low in least.items():
-            object.__setattr__(self, name, check.integer(low, None, **{name: getattr(self, name)}))
+            object.__setattr__(self, name, validate.integer(low, None, **{name: getattr(self, name)}))
         family_of(self.family, 0)
         if self.jacobian is not None:
-            check.instance(JacobianBudget, jacobian=self.jacobian)
+            validate.instance(JacobianBudget, jacobian=self.jacobian)
 
     def jacobian_of(self, model: LayeredModel) -> JacobianBudget:
         """The budget for this model."""
@@ -206,7 +205,7 @@ def by_layer(
         targets: (samples, ...).
         loss: loss(outputs, targets), a scalar; None: cross-entropy.
         measures: attributes, family, and how much work; None: the defaults of `LayerMeasures`.
-        seed: of everything random.
+        seed: 64-bit seed of everything random.
         executor: its workers take the pairs of the inversion and the fits of the latent measure; the rest is computed
             here.
         progress: called as progress(task, done, total).
@@ -215,7 +214,7 @@ def by_layer(
         `LeakageByLayer`; `to_text()` is a table, `figure()` a heat map.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
+        ValueError: names the argument whose value or shape is not allowed.
         TypeError: for an argument of another type.
 
     Guarantees:
@@ -234,11 +233,15 @@ def by_layer(
         (('0', '2'), ['positive'], 'estimate')
     """
     if measures is not None:
-        check.instance(LayerMeasures, measures=measures)
+        validate.instance(LayerMeasures, measures=measures)
     return measure_layers(
-        LayeredModel.of(model, inputs, targets, loss=loss), measures or LayerMeasures(), PartialResults(None, ""),
-        seed=seed, executor=executor, progress=progress,
-    )  # fmt: skip
+        LayeredModel.of(model, inputs, targets, loss=loss),
+        measures or LayerMeasures(),
+        PartialResults(None, ""),
+        seed=seed,
+        executor=executor,
+        progress=progress,
+    )
 
 
 def measure_layers(
@@ -251,9 +254,9 @@ def measure_layers(
     progress: Progress | None = None,
 ) -> LeakageByLayer:
     """`by_layer`, which keeps each finished measure among `pieces`, bound by the caller to model, loss and data."""
-    start = check.seed(seed=seed)
-    check.executor(executor=executor)
-    check.callback(progress=progress)
+    start = validate.seed(seed=seed)
+    validate.executor(executor=executor)
+    validate.callback(progress=progress)
     few = model.first(how.samples)
     matched = _matched(model, how, start)
     report: Progress = progress or (lambda task, done, total: None)
@@ -277,10 +280,15 @@ def measure_layers(
 
         def read_latent(name: str = name, batches: Any = batches) -> VInformation:
             return v_information(
-                _columns(model, batches.rows, how.columns, start), batches.attribute, family=how.family,
-                permutations=how.permutations, validation=CrossValidation(strata=batches.targets), seed=start,
-                executor=executor, progress=counter(f"latent: {name}"),
-            )  # fmt: skip
+                _columns(model, batches.rows, how.columns, start),
+                batches.attribute,
+                family=how.family,
+                permutations=how.permutations,
+                validation=CrossValidation(strata=batches.targets),
+                seed=start,
+                executor=executor,
+                progress=counter(f"latent: {name}"),
+            )
 
         def read_subspace(batches: Any = batches) -> dict[str, SubspaceDistance]:
             sides = [batches.rows[batches.attribute == side, 0] for side in (0, 1)]
@@ -313,7 +321,7 @@ def _matched(data: LayeredModel, how: LayerMeasures, seed: int) -> dict[str, Any
     integer = data.targets.ndim == 1 and not data.targets.is_floating_point()
     first = _first_of_equals(data)
     task = data.targets.cpu().numpy()[first] if integer else None
-    limit = check.integer(2 * _PAIRS if attributes else 1, None, rows=how.rows) // 2
+    limit = validate.integer(2 * _PAIRS if attributes else 1, None, rows=how.rows) // 2
     matched = {}
     for name, has in attributes.items():
         try:
@@ -331,7 +339,7 @@ def _matched(data: LayeredModel, how: LayerMeasures, seed: int) -> dict[str, Any
 
 
 def _one_for_each(attribute: Any, number: int) -> np.ndarray:
-    has = check.plain_array(attribute=attribute)
+    has = validate.plain_array(attribute=attribute)
     if has.shape != (number,):
         raise ValueError(f"`attribute` must have shape {(number,)}, one for each row, got {has.shape}")
     return np.asarray(has)
@@ -356,3 +364,48 @@ def _columns(model: LayeredModel, index: np.ndarray, most: int, seed: int) -> di
         for (name, values), choice in zip(block.items(), chosen, strict=True):
             parts.setdefault(name, []).append(values[:, choice])
     return {name: np.concatenate(values) for name, values in parts.items()}
+
+
+def input_attributes(inputs: Any) -> dict[str, np.ndarray]:
+    """Whether each input lies above the median of a simple feature.
+
+    Images (n, channels, height, width) have "brightness", the mean pixel; "texture", the mean absolute difference of
+    neighbouring pixels, where there are any; and with three channels "warmth", the mean of red minus that of blue.
+    Other inputs (n, ...) have "mean".
+
+    Args:
+        inputs: (n, ...), at least two inputs of at least one number; NumPy or torch.
+
+    Returns:
+        {name: (n,) booleans}; both sides are equal in number up to ties.
+
+    Raises:
+        ValueError: for fewer inputs, and for values that are not finite.
+        TypeError: for anything but an array of real numbers.
+
+    Guarantees:
+        Deterministic.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import leakage
+        >>> images = np.linspace(0, 1, 4)[:, None, None, None] * np.ones((4, 1, 2, 2))
+        >>> {name: side.tolist() for name, side in leakage.input_attributes(images).items()}
+        {'brightness': [False, False, True, True], 'texture': [False, False, False, False]}
+    """
+    if array_memory.is_torch(inputs):
+        inputs = array_memory.plain_tensor("inputs", inputs).detach().cpu()
+    x, _ = validate.host_array(inputs=inputs)
+    if x.ndim < 2 or len(x) < 2 or 0 in x.shape:
+        raise ValueError(
+            f"`inputs` must have shape (n, ...), at least two inputs of at least one number, got {x.shape}"
+        )
+    features = {"mean": x.reshape(len(x), -1).mean(axis=1)}
+    if x.ndim == 4:
+        features = {"brightness": features["mean"]}
+        across = [axis for axis in (2, 3) if x.shape[axis] > 1]
+        if across:
+            features["texture"] = sum(np.abs(np.diff(x, axis=axis)).mean(axis=(1, 2, 3)) for axis in across)
+        if x.shape[1] == 3:
+            features["warmth"] = (x[:, 0] - x[:, 2]).mean(axis=(1, 2))
+    return {name: values > np.median(values) for name, values in features.items()}

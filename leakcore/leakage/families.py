@@ -19,7 +19,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.columns import Columns
 from leakcore._base.one_thread import one_thread
 from leakcore._base.quiet import quiet
@@ -73,7 +73,7 @@ class Logistic:
     rotation_invariant = True
 
     def __init__(self, strength: float = 10.0, *, magnitudes: bool = False) -> None:
-        self._strength = check.positive(strength=strength)
+        self._strength = validate.positive(strength=strength)
         self._magnitudes = bool(magnitudes)
 
     def prepare(self, gradients: np.ndarray) -> np.ndarray:
@@ -130,7 +130,7 @@ class RandomForest:
 
     Args:
         trees: at least 2.
-        seed: of the forest.
+        seed: 64-bit seed of the forest.
 
     Raises:
         ValueError: for a value that is not allowed; the text names the argument.
@@ -147,8 +147,8 @@ class RandomForest:
     rotation_invariant = False
 
     def __init__(self, trees: int = 100, *, seed: int = 0) -> None:
-        self._trees = check.integer(2, MAX_TREES, trees=trees)
-        self._seed = check.seed(seed=seed)
+        self._trees = validate.integer(2, MAX_TREES, trees=trees)
+        self._seed = validate.seed(seed=seed)
 
     def fit(self, gradients: np.ndarray, labels: np.ndarray) -> RandomForest:
         """See `Family`."""
@@ -182,10 +182,10 @@ class MLP:
     Args:
         hidden: units, at least 1.
         components: leading coordinates that it reads, at least 1.
-        steps: of Adam, at least 1.
+        steps: steps of Adam, at least 1.
         learning_rate: > 0.
         weight_decay: at least 0.
-        seed: of the initial weights.
+        seed: 64-bit seed of the initial weights.
 
     Raises:
         ValueError: for a value that is not allowed; the text names the argument.
@@ -210,12 +210,12 @@ class MLP:
         weight_decay: float = 0.01,
         seed: int = 0,
     ) -> None:
-        self._hidden = check.integer(1, None, hidden=hidden)
-        self._components = check.integer(1, None, components=components)
-        self._steps = check.integer(1, None, steps=steps)
-        self._rate = check.positive(learning_rate=learning_rate)
-        self._decay = check.non_negative(weight_decay=weight_decay)
-        self._seed = check.seed(seed=seed)
+        self._hidden = validate.integer(1, None, hidden=hidden)
+        self._components = validate.integer(1, None, components=components)
+        self._steps = validate.integer(1, None, steps=steps)
+        self._rate = validate.positive(learning_rate=learning_rate)
+        self._decay = validate.non_negative(weight_decay=weight_decay)
+        self._seed = validate.seed(seed=seed)
 
     def fit(self, gradients: np.ndarray, labels: np.ndarray) -> MLP:
         """See `Family`."""
@@ -266,7 +266,7 @@ regression on absolute values."""
 def family_of(family: Any, seed: int) -> tuple[str, Any]:
     """(name, object) of a name, or of an object with fit and log_prob."""
     if isinstance(family, str):
-        name = check.one_of(*FAMILIES, family=family)
+        name = validate.one_of(*FAMILIES, family=family)
         if name in ("logistic", "magnitudes"):
             return name, Logistic(magnitudes=name == "magnitudes")
         return name, RandomForest(seed=seed) if name == "random-forest" else MLP(seed=seed)

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import array_memory, memory_limit
-from leakcore._base import validate as check
+from leakcore._base import array_memory, memory_limit, validate
 from leakcore._base.futures import answers
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Result
 from leakcore.leakage import mine_limits
-from leakcore.leakage.screen import MOST_PAIRS, screen
 from leakcore.leakage.v_information import prepared
 
 if TYPE_CHECKING:
@@ -37,11 +35,12 @@ class MutualInformation(Result):
 
     Attributes:
         value: the held-out estimate of the trained network's bound, at most the upper end of `interval`.
-        interval: of the mutual information itself, for any number of independent rows: it lies below the lower end with
-            probability at most 1 − confidence. The upper end is the logarithm of `num_classes`, if it was stated, else
-            ∞: no number of rows bounds mutual information from above, nor the classes that did not occur in them.
-        held_out_interval: of the network's bound, from its sampling error on the held-out rows (a U-statistic's, with
-            Student's quantile): approximate, and narrower.
+        interval: limits of the mutual information itself, for any number of independent rows: it lies below the lower
+            end with probability at most 1 − confidence. The upper end is the logarithm of `num_classes`, if it was
+            stated, else ∞: no number of rows bounds mutual information from above, nor the classes that did not occur
+            in them.
+        held_out_interval: limits of the network's bound, from its sampling error on the held-out rows (a U-statistic's,
+            with Student's quantile): approximate, and narrower.
         null: (permutations,) values after permuting which rows belong together.
         null_mean: its mean, NaN without permutations.
         trained: what the network reaches on its training rows (it overfits: not to be quoted).
@@ -68,8 +67,8 @@ class MineNetwork:
     Attributes:
         hidden: units of each of the two hidden layers.
         components: columns of a side that the network reads at most.
-        steps: of Adam.
-        learning_rate: of Adam, > 0.
+        steps: steps of Adam, at least 1.
+        learning_rate: step size of Adam, > 0.
 
     Raises:
         ValueError: for a value that is not allowed; the text names the argument.
@@ -87,8 +86,8 @@ class MineNetwork:
 
     def __post_init__(self) -> None:
         for name in ("hidden", "components", "steps"):
-            object.__setattr__(self, name, check.integer(1, None, **{name: getattr(self, name)}))
-        object.__setattr__(self, "learning_rate", check.positive(learning_rate=self.learning_rate))
+            object.__setattr__(self, name, validate.integer(1, None, **{name: getattr(self, name)}))
+        object.__setattr__(self, "learning_rate", validate.positive(learning_rate=self.learning_rate))
 
 
 def mutual_information(
@@ -118,8 +117,8 @@ def mutual_information(
         num_classes: how many classes a side of integers has at most; a pair for both sides. None: not known.
         network: its size and training; None: the defaults of `MineNetwork`.
         permutations: how many times the null is computed; 0 for none (NaN).
-        confidence: of the intervals.
-        seed: of everything random.
+        confidence: level of the intervals, in (0, 1).
+        seed: 64-bit seed of everything random.
         executor: its workers take one training each.
         progress: called as progress(trainings done, trainings).
 
@@ -127,7 +126,7 @@ def mutual_information(
         `MutualInformation`. Its measured bias is in docs/explanation/leakage.md.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
+        ValueError: names the argument that is not allowed.
         TypeError: for an argument of another type.
 
     Guarantees:
@@ -144,7 +143,7 @@ def mutual_information(
         '0.7'
     """
     if network is not None:
-        check.instance(MineNetwork, network=network)
+        validate.instance(MineNetwork, network=network)
     mine = network or MineNetwork()
     totals = _totals(num_classes)
     u = _side("first", first, mine.components, totals[0])
@@ -157,11 +156,11 @@ def mutual_information(
             f"`first` and `second` must have equally many rows, at least 50, got {number} and {len(v.leading)}"
         )
     memory_limit.require(32 * mine.hidden * (u.leading.shape[1] + v.leading.shape[1] + 2), hidden=mine.hidden)
-    shuffles = check.integer(0, None, permutations=permutations)
-    level = check.confidence(confidence=confidence)
-    start = check.seed(seed=seed)
-    check.executor(executor=executor)
-    check.callback(progress=progress)
+    shuffles = validate.integer(0, None, permutations=permutations)
+    level = validate.confidence(confidence=confidence)
+    start = validate.seed(seed=seed)
+    validate.executor(executor=executor)
+    validate.callback(progress=progress)
     order = kernels.generator(start, kernels.Stream.MUTUAL_ORDER).permutation(number)
     job = functools.partial(_trained, u, v, order, mine, start, 1 - level)
     answers_by_number = {}
@@ -216,8 +215,15 @@ def mutual_information(
 
 @dataclasses.dataclass(frozen=True)
 class _Answer:
-    """Of one training: the held-out bound, its standard error, a lower limit of the mutual information, the bound on
-    training rows, and how many rows were held out."""
+    """The outcome of one training.
+
+    Attributes:
+        value: the network's bound on held-out rows.
+        error: standard error of `value`.
+        lower: lower limit of the mutual information.
+        trained: the network's bound on its training rows.
+        rows: number of held-out rows.
+    """
 
     value: float
     error: float
@@ -257,11 +263,14 @@ def _fewest(u: _Side, v: _Side, training: np.ndarray) -> _Classes | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Classes:
-    """A side (0 or 1) that consists of classes.
+    """A side that consists of classes. A kind is a class of the training rows or, last, all other classes together.
 
-    kinds: what the network reads for each kind, the classes of the training rows and, last, all others. codes: the kind
-    of every row. counts: what the entropy's limit is computed from. total: how many classes there are at most, where
-    the limit is of the classes themselves; None where it is of the kinds.
+    Attributes:
+        side: 0 or 1, which of the two sides it is.
+        kinds: (kinds, columns), what the network reads for each kind.
+        codes: (rows,) the kind of every row.
+        counts: rows of each class, from which the entropy's limit is computed.
+        total: largest possible number of classes where the limit is one of classes; None where it is one of kinds.
     """
 
     side: int
@@ -277,9 +286,10 @@ def _estimate(
     import torch
 
     cut, end = len(u) // 2, len(u) * 7 // 10
-    parts = [(torch.from_numpy(u[s]).float(), torch.from_numpy(v[s]).float()) for s in (
-        slice(cut), slice(cut, end), slice(end, None)
-    )]  # fmt: skip
+    parts = [
+        (torch.from_numpy(u[s]).float(), torch.from_numpy(v[s]).float())
+        for s in (slice(cut), slice(cut, end), slice(end, None))
+    ]
     sizes = (mine.hidden, mine.hidden, 1)
     widths = (u.shape[1] + v.shape[1], mine.hidden, mine.hidden)
     weights = [
@@ -361,11 +371,15 @@ def _estimate(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Side:
-    """leading: (n, k), k ≤ `components`: what the network reads unless columns are chosen.
+    """One side of the pairs, as the network reads it.
 
-    directions: (n, d) where there are more columns than that, else None. chosen: how many of these to choose. codes: of
-    a side of classes, the class of every row. total: how many classes there are at most, None where that is not known.
-    closed: whether they are few enough to limit the share of each of them.
+    Attributes:
+        leading: (n, k), k ≤ `components`, what the network reads unless columns are chosen.
+        directions: (n, d) where there are more columns than `components`, else None.
+        chosen: how many columns of `directions` to choose.
+        codes: (n,) the class of every row where the side consists of classes, else None.
+        total: largest possible number of classes, None where it is not known.
+        closed: whether the classes are few enough to limit the share of each of them.
     """
 
     leading: np.ndarray
@@ -421,16 +435,16 @@ def _totals(num_classes: Any) -> tuple[int | None, int | None]:
     both = num_classes if isinstance(num_classes, tuple | list) else (num_classes, num_classes)
     if len(both) != 2:
         raise ValueError(f"`num_classes` must be one number or a pair for (first, second), got {len(both)} numbers")
-    first, second = (None if one is None else check.integer(1, None, num_classes=one) for one in both)
+    first, second = (None if one is None else validate.integer(1, None, num_classes=one) for one in both)
     return first, second
 
 
 def _side(name: str, values: Any, components: int, total: int | None) -> _Side:
     array_memory.refuse_transforms(name)
-    argument: dict[str, Any] = {name: check.even_array(**{name: values})}
+    argument: dict[str, Any] = {name: validate.even_array(**{name: values})}
     kind = argument[name].dtype.kind
     classes = argument[name].ndim == 1 and kind in "iub"
-    array, _ = check.host_array(**argument)
+    array, _ = validate.host_array(**argument)
     if array.ndim < 1 or 0 in array.shape:
         raise ValueError(f"`{name}` must have shape (n, ...), none of them 0, got {array.shape}")
     if classes:
@@ -452,3 +466,38 @@ def _side(name: str, values: Any, components: int, total: int | None) -> _Side:
     directions = flat / np.maximum(norms, floor)
     leading = np.concatenate([sizes, prepared(directions, invariant=True)[:, : components - 1]], axis=1)
     return _Side(leading, directions, min(components // 2, leading.shape[1] - 1))
+
+
+MOST_PAIRS = 20_000_000
+"""Numbers in a matrix of correlations, or in a block of columns, at a time (160 MB)."""
+
+
+def screen(columns: np.ndarray, other: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
+    """Indices of the `count` columns most correlated with a column of `other`, on `rows` alone.
+
+    The score of a column is its largest absolute correlation, or that of its distance from its median (which shows what
+    its sign hides), with any column of `other`. Since columns are chosen on training rows, the others can still be held
+    out.
+
+    Args:
+        columns: (n, d).
+        other: (n, k).
+        rows: the training rows.
+        count: how many columns.
+    """
+    some, target = columns[rows], _standardised(other[rows])
+    scores = np.zeros(columns.shape[1])
+    width = max(1, MOST_PAIRS // max(len(rows), target.shape[1]))
+    for start in range(0, columns.shape[1], width):
+        block = some[:, start : start + width]
+        for view in (block, np.abs(block - np.median(block, axis=0))):
+            correlations = np.abs(_standardised(view).T @ target)
+            np.maximum(scores[start : start + width], correlations.max(axis=1), out=scores[start : start + width])
+    return np.sort(np.argsort(-scores, kind="stable")[:count])
+
+
+def _standardised(columns: np.ndarray) -> np.ndarray:
+    """Mean 0 and norm 1, a constant column all 0."""
+    centred = columns - columns.mean(axis=0)
+    norms = np.linalg.norm(centred, axis=0)
+    return np.asarray(centred / np.where(norms > 1e-12 * np.abs(columns).max(axis=0, initial=0.0), norms, np.inf))

@@ -1,4 +1,4 @@
-"""How much each layer's gradient moves with the input: norms of ∂g_l/∂X, column by column, without the Jacobian."""
+"""How a layer's gradient moves with its input: norms of its Jacobian, and the worst change in ℓ1 over candidates."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import numpy as np
 import torch
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.quiet import quiet_batching
-from leakcore._base.results import Assumptions, Result, picture
+from leakcore._base.results import Assumptions, Result, parse_adjacency, picture
 from leakcore.gradients import Functional, LayeredModel, lock_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 NORMS = ("F", "1", "inf")
 _FAILURES = (RuntimeError, NotImplementedError)
 _BLOCK = 2**17
@@ -98,8 +97,8 @@ class JacobianBudget:
 
     def __post_init__(self) -> None:
         if self.probes is not None:
-            object.__setattr__(self, "probes", check.integer(2, None, probes=self.probes))
-        object.__setattr__(self, "memory", check.integer(1, None, memory=self.memory))
+            object.__setattr__(self, "probes", validate.integer(2, None, probes=self.probes))
+        object.__setattr__(self, "memory", validate.integer(1, None, memory=self.memory))
 
 
 def sensitivity(
@@ -126,9 +125,9 @@ def sensitivity(
         targets: (samples, ...).
         loss: loss(outputs, targets) of a batch of one, a scalar; None: cross-entropy (of a logit, where there is one
             output).
-        norms: of "F", "1" and "inf".
+        norms: which norms to compute, of "F", "1" and "inf".
         budget: exact or in random directions, and how much memory; None: the defaults of `JacobianBudget`.
-        seed: of the directions, required with probes.
+        seed: 64-bit seed of the random directions, required with probes.
         progress: called as progress(samples done, samples).
 
     Returns:
@@ -152,13 +151,13 @@ def sensitivity(
         (('Linear',), {'F': '1.000', '1': '1.000', 'inf': '0.500'})
     """
     if budget is not None:
-        check.instance(JacobianBudget, budget=budget)
+        validate.instance(JacobianBudget, budget=budget)
     how = budget or JacobianBudget()
     wanted = _wanted(norms, how.probes)
     if how.probes and seed is None:
         raise ValueError("`seed` is required with probes")
-    key = None if seed is None else check.seed(seed=seed)
-    check.callback(progress=progress)
+    key = None if seed is None else validate.seed(seed=seed)
+    validate.callback(progress=progress)
     return measure_sensitivity(LayeredModel.of(model, inputs, targets, loss=loss), wanted, how, key, progress)
 
 
@@ -224,7 +223,7 @@ def _wanted(norms: Sequence[str], probes: int | None) -> tuple[str, ...]:
     if not wanted or len(set(wanted)) != len(wanted):
         raise ValueError(f"`norms` must name at least one norm, each once, got {norms!r}")
     for norm in wanted:
-        check.one_of(*NORMS, norms=norm)
+        validate.one_of(*NORMS, norms=norm)
     if probes is not None and wanted != ("F",):
         if wanted != NORMS:
             raise ValueError(f"`norms` must be 'F' alone with probes, got {norms!r}")
@@ -381,3 +380,196 @@ def _in_doubles(part: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
     few = max(1, _BLOCK // part.shape[1])
     for k in range(0, len(part), few):
         yield slice(k, k + few), part[k : k + few].abs().double()
+
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class L1Measured(Result):
+    """The largest change of the summed gradient that these candidates show.
+
+    Attributes:
+        value: that change, in ℓ1; kind "lower": the sensitivity over all examples is at least this and may be far more,
+            so noise must not be scaled by it.
+        worst: indices of the two candidates ("replace") or of the one ("add-remove").
+        layers: {parameter: the same maximum for it alone}, each with its own worst pair.
+        norms: (candidates,) ‖g_i‖₁.
+        num_parameters: entries of the gradient.
+        gradient_norm: ℓ2 norm of the gradient summed over all candidates: a signal to compare with the noise.
+    """
+
+    quantity: str = "L1 sensitivity"
+    worst: tuple[int, ...]
+    layers: Mapping[str, float]
+    norms: np.ndarray
+    num_parameters: int
+    gradient_norm: float
+
+    def signal_to_noise(self, epsilon: float) -> float:
+        """gradient_norm/(b√(2k)) for b = value/ε: an upper limit, since the true sensitivity is at least `value`."""
+        b = float(self.value) / validate.positive(epsilon=epsilon)
+        return math.inf if b == 0.0 else self.gradient_norm / (b * math.sqrt(2.0 * self.num_parameters))
+
+
+def l1_sensitivity(
+    model: torch.nn.Module,
+    inputs: Any,
+    targets: Any,
+    *,
+    loss: Loss | None = None,
+    adjacency: str = "add-remove",
+    batch_size: int | None = None,
+    memory: int = 256 * 2**20,
+    progress: Callable[[int, int], object] | None = None,
+) -> L1Measured:
+    """ℓ1-sensitivity of the gradient over candidates, from g = ∂ℓ/∂θ of one example (Lecture 13, eqs. 3.3 and 4.2).
+
+    "add-remove": max ‖g(x, y)‖₁ over candidates. "replace" (the lecture's): max ‖g(x, y) − g(x′, y′)‖₁ over pairs of
+    them. The gradient of the sum changes by exactly this when the worst example comes, goes or is replaced, so Δ₁ is at
+    least this large. `bounds.laplace.two_layer` bounds it from above for two-layer networks.
+
+    Args:
+        model: torch module, as in `sensitivity`.
+        inputs: (candidates, ...), floating, at least two for "replace".
+        targets: (candidates, ...), each one's own. To let the target change as well, repeat the input with every
+            target.
+        loss: loss(outputs, targets) of a batch of one, a scalar; None: cross-entropy.
+        adjacency: "add-remove" or "replace".
+        batch_size: B ≥ 1 divides the summed gradient by B; None leaves the sum.
+        memory: bytes for the gradients in memory at once. All pairs are covered: candidates are taken by falling norm,
+            and pairs whose norms add up to less than the worst so far are skipped, which the triangle inequality
+            allows.
+        progress: called as progress(candidates done, candidates).
+
+    Returns:
+        `L1Measured`, kind "lower".
+
+    Raises:
+        ValueError: names the argument whose value or shape is not allowed.
+        TypeError: for an argument of another type.
+
+    Guarantees:
+        Deterministic up to the model's own rounding.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import leakage
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> squared = lambda outputs, targets: ((outputs - targets) ** 2).sum() / 2
+        >>> _ = torch.nn.init.zeros_(model.weight)
+        >>> inputs, targets = torch.tensor([[1.0, 1.0], [0.5, 0.0]]), torch.tensor([[1.0], [-1.0]])
+        >>> measured = leakage.l1_sensitivity(model, inputs, targets, loss=squared)
+        >>> measured.value, measured.kind  # gradients (-1, -1) and (0.5, 0)
+        (2.0, 'lower')
+        >>> leakage.l1_sensitivity(model, inputs, targets, loss=squared, adjacency="replace").value
+        2.5
+    """
+    relation = parse_adjacency(adjacency)
+    validate.callback(progress=progress)
+    budget = validate.integer(1, None, memory=memory)
+    size = 1 if batch_size is None else validate.integer(1, batch_size=batch_size)
+    data = LayeredModel.of(
+        model, inputs, targets, loss=loss, rows="candidates", least=2 if relation == "replace" else 1
+    )
+    x, y = data.inputs, data.targets
+    measure = _Gradients(data)
+    block = max(1, min(len(x), budget // (4 * measure.bytes_each)))
+    total: dict[str, torch.Tensor] = {}
+    alone = {name: np.empty(len(x)) for name in measure.names}
+    for start in range(0, len(x), block):
+        for name, g in measure(x[start : start + block], y[start : start + block]).items():
+            alone[name][start : start + block] = g.abs().sum(1, dtype=torch.float64).cpu().numpy()
+            total[name] = total.get(name, 0) + g.sum(0, dtype=torch.float64)
+        if progress is not None:
+            progress(min(start + block, len(x)), len(x))
+    norms = np.sum(list(alone.values()), axis=0)
+    if not np.isfinite(norms).all():
+        at = int(np.argmin(np.isfinite(norms)))
+        raise ValueError(f"`inputs[{at}]` must have a finite gradient, got norm {norms[at]}")
+    worst: tuple[int, ...]
+    if relation == "replace":
+        value, worst, layers = _worst_pairs(measure, x, y, norms, alone, block)
+    else:
+        value, worst = float(norms.max()), (int(norms.argmax()),)
+        layers = {name: float(v.max()) for name, v in alone.items()}
+    return L1Measured(
+        value=value / size,
+        kind="lower",
+        confidence=None,
+        interval=None,
+        method="worst pair of the candidates" if relation == "replace" else "worst candidate",
+        assumptions=Assumptions(
+            adjacency=relation,
+            attacker="knows the model and all examples but one, sees the gradient",
+            notes=(
+                f"over {len(x)} candidates; a lower bound of the sensitivity over all examples",
+                "every candidate, with its target, is an example that may occur",
+                "of the gradient as the model's own arithmetic computes it; another arithmetic differs by its rounding",
+                "the gradient of a sum of losses, each of one example" + ("" if size == 1 else f", divided by {size}"),
+            ),
+        ),
+        provenance="Lecture 13 (Lei 2024), Definition 4 (eq. 3.3) and eq. 4.2",
+        worst=worst,
+        layers={name: v / size for name, v in layers.items()},
+        norms=norms / size,
+        num_parameters=sum(t.numel() for t in total.values()),
+        gradient_norm=math.sqrt(sum(float(t.double().square().sum()) for t in total.values())) / size,
+    )
+
+
+class _Gradients:
+    """Per-example gradients of a block of candidates, each parameter's flattened: name -> (candidates, parameters)."""
+
+    def __init__(self, model: LayeredModel) -> None:
+        value, self._parameters = model.loss_of_row(model.parameters())
+        self.names = tuple(self._parameters)
+        self.bytes_each = sum(p.numel() * p.element_size() for p in self._parameters.values())
+        self._gradient = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0, 0))
+
+    def __call__(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        try:
+            gradients: dict[str, torch.Tensor] = self._gradient(self._parameters, x, y)
+        except (RuntimeError, NotImplementedError) as error:
+            raise ValueError(f"`model` and `loss` must be ones that torch.func can differentiate ({error})") from error
+        return {name: g.detach().reshape(len(g), -1) for name, g in gradients.items()}
+
+
+def _worst_pairs(
+    measure: _Gradients,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    norms: np.ndarray,
+    alone: Mapping[str, np.ndarray],
+    block: int,
+) -> tuple[float, tuple[int, int], dict[str, float]]:
+    """The worst pair of all, and each parameter's own maximum."""
+    order = np.argsort(-norms, kind="stable")
+    pieces = [order[i : i + block] for i in range(0, len(order), block)]
+    best, worst = -1.0, (0, 0)
+    layers = dict.fromkeys(measure.names, 0.0)
+    for i, rows in enumerate(pieces):
+        own: dict[str, torch.Tensor] | None = None
+        for j, columns in enumerate(pieces[: i + 1]):
+            hopeless = all(
+                alone[name][rows].max() + alone[name][columns].max() <= layers[name] for name in measure.names
+            )
+            if hopeless and norms[rows].max() + norms[columns].max() <= best:
+                continue
+            if own is None:
+                at = torch.from_numpy(rows).to(x.device)
+                own = measure(x[at], y[at])
+            other = own
+            if j != i:
+                at = torch.from_numpy(columns).to(x.device)
+                other = measure(x[at], y[at])
+            distance = torch.zeros((len(rows), len(columns)), dtype=torch.float64, device=x.device)
+            for name in measure.names:
+                part = torch.cdist(own[name].double(), other[name].double(), p=1)
+                layers[name] = max(layers[name], float(part.max()))
+                distance += part
+            if float(distance.max()) > best:
+                best = float(distance.max())
+                at_row, at_column = divmod(int(distance.argmax()), len(columns))
+                worst = (int(rows[at_row]), int(columns[at_column]))
+    return best, worst, layers

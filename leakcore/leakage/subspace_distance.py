@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import memory_limit
-from leakcore._base import validate as check
+from leakcore._base import memory_limit, validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Result
 
@@ -81,7 +80,7 @@ def subspace_distance(
     Args:
         grads_without: (n, out, ...) gradients of one layer's weight, one per sample or batch, NumPy or torch; or a
             mapping of such.
-        grads_with: likewise, with the same keys.
+        grads_with: gradients with the attribute, of the same form, with the same keys.
         rtol: relative tolerance of the rank; None: max(out, rest)·ε of the gradients' precision.
         rank: use this many leading singular directions, at most the numerical rank.
         permutations: distances recomputed with the gradients split at random into sets of the same sizes; compare
@@ -95,7 +94,7 @@ def subspace_distance(
         `SubspaceDistance`, or a mapping of them. A zero gradient has rank 0.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
+        ValueError: names the argument that is not allowed.
         TypeError: for an argument of another type.
 
     Guarantees:
@@ -127,8 +126,9 @@ def subspace_distance(
             for key in keys[0]
         }
     (without, eps0), (with_, eps1) = (
-        check.host_array(grads_without=grads_without), check.host_array(grads_with=grads_with)
-    )  # fmt: skip
+        validate.host_array(grads_without=grads_without),
+        validate.host_array(grads_with=grads_with),
+    )
     for name, sets in (("grads_without", without), ("grads_with", with_)):
         if sets.ndim < 3 or 0 in sets.shape:
             raise ValueError(f"`{name}` must have shape (n, out, ...), none of them 0, got {sets.shape}")
@@ -151,23 +151,23 @@ def subspace_distance(
             )
         rng, size = kernels.generator(seed, kernels.Stream.SUBSPACE_SUBSET), min(len(without), len(with_))
         without, with_ = (s if len(s) == size else s[rng.choice(len(s), size, replace=False)] for s in (without, with_))
-    check.instance(bool, np.bool_, paired=paired)
-    shuffles = check.integer(0, None, permutations=permutations)
+    validate.instance(bool, np.bool_, paired=paired)
+    shuffles = validate.integer(0, None, permutations=permutations)
     memory_limit.require(8 * shuffles, permutations=shuffles)
     if shuffles and seed is None:
         raise ValueError("`seed` is required with permutations")
     out, rest = without.shape[1], math.prod(without.shape[2:])
-    tolerance = (
-        2 * max(eps0, eps1) * max(out, rest) if rtol is None else check.below_one(rtol=check.non_negative(rtol=rtol))
-    )
-    limit = None if rank is None else check.integer(1, min(out, rest), rank=rank)
+    tolerance = 2 * max(eps0, eps1) * max(out, rest)
+    if rtol is not None:
+        tolerance = validate.below_one(rtol=validate.non_negative(rtol=rtol))
+    limit = None if rank is None else validate.integer(1, min(out, rest), rank=rank)
     space, ambient = ("columns", out) if out >= rest else ("rows", rest)
     ranks, angles = _compared(without, with_, tolerance, limit)
     distances = {name: _distance(between, ranks) for name, between in angles.items()}
     null = np.empty(shuffles)
     pool = np.concatenate([without, with_]).reshape(2 * len(without), -1) if shuffles else np.empty((0, 0))
     for k in range(shuffles):
-        rng = kernels.generator(check.seed(seed=seed), kernels.Stream.SUBSPACE_PERMUTATIONS, step=k)
+        rng = kernels.generator(validate.seed(seed=seed), kernels.Stream.SUBSPACE_PERMUTATIONS, step=k)
         if paired:
             own = np.arange(len(without)) + len(without) * rng.integers(0, 2, len(without))
             dealt = np.concatenate([own, (own + len(without)) % len(pool)])

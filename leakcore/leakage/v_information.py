@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import array_memory
-from leakcore._base import validate as check
+from leakcore._base import array_memory, validate
 from leakcore._base.futures import answers
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Result, picture
 from leakcore.leakage.families import family_of
-from leakcore.leakage.gain_limits import gain_limits, student
-from leakcore.leakage.held_out_gains import Gains, Problem, gains_of
-from leakcore.leakage.units import Units
+from leakcore.leakage.held_out_gains import Gains, Problem, Units, gain_limits, gains_of, student
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,10 +32,10 @@ class VInformation(Result):
 
     Attributes:
         value: the held-out gain of the fitted, calibrated family (see `v_information`), typically below V-information.
-        interval: of V-information itself, at `confidence`. Its lower end comes from held-out rows, its upper end from
-            the best fit to all rows, where the family knows it, else it is the logarithm of the number of classes that
-            occur, which are taken to be all there are.
-        held_out_interval: of what the `folds` fitted members gain on fresh rows, on average.
+        interval: confidence interval of V-information itself. Its lower end comes from held-out rows, its upper end
+            from the best fit to all rows, where the family knows it, else it is the logarithm of the number of classes
+            that occur, which are taken to be all there are.
+        held_out_interval: confidence interval of what the `folds` fitted members gain on fresh rows, on average.
         raw: `value` for the family's own probabilities, not calibrated.
         raw_interval: its interval.
         null: (permutations,) or (permutations, layers), `value` after permuting the labels.
@@ -47,10 +44,10 @@ class VInformation(Result):
         largest: the entropy of the prior, which no family exceeds except by chance.
         layers: names, () for one array.
         family: its name.
-        prior: of each class.
+        prior: probability of each class under f[∅].
         set_sizes: units of each class.
         units: their number.
-        folds: of the cross-validation.
+        folds: parts of the cross-validation.
         gains: (rows,) or (rows, layers), −log f[∅] + log f[g] of the rows that took part.
     """
 
@@ -102,7 +99,7 @@ class CrossValidation:
         strata: (n,) values, such as the task's labels: sets are matched, and labels permuted, within each.
         groups: (n,) values: rows of a group (one sample in several snapshots, for example) stay together and must have
             one label.
-        confidence: of the intervals.
+        confidence: level of the intervals, in (0, 1).
 
     Raises:
         ValueError: for a value that is not allowed; the text names the argument.
@@ -123,10 +120,10 @@ class CrossValidation:
 
     def __post_init__(self) -> None:
         vars(self).update(
-            folds=check.integer(2, None, folds=self.folds),
-            prior=check.one_of(*PRIORS, prior=self.prior),
-            balance=check.boolean(balance=self.balance),
-            confidence=check.confidence(confidence=self.confidence),
+            folds=validate.integer(2, None, folds=self.folds),
+            prior=validate.one_of(*PRIORS, prior=self.prior),
+            balance=validate.boolean(balance=self.balance),
+            confidence=validate.confidence(confidence=self.confidence),
         )
 
     def units(self, labels: np.ndarray, seed: int) -> tuple[Units, np.ndarray]:
@@ -172,9 +169,9 @@ def v_information(
         labels: (n,) integers 0 … classes − 1, each class present.
         family: "logistic", "magnitudes", "random-forest", "mlp", or an object with `fit` and `log_prob`, as
             `leakage.Family`.
-        permutations: of the null, at least 0; 0: NaN.
+        permutations: how many times the null permutes the labels, at least 0; with 0 its results are NaN.
         validation: folds, prior, and which rows are compared; None: the defaults of `CrossValidation`.
-        seed: of folds, permutations and the family.
+        seed: 64-bit seed of folds, permutations and the family.
         executor: its workers take whole cross-validations, one per layer and permutation.
         progress: called as progress(done, total), in cross-validations.
 
@@ -182,7 +179,7 @@ def v_information(
         `VInformation`. Calibration and intervals: docs/explanation/leakage.md.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
+        ValueError: names the argument that is not allowed.
         TypeError: for an argument of another type.
 
     Guarantees:
@@ -198,14 +195,14 @@ def v_information(
         True
     """
     if validation is not None:
-        check.instance(CrossValidation, validation=validation)
+        validate.instance(CrossValidation, validation=validation)
     how = validation or CrossValidation()
     names, arrays = _arrays(gradients)
     classes = _labels(labels, len(arrays[0]))
-    shuffles = check.integer(0, None, permutations=permutations)
-    start = check.seed(seed=seed)
-    check.executor(executor=executor)
-    check.callback(progress=progress)
+    shuffles = validate.integer(0, None, permutations=permutations)
+    start = validate.seed(seed=seed)
+    validate.executor(executor=executor)
+    validate.callback(progress=progress)
     name, model = family_of(family, start)
     units, rows = how.units(classes, start)
     total = len(arrays) * (1 + shuffles)
@@ -311,9 +308,9 @@ def _arrays(gradients: Any) -> tuple[tuple[str, ...], list[np.ndarray]]:
         names = tuple(str(name) for name in gradients)
         if len(set(names)) < len(names):
             raise ValueError(f"`gradients` must name layers that differ as text, got {list(gradients)}")
-        arrays = [check.host_array(**{f"gradients[{n!r}]": a})[0] for n, a in gradients.items()]
+        arrays = [validate.host_array(**{f"gradients[{n!r}]": a})[0] for n, a in gradients.items()]
     else:
-        names, arrays = (), [check.host_array(gradients=gradients)[0]]
+        names, arrays = (), [validate.host_array(gradients=gradients)[0]]
     if not arrays:
         raise ValueError("`gradients` must hold at least one layer")
     for name, array in zip(names or ("gradients",), arrays, strict=True):
@@ -326,7 +323,7 @@ def _arrays(gradients: Any) -> tuple[tuple[str, ...], list[np.ndarray]]:
 
 
 def _labels(labels: Any, rows: int) -> np.ndarray:
-    classes = check.even_array(labels=labels)
+    classes = validate.even_array(labels=labels)
     if classes.dtype.kind == "b":
         classes = classes.astype(np.int64)
     if classes.dtype.kind not in "iu":

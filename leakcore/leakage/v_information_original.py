@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.futures import answers
 from leakcore._base.quiet import quiet_batching
 from leakcore._base.results import Assumptions, Result
@@ -38,7 +38,7 @@ class OriginalInformation(Result):
 
     Attributes:
         value: mean over inputs, at least 0 (a family may ignore its gradient).
-        interval: of `raw`, Student's over inputs.
+        interval: Student's interval of `raw` over inputs.
         raw: the mean before that limit.
         null: mean score of reconstructions compared with *other* inputs.
         each: (inputs, pairs) scores.
@@ -74,12 +74,12 @@ class PairInversion:
         released: what the attacker sees instead of a gradient: released(gradient (n, parameters of the pair), pair's
             number), for example with noise added, or with the other gradients of a batch. With an executor it must
             depend on these two alone: pairs are computed in any order, anywhere.
-        iterations: of the inversion, at least 1.
-        learning_rate: of the inversion, > 0, in units of high − low.
+        iterations: steps of the inversion, at least 1.
+        learning_rate: first step size of the inversion, > 0, in units of high − low.
         total_variation: weight of the mean absolute difference of neighbouring pixels, images only.
         low: least value of an input; None: the least in the data.
         high: largest value of an input; None: the largest in the data.
-        confidence: of the interval.
+        confidence: level of the interval, in (0, 1).
 
     Raises:
         ValueError: for a value that is not allowed; the text names the argument.
@@ -102,14 +102,14 @@ class PairInversion:
 
     def __post_init__(self) -> None:
         vars(self).update(
-            iterations=check.integer(1, None, iterations=self.iterations),
-            learning_rate=check.positive(learning_rate=self.learning_rate),
-            total_variation=check.non_negative(total_variation=self.total_variation),
-            low=None if self.low is None else check.real(low=self.low),
-            high=None if self.high is None else check.real(high=self.high),
-            confidence=check.confidence(confidence=self.confidence),
+            iterations=validate.integer(1, None, iterations=self.iterations),
+            learning_rate=validate.positive(learning_rate=self.learning_rate),
+            total_variation=validate.non_negative(total_variation=self.total_variation),
+            low=None if self.low is None else validate.real(low=self.low),
+            high=None if self.high is None else validate.real(high=self.high),
+            confidence=validate.confidence(confidence=self.confidence),
         )
-        check.callback(released=self.released)
+        validate.callback(released=self.released)
 
     def box(self, inputs: torch.Tensor) -> tuple[float, float]:
         """The range in which inputs are searched."""
@@ -143,13 +143,13 @@ def v_information_original(
     such as `total_variation` (off by default) raises both.
 
     Args:
-        model: as in `sensitivity`.
-        inputs: as in `sensitivity`; images (n, channels, height, width) are compared by windowed SSIM, all others by
-            SSIM over the whole.
-        targets: as in `sensitivity`.
-        loss: as in `sensitivity`.
+        model: torch module, as in `sensitivity`.
+        inputs: (samples, ...), as in `sensitivity`; images (n, channels, height, width) are compared by windowed SSIM,
+            all others by SSIM over the whole.
+        targets: (samples, ...).
+        loss: loss(outputs, targets) of a batch of one, a scalar; None: cross-entropy.
         inversion: which pairs, what the attacker sees, and how it searches; None: the defaults of `PairInversion`.
-        seed: of the starts.
+        seed: 64-bit seed of where the searches start.
         executor: its workers invert one pair each, with as many torch threads as are set here; model, loss and
             `released` are pickled.
         progress: called as progress(pairs done, pairs).
@@ -158,7 +158,7 @@ def v_information_original(
         `OriginalInformation`.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
+        ValueError: names the argument whose value or shape is not allowed.
         TypeError: for an argument of another type.
 
     Guarantees:
@@ -176,7 +176,7 @@ def v_information_original(
         ((('0', '2'),), True)
     """
     if inversion is not None:
-        check.instance(PairInversion, inversion=inversion)
+        validate.instance(PairInversion, inversion=inversion)
     data = LayeredModel.of(model, inputs, targets, loss=loss)
     return invert_pairs(data, inversion or PairInversion(), seed, executor, progress)
 
@@ -198,19 +198,23 @@ def invert_pairs(
             f"shape {tuple(data.inputs.shape)}"
         )
     bottom, top = how.box(data.inputs)
-    check.executor(executor=executor)
-    check.callback(progress=progress)
+    validate.executor(executor=executor)
+    validate.callback(progress=progress)
     rng = kernels.generator(seed, kernels.Stream.ORIGINAL_STARTS)
     start = bottom + (top - bottom) * rng.random(tuple(data.inputs.shape))
     bare = dataclasses.replace(data, layers={}, misfit=None)  # a worker needs the parameters once, in the module
     search = _Search(how.iterations, how.learning_rate, how.total_variation, (bottom, top), torch.get_num_threads())
     jobs = {
         number: functools.partial(
-            _invert, bare, search, start=start, names=data.parameters(pair),
+            _invert,
+            bare,
+            search,
+            start=start,
+            names=data.parameters(pair),
             released=None if how.released is None else functools.partial(_observed, how.released, number),
         )
         for number, pair in enumerate(chosen)
-    }  # fmt: skip
+    }
     inverted = {}
     with contextlib.closing(answers(jobs.items(), executor)) as pairs_done:
         for number, answer in pairs_done:
@@ -261,13 +265,13 @@ def invert_pairs(
 
 def _observed(
     released: Callable[[torch.Tensor, int], torch.Tensor], number: int, gradient: torch.Tensor
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     return released(gradient, number)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Search:
-    """What all pairs' inversions share. threads: torch's own."""
+    """The settings that all pairs' inversions share; `threads` is torch's number of threads."""
 
     steps: int
     rate: float
@@ -277,9 +281,13 @@ class _Search:
 
 
 def _invert(
-    data: LayeredModel, search: _Search, *, names: Sequence[str], start: np.ndarray,
+    data: LayeredModel,
+    search: _Search,
+    *,
+    names: Sequence[str],
+    start: np.ndarray,
     released: Callable[[torch.Tensor], torch.Tensor] | None,
-) -> tuple[torch.Tensor, np.ndarray]:  # fmt: skip
+) -> tuple[torch.Tensor, np.ndarray]:
     """Reconstructions of all inputs at once, each from its own gradient, and the cosine loss they end at."""
     import torch
 
@@ -331,7 +339,7 @@ def _pairs(pairs: Sequence[Sequence[str]] | None, layers: tuple[str, ...]) -> tu
         raise ValueError(f"`pairs` must name at least one layer each, got {pairs!r}")
     for pair in chosen:
         for name in pair:
-            check.one_of(*layers, pairs=name)
+            validate.one_of(*layers, pairs=name)
     return chosen
 
 

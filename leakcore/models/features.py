@@ -1,18 +1,20 @@
-"""Frozen features: train an extractor on public images, then hand its features to a private last layer."""
+"""Frozen features: train an extractor on public images, standardise its outputs, hand them to a private last layer."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 
 _ROWS = 256
+_ROUNDING = 2.0**-21
+"""A feature may vary by this share of its size through the extractor's rounding alone."""
 
 
 def train_extractor(
@@ -38,8 +40,8 @@ def train_extractor(
         labels: (rows,) integers, at least 0.
         epochs: passes over the images.
         batch_size: images per step.
-        learning_rate: of the first step.
-        seed: of the order, the mirroring and the head (Philox), and of the extractor's dropout (torch).
+        learning_rate: AdamW's step size at the first step, > 0.
+        seed: 64-bit seed of the order, the mirroring and the head (Philox), and of the extractor's dropout (torch).
         progress: called as `progress(epochs done, epochs)` after each epoch.
 
     Returns:
@@ -61,15 +63,15 @@ def train_extractor(
         >>> 0 <= accuracy <= 1
         True
     """
-    check.callback(progress=progress)
+    validate.callback(progress=progress)
     _require_float32(extractor)
-    x, y = _images(images), check.plain_array(labels=labels)
+    x, y = _images(images), validate.plain_array(labels=labels)
     if y.dtype.kind not in "iu" or y.shape != x.shape[:1] or (y < 0).any():
         raise ValueError(
             f"`labels` must be one integer ≥ 0 for each of {len(x)} images, got shape {y.shape}, {y.dtype}"
         )
-    count, size = check.integer(1, None, epochs=epochs), check.integer(1, None, batch_size=batch_size)
-    rate, key = check.positive(learning_rate=learning_rate), check.seed(seed=seed)
+    count, size = validate.integer(1, None, epochs=epochs), validate.integer(1, None, batch_size=batch_size)
+    rate, key = validate.positive(learning_rate=learning_rate), validate.seed(seed=seed)
     targets = torch.from_numpy(y.astype(np.int64))
     with evaluating(extractor):
         outputs = _width(extractor, x)
@@ -91,9 +93,16 @@ def train_extractor(
 
 
 def _train(
-    extractor: torch.nn.Module, head: torch.nn.Linear, x: torch.Tensor, targets: torch.Tensor, epochs: int, size: int,
-    rate: float, key: int, progress: Callable[[int, int], object] | None,
-) -> float:  # fmt: skip
+    extractor: torch.nn.Module,
+    head: torch.nn.Linear,
+    x: torch.Tensor,
+    targets: torch.Tensor,
+    epochs: int,
+    size: int,
+    rate: float,
+    key: int,
+    progress: Callable[[int, int], object] | None,
+) -> float:
     """Train and return the accuracy of the last epoch."""
     optimiser = torch.optim.AdamW([*extractor.parameters(), *head.parameters()], lr=rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs * -(-len(x) // size))
@@ -169,7 +178,7 @@ def _in_mode(module: torch.nn.Module, *, training: bool) -> Iterator[None]:
 
 
 def _require_float32(extractor: Any) -> None:
-    check.instance(torch.nn.Module, extractor=extractor)
+    validate.instance(torch.nn.Module, extractor=extractor)
     for name, parameter in extractor.named_parameters():
         if parameter.is_floating_point() and parameter.dtype != torch.float32:
             raise TypeError(
@@ -179,7 +188,7 @@ def _require_float32(extractor: Any) -> None:
 
 def _images(images: Any) -> torch.Tensor:
     with np.errstate(over="ignore"):  # named below
-        x = check.plain_array(images=images).astype(np.float32)
+        x = validate.plain_array(images=images).astype(np.float32)
     if x.ndim != 4 or len(x) == 0:
         raise ValueError(f"`images` must be (rows, channels, height, width), at least one row, got shape {x.shape}")
     if not np.isfinite(x).all():
@@ -194,3 +203,83 @@ def _width(extractor: torch.nn.Module, x: torch.Tensor) -> int:
     if out.dim() != 2:
         raise ValueError(f"`extractor` must return (rows, features), got shape {tuple(out.shape)}")
     return int(out.shape[1])
+
+
+def standardised(extractor: torch.nn.Module, images: Any) -> torch.nn.Sequential:
+    """The extractor, followed by a fixed affine map that gives each of its features mean 0 and variance 1 on `images`.
+
+    A feature that varies by no more than float32 rounding is centred and not rescaled.
+
+    Args:
+        extractor: a torch module that maps images to (rows, features). It becomes a part of the result and stays in
+            evaluation mode.
+        images: (rows, channels, height, width), public images, because the result contains their mean and variance.
+
+    Returns:
+        A torch module in evaluation mode: `extractor`, then a batch norm without learned parameters.
+
+    Raises:
+        ValueError: if `images` are not finite images, or the output of `extractor` is not a matrix.
+        TypeError: if `extractor` is not a torch module in float32.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import models
+        >>> images = np.random.default_rng(0).random((64, 3, 8, 8))
+        >>> front = models.standardised(models.conv_extractor(4), images)
+        >>> features = models.extract_features(front, images)
+        >>> bool(np.allclose(features.mean(0), 0, atol=1e-3)), bool(np.allclose(features.std(0), 1, atol=1e-3))
+        (True, True)
+    """
+    features = extract_features(extractor, images)
+    # eps is 0 because it would not be small compared with the variance of a small feature.
+    standard = torch.nn.BatchNorm1d(features.shape[1], affine=False, eps=0.0)
+    mean, variance = features.mean(axis=0, dtype=np.float64), features.var(axis=0, dtype=np.float64)
+    variance[variance <= np.maximum((_ROUNDING * mean) ** 2, np.finfo(np.float32).tiny)] = 1
+    for name, value in (("running_mean", mean), ("running_var", variance)):
+        standard.get_buffer(name).copy_(torch.from_numpy(value))
+    return torch.nn.Sequential(extractor, standard).eval()
+
+
+def state_arrays(module: torch.nn.Module) -> dict[str, np.ndarray]:
+    """All parameters and buffers of a module, by name.
+
+    They are the arrays of `module.state_dict()`, including the running moments of batch norms.
+
+    Args:
+        module: any torch module.
+
+    Returns:
+        Copies, from which `load_state_arrays` restores the same bits.
+
+    Example:
+        >>> from leakcore import models
+        >>> arrays = models.state_arrays(models.mlp((4, 2)))
+        >>> arrays["0.weight"].shape
+        (2, 4)
+    """
+    return {name: value.detach().cpu().numpy().copy() for name, value in module.state_dict().items()}
+
+
+def load_state_arrays(module: torch.nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
+    """Restore the parameters and buffers of a module, in place, from the arrays of `state_arrays`.
+
+    Args:
+        module: a torch module of the same architecture as the one that the arrays came from.
+        arrays: what `state_arrays` returned.
+
+    Returns:
+        None. `module` then has the same bits as the original.
+
+    Raises:
+        RuntimeError: if names or shapes differ.
+
+    Example:
+        >>> import torch
+        >>> from leakcore import models
+        >>> first, second = models.mlp((4, 2)), models.mlp((4, 2))
+        >>> models.load_state_arrays(second, models.state_arrays(first))
+        >>> torch.equal(first[0].weight, second[0].weight)
+        True
+    """
+    module.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})

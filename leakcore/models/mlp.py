@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +33,7 @@ def layer_sizes(layers: Sequence[int]) -> tuple[int, ...]:
         >>> models.layer_sizes([784, 10, 10])
         (784, 10, 10)
     """
-    sizes = check.sizes(layers=layers)
+    sizes = validate.sizes(layers=layers)
     if len(sizes) < 2:
         raise ValueError(f"`layers` must be (inputs, hidden..., outputs), at least two sizes, got {sizes}")
     return sizes
@@ -78,7 +78,7 @@ def activation_module(activation: str) -> torch.nn.Module:
         >>> models.activation_module("elu")
         ELU(alpha=1.0)
     """
-    name = check.one_of(*ACTIVATIONS, activation=activation)
+    name = validate.one_of(*ACTIVATIONS, activation=activation)
     import torch
 
     kinds: dict[str, type[torch.nn.Module]] = {
@@ -122,7 +122,7 @@ def mlp(layers: Sequence[int], activation: str = "elu") -> torch.nn.Sequential:
         )
     """
     sizes = layer_sizes(layers)
-    check.one_of(*ACTIVATIONS, activation=activation)
+    validate.one_of(*ACTIVATIONS, activation=activation)
     import torch
 
     modules: list[torch.nn.Module] = []

@@ -42,7 +42,7 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
     The peak of memory is the size of the tensors plus one megabyte.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Returns:
         A dict of tensors in the file's own types: float64, float32, float16, bfloat16, int64, int32, int16, int8, uint8
@@ -148,7 +148,7 @@ def load_safetensors(module: torch.nn.Module, path: str | os.PathLike[str]) -> N
 
     Args:
         module: a torch module. The file must hold exactly the names of its `state_dict()`, with equal shapes.
-        path: of the file.
+        path: path of the file.
 
     Returns:
         None.
@@ -191,7 +191,7 @@ def save_safetensors(tensors: torch.nn.Module | Mapping[str, torch.Tensor], path
 
     Args:
         tensors: a torch module, or a mapping from names to tensors.
-        path: of the file.
+        path: path of the file.
 
     Returns:
         None.

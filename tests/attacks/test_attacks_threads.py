@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from leakcore import defenses, leakage  # noqa: E402
 from leakcore.attacks import attributes, inversion, labels  # noqa: E402
 from leakcore.gradients.flat_module import FlatModule  # noqa: E402
-from leakcore.gradients.module_lock import lock_of  # noqa: E402
+from leakcore.gradients.functional import lock_of  # noqa: E402
 
 
 def _last(model: Any, x: Any, y: Any) -> Any:

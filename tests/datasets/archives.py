@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from leakcore.datasets import cifar, files
+from leakcore.datasets import cifar, dataset
 
 
 def archive(members: Mapping[str, bytes]) -> bytes:
@@ -29,5 +29,5 @@ def put(monkeypatch: pytest.MonkeyPatch, folder: Path, key: tuple[str, str], con
     old = cifar._CIFAR[key]
     folder.mkdir(exist_ok=True)
     (folder / old.name).write_bytes(content)
-    changed = files.RemoteFile(old.folder, old.name, hashlib.sha256(content).hexdigest(), old.urls)
+    changed = dataset.RemoteFile(old.folder, old.name, hashlib.sha256(content).hexdigest(), old.urls)
     monkeypatch.setitem(cifar._CIFAR, key, changed)

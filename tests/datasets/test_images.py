@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from leakcore import datasets
-from leakcore.datasets import files
+from leakcore.datasets import dataset
 from leakcore.datasets import images as _images
 from tests.datasets.archives import archive, put
 
@@ -218,4 +218,4 @@ def test_the_cache_is_where_the_desktop_standard_has_it(monkeypatch, tmp_path) -
     monkeypatch.setenv("HOME", str(tmp_path))
     for variable, folder in (("", ".cache"), ("relative", ".cache"), (str(tmp_path / "other"), "other")):
         monkeypatch.setenv("XDG_CACHE_HOME", variable)
-        assert files._cache() == tmp_path / folder / "leakcore"
+        assert dataset._cache() == tmp_path / folder / "leakcore"

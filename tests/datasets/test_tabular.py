@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from leakcore import datasets
-from leakcore.datasets import files, tabular
+from leakcore.datasets import dataset, tabular
 
 LOCAL = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[2].parent / "shared" / "data")
 needs_cervical = pytest.mark.skipif(not (LOCAL / "cervical").is_dir(), reason="no folder of data sets")
@@ -30,7 +30,7 @@ def _put(monkeypatch, folder: Path, which: str, content: bytes) -> Path:
     old = getattr(tabular, which)
     (folder / old.name).write_bytes(content)
     digest = hashlib.sha256(content).hexdigest()
-    monkeypatch.setattr(tabular, which, files.RemoteFile(old.folder, old.name, digest))
+    monkeypatch.setattr(tabular, which, dataset.RemoteFile(old.folder, old.name, digest))
     return folder
 
 

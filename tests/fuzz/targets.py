@@ -72,15 +72,15 @@ def _idx(path: Path) -> object:
 
 
 def _cifar(path: Path) -> object:
-    from leakcore.datasets import cifar_records
+    from leakcore.datasets import cifar
 
-    return cifar_records.read_binary(path, "cifar10", "test", False)
+    return cifar.read_binary(path, "cifar10", "test", False)
 
 
 def _cifar_batch(path: Path) -> object:
-    from leakcore.datasets import cifar_records
+    from leakcore.datasets import cifar
 
-    return cifar_records._batch(path.read_bytes(), "labels")
+    return cifar._batch(path.read_bytes(), "labels")
 
 
 def _purchase(path: Path) -> object:
@@ -169,7 +169,7 @@ READERS = (
     "files/toml_file", "files/limits", "trace/trace", "trace/question", "trace/measure", "trace/whole_run",
     "trace/checks", "codec/reading", "codec/numbers", "scores/from_scores", "scores/file", "config/checking",
     "config/faults", "config/plain", "claim/config", "cli/user_files", "models/safetensors", "datasets/tabular",
-    "datasets/text", "datasets/images", "datasets/cifar_records", "datasets/membership", "ensemble/checkpoint",
+    "datasets/text", "datasets/images", "datasets/cifar", "datasets/membership", "ensemble/checkpoint",
     "report_list/list_reports",
 )  # fmt: skip
 """Modules whose lines count as coverage."""

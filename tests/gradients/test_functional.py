@@ -13,8 +13,8 @@ from torch.nn import functional
 
 import leakcore
 from leakcore.attacks import inversion, labels
-from leakcore.gradients.by_layer import layer_gradients
 from leakcore.gradients.functional import evaluate
+from leakcore.gradients.layers import layer_gradients
 from leakcore.leakage import sensitivity
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import leakcore.kernels
 from leakcore import _C
-from leakcore.kernels.arrays import backends
+from leakcore.kernels import backends
 
 DEVICES = ("cpu", "emulated", "cuda")
 EMULATED = hasattr(_C, "emulated")  # the build of `make test-emulated`; the shipped module has no such name

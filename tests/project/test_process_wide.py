@@ -39,7 +39,7 @@ ONLY_IN = {
     "np.random.seed": {"gradients/module_state.py"},
     "random.seed": {"gradients/module_state.py"},
     # Networks are made by constructors that know torch's generator alone; it is put back.
-    "torch.default_generator.manual_seed": {"kernels/random/generators.py"},
+    "torch.default_generator.manual_seed": {"kernels/random.py"},
     "torch.manual_seed": set(),
 }  # fmt: skip
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from leakcore import _C
 from leakcore.kernels import Stream
-from leakcore.kernels.random import generators
+from leakcore.kernels import random as generators
 
-PACKAGE = Path(generators.__file__).resolve().parents[2]
+PACKAGE = Path(generators.__file__).resolve().parents[1]
 NATIVE = ("fill_rows", "clip_and_noise", "mixture_log_ratio", "mixture_tail", "allocation_log_ratio", "allocation_tail")
 CALLER = "the caller"
 

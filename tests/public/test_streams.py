@@ -21,19 +21,19 @@ from tests.public.arrays import CALLS, resolve
 from tests.public.streams_recorder import Draw, overlaps, recorded
 
 PACKAGE = Path(kernels.__file__).resolve().parent.parent
-DOORS = "kernels/random/generators.py"
+DOORS = "kernels/random.py"
 ALLOWED = {
     # One seed for each step from the generator that the caller gave, as Opacus's optimizer takes it.
     ("dpsgd/opacus/optimizer/fused_optimizer.py", "torch.randint"),
     # Drawn with a generator of the registry.
-    ("models/dlg_lenet.py", "parameter.uniform_"),
+    ("models/networks.py", "parameter.uniform_"),
     ("attacks/labels/solving/forward_rounding.py", "torch.rand"),
     ("attacks/inversion/problem.py", "torch.rand"),
     ("attacks/reconstruction/reconstructor.py", "torch.randn"),
     ("experiments/leakage/fig11.py", "torch.randn"),
     # Puts the caller's generator back, after a look at whether the model draws from it.
     ("attacks/labels/solving/forward_rounding.py", "torch.set_rng_state"),
-    ("gradients/by_layer.py", "torch.set_rng_state"),
+    ("gradients/layers.py", "torch.set_rng_state"),
     # Puts back what a trial of the user's loop drew.
     ("dpsgd/opacus/row_check/left_alone.py", "random"),
     ("dpsgd/opacus/row_check/left_alone.py", "np.random.get_state"),
@@ -145,7 +145,7 @@ def test_each_stream_is_used_in_one_place():
     """A member is one use: one function of the package names it. CALLER is named by none."""
     users: dict[str, set[str]] = defaultdict(set)
     for name, tree in _files():
-        if name == "kernels/random/streams.py":
+        if name == "kernels/streams.py":
             continue
         for function in ast.walk(tree):
             if isinstance(function, ast.FunctionDef):

@@ -1,4 +1,4 @@
-// What native code draws random numbers for: the part of the registry in leakcore/kernels/random/streams.py that it
+// What native code draws random numbers for: the part of the registry in leakcore/kernels/streams.py that it
 // needs (a test compares them). Stream word = purpose << 24 | step & 0xffffff: two purposes, or two steps, never share
 // a draw.
 #pragma once

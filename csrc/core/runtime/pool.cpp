@@ -17,8 +17,7 @@ namespace {
 
 enum class State { idle, posted, running, leaving };
 
-// How long a caller looks for the end of a helper's last chunk, and a helper for its next call, before they sleep: some
-// 30 µs.
+// How often a caller or a helper looks before it sleeps: some 30 µs.
 constexpr int kLooks = 2000;
 
 inline void pause_briefly() {
@@ -108,13 +107,13 @@ class Worker {
     look_while(State::idle);
   }
 
-  // Under the lock. changed_.wait does the same, but GCC 12 gave it a new name, which older systems' libstdc++ lacks.
+  // Under the lock. Not changed_.wait: GCC 12's symbol for it is missing from older systems' libstdc++.
   void sleep() { pthread_cond_wait(changed_.native_handle(), mutex_.native_handle()); }
 
   void live() {
     std::unique_lock<std::mutex> lock(mutex_);
     for (;;) {
-      // Looks before every sleep, after one that ended too late for its call as well: else it is late for the next.
+      // Looks before every sleep, so that it is not late for the next call.
       while (state_.load(std::memory_order_relaxed) == State::idle) {
         lock.unlock();
         look_for_a_call();

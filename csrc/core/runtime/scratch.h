@@ -7,8 +7,7 @@
 
 namespace leakcore {
 
-// The last one released stays for the next call unless it is large: fresh pages cost a call as much as a tenth of
-// its work.
+// The last one released stays for the next call unless it is large: fresh pages cost time.
 class Scratch {
  public:
   explicit Scratch(int64_t count) {

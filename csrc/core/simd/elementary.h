@@ -227,7 +227,7 @@ LEAKCORE_HD F minus_log1p_below_float(F f) {
 }
 
 // −log(u) in float32, u = 2^k·(1 + f) with f in [−1/2, 0]: 2e-7 relative. Above 1/2 f is u − 1, which is known exactly
-// next to 1. Without comparisons, which take a multiplier's place on Zen.
+// next to 1. Without comparisons, which take a multiplier's place on some cores.
 template <class I>
 LEAKCORE_HD auto minus_log_unit_float(I word) {
   const auto x = madd(nearest_float(word), 0x1p-32f, 0x1p-33f);  // u, or above 1/2 u − 1

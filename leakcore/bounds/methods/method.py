@@ -19,9 +19,9 @@ _MAX_SAMPLES = 1 << 40
 
 def _device(value: Any) -> Any:
     if value is not None and value != "cpu":
-        from leakcore.kernels import place
+        from leakcore.kernels import require_device
 
-        place.check(value)
+        require_device(value)
     return value
 
 

@@ -54,9 +54,8 @@ class MixturePair:
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
         """See `Pair`."""
         from leakcore import kernels
-        from leakcore.kernels import place
 
-        return place.to_numpy(
+        return kernels.to_numpy(
             kernels.mixture_log_ratio(
                 num_samples,
                 noise_multiplier=self.noise_multiplier,
@@ -65,7 +64,7 @@ class MixturePair:
                 under=under,
                 seed=seed,
                 first_sample=first_sample,
-                like=place.anchor(self.device),
+                like=kernels.empty_on(self.device),
             )
         )
 

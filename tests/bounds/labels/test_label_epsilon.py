@@ -12,7 +12,7 @@ from scipy import special, stats
 
 from leakcore import bounds
 from leakcore.kernels import solve_labels
-from leakcore.reference.label import label_lower_bounds
+from leakcore.reference.kernels import label_lower_bounds
 from tests.bounds.labels.label_batches import DELTA, TESTS, batch, bound
 
 

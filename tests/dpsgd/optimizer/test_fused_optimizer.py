@@ -20,7 +20,7 @@ from opacus.optimizers import DPOptimizer, DPPerLayerOptimizer
 from opacus.utils.batch_memory_manager import wrap_data_loader
 
 from leakcore.dpsgd import FusedDPOptimizer, secure_normal
-from leakcore.gradients import backward_roots
+from leakcore.gradients import row_by_row
 from tests.dpsgd.opacus_remarks import IGNORED
 
 pytestmark = IGNORED
@@ -261,7 +261,7 @@ def test_noise_is_never_left_out_in_silence(name: str, value: float) -> None:
 def _listening() -> int:
     """How many listen to backward passes; one that is gone counts until the next pass."""
     torch.ones(1, requires_grad=True).sum().backward()
-    return len(backward_roots._listeners)
+    return len(row_by_row._listeners)
 
 
 def _hooks(module: nn.Module) -> int:

@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 
 from leakcore import _C, kernels
-from leakcore.reference import allocation as allocation_reference
-from leakcore.reference import clip as clip_reference
-from leakcore.reference import mixture as mixture_reference
+from leakcore.reference import kernels as reference
 from leakcore.reference import philox as philox_reference
-from leakcore.reference import solve_labels as labels_reference
 from tests.kernels import devices
 from tests.kernels.build.c_structs import (
     ALLOCATE,
@@ -77,7 +74,7 @@ def test_clipped_sums(table: Table, dtype: str, wide: str) -> None:
     assert (status.code, status.index, status.message) == (0, -1, b"")
     noise = philox_reference.standard_normal(2, 130, seed=5, purpose=philox_reference.CLIP_NOISE, step=2, first_row=4)
     for run in range(2):
-        wanted, lengths = clip_reference.clip_and_noise(
+        wanted, lengths = reference.clip_and_noise(
             [exact_first[run], exact_second[run]], 3.0, 0.7, noise=[noise[run, :100], noise[run, 100:]],
             mask=mask[run].astype(bool),
         )  # fmt: skip
@@ -117,9 +114,9 @@ def test_clip_scores(table: Table, dtype: str) -> None:
     )  # fmt: skip
     assert status.code == 0
     for run in range(2):
-        wanted, _ = clip_reference.clip_scores(exact[run], exact_observed[run], 4.0)
+        wanted, _ = reference.clip_scores(exact[run], exact_observed[run], 4.0)
         np.testing.assert_allclose(dots[run], wanted, atol=1e-12)
-        np.testing.assert_allclose(norms[run], clip_reference.norms([exact[run]]), rtol=max(TYPES[dtype] / 10, 1e-12))
+        np.testing.assert_allclose(norms[run], reference.norms([exact[run]]), rtol=max(TYPES[dtype] / 10, 1e-12))
     if dtype == "float64":
         np.testing.assert_array_equal(dots, kernels.clip_scores(grads, observed, 4.0, runs=True).dots)
 
@@ -155,7 +152,7 @@ def test_label_systems(table: Table, dtype: str, outputs: int) -> None:
     assert status.code == 0
     spacing = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}[dtype]
     for problem in range(2):
-        wanted = labels_reference.solve_labels(
+        wanted = reference.solve_labels(
             exact[problem], exact_gradient[problem].T, rcond=max(spacing, 12 * 2.0**-52)
         )
         assert rank[problem] == wanted.rank
@@ -183,8 +180,8 @@ def test_log_ratios_of_the_mixture(table: Table, alternative: int, steps: int) -
     out = np.full(1500, np.nan)
     assert called(table, "mixture_log_ratio", 2, mixture=mixture, out=out).code == 0
     under = "alternative" if alternative else "null"
-    x = mixture_reference.samples(1500, under=under, seed=3, first_sample=17, **schedule)
-    np.testing.assert_allclose(out, mixture_reference.log_ratio(x, **schedule), atol=1e-11)
+    x = reference.mixture_samples(1500, under=under, seed=3, first_sample=17, **schedule)
+    np.testing.assert_allclose(out, reference.mixture_log_ratio(x, **schedule), atol=1e-11)
     python = kernels.mixture_log_ratio(1500, steps=steps, under=under, seed=3, first_sample=17, **schedule)
     np.testing.assert_array_equal(out, python)
     if steps:
@@ -205,8 +202,8 @@ def test_tails_of_the_mixture_add_up(table: Table) -> None:
     python = kernels.mixture_tail(2000, thresholds, steps=5, under="alternative", seed=3, **schedule)
     above = counts[:, 0][::-1].cumsum()[::-1]
     np.testing.assert_array_equal(above, python.counts)
-    x = mixture_reference.samples(2000, under="alternative", seed=3, **schedule)
-    wanted = mixture_reference.tail(mixture_reference.log_ratio(x, **schedule), thresholds)
+    x = reference.mixture_samples(2000, under="alternative", seed=3, **schedule)
+    wanted = reference.mixture_tail(reference.mixture_log_ratio(x, **schedule), thresholds)
     np.testing.assert_array_equal(above, wanted[0])
     rounded = [table.round_sum(sums[j, 0].ctypes.data_as(ctypes.POINTER(U64))) for j in range(3)]
     np.testing.assert_allclose(np.cumsum(rounded[::-1])[::-1], wanted[1][1], rtol=1e-12)
@@ -241,8 +238,8 @@ def test_log_ratios_of_random_allocation(table: Table, case: str, alternative: i
     out = np.full(1200, np.nan)
     assert called(table, "allocation_log_ratio", 2, allocation=allocation, out=out).code == 0
     under = "alternative" if alternative else "null"
-    y = allocation_reference.samples(pair, 1200, under=under, seed=7, first_sample=5)
-    np.testing.assert_allclose(out, allocation_reference.log_ratio(y, pair), atol=1e-11)
+    y = reference.allocation_samples(pair, 1200, under=under, seed=7, first_sample=5)
+    np.testing.assert_allclose(out, reference.allocation_log_ratio(y, pair), atol=1e-11)
     python = kernels.allocation_log_ratio(pair, 1200, under=under, seed=7, first_sample=5)
     np.testing.assert_allclose(out, python, rtol=0 if case != "subsets" else 1e-13, atol=0 if case != "subsets" else 1e-13)
 

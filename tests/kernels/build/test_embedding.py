@@ -15,7 +15,7 @@ import pytest
 
 import leakcore
 from leakcore import kernels
-from leakcore.reference import clip as reference
+from leakcore.reference import kernels as reference
 from tests.kernels.build import c_structs
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

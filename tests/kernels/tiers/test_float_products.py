@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leakcore.reference import clip as reference
+from leakcore.reference import kernels as reference
 from tests import tolerances
 from tests.kernels.devices import kernels
 from tests.kernels.layouts import checked, laid_out, layouts, normals, seeds

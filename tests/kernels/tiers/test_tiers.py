@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from leakcore import kernels
-from leakcore.reference import clip as reference
+from leakcore.reference import kernels as reference
 from tests import tolerances
 from tests.kernels.layouts import normals
 from tests.tolerances import HANG

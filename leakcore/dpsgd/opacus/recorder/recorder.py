@@ -42,7 +42,7 @@ from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, is_paral
 from leakcore.dpsgd.opacus.trace.file import TraceFile
 from leakcore.dpsgd.opacus.trace.sampling import Divisor, parse_divisor
 from leakcore.dpsgd.opacus.trace.trace import Trace
-from leakcore.gradients import Criterion, Listening
+from leakcore.gradients import BackwardHook, Criterion
 
 _log = logging.getLogger(__name__)
 _AUTOSAVE = 100
@@ -184,7 +184,7 @@ class Recorder:
         self._handles = [
             torch_module.register_module_forward_pre_hook(self._before_forward),
             torch_module.register_module_forward_hook(self._after_forward, always_call=True),
-            Listening(self._before_backward),
+            BackwardHook(self._before_backward),
             Drawing(self._fetched),
         ]
         if self._model is not None:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from leakcore.dpsgd.opacus.row_check.left_alone import Randomness
 from leakcore.dpsgd.opacus.row_check.watched_calls import Call, is_rows, leaves_of, values_of
-from leakcore.gradients import State, through_backward
+from leakcore.gradients import State, vector_jacobian
 
 _FORMS = 16
 """Most ways to take rows from arguments that have several dimensions as long as the batch."""
@@ -110,7 +110,7 @@ class RowsAlone:
         pairs = _from_outside(outputs, arriving)
         every = [*self._parameters, *self._call.module.parameters()]
         try:
-            gradients = through_backward([t for t, _ in pairs], [g for _, g in pairs], every, again=True)
+            gradients = vector_jacobian([t for t, _ in pairs], [g for _, g in pairs], every, again=True)
         except Exception as why:
             raise CannotTellError(
                 f"its backward pass fails when it is repeated outside the loop ({_first_line(why)})"

@@ -15,7 +15,7 @@ from leakcore.dpsgd.opacus.recorder.aside import is_aside
 from leakcore.dpsgd.opacus.recorder.forward_passes import number_of
 from leakcore.dpsgd.opacus.row_check.left_alone import Randomness
 from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
-from leakcore.gradients import Listening, around
+from leakcore.gradients import BackwardHook, around
 
 _thread = threading.local()
 
@@ -108,7 +108,7 @@ class WatchedCalls:
                 module.register_forward_pre_hook(Uncopied(self._before), prepend=True, with_kwargs=True),
                 module.register_forward_hook(Uncopied(self._after), with_kwargs=True, always_call=True),
             ]
-        self._handles.append(Listening(self._go_back))
+        self._handles.append(BackwardHook(self._go_back))
         _thread.depth = 0
         if called is not None and any(m is called for m in self._root.modules()):
             self._before(called, args, {})

@@ -1,1 +1,0 @@
-"""Arrays of NumPy, torch and DLPack as the native core takes them."""

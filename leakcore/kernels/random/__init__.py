@@ -1,1 +1,0 @@
-"""Random numbers as a pure function of seed, purpose, step and index."""
