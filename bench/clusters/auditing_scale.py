@@ -20,7 +20,7 @@ import numpy as np
 from bench import environment, kept_page
 from bench.clusters.paper_scale import duration
 from leakcore import dpsgd, kernels
-from leakcore.experiments.auditing import setting
+from leakcore.experiments import auditing
 
 MARKS = ("<!-- auditing-scale -->", "<!-- /auditing-scale -->")
 CLUSTER = Path(__file__).resolve().parent.parent / "results" / "cluster-throughput.json"
@@ -43,11 +43,11 @@ def seconds(rows: int, inputs: int, classes: int, hidden: tuple[int, ...], epsil
     """Processor seconds of one training, from the first epochs of a block of them."""
     rng = np.random.default_rng(0)
     features = rng.random((rows, inputs), dtype=np.float32)
-    data = setting.AuditingRows("", features, rng.integers(0, classes, rows), features[:1], np.zeros(1), classes, "")
-    batches = setting.batches(data)
-    mechanism = setting.AuditedTraining(hidden, setting.noise_for(epsilon, batches), batches)
+    data = auditing.AuditingRows("", features, rng.integers(0, classes, rows), features[:1], np.zeros(1), classes, "")
+    batches = auditing.batches(data)
+    mechanism = auditing.AuditedTraining(hidden, auditing.noise_for(epsilon, batches), batches)
     whole, how = mechanism.ensemble(data, 0), dpsgd.Execution(num_threads=1)
-    model = whole.replace(steps=whole.steps * MEASURED // setting.EPOCHS)
+    model = whole.replace(steps=whole.steps * MEASURED // auditing.EPOCHS)
     start = time.process_time()
     model.run(features, data.labels, runs=BLOCK, keep_parameters=False, execution=how)
     return (time.process_time() - start) / BLOCK * whole.steps / model.steps
@@ -109,7 +109,7 @@ def text(result: kept_page.Result) -> str:
         lines.append(f"| {name} | {runs:,.0f} | {duration(one)} | {' | '.join(shared)} |")
     machine = result["machine"]
     said = (
-        f"Measured: processor time of {MEASURED} of {setting.EPOCHS} epochs of {BLOCK} trainings of each kind on one "
+        f"Measured: processor time of {MEASURED} of {auditing.EPOCHS} epochs of {BLOCK} trainings of each kind on one "
         f"core of {machine['cpu']} (load {machine['load']:.0f}); the rest is extrapolated. {TRIALS} models choose the "
         f"threshold and {TRIALS} are counted, on the clean rows and for each of {KS} numbers of poisoned rows. Figure "
         f"2 has {FIGURE[0]} ε_th and {FIGURE[1]} starts; Table 2 is of the two-layer network on FMNIST. A step takes "

@@ -19,12 +19,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench import environment, kept_page
 from leakcore import attacks, dpsgd, models
-from leakcore.experiments.reconstruction.setting import swept
+from leakcore.experiments.reconstruction import best_rate
 
 MARKS = ("<!-- paper-scale -->", "<!-- /paper-scale -->")
 CLASSES, FEATURES, PUBLIC, IMAGES, EPOCHS = 10, 640, 50_000, 60_000, 40
 EPSILONS, TARGETS, RESTARTS, ITERATIONS, RUNS, ROWS, STEPS = 3, 1000, 5, 1000, 10_000, 500, 100
-SWEPT = len(swept.RATES) * swept.AT_PAPER_SCALE[0] + swept.FINALISTS * swept.AT_PAPER_SCALE[1]
+SWEPT = len(best_rate.RATES) * best_rate.AT_PAPER_SCALE[0] + best_rate.FINALISTS * best_rate.AT_PAPER_SCALE[1]
 GAMES = EPSILONS * (2 * RUNS + SWEPT)
 """At the fixed learning rate, at the chosen one, and those that choose."""
 GPU = {"name": "H100 SXM", "float32": 67e12, "tensorfloat32": 494e12, "shares": (0.1, 0.5)}

@@ -20,9 +20,9 @@ from typing import Any
 
 from leakcore import experiments
 from leakcore._base.files.json_file import read_json
-from leakcore.experiments.lists.durations import of_all
-from leakcore.experiments.text import shown
-from leakcore.experiments.verdict import VERDICTS, Check, counted, together, verdict
+from leakcore.experiments.driver.registry import quick_of_all
+from leakcore.experiments.driver.result import shown
+from leakcore.experiments.driver.verdict import VERDICTS, Check, counted, together, verdict
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
@@ -224,7 +224,7 @@ def verdicts(results: dict[str, dict[str, Any]]) -> str:
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     judged_ones = [joint(result)[0] for result in results.values() if "verdict" in result]
     said = f"{len(judged_ones)} of {len(experiments.names())} have a verdict: {tally(judged_ones)}."
-    return "\n".join([f"{said} All together take {of_all()}. {TIMED}", "", *lines])
+    return "\n".join([f"{said} All together take {quick_of_all()}. {TIMED}", "", *lines])
 
 
 def rewritten(page: str, results: dict[str, dict[str, Any]]) -> str:

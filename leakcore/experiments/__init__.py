@@ -1,31 +1,31 @@
-"""One module per figure or table of the papers, with the papers' numbers and ours."""
+"""The figures and tables of the papers, with the papers' numbers and ours."""
 
 from typing import TYPE_CHECKING
 
 from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
-    from leakcore.experiments.departure import Departure as Departure
+    from leakcore.experiments.driver.overview import Reproduction as Reproduction
+    from leakcore.experiments.driver.overview import run_all as run_all
+    from leakcore.experiments.driver.registry import Experiment as Experiment
+    from leakcore.experiments.driver.registry import find as find
+    from leakcore.experiments.driver.registry import names as names
+    from leakcore.experiments.driver.result import Departure as Departure
+    from leakcore.experiments.driver.result import ExperimentResult as ExperimentResult
+    from leakcore.experiments.driver.run import run as run
+    from leakcore.experiments.driver.verdict import Check as Check
     from leakcore.experiments.labels import released as released
-    from leakcore.experiments.overview import Reproduction as Reproduction
-    from leakcore.experiments.overview import run_all as run_all
-    from leakcore.experiments.registry import Experiment as Experiment
-    from leakcore.experiments.registry import find as find
-    from leakcore.experiments.registry import names as names
-    from leakcore.experiments.result import ExperimentResult as ExperimentResult
-    from leakcore.experiments.run import run as run
-    from leakcore.experiments.verdict import Check as Check
 
 _NAMES = {
-    "Check": ".verdict",
-    "Departure": ".departure",
-    "Experiment": ".registry",
-    "ExperimentResult": ".result",
-    "find": ".registry",
-    "names": ".registry",
-    "Reproduction": ".overview",
-    "run": ".run",
-    "run_all": ".overview",
+    "Check": ".driver.verdict",
+    "Departure": ".driver.result",
+    "Experiment": ".driver.registry",
+    "ExperimentResult": ".driver.result",
+    "find": ".driver.registry",
+    "names": ".driver.registry",
+    "Reproduction": ".driver.overview",
+    "run": ".driver.run",
+    "run_all": ".driver.overview",
 }
 _SHARED = {
     "released": ".labels.released",

@@ -96,8 +96,8 @@ def _reconstructor(path: Path) -> object:
 
 @functools.cache
 def experiment() -> str:
-    from leakcore.experiments.result import ExperimentResult
-    from leakcore.experiments.verdict import Check
+    from leakcore.experiments.driver.result import ExperimentResult
+    from leakcore.experiments.driver.verdict import Check
 
     result = ExperimentResult(
         name="n", title="t", statement="s", scale="tiny", seed=0, conclusion="c", stated=(),
@@ -159,13 +159,13 @@ def _sealed_good() -> list[bytes]:
 
 def _experiment(path: Path) -> object:
     from leakcore._base.files.json_file import read_json
-    from leakcore.experiments.result import ExperimentResult
+    from leakcore.experiments.driver.result import ExperimentResult
 
     return ExperimentResult.from_dict(read_json(path)).to_text()
 
 
 def _svg(path: Path) -> object:
-    from leakcore.experiments import overview
+    from leakcore.experiments.driver import overview
 
     return overview._drawing(path.with_suffix(".json"))
 

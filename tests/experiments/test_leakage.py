@@ -10,25 +10,17 @@ import pytest
 import torch
 
 from leakcore import datasets, experiments, leakage
-from leakcore._base.run_folder.partial_results import PartialResults
-from leakcore.experiments import draw
-from leakcore.experiments.context import Context
-from leakcore.experiments.leakage import fine_classes, notes
-from leakcore.experiments.leakage import study as _study
-from leakcore.experiments.leakage.fig9 import AmongOthers
-from leakcore.experiments.verdict import VERDICTS
+from leakcore.experiments.driver import draw
+from leakcore.experiments.driver.verdict import VERDICTS
+from leakcore.experiments.leakage import common, latent
+from leakcore.experiments.leakage.aggregation import AmongOthers
+from tests.experiments.contexts import context
 
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 needs_data = pytest.mark.skipif(
     not all((DATA / name).is_dir() for name in ("cifar100", "cifar10", "fashion_mnist", "imdb", "bank", "mnist")),
     reason="no folder of data sets",
 )
-
-
-def _context(scale: str = "quick") -> Context:
-    return Context(
-        scale=scale, seed=0, data=DATA, pieces=PartialResults(None, ""), progress=lambda task, done, total: None
-    )
 
 
 def test_all_figures_are_registered() -> None:
@@ -39,18 +31,18 @@ def test_all_figures_are_registered() -> None:
 @needs_data
 def test_sensitivity_per_parameter_is_highest_in_the_first_convolution() -> None:
     # Asserted of the paper's finding, on LeNet; the raw F-norm does not put the first layer first.
-    study = _study.images(_context())
-    x, y = _study.sample(study, 2, 0)
+    study = common.images(context("quick", data=DATA))
+    x, y = common.sample(study, 2, 0)
     measured = leakage.sensitivity(
-        _study.network(study, "lenet", 0), x, y, budget=leakage.JacobianBudget(probes=12), seed=0
+        common.network(study, "lenet", 0), x, y, budget=leakage.JacobianBudget(probes=12), seed=0
     )
     assert np.argmax(measured.per_parameter()) == 0
 
 
 @needs_data
 def test_sensitivity_in_a_mean_is_its_share() -> None:
-    study = _study.images(_context())
-    model = _study.network(study, "lenet", 0).double()
+    study = common.images(context("quick", data=DATA))
+    model = common.network(study, "lenet", 0).double()
     x, y = study.inputs[:1].double(), study.targets[:1]
     alone = leakage.sensitivity(model, x, y, budget=leakage.JacobianBudget(probes=3), seed=0)
     for n in (1, 4, 9):
@@ -68,26 +60,29 @@ def test_sensitivity_in_a_mean_is_its_share() -> None:
 
 @needs_data
 def test_attributes_have_two_hundred_rows_on_each_side() -> None:
-    context = _context()
+    here = context("quick", data=DATA)
     for study in (
-        _study.images(context), _study.reviews(context), _study.bank(context, "housing", with_column=True),
-        _study.bank(context, "married", with_column=False),
-    ):  # fmt: skip
+        common.images(here),
+        common.reviews(here),
+        common.bank(here, "housing", with_column=True),
+        common.bank(here, "married", with_column=False),
+    ):
         for name in study.attributes:
-            result = _study.attack.matched_batches(study.attributes[name], study.targets.numpy(), limit=200, seed=0)
+            result = common.attack.matched_batches(study.attributes[name], study.targets.numpy(), limit=200, seed=0)
             assert len(result.rows) == 400
 
 
 @needs_data
 def test_fine_classes_inside_their_superclass() -> None:
-    context = _context("tiny")
-    study = _study.images(context)
-    inside = fine_classes.fine_classes(context, study)
+    here = context("tiny", data=DATA)
+    study = common.images(here)
+    inside = latent._by_superclass(here, study)
     assert len(inside) == 20
     for number, one in enumerate(inside):
         assert (one.targets == number).all()
         assert (len(one.inputs), one.attributes["fine"].sum()) == (125, 25)
-    panel, stated = fine_classes.measured(context, _study.network(study, "lenet", 0), study, 2, "lenet")
+    case = latent.Case("lenet", common.network(study, "lenet", 0), study, "fine", 2)
+    panel, stated, _ = latent._fine_classes(here, case)
     (series,) = panel.series
     assert series.low is not None
     assert series.high is not None
@@ -98,12 +93,12 @@ def test_fine_classes_inside_their_superclass() -> None:
 
 @needs_data
 def test_bank_with_and_without_the_attributes_columns() -> None:
-    whole = _study.bank(_context(), "housing", with_column=True)
-    less = _study.bank(_context(), "housing", with_column=False)
+    whole = common.bank(context("quick", data=DATA), "housing", with_column=True)
+    less = common.bank(context("quick", data=DATA), "housing", with_column=False)
     assert whole.inputs.shape[1] - less.inputs.shape[1] == 3
     assert (whole.attributes["housing"] == less.attributes["housing"]).all()
     assert (whole.inputs[:, 37:40].sum(1) == 1).all()
-    assert (_study.bank(_context(), "married", with_column=True).inputs[:, 22:26].sum(1) == 1).all()
+    assert (common.bank(context("quick", data=DATA), "married", with_column=True).inputs[:, 22:26].sum(1) == 1).all()
 
 
 @needs_data
@@ -145,10 +140,10 @@ def test_faces_in_scikit_learns_folder_become_images_with_attributes(tmp_path: P
 def test_correlation_with_its_interval() -> None:
     rng = np.random.default_rng(0)
     a = rng.normal(size=200)
-    r, (low, high) = notes.correlation(a, 0.7 * a + 0.7 * rng.normal(size=200))
+    r, (low, high) = common.correlation(a, 0.7 * a + 0.7 * rng.normal(size=200))
     assert low < 0.707 < high
     assert r == pytest.approx(0.707, abs=0.1)
-    assert np.isnan(notes.correlation([1, 2], [1, 2])[0])
+    assert np.isnan(common.correlation([1, 2], [1, 2])[0])
 
 
 @needs_data

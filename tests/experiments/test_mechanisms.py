@@ -11,17 +11,17 @@ import pytest
 from dp_accounting import rdp
 
 from leakcore import accounting, experiments, mechanisms
-from leakcore.experiments.mechanisms import published, shuffling, trainings
-from leakcore.experiments.result import ExperimentResult, TextTable
-from leakcore.experiments.verdict import verdict
+from leakcore.experiments import mechanisms as chapter
+from leakcore.experiments.driver.result import ExperimentResult, TextTable
+from leakcore.experiments.driver.verdict import verdict
+from tests.experiments.contexts import context
 
 
 @pytest.mark.slow
 def test_the_published_trainings_are_compared_with_the_accountant(tmp_path: Path) -> None:
     result = experiments.run("mechanisms-trainings", scale="tiny", out=tmp_path)
-    assert (tmp_path / "mechanisms-trainings.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "mechanisms-chapter.png").read_bytes().startswith(b"\x89PNG")
     assert result.verdict == "reproduced"
-    assert "the published ε holds in 2 of 2 trainings" in result.conclusion
     assert "not proved to exceed the published ε in any of 2" in result.conclusion
     sources, epsilon, success, tpr = result.tables
     assert [len(table.rows) for table in result.tables] == [2] * 4
@@ -38,8 +38,8 @@ def test_the_published_trainings_are_compared_with_the_accountant(tmp_path: Path
 
 def test_sources_and_sizes_of_published_trainings_are_complete_and_agree() -> None:
     orders = [1.0 + x / 10.0 for x in range(1, 100)] + list(range(11, 64))
-    assert len(published.TRAININGS) == 8
-    for training in published.TRAININGS:
+    assert len(chapter.TRAININGS) == 8
+    for training in chapter.TRAININGS:
         assert training.source
         assert not training.is_shuffled or training.loader
         assert 0 <= training.steps - training.batches * training.epochs < training.batches
@@ -55,23 +55,23 @@ def test_sources_and_sizes_of_published_trainings_are_complete_and_agree() -> No
         assert exact <= training.epsilon <= 1.03 * loose, training.name
 
 
-def row(low: float, high: float, poisson: float = 1.0) -> trainings.Cells:
-    ends = {trainings.POISSON: (poisson, poisson), trainings.SHUFFLED: (low, high), trainings.ALLOCATION: (0.9, 0.9)}
-    return {name: dict.fromkeys(trainings.QUANTITIES, pair) for name, pair in ends.items()}
+def row(low: float, high: float, poisson: float = 1.0) -> chapter.Cells:
+    ends = {chapter.POISSON: (poisson, poisson), chapter.SHUFFLED: (low, high), chapter.ALLOCATION: (0.9, 0.9)}
+    return {name: dict.fromkeys(chapter.QUANTITIES, pair) for name, pair in ends.items()}
 
 
 def test_the_conclusion_follows_from_the_numbers() -> None:
-    abadi, _, bu, _, _, cifar, *_ = published.TRAININGS  # ε 1.26, shuffled; 8.68, not said; 1
-    one = trainings.findings([(abadi, row(3.0, 4.0)), (bu, row(3.0, 9.0)), (cifar, row(0.5, 2.0))])
+    abadi, _, bu, _, _, cifar, *_ = chapter.TRAININGS  # ε 1.26, shuffled; 8.68, not said; 1
+    one = chapter.compared(context(), [(abadi, row(3.0, 4.0)), (bu, row(3.0, 9.0)), (cifar, row(0.5, 2.0))])
     assert verdict(one.checks) == "reproduced"
     assert (
         "above the published one in 1 of 3: Abadi et al. 2016, MNIST, at least 3.0 instead of 1.26." in one.conclusion
     )
     assert "1 of the 1 trainings whose source says that it shuffles are among them" in one.conclusion
-    none = trainings.findings([(abadi, row(0.5, 1.2, poisson=1.3)), (bu, row(3.0, 9.0))])
+    none = chapter.compared(context(), [(abadi, row(0.5, 1.2, poisson=1.3)), (bu, row(3.0, 9.0))])
     assert [(c.holds, c.cases) for c in none.checks] == [(1, 2)]
     assert "in any of 2, and are proved to keep it in 1." in none.conclusion
-    assert verdict(trainings.findings([(abadi, row(0.5, 1.2, poisson=1.3))]).checks) == "not reproduced"
+    assert verdict(chapter.compared(context(), [(abadi, row(0.5, 1.2, poisson=1.3))]).checks) == "not reproduced"
 
 
 def test_a_claim_below_the_lower_end_is_reported_where_it_is() -> None:
@@ -98,17 +98,17 @@ def test_a_claim_below_the_lower_end_is_reported_where_it_is() -> None:
 )
 def test_sentences_on_claims(claims: tuple[float, ...], holds: int, text: str) -> None:
     points = [{"sigma": i + 1.0, "low": 1.0, "high": 3.0, "claim": claim} for i, claim in enumerate(claims)]
-    findings = shuffling.findings({10: points})
-    assert [(c.holds, c.cases) for c in findings.checks] == [(holds, 1)]
-    assert text in findings.conclusion
-    more = shuffling.findings({10: points, 100: [{**points[0], "claim": 2.0}]})
+    result = chapter.claimed(context(), {10: points})
+    assert [(c.holds, c.cases) for c in result.checks] == [(holds, 1)]
+    assert text in result.conclusion
+    more = chapter.claimed(context(), {10: points, 100: [{**points[0], "claim": 2.0}]})
     assert [(c.holds, c.cases) for c in more.checks] == [(holds, 2)]
 
 
 def test_numbers_of_a_table_are_rounded_outward() -> None:
-    assert trainings._cell((1.2341, 1.2342)) == "1.24"
-    assert trainings._cell((1.2341, 7.8911)) == "1.23 to 7.90"
-    assert trainings._cell((0.0, np.inf)) == "0.0 to ∞"
+    assert chapter._cell((1.2341, 1.2342)) == "1.24"
+    assert chapter._cell((1.2341, 7.8911)) == "1.23 to 7.90"
+    assert chapter._cell((0.0, np.inf)) == "0.0 to ∞"
 
 
 def test_a_row_of_another_length_is_refused() -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from leakcore import experiments
 from leakcore.cli import main
-from leakcore.experiments import overview
+from leakcore.experiments.driver import overview
 
 NAMES = ["reconstruction-table2", "labels-fig3", "mechanisms-shuffling"]
 

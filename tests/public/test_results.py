@@ -21,11 +21,18 @@ from leakcore import audit, bounds, mechanisms
 from leakcore._base.results import Record, Result
 from leakcore.audit.selftest import Promise, SelfTest
 from leakcore.bounds.reconstruction.certificate import CertificateState
-from leakcore.experiments.departure import Departure
+from leakcore.experiments.driver.overview import Reproduction
+from leakcore.experiments.driver.result import (
+    Departure,
+    ExperimentResult,
+    Panel,
+    Pictures,
+    Series,
+    Stated,
+    TextTable,
+)
+from leakcore.experiments.driver.verdict import Check
 from leakcore.experiments.labels.released import Released
-from leakcore.experiments.overview import Reproduction
-from leakcore.experiments.result import ExperimentResult, Panel, Pictures, Series, Stated, TextTable
-from leakcore.experiments.verdict import Check
 from tests.audit.canaries.canary_traces import simulated
 from tests.audit.report import reports
 from tests.audit.trace.traces import orthogonal

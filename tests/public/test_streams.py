@@ -30,7 +30,7 @@ ALLOWED = {
     ("attacks/labels/solving/forward_rounding.py", "torch.rand"),
     ("attacks/inversion/problem.py", "torch.rand"),
     ("attacks/reconstruction/reconstructor.py", "torch.randn"),
-    ("experiments/leakage/fig11.py", "torch.randn"),
+    ("experiments/leakage/epochs_and_noise.py", "torch.randn"),
     # Puts the caller's generator back, after a look at whether the model draws from it.
     ("attacks/labels/solving/forward_rounding.py", "torch.set_rng_state"),
     ("gradients/layers.py", "torch.set_rng_state"),

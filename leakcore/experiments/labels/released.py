@@ -9,8 +9,7 @@ from pathlib import Path
 from leakcore import attacks, bounds, datasets, dpsgd, kernels
 from leakcore._base import validate as check
 from leakcore._base.results import Record
-from leakcore.experiments.labels.network import HIDDEN, observe
-from leakcore.experiments.labels.study import BATCH, DELTA
+from leakcore.experiments.labels.common import BATCH, DELTA, HIDDEN, observe
 
 _DATASETS = ("cancer", "bank")
 
@@ -86,7 +85,7 @@ def play(
         by_sign += int(((recovery.residuals < 0) == (labels[b] == 1))[recovery.identifiable].sum())
     bound = bounds.label_epsilon(
         observed.last, observed.probs, labels, noise_multiplier=sigma, max_grad_norm=clip, delta=DELTA
-    )  # fmt: skip
+    )
     noise = f"σ = {sigma:g}, C = {clip:g}" if sigma else "no noise, unclipped"
     return Released(
         described=f"{whole.name}: {count} batches of {BATCH}, {rows.labels.mean():.1%} positive; initial network "

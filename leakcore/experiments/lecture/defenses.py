@@ -11,12 +11,10 @@ from scipy import stats
 
 from leakcore import kernels
 from leakcore._base.one_thread import one_thread
-from leakcore.experiments.context import Context
-from leakcore.experiments.findings import Findings
-from leakcore.experiments.lecture.matrix import ATTACKS, NEAR, Sizes, Strength, accuracy, attacked
-from leakcore.experiments.registry import Experiment
-from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated, TextTable
-from leakcore.experiments.verdict import Check
+from leakcore.experiments.driver.context import Context
+from leakcore.experiments.driver.result import ExperimentResult, Panel, Series, Stated, TextTable
+from leakcore.experiments.driver.verdict import Check
+from leakcore.experiments.lecture.cells import ATTACKS, NEAR, Sizes, Strength, accuracy, gained
 from leakcore.numerics import clopper_pearson
 
 _CONFIDENCE = 0.95
@@ -62,7 +60,7 @@ _NOTES = (
 )
 
 
-def run(experiment: Experiment, context: Context) -> ExperimentResult:
+def defenses(context: Context) -> ExperimentResult:
     """Every defence at several strengths against every attack, on several networks."""
     networks = context.pick("networks", tiny=2, quick=5, paper=20)
     sizes = context.pick(
@@ -85,32 +83,23 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         """Whether its error is larger in every network, which luck alone gives one time in 2^networks."""
         return bool((errors[attack, last[defence]] > errors[attack, none]).all())
 
-    tensor, *others = ATTACKS
+    tensor = ATTACKS[0]
     raised = [defence for defence in _BOUNDED if rises(tensor, defence)]
     clipped = [s for s in strengths if s.defence == "clipping"]
     unmoved = [s for s in clipped if np.allclose(errors[tensor, s], errors[tensor, none], rtol=1e-3, atol=0)]
-    also = [(attack, defence) for attack in others for defence in _BOUNDED if rises(attack, defence)]
-    pruned = [attack for attack in ATTACKS if rises(attack, "pruning")]
-    indifferent = [a for a in others if np.allclose(measured[a, last["clipping"]], measured[a, none], atol=0.1)]
     stops = [s for s in strengths[1:] if _stops_all(measured, plain, s)]
     good = [s for s in stops if _is_cheap(measured, plain, s)]
-    findings = Findings(
-        conclusion="Without a defence the attacks get "
-        + ", ".join(f"{np.mean(plain[a]):.0%} ({a})" for a in ATTACKS)
-        + f" of the rows, and training reaches an accuracy of {np.mean(plain[_COST]):.0%}. "
-        + (
-            f"Every attack loses at least half of its rows under {_listed(stops)}. " if stops else
-            "No defence at any strength here takes half of its rows from every attack. "
+    return context.result(
+        conclusion=(
+            f"Every attack loses at least half of its rows under {_listed(stops)}"
+            if stops
+            else "No defence at any strength here takes half of its rows from every attack"
         )
         + (
-            f"Of these, training with {_listed(good)} stays within 5 points of the undefended accuracy. " if good else
-            "None of these stays within 5 points of the undefended accuracy. " if stops else ""
-        )
-        + f"At its greatest strength, a defence whose bound grows raises the tensor method's error in all "
-        f"{networks} networks for {len(raised)} of {len(_BOUNDED)} defences, and the error of another attack for "
-        f"{len(also)} of {len(_BOUNDED) * len(others)} pairs of defence and attack. Clipping leaves {len(indifferent)} "
-        f"of these {len(others)} attacks within a tenth of the rows in every network. Pruning, for which the table "
-        f"gives nothing, raises the error of {len(pruned)} of all {len(ATTACKS)} attacks.",
+            f"; of these, {_listed(good) if good else 'none'} trains within 5 points of the undefended accuracy."
+            if stops
+            else "."
+        ),
         checks=[
             Check(
                 says="clipping leaves the tensor method's error as it is, by strength",
@@ -125,9 +114,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
                 chance=0.5**networks,
             ),
         ],
-        stated=[
-            _stated(s, column, measured[column, s]) for s in strengths for column in columns
-        ],
+        stated=[_stated(s, column, measured[column, s]) for s in strengths for column in columns],
         panels=[_panel(defence, strengths, measured) for defence in _DEFENCES],
         tables=[
             TextTable(
@@ -141,10 +128,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             )
         ],
         notes=_NOTES,
-    )  # fmt: skip
-    return experiment.result(
-        context,
-        findings,
         data=("drawn: inputs uniform on the unit sphere", "scikit-learn's digits"),
         settings={"networks": networks, "neurons": sizes.neurons, "rows": sizes.rows, "steps": sizes.steps},
         provenance="Lecture 13 (Lei 2024), Sections 5.1 to 5.3 and Table 1; the package's label attack and imprint",
@@ -162,12 +145,9 @@ def _measured(
         for column in (*ATTACKS, _COST)
     }
     jobs = {name: functools.partial(_shares, *of, sizes, seeds) for name, of in names.items()}
-    out: dict[tuple[str, Strength], np.ndarray] = {}
-    errors: dict[tuple[str, Strength], np.ndarray] = {}
-    for name, piece in context.pieces.each(jobs, context.executor):
-        out[names[name]], errors[names[name]] = np.array(piece["shares"]), np.array(piece["errors"])
-        context.progress("defences and attacks", len(out), len(jobs))
-    return out, errors
+    pieces = context.finish("defences and attacks", jobs)
+    shares, errors = ({of: np.array(pieces[name][key]) for name, of in names.items()} for key in ("shares", "errors"))
+    return shares, errors
 
 
 def _shares(column: str, strength: Strength, sizes: Sizes, seeds: list[int]) -> dict[str, Any]:
@@ -177,7 +157,7 @@ def _shares(column: str, strength: Strength, sizes: Sizes, seeds: list[int]) -> 
         if column == _COST:
             shares = [accuracy(strength, sizes, seed) for seed in seeds]
             return {"shares": shares, "errors": [1.0 - share for share in shares]}
-        both = [attacked(column, strength, sizes, seed) for seed in seeds]
+        both = [gained(column, strength, sizes, seed) for seed in seeds]
         return {"shares": [share for share, _ in both], "errors": [error for _, error in both]}
 
 

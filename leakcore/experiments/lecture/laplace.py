@@ -12,17 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leakcore import kernels
+from leakcore import bounds, kernels
 from leakcore._base.one_thread import one_thread
-from leakcore.bounds import laplace
-from leakcore.experiments.context import Context
-from leakcore.experiments.findings import Findings
-from leakcore.experiments.registry import Experiment
-from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
-from leakcore.experiments.verdict import Check
+from leakcore.experiments.driver.context import Context
+from leakcore.experiments.driver.result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.driver.verdict import Check
 
 if TYPE_CHECKING:
     import torch
+
 
 EPSILON = 1.0
 BATCH = 32
@@ -31,7 +29,7 @@ _FIXED_NEURONS = 200
 _SOURCE = "Lecture 13 (Lei 2024), Sections 4.2 and 4.3, eqs. 4.3 to 4.10"
 
 
-def run(experiment: Experiment, context: Context) -> ExperimentResult:
+def laplace(context: Context) -> ExperimentResult:
     """One sweep over m at fixed d and one over d at fixed m, each point for one random network."""
     neurons = context.pick(
         "neurons", tiny=(20, 200), quick=(20, 60, 200, 600, 2000), paper=(20, 60, 200, 600, 2000, 6000, 20_000)
@@ -42,12 +40,9 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         "m": [(m, _FIXED_INPUTS) for m in neurons],
         "d": [(_FIXED_NEURONS, d) for d in inputs],
     }
-    points = {}
     sizes = {f"point-{m}-{d}-{candidates}": (m, d) for m, d in sweeps["m"] + sweeps["d"]}
     jobs = {name: functools.partial(_point, context.seed, *size, candidates) for name, size in sizes.items()}
-    for name, point in context.pieces.each(jobs, context.executor):
-        points[sizes[name]] = point
-        context.progress("networks", len(points), len(jobs))
+    points = {sizes[name]: point for name, point in context.finish("networks", jobs).items()}
     panels, stated = [], []
     for name, places in sweeps.items():
         x = np.array([place[0 if name == "m" else 1] for place in places], dtype=float)
@@ -113,7 +108,8 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         ]
     ratios = np.array([p["ratio"] for p in points.values()])
     hopeful = np.array([p["hopeful"] for p in points.values()])
-    largest = points[sweeps["m"][-1]]
+    # The gradient of a sum grows with its examples at the same rate as that of the batch; the noise does not.
+    needed = BATCH / points[sweeps["m"][-1]]["ratio"]
     is_bounded = all(p["measured"] <= p["bound"] for p in points.values())
     beaten = sum(not p["printed_holds"] for p in points.values())
     stated.append(
@@ -126,20 +122,18 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             else "the derived bound was exceeded: an error",
         )
     )
-    findings = Findings(
+    return context.result(
         conclusion=("" if is_bounded else "The derived bound was exceeded: an error. ")
-        + f"With a_j = 1/m, {BATCH} examples and ε = {EPSILON:g}, the gradient is {ratios.min():.2g} to "
-        f"{ratios.max():.2g} times as large as the noise. With only as much noise as the measured sensitivity asks "
-        f"for, it is at most {hopeful.max():.2g} times as large. At m = {sweeps['m'][-1][0]}, d = {_FIXED_INPUTS}, a "
-        f"gradient as large as the noise takes about {_needed(largest):,.0f} examples."
-        + (" So the mechanism is impractical, as the lecture says." if ratios.max() < 1.0 else ""),
+        + f"The gradient is {ratios.min():.2g} to {ratios.max():.2g} times as large as the noise, and at most "
+        f"{hopeful.max():.2g} times with only as much noise as the measured sensitivity asks for. At m = "
+        f"{sweeps['m'][-1][0]}, d = {_FIXED_INPUTS}, a gradient as large as the noise takes about {needed:,.0f} "
+        "examples.",
         checks=[
-            Check(
-                says="the measured sensitivity is at most the derived bound",
-                holds=sum(p["measured"] <= p["bound"] for p in points.values()),
-                cases=len(points),
+            Check.of(
+                "the measured sensitivity is at most the derived bound",
+                [p["measured"] <= p["bound"] for p in points.values()],
             ),
-            Check(says="the noise is larger than the gradient", holds=int((ratios < 1).sum()), cases=len(ratios)),
+            Check.of("the noise is larger than the gradient", ratios < 1),
             Check(says="the printed (4.8) holds", holds=len(points) - beaten, cases=len(points), about="size"),
         ],
         stated=stated,
@@ -149,10 +143,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
             "the bound holds over the draw of W with probability 0.999 at each point; neighbours differ in one example",
             "a measured sensitivity is a lower bound: noise may not rest on it, and no better bound saves more",
         ),
-    )
-    return experiment.result(
-        context,
-        findings,
         data=("drawn: inputs uniform on the unit sphere, targets ±1",),
         settings={
             "epsilon": EPSILON,
@@ -166,11 +156,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         },
         provenance=_SOURCE,
     )
-
-
-def _needed(point: dict[str, float]) -> float:
-    """The gradient of a sum grows with its examples at the same rate as that of the batch; the noise does not."""
-    return BATCH / point["ratio"]
 
 
 def _slope(x: np.ndarray, y: np.ndarray) -> float:
@@ -191,7 +176,7 @@ def _measure(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:
 
     rng = kernels.generator(seed, kernels.Stream.LECTURE_LAPLACE, row=m << 32 | d)
     w, a = rng.standard_normal((m, d)), np.full(m, 1.0 / m)
-    bound = laplace.two_layer_random(m, d, adjacency="replace")
+    bound = bounds.laplace.two_layer_random(m, d, adjacency="replace")
     model = _two_layers(w, a)
 
     def unit(count: int) -> np.ndarray:
@@ -203,13 +188,19 @@ def _measure(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:
     driving /= np.linalg.norm(driving, axis=1, keepdims=True)
     x = np.concatenate([unit(candidates), driving, -driving])
     measured_sensitivity = l1_sensitivity(
-        model, torch.from_numpy(np.concatenate([x, x])), torch.from_numpy(np.repeat([1.0, -1.0], len(x))), loss=_square,
+        model,
+        torch.from_numpy(np.concatenate([x, x])),
+        torch.from_numpy(np.repeat([1.0, -1.0], len(x))),
+        loss=_square,
         adjacency="replace",
-    )  # fmt: skip
+    )
     batch = l1_sensitivity(
-        model, torch.from_numpy(unit(BATCH)), torch.from_numpy(rng.choice([-1.0, 1.0], BATCH)), loss=_square,
+        model,
+        torch.from_numpy(unit(BATCH)),
+        torch.from_numpy(rng.choice([-1.0, 1.0], BATCH)),
+        loss=_square,
         adjacency="add-remove",
-    )  # fmt: skip
+    )
     root = math.sqrt(2.0 * bound.num_parameters)
     first, second = unit(2)
     fitted = float(a @ np.maximum(w @ first, 0.0))
@@ -220,7 +211,7 @@ def _measure(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:
         "ratio": bound.signal_to_noise(EPSILON, gradient_norm=batch.gradient_norm),
         "hopeful": batch.gradient_norm * EPSILON / (float(measured_sensitivity.value) * root),
         "ceiling": bound.signal_to_noise_ceiling(EPSILON, num_examples=BATCH),
-        "printed_holds": float(laplace.printed_change(w, a, (first, fitted), (second, -1.0)).holds),
+        "printed_holds": float(bounds.laplace.printed_change(w, a, (first, fitted), (second, -1.0)).holds),
     }
 
 

@@ -12,13 +12,10 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base.one_thread import one_thread
-from leakcore.experiments.context import Context
-from leakcore.experiments.findings import Findings
-from leakcore.experiments.lecture.cells import NOISE, TableCell, attacked, neurons_needed, noise_std
-from leakcore.experiments.lecture.rates import Rate, rate
-from leakcore.experiments.registry import Experiment
-from leakcore.experiments.result import ExperimentResult, Panel, Series, Stated
-from leakcore.experiments.verdict import Check
+from leakcore.experiments.driver.context import Context
+from leakcore.experiments.driver.result import ExperimentResult, Panel, Series, Stated
+from leakcore.experiments.driver.verdict import Check
+from leakcore.experiments.lecture.cells import NOISE, Rate, TableCell, attacked, neurons_needed, noise_std, rate
 
 _SOURCE = "Lecture 13 (Lei 2024), Table 1 and eq. 5.2; Liu, Wang and Lei (2024); Wang, Lee and Lei (2023)"
 
@@ -43,22 +40,34 @@ _NOTES = (
 
 @dataclasses.dataclass(frozen=True)
 class TablePanel:
-    """One panel. over: what is varied, as its axis says; formula: the table's."""
+    """One panel.
+
+    Attributes:
+        title: names the defence.
+        over: the axis, in words.
+        formula: the table's bound.
+        settings: cells from left to right.
+        varied: the field of `TableCell` that is on the axis.
+        promised: what the error is a power of, and the exponent that the table promises; None where its bound does not
+            move.
+        log_x: whether the axis is logarithmic.
+    """
 
     title: str
     over: str
     formula: str
     settings: tuple[TableCell, ...]
+    varied: str = "strength"
+    promised: tuple[str, float] | None = None
     log_x: bool = False
 
     @property
     def x(self) -> np.ndarray:
         """Values on the axis."""
-        key = {"neurons m": "neurons", "inputs d": "inputs", "rows B": "batch"}.get(self.over, "strength")
-        return np.array([float(getattr(s, key)) for s in self.settings])
+        return np.array([float(getattr(s, self.varied)) for s in self.settings])
 
 
-def run(experiment: Experiment, context: Context) -> ExperimentResult:
+def table1(context: Context) -> ExperimentResult:
     """Every defence at several strengths, several networks each."""
     networks = context.pick("networks", tiny=1, quick=6, paper=20)
     base = context.pick(tiny=TableCell(inputs=8, neurons=3000), quick=TableCell(), paper=TableCell(neurons=100_000))
@@ -83,7 +92,7 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     plain = [s for s in errors if s.defence == "none"]
     constant = max(float(np.median(errors[s])) / s.factor for s in plain)
     panels = tuple(_panel(sweep, errors, inverted, limits, constant) for sweep in sweeps)
-    judged, repeating = _judged(errors, base)
+    judged, _ = _judged(errors, base)
     stated, above, backwards = _stated(sweeps, errors, inverted, constant, judged)
     needed = {
         sweep.title: max(float(np.median(errors[s])) / s.factor for s in sweep.settings)
@@ -92,40 +101,23 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     }
     moved = sum(all(math.isfinite(s.factor) for s in sweep.settings) for sweep in sweeps)
     rates = _rates(sweeps, errors)
-    exact = float(np.median(inverted[base]))
     fast = [r for r in rates if not r.holds]
     least = {s: float(np.median(v)) / s.factor for s, v in limits.items() if math.isfinite(s.factor)}
     hardest = max(least, key=lambda s: least[s])
-    beyond = [s for s in limits if neurons_needed(s) > s.neurons]
-    conclusion = (
-        "The table states orders, without constants, so what we test is growth: the error's exponent over each "
-        "variable, with the one that the bound promises in brackets, is "
-        + ", ".join(f"{r.measured:.2f} over {r.over} ({r.promised:g})" for r in rates)
-        + ". "
-        + (f"The error grows faster than promised over {', '.join(r.over for r in fast)}. " if fast else
-           "Every promised exponent lies above our 95% interval or in it. ")
-        + f"The constant {constant:.2f} covers the {len(plain)} settings without defence. With it the median error is "
-        f"below the bound in {len(judged) - len(above)} of the {len(judged)} defended settings that could be above it"
-        + (f"; it is above under {', '.join(above)}" if above else "")
-        + f". We do not count {repeating} further settings that repeat the undefended answer, because their strength "
-        "does nothing or because the method ignores the gradient's length (clipping). "
-        "The smallest constants that would cover each defence: "
-        + ", ".join(f"{name} {c:.2f}" for name, c in needed.items())
+    beyond = [f"{s.defence} {s.strength:g}" for s in limits if neurons_needed(s) > s.neurons]
+    return context.result(
+        conclusion="The table states orders, without constants, so what we test is growth: the error's exponent over "
+        f"each variable. The constant {constant:.2f} covers the {len(plain)} settings without defence; with it the "
+        f"median error is below the bound in {len(judged) - len(above)} of the {len(judged)} defended settings that "
+        "could be above it"
+        + (f" (not under {', '.join(above)})" if above else "")
         + f". Under {hardest.defence} at {hardest.strength:g} no unbiased attacker needs less than "
-        f"{least[hardest]:.2f}, by the Cramér–Rao inequality. The order supposes that m is large enough for the "
-        "noise: order 2 shows an input of residual 1 only from m = d(2.4 σ/c₂)² on, which is "
-        + ", ".join(f"{neurons_needed(s):,.0f} at {s.defence} {s.strength:g}" for s in limits)
-        + ". "
-        + (f"With m = {base.neurons:,} " + ", ".join(f"{s.defence} {s.strength:g}" for s in beyond)
-           + (" lies" if len(beyond) == 1 else " lie") + " outside. " if beyond else "")
-        + (f"Against the bound's direction: {', '.join(backwards)}. " if backwards else
-           "Every defence moves the error in the direction of its bound. ")
-        + f"Gradient inversion of the whole gradient (m = {small.neurons}, d = {small.inputs}) ends at {exact:.2g} "
-        "without defence: the bounds are about the tensor method, not about every attacker. The table has no row for "
-        "pruning and per-sample DP-SGD; we measure both."
-    )  # fmt: skip
-    findings = Findings(
-        conclusion=conclusion,
+        f"{least[hardest]:.2f}, by the Cramér–Rao inequality. "
+        + (f"Too few neurons for the noise (m < d(2.4 σ/c₂)²): {', '.join(beyond)}. " if beyond else "")
+        + (f"Against the bound's direction: {', '.join(backwards)}. " if backwards else "")
+        + f"Gradient inversion of the whole gradient (m = {small.neurons}, d = {small.inputs}) ends at "
+        f"{float(np.median(inverted[base])):.2g} without defence: the bounds are about the tensor method, not about "
+        "every attacker.",
         checks=[
             Check(says="the error moves as its bound does", holds=moved - len(backwards), cases=moved),
             Check(
@@ -139,10 +131,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
         stated=[*(r.stated() for r in rates), *stated],
         panels=panels,
         notes=_NOTES,
-    )
-    return experiment.result(
-        context,
-        findings,
         data=("drawn: inputs uniform on the unit sphere",),
         settings={
             "networks": networks,
@@ -158,18 +146,6 @@ def run(experiment: Experiment, context: Context) -> ExperimentResult:
     )
 
 
-_PROMISED = {
-    "neurons m": ("m", -0.5),
-    "inputs d": ("d", 0.5),
-    "rows B": ("B", 1.0),
-    "local steps k": ("k", 1.0),
-    "σ": ("σ, from 1 on", 1.0),
-    "‖g‖/s": ("‖g‖/s under DP-SGD", 1.0),
-    "keep probability p": ("1/p", 0.5),
-}
-"""A panel's axis -> what the error is a power of, and the exponent that the table promises."""
-
-
 def _strongest(sweep: TablePanel) -> TableCell:
     """The setting that disturbs the gradient most: of shares the least."""
     return sweep.settings[0 if sweep.settings[0].defence in ("dropout", "prune") else -1]
@@ -179,14 +155,14 @@ def _rates(sweeps: Sequence[TablePanel], errors: dict[TableCell, np.ndarray]) ->
     """An exponent for every bound that moves; over σ where noise is at least a residual of 1, so that B is no more."""
     out = []
     for sweep in sweeps:
-        factors = np.array([s.factor for s in sweep.settings])
-        if not np.isfinite(factors).all() or np.ptp(factors) == 0:
+        if sweep.promised is None:
             continue
-        over, promised = _PROMISED[sweep.over]
-        at = np.flatnonzero(sweep.x >= 1) if sweep.over == "σ" else np.arange(len(sweep.x))
+        over, promised = sweep.promised
+        defence = sweep.settings[0].defence
+        at = np.flatnonzero(sweep.x >= 1) if defence == "noise" else np.arange(len(sweep.x))
         if len(at) < 2:
             continue
-        x = 1.0 / sweep.x if over == "1/p" else sweep.x
+        x = 1.0 / sweep.x if defence == "dropout" else sweep.x
         out.append(rate(over, promised, x[at], np.array([errors[sweep.settings[i]] for i in at])))
     return out
 
@@ -202,15 +178,37 @@ def _sweeps(context: Context, base: TableCell) -> tuple[TablePanel, ...]:
         return tuple(dataclasses.replace(base, **change) for change in changes)
 
     m, d = base.neurons, base.inputs
+    by_m, by_d, by_b = (
+        sizes("neurons", (m // 4, m, 4 * m)),
+        sizes("inputs", (d // 2, d, 2 * d)),
+        sizes("batch", (1, 2, 4)),
+    )
+    of_table = "(B + σ max{1, ‖g‖/s})√(d/m)"
     return (
-        TablePanel("no defence", "neurons m", "B√(d/m)", sizes("neurons", (m // 4, m, 4 * m)), log_x=True),
-        TablePanel("no defence", "inputs d", "B√(d/m)", sizes("inputs", (d // 2, d, 2 * d)), log_x=True),
-        TablePanel("no defence", "rows B", "B√(d/m)", sizes("batch", (1, 2, 4)), log_x=True),
-        TablePanel("k-local aggregation", "local steps k", "kB√(d/m)", over("local", 1, 2, 3)),
-        TablePanel("ℓ2-gradient noise", "σ", "(B + σ)√(d/m)", over("noise", 0, 0.5, 1, 2, 4)),
+        TablePanel("no defence", "neurons m", "B√(d/m)", by_m, "neurons", ("m", -0.5), log_x=True),
+        TablePanel("no defence", "inputs d", "B√(d/m)", by_d, "inputs", ("d", 0.5), log_x=True),
+        TablePanel("no defence", "rows B", "B√(d/m)", by_b, "batch", ("B", 1.0), log_x=True),
+        TablePanel("k-local aggregation", "local steps k", "kB√(d/m)", over("local", 1, 2, 3), promised=("k", 1.0)),
+        TablePanel(
+            "ℓ2-gradient noise", "σ", "(B + σ)√(d/m)", over("noise", 0, 0.5, 1, 2, 4), promised=("σ, from 1 on", 1.0)
+        ),
         TablePanel("gradient clipping", "‖g‖/s", "B√(d/m)", over("clip", 1, 4, 16), log_x=True),
-        TablePanel("DP-SGD of the table", "‖g‖/s", "(B + σ max{1, ‖g‖/s})√(d/m)", over("dp-sgd", 1, 2, 4), log_x=True),
-        TablePanel("dropout", "keep probability p", "B√(d/(mp))", over("dropout", 0.1, 0.3, 1.0), log_x=True),
+        TablePanel(
+            "DP-SGD of the table",
+            "‖g‖/s",
+            of_table,
+            over("dp-sgd", 1, 2, 4),
+            promised=("‖g‖/s under DP-SGD", 1.0),
+            log_x=True,
+        ),
+        TablePanel(
+            "dropout",
+            "keep probability p",
+            "B√(d/(mp))",
+            over("dropout", 0.1, 0.3, 1.0),
+            promised=("1/p", 0.5),
+            log_x=True,
+        ),
         TablePanel("pruning", "fraction kept", "not applied", over("prune", 0.01, 0.1, 0.5, 1.0), log_x=True),
         TablePanel("DP-SGD, per sample", "σC, on the sum", "none given", over("per-sample", 0, 1, 3)),
         TablePanel("Laplace noise", "scale", "none given", over("laplace", 0, 1, 3)),
@@ -228,11 +226,8 @@ def _measured(
         name = f"{attack}-{setting.defence}-{setting.strength:g}-{setting.batch}-{setting.inputs}-{setting.neurons}"
         seeds = [kernels.subseed(context.seed, kernels.Stream.TABLE1_NETWORKS, row=i) for i in range(networks)]
         names[key], jobs[name] = name, functools.partial(_errors, attack, setting, seeds, effort)
-    errors_by_name = {}
-    for name, piece in context.pieces.each(jobs, context.executor):
-        errors_by_name[name] = np.array(piece["errors"])
-        context.progress("defences", len(errors_by_name), len(jobs))
-    return {key: errors_by_name[name] for key, name in names.items()}
+    pieces = context.finish("defences", jobs)
+    return {key: np.array(pieces[name]["errors"]) for key, name in names.items()}
 
 
 def _errors(attack: str, setting: TableCell, seeds: list[int], effort: tuple[int, int]) -> dict[str, Any]:
@@ -252,15 +247,23 @@ def _panel(
     series = []
     if all(math.isfinite(s.factor) for s in sweep.settings):
         series.append(
-            Series(name="bound of the table, its constant fitted once without defence", role="bound", x=sweep.x,
-                   y=np.array([constant * s.factor for s in sweep.settings]))
-        )  # fmt: skip
+            Series(
+                name="bound of the table, its constant fitted once without defence",
+                role="bound",
+                x=sweep.x,
+                y=np.array([constant * s.factor for s in sweep.settings]),
+            )
+        )
     at = [i for i, s in enumerate(sweep.settings) if s in limits]
     if at:
         series.append(
-            Series(name="Cramér–Rao: least error of an unbiased attacker", role="orthogonal", x=sweep.x[at],
-                   y=np.array([np.median(limits[sweep.settings[i]]) for i in at]))
-        )  # fmt: skip
+            Series(
+                name="Cramér–Rao: least error of an unbiased attacker",
+                role="orthogonal",
+                x=sweep.x[at],
+                y=np.array([np.median(limits[sweep.settings[i]]) for i in at]),
+            )
+        )
     for name, role, measured in (("tensor method", "attack", errors), ("gradient inversion", "attack-2", inverted)):
         measured_at = [i for i, s in enumerate(sweep.settings) if s in measured and s.defence != "none"]
         if measured is errors:
@@ -271,13 +274,24 @@ def _panel(
         # Inversion can be exact to 1e-16; a floor (`_NOTES`) keeps the axes readable.
         values = [np.maximum(measured[sweep.settings[i]], 1e-4) for i in measured_at]
         series.append(
-            Series(name=name, role=role, x=sweep.x[measured_at], y=np.array([np.median(v) for v in values]),
-                   low=np.array([v.min() for v in values]), high=np.array([v.max() for v in values]))
-        )  # fmt: skip
+            Series(
+                name=name,
+                role=role,
+                x=sweep.x[measured_at],
+                y=np.array([np.median(v) for v in values]),
+                low=np.array([v.min() for v in values]),
+                high=np.array([v.max() for v in values]),
+            )
+        )
     return Panel(
-        title=f"{sweep.title}: {sweep.formula}", x_label=sweep.over, y_label="error of the inputs", log_x=sweep.log_x,
-        log_y=True, y_range=None, series=tuple(series),
-    )  # fmt: skip
+        title=f"{sweep.title}: {sweep.formula}",
+        x_label=sweep.over,
+        y_label="error of the inputs",
+        log_x=sweep.log_x,
+        log_y=True,
+        y_range=None,
+        series=tuple(series),
+    )
 
 
 def _judged(errors: dict[TableCell, np.ndarray], base: TableCell) -> tuple[list[TableCell], int]:
@@ -293,9 +307,12 @@ def _judged(errors: dict[TableCell, np.ndarray], base: TableCell) -> tuple[list[
 
 
 def _stated(
-    sweeps: Sequence[TablePanel], errors: dict[TableCell, np.ndarray], inverted: dict[TableCell, np.ndarray],
-    constant: float, judged: Sequence[TableCell],
-) -> tuple[list[Stated], list[str], list[str]]:  # fmt: skip
+    sweeps: Sequence[TablePanel],
+    errors: dict[TableCell, np.ndarray],
+    inverted: dict[TableCell, np.ndarray],
+    constant: float,
+    judged: Sequence[TableCell],
+) -> tuple[list[Stated], list[str], list[str]]:
     """The matrix, the judged settings above their bound, and the defences that go against it."""
     stated, above, backwards = [], [], []
     for sweep in sweeps:
@@ -306,9 +323,15 @@ def _stated(
                 comment += f"; gradient inversion {float(np.median(inverted[setting])):.2g}"
             what = f"{sweep.title}, {sweep.over} = {x:g}: median [range]"
             stated.append(
-                Stated(what=what, paper=sweep.formula, ours=float(np.median(measured)),
-                       interval=(float(measured.min()), float(measured.max())), kind="estimate", comment=comment)
-            )  # fmt: skip
+                Stated(
+                    what=what,
+                    paper=sweep.formula,
+                    ours=float(np.median(measured)),
+                    interval=(float(measured.min()), float(measured.max())),
+                    kind="estimate",
+                    comment=comment,
+                )
+            )
             if setting in judged and np.median(measured) > bound * (1 + 1e-9):
                 above.append(f"{sweep.title} at {x:g}")
         factors = np.array([s.factor for s in sweep.settings])

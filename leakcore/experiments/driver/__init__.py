@@ -1,0 +1,1 @@
+"""What runs, judges, draws and collects every experiment."""

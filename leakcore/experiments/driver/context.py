@@ -1,0 +1,141 @@
+"""What an experiment needs to run: its scale, its seed, where the data are, and where finished pieces go."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from leakcore._base.progress import Progress
+from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore.experiments.driver.registry import Experiment
+from leakcore.experiments.driver.result import (
+    Departure,
+    ExperimentResult,
+    Panel,
+    Pictures,
+    Stated,
+    TextTable,
+)
+from leakcore.experiments.driver.verdict import Check
+
+T = TypeVar("T")
+
+SCALES = ("tiny", "quick", "paper")
+"""tiny: seconds, too few runs to conclude from. quick: minutes on two cores. paper: its sizes."""
+TRAINERS = ("ensemble", "opacus")
+"""What trains the label paper's networks: dpsgd.Ensemble, or Opacus where it is installed."""
+_LISTED = 12
+"""Values that are named one by one."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Context:
+    """What an experiment needs to run, and how it reports.
+
+    Attributes:
+        experiment: the one that runs.
+        scale: one of `SCALES`.
+        seed: what every random number follows from.
+        data: folder of data sets; None for LEAKCORE_DATA and the cache.
+        pieces: finished parts, stored until the result is written.
+        progress: called as `progress(task, done, total)`.
+        trainer: one of `TRAINERS`.
+        executor: whose workers train and sample; None for this process.
+        departures: differences from the paper, as they come up.
+    """
+
+    experiment: Experiment
+    scale: str
+    seed: int
+    data: Path | None
+    pieces: PartialResults
+    progress: Progress
+    trainer: str = "ensemble"
+    executor: Executor | None = None
+    departures: dict[str, Departure] = dataclasses.field(default_factory=dict, init=False)
+
+    def pick(self, what: str = "", *, quick: T, paper: T, tiny: T | None = None) -> T:
+        """The value for this scale; without `tiny` that of `quick`.
+
+        what: names the value in the table of departures from the paper. Empty where the value decides only how finely
+        a curve is drawn.
+        """
+        if self.scale == "paper":
+            return paper
+        value = tiny if self.scale == "tiny" and tiny is not None else quick
+        if what:
+            self.departs(what, in_words(paper), in_words(value))
+        return value
+
+    def departs(self, what: str, paper: str, here: str) -> None:
+        """Note that the run does otherwise than the paper; nothing where the two are the same."""
+        if paper != here:
+            departure = Departure(what=what, paper=paper, here=here)
+            self.departures[f"{what}: {paper}: {here}"] = departure
+
+    def finish(self, task: str, jobs: Mapping[str, Callable[[], Any]], kind: Any = Any) -> dict[str, Any]:
+        """The pieces of these jobs by name, in their order; what is stored is read, and the workers do the rest.
+
+        kind: type of a piece.
+        """
+        pieces = {}
+        for name, piece in self.pieces.each(jobs, self.executor, kind):
+            pieces[name] = piece
+            self.progress(task, len(pieces), len(jobs))
+        return {name: pieces[name] for name in jobs}
+
+    def result(
+        self,
+        *,
+        conclusion: str,
+        stated: Iterable[Stated],
+        checks: Iterable[Check] = (),
+        panels: Iterable[Panel] = (),
+        pictures: Iterable[Pictures] = (),
+        tables: Iterable[TextTable] = (),
+        data: Iterable[str] = (),
+        settings: Mapping[str, Any] | None = None,
+        notes: Iterable[str] = (),
+        provenance: str = ExperimentResult.provenance,
+    ) -> ExperimentResult:
+        """The result at this scale and seed; fields as in `ExperimentResult`. `run` adds the departures."""
+        return ExperimentResult(
+            name=self.experiment.name,
+            title=self.experiment.title,
+            statement=self.experiment.statement,
+            scale=self.scale,
+            seed=self.seed,
+            conclusion=conclusion,
+            checks=tuple(checks),
+            stated=tuple(stated),
+            panels=tuple(panels),
+            pictures=tuple(pictures),
+            tables=tuple(tables),
+            data=tuple(dict.fromkeys(data)),
+            settings=dict(settings or {}),
+            notes=tuple(notes),
+            provenance=provenance,
+        )
+
+
+def in_words(value: Any) -> str:
+    """A number, several, or numbers by name, as a table prints them."""
+    if isinstance(value, Mapping):
+        return "; ".join(f"{in_words(key)}: {in_words(one)}" for key, one in value.items())
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, tuple | list):
+        if len(value) > _LISTED:
+            return f"{len(value)} values from {in_words(value[0])} to {in_words(value[-1])}"
+        return ", ".join(map(in_words, value)) or "none"
+    if isinstance(value, float) and math.isinf(value):
+        return "∞"
+    if isinstance(value, int | np.integer):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,1 +1,0 @@
-"""What there is to reproduce: names, titles, data sets and what the papers say."""

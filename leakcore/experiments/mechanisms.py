@@ -1,0 +1,418 @@
+"""Published trainings under each scheme of drawing batches, and shuffled batches against their Poisson accounting."""
+
+from __future__ import annotations
+
+import dataclasses
+import decimal
+import functools
+import math
+
+import numpy as np
+
+from leakcore import accounting, bounds, mechanisms
+from leakcore.experiments.driver.context import Context
+from leakcore.experiments.driver.result import ExperimentResult, Panel, Series, Stated, TextTable
+from leakcore.experiments.driver.verdict import Check
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Training:
+    """What a source says of a training.
+
+    epsilon: published, at `delta`. steps: of the source, or ⌊n/B⌋ for each of its epochs where it counts epochs.
+    loader: how the source says that batches are drawn; "" where it does not say. is_shuffled: whether that is a
+    partition of the rows.
+    """
+
+    name: str
+    source: str
+    noise_multiplier: float
+    dataset_size: int
+    batch_size: int
+    steps: int
+    delta: float
+    epsilon: float
+    loader: str = ""
+    is_shuffled: bool = False
+
+    @property
+    def sample_rate(self) -> float:
+        """The rate by which Poisson accounting goes."""
+        return self.batch_size / self.dataset_size
+
+    @property
+    def batches(self) -> int:
+        """Whole batches in an epoch."""
+        return self.dataset_size // self.batch_size
+
+    @property
+    def epochs(self) -> int:
+        """Whole epochs in the steps, so that no scheme runs more steps than were published."""
+        return self.steps // self.batches
+
+
+_MNIST = functools.partial(Training, dataset_size=60_000, delta=1e-5)
+_CIFAR = functools.partial(Training, dataset_size=50_000, delta=1e-5)
+_DE = "De et al. (2022), experiments/image_classification/configs of github.com/google-deepmind/jax_privacy"
+
+TRAININGS = (
+    _MNIST(
+        name="Abadi et al. 2016, MNIST",
+        source="arXiv 1607.00133, Section 5.1 and Figure 2: q = 0.01, σ = 4, 100 epochs",
+        noise_multiplier=4.0,
+        batch_size=600,
+        steps=10_000,
+        epsilon=1.26,
+        loader='"randomly permuting the examples and then partitioning them" (Section 3.1)',
+        is_shuffled=True,
+    ),
+    _MNIST(
+        name="TensorFlow Privacy tutorial, MNIST",
+        source="tutorials/README.md of github.com/tensorflow/privacy, default parameters, 60 epochs of 60,000 // 256",
+        noise_multiplier=1.12,
+        batch_size=256,
+        steps=14_040,
+        epsilon=2.92,
+        loader="numpy_input_fn(shuffle=True)",
+        is_shuffled=True,
+    ),
+    _MNIST(
+        name="Bu et al. 2020, MNIST",
+        source="Harvard Data Science Review 2(3), Figure 4: p = 256/60,000, σ = 0.7, 70 epochs, moments accountant",
+        noise_multiplier=0.7,
+        batch_size=256,
+        steps=16_380,
+        epsilon=8.68,
+    ),
+    _MNIST(
+        name="Opacus example, MNIST",
+        source="examples/mnist_README.md of github.com/pytorch/opacus: -sr 0.004, σ = 1.3, 15 epochs",
+        noise_multiplier=1.3,
+        batch_size=240,
+        steps=3750,
+        epsilon=1.19,
+        loader="a sampling rate for each row",
+    ),
+    _CIFAR(
+        name="Tramèr and Boneh 2021, CIFAR-10",
+        source="README.md and cnns.py of github.com/ftramer/Handcrafted-DP: B = 1024, σ = 1.54, 30 epochs",
+        noise_multiplier=1.54,
+        batch_size=1024,
+        steps=1440,
+        epsilon=3.0,
+        loader="DataLoader(shuffle=True)",
+        is_shuffled=True,
+    ),
+    _CIFAR(
+        name="De et al. 2022, CIFAR-10, WRN-16-4",
+        source=f"{_DE}: cifar10_wrn_16_4_eps1.py",
+        noise_multiplier=10.0,
+        batch_size=4096,
+        steps=725,
+        epsilon=1.0,
+    ),
+    _CIFAR(
+        name="De et al. 2022, CIFAR-100, WRN-28-10",
+        source=f"{_DE}: cifar100_wrn_28_10_eps1_finetune.py",
+        noise_multiplier=21.1,
+        batch_size=16_384,
+        steps=250,
+        epsilon=1.0,
+    ),
+    Training(
+        name="De et al. 2022, ImageNet, NF-ResNet-50",
+        source=f"{_DE}: imagenet_nf_resnet_50_eps8.py; 1,281,167 rows",
+        noise_multiplier=2.5,
+        dataset_size=1_281_167,
+        batch_size=16_384,
+        steps=71_589,
+        delta=8e-7,
+        epsilon=8.0,
+    ),
+)
+
+
+KAPPA = 0.1
+FPR = 0.01
+LARGE = 0.25
+"""Part of the rows in a batch from which full batches are names."""
+POISSON, SHUFFLED, ALLOCATION = "Poisson", "shuffled", "random allocation"
+SCHEMES = (POISSON, ALLOCATION, SHUFFLED, "full batches", "Poisson, replacement", "fixed size, replacement")
+EPSILON, SUCCESS, TPR = "ε", f"success from κ = {KAPPA:g}", f"true positives at {FPR:.0%}"
+QUANTITIES = (EPSILON, SUCCESS, TPR)
+Cells = dict[str, dict[str, tuple[float, float]]]
+"""Scheme: quantity: (low, high)."""
+
+
+def trainings(context: Context) -> ExperimentResult:
+    """Each training is one piece."""
+    chosen = context.pick(tiny=TRAININGS[-2:], quick=TRAININGS, paper=TRAININGS)
+    jobs = {str(TRAININGS.index(training)): functools.partial(cells, training) for training in chosen}
+    pieces = context.finish("trainings", jobs)
+    return compared(context, [(TRAININGS[int(name)], pieces[name]) for name in jobs])
+
+
+def schemes(training: Training) -> dict[str, tuple[mechanisms.Mechanism, str]]:
+    """The mechanism of each scheme, with the relation that its ε is stated under."""
+    sigma, b, epochs = training.noise_multiplier, training.batches, training.epochs
+    poisson = mechanisms.Poisson(sigma, training.sample_rate, training.steps)
+    fixed = mechanisms.FixedSize(sigma, training.batch_size, training.dataset_size, training.steps)
+    every: dict[str, tuple[mechanisms.Mechanism, str]] = {
+        POISSON: (poisson, "zero-out"),
+        ALLOCATION: (mechanisms.RandomAllocation(sigma, b, epochs), "zero-out"),
+        SHUFFLED: (mechanisms.Shuffled(sigma, b, epochs), "zero-out"),
+        "full batches": (mechanisms.FullBatch(sigma, training.steps), "zero-out"),
+        "Poisson, replacement": (poisson, "replace"),
+        "fixed size, replacement": (fixed, "replace"),
+    }
+    if training.sample_rate < LARGE:
+        del every["full batches"]
+    return every
+
+
+def cells(training: Training) -> Cells:
+    """Every number of one training."""
+    out: Cells = {}
+    for name, (mechanism, relation) in schemes(training).items():
+        out[name] = {EPSILON: _ends(accounting.epsilon(mechanism, delta=training.delta, adjacency=relation))}
+        if relation == "zero-out" or relation == mechanism.adjacency:  # of add/remove and zero-out the pair is the same
+            out[name][SUCCESS] = _ends(bounds.reconstruction(mechanism, kappa=KAPPA))
+            out[name][TPR] = _ends(bounds.membership(mechanism, fpr=FPR))
+    return out
+
+
+def _ends(result: accounting.Epsilon | bounds.ReconstructionBound | bounds.MembershipBound) -> tuple[float, float]:
+    ends = (result.value, result.value) if result.interval is None else result.interval
+    return float(ends[0]), float(ends[1])
+
+
+def compared(context: Context, rows: list[tuple[Training, Cells]]) -> ExperimentResult:
+    """What the numbers say, each sentence decided by them."""
+    holds = [t.epsilon >= c[POISSON][EPSILON][0] for t, c in rows]
+    return context.result(
+        conclusion=" ".join((*_of_shuffling(rows), _of_allocation(rows))),
+        checks=[
+            Check.of("the published ε holds for batches by Poisson sampling", holds),
+        ],
+        stated=[stated for training, numbers in rows for stated in _stated(training, numbers)],
+        panels=[_panel(rows)],
+        tables=[_published(rows), *(_table(quantity, rows) for quantity in QUANTITIES)],
+        notes=(
+            "shuffled batches and random allocation: ⌊n/B⌋ batches, and the whole epochs in the published steps",
+            "zero-out adjacency, except in the columns that say replacement: do not compare those with the others",
+            "the lower end of shuffled batches is for fresh permutations, and an attacker who sees every step",
+        ),
+        settings={"kappa": KAPPA, "fpr": FPR, "trainings": [training.name for training, _ in rows]},
+        provenance="; ".join(f"{training.name}: {training.source}" for training, _ in rows),
+    )
+
+
+def _panel(rows: list[tuple[Training, Cells]]) -> Panel:
+    x = np.array([training.epsilon for training, _ in rows])
+    ends = {name: np.array([numbers[name][EPSILON] for _, numbers in rows]) for name in (POISSON, ALLOCATION, SHUFFLED)}
+    low, high = ends[SHUFFLED].T
+    line = np.linspace(x.min(), x.max(), 50)
+    return Panel(
+        title="ε of eight trainings" if len(rows) == len(TRAININGS) else "ε",
+        x_label="published ε",
+        y_label="ε, zero-out adjacency",
+        log_y=True,
+        y_range=None,
+        series=(
+            Series(name=POISSON, role="attack-2", x=x, y=ends[POISSON][:, 1]),
+            Series(name=ALLOCATION, role="attack-3", x=x, y=ends[ALLOCATION][:, 1]),
+            Series(name="shuffled, from the lower to the upper end", role="attack", x=x, y=low, low=low, high=high),
+            Series(name="as published", role="chance", x=line, y=line),
+        ),
+    )
+
+
+def _of_shuffling(rows: list[tuple[Training, Cells]]) -> list[str]:
+    beyond = [(t, c[SHUFFLED][EPSILON]) for t, c in rows if c[SHUFFLED][EPSILON][0] > t.epsilon]
+    upper = sum(c[SHUFFLED][EPSILON][1] <= t.epsilon for t, c in rows)
+    if not beyond:
+        sentence = f"Shuffled batches are not proved to exceed the published ε in any of {len(rows)}"
+        return [sentence + (f", and are proved to keep it in {upper}." if upper else ".")]
+    listed = "; ".join(f"{t.name}, at least {_down(low)} instead of {t.epsilon:g}" for t, (low, _) in beyond)
+    sentence = f"Shuffled batches have an ε above the published one in {len(beyond)} of {len(rows)}: {listed}."
+    shuffling = [t for t, _ in rows if t.is_shuffled]
+    documented = sum(t.is_shuffled for t, _ in beyond)
+    says = f"{documented} of the {len(shuffling)} trainings whose source says that it shuffles are among them."
+    return [sentence, says] if shuffling else [sentence]
+
+
+def _of_allocation(rows: list[tuple[Training, Cells]]) -> str:
+    ratios = [c[ALLOCATION][EPSILON][1] / c[POISSON][EPSILON][1] for _, c in rows]
+    return f"Random allocation has {min(ratios):.2f} to {max(ratios):.2f} times the ε of Poisson sampling."
+
+
+def _stated(training: Training, numbers: Cells) -> list[Stated]:
+    poisson, shuffled = numbers[POISSON][EPSILON], numbers[SHUFFLED][EPSILON]
+    text = f"{training.epsilon:g}"
+    return [
+        Stated(what=f"{training.name}: ε of Poisson sampling", paper=text, ours=poisson[1], kind="upper"),
+        Stated(what=f"{training.name}: least ε of shuffled batches", paper=text, ours=shuffled[0], kind="lower"),
+    ]
+
+
+def _published(rows: list[tuple[Training, Cells]]) -> TextTable:
+    head = ("training", "σ", "n", "B", "steps", "δ", "published ε", "how batches are drawn", "source")
+    return TextTable(
+        title="What is published",
+        head=head,
+        rows=tuple(
+            (
+                t.name,
+                f"{t.noise_multiplier:g}",
+                f"{t.dataset_size:,}",
+                f"{t.batch_size:,}",
+                f"{t.steps:,}",
+                f"{t.delta:g}",
+                f"{t.epsilon:g}",
+                t.loader or "not said",
+                t.source,
+            )
+            for t, _ in rows
+        ),
+    )
+
+
+def _table(quantity: str, rows: list[tuple[Training, Cells]]) -> TextTable:
+    names = [name for name in SCHEMES if any(quantity in numbers.get(name, {}) for _, numbers in rows)]
+    published = ("published ε",) if quantity == EPSILON else ()
+    return TextTable(
+        title=f"Under each scheme: {quantity}",
+        head=("training", *published, *names),
+        rows=tuple(
+            (
+                training.name,
+                *((f"{training.epsilon:g}",) if published else ()),
+                *(_cell(numbers.get(name, {}).get(quantity)) for name in names),
+            )
+            for training, numbers in rows
+        ),
+    )
+
+
+def _cell(ends: tuple[float, float] | None) -> str:
+    """An upper bound, rounded up; a bracket, rounded outward, where its ends differ by more than a thousandth."""
+    if ends is None:
+        return "–"
+    low, high = ends
+    return _up(high) if low >= (1.0 - 1e-3) * high else f"{_down(low)} to {_up(high)}"
+
+
+def _up(value: float) -> str:
+    return _rounded(value, decimal.ROUND_CEILING)
+
+
+def _down(value: float) -> str:
+    return _rounded(value, decimal.ROUND_FLOOR)
+
+
+def _rounded(value: float, how: str) -> str:
+    """Three digits."""
+    if math.isinf(value):
+        return "∞"
+    return f"{decimal.Context(3, how).create_decimal(repr(value)):f}"
+
+
+DELTA = 1e-5
+_SOURCE = "Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha and Zhang, How Private are DP-SGD Implementations?, ICML 2024"
+Point = dict[str, float]
+"""σ, and of ε "low", "high" and "claim"."""
+
+
+def shuffling(context: Context) -> ExperimentResult:
+    """Each point is one call of the accountant."""
+    batches = context.pick("batches an epoch", tiny=(10,), quick=(10, 100, 1000), paper=(10, 100, 1000))
+    sigmas = np.geomspace(0.3, 5.0, context.pick(tiny=3, quick=13, paper=33))
+    jobs = {f"{b}-{i}": functools.partial(point, float(s), b) for b in batches for i, s in enumerate(sigmas)}
+    pieces = context.finish("ε", jobs)
+    curves = {b: [pieces[f"{b}-{i}"] for i in range(len(sigmas))] for b in batches}
+    return claimed(context, curves)
+
+
+def point(sigma: float, batches: int) -> Point:
+    """The bracket at one σ, and the claim."""
+    spent = accounting.epsilon(mechanisms.Shuffled(sigma, batches, 1), delta=DELTA)
+    assert spent.interval is not None
+    assert spent.poisson_claim is not None
+    low, high = (float(end) for end in spent.interval)
+    return {"sigma": sigma, "low": low, "high": high, "claim": spent.poisson_claim}
+
+
+def claimed(context: Context, curves: dict[int, list[Point]]) -> ExperimentResult:
+    """What the points say, each sentence decided by them. curves: points in the order of σ, by batches an epoch."""
+    panels, stated, sentences = [], [], []
+    for b, points in curves.items():
+        x = np.array([p["sigma"] for p in points])
+        low, high, claim = (np.array([p[name] for p in points]) for name in ("low", "high", "claim"))
+        panels.append(
+            Panel(
+                title=f"{b} batches, one epoch",
+                x_label="noise multiplier σ",
+                y_label="ε at δ = 1e-5",
+                log_y=True,
+                y_range=None,
+                series=(
+                    Series(name="upper, any order", role="bound", x=x, y=high),
+                    Series(name="lower, fresh permutation", role="orthogonal", x=x, y=low),
+                    Series(name="claimed as if sampled by Poisson", role="rdp", x=x, y=claim),
+                ),
+            )
+        )
+        below, above = claim < low, claim > high
+        sentences.append(f"With {b} batches {_sentence(x, below, above)}.")
+        if below.any():
+            worst = int(np.argmax(np.where(below, low / claim, 0.0)))
+            what = f"{b} batches, σ = {x[worst]:.3g}: least ε of shuffled batches"
+            text = f"{claim[worst]:.4g} as if sampled by Poisson"
+            stated.append(Stated(what=what, paper=text, ours=float(low[worst]), kind="lower"))
+    count = sum(any(p["claim"] < p["low"] for p in points) for points in curves.values())
+    return context.result(
+        conclusion=" ".join(sentences),
+        checks=[
+            Check(
+                says="for some σ shuffled batches are proved above what Poisson accounting claims",
+                holds=count,
+                cases=len(curves),
+            ),
+        ],
+        stated=stated,
+        panels=panels,
+        notes=(
+            "zero-out adjacency",
+            "the lower end assumes that the epoch has a fresh permutation; the upper end holds for any order",
+        ),
+        settings={
+            "delta": DELTA,
+            "epochs": 1,
+            "batches": tuple(curves),
+            "noise_multipliers": [p["sigma"] for p in next(iter(curves.values()))],
+        },
+        provenance=_SOURCE,
+    )
+
+
+def _sentence(x: np.ndarray, below: np.ndarray, above: np.ndarray) -> str:
+    """Where the claim is too small, where it is larger than the upper end, and where neither is known."""
+    parts = []
+    if below.any():
+        parts.append(f"the claim is too small {_at(x, below)}")
+    if above.any():
+        parts.append(f"{'it' if parts else 'the claim'} is above the upper end {_at(x, above)}")
+    if not parts:
+        return "the claim lies inside the bracket at every σ"
+    inside = ~(below | above)
+    return ", ".join(parts) + (f", and inside the bracket {_at(x, inside)}" if inside.any() else "")
+
+
+def _at(x: np.ndarray, where: np.ndarray) -> str:
+    """The σ of a run of points, or how many there are."""
+    index = np.flatnonzero(where)
+    if len(index) == 1:
+        return f"at σ = {x[index[0]]:.2g}"
+    if index[-1] - index[0] + 1 == len(index):
+        return f"from σ = {x[index[0]]:.2g} to {x[index[-1]]:.2g}"
+    return f"at {len(index)} of {len(x)} values of σ"

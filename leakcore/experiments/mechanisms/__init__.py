@@ -1,1 +1,0 @@
-"""Training schemes compared: published trainings, and what Poisson accounting says of shuffled batches."""

@@ -1,1 +1,0 @@
-"""What the reconstruction paper's figures share: data, games, noise and attacks."""

@@ -1,1 +1,0 @@
-"""Studies around the reconstruction paper's figures."""
