@@ -140,9 +140,7 @@ def text(result: dict[str, Any]) -> str:
     peer = summary["pld"]
     below = "none of its ε lies" if not peer["below_ours"] else f"{peer['below_ours']} of its ε lie"
     lines.append("")
-    lines += [
-        f"At {peer['compared']} more points dp-accounting answered, too: {below} below our lower limit, and the",
-    ]
+    lines += [f"At {peer['compared']} more points dp-accounting answered, too: {below} below our lower limit, and the"]
     lines += [f"largest is {peer['largest_excess']:.1g} above our upper one."]
     return "\n".join(lines)
 

@@ -46,15 +46,7 @@ class EnsembleRows:
     def none() -> EnsembleRows: ...
     @staticmethod
     def of(
-        *,
-        inputs: int,
-        classes: int,
-        squares: int,
-        count: int,
-        stride: int,
-        run_stride: int,
-        index: int,
-        offsets: int,
+        *, inputs: int, classes: int, squares: int, count: int, stride: int, run_stride: int, index: int, offsets: int
     ) -> EnsembleRows: ...
 
 class Networks:
@@ -202,15 +194,7 @@ def allocation_tail(
     schedule: Schedule,
 ) -> None: ...
 def fill_rows(
-    *,
-    normal: bool,
-    out: Rows,
-    num_rows: int,
-    seed: int,
-    stream: int,
-    first_row: int,
-    place: Place,
-    schedule: Schedule,
+    *, normal: bool, out: Rows, num_rows: int, seed: int, stream: int, first_row: int, place: Place, schedule: Schedule
 ) -> None: ...
 def ensemble_sums(
     *,

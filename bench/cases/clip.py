@@ -180,9 +180,7 @@ def _list(rows: int) -> Case:
         reference = f"leakcore{more}"
         contenders += [
             Contender(
-                f"leakcore{more}",
-                lambda grads: lambda: kernels.clip_and_noise(grads, CLIP, SIGMA, seed=1),
-                threads,
+                f"leakcore{more}", lambda grads: lambda: kernels.clip_and_noise(grads, CLIP, SIGMA, seed=1), threads
             ),
             Contender(f"Opacus flat{more}", opacus_flat, threads, against=reference, needs=("opacus",)),
             Contender(f"torch, layer by layer{more}", in_torch, threads, against=reference),

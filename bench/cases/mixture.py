@@ -149,12 +149,7 @@ def _log_ratio(samples: int, steps: int) -> Case:
 
 
 def _tail(samples: int, steps: int) -> Case:
-    arguments: dict[str, Any] = {
-        "noise_multiplier": SIGMA,
-        "sample_rate": RATE,
-        "steps": steps,
-        "under": "alternative",
-    }
+    arguments: dict[str, Any] = {"noise_multiplier": SIGMA, "sample_rate": RATE, "steps": steps, "under": "alternative"}
     thresholds = np.linspace(-0.5, 2, 10)
 
     def ours(_: Any) -> Callable[[], Any]:

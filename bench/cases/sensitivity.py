@@ -40,7 +40,7 @@ def _case(quick: bool) -> Case:
     contenders = [
         Contender("leakcore, F", ours(norms="F", probes=16, seed=0))
         if quick
-        else Contender("leakcore, all three norms", ours()),
+        else Contender("leakcore, all three norms", ours())
     ]
     if not quick:
         contenders += [

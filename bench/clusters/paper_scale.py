@@ -100,10 +100,7 @@ def text(result: kept_page.Result) -> str:
     """The table, and what the sums say."""
     gpu = result["gpu"]
     low, high = gpu["shares"]
-    lines = [
-        f"| part of the figure | this processor, one core | an {gpu['name']}, extrapolated |",
-        "|---|---|---|",
-    ]
+    lines = [f"| part of the figure | this processor, one core | an {gpu['name']}, extrapolated |", "|---|---|---|"]
     slowest = fastest = core = 0.0
     for row in result["parts"]:
         here, operations = row["seconds"] * row["times"], row["operations"] * row["times"]

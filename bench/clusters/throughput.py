@@ -249,10 +249,7 @@ def _said(result: kept_page.Result) -> str:
 
 def _turns(result: kept_page.Result) -> list[str]:
     """How long a shard takes here and there."""
-    lines = [
-        f"| one shard of | here | on one worker | on {result['workers']} workers at once |",
-        "|---|---|---|---|",
-    ]
+    lines = [f"| one shard of | here | on one worker | on {result['workers']} workers at once |", "|---|---|---|---|"]
     slower, spreads = 0, []
     for job, one in result["jobs"].items():
         times = {place: shard_times.ratio(one["turns"], place) for place in ("one", "all")}

@@ -215,12 +215,7 @@ def verdicts(results: dict[str, dict[str, Any]]) -> str:
     for name in experiments.names():
         result = results.get(name, {})
         counts = "; ".join(map(str, joint(result)[1])) if "checks" in result else ""
-        cells = [
-            f"[{name}]({name.partition('-')[0]}.md)",
-            experiments.find(name).statement,
-            survives(result),
-            counts,
-        ]
+        cells = [f"[{name}]({name.partition('-')[0]}.md)", experiments.find(name).statement, survives(result), counts]
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     judged_ones = [joint(result)[0] for result in results.values() if "verdict" in result]
     said = f"{len(judged_ones)} of {len(experiments.names())} have a verdict: {tally(judged_ones)}."

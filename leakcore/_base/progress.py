@@ -63,7 +63,7 @@ def progress_bars(stream: Any = None) -> Progress:
             # The first report may already hold restored pieces: they say nothing about speed.
             bars[task] = tqdm(
                 total=total, desc=printable(task, 60), initial=0, unit="", leave=True, dynamic_ncols=True, file=stream
-            )  # fmt: skip
+            )
         bar = bars[task]
         bar.update(done - bar.n)
         if done >= total:

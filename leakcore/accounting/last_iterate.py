@@ -42,7 +42,7 @@ class LastIterateEpsilon(Result):
 
 def last_iterate_epsilon(
     noise_multiplier: float, sample_rate: float, steps: int, *, delta: float
-) -> LastIterateEpsilon:  # fmt: skip
+) -> LastIterateEpsilon:
     """ε of DP-SGD's final model, for an attacker who sees none of the models before it; an estimate.
 
     With a loss that is linear in the parameters, the final model is the sum of all releases. One row adds a binomial
@@ -86,10 +86,15 @@ def last_iterate_epsilon(
         memory_limit.require(64 * count, steps=count)
         value = _Pair(sigma, rate, count).epsilon(target)
     return LastIterateEpsilon(
-        value=value, kind="estimate", confidence=None, interval=None, method="last iterate of linear losses",
-        assumptions=Assumptions(adjacency="add-remove", attacker=_ATTACKER, notes=_NOTES), provenance=_SOURCE,
+        value=value,
+        kind="estimate",
+        confidence=None,
+        interval=None,
+        method="last iterate of linear losses",
+        assumptions=Assumptions(adjacency="add-remove", attacker=_ATTACKER, notes=_NOTES),
+        provenance=_SOURCE,
         delta=target,
-    )  # fmt: skip
+    )
 
 
 class _Pair:

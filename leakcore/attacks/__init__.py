@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from leakcore.attacks.reconstruction.game import reconstruction_games as reconstruction_games
     from leakcore.attacks.reconstruction.game_result import ReconstructionGame as ReconstructionGame
     from leakcore.attacks.reconstruction.gradient_descent import Descent as Descent
-    from leakcore.attacks.reconstruction.gradient_descent import (
-        GradientReconstruction as GradientReconstruction,
-    )
+    from leakcore.attacks.reconstruction.gradient_descent import GradientReconstruction as GradientReconstruction
     from leakcore.attacks.reconstruction.gradient_descent import gradient as gradient
     from leakcore.attacks.reconstruction.gradient_descent import gradient_loss as gradient_loss
     from leakcore.attacks.reconstruction.prior_aware import PriorAware as PriorAware
@@ -72,10 +70,7 @@ _NAMES = {
     "pixel_success": ".reconstruction.success",
     "pixels_within": ".reconstruction.success",
 }
-_SHARED = {
-    "draw_candidates": ".reconstruction.game",
-    "ssim": ".inversion.image_quality",
-}
+_SHARED = {"draw_candidates": ".reconstruction.game", "ssim": ".inversion.image_quality"}
 """For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
     __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

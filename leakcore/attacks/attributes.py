@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.columns import Columns as _Columns
 from leakcore._base.installed import need as _need
 from leakcore._base.results import Assumptions, Result
@@ -126,17 +126,17 @@ def matched_batches(
         >>> batches.rows.shape, batches.attribute.tolist()  # three pairs of single rows
         ((6, 1), [0, 1, 0, 1, 0, 1])
     """
-    has = check.plain_array(attribute=attribute)
+    has = validate.plain_array(attribute=attribute)
     if has.ndim != 1 or not np.isin(has, (0, 1)).all():
         raise ValueError(f"`attribute` must have shape (n,) and hold 0 and 1, got shape {has.shape}")
     has = has.astype(bool)
-    task = np.zeros(len(has), np.int64) if targets is None else check.plain_array(targets=targets)
+    task = np.zeros(len(has), np.int64) if targets is None else validate.plain_array(targets=targets)
     if task.dtype.kind == "f":
         raise TypeError(f"`targets` must be integers, got {task.dtype}")
     if task.shape != has.shape:
         raise ValueError(f"`targets` must have shape {has.shape}, one for each row, got {task.shape}")
-    number = check.integer(1, None, size=size)
-    most = None if limit is None else check.integer(1, None, limit=limit)
+    number = validate.integer(1, None, size=size)
+    most = None if limit is None else validate.integer(1, None, limit=limit)
     rng = kernels.generator(seed, kernels.Stream.ATTRIBUTE_PAIRS)
     pairs, kinds = [], []
     for target in np.unique(task):
@@ -153,9 +153,7 @@ def matched_batches(
     chosen = rng.permutation(len(pairs))[:most]
     rows = np.array([pairs[i][side] for i in chosen for side in (0, 1)])
     return MatchedBatches(
-        rows=rows,
-        attribute=np.tile([0, 1], len(chosen)),
-        targets=np.repeat(np.array(kinds, np.int64)[chosen], 2),
+        rows=rows, attribute=np.tile([0, 1], len(chosen)), targets=np.repeat(np.array(kinds, np.int64)[chosen], 2)
     )
 
 
@@ -197,7 +195,7 @@ def gradient_sets(
         >>> {name: array.shape for name, array in sets.gradients.items()}
         {'0': (4, 16), '2': (4, 10)}
     """
-    check.instance(MatchedBatches, batches=batches)
+    validate.instance(MatchedBatches, batches=batches)
     models = list(snapshots) if isinstance(snapshots, Sequence) else [snapshots]
     if not models:
         raise ValueError("`snapshots` must hold at least one model")
@@ -264,8 +262,8 @@ def infer(
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.metrics import roc_auc_score
 
-    check.instance(GradientSets, known=known)
-    check.instance(GradientSets, observed=observed)
+    validate.instance(GradientSets, known=known)
+    validate.instance(GradientSets, observed=observed)
     names = tuple(known.gradients) if layers is None else tuple(layers)
     if not names:
         raise ValueError("`layers` must name at least one layer")
@@ -279,10 +277,10 @@ def infer(
                 raise ValueError(f"`{what}`: the gradients of layer {name!r} must be finite")
     _require_sides(known=known)
     truth, batch = _require_sides(observed=observed)
-    level = check.confidence(confidence=confidence)
-    start = check.seed(seed=seed)
+    level = validate.confidence(confidence=confidence)
+    start = validate.seed(seed=seed)
     key = kernels.subseed(start, kernels.Stream.ATTRIBUTE_FOREST, bits=32)
-    forest = RandomForestClassifier(check.integer(1, _MAX_TREES, trees=trees), random_state=key)
+    forest = RandomForestClassifier(validate.integer(1, _MAX_TREES, trees=trees), random_state=key)
     own, theirs = (np.concatenate([s.gradients[n] for n in names], axis=1, dtype=np.float64) for s in (known, observed))
     ready = _Columns(own)
     forest.fit(ready(own), known.attribute)

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base import array_memory
-from leakcore._base import validate as check
+from leakcore._base import array_memory, validate
 
 
 def read_box(box: Any) -> tuple[float, float]:
@@ -17,14 +16,14 @@ def read_box(box: Any) -> tuple[float, float]:
     """
     pair = box
     if isinstance(box, np.ndarray) or array_memory.is_torch(box):
-        array = check.plain_array(box=box)
+        array = validate.plain_array(box=box)
         pair = array.tolist() if array.ndim == 1 else None
     if not isinstance(pair, list | tuple) or len(pair) != 2:
         # The text of an array may need memory that it lacks.
         plain = isinstance(box, str | bytes | int | float | type(None))
         text = repr(box) if plain else f"a {type(box).__name__}"
         raise ValueError(f"`box` must be a pair, (low, high), got {text}")
-    low, high = check.real(box=pair[0]), check.real(box=pair[1])
+    low, high = validate.real(box=pair[0]), validate.real(box=pair[1])
     if high <= low:
         raise ValueError(f"`box` must have low below high, got ({low}, {high})")
     return low, high

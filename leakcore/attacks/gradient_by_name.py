@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.attacks.stored_precision import coarsest_roundoff
 from leakcore.gradients import FlatModule, tensor
 
@@ -47,7 +47,7 @@ def gradient_by_name(model: Any, gradient: Any, noise_std: float) -> tuple[dict[
             )
         if not part.is_floating_point() or not bool(part.isfinite().all()):
             raise ValueError(f"`gradient[{name!r}]` must hold finite floating numbers")
-    unit = max(check.roundoff(flat.theta), *(check.roundoff(part) for part in parts.values()))
+    unit = max(validate.roundoff(flat.theta), *(validate.roundoff(part) for part in parts.values()))
     doubles = {name: part.double() for name, part in parts.items()}
     if noise_std > 0:
         return doubles, unit

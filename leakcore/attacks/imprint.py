@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from leakcore._base import memory_limit
-from leakcore._base import validate as check
+from leakcore._base import memory_limit, validate
 from leakcore._base.results import Assumptions as _Assumptions
 from leakcore._base.results import Result
 from leakcore.attacks.gradient_by_name import gradient_by_name as _gradient_by_name
@@ -67,8 +66,8 @@ class Imprint(nn.Module):
         _require_model(model)
         if not isinstance(centre, tuple | list) or len(centre) != 2:
             raise TypeError(f"`centre` must be a pair of numbers, got {centre!r:.60}")
-        self.model, self.shape, self.scale = model, check.sizes(shape=shape), check.positive(scale=scale)
-        self.centre = (check.real(centre=centre[0]), check.positive(centre=centre[1]))
+        self.model, self.shape, self.scale = model, validate.sizes(shape=shape), validate.positive(scale=scale)
+        self.centre = (validate.real(centre=centre[0]), validate.positive(centre=centre[1]))
         like = next(model.parameters())
         size, edges = math.prod(self.shape), _tensor(thresholds, "thresholds").to(like)
         if edges.ndim != 1 or len(edges) < 2 or not bool((edges.diff() > 0).all() and edges.isfinite().all()):
@@ -77,9 +76,7 @@ class Imprint(nn.Module):
         measure, gate, pattern = _directions(size)
         for name, value in (("measure", measure), ("gate", gate), ("pattern", pattern)):
             self.register_buffer(name, value.to(like))
-        self.first, self.second = (
-            nn.Linear(size, len(edges), device=like.device, dtype=like.dtype) for _ in range(2)
-        )  # fmt: skip
+        self.first, self.second = (nn.Linear(size, len(edges), device=like.device, dtype=like.dtype) for _ in range(2))
         with torch.no_grad():
             for layer in (self.first, self.second):
                 layer.weight.copy_(self.measure.expand(len(edges), -1))
@@ -162,7 +159,7 @@ def plant(model: nn.Module, samples: Any, *, bins: int, scale: float = 1.0) -> I
         torch.Size([8, 4])
     """
     _require_model(model)
-    count = check.integer(2, 1 << 20, bins=bins)
+    count = validate.integer(2, 1 << 20, bins=bins)
     own = _tensor(samples, "samples").double().cpu()
     if own.ndim < 2 or len(own) < 2 or own.numel() == 0 or not bool(own.isfinite().all()):
         raise ValueError(f"`samples` must be (n, ...), n at least 2, finite, got shape {tuple(own.shape)}")
@@ -183,7 +180,7 @@ def plant(model: nn.Module, samples: Any, *, bins: int, scale: float = 1.0) -> I
 
 def read(
     planted: Imprint, gradient: Any, *, batch_size: int, accuracy: float = 0.01, noise_std: float = 0.0
-) -> ImprintRecovery:  # fmt: skip
+) -> ImprintRecovery:
     """The rows that fell alone into a bin, from the gradient of a planted model.
 
     Unit j's weight gradient is Σ δ_i x_i over rows i above q_j, its bias gradient Σ δ_i. Differences of neighbouring
@@ -221,9 +218,9 @@ def read(
         >>> imprint.read(planted, released, batch_size=2).rows.round(3).tolist()
         [[0.3, 0.1, 0.2, 0.4], [0.1, 0.9, 0.4, 0.6]]
     """
-    check.instance(Imprint, planted=planted)
-    batch = check.integer(1, 1 << 40, batch_size=batch_size)
-    most, std = check.positive(accuracy=accuracy), check.non_negative(noise_std=noise_std)
+    validate.instance(Imprint, planted=planted)
+    batch = validate.integer(1, 1 << 40, batch_size=batch_size)
+    most, std = validate.positive(accuracy=accuracy), validate.non_negative(noise_std=noise_std)
     parts, unit = _gradient_by_name(planted, gradient, std)
     names = [f"{layer}.{kind}" for layer in ("first", "second") for kind in ("weight", "bias")]
     if missing := [name for name in names if name not in parts]:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import optimize, special
 
 from leakcore import bounds
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.progress import timed
 from leakcore._base.results import Record, Rows
 from leakcore.audit.report.format import counted, number, power
@@ -74,21 +74,33 @@ class AuditPlan(Record):
         rows = tuple(
             Row(
                 (
-                    Cell(a.design), Cell(_FAMILIES[a.family]), Cell(f"{a.trainings:,}"),
-                    Cell(f"{a.canaries:,}" if a.canaries > 1 else "—"), Cell(number(a.ceiling, kind="upper")),
+                    Cell(a.design),
+                    Cell(_FAMILIES[a.family]),
+                    Cell(f"{a.trainings:,}"),
+                    Cell(f"{a.canaries:,}" if a.canaries > 1 else "—"),
+                    Cell(number(a.ceiling, kind="upper")),
                     Cell(number(a.expected)),
-                    Cell("never" if a.ceiling <= self.epsilon else f"over {_FACTORS[-1]:g} times" if a.noticed is None
-                         else f"{a.noticed:g} times"),
+                    Cell(
+                        "never"
+                        if a.ceiling <= self.epsilon
+                        else f"over {_FACTORS[-1]:g} times"
+                        if a.noticed is None
+                        else f"{a.noticed:g} times"
+                    ),
                 ),
                 a.ceiling > self.epsilon,
             )
             for a in self.audits
-        )  # fmt: skip
+        )
         columns = (
-            Column("design", "parameter"), Column("what is\nrefuted", "parameter"), Column("trainings", "parameter"),
-            Column("canaries", "parameter"), Column("most it\ncan prove", "upper"),
-            Column("expected if the\nclaim is kept", "estimate"), Column("notices noise\ntoo small by", "estimate"),
-        )  # fmt: skip
+            Column("design", "parameter"),
+            Column("what is\nrefuted", "parameter"),
+            Column("trainings", "parameter"),
+            Column("canaries", "parameter"),
+            Column("most it\ncan prove", "upper"),
+            Column("expected if the\nclaim is kept", "estimate"),
+            Column("notices noise\ntoo small by", "estimate"),
+        )
         return Table(
             f"Audits of the claim ε = {self.epsilon:g} at δ = {power(self.delta)}, at {100 * self.confidence:g}%",
             columns,
@@ -156,8 +168,8 @@ def plan(
         >>> [(a.design, a.family, a.noticed) for a in planned.able]
         [('one run', 'dp', 8.0), ('one run', 'gdp', 3.0), ('many runs', 'dp', 4.0), ('many runs', 'gdp', 1.25)]
     """
-    claim, slack = check.positive(epsilon=epsilon), check.open_probability(delta=delta)
-    level = check.confidence(confidence=confidence)
+    claim, slack = validate.positive(epsilon=epsilon), validate.open_probability(delta=delta)
+    level = validate.confidence(confidence=confidence)
     models, rows = _numbers("trainings", trainings), _numbers("canaries", canaries)
     apart = _separation(claim, slack)
     designs = [("many runs", n, 1) for n in models] + [("one run", 1, m) for m in rows]
@@ -167,17 +179,21 @@ def plan(
             proves = _Design(design, trained if coins == 1 else coins, family, slack, level)
             planned.append(
                 PlannedAudit(
-                    design=design, family=family, trainings=trained, canaries=coins, ceiling=proves.at_most(),
+                    design=design,
+                    family=family,
+                    trainings=trained,
+                    canaries=coins,
+                    ceiling=proves.at_most(),
                     expected=proves.expected(apart),
                     noticed=next((f for f in _FACTORS if proves.expected(f * apart) > claim), None),
                 )
-            )  # fmt: skip
+            )
     return AuditPlan(epsilon=claim, delta=slack, confidence=level, audits=tuple(planned))
 
 
 def _numbers(name: str, values: Any) -> list[int]:
     listed = list(values) if isinstance(values, (list, tuple, range)) else [values]
-    return [check.integer(20, 10**7, **{name: value}) // 2 * 2 for value in listed]
+    return [validate.integer(20, 10**7, **{name: value}) // 2 * 2 for value in listed]
 
 
 def _separation(epsilon: float, delta: float) -> float:
@@ -213,7 +229,12 @@ class _Design:
             return float(audited(scores, labels, self.delta, self.confidence, family=self.family).value)
         return float(
             bounds.epsilon_lower_bound_from_scores(
-                inside, outside, adjacency="add-remove", threshold=bounds.SimultaneousThreshold(),
-                confidence=self.confidence, delta=self.delta, hypothesis=bounds.Hypothesis(self.family, "in"),
+                inside,
+                outside,
+                adjacency="add-remove",
+                threshold=bounds.SimultaneousThreshold(),
+                confidence=self.confidence,
+                delta=self.delta,
+                hypothesis=bounds.Hypothesis(self.family, "in"),
             ).value
-        )  # fmt: skip
+        )

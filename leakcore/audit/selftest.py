@@ -13,7 +13,7 @@ import numpy as np
 from scipy import special
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.futures import answers
 from leakcore._base.progress import Progress
 from leakcore._base.results import Record, without
@@ -108,8 +108,12 @@ class SelfTest(Record):
             tuple(
                 Row(
                     (
-                        Cell(p.method), Cell(f"{p.trials:,}"), Cell(f"{p.audits:,}"),
-                        Cell(percent(p.rate), _range(p.interval)), Cell(percent(p.allowed)), Cell(_word(p)),
+                        Cell(p.method),
+                        Cell(f"{p.trials:,}"),
+                        Cell(f"{p.audits:,}"),
+                        Cell(percent(p.rate), _range(p.interval)),
+                        Cell(percent(p.allowed)),
+                        Cell(_word(p)),
                     ),
                     not p.kept,
                 )
@@ -117,28 +121,37 @@ class SelfTest(Record):
             ),
             f"At {100 * self.confidence:g}% a method may report ε > 0 in at most {share:g}% of audits; below each rate "
             "its 95% Clopper–Pearson interval.",
-        )  # fmt: skip
+        )
         second = Table(
             "Coverage: mechanisms whose ε is known",
             (
-                Column("mechanism", parameter), Column("true ε", parameter), *heads,
-                Column("mean\nbound", "lower"), Column("bound at or\nbelow ε", estimate), Column("promised", parameter),
+                Column("mechanism", parameter),
+                Column("true ε", parameter),
+                *heads,
+                Column("mean\nbound", "lower"),
+                Column("bound at or\nbelow ε", estimate),
+                Column("promised", parameter),
                 Column("", ""),
             ),
             tuple(
                 Row(
                     (
-                        Cell(p.mechanism), Cell(number(p.epsilon)), Cell(p.method), Cell(f"{p.trials:,}"),
-                        Cell(f"{p.audits:,}"), Cell(number(p.mean, 3)),
+                        Cell(p.mechanism),
+                        Cell(number(p.epsilon)),
+                        Cell(p.method),
+                        Cell(f"{p.trials:,}"),
+                        Cell(f"{p.audits:,}"),
+                        Cell(number(p.mean, 3)),
                         Cell(percent(1 - p.rate), _range((1 - p.interval[1], 1 - p.interval[0]))),
-                        Cell(percent(1 - p.allowed)), Cell(_word(p)),
+                        Cell(percent(1 - p.allowed)),
+                        Cell(_word(p)),
                     ),
                     not p.kept,
                 )
                 for p in known
             ),
             f"Gaussian and Poisson sampling: δ = {DELTA:g}; the others δ = 0. Bounds at {100 * self.confidence:g}%.",
-        )  # fmt: skip
+        )
         return first, second
 
     def to_text(self, width: int = 130) -> str:
@@ -196,10 +209,10 @@ def selftest(
         Traceback (most recent call last):
         ValueError: ...
     """
-    count = check.integer(10, None, audits=audits)
-    level, key = check.confidence(confidence=confidence), check.seed(seed=seed)
-    check.executor(executor=executor)
-    check.callback(progress=progress)
+    count = validate.integer(10, None, audits=audits)
+    level, key = validate.confidence(confidence=confidence), validate.seed(seed=seed)
+    validate.executor(executor=executor)
+    validate.callback(progress=progress)
     tested = cases(level, count >= MANY)
     show = progress or (lambda task, done, total: None)
     jobs = (

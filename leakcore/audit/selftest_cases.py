@@ -83,10 +83,7 @@ def _known_cases(level: float) -> list[Case]:
         audit = _betting(inside, outside, level, "dp", 0.0, claim=4 * epsilon)
         out.append((name, epsilon, 0.0, f"bets, {_LOOKS} looks", _TRIALS, audit))
         out += _guessing(epsilon, level)
-    laplace = (
-        lambda rng: rng.laplace(1.0, size=_TRIALS),
-        lambda rng: rng.laplace(0.0, size=_TRIALS),
-    )
+    laplace = (lambda rng: rng.laplace(1.0, size=_TRIALS), lambda rng: rng.laplace(0.0, size=_TRIALS))
     gauss = (lambda rng: rng.normal(1.0, size=_TRIALS), lambda rng: rng.normal(size=_TRIALS))
     truth = float(gaussian_pair_epsilon(1.0, delta=DELTA))
     for select in ("split", "simultaneous"):
@@ -193,17 +190,25 @@ def _counting(p_in: float, p_out: float, level: float, tested: bounds.Hypothesis
 def _scoring(
     inside: Callable[[np.random.Generator], np.ndarray],
     outside: Callable[[np.random.Generator], np.ndarray],
-    level: float, select: str, tested: bounds.Hypothesis, delta: float,
+    level: float,
+    select: str,
+    tested: bounds.Hypothesis,
+    delta: float,
     adjacency: Literal["add-remove", "replace"] = "replace",
-) -> Audit:  # fmt: skip
+) -> Audit:
     # Audits by a mechanism share the simulated law of their test.
     shared = not isinstance(tested.family, str)
 
     def audit(rng: np.random.Generator, key: int) -> float:
         result = bounds.epsilon_lower_bound_from_scores(
-            inside(rng), outside(rng), threshold=_threshold(select, 0 if shared else key), confidence=level,
-            delta=delta, hypothesis=tested, adjacency=adjacency,
-        )  # fmt: skip
+            inside(rng),
+            outside(rng),
+            threshold=_threshold(select, 0 if shared else key),
+            confidence=level,
+            delta=delta,
+            hypothesis=tested,
+            adjacency=adjacency,
+        )
         return float(result.value)
 
     return audit
@@ -212,8 +217,12 @@ def _scoring(
 def _betting(
     inside: Callable[[np.random.Generator], np.ndarray],
     outside: Callable[[np.random.Generator], np.ndarray],
-    level: float, family: Literal["dp", "gdp"], delta: float, *, claim: float = 1.0,
-) -> Audit:  # fmt: skip
+    level: float,
+    family: Literal["dp", "gdp"],
+    delta: float,
+    *,
+    claim: float = 1.0,
+) -> Audit:
     """What is proved only grows from look to look: nobody who stops at a better moment proves more."""
 
     def audit(rng: np.random.Generator, _: int) -> float:

@@ -8,22 +8,16 @@ if TYPE_CHECKING:
     from leakcore.bounds import laplace as laplace
     from leakcore.bounds import methods as methods
     from leakcore.bounds.audited_epsilon.best_of_several import EpsilonBest as EpsilonBest
-    from leakcore.bounds.audited_epsilon.best_of_several import (
-        epsilon_lower_bound_best as epsilon_lower_bound_best,
-    )
+    from leakcore.bounds.audited_epsilon.best_of_several import epsilon_lower_bound_best as epsilon_lower_bound_best
     from leakcore.bounds.audited_epsilon.counts import EpsilonCeiling as EpsilonCeiling
     from leakcore.bounds.audited_epsilon.counts import EpsilonLowerBound as EpsilonLowerBound
     from leakcore.bounds.audited_epsilon.counts import epsilon_lower_bound as epsilon_lower_bound
     from leakcore.bounds.audited_epsilon.counts import epsilon_opt as epsilon_opt
     from leakcore.bounds.audited_epsilon.hypothesis import Hypothesis as Hypothesis
     from leakcore.bounds.audited_epsilon.membership_guesses import MembershipEpsilon as MembershipEpsilon
-    from leakcore.bounds.audited_epsilon.membership_guesses import (
-        epsilon_from_membership as epsilon_from_membership,
-    )
+    from leakcore.bounds.audited_epsilon.membership_guesses import epsilon_from_membership as epsilon_from_membership
     from leakcore.bounds.audited_epsilon.one_run import OneRunEpsilon as OneRunEpsilon
-    from leakcore.bounds.audited_epsilon.one_run import (
-        epsilon_lower_bound_one_run as epsilon_lower_bound_one_run,
-    )
+    from leakcore.bounds.audited_epsilon.one_run import epsilon_lower_bound_one_run as epsilon_lower_bound_one_run
     from leakcore.bounds.audited_epsilon.ridge import RidgeEpsilon as RidgeEpsilon
     from leakcore.bounds.audited_epsilon.ridge import ridge_output_perturbation as ridge_output_perturbation
     from leakcore.bounds.audited_epsilon.scores import (

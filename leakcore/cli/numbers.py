@@ -79,8 +79,9 @@ def far_out() -> dict[str, Any]:
     typed = click.core.ParameterSource.COMMANDLINE
     values = {
         p.opts[0]: context.params[str(p.name)]
-        for p in _options(context) if context.get_parameter_source(str(p.name)) == typed
-    } | context.meta.get(_KEYS, {})  # fmt: skip
+        for p in _options(context)
+        if context.get_parameter_source(str(p.name)) == typed
+    } | context.meta.get(_KEYS, {})
     return {name: value for name, value in values.items() if _is_far(value)}
 
 

@@ -45,9 +45,10 @@ def as_json(what: str = "everything") -> Option:
 def run_folder(report: str, pieces: str) -> Option:
     """--out, a folder for `report`, where finished `pieces` wait until it is whole."""
     return click.option(
-        "--out", type=click.Path(file_okay=False, path_type=Path),
+        "--out",
+        type=click.Path(file_okay=False, path_type=Path),
         help=f"Folder for {report}; finished {pieces} are kept there until then, so that the same command goes on.",
-    )  # fmt: skip
+    )
 
 
 def seed_json_quiet(what: str = "everything") -> Option:

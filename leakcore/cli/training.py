@@ -47,10 +47,13 @@ def scheme_options(*names: str, default: str | None = None) -> Callable[[Callabl
             kind, letter, text = _OPTIONS[name]
             command = click.option(_option(name), type=kind, metavar=letter, help=text)(command)
         return click.option(
-            "--sampling", type=click.Choice(_SCHEMES), default=default, show_default=default is not None,
+            "--sampling",
+            type=click.Choice(_SCHEMES),
+            default=default,
+            show_default=default is not None,
             help="How rows come to be in batches; docs/how-to/which-mechanism.md tells which one a program has."
             + ("" if default else "  [default: poisson]"),
-        )(command)  # fmt: skip
+        )(command)
 
     return decorate
 

@@ -38,9 +38,7 @@ _CIFAR = {
         (_CIFAR_URL + "cifar-10-python.tar.gz",),
     ),
     ("cifar10", "airplane-automobile"): RemoteFile(
-        "cifar10",
-        "cifar10_airplane_automobile.npz",
-        "291409a0649ee187ed09e46dfd19cb9c74479af882d8e6b59fe4face0dba3b99",
+        "cifar10", "cifar10_airplane_automobile.npz", "291409a0649ee187ed09e46dfd19cb9c74479af882d8e6b59fe4face0dba3b99"
     ),
     ("cifar100", "all"): RemoteFile(
         "cifar100",

@@ -28,11 +28,7 @@ _KINDS: dict[str, tuple[type[Any], _Numbers, _Words]] = {
     "local-steps": (LocalSteps, (("steps", int), ("learning_rate", float)), (("minibatches", "minibatches", True),)),
     "dropout": (Dropout, (("keep_probability", float),), (("shared", "per_sample", False),)),
     "clip-samples": (ClipSamples, (("max_grad_norm", float),), ()),
-    "dp-sgd": (
-        DPSGD,
-        (("max_grad_norm", float), ("noise_multiplier", float), ("expected_batch_size", float)),
-        (),
-    ),
+    "dp-sgd": (DPSGD, (("max_grad_norm", float), ("noise_multiplier", float), ("expected_batch_size", float)), ()),
     "clip": (Clip, (("max_grad_norm", float),), ()),
     "gaussian-noise": (GaussianNoise, (("std", float),), ()),
     "laplace": (Laplace, (("scale", float),), ()),

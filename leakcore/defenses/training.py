@@ -215,11 +215,5 @@ def defended(run: EnsembleRun, defense: Defense, *, seed: int) -> EnsembleRun:
         drawn = part.drawn(runs * steps, size, seed=part_seed(seed, number), first_row=run.first_run * steps)
         observed = observed + drawn.reshape(observed.shape).astype(observed.dtype)
     return dataclasses.replace(
-        run,
-        observed=observed,
-        dots=None,
-        clipped_norms=None,
-        clipped=None,
-        cosine=None,
-        scores={},
+        run, observed=observed, dots=None, clipped_norms=None, clipped=None, cosine=None, scores={}
     )

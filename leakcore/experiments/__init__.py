@@ -27,9 +27,7 @@ _NAMES = {
     "run": ".driver.run",
     "run_all": ".driver.overview",
 }
-_SHARED = {
-    "released": ".labels.released",
-}
+_SHARED = {"released": ".labels.released"}
 """For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
     __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

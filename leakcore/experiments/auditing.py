@@ -193,13 +193,7 @@ def attack(rows: AuditingRows, name: str, k: int, seed: int) -> poisoning.Poison
         assert rows.shape is not None
         assert held_out is not None
         poisoned = poisoning.Backdoor(rows.shape, label=1).poison(
-            x,
-            rows.labels,
-            held_out[others],
-            rows.test_labels[others],
-            k=k,
-            seed=seed,
-            adjacency="replace",
+            x, rows.labels, held_out[others], rows.test_labels[others], k=k, seed=seed, adjacency="replace"
         )
         return poisoned if rows.embed is None else poisoning.through(poisoned, rows.embed, rows.shape)
     if rows.embed is not None:

@@ -191,9 +191,7 @@ def compared(context: Context, rows: list[tuple[Training, Cells]]) -> Experiment
     holds = [t.epsilon >= c[POISSON][EPSILON][0] for t, c in rows]
     return context.result(
         conclusion=" ".join((*_of_shuffling(rows), _of_allocation(rows))),
-        checks=[
-            Check.of("the published ε holds for batches by Poisson sampling", holds),
-        ],
+        checks=[Check.of("the published ε holds for batches by Poisson sampling", holds)],
         stated=[stated for training, numbers in rows for stated in _stated(training, numbers)],
         panels=[_panel(rows)],
         tables=[_published(rows), *(_table(quantity, rows) for quantity in QUANTITIES)],
@@ -377,7 +375,7 @@ def claimed(context: Context, curves: dict[int, list[Point]]) -> ExperimentResul
                 says="for some σ shuffled batches are proved above what Poisson accounting claims",
                 holds=count,
                 cases=len(curves),
-            ),
+            )
         ],
         stated=stated,
         panels=panels,

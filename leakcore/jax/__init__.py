@@ -8,9 +8,6 @@ if TYPE_CHECKING:
     from leakcore.jax.scores import CandidateScores as CandidateScores
     from leakcore.jax.scores import scores as scores
 
-_NAMES = {
-    "CandidateScores": ".scores",
-    "scores": ".scores",
-}
+_NAMES = {"CandidateScores": ".scores", "scores": ".scores"}
 if not TYPE_CHECKING:  # a checker would take any name from it
     __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)

@@ -49,23 +49,33 @@ _CREATE_ERROR = ctypes.CFUNCTYPE(c_void_p, POINTER(_ErrorArguments))
 
 class _Api(ctypes.Structure):
     _fields_ = (
-        ("size", c_size_t), ("extension", c_void_p), ("version", _Version), ("internal", c_void_p),
+        ("size", c_size_t),
+        ("extension", c_void_p),
+        ("version", _Version),
+        ("internal", c_void_p),
         ("create_error", c_void_p),
-    )  # fmt: skip
+    )
 
 
 class _Buffer(ctypes.Structure):
     _fields_ = (
-        ("size", c_size_t), ("extension", c_void_p), ("dtype", c_int), ("data", c_void_p), ("rank", c_int64),
+        ("size", c_size_t),
+        ("extension", c_void_p),
+        ("dtype", c_int),
+        ("data", c_void_p),
+        ("rank", c_int64),
         ("dims", POINTER(c_int64)),
-    )  # fmt: skip
+    )
 
 
 class _Buffers(ctypes.Structure):
     _fields_ = (
-        ("size", c_size_t), ("extension", c_void_p), ("count", c_int64), ("types", POINTER(c_int)),
+        ("size", c_size_t),
+        ("extension", c_void_p),
+        ("count", c_int64),
+        ("types", POINTER(c_int)),
         ("buffers", POINTER(POINTER(_Buffer))),
-    )  # fmt: skip
+    )
 
 
 class _Name(ctypes.Structure):
@@ -78,16 +88,26 @@ class _Scalar(ctypes.Structure):
 
 class _Attributes(ctypes.Structure):
     _fields_ = (
-        ("size", c_size_t), ("extension", c_void_p), ("count", c_int64), ("types", POINTER(c_int)),
-        ("names", POINTER(POINTER(_Name))), ("values", POINTER(POINTER(_Scalar))),
-    )  # fmt: skip
+        ("size", c_size_t),
+        ("extension", c_void_p),
+        ("count", c_int64),
+        ("types", POINTER(c_int)),
+        ("names", POINTER(POINTER(_Name))),
+        ("values", POINTER(POINTER(_Scalar))),
+    )
 
 
 class _Frame(ctypes.Structure):
     _fields_ = (
-        ("size", c_size_t), ("extension", POINTER(_Extension)), ("api", POINTER(_Api)), ("context", c_void_p),
-        ("stage", c_int), ("arguments", _Buffers), ("results", _Buffers), ("attributes", _Attributes),
-    )  # fmt: skip
+        ("size", c_size_t),
+        ("extension", POINTER(_Extension)),
+        ("api", POINTER(_Api)),
+        ("context", c_void_p),
+        ("stage", c_int),
+        ("arguments", _Buffers),
+        ("results", _Buffers),
+        ("attributes", _Attributes),
+    )
 
 
 _HANDLER = ctypes.CFUNCTYPE(c_void_p, POINTER(_Frame))

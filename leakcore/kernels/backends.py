@@ -330,13 +330,7 @@ def _header(
     dtype = np.dtype(dtype)
     if address == 0 or 0 in shape:
         return np.empty(shape, dtype=dtype)
-    described = {
-        "version": 3,
-        "typestr": dtype.str,
-        "data": (address, readonly),
-        "shape": shape,
-        "strides": strides,
-    }
+    described = {"version": 3, "typestr": dtype.str, "data": (address, readonly), "shape": shape, "strides": strides}
     return np.asarray(_Described(described))
 
 

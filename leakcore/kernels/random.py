@@ -377,8 +377,4 @@ def torch_seeded(seed: int, purpose: Stream | str, *, step: int = 0, row: int = 
 
 def _read(seed: int, purpose: Stream | str, step: int, row: int) -> tuple[int, int, int]:
     """(seed, stream word, row), checked."""
-    return (
-        validate.seed(seed=seed),
-        stream_word(purpose, step),
-        validate.integer(0, 2**63 - 1, row=row),
-    )
+    return (validate.seed(seed=seed), stream_word(purpose, step), validate.integer(0, 2**63 - 1, row=row))

@@ -238,10 +238,7 @@ def _ratio_fake(like: torch.Tensor, num_samples: int, *rest: Any) -> torch.Tenso
 
 
 clip_and_noise = _operator(
-    "clip_and_noise",
-    f"(Tensor grads, {_CLIP.format(many='')}) -> (Tensor, Tensor)",
-    _clip,
-    _clip_fake,
+    "clip_and_noise", f"(Tensor grads, {_CLIP.format(many='')}) -> (Tensor, Tensor)", _clip, _clip_fake
 )
 clip_and_noise_list = _operator(
     "clip_and_noise_list",
@@ -263,17 +260,9 @@ solve_labels = _operator(
     _labels,
     _labels_fake,
 )
-mixture_log_ratio = _operator(
-    "mixture_log_ratio",
-    f"(Tensor like, {_RATIO}) -> Tensor",
-    _ratio,
-    _ratio_fake,
-)
+mixture_log_ratio = _operator("mixture_log_ratio", f"(Tensor like, {_RATIO}) -> Tensor", _ratio, _ratio_fake)
 allocation_log_ratio = _operator(
-    "allocation_log_ratio",
-    f"(Tensor like, {_ALLOCATION}) -> Tensor",
-    _allocation_ratio,
-    _allocation_fake,
+    "allocation_log_ratio", f"(Tensor like, {_ALLOCATION}) -> Tensor", _allocation_ratio, _allocation_fake
 )
 
 

@@ -196,9 +196,7 @@ class Problem:
 
         # In log β the search is equally fine for overconfident and for timid families.
         best = minimize_scalar(
-            lambda t: -float(gains(math.exp(t)).mean()),
-            bounds=(math.log(1e-3), math.log(_SHARPEST)),
-            method="bounded",
+            lambda t: -float(gains(math.exp(t)).mean()), bounds=(math.log(1e-3), math.log(_SHARPEST)), method="bounded"
         )
         won = gains(math.exp(best.x))
         return math.exp(best.x) if won.mean() > won.std() / math.sqrt(len(won)) else 0.0

@@ -32,9 +32,12 @@ def sample_losses(
     for start in range(0, num_samples, rows):
         count = min(rows, num_samples - start)
         words = kernels.uniform(
-            (count, 2 * steps), seed=seed, purpose=kernels.Stream.FIXED_BATCH, step=_SIDES.index(side),
+            (count, 2 * steps),
+            seed=seed,
+            purpose=kernels.Stream.FIXED_BATCH,
+            step=_SIDES.index(side),
             first_row=first_sample + start,
-        )  # fmt: skip
+        )
         uniform = words[:, :steps] - 2.0**-33 + 2.0**-32 * words[:, steps:]
         out[start : start + count] = _losses(uniform, sigma, rate).sum(axis=1)
     return out if side == "alternative" else -out

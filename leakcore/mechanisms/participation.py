@@ -130,10 +130,7 @@ def sensitivity(matrix: np.ndarray, participation: MinSeparation) -> tuple[float
     # pair of participations.
     pairs = 1 if (matrix >= 0.0).all() else most
     rounding = 2.0**-51 * (len(matrix) + steps) * pairs
-    return (
-        scale * math.sqrt(max(low, 0.0)) * max(1.0 - rounding, 0.0),
-        scale * math.sqrt(high) * (1.0 + rounding),
-    )
+    return (scale * math.sqrt(max(low, 0.0)) * max(1.0 - rounding, 0.0), scale * math.sqrt(high) * (1.0 + rounding))
 
 
 def _patterns(steps: int, separation: int, most: int) -> int:

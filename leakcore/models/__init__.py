@@ -57,9 +57,7 @@ _NAMES = {
     "read_safetensors": ".safetensors",
     "save_safetensors": ".safetensors",
 }
-_SHARED = {
-    "evaluating": ".features",
-}
+_SHARED = {"evaluating": ".features"}
 """For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
     __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

@@ -80,14 +80,7 @@ def test_a_positive_delta_is_never_zero() -> None:
 
 @pytest.mark.parametrize(
     ("sigma", "epsilon"),
-    [
-        (516.7248090415748, 6.332388232169973e-05),
-        (615.977, 0.0),
-        (1e8, 1.0),
-        (1e7, 1e-3),
-        (1e-3, 5e5),
-        (3.0, 60.0),
-    ],
+    [(516.7248090415748, 6.332388232169973e-05), (615.977, 0.0), (1e8, 1.0), (1e7, 1e-3), (1e-3, 5e5), (3.0, 60.0)],
 )
 def test_interval_of_full_batches_holds_the_truth(sigma: float, epsilon: float) -> None:
     mpmath = pytest.importorskip("mpmath")

@@ -68,10 +68,7 @@ def test_the_folder_says_whose_it_is(tmp_path: Path) -> None:
     ("other", "named"),
     [
         (OTHER, r"config\.seed is 0 there, 1 here"),
-        (
-            identity("audit", AuditConfig(runs=7).to_dict(), 0),
-            r"config\.runs is 1000 there, 7 here",
-        ),
+        (identity("audit", AuditConfig(runs=7).to_dict(), 0), r"config\.runs is 1000 there, 7 here"),
         ({**ME, "versions": {**ME["versions"], "numpy": "1.0"}}, r"versions\.numpy is .* there, \"1\.0\" here"),
         ({**ME, "command": "audit --attack"}, "command is"),
     ],

@@ -97,10 +97,7 @@ def _logging_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_logging_bound")
-@pytest.mark.parametrize(
-    ("options", "levels"),
-    [((), ["WARNING", "ERROR"]), (("--quiet",), ["ERROR"])],
-)
+@pytest.mark.parametrize(("options", "levels"), [((), ["WARNING", "ERROR"]), (("--quiet",), ["ERROR"])])
 def test_how_much_is_said(options: tuple[str, ...], levels: list[str]) -> None:
     before = logging.getLogger("leakcore").handlers[:], logging.getLogger("leakcore").level
     for _ in range(2):

@@ -392,7 +392,7 @@ def test_a_choice_by_the_scores_is_paid_for_or_refused() -> None:
 _INFERS = re.compile(
     r"contradicted\.|is contradicted|no ε below|No ε below|[Nn]o smaller|tells? members|be told from non-members"
     r"|is refuted|[Mm]ore than is claimed|are recognised|score higher than members|nothing is proved|still leak"
-    r"|does worse than",
+    r"|does worse than"
 )
 _AT = re.compile(r"\d(\.\d+)?%")
 _BROKEN = re.compile(r"not trained as claimed|CLAIM CONTRADICTED|does not do what its|[Ii]s contradicted")

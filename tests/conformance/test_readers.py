@@ -57,16 +57,7 @@ def child(what: str, *names: str) -> list[dict[str, Any]]:
 # Memory, waiting, and what is not a file
 
 
-BOMBED = (
-    "report",
-    "comparison",
-    "cifar-batch",
-    "purchase",
-    "experiment",
-    "reconstructor",
-    "drawing",
-    "toml",
-)
+BOMBED = ("report", "comparison", "cifar-batch", "purchase", "experiment", "reconstructor", "drawing", "toml")
 
 
 @pytest.mark.parametrize("names", [BOMBED, pytest.param(tuple(MEMBERS), marks=pytest.mark.slow)], ids=["few", "all"])

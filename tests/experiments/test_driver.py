@@ -163,12 +163,7 @@ def test_the_verdict_leads_the_caption_and_is_one_of_four() -> None:
 
 def test_an_attack_that_beats_its_bound_is_called_an_error() -> None:
     game = games.play(
-        context(),
-        _split(),
-        games.GameSetting(epsilon=1000.0, hidden=(), steps=5),
-        num_candidates=2,
-        runs=64,
-        task="",
+        context(), _split(), games.GameSetting(epsilon=1000.0, hidden=(), steps=5), num_candidates=2, runs=64, task=""
     )["sum"]
     assert game.hits > 40
     settings: dict[str, Any] = {"splits": [_split()], "setting": games.GameSetting(epsilon=1000.0), "runs": 64}

@@ -228,8 +228,7 @@ def _data() -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize(
-    "max_grad_norm",
-    [pytest.param(0.05, marks=pytest.mark.slow), 1.0, pytest.param(100.0, marks=pytest.mark.slow)],
+    "max_grad_norm", [pytest.param(0.05, marks=pytest.mark.slow), 1.0, pytest.param(100.0, marks=pytest.mark.slow)]
 )
 def test_opacus_and_the_ensemble_train_the_same_networks(monkeypatch: pytest.MonkeyPatch, max_grad_norm: float) -> None:
     pytest.importorskip("opacus")

@@ -254,12 +254,7 @@ GRADS = np.ones((3, 4))
         (GRADS, {"secure": True}, TypeError, "secure"),
         (GRADS[0], {}, ValueError, r"`grads` must have shape \(B, ...\), rows before their gradients, got \(4,\); one"),
         (np.ones(()), {}, ValueError, r"`grads` must have shape \(B, ...\), rows before their gradients, got \(\)$"),
-        (
-            GRADS,
-            {"runs": True},
-            ValueError,
-            r"`grads` must have shape \(runs, B, ...\).*; pass runs=False",
-        ),
+        (GRADS, {"runs": True}, ValueError, r"`grads` must have shape \(runs, B, ...\).*; pass runs=False"),
         (GRADS, {"runs": 1}, TypeError, "`runs` must be True or False, got 1"),
         (GRADS.astype(int), {}, TypeError, r"`grads` must be of type float16, bfloat16, float32.*, got int64"),
         (GRADS.astype(complex), {}, TypeError, r"`grads` must be of type float16, bfloat16,.*, got complex128"),

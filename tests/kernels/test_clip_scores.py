@@ -92,20 +92,8 @@ GRADS = np.ones((3, 4))
     ("grads", "observed", "clip", "error", "message"),
     [
         (GRADS, GRADS, 0.0, ValueError, r"`max_grad_norm` must be above 0, got 0.0"),
-        (
-            GRADS,
-            np.ones((2, 5)),
-            1.0,
-            ValueError,
-            r"`observed` must have .*, for grads is \(3, 4\), got \(2, 5\)",
-        ),
-        (
-            GRADS,
-            np.ones((2, 2, 4)),
-            1.0,
-            ValueError,
-            r"`observed` must have shape \(4,\) or \(M, 4\), .* \(2, 2, 4\)",
-        ),
+        (GRADS, np.ones((2, 5)), 1.0, ValueError, r"`observed` must have .*, for grads is \(3, 4\), got \(2, 5\)"),
+        (GRADS, np.ones((2, 2, 4)), 1.0, ValueError, r"`observed` must have shape \(4,\) or \(M, 4\), .* \(2, 2, 4\)"),
         (GRADS[0], GRADS, 1.0, ValueError, r"`grads` must have shape \(B, ...\), rows.*, got \(4,\)"),
         (GRADS.astype(int), GRADS, 1.0, TypeError, r"`grads` must be of type float16, bfloat16,.*, got int64"),
         (GRADS, [1, 2, 3, 4], 1.0, TypeError, r"`observed` must be a NumPy array, a torch tensor.*, got list"),

@@ -78,10 +78,7 @@ def test_a_batch_of_runs_scores_each_run_by_itself(layout):
 
 def test_errors_of_batches_name_the_run():
     grads, observed = normals(1, 2, 3, 4), normals(2, 2, 5, 4)
-    with pytest.raises(
-        ValueError,
-        match=r"`observed` must have .*, for grads is \(2, 3, 4\), got \(3, 5, 4\)",
-    ):
+    with pytest.raises(ValueError, match=r"`observed` must have .*, for grads is \(2, 3, 4\), got \(3, 5, 4\)"):
         kernels.clip_scores(grads, normals(2, 3, 5, 4), 1.0, runs=True)
     with pytest.raises(ValueError, match=r"`observed` must have shape \(2, 4\) or \(2, M, 4\), .*, got \(4,\)"):
         kernels.clip_scores(grads, observed[0, 0], 1.0, runs=True)

@@ -329,14 +329,7 @@ def test_every_route_equals_the_reference(first, under):
 
 
 @checked
-@given(
-    seeds,
-    st.integers(0, 600),
-    st.floats(0.05, 100),
-    st.floats(0, 1),
-    st.sampled_from(UNDER),
-    st.integers(0, 2**63),
-)
+@given(seeds, st.integers(0, 600), st.floats(0.05, 100), st.floats(0, 1), st.sampled_from(UNDER), st.integers(0, 2**63))
 def test_any_range_equals_the_reference(seed, num_samples, sigma, rate, under, first):
     arguments = {"under": under, "seed": seed, "first_sample": first}
     got = kernels.mixture_log_ratio(num_samples, noise_multiplier=sigma, sample_rate=rate, steps=1, **arguments)

@@ -257,8 +257,7 @@ def _rise(kind: str, budget: int, probes: int) -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the high-water mark cannot be reset")
 @pytest.mark.parametrize(
-    ("kind", "mebibytes"),
-    [("lenet", 64), *(pytest.param("vgg9", m, marks=pytest.mark.slow) for m in (64, 256))],
+    ("kind", "mebibytes"), [("lenet", 64), *(pytest.param("vgg9", m, marks=pytest.mark.slow) for m in (64, 256))]
 )
 def test_memory_stays_within_the_budget(kind: str, mebibytes: int) -> None:
     budget = mebibytes * 2**20

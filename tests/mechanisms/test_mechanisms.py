@@ -163,10 +163,7 @@ def test_a_mechanism_takes_the_place_of_all_three_numbers():
 
 @pytest.mark.parametrize(
     "scheme",
-    [
-        mechanisms.Shuffled(1.0, 20, 3),
-        pytest.param(mechanisms.FixedSize(1.0, 10, 1000, 50), marks=pytest.mark.slow),
-    ],
+    [mechanisms.Shuffled(1.0, 20, 3), pytest.param(mechanisms.FixedSize(1.0, 10, 1000, 50), marks=pytest.mark.slow)],
 )
 def test_noise_for_a_limit_on_reconstruction(scheme):
     noise = bounds.calibrate_noise(scheme, 0.3, kappa=0.1)

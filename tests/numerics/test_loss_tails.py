@@ -25,11 +25,7 @@ def _loss(sigma: object, rate: object, steps: int) -> PrivacyLoss:
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
-@given(
-    sigma=st.floats(0.05, 1e4),
-    rate=st.floats(1e-9, 1.0 - 1e-9),
-    z=st.floats(-30.0, 30.0),
-)
+@given(sigma=st.floats(0.05, 1e4), rate=st.floats(1e-9, 1.0 - 1e-9), z=st.floats(-30.0, 30.0))
 def test_one_steps_loss_has_full_relative_accuracy(sigma: float, rate: float, z: float) -> None:
     mpmath = pytest.importorskip("mpmath")
     with mpmath.workdps(60):

@@ -22,15 +22,7 @@ from leakcore._base.results import Record, Result
 from leakcore.audit.selftest import Promise, SelfTest
 from leakcore.bounds.reconstruction.certificate import CertificateState
 from leakcore.experiments.driver.overview import Reproduction
-from leakcore.experiments.driver.result import (
-    Departure,
-    ExperimentResult,
-    Panel,
-    Pictures,
-    Series,
-    Stated,
-    TextTable,
-)
+from leakcore.experiments.driver.result import Departure, ExperimentResult, Panel, Pictures, Series, Stated, TextTable
 from leakcore.experiments.driver.verdict import Check
 from leakcore.experiments.labels.released import Released
 from tests.audit.canaries.canary_traces import simulated

@@ -77,9 +77,13 @@ def elements(kind: Any, number: int) -> tuple[Any, ...] | None:
 def named(kind: Any) -> str:
     """A type in words."""
     words: dict[Any, str] = {
-        type(None): "null", str: "text", bool: "true or false", int: "a whole number", float: "a number",
+        type(None): "null",
+        str: "text",
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
         np.ndarray: "an array of numbers",
-    }  # fmt: skip
+    }
     out = []
     for option in options(kind):
         origin = typing.get_origin(option) or option

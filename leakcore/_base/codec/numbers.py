@@ -28,9 +28,14 @@ _SPARSE = 1024
 """An array of at least this many numbers that is mostly zeros is written as its other cells."""
 _TYPES = {
     name: np.dtype(name)
-    for name in ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-                 "float16", "float32", "float64")
-}  # fmt: skip
+    for name in (
+        "bool",
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+        "float16",
+        "float32",
+        "float64",
+    )
+}
 _TEXT_TYPE = re.compile(r"[<>|=]?U\d{1,9}")
 _DIMENSIONS = 32
 _expanded: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("expanded", default=None)

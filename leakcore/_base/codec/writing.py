@@ -71,8 +71,9 @@ class Writer:
         return fields if own else {"class": cls.__name__, **fields}
 
     def _mapping(self, value: Mapping[Any, Any], kind: Any, where: str) -> Any:
-        keys, inside = next((arguments(o, 2) for o in options(kind) if is_mapping(typing.get_origin(o) or o)),
-                            (Any, Any))  # fmt: skip
+        keys, inside = next(
+            (arguments(o, 2) for o in options(kind) if is_mapping(typing.get_origin(o) or o)), (Any, Any)
+        )
         written = {k: self.write(v, inside, f"{where}.{k}".lstrip(".")) for k, v in value.items()}
         plain = all(isinstance(k, str) for k in written) and not _looks_special(written)
         if plain:

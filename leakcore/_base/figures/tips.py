@@ -32,9 +32,17 @@ class Tips:
             return
         axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
         axes.plot(
-            x[inside], y[inside], ls="", marker="o", ms=11, mew=0, alpha=_UNSEEN, zorder=10,
-            gid=self._next(visible), clip_on=False,
-        )  # fmt: skip
+            x[inside],
+            y[inside],
+            ls="",
+            marker="o",
+            ms=11,
+            mew=0,
+            alpha=_UNSEEN,
+            zorder=10,
+            gid=self._next(visible),
+            clip_on=False,
+        )
 
     def areas(self, axes: Axes, edges: Any, texts: Sequence[str]) -> None:
         """Unseen bars as high as the axes between neighbouring edges, each with its text."""

@@ -35,9 +35,12 @@ def parse_json(text: str | bytes | bytearray, *, constants: bool = False) -> Any
         if not isinstance(text, str):
             text = text.decode("utf-8-sig")
         value = json.loads(
-            text, object_pairs_hook=_object, parse_constant=float if constants else _refused, parse_float=_float,
+            text,
+            object_pairs_hook=_object,
+            parse_constant=float if constants else _refused,
+            parse_float=_float,
             parse_int=_int,
-        )  # fmt: skip
+        )
     except RecursionError:
         raise ValueError(f"is nested too deeply, more than {_DEEPEST} values within values") from None
     except ValueError as why:
@@ -81,9 +84,10 @@ def _require_flat(value: Any) -> None:
     for _ in range(_DEEPEST + 1):
         level = [
             inside
-            for outside in level if isinstance(outside, (dict, list))
+            for outside in level
+            if isinstance(outside, (dict, list))
             for inside in (outside.values() if isinstance(outside, dict) else outside)
-        ]  # fmt: skip
+        ]
         if not level:
             return
     raise ValueError(f"is nested too deeply, more than {_DEEPEST} values within values")

@@ -46,8 +46,10 @@ def read_npz(
                     shape, fortran, dtype = _header(stream, name, "biufU" if text else "biuf")
                     bytes_here = math.prod(shape) * dtype.itemsize
                     if min(shape, default=0) < 0 or bytes_here > entry.file_size:
-                        raise ValueError(f"{name_of(name)}: claims {shape} of {dtype}, {bytes_here:,} bytes; the file "
-                                         f"holds {entry.file_size:,}")  # fmt: skip
+                        raise ValueError(
+                            f"{name_of(name)}: claims {shape} of {dtype}, {bytes_here:,} bytes; the file "
+                            f"holds {entry.file_size:,}"
+                        )
                     total += math.prod(shape) * max(dtype.itemsize, at_least)
                     require_allowed(total, size)
                     arrays[name] = _array(stream, name, shape, fortran, dtype)

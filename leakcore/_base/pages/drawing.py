@@ -16,9 +16,24 @@ from xml.parsers import expat
 from leakcore._base.printable import printable, visible
 
 _SHAPES = {
-    "svg", "g", "defs", "path", "use", "clipPath", "rect", "circle", "ellipse", "line", "polyline", "polygon", "image",
-    "title", "desc", "text", "tspan",
-}  # fmt: skip
+    "svg",
+    "g",
+    "defs",
+    "path",
+    "use",
+    "clipPath",
+    "rect",
+    "circle",
+    "ellipse",
+    "line",
+    "polyline",
+    "polygon",
+    "image",
+    "title",
+    "desc",
+    "text",
+    "tspan",
+}
 _WORDS = {"title", "desc", "text", "tspan"}
 """Elements whose text is shown."""
 _RULE = "*{stroke-linejoin: round; stroke-linecap: butt}"
@@ -34,13 +49,35 @@ _ATTRIBUTES = {
     **dict.fromkeys(("id", "role", "aria-labelledby", "aria-hidden", "type"), _NAME),
     "class": re.compile("opaque"),
     **dict.fromkeys(
-        ("d", "x", "y", "x1", "y1", "x2", "y2", "cx", "cy", "r", "rx", "ry", "dx", "dy", "width", "height", "points",
-         "transform", "viewBox", "version", "preserveAspectRatio"), _NUMBERS,
+        (
+            "d",
+            "x",
+            "y",
+            "x1",
+            "y1",
+            "x2",
+            "y2",
+            "cx",
+            "cy",
+            "r",
+            "rx",
+            "ry",
+            "dx",
+            "dy",
+            "width",
+            "height",
+            "points",
+            "transform",
+            "viewBox",
+            "version",
+            "preserveAspectRatio",
+        ),
+        _NUMBERS,
     ),
     "clip-path": _PLACE,
     "xmlns": re.compile(re.escape("http://www.w3.org/2000/svg")),
     "xmlns:xlink": re.compile(re.escape("http://www.w3.org/1999/xlink")),
-}  # fmt: skip
+}
 _STYLES = re.compile(
     r"(fill|stroke)(-[a-z]+)?|opacity|clip-rule|font(-[a-z]+)?|text-anchor|image-rendering|mix-blend-mode"
 )

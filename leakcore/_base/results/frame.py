@@ -20,10 +20,14 @@ def to_frame(result: Any) -> Any:
     nothing = (np.nan, np.nan)
     low, high = (np.broadcast_to(np.asarray(end), value.shape) for end in result.interval or nothing)
     columns = {
-        "quantity": result.quantity, "kind": result.kind, "value": value.reshape(-1), "low": low.reshape(-1),
-        "high": high.reshape(-1), "confidence": np.nan if result.confidence is None else result.confidence,
+        "quantity": result.quantity,
+        "kind": result.kind,
+        "value": value.reshape(-1),
+        "low": low.reshape(-1),
+        "high": high.reshape(-1),
+        "confidence": np.nan if result.confidence is None else result.confidence,
         "adjacency": result.adjacency,
-    }  # fmt: skip
+    }
     if value.ndim == 0:
         index = pandas.RangeIndex(1)
     elif value.ndim == 1:

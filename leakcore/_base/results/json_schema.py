@@ -27,9 +27,7 @@ from leakcore._base.results.result import Result
 Schema = dict[str, Any]
 OfKind = Callable[[Any], Schema]
 
-_PLAIN: dict[Any, Schema] = {
-    type(None): {"type": "null"}, bool: {"type": "boolean"}, int: {"type": "integer"},
-}  # fmt: skip
+_PLAIN: dict[Any, Schema] = {type(None): {"type": "null"}, bool: {"type": "boolean"}, int: {"type": "integer"}}
 _WORD = f"^({'|'.join(WORDS)})$"
 _NUMBER: Schema = {"type": ["number", "string"], "pattern": _WORD}
 """A number, or a word for one that JSON has no number for."""
@@ -175,9 +173,10 @@ class JsonSchemas:
     def _all_fields(self, cls: type) -> Schema:
         every = typing.get_type_hints(cls)
         return self._define(
-            f"{cls.__name__}.plain", cls,
+            f"{cls.__name__}.plain",
+            cls,
             lambda: _object({f.name: self.of_jsonable(every[f.name]) for f in dataclasses.fields(cls)}),
-        )  # fmt: skip
+        )
 
 
 def _class(schema: Schema) -> Schema:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.gradients import lock_of, tensor
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def batch_statistics(model: nn.Module, after: Any, steps: int = 1) -> Statistics
         raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
     if not isinstance(after, nn.Module | Mapping):
         raise TypeError(f"`after` must be a torch.nn.Module or a state dict, got {type(after).__name__}")
-    count = check.integer(1, 1 << 20, steps=steps)
+    count = validate.integer(1, 1 << 20, steps=steps)
     layers = _layers(model)
     if not layers:
         raise ValueError("`model` must have a batch norm, or no statistics of a batch are kept")

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakcore._base import array_memory
-from leakcore._base import validate as check
+from leakcore._base import array_memory, validate
 from leakcore.gradients import numbers
 
 _WINDOW, _SIGMA = 11, 1.5
@@ -64,7 +63,7 @@ def compare(reconstructions: torch.Tensor, originals: torch.Tensor, value_range:
     """
     from scipy.optimize import linear_sum_assignment
 
-    span = check.positive(value_range=value_range)
+    span = validate.positive(value_range=value_range)
     array_memory.refuse_transforms("originals")
     originals = _images("originals", originals).detach()
     reconstructions = _images("reconstructions", reconstructions).detach()
@@ -127,7 +126,7 @@ def ssim(first: torch.Tensor, second: torch.Tensor, value_range: float) -> torch
         >>> [f"{float(inversion.ssim(image, other, 1.0)):.2f}" for other in (image, 1 - image)]
         ['1.00', '-0.93']
     """
-    span = check.positive(value_range=value_range)
+    span = validate.positive(value_range=value_range)
     first, second = _images("first", first), _images("second", second)
     if first.shape != second.shape:
         raise ValueError(f"`second` must have the shape of `first`, {tuple(first.shape)}, got {tuple(second.shape)}")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore._base import memory_limit
-from leakcore._base import validate as check
+from leakcore._base import memory_limit, validate
 from leakcore._base.results import Assumptions
 from leakcore.attacks.inversion.result import Inversion, host
 
@@ -65,7 +64,7 @@ def gradient(
     from leakcore.attacks.inversion.batch_norm import batchwise, mixes
     from leakcore.gradients import FlatModule, require_classes
 
-    check.callback(loss=loss)
+    validate.callback(loss=loss)
     flat = FlatModule(batchwise(model), loss, parameters, mixing=True)
     x, y = _pair(inputs, targets, flat.theta)
     mixing = mixes(flat.model)
@@ -154,13 +153,13 @@ def invert(
     from leakcore.attacks.inversion.release import read_release
     from leakcore.attacks.inversion.smoothness import warn_if_kinked
 
-    check.callback(progress=progress)
+    validate.callback(progress=progress)
     objective = L2() if objective is None else objective
-    check.instance(L2, Cosine, DPSGDSteps, LocalSteps, objective=objective)
+    validate.instance(L2, Cosine, DPSGDSteps, LocalSteps, objective=objective)
     optimizer = objective.default_optimizer if optimizer is None else optimizer
-    check.instance(LBFGS, Adam, optimizer=optimizer)
-    key = check.seed(seed=seed)
-    sizes = check.sizes(shape=shape)
+    validate.instance(LBFGS, Adam, optimizer=optimizer)
+    key = validate.seed(seed=seed)
+    sizes = validate.sizes(shape=shape)
     memory_limit.require(64 * optimizer.restarts * math.prod(sizes), restarts=optimizer.restarts, shape=sizes)
     problem = read(model, read_release(gradient), shape, labels=labels, objective=objective)
     problem.flat.require_no_draws(problem.states.new_zeros((1, *problem.shape)))
@@ -253,7 +252,7 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
     if release.states is not None:
         raise ValueError("`states` must be None: a closed form reads one gradient at the model's present parameters")
     flat = FlatModule(model, release.loss, release.parameters)
-    sizes = check.sizes(shape=shape)
+    sizes = validate.sizes(shape=shape)
     memory_limit.require(16 * math.prod(sizes), shape=sizes)
     parts = flat.split(released_rows(flat, release.gradient, 1)[0])
     weight, bias = (parts[name].double() for name in _first_linear(flat, sizes))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.attacks.box import read_box
 from leakcore.attacks.inversion.optimizers import LBFGS, Adam, SignedAdam
 
@@ -40,9 +40,9 @@ class _Objective:
     """What searches where the caller names nothing else."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tolerance", check.real(tolerance=self.tolerance))
+        object.__setattr__(self, "tolerance", validate.real(tolerance=self.tolerance))
         several = self.total_variation if isinstance(self.total_variation, list | tuple) else (self.total_variation,)
-        weights = tuple(check.non_negative(total_variation=weight) for weight in several)
+        weights = tuple(validate.non_negative(total_variation=weight) for weight in several)
         if not weights:
             raise ValueError("`total_variation` must hold at least one weight, got ()")
         object.__setattr__(self, "total_variation", weights)
@@ -82,7 +82,7 @@ class _WithStatistics(_Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        weight = check.non_negative(statistics_weight=self.statistics_weight)
+        weight = validate.non_negative(statistics_weight=self.statistics_weight)
         object.__setattr__(self, "statistics_weight", weight)
 
 
@@ -195,10 +195,10 @@ class DPSGDSteps(_Objective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        limit = check.positive(max_grad_norm=self.max_grad_norm)
+        limit = validate.positive(max_grad_norm=self.max_grad_norm)
         object.__setattr__(self, "max_grad_norm", limit)
         if self.l1_weight is not None:
-            object.__setattr__(self, "l1_weight", check.non_negative(l1_weight=self.l1_weight))
+            object.__setattr__(self, "l1_weight", validate.non_negative(l1_weight=self.l1_weight))
         if self.known is not None and (not isinstance(self.known, list | tuple) or len(self.known) != 2):
             raise ValueError("`known` must be a pair, (inputs, labels)")
 
@@ -255,10 +255,10 @@ class LocalSteps(_WithStatistics):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "learning_rate", check.positive(learning_rate=self.learning_rate))
-        object.__setattr__(self, "steps", check.integer(1, 1 << 20, steps=self.steps))
+        object.__setattr__(self, "learning_rate", validate.positive(learning_rate=self.learning_rate))
+        object.__setattr__(self, "steps", validate.integer(1, 1 << 20, steps=self.steps))
         if self.batch_size is not None:
-            object.__setattr__(self, "batch_size", check.integer(1, None, batch_size=self.batch_size))
+            object.__setattr__(self, "batch_size", validate.integer(1, None, batch_size=self.batch_size))
 
     def batches(self, rows: int) -> tuple[tuple[int, int], ...]:
         """The first row of each step, and the one after its last."""

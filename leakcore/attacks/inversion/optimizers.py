@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Literal
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -20,9 +20,9 @@ class _Optimizer:
 
     def __post_init__(self) -> None:
         for field in ("iterations", "restarts", "patience"):
-            object.__setattr__(self, field, check.integer(1, None, **{field: getattr(self, field)}))
-        object.__setattr__(self, "learning_rate", check.positive(learning_rate=self.learning_rate))
-        check.one_of("uniform", "normal", start=self.start)
+            object.__setattr__(self, field, validate.integer(1, None, **{field: getattr(self, field)}))
+        object.__setattr__(self, "learning_rate", validate.positive(learning_rate=self.learning_rate))
+        validate.one_of("uniform", "normal", start=self.start)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class Adam(_Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "together", check.boolean(together=self.together))
+        object.__setattr__(self, "together", validate.boolean(together=self.together))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

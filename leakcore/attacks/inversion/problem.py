@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from leakcore import kernels
-from leakcore._base import memory_limit
-from leakcore._base import validate as check
+from leakcore._base import memory_limit, validate
 from leakcore._base.quiet import quiet_batching
 from leakcore.attacks import labels as label_attacks
 from leakcore.attacks.inversion.batch_norm import (
@@ -114,7 +113,7 @@ def read(model: Any, release: ReleasedGradient, shape: Sequence[int], *, labels:
     """Everything checked, before any work."""
     whole = not isinstance(objective, DPSGDSteps)  # which clips each row's own gradient
     flat = FlatModule(batchwise(model) if whole else model, release.loss, release.parameters, mixing=whole)
-    sizes = check.sizes(shape=shape)
+    sizes = validate.sizes(shape=shape)
     memory_limit.require(16 * math.prod(sizes), shape=sizes)
     if any(objective.weights) and (len(sizes) < 2 or min(sizes[-2:]) < 2):
         raise ValueError(
@@ -170,8 +169,10 @@ def _states(flat: FlatModule, states: Any) -> torch.Tensor:
         return flat.theta[None]
     if isinstance(states, Mapping):
         states = [states]
-    rows = [_joined(flat, s, f"states[{i}]") if isinstance(s, Mapping) else tensor(s, "states").to(flat.theta)
-            for i, s in enumerate(states)]  # fmt: skip
+    rows = [
+        _joined(flat, s, f"states[{i}]") if isinstance(s, Mapping) else tensor(s, "states").to(flat.theta)
+        for i, s in enumerate(states)
+    ]
     for i, row in enumerate(rows):
         if tuple(row.shape) != (len(flat),):
             raise ValueError(
@@ -232,13 +233,18 @@ def _targets(flat: FlatModule, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _labels(
-    flat: FlatModule, released: torch.Tensor, labels: Any, batch_size: int | None, shape: tuple[int, ...],
-    targets: tuple[int, ...], own_loss: bool,
-) -> tuple[torch.Tensor | None, int]:  # fmt: skip
+    flat: FlatModule,
+    released: torch.Tensor,
+    labels: Any,
+    batch_size: int | None,
+    shape: tuple[int, ...],
+    targets: tuple[int, ...],
+    own_loss: bool,
+) -> tuple[torch.Tensor | None, int]:
     if not own_loss and len(targets) != 1:
         raise ValueError(f"`loss` is required for outputs of shape {targets}")
     if isinstance(labels, str):
-        check.one_of("recover", labels=labels)
+        validate.one_of("recover", labels=labels)
         if (batch_size or 1) != 1 or len(released) > 1 or own_loss:
             raise ValueError(
                 "`labels='recover'` is allowed only with one row, one state and cross-entropy; for a batch pass a "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,9 +54,9 @@ class ReleasedGradient:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gradient", _read_gradient(self.gradient))
-        check.callback(loss=self.loss)
+        validate.callback(loss=self.loss)
         if self.batch_size is not None:
-            object.__setattr__(self, "batch_size", check.integer(1, None, batch_size=self.batch_size))
+            object.__setattr__(self, "batch_size", validate.integer(1, None, batch_size=self.batch_size))
 
 
 def _read_gradient(gradient: Any) -> Any:

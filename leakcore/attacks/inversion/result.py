@@ -87,9 +87,10 @@ class Inversion(Result):
         """Restarts that diverged, or did not converge and ended more than nine times |best| above the best distance."""
         reference = abs(float(self.value)) * 9 + float(self.value)
         return tuple(
-            i for i, (end, d) in enumerate(zip(self.ends, self.distances, strict=True))
+            i
+            for i, (end, d) in enumerate(zip(self.ends, self.distances, strict=True))
             if end == "diverged" or (end != "converged" and not d <= max(reference, 0.0))
-        )  # fmt: skip
+        )
 
     def summary(self) -> str:
         """One line per restart: how it ended, its distance and, with originals, its worst and mean SSIM and PSNR."""

@@ -48,9 +48,10 @@ def starts(problem: Problem, optimizer: Optimizer, seed: int) -> tuple[torch.Ten
         first, last = (low, high) if np.isfinite(high - low) else (0.0, 1.0)
         draws = first + (last - first) * kernels.uniform((restarts, size), **how)
     free = kernels.standard_normal(
-        (restarts, max(1, problem.batch * int(np.prod(problem.targets)))), seed=seed,
+        (restarts, max(1, problem.batch * int(np.prod(problem.targets)))),
+        seed=seed,
         purpose=kernels.Stream.INVERSION_LABELS,
-    )  # fmt: skip
+    )
     like = problem.flat.theta
     x = torch.from_numpy(draws).to(like).reshape(restarts, problem.batch, *problem.shape)
     y = torch.from_numpy(free).to(like).reshape(restarts, problem.batch, *problem.targets)
@@ -80,8 +81,12 @@ def find(problem: Problem, optimizer: Optimizer, seed: int, progress: _Progress)
 
 def _through(
     run: Callable[[Problem, Any, torch.Tensor, torch.Tensor, _Progress], Restarts],
-    problem: Problem, optimizer: Optimizer, x: torch.Tensor, y: torch.Tensor, progress: _Progress,
-) -> Restarts:  # fmt: skip
+    problem: Problem,
+    optimizer: Optimizer,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    progress: _Progress,
+) -> Restarts:
     """One search for every weight of the prior, each started where the one before it ended."""
     stages = problem.objective.weights
     share = dataclasses.replace(optimizer, iterations=-(-optimizer.iterations // len(stages)))
@@ -104,9 +109,14 @@ def _lbfgs(problem: Problem, optimizer: LBFGS, x: torch.Tensor, y: torch.Tensor,
     moved = [inner, free] if problem.free_labels else [inner]
     # torch's own tolerances are off: `tolerance` and `patience` decide.
     steps = torch.optim.LBFGS(
-        moved, lr=optimizer.learning_rate, max_iter=_ROUND, history_size=100, line_search_fn="strong_wolfe",
-        tolerance_grad=0.0, tolerance_change=0.0,
-    )  # fmt: skip
+        moved,
+        lr=optimizer.learning_rate,
+        max_iter=_ROUND,
+        history_size=100,
+        line_search_fn="strong_wolfe",
+        tolerance_grad=0.0,
+        tolerance_change=0.0,
+    )
 
     def closure() -> torch.Tensor:
         with torch.enable_grad():
@@ -201,8 +211,10 @@ def _adam(problem: Problem, optimizer: Adam, x: torch.Tensor, y: torch.Tensor, p
                 break
     with torch.no_grad():
         distances = measure(point.detach(), free.detach()).cpu().double().numpy()
-    final = [_state([*(h[i] for h in history), float(d)], tolerance, optimizer.patience) if e == "iterations" else e
-             for i, (e, d) in enumerate(zip(ends, distances, strict=True))]  # fmt: skip
+    final = [
+        _state([*(h[i] for h in history), float(d)], tolerance, optimizer.patience) if e == "iterations" else e
+        for i, (e, d) in enumerate(zip(ends, distances, strict=True))
+    ]
     # Its last steps are tiny by design: that is not a stall.
     final = ["iterations" if f == "stalled" and e == "iterations" else f for f, e in zip(final, ends, strict=True)]
     if progress is not None and (done < optimizer.iterations or done % _ROUND):

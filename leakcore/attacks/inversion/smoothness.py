@@ -56,10 +56,11 @@ def kinked(model: nn.Module, x: torch.Tensor) -> tuple[str, ...]:
     for what in sorted(met):
         aliases = [alias.lower() for alias in what.replace("max-pooling", "MaxPool").split(", ")]
         places = [
-            name for name, module in model.named_modules()
+            name
+            for name, module in model.named_modules()
             if any(alias in type(module).__name__.lower() for alias in aliases)
             and not (aliases == ["relu"] and type(module).__name__ != "ReLU")
-        ]  # fmt: skip
+        ]
         names.append(f"{what} (layer {', '.join(places)})" if places else what)
     return tuple(names)
 

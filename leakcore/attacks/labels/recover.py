@@ -180,9 +180,16 @@ def _with_probs(
                 probs[s, :, k], doubt[s, :, k], rows, forward, s, clipped, max(how.roundoff, known.roundoff)
             )
             equations.append(
-                Observation(rows=rows, total=total[s, :, k], high=high, gap=gap,
-                            stored=None if stored is None else stored[s, :, k], forward=forward, doubt=error)
-            )  # fmt: skip
+                Observation(
+                    rows=rows,
+                    total=total[s, :, k],
+                    high=high,
+                    gap=gap,
+                    stored=None if stored is None else stored[s, :, k],
+                    forward=forward,
+                    doubt=error,
+                )
+            )
         box = solve_box(equations, how.shared(problems))
         solved.append((equations[0].high - equations[0].gap * box.y, box.reach, box.labels))
         if not box.fits:

@@ -9,8 +9,7 @@ import numpy as np
 from scipy import special
 
 from leakcore import kernels
-from leakcore._base import memory_limit
-from leakcore._base import validate as check
+from leakcore._base import memory_limit, validate
 from leakcore._base.array_record import ArrayRecord
 
 if TYPE_CHECKING:
@@ -62,18 +61,18 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
         >>> rows.shape, labels.shape, np.linalg.norm(rows, axis=1).round(6).tolist()
         ((3, 4), (3,), [1.0, 1.0, 1.0])
     """
-    x = check.real_array("finite", np.isfinite, features=features)
+    x = validate.real_array("finite", np.isfinite, features=features)
     if x.ndim != 2 or 0 in x.shape:
         raise ValueError(f"`features` must have shape (rows, inputs), at least 1 each, got {x.shape}")
-    kind = check.plain_array(features=features).dtype
+    kind = validate.plain_array(features=features).dtype
     if kind.kind != "f":
         raise TypeError(f"`features` must be floating, got {kind}: integers cannot hold a random direction")
-    n, key = check.integer(1, None, count=count), check.seed(seed=seed)
+    n, key = validate.integer(1, None, count=count), validate.seed(seed=seed)
     memory_limit.require(24 * n * x.shape[1], count=n)
     drawn = special.ndtri(kernels.uniform((n, x.shape[1]), seed=key, purpose=kernels.Stream.CANARY_DIRECTIONS))
     length = np.linalg.norm(x, axis=1).mean() / np.linalg.norm(drawn, axis=1, keepdims=True)
     labels = kernels.uniform((n, 1), seed=key, purpose=kernels.Stream.CANARY_LABELS)[:, 0]
-    drawn_labels = np.floor(labels * check.integer(2, None, classes=classes)).astype(np.int64)
+    drawn_labels = np.floor(labels * validate.integer(2, None, classes=classes)).astype(np.int64)
     return (drawn * length).astype(kind), drawn_labels
 
 
@@ -100,7 +99,7 @@ def canary_coins(runs: int | range, canaries: int, *, seed: int) -> np.ndarray:
         >>> membership.canary_coins(2, 5, seed=0).shape
         (2, 5)
     """
-    count = check.integer(1, None, canaries=canaries)
+    count = validate.integer(1, None, canaries=canaries)
     return fair_coins(runs, count, seed=seed, purpose=kernels.Stream.CANARY_COINS, name="canaries")
 
 
@@ -110,7 +109,7 @@ def fair_coins(runs: int | range, count: int, *, seed: int, purpose: kernels.Str
 
     first, stop = arguments.run_range(runs, most=_LAST_RUN)
     memory_limit.require(9 * (stop - first) * count, **{"runs": stop - first, name: count})
-    draws = kernels.uniform((stop - first, count), seed=check.seed(seed=seed), purpose=purpose, first_row=first)
+    draws = kernels.uniform((stop - first, count), seed=validate.seed(seed=seed), purpose=purpose, first_row=first)
     return np.asarray(draws < 0.5)
 
 
@@ -171,7 +170,7 @@ def play_canaries(
     from leakcore.dpsgd import Observer, PerRun, Rows
 
     x, y = read_labelled(ensemble, features, labels, by_coins="canaries")
-    planted = check.plain_array(canary_labels=canary_labels)
+    planted = validate.plain_array(canary_labels=canary_labels)
     if planted.ndim != 1 or len(planted) == 0:
         raise ValueError(f"`canary_labels` must have shape (rows,), at least one row, got {planted.shape}")
     if ensemble.expected_batch_size is None:
@@ -199,8 +198,8 @@ def read_labelled(ensemble: Any, features: Any, labels: Any, *, by_coins: str) -
     """Rows and labels as arrays, for an ensemble whose batches may leave out what coins (of `by_coins`) exclude."""
     from leakcore.dpsgd import Ensemble, PoissonBatches
 
-    check.instance(Ensemble, ensemble=ensemble)
-    x, y = check.plain_array(features=features), check.plain_array(labels=labels)
+    validate.instance(Ensemble, ensemble=ensemble)
+    x, y = validate.plain_array(features=features), validate.plain_array(labels=labels)
     if y.ndim != 1 or len(y) == 0:
         raise ValueError(f"`labels` must have shape (rows,), at least one row, got {y.shape}")
     if not isinstance(ensemble.sampling, PoissonBatches):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.array_record import ArrayRecord
 from leakcore._base.score_arrays import ascending
 from leakcore.attacks.membership.observations import numbers
@@ -37,7 +37,7 @@ class Guesses(ArrayRecord):
 
         `included` is (runs, rows) bool, True for rows that were in the training set.
         """
-        there = check.even_array(included=included)
+        there = validate.even_array(included=included)
         if there.shape != self.guess.shape or there.dtype != bool:
             raise ValueError(
                 f"`included` must be bool of shape {self.guess.shape}, got {there.dtype} of shape {there.shape}"
@@ -70,7 +70,7 @@ def guess(scores: Any, *, share: float = 1.0, seed: int = 0) -> Guesses:
         [[0, -1, 1, 0]]
     """
     values = _scores(scores)
-    part, start = check.probability(share=share), check.seed(seed=seed)
+    part, start = validate.probability(share=share), validate.seed(seed=seed)
     if part == 0:
         raise ValueError("`share` must be in (0, 1], got 0")
     wanted = part * values.shape[1]

@@ -10,8 +10,7 @@ import numpy as np
 from scipy import special
 
 from leakcore import kernels
-from leakcore._base import memory_limit
-from leakcore._base import validate as check
+from leakcore._base import memory_limit, validate
 from leakcore.attacks.membership.observations import Observations, References
 
 
@@ -60,16 +59,16 @@ def noisy_copies(features: Any, *, scales: Sequence[float], count: int, seed: in
         >>> copies.shape, bool((copies[0] == np.eye(3)).all())
         ((9, 3, 3), True)
     """
-    rows = check.real_array("finite", np.isfinite, features=features)
-    kind = check.plain_array(features=features).dtype
+    rows = validate.real_array("finite", np.isfinite, features=features)
+    kind = validate.plain_array(features=features).dtype
     if kind.kind != "f":
         raise TypeError(f"`features` must be floating, got {kind}: integers cannot hold noise")
     if rows.ndim < 2 or 0 in rows.shape:
         raise ValueError(f"`features` must have shape (rows, ...), at least 1 each, got {rows.shape}")
-    levels = check.real_array("above 0 and finite", lambda v: (v > 0) & np.isfinite(v), scales=scales)
+    levels = validate.real_array("above 0 and finite", lambda v: (v > 0) & np.isfinite(v), scales=scales)
     if levels.ndim != 1 or not len(levels):
         raise ValueError(f"`scales` must be at least one number, got shape {levels.shape}")
-    each, key = check.integer(1, None, count=count), check.seed(seed=seed)
+    each, key = validate.integer(1, None, count=count), validate.seed(seed=seed)
     number = each * len(levels)
     memory_limit.require(24 * (number + 1) * rows.size, count=each)
     uniform = kernels.uniform((number, rows.size), seed=key, purpose=kernels.Stream.NOISY_COPIES)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.attacks.membership.observations import Observations, References, confidence
 
 _LEAST_SPREAD = 1e-6
@@ -39,8 +39,8 @@ class LiRA:
     spread: Literal["shared", "row"] = "shared"
 
     def __post_init__(self) -> None:
-        check.boolean(offline=self.offline)
-        check.one_of("shared", "row", spread=self.spread)
+        validate.boolean(offline=self.offline)
+        validate.one_of("shared", "row", spread=self.spread)
 
     def score(self, target: Observations, references: References) -> np.ndarray:
         """(models, rows) scores."""

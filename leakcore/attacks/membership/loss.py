@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.attacks.membership.observations import Observations, References
 
 
@@ -34,7 +34,7 @@ class LossThreshold:
 
     def __post_init__(self) -> None:
         if self.threshold is not None:
-            limit = check.real(threshold=self.threshold)
+            limit = validate.real(threshold=self.threshold)
             if not np.isfinite(limit):
                 raise ValueError(f"`threshold` must be finite, got {limit}")
             object.__setattr__(self, "threshold", limit)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.array_record import ArrayRecord
 
 _Own = TypeVar("_Own", bound="Observations")
@@ -57,9 +57,13 @@ class Observations(ArrayRecord):
         self._set("population_features", ("others", "columns"), (others, wide), least=-np.inf)
 
     def _set(
-        self, name: str, axes: tuple[str, ...], sizes: tuple[int | None, ...] = (), least: float = 0.0,
+        self,
+        name: str,
+        axes: tuple[str, ...],
+        sizes: tuple[int | None, ...] = (),
+        least: float = 0.0,
         most: float = np.inf,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """The field as a float64 array of these sizes, None for any size."""
         value = getattr(self, name)
         if value is None and name != "losses":
@@ -127,7 +131,7 @@ class References(Observations):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        included = check.even_array(included=self.included)
+        included = validate.even_array(included=self.included)
         if included.shape != self.losses.shape or included.dtype != bool:
             raise ValueError(
                 f"`included` must be bool of shape {self.losses.shape}, as the losses, got {included.dtype} of shape "
@@ -141,8 +145,9 @@ class References(Observations):
     def require(self, least_in: int, least_out: int, *, attack: str) -> None:
         """Raise ValueError if a row is in, or out of, fewer models than this."""
         for side, count, least in (
-            ("in", self.included.sum(axis=0), least_in), ("out of", (~self.included).sum(axis=0), least_out),
-        ):  # fmt: skip
+            ("in", self.included.sum(axis=0), least_in),
+            ("out of", (~self.included).sum(axis=0), least_out),
+        ):
             if count.min() < least:
                 row = int(count.argmin())
                 raise ValueError(
@@ -155,8 +160,8 @@ def numbers(**kwargs: Any) -> np.ndarray:
     """A finite float64 array from an array or tensor without gradients."""
     ((name, value),) = kwargs.items()
     if hasattr(value, "requires_grad"):  # a tensor, which NumPy may refuse without naming the argument
-        value = check.host_array(**kwargs)[0]
-    return check.real_array("finite", np.isfinite, **{name: value})
+        value = validate.host_array(**kwargs)[0]
+    return validate.real_array("finite", np.isfinite, **{name: value})
 
 
 def confidence(losses: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.attacks.membership.observations import Observations
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class Queries:
                 raise TypeError(
                     f"`population` must be a pair (features, labels) or None, got {type(self.population).__name__}"
                 )
-            others = check.plain_array(population=self.population[0])
-            labels = check.plain_array(labels_of_population=self.population[1])
+            others = validate.plain_array(population=self.population[0])
+            labels = validate.plain_array(labels_of_population=self.population[1])
             if others.shape[1:] != features.shape[1:] or labels.shape != (len(others),) or not len(others):
                 shape = ", ".join(map(str, ("others", *features.shape[1:])))
                 raise ValueError(
@@ -57,7 +57,7 @@ class Queries:
                 raise TypeError(f"`population` must have class numbers, integers, for labels, got {labels.dtype}")
             out.append(("population", others, labels))
         if self.copies is not None:
-            copies = check.plain_array(copies=self.copies)
+            copies = validate.plain_array(copies=self.copies)
             if copies.ndim < 1 or copies.shape[1:] != features.shape or not len(copies):
                 shape = ", ".join(map(str, ("copies", *features.shape)))
                 raise ValueError(f"`copies` must have shape ({shape}), at least one, got {copies.shape}")
@@ -93,7 +93,7 @@ def observe(models: Iterable[Any], features: Any, labels: Any, *, queries: Queri
         >>> membership.observe([model], torch.eye(3), [0, 1, 0]).losses.shape
         (1, 3)
     """
-    x, y = check.plain_array(features=features), check.plain_array(labels=labels)
+    x, y = validate.plain_array(features=features), validate.plain_array(labels=labels)
     if x.ndim < 2 or 0 in x.shape:
         raise ValueError(f"`features` must have shape (rows, ...), at least 1 each, got {x.shape}")
     if y.shape != (len(x),) or y.dtype.kind not in "iu":
@@ -101,7 +101,7 @@ def observe(models: Iterable[Any], features: Any, labels: Any, *, queries: Queri
             f"`labels` must be class numbers, integers, of shape ({len(x)},), got {y.dtype} of shape {y.shape}"
         )
     if queries is not None:
-        check.instance(Queries, queries=queries)
+        validate.instance(Queries, queries=queries)
     asked = {name: (own, others) for name, own, others in (queries or Queries()).arrays(x)}
     if hasattr(models, "parameters") or not isinstance(models, Iterable):
         raise TypeError(f"`models` must be a sequence of torch modules, got {type(models).__name__}")

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.installed import need
 from leakcore.attacks.membership.observations import Observations, References, confidence
 
@@ -39,11 +39,11 @@ class QuantileRegression:
     iterations: int = 30
 
     def __post_init__(self) -> None:
-        upper = check.open_probability(quantile=self.quantile)
+        upper = validate.open_probability(quantile=self.quantile)
         if upper <= 0.5:
             raise ValueError(f"`quantile` must be in (0.5, 1), got {upper}")
         object.__setattr__(self, "quantile", upper)
-        object.__setattr__(self, "iterations", check.integer(1, 10_000, iterations=self.iterations))
+        object.__setattr__(self, "iterations", validate.integer(1, 10_000, iterations=self.iterations))
 
     def score(self, target: Observations, references: References | None) -> np.ndarray:
         """(models, rows) scores."""
@@ -65,7 +65,11 @@ class QuantileRegression:
 
         state = kernels.subseed(0, kernels.Stream.QUANTILE_TREES, bits=32)  # bins of more than 200,000 rows
         regressor = HistGradientBoostingRegressor(
-            loss="quantile", quantile=quantile, max_iter=self.iterations, max_leaf_nodes=_LEAVES,
-            early_stopping=False, random_state=state,
-        )  # fmt: skip
+            loss="quantile",
+            quantile=quantile,
+            max_iter=self.iterations,
+            max_leaf_nodes=_LEAVES,
+            early_stopping=False,
+            random_state=state,
+        )
         return np.asarray(regressor.fit(rows, values).predict(asked), np.float64)

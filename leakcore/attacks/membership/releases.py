@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.array_record import ArrayRecord
 from leakcore.attacks.reconstruction.prior_aware import prior_aware
 
@@ -52,17 +52,22 @@ class Releases(ArrayRecord):
             value = getattr(self, name)
             if value is None and name == "clipped_norms":
                 continue
-            array = check.plain_array(**{name: value})
+            array = validate.plain_array(**{name: value})
             if array.ndim != 3 or 0 in array.shape:
                 raise ValueError(f"`{name}` must have shape (models, steps, rows), at least 1 each, got {array.shape}")
             object.__setattr__(self, name, array)
-        object.__setattr__(self, "max_grad_norm", check.positive(max_grad_norm=self.max_grad_norm))
+        object.__setattr__(self, "max_grad_norm", validate.positive(max_grad_norm=self.max_grad_norm))
 
     @classmethod
     def of(
-        cls, gradients: Iterable[Any], updates: Any, *, max_grad_norm: float, sample_rate: float = 1.0,
+        cls,
+        gradients: Iterable[Any],
+        updates: Any,
+        *,
+        max_grad_norm: float,
+        sample_rate: float = 1.0,
         noise_multiplier: float | None = None,
-    ) -> Releases:  # fmt: skip
+    ) -> Releases:
         """One model's releases, from updates and rows' gradients.
 
         Args:
@@ -80,8 +85,8 @@ class Releases(ArrayRecord):
         Raises:
             ValueError: names the argument, its value and what is allowed.
         """
-        norm = check.positive(max_grad_norm=max_grad_norm)
-        sums = check.squarable(updates=updates)
+        norm = validate.positive(max_grad_norm=max_grad_norm)
+        sums = validate.squarable(updates=updates)
         if sums.ndim != 2 or 0 in sums.shape:
             raise ValueError(f"`updates` must have shape (steps, parameters), at least 1 each, got {sums.shape}")
         pairs = [
@@ -120,18 +125,22 @@ class ReleasedProducts:
     method: Literal["sum", "likelihood"] = "likelihood"
 
     def __post_init__(self) -> None:
-        check.one_of("sum", "likelihood", method=self.method)
+        validate.one_of("sum", "likelihood", method=self.method)
 
     def score(self, target: Releases | Trace | Any) -> np.ndarray:
         """(models, rows) scores; one model for a trace."""
         from leakcore.dpsgd import Trace
 
-        check.instance(Releases, Trace, target=target)
+        validate.instance(Releases, Trace, target=target)
         if isinstance(target, Releases):
             guessed = prior_aware(
-                target.dots, target.clipped_norms, max_grad_norm=target.max_grad_norm, sample_rate=target.sample_rate,
-                noise_multiplier=target.noise_multiplier, method=self.method,
-            )  # fmt: skip
+                target.dots,
+                target.clipped_norms,
+                max_grad_norm=target.max_grad_norm,
+                sample_rate=target.sample_rate,
+                noise_multiplier=target.noise_multiplier,
+                method=self.method,
+            )
             return guessed.scores
         own = target.membership_sum if self.method == "sum" else target.membership_likelihood
         if not np.isfinite(own).all():
@@ -144,7 +153,7 @@ class ReleasedProducts:
 
 def _rows(step: int, own: Any, parameters: int) -> np.ndarray:
     """The gradients of one step's rows, flat as its update is."""
-    rows = check.squarable(**{f"gradients[{step}]": own})
+    rows = validate.squarable(**{f"gradients[{step}]": own})
     if rows.ndim != 2 or rows.shape[1] != parameters:
         raise ValueError(f"`gradients[{step}]` must have shape (rows, {parameters}), as `updates`, got {rows.shape}")
     return rows

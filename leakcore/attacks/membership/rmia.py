@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 from scipy import special
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.attacks.membership.observations import Observations, References
 
 
@@ -43,12 +43,12 @@ class RMIA:
     online: bool = False
 
     def __post_init__(self) -> None:
-        gamma = check.positive(gamma=self.gamma)
+        gamma = validate.positive(gamma=self.gamma)
         if gamma < 1:
             raise ValueError(f"`gamma` must be at least 1, got {gamma}")
         object.__setattr__(self, "gamma", gamma)
-        object.__setattr__(self, "a", check.probability(a=self.a))
-        check.boolean(online=self.online)
+        object.__setattr__(self, "a", validate.probability(a=self.a))
+        validate.boolean(online=self.online)
 
     def score(self, target: Observations, references: References) -> np.ndarray:
         """(models, rows) scores in [0, 1]."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.attacks.membership.label_only import LabelOnly
 from leakcore.attacks.membership.lira import LiRA
 from leakcore.attacks.membership.loss import LossThreshold
@@ -39,7 +39,7 @@ _BY_REFERENCES = (LiRA, RMIA, LossTrajectory)
 
 def scores(
     attack: AttackName | Attack, target: Observations | Releases | Trace, *, references: References | None = None
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """Score rows by how likely it is that a model was trained on them.
 
     Args:
@@ -77,10 +77,10 @@ def scores(
         if references is not None:
             raise ValueError(f"`references` must be None for {own}, which scores releases, got References")
         return own.score(target)
-    check.instance(Observations, target=target)
+    validate.instance(Observations, target=target)
     assert isinstance(target, Observations)
     if references is not None:
-        check.instance(References, references=references)
+        validate.instance(References, references=references)
         if references.losses.shape[1] != target.losses.shape[1]:
             raise ValueError(
                 f"`references` must be observed at the {target.losses.shape[1]} rows of `target`, got "
@@ -100,4 +100,4 @@ def _attack(attack: Any) -> Attack:
         raise TypeError(
             f"`attack` must be an attack's name or object, as 'rmia' or RMIA(), got {type(attack).__name__}"
         )
-    return ATTACKS[check.one_of(*ATTACKS, attack=attack)]
+    return ATTACKS[validate.one_of(*ATTACKS, attack=attack)]

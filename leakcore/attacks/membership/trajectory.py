@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.installed import need
 from leakcore.attacks.membership.observations import Observations, References, confidence
 
@@ -35,7 +35,7 @@ class LossTrajectory:
     strength: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", check.positive(strength=self.strength))
+        object.__setattr__(self, "strength", validate.positive(strength=self.strength))
 
     def score(self, target: Observations, references: References) -> np.ndarray:
         """(models, rows) scores, positive where a row looks trained on."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.attacks.membership.canaries import batches_by_coins, fair_coins, read_labelled
 from leakcore.attacks.membership.loss import mean_training_loss
 from leakcore.attacks.membership.observations import References
@@ -69,7 +69,7 @@ def coins(runs: int | range, rows: int, *, seed: int) -> np.ndarray:
         >>> bool((membership.coins(range(2, 4), 100, seed=0) == both[2:]).all())
         True
     """
-    count = check.integer(1, None, rows=rows)
+    count = validate.integer(1, None, rows=rows)
     return fair_coins(runs, count, seed=seed, purpose=kernels.Stream.MEMBERSHIP_COINS, name="rows")
 
 
@@ -124,11 +124,11 @@ def play(
     from leakcore.dpsgd import PerRun, Rows
 
     x, y = read_labelled(ensemble, features, labels, by_coins="rows")
-    steps = check.sizes(0, checkpoints=checkpoints)
+    steps = validate.sizes(0, checkpoints=checkpoints)
     if list(steps) != sorted(set(steps)) or (steps and steps[-1] >= ensemble.steps):
         raise ValueError(f"`checkpoints` must be rising and below the ensemble's {ensemble.steps} steps, got {steps}")
     if queries is not None:
-        check.instance(Queries, queries=queries)
+        validate.instance(Queries, queries=queries)
     included = coins(runs, len(y), seed=ensemble.seed)
     asked = (queries or Queries()).arrays(x)
 
@@ -158,8 +158,9 @@ def play(
             classes = int(max(y.max(), labelled.max())) + 1
             observed |= {
                 "population_losses": losses[:, part],
-                "features": columns(x, y, classes), "population_features": columns(own, labelled, classes),
-            }  # fmt: skip
+                "features": columns(x, y, classes),
+                "population_features": columns(own, labelled, classes),
+            }
         else:
             share = right(logits[:, part], labelled).reshape(len(losses), len(own), len(y)).mean(axis=1)
             observed["copies_right"] = share

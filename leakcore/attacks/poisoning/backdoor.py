@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.adjacency import asks_adjacency
 from leakcore.attacks.poisoning.losses import read_rows
 from leakcore.attacks.poisoning.poisoned_data import Poisoning, order, place
@@ -42,16 +42,16 @@ class Backdoor:
     """
 
     def __init__(self, shape: Sequence[int], *, label: int, patch: int = 5, value: float = 1.0) -> None:
-        self.shape = check.sizes(shape=shape)
+        self.shape = validate.sizes(shape=shape)
         if len(self.shape) != 3:
             raise ValueError(f"`shape` must be (channels, height, width), got {self.shape}")
-        self.label = check.integer(0, None, label=label)
-        self.patch = check.integer(1, min(self.shape[1:]), patch=patch)
-        self.value = check.real(value=value)
+        self.label = validate.integer(0, None, label=label)
+        self.patch = validate.integer(1, min(self.shape[1:]), patch=patch)
+        self.value = validate.real(value=value)
 
     def perturb(self, features: Any) -> np.ndarray:
         """Pert of each row of `features`, (rows, pixels), floating; a copy."""
-        rows = np.array(check.plain_array(features=features))
+        rows = np.array(validate.plain_array(features=features))
         if rows.dtype.kind != "f":
             raise ValueError(f"`features` must be floating, got {rows.dtype}; `value` is in their units")
         if rows.ndim != 2 or rows.shape[1] != math.prod(self.shape):
@@ -99,11 +99,9 @@ class Backdoor:
         x, y = read_rows(features, labels, "")
         tx, ty = read_rows(test_features, test_labels, "test_")
         others = np.flatnonzero(y != self.label)
-        count = check.integer(1, len(others), k=k)
+        count = validate.integer(1, len(others), k=k)
         held_out = tx[ty != self.label]
         if len(held_out) == 0:
             raise ValueError(f"`test_labels` must have rows of other labels than {self.label}, or none is left to test")
         chosen = others[order(len(others), seed)[:count]]
-        return place(
-            "backdoor", x, y, chosen, adjacency, self.perturb(x[chosen]), self.label, self.perturb(held_out)
-        )  # fmt: skip
+        return place("backdoor", x, y, chosen, adjacency, self.perturb(x[chosen]), self.label, self.perturb(held_out))

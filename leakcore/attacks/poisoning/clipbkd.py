@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.adjacency import asks_adjacency
 from leakcore.attacks.poisoning.least_variance_direction import least_direction
 from leakcore.attacks.poisoning.losses import read_rows
@@ -42,23 +42,19 @@ class ClipBKD:
         ([False, False, True], 2)
     """
 
-    def __init__(
-        self, probabilities: Callable[[np.ndarray], Any] | None = None, *, contrast: bool = False
-    ) -> None:  # fmt: skip
+    def __init__(self, probabilities: Callable[[np.ndarray], Any] | None = None, *, contrast: bool = False) -> None:
         self.probabilities = read_probabilities(probabilities)
         self.contrast = contrast
 
     def direction(self, features: Any) -> np.ndarray:
         """The poisoned row's features x_p, (d,)."""
-        x = check.real_array("finite", np.isfinite, features=features)
+        x = validate.real_array("finite", np.isfinite, features=features)
         if x.ndim != 2 or 0 in x.shape:
             raise ValueError(f"`features` must have shape (rows, dimensions), at least 1 each, got {x.shape}")
         return np.asarray(least_direction(x) * np.linalg.norm(x, axis=1).mean())
 
     @asks_adjacency
-    def poison(
-        self, features: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0
-    ) -> Poisoning:  # fmt: skip
+    def poison(self, features: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0) -> Poisoning:
         """Replace k random rows by k copies of (x_p, y_p), or add the copies.
 
         Args:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore._base import memory_limit
-from leakcore._base import validate as check
+from leakcore._base import memory_limit, validate
 from leakcore.attacks.poisoning.scores import WORLD, PoisoningScores
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def crafted_gradient_scores(
     from leakcore.dpsgd import CraftedGradient, PerRun, PoissonBatches, arguments, read_execution
     from leakcore.dpsgd import Ensemble as Mechanism
 
-    check.instance(Mechanism, ensemble=ensemble)
+    validate.instance(Mechanism, ensemble=ensemble)
     if not isinstance(ensemble.sampling, PoissonBatches):
         raise ValueError(
             f"`ensemble` must have Poisson or full batches, because a gradient is added, got {ensemble.sampling}"
@@ -78,7 +77,7 @@ def crafted_gradient_scores(
             "`ensemble` must have an expected_batch_size where a gradient is added, or the size of a step gives it away"
         )
     first, stop = arguments.run_range(trials, name="trials", most=WORLD // 2)
-    pilots = check.integer(1, 2**20, references=references)
+    pilots = validate.integer(1, 2**20, references=references)
     count, size = stop - first, ensemble.num_parameters
     memory_limit.require(4 * max(count, pilots) * size, trials=count)
     how = read_execution(execution)
@@ -96,9 +95,12 @@ def crafted_gradient_scores(
                 how.progress(before + done, total)
 
         run = mechanism.run(
-            features, labels, runs=runs, per_run=PerRun(initial=start[0], crafted=crafted),
+            features,
+            labels,
+            runs=runs,
+            per_run=PerRun(initial=start[0], crafted=crafted),
             execution=dataclasses.replace(how, progress=report),
-        )  # fmt: skip
+        )
         finished += len(runs)
         assert run.parameters is not None
         return np.asarray(start[0] - run.parameters)
@@ -112,8 +114,11 @@ def crafted_gradient_scores(
     return PoisoningScores(
         scores_out=moved(ensemble, range(first, stop))[:, at].astype(np.float64),
         scores_in=moved(ensemble, there, CraftedGradient(gradient, taken))[:, at].astype(np.float64),
-        first_trial=first, k=1, name="crafted gradient", adjacency="add-remove",
-    )  # fmt: skip
+        first_trial=first,
+        k=1,
+        name="crafted gradient",
+        adjacency="add-remove",
+    )
 
 
 def _least_moved(ensemble: Ensemble, moved: np.ndarray) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.one_thread import one_thread
 from leakcore.attacks.poisoning.poisoned_data import Poisoning, copies
@@ -76,17 +76,15 @@ class FrozenClipBKD:
         probabilities: Callable[[np.ndarray], Any] | None = None,
     ) -> None:
         self.extractor = extractor
-        self.shape = tuple(check.integer(1, None, shape=size) for size in shape)
+        self.shape = tuple(validate.integer(1, None, shape=size) for size in shape)
         if len(self.shape) != 3:
             raise ValueError(f"`shape` must be (channels, height, width), got {self.shape}")
-        self.steps = check.integer(1, None, steps=steps)
-        self.learning_rate = check.positive(learning_rate=learning_rate)
+        self.steps = validate.integer(1, None, steps=steps)
+        self.learning_rate = validate.positive(learning_rate=learning_rate)
         self.probabilities = probabilities
 
     @asks_adjacency
-    def poison(
-        self, images: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0
-    ) -> FrozenPoisoning:  # fmt: skip
+    def poison(self, images: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0) -> FrozenPoisoning:
         """Replace k random rows by k copies of the poison, or add the copies, and return the features.
 
         The descent starts from the mean image.
@@ -110,13 +108,13 @@ class FrozenClipBKD:
         """
         from leakcore import models
 
-        x = np.asarray(check.plain_array(images=images), dtype=np.float32)
+        x = np.asarray(validate.plain_array(images=images), dtype=np.float32)
         if math.prod(x.shape[1:]) != math.prod(self.shape):
             raise ValueError(
                 f"`images` must have shape (rows, {math.prod(self.shape)}), images of {self.shape}, got {x.shape}"
             )
         x = x.reshape(-1, *self.shape)
-        y = check.plain_array(labels=labels)
+        y = validate.plain_array(labels=labels)
         if y.shape != x.shape[:1] or y.dtype.kind not in "iu":
             raise ValueError(
                 f"`labels` must hold one integer for each of {len(x)} rows, got {y.dtype} of shape {y.shape}"
@@ -129,7 +127,7 @@ class FrozenClipBKD:
         point = models.extract_features(self.extractor, image[None])[0]
         poisoning = copies(
             "clipbkd-frozen", features, y.astype(np.int64), point, self.probabilities, k, adjacency, seed
-        )  # fmt: skip
+        )
         fields = {f.name: getattr(poisoning, f.name) for f in dataclasses.fields(poisoning)}
         return FrozenPoisoning(**fields, image=image, spread=spread)
 
@@ -195,7 +193,7 @@ def through(poisoning: Poisoning, extractor: torch.nn.Module, shape: Sequence[in
     """
     from leakcore import models
 
-    size = tuple(check.integer(1, None, shape=side) for side in shape)
+    size = tuple(validate.integer(1, None, shape=side) for side in shape)
 
     def features(rows: np.ndarray) -> np.ndarray:
         # Under add/remove no clean row is replaced, but the empty array needs the features' width.

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore._base import array_memory
-from leakcore._base import validate as check
+from leakcore._base import array_memory, validate
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import EnsembleRun
@@ -45,7 +44,7 @@ def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
 
     from leakcore.dpsgd import EnsembleRun
 
-    check.instance(EnsembleRun, run=run)
+    validate.instance(EnsembleRun, run=run)
     x, y = read_rows(features, labels, "")
     # A copy: data sets are read-only, and torch warns of memory that it must not write.
     if not np.isfinite(x).all() or x.shape[1] != run.layers[0]:
@@ -70,8 +69,8 @@ def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
 def read_rows(features: Any, labels: Any, prefix: str) -> tuple[np.ndarray, np.ndarray]:
     """Both as arrays, one class for each row; errors call them `prefix`features and `prefix`labels."""
     array_memory.refuse_transforms(f"{prefix}features")
-    x = check.plain_array(**{f"{prefix}features": features})
-    y = check.plain_array(**{f"{prefix}labels": labels})
+    x = validate.plain_array(**{f"{prefix}features": features})
+    y = validate.plain_array(**{f"{prefix}labels": labels})
     if x.ndim != 2 or x.dtype.kind != "f":
         raise ValueError(
             f"`{prefix}features` must be floating of shape (rows, dimensions), got {x.dtype} of shape {x.shape}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.installed import need
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Adjacency, parse_adjacency
@@ -79,16 +79,23 @@ def read_probabilities(probabilities: Any) -> Callable[[np.ndarray], Any] | None
 
 def order(rows: int, seed: int) -> np.ndarray:
     """A seeded order of `rows` rows, the same on every machine."""
-    keys = kernels.uniform((1, rows), seed=check.seed(seed=seed), purpose=kernels.Stream.POISONED_ROWS)
+    keys = kernels.uniform((1, rows), seed=validate.seed(seed=seed), purpose=kernels.Stream.POISONED_ROWS)
     return np.argsort(keys[0], kind="stable")
 
 
 def copies(
-    name: str, x: np.ndarray, y: np.ndarray, point: np.ndarray,
-    probabilities: Callable[[np.ndarray], Any] | None, k: int, adjacency: str, seed: int, contrast: bool = False,
-) -> Poisoning:  # fmt: skip
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    point: np.ndarray,
+    probabilities: Callable[[np.ndarray], Any] | None,
+    k: int,
+    adjacency: str,
+    seed: int,
+    contrast: bool = False,
+) -> Poisoning:
     """k copies of (point, its least likely class), which replace k random rows or are added to all rows."""
-    count = check.integer(1, len(x), k=k)
+    count = validate.integer(1, len(x), k=k)
     row = point[None].astype(x.dtype)
     chances = _probabilities(x, y, row, probabilities)
     repeated = np.repeat(row, count, axis=0)
@@ -100,9 +107,15 @@ def copies(
 
 
 def place(
-    name: str, x: np.ndarray, y: np.ndarray, chosen: np.ndarray, adjacency: str, poison: np.ndarray, label: int,
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    chosen: np.ndarray,
+    adjacency: str,
+    poison: np.ndarray,
+    label: int,
     test: np.ndarray,
-) -> Poisoning:  # fmt: skip
+) -> Poisoning:
     """`poison` replaces the `chosen` rows, or is added to all rows."""
     replaced = chosen if parse_adjacency(adjacency) == "replace" else chosen[:0]
     rest = np.setdiff1d(np.arange(len(y)), replaced)
@@ -121,7 +134,7 @@ def place(
 
 def _probabilities(
     x: np.ndarray, y: np.ndarray, point: np.ndarray, probabilities: Callable[[np.ndarray], Any] | None
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     """The clean model's probability of each class number at the one point."""
     if probabilities is None:
         need("sklearn")

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore._base import array_memory, memory_limit
-from leakcore._base import validate as check
+from leakcore._base import array_memory, memory_limit, validate
 from leakcore._base.results import Adjacency
 from leakcore.attacks.poisoning.poisoned_data import Poisoning
 
@@ -45,7 +44,7 @@ class PoisoningScores:
 
 def poisoning_scores(
     ensemble: Ensemble, poisoning: Poisoning, *, trials: int | range, execution: Execution | None = None
-) -> PoisoningScores:  # fmt: skip
+) -> PoisoningScores:
     """Train `trials` models on D₀ and as many on D₁, and score each by its loss at the test points.
 
     The score is minus the mean loss, larger where the poison was learned.
@@ -128,10 +127,10 @@ def poisoning_sweep(
     _require_poisoning(poisoning)
     from leakcore.dpsgd import Ensemble, PerRun, Rows, arguments, read_execution
 
-    check.instance(Ensemble, ensemble=ensemble)
+    validate.instance(Ensemble, ensemble=ensemble)
     first, stop = arguments.run_range(trials, name="trials", most=_TRIALS_PER_K - 1)
     count = stop - first
-    numbers = tuple(check.integer(1, poisoning.k, ks=k) for k in check.sizes(ks=ks))
+    numbers = tuple(validate.integer(1, poisoning.k, ks=k) for k in validate.sizes(ks=ks))
     if not numbers or len(set(numbers)) != len(numbers):
         raise ValueError(f"`ks` must hold at least one number, each once, got {tuple(ks)}")
     # Under add/remove the default batch size would reveal how many rows there are.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.adjacency import asks_adjacency
 from leakcore.attacks.poisoning.losses import read_rows
 from leakcore.attacks.poisoning.poisoned_data import Poisoning, copies, read_probabilities
@@ -44,14 +44,12 @@ class ZeroInput:
         probabilities: Callable[[np.ndarray], Any] | None = None,
         contrast: bool = False,
     ) -> None:
-        self.label = None if label is None else check.integer(0, None, label=label)
+        self.label = None if label is None else validate.integer(0, None, label=label)
         self.probabilities = read_probabilities(probabilities)
         self.contrast = contrast
 
     @asks_adjacency
-    def poison(
-        self, features: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0
-    ) -> Poisoning:  # fmt: skip
+    def poison(self, features: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0) -> Poisoning:
         """Replace k random rows by k rows of zeros, or add these; arguments as in `ClipBKD.poison`."""
         x, y = read_rows(features, labels, "")
         probabilities = self.probabilities

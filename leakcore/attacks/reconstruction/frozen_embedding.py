@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.gradients import lock_of
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class FrozenEmbedding:
     def __post_init__(self) -> None:
         import torch
 
-        check.instance(torch.nn.Module, module=self.module)
-        object.__setattr__(self, "shape", check.sizes(shape=self.shape))
+        validate.instance(torch.nn.Module, module=self.module)
+        object.__setattr__(self, "shape", validate.sizes(shape=self.shape))
 
     def frozen(self, inputs: int, dtype: str) -> torch.nn.Module:
         """A copy, so that no gradient of the search reaches the caller's parameters."""

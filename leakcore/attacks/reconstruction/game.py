@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.digest import digest
 from leakcore._base.futures import answers
 from leakcore.attacks.reconstruction import knowledge, prior_aware, running_scores
@@ -60,13 +60,13 @@ class GameRules:
     nearest_cosines: bool | None = None
 
     def __post_init__(self) -> None:
-        n = check.integer(2, None, num_candidates=self.num_candidates)
+        n = validate.integer(2, None, num_candidates=self.num_candidates)
         object.__setattr__(self, "num_candidates", n)
-        object.__setattr__(self, "subtract_known", check.boolean(subtract_known=self.subtract_known))
-        cosines = check.optional_boolean(nearest_cosines=self.nearest_cosines)
+        object.__setattr__(self, "subtract_known", validate.boolean(subtract_known=self.subtract_known))
+        cosines = validate.optional_boolean(nearest_cosines=self.nearest_cosines)
         object.__setattr__(self, "nearest_cosines", n <= _COSINES if cosines is None else cosines)
         if self.prior is not None:
-            prior = check.plain_array(prior=self.prior)
+            prior = validate.plain_array(prior=self.prior)
             prior_aware.log_prior(prior, n)
             if prior.ndim != 1:
                 raise ValueError(f"`prior` must have shape ({n},), one prior for all runs, got {prior.shape}")
@@ -179,9 +179,9 @@ def reconstruction_games(
     from leakcore.dpsgd import read_execution
 
     if rules is not None:
-        check.instance(GameRules, rules=rules)
+        validate.instance(GameRules, rules=rules)
     game = _checked(ensemble, known, pool, rules or GameRules(), methods)
-    level = check.confidence(confidence=confidence)
+    level = validate.confidence(confidence=confidence)
     first, stop = arguments.run_range(runs)
     how = read_execution(execution)
     if how.checkpoint is not None:
@@ -236,8 +236,8 @@ def _checked(ensemble: Ensemble, known: Any, pool: Any, rules: GameRules, method
 
     if not isinstance(methods, Sequence) or isinstance(methods, str) or not methods:
         raise ValueError(f"`methods` must be a sequence of at least one method, got {methods!r}")
-    named = [check.one_of("auto", *running_scores.METHODS, method=name) for name in methods]
-    check.instance(Ensemble, ensemble=ensemble)
+    named = [validate.one_of("auto", *running_scores.METHODS, method=name) for name in methods]
+    validate.instance(Ensemble, ensemble=ensemble)
     rows = {}
     for name, side in (("known", known), ("pool", pool)):
         if not hasattr(side, "features") or not hasattr(side, "labels"):
@@ -296,7 +296,7 @@ def _play(game: _Game, runs: range, how: Execution) -> _Counts:
     ensemble, rules, pool = game.ensemble, game.rules, game.pool
     candidates, target = draw_candidates(
         ensemble.seed, runs.start, len(runs), rules.num_candidates, pool.rows, rules.prior
-    )  # fmt: skip
+    )
     trained = ensemble.run(
         game.known.features,
         game.known.labels,
@@ -332,7 +332,7 @@ def _play(game: _Game, runs: range, how: Execution) -> _Counts:
 
 def draw_candidates(
     seed: int, first_run: int, runs: int, num_candidates: int, pool: int, prior: tuple[float, ...] | None = None
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray]:
     """Candidates (runs, n), distinct rows of the pool in random order, and the target's place among them (runs,)."""
     keys = kernels.uniform((runs, pool + 1), seed=seed, purpose=kernels.Stream.GAME, first_row=first_run)
     order = np.argsort(keys[:, :pool], axis=1, kind="stable")[:, :num_candidates]

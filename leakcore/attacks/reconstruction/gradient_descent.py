@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import memory_limit
-from leakcore._base import validate as check
+from leakcore._base import memory_limit, validate
 from leakcore._base.array_record import ArrayRecord
 from leakcore._base.futures import answers
 from leakcore._base.one_thread import one_thread
@@ -53,7 +52,7 @@ def _require_recorded(run: Any) -> None:
     from leakcore import models
     from leakcore.dpsgd import EnsembleRun
 
-    check.instance(EnsembleRun, run=run)
+    validate.instance(EnsembleRun, run=run)
     if run.thetas is None or run.observed is None:
         raise ValueError(
             "`run` must hold recorded steps; train it with dpsgd.Ensemble.run(..., "
@@ -99,9 +98,9 @@ class Descent:
     learning_rate: float = 0.05
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "iterations", check.integer(1, None, iterations=self.iterations))
-        object.__setattr__(self, "restarts", check.integer(1, None, restarts=self.restarts))
-        object.__setattr__(self, "learning_rate", check.positive(learning_rate=self.learning_rate))
+        object.__setattr__(self, "iterations", validate.integer(1, None, iterations=self.iterations))
+        object.__setattr__(self, "restarts", validate.integer(1, None, restarts=self.restarts))
+        object.__setattr__(self, "learning_rate", validate.positive(learning_rate=self.learning_rate))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,20 +178,20 @@ def gradient(
     assert thetas is not None
     assert observed is not None
     if descent is not None:
-        check.instance(Descent, descent=descent)
+        validate.instance(Descent, descent=descent)
     if embedding is not None:
-        check.instance(FrozenEmbedding, embedding=embedding)
+        validate.instance(FrozenEmbedding, embedding=embedding)
     how = descent or Descent()
     memory_limit.require(64 * how.restarts * run.layers[0], restarts=how.restarts)
     task = _Task(
         layers=run.layers,
         activation=run.activation,
         max_grad_norm=run.max_grad_norm,
-        l1_weight=None if l1_weight is None else check.non_negative(l1_weight=l1_weight),
+        l1_weight=None if l1_weight is None else validate.non_negative(l1_weight=l1_weight),
         descent=how,
         low=low,
         high=high,
-        seed=check.seed(seed=seed),
+        seed=validate.seed(seed=seed),
         embed=None if embedding is None else embedding.frozen(run.layers[0], thetas.dtype.name),
         shape=(run.layers[0],) if embedding is None else tuple(embedding.shape),
     )
@@ -263,8 +262,8 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
     assert run.observed is not None
     guesses = arguments.samples(
         points, labels, name="", layers=run.layers, dtype=run.thetas.dtype.name, leading=(len(run),)
-    )  # fmt: skip
-    weight = None if l1_weight is None else check.non_negative(l1_weight=l1_weight)
+    )
+    weight = None if l1_weight is None else validate.non_negative(l1_weight=l1_weight)
     out = np.empty((len(run), guesses.rows))
     for i in range(len(run)):
         trace = ReleasedSteps.of(run.thetas[i], run.observed[i], run.layers, run.max_grad_norm)
@@ -276,7 +275,7 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
 
 
 def _labels(labels: Any, runs: int, outputs: int) -> np.ndarray:
-    out = check.plain_array(labels=labels)
+    out = validate.plain_array(labels=labels)
     if out.dtype.kind not in "iu":
         raise TypeError(f"`labels` must be of an integer type, got {out.dtype}")
     if out.shape != (runs,):

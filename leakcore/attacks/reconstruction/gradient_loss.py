@@ -57,9 +57,7 @@ def losses(
     points: (K, inputs), may require grad. targets: (K, outputs) one-hot, or (K, 1) of 0 and 1 for one logit.
     """
     inputs, deltas = _passes(points, targets, trace, activation)
-    square = sum(
-        ((h * h).sum(-1) * (d * d).sum(-1) for h, d in zip(inputs, deltas, strict=True)), torch.zeros(())
-    )  # fmt: skip
+    square = sum(((h * h).sum(-1) * (d * d).sum(-1) for h, d in zip(inputs, deltas, strict=True)), torch.zeros(()))
     # Below C nothing is clipped; the clamp keeps a zero gradient's derivative finite.
     factor = square.clamp(min=max_grad_norm**2).rsqrt()
     total = torch.zeros(len(points), dtype=points.dtype)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.array_record import ArrayRecord
 from leakcore.attacks.reconstruction import running_scores
 
@@ -91,12 +91,12 @@ def prior_aware(
         >>> int(guess.index), guess.scores.round(1).tolist(), guess.method
         (0, [2.0, 0.4, -0.2], 'sum')
     """
-    norm = check.positive(max_grad_norm=max_grad_norm)
-    rate = check.probability(sample_rate=sample_rate)
+    norm = validate.positive(max_grad_norm=max_grad_norm)
+    rate = validate.probability(sample_rate=sample_rate)
     if rate == 0:
         raise ValueError("`sample_rate` must be in (0, 1], got 0")
-    sigma = None if noise_multiplier is None else check.non_negative(noise_multiplier=noise_multiplier)
-    which = check.one_of("auto", *running_scores.METHODS, method=method)
+    sigma = None if noise_multiplier is None else validate.non_negative(noise_multiplier=noise_multiplier)
+    which = validate.one_of("auto", *running_scores.METHODS, method=method)
     if which == "auto":
         which = resolve("auto", rate, prior)
     if prior is not None and which != "likelihood":
@@ -150,7 +150,7 @@ def resolve(method: str, sample_rate: float, prior: Any) -> str:
 
 def log_prior(prior: Any, candidates: int) -> np.ndarray:
     """log of the checked prior (..., candidates); −inf where it is zero."""
-    weights = check.real_array("in [0, 1]", lambda p: (p >= 0) & (p <= 1), prior=prior)
+    weights = validate.real_array("in [0, 1]", lambda p: (p >= 0) & (p <= 1), prior=prior)
     if weights.ndim == 0 or weights.shape[-1] != candidates:
         raise ValueError(
             f"`prior` must give one probability to each of {candidates} candidates, got shape {weights.shape}"
@@ -164,8 +164,8 @@ def log_prior(prior: Any, candidates: int) -> np.ndarray:
 
 def _steps(name: str, array: Any) -> tuple[np.ndarray, float]:
     """(..., steps, candidates), finite, and the unit roundoff of the caller's dtype."""
-    values = check.even_array(**{name: array})
-    roundoff = check.roundoff(array) if values.dtype.kind == "f" else 0.0
+    values = validate.even_array(**{name: array})
+    roundoff = validate.roundoff(array) if values.dtype.kind == "f" else 0.0
     if values.dtype.kind not in "fiu":
         raise TypeError(f"`{name}` must be of a real floating or integer type, got {values.dtype}")
     if values.ndim < 2 or values.shape[-1] == 0:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from leakcore import kernels, models
-from leakcore._base import array_memory, memory_limit
-from leakcore._base import validate as check
+from leakcore._base import array_memory, memory_limit, validate
 from leakcore._base.codec.npz import from_npz, to_npz
 from leakcore._base.files.writing import write_atomically
 from leakcore._base.printable import printable
@@ -148,15 +147,15 @@ class ReconstructorTraining:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", check.sizes(hidden=self.hidden))
-        object.__setattr__(self, "epochs", check.integer(1, None, epochs=self.epochs))
-        object.__setattr__(self, "batch_size", check.integer(1, None, batch_size=self.batch_size))
-        object.__setattr__(self, "learning_rate", check.positive(learning_rate=self.learning_rate))
-        object.__setattr__(self, "held_out", check.below_one(held_out=self.held_out))
-        object.__setattr__(self, "components", check.integer(0, None, components=self.components))
-        object.__setattr__(self, "noise", check.non_negative(noise=self.noise))
+        object.__setattr__(self, "hidden", validate.sizes(hidden=self.hidden))
+        object.__setattr__(self, "epochs", validate.integer(1, None, epochs=self.epochs))
+        object.__setattr__(self, "batch_size", validate.integer(1, None, batch_size=self.batch_size))
+        object.__setattr__(self, "learning_rate", validate.positive(learning_rate=self.learning_rate))
+        object.__setattr__(self, "held_out", validate.below_one(held_out=self.held_out))
+        object.__setattr__(self, "components", validate.integer(0, None, components=self.components))
+        object.__setattr__(self, "noise", validate.non_negative(noise=self.noise))
         if self.first_layer is not None:
-            sizes = check.sizes(first_layer=self.first_layer)
+            sizes = validate.sizes(first_layer=self.first_layer)
             if len(sizes) != 2:
                 raise ValueError(f"`first_layer` must be (units, inputs) or None, got {self.first_layer!r}")
             if not self.components:
@@ -217,12 +216,12 @@ def reconstructor(
             f"`parameters` and `points` must have equally many rows, at least 2, got shapes {values.shape} "
             f"and {targets.shape}"
         )
-    check.callback(progress=progress)
+    validate.callback(progress=progress)
     if training is not None:
-        check.instance(ReconstructorTraining, training=training)
+        validate.instance(ReconstructorTraining, training=training)
     how = training or ReconstructorTraining()
     low, high = read_finite_box(box)
-    key = check.seed(seed=seed)
+    key = validate.seed(seed=seed)
     if how.first_layer is not None and how.first_layer[0] * how.first_layer[1] > values.shape[1]:
         raise ValueError(
             f"`training.first_layer` must have at most the {values.shape[1]} weights of parameters, got "
@@ -294,7 +293,7 @@ def reconstructor(
 
 def _parameters(parameters: Any, columns: int | None, *, name: str = "parameters") -> np.ndarray:
     array_memory.refuse_transforms(name)
-    out = check.plain_array(**{name: parameters})
+    out = validate.plain_array(**{name: parameters})
     if out.dtype.kind not in "fiu":
         raise TypeError(f"`{name}` must be of a real floating or integer type, got {out.dtype}")
     if out.ndim != 2 or 0 in out.shape or columns not in (None, out.shape[1]):

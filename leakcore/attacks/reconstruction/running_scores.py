@@ -127,9 +127,14 @@ METHODS = ("sum", "top", "likelihood")
 
 
 def rule(
-    method: str, *, max_grad_norm: float, sample_rate: float, steps: int, noise_multiplier: float | None,
+    method: str,
+    *,
+    max_grad_norm: float,
+    sample_rate: float,
+    steps: int,
+    noise_multiplier: float | None,
     batches: int | None = None,
-) -> Rule:  # fmt: skip
+) -> Rule:
     """The rule of that name; "top" sums max{1, ⌊qT + ½⌋} values, at most T. batches: of an epoch, where each row draws
     one of them."""
     if method == "sum":

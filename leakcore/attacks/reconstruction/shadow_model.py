@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble, Execution
@@ -61,18 +61,18 @@ def shadow_models(
     """
     from leakcore.dpsgd import Ensemble, PerRun, Rows, read_execution
 
-    check.instance(Ensemble, ensemble=ensemble)
+    validate.instance(Ensemble, ensemble=ensemble)
     how = read_execution(execution)
     if how.checkpoint is not None:
         raise ValueError(
             f"`execution.checkpoint` must be None, got {str(how.checkpoint)!r}: shadow models store no runs"
         )
-    x, y = check.plain_array(points=points), check.plain_array(labels=labels)
+    x, y = validate.plain_array(points=points), validate.plain_array(labels=labels)
     if x.ndim != 2 or y.shape != x.shape[:1] or len(y) == 0:
         raise ValueError(
             f"`points` and `labels` must have shapes (points, inputs) and (points,), got {x.shape} and {y.shape}"
         )
-    first = check.integer(0, 2**62, first_run=first_run)
+    first = validate.integer(0, 2**62, first_run=first_run)
     out = np.empty((len(x), ensemble.num_parameters), ensemble.dtype)
     for start in range(0, len(x), _PORTION):
         part = slice(start, min(start + _PORTION, len(x)))

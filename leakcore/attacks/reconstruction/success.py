@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.results import Assumptions, Result
 
 UNIFORM_MSE = 1 / 6
@@ -67,8 +67,8 @@ def nearest_prior(
         (1.0, 'estimate')
     """
     points, others = _points(reconstructions=reconstructions), _points(pool=pool)
-    index = check.plain_array(target_index=target_index)
-    n = check.integer(2, None, num_candidates=num_candidates)
+    index = validate.plain_array(target_index=target_index)
+    n = validate.integer(2, None, num_candidates=num_candidates)
     if n > len(others):
         raise ValueError(f"`num_candidates` must be at most the {len(others)} rows of pool, got {n}")
     if points.shape[1] != others.shape[1]:
@@ -122,7 +122,7 @@ def pixels_within(reconstructions: Any, originals: Any, *, tolerance: float = 32
         [0.5]
     """
     points, true = _pair(reconstructions, originals)
-    limit = check.positive(tolerance=tolerance)
+    limit = validate.positive(tolerance=tolerance)
     return np.asarray((abs(points - true) < limit).mean(axis=1))
 
 
@@ -157,7 +157,7 @@ def pixel_success(
         >>> attacks.pixel_success(np.array([[0.0, 0.1], [0.0, 0.9]]), np.zeros((2, 2)), fraction=1.0).value
         0.5
     """
-    share = check.probability(fraction=fraction)
+    share = validate.probability(fraction=fraction)
     within = pixels_within(reconstructions, originals, tolerance=tolerance)
     return _rate(
         (within >= share).astype(np.float64),
@@ -253,7 +253,7 @@ def _squared_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _rate(each: np.ndarray, confidence: float, *, method: str, attacker: str, provenance: str) -> SuccessRate:
-    level = check.confidence(confidence=confidence)
+    level = validate.confidence(confidence=confidence)
     return SuccessRate(
         value=float(each.mean()),
         kind="estimate",
@@ -261,9 +261,7 @@ def _rate(each: np.ndarray, confidence: float, *, method: str, attacker: str, pr
         interval=_bernstein(each, 1 - level),
         method=method,
         assumptions=Assumptions(
-            adjacency="add-remove",
-            attacker=attacker,
-            notes=("the success rate of this attack: others may do better",),
+            adjacency="add-remove", attacker=attacker, notes=("the success rate of this attack: others may do better",)
         ),
         provenance=provenance,
         each=each,
@@ -290,7 +288,7 @@ def _pair(reconstructions: Any, originals: Any) -> tuple[np.ndarray, np.ndarray]
 
 def _points(**kwargs: Any) -> np.ndarray:
     ((name, _),) = kwargs.items()
-    out, _ = check.host_array(**kwargs)
+    out, _ = validate.host_array(**kwargs)
     if out.ndim != 2 or 0 in out.shape:
         raise ValueError(f"`{name}` must have shape (rows, features), at least one of each, got {out.shape}")
     return out

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.numerics import ACTIVATIONS, Activation
 
 MAX_ORDER = 4
@@ -43,7 +43,7 @@ class Orders:
 def read_activation(activation: Any) -> tuple[str, Callable[[np.ndarray], np.ndarray]]:
     """A name, an `Activation`, or any elementwise callable on torch tensors (a module, a function)."""
     if isinstance(activation, str):
-        activation = ACTIVATIONS[check.one_of(*ACTIVATIONS, activation=activation)]
+        activation = ACTIVATIONS[validate.one_of(*ACTIVATIONS, activation=activation)]
     if isinstance(activation, Activation):
         if activation.function is None:
             raise ValueError(f"`activation` must have a function to evaluate, and {activation.name!r} has none")
@@ -94,7 +94,7 @@ def hermite_coefficients(activation: Any, *, max_order: int = MAX_ORDER) -> np.n
         >>> [f"{abs(c):.3f}" for c in tensor.hermite_coefficients("relu")]  # order 3 vanishes
         ['0.399', '0.500', '0.399', '0.000', '0.399']
     """
-    highest = check.integer(0, 12, max_order=max_order)
+    highest = validate.integer(0, 12, max_order=max_order)
     _, function = read_activation(activation)
     return _coefficients(function, highest)[0]
 
@@ -123,7 +123,9 @@ def _coefficients(function: Callable[[np.ndarray], np.ndarray], highest: int) ->
 
 def read_orders(orders: Any) -> tuple[int, ...]:
     """Orders that a caller forces; ValueError or TypeError that names `orders`."""
-    used = tuple(check.integer(1, MAX_ORDER, **{f"orders[{i}]": p}) for i, p in enumerate(check.sizes(orders=orders)))
+    used = tuple(
+        validate.integer(1, MAX_ORDER, **{f"orders[{i}]": p}) for i, p in enumerate(validate.sizes(orders=orders))
+    )
     if used not in ((2, 3), (2, 4), (3,)):
         raise ValueError(f"`orders` must be (2, 3), (2, 4) or (3,), got {used}")
     return used

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import optimize
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.results import Assumptions, Result
 from leakcore.attacks.tensor.decompose import Parts, decompose
 from leakcore.attacks.tensor.joint import fit
@@ -100,9 +100,9 @@ class Decomposition:
     def __post_init__(self) -> None:
         if self.orders is not None:
             object.__setattr__(self, "orders", read_orders(self.orders))
-        object.__setattr__(self, "subtract", check.boolean(subtract=self.subtract))
-        check.one_of("auto", "diagonal", "power", method=self.method)
-        object.__setattr__(self, "margin", check.positive(margin=self.margin))
+        object.__setattr__(self, "subtract", validate.boolean(subtract=self.subtract))
+        validate.one_of("auto", "diagonal", "power", method=self.method)
+        object.__setattr__(self, "margin", validate.positive(margin=self.margin))
 
 
 def reconstruct(
@@ -157,26 +157,26 @@ def reconstruct(
         (1.0, True)
     """
     source = Weights.read(weights)
-    g, _ = check.host_array(gradient=gradient)
+    g, _ = validate.host_array(gradient=gradient)
     if g.shape != (source.num_neurons,):
         raise ValueError(f"`gradient` must have shape ({source.num_neurons},), one entry per neuron, got {g.shape}")
-    count = check.integer(1, num_examples=num_examples)
+    count = validate.integer(1, num_examples=num_examples)
     if count > source.num_inputs:
         raise ValueError(
             f"`num_examples` must be at most d={source.num_inputs}, got {count}: more inputs than that have "
             "no subspace to recover"
         )
     if decomposition is not None:
-        check.instance(Decomposition, decomposition=decomposition)
+        validate.instance(Decomposition, decomposition=decomposition)
     how = decomposition or Decomposition()
     attempt = _Attempt(
         source=source,
         orders=choose(activation, orders=how.orders),
         count=count,
         how=how,
-        refined=check.boolean(refined=refined),
-        certify=check.boolean(certify=certify),
-        seed=check.seed(seed=seed),
+        refined=validate.boolean(refined=refined),
+        certify=validate.boolean(certify=certify),
+        seed=validate.seed(seed=seed),
     )
     if how.method == "power" and attempt.orders.used[0] != 2:
         raise ValueError(
@@ -188,9 +188,7 @@ def reconstruct(
     exponent = math.frexp(float(np.abs(g).max()))[1] - 1
     unit = math.ldexp(1.0, exponent)
     out = attempt.run(np.ldexp(g, -exponent), unit)
-    return dataclasses.replace(
-        out, residuals=out.residuals * unit, spectrum=out.spectrum * unit, edge=out.edge * unit
-    )  # fmt: skip
+    return dataclasses.replace(out, residuals=out.residuals * unit, spectrum=out.spectrum * unit, edge=out.edge * unit)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -232,9 +230,7 @@ class _Attempt:
         if not (self.certify or self.refined):
             unknown = np.full(rank, np.nan)
             return self.result(g, reason, moments, parts, answer=(inputs, residuals, unknown))
-        better = refine(
-            inputs, residuals, g, self.source, used.function, all_rows=self.refined, others=rank < count
-        )  # fmt: skip
+        better = refine(inputs, residuals, g, self.source, used.function, all_rows=self.refined, others=rank < count)
         moved = np.linalg.norm(better.inputs - inputs, axis=1)
         allowed = 1.1 * moments.remainder**2 + 0.5 * (count - rank) * (margin * moments.edge) ** 2
         # Samples below the noise leave structure behind; if all samples were recovered, none may remain.
@@ -353,8 +349,8 @@ def match(recovered: Any, inputs: Any, *, signs_known: bool | None = None) -> Ma
     if isinstance(recovered, TensorReconstruction):
         signs_known = recovered.signs_known if signs_known is None else signs_known
         recovered = recovered.inputs
-    here, _ = check.host_array(recovered=recovered)
-    truth, _ = check.host_array(inputs=inputs)
+    here, _ = validate.host_array(recovered=recovered)
+    truth, _ = validate.host_array(inputs=inputs)
     if truth.ndim != 2 or here.ndim != 2 or here.shape[1] != truth.shape[1] or len(here) > len(truth):
         raise ValueError(
             f"`recovered` and `inputs` must have shapes (k, d) and (B, d), k ≤ B, got {here.shape} and {truth.shape}"

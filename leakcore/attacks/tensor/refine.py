@@ -38,9 +38,15 @@ class Refined:
 
 
 def refine(
-    inputs: np.ndarray, residuals: np.ndarray, gradient: np.ndarray, weights: Weights,
-    sigma: Callable[[np.ndarray], np.ndarray], *, all_rows: bool, others: bool,
-) -> Refined:  # fmt: skip
+    inputs: np.ndarray,
+    residuals: np.ndarray,
+    gradient: np.ndarray,
+    weights: Weights,
+    sigma: Callable[[np.ndarray], np.ndarray],
+    *,
+    all_rows: bool,
+    others: bool,
+) -> Refined:
     """Levenberg–Marquardt with ‖x_i‖ = 1.
 
     others: there are samples besides these, whose constant and linear part are fitted as well. all_rows: use all of g,
@@ -140,9 +146,13 @@ def _structure(rest: np.ndarray, weights: Weights, x: np.ndarray, limit: int | N
 
 
 def _linear_part(
-    x: np.ndarray, r: np.ndarray, gradient: np.ndarray, weights: Weights, sigma: Callable[[np.ndarray], np.ndarray],
+    x: np.ndarray,
+    r: np.ndarray,
+    gradient: np.ndarray,
+    weights: Weights,
+    sigma: Callable[[np.ndarray], np.ndarray],
     limit: int | None,
-) -> np.ndarray:  # fmt: skip
+) -> np.ndarray:
     d = x.shape[1]
     gram, slope = np.zeros((d + 1, d + 1)), np.zeros(d + 1)
     for part, w in weights.blocks(d + 1, limit):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 
 _BLOCK = 2**21
 """Numbers of one block's largest array: 16 MiB."""
@@ -41,9 +41,9 @@ class GaussianWeights:
     seed: int
 
     def __post_init__(self) -> None:
-        check.integer(1, num_neurons=self.num_neurons)
-        check.integer(1, num_inputs=self.num_inputs)
-        check.seed(seed=self.seed)
+        validate.integer(1, num_neurons=self.num_neurons)
+        validate.integer(1, num_inputs=self.num_inputs)
+        validate.seed(seed=self.seed)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Weights of the neurons start … stop − 1, (stop − start, d) float64."""
@@ -66,7 +66,7 @@ class Weights:
         """Read `GaussianWeights` or an (m, d) array, NumPy or CPU torch."""
         if isinstance(weights, GaussianWeights):
             return cls(weights.num_neurons, weights.num_inputs, weights.rows)
-        array, _ = check.host_array(weights=weights)
+        array, _ = validate.host_array(weights=weights)
         if array.ndim != 2 or 0 in array.shape:
             raise ValueError(
                 f"`weights` must have shape (m, d), both at least 1, or GaussianWeights, got {array.shape}"
@@ -110,8 +110,8 @@ def output_gradient(inputs: Any, residuals: Any, weights: Any, activation: Any) 
     """
     from leakcore.attacks.tensor.orders import read_activation
 
-    x, _ = check.host_array(inputs=inputs)
-    r, _ = check.host_array(residuals=residuals)
+    x, _ = validate.host_array(inputs=inputs)
+    r, _ = validate.host_array(residuals=residuals)
     source = Weights.read(weights)
     if x.ndim != 2 or len(x) == 0 or x.shape[1] != source.num_inputs:
         raise ValueError(f"`inputs` must have shape (B, {source.num_inputs}), B at least 1, got {x.shape}")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.results import Assumptions
 from leakcore.attacks.labels.conditions import Precision, read_precision
 from leakcore.attacks.stored_precision import stored_roundoff
@@ -63,15 +63,15 @@ def next_tokens(
         >>> counts.lows.tolist(), counts.value, counts.kind
         ([0, 0, 1, 0, 0, 2, 0, 0], 1.0, 'lower')
     """
-    count = check.integer(1, 1 << 40, positions=positions)
-    scaled = check.boolean(clipped=clipped)
-    shared = check.optional_boolean(tied=tied)
+    count = validate.integer(1, 1 << 40, positions=positions)
+    scaled = validate.boolean(clipped=clipped)
+    shared = validate.optional_boolean(tied=tied)
     if layer_norm is None and shared is not None:
         raise ValueError("`tied` is allowed only with layer_norm: a bias is shared with no embedding")
-    stated = None if update is None else check.one_of("gradient", update=update)
-    smoothing = 0.0 if label_smoothing is None else check.below_one(label_smoothing=label_smoothing)
+    stated = None if update is None else validate.one_of("gradient", update=update)
+    smoothing = 0.0 if label_smoothing is None else validate.below_one(label_smoothing=label_smoothing)
     own = read_precision(precision)
-    values, unit = check.host_array(gradient=gradient)
+    values, unit = validate.host_array(gradient=gradient)
     unit = stored_roundoff(values, unit) if own.unit_roundoff is None else max(own.unit_roundoff, 2.0**-53)
     tolerance = 2.0 * count * (count + 8) * unit
     if layer_norm is None:
@@ -158,7 +158,7 @@ def _through_layer_norm(sums: np.ndarray, layer_norm: Any) -> tuple[np.ndarray, 
     """The bias gradient behind a weight gradient (V, d), and how much larger its rounding is."""
     if not isinstance(layer_norm, tuple | list) or len(layer_norm) != 2:
         raise TypeError(f"`layer_norm` must be a pair (weight, bias), got {type(layer_norm).__name__}")
-    weight, bias = (check.squarable(**{f"layer_norm[{i}]": part}) for i, part in enumerate(layer_norm))
+    weight, bias = (validate.squarable(**{f"layer_norm[{i}]": part}) for i, part in enumerate(layer_norm))
     width = sums.shape[-1] if sums.ndim == 2 else 0
     if sums.ndim != 2 or len(sums) < 2 or weight.shape != (width,) or bias.shape != (width,):
         raise ValueError(

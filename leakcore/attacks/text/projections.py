@@ -88,9 +88,7 @@ class Projections:
             out.append(int((scales > 64 * unit * scales[0]).sum()))
         return out
 
-    def span(
-        self, layer: int, parts: dict[str, torch.Tensor], unit: float, noise_std: float, width: int
-    ) -> Span:  # fmt: skip
+    def span(self, layer: int, parts: dict[str, torch.Tensor], unit: float, noise_std: float, width: int) -> Span:
         """Of one layer's inputs; a projection whose gradient is not in `parts` is left out."""
         modules = dict(self.model.named_modules())
         gradients = []

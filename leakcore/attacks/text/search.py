@@ -49,9 +49,7 @@ class Passed:
         )
 
 
-def tokens_by_position(
-    projections: Projections, span: Span, vocabulary: torch.Tensor, length: int
-) -> list[np.ndarray]:  # fmt: skip
+def tokens_by_position(projections: Projections, span: Span, vocabulary: torch.Tensor, length: int) -> list[np.ndarray]:
     """For each position the tokens whose first-layer input lies in the span; it ends with the first empty position."""
     passing: list[list[np.ndarray]] = [[] for _ in range(length)]
     size = max(1, CHUNK // (length * len(span.basis)))
@@ -123,9 +121,7 @@ class SecondLayer:
         return [bool(part.all()) for part in parts]
 
 
-def search_causal(
-    second: SecondLayer, tokens: list[np.ndarray], batch_size: int, progress: Progress | None
-) -> Passed:  # fmt: skip
+def search_causal(second: SecondLayer, tokens: list[np.ndarray], batch_size: int, progress: Progress | None) -> Passed:
     """Prefixes are extended while the new position passes (Petrov et al. 2024, Algorithm 1, without its beam).
 
     Where more prefixes pass than are carried on, the nearest ones are: 16 for each sequence of the batch, and fewer
@@ -141,7 +137,7 @@ def search_causal(
             progress(position, len(tokens))
         grown = np.concatenate(
             [np.repeat(prefixes, len(own), axis=0), np.tile(own, len(prefixes))[:, None]], axis=1
-        ).astype(np.int64)  # fmt: skip
+        ).astype(np.int64)
         away, allowed = second.tested(grown, last_only=True)
         good = away <= allowed
         if int(good.sum()) > most:
@@ -164,7 +160,7 @@ def search_causal(
 
 def search_bidirectional(
     second: SecondLayer, tokens: list[np.ndarray], batch_size: int, restarts: int, progress: Progress | None
-) -> Passed:  # fmt: skip
+) -> Passed:
     """Sequences of every length that pass as wholes, the longest first.
 
     Where few combinations exist all are tried. Otherwise each position in turn takes the token that brings the whole

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from leakcore._base import memory_limit
-from leakcore._base import validate as check
+from leakcore._base import memory_limit, validate
 from leakcore._base.results import Assumptions
 from leakcore.attacks.gradient_by_name import gradient_by_name
 from leakcore.attacks.text.projections import Projections
@@ -87,11 +86,11 @@ def sequences(
         >>> text.sequences(model, released, batch_size=2, length=6).sequences.tolist()
         [[4, 4, 8, 1, -1, -1], [7, 3, 9, 3, -1, -1]]
     """
-    check.callback(progress=progress)
-    batch = check.integer(1, 1 << 20, batch_size=batch_size)
-    longest = check.integer(1, 1 << 20, length=length)
+    validate.callback(progress=progress)
+    batch = validate.integer(1, 1 << 20, batch_size=batch_size)
+    longest = validate.integer(1, 1 << 20, length=length)
     memory_limit.require(64 * longest**2, length=longest)
-    std = check.non_negative(noise_std=noise_std)
+    std = validate.non_negative(noise_std=noise_std)
     parts, unit = gradient_by_name(model, gradient, std)
     device = next(model.parameters()).device
     projections = Projections.of(model, layers)
@@ -160,7 +159,7 @@ def _vocabulary(model: nn.Module, vocabulary: Any) -> tuple[torch.Tensor, int]:
 
 def _result(
     passed: Passed, tokens: list[np.ndarray], spans: list[Span], causal: bool, batch: int, length: int, notes: list[str]
-) -> SequenceRecovery:  # fmt: skip
+) -> SequenceRecovery:
     count = len(passed.sequences)
     rows = np.full((count, length), END, dtype=np.int64)
     for row, sequence in zip(rows, passed.sequences, strict=True):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.results import Assumptions
 from leakcore.attacks.labels import Noise
 from leakcore.attacks.stored_precision import lost_below, stored_roundoff
@@ -70,11 +70,11 @@ def tokens(
     """
     from scipy.stats import chi
 
-    check.instance(Noise, type(None), noise=noise)
-    shared = check.optional_boolean(tied=tied)
-    stated = None if update is None else check.one_of(*UPDATES, update=update)
-    own, unit = check.host_array(embedding_gradient=embedding_gradient)
-    rows = check.squarable(embedding_gradient=own)
+    validate.instance(Noise, type(None), noise=noise)
+    shared = validate.optional_boolean(tied=tied)
+    stated = None if update is None else validate.one_of(*UPDATES, update=update)
+    own, unit = validate.host_array(embedding_gradient=embedding_gradient)
+    rows = validate.squarable(embedding_gradient=own)
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"`embedding_gradient` must have shape (V, d), at least 1 each, got {rows.shape}")
     # Rows are scaled before they are squared: even a tiny row differs from 0.

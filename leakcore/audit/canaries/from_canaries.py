@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from leakcore import accounting, bounds
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.codec.npz import FACTS, unpack
 from leakcore._base.progress import timed
 from leakcore.audit.canaries.report import GATE_SHARE, CanaryReport
@@ -80,12 +80,12 @@ def from_canaries(
         (True, 'lower')
     """
     start = time.monotonic()
-    slack = check.open_probability(delta=delta)
-    claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
-    level = check.confidence(confidence=confidence)
+    slack = validate.open_probability(delta=delta)
+    claim = None if claimed_epsilon is None else validate.non_negative(claimed_epsilon=claimed_epsilon)
+    level = validate.confidence(confidence=confidence)
     recorded = _read(trace)
     claimed = _recorded(recorded) if mechanism is None else mechanism
-    check.instance(Mechanism, mechanism=claimed)
+    validate.instance(Mechanism, mechanism=claimed)
     hypothesis = bounds.Hypothesis(claimed)
     stated = recorded.divisor if divisor is None else parse_divisor(divisor)
     relation = claimed.relation("zero-out" if stated == "rows" else "add-remove")
@@ -93,9 +93,14 @@ def from_canaries(
 
     def ordered(scores: np.ndarray, sure: float) -> bounds.EpsilonFromScores:
         return bounds.epsilon_lower_bound_from_scores(
-            scores[inside], scores[~inside], adjacency=relation, threshold=bounds.SimultaneousThreshold(),
-            confidence=sure, delta=slack, hypothesis=hypothesis,
-        )  # fmt: skip
+            scores[inside],
+            scores[~inside],
+            adjacency=relation,
+            threshold=bounds.SimultaneousThreshold(),
+            confidence=sure,
+            delta=slack,
+            hypothesis=hypothesis,
+        )
 
     whole = ordered(recorded.scores, level)
     of_coins = recorded.scores[: recorded.canaries], recorded.coins, slack
@@ -107,12 +112,23 @@ def from_canaries(
     sigma, norm = recorded.noise_multiplier, recorded.max_grad_norm
     return CanaryReport(
         environment=environment(),
-        delta=slack, claimed_epsilon=claim, confidence=level, steps=recorded.steps,
-        noise_multiplier=(float(sigma.min()), float(sigma.max())), max_grad_norm=(float(norm.min()), float(norm.max())),
-        sample_rate=recorded.sample_rate, mechanism=repr(claimed), canaries=recorded.canaries,
-        included=int(recorded.coins.sum()), controls=recorded.controls, parameters=recorded.parameters,
-        independent=independent, noise_ratio=recorded.noise_ratio, common_noise=recorded.common_noise,
-        repeated_noise=recorded.repeated_noise, interference=recorded.interference,
+        delta=slack,
+        claimed_epsilon=claim,
+        confidence=level,
+        steps=recorded.steps,
+        noise_multiplier=(float(sigma.min()), float(sigma.max())),
+        max_grad_norm=(float(norm.min()), float(norm.max())),
+        sample_rate=recorded.sample_rate,
+        mechanism=repr(claimed),
+        canaries=recorded.canaries,
+        included=int(recorded.coins.sum()),
+        controls=recorded.controls,
+        parameters=recorded.parameters,
+        independent=independent,
+        noise_ratio=recorded.noise_ratio,
+        common_noise=recorded.common_noise,
+        repeated_noise=recorded.repeated_noise,
+        interference=recorded.interference,
         times_seen=float(recorded.times_seen[recorded.coins].mean()),
         divisor=stated,
         epsilon=_supposing(proved_epsilon(claimed, delta=slack, adjacency=relation), stated),
@@ -122,7 +138,7 @@ def from_canaries(
         gate=dataclasses.replace(gate, confidence=GATE),
         p_value=float(whole.p_value or 0.0),
         seconds=time.monotonic() - start,
-    )  # fmt: skip
+    )
 
 
 def _supposing(epsilon: accounting.Epsilon, divisor: Divisor | None) -> accounting.Epsilon:

@@ -32,13 +32,34 @@ from leakcore.audit.report.tables import Cell, Column, Row, Table
 GATE_SHARE = (1 - GATE) / 2
 """Error of each of the gate's two ways to fail: ε above the claim, and the schedule itself."""
 _SETTINGS = (
-    "delta", "claimed_epsilon", "confidence", "steps", "noise_multiplier", "max_grad_norm", "sample_rate", "mechanism",
-    "canaries", "included", "controls", "parameters", "divisor",
-)  # fmt: skip
+    "delta",
+    "claimed_epsilon",
+    "confidence",
+    "steps",
+    "noise_multiplier",
+    "max_grad_norm",
+    "sample_rate",
+    "mechanism",
+    "canaries",
+    "included",
+    "controls",
+    "parameters",
+    "divisor",
+)
 _RESULTS = (
-    "epsilon", "proved", "by_coins", "from_release", "gate", "p_value", "independent", "noise_ratio", "common_noise",
-    "repeated_noise", "interference", "times_seen",
-)  # fmt: skip
+    "epsilon",
+    "proved",
+    "by_coins",
+    "from_release",
+    "gate",
+    "p_value",
+    "independent",
+    "noise_ratio",
+    "common_noise",
+    "repeated_noise",
+    "interference",
+    "times_seen",
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -303,9 +324,11 @@ class CanaryReport(AuditReport):
             ("sees the releases alone", number(self.from_release), "", "estimate"),
         ]
         columns = (
-            Column("attacker", "parameter"), Column("ε at least", "lower"),
-            Column("share of the\naccountant's", "lower"), Column("guarantee", "parameter"),
-        )  # fmt: skip
+            Column("attacker", "parameter"),
+            Column("ε at least", "lower"),
+            Column("share of the\naccountant's", "lower"),
+            Column("guarantee", "parameter"),
+        )
         caption = (
             f"{self.included:,} canaries in the data, {self.canaries - self.included:,} left out by coins, "
             f"{self.controls:,} other coordinates of {self.parameters:,}; a canary was in {self.times_seen:.4g} of "

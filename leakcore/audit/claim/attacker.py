@@ -38,9 +38,7 @@ def last_iterate(config: ClaimConfig, claim: ClaimedEpsilon) -> LastIterateEpsil
 def finding(config: ClaimConfig, claim: ClaimedEpsilon, last: LastIterateEpsilon | None) -> Finding:
     """What the attacker saw, and what that means for the gap between proof and claim."""
     if config.audit.attack == "one-run":
-        return Finding(
-            f"The attacker saw: {sees(config)}.", verdict="That is the attacker whom the claim covers.",
-        )  # fmt: skip
+        return Finding(f"The attacker saw: {sees(config)}.", verdict="That is the attacker whom the claim covers.")
     covered = "The claim covers an attacker who sees every release."
     if last is None:
         return Finding(f"The attacker saw: {sees(config)}.", verdict=f"{covered} A gap to it may be due to that.")

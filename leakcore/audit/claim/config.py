@@ -16,8 +16,13 @@ if TYPE_CHECKING:
     from leakcore import dpsgd
 
 SECTIONS: dict[str, type] = {
-    "data": Data, "model": Model, "mechanism": Mechanism, "fault": Fault, "claim": Claim, "audit": Audit,
-}  # fmt: skip
+    "data": Data,
+    "model": Model,
+    "mechanism": Mechanism,
+    "fault": Fault,
+    "claim": Claim,
+    "audit": Audit,
+}
 _BY_COINS = ("membership", "one-run")
 """Attacks on rows that are in or out by coins."""
 _ADDED = (*_BY_COINS, "crafted-gradient")

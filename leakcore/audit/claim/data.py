@@ -99,9 +99,13 @@ def _through(config: ClaimConfig, rows: ClaimRows, pieces: PartialResults, show:
 
     def train() -> dict[str, Any]:
         accuracy = models.train_extractor(
-            network, public.images(), public.labels, epochs=_EPOCHS, seed=config.audit.seed,
+            network,
+            public.images(),
+            public.labels,
+            epochs=_EPOCHS,
+            seed=config.audit.seed,
             progress=lambda done, total: show("frozen network", done, total),
-        )  # fmt: skip
+        )
         return {"accuracy": accuracy, "state": models.state_arrays(network)}
 
     models.load_state_arrays(network, pieces.get_or_run("frozen-network", train)["state"])
@@ -112,8 +116,12 @@ def _through(config: ClaimConfig, rows: ClaimRows, pieces: PartialResults, show:
         models.extract_features(extractor, part.reshape(-1, *shape)) for part in (rows.features, rows.test_features)
     )
     return dataclasses.replace(
-        rows, features=inside, test_features=outside, images=rows.features, test_images=rows.test_features,
+        rows,
+        features=inside,
+        test_features=outside,
+        images=rows.features,
+        test_images=rows.test_features,
         extractor=extractor,
         described=f"{rows.described}, as {inside.shape[1]} features of a frozen convolutional network that was trained "
         f"on {len(public):,} images of CIFAR-100 for {_EPOCHS} epochs and standardised by them",
-    )  # fmt: skip
+    )

@@ -83,11 +83,13 @@ def until_decided(
     }
     proofs = tuple(
         Proof(
-            method=f"bets, {FAMILIES[family]}", what=" and ".join(scores), found=test.proof(),
+            method=f"bets, {FAMILIES[family]}",
+            what=" and ".join(scores),
+            found=test.proof(),
             ceiling=test.ceiling(audit.trials),
         )
         for family, test in tests.items()
-    )  # fmt: skip
+    )
     sides = 1 + len(scores)
     stopped = Stopped(trainings=sides * part.stop, planned=sides * audit.trials, why=why)
     return scores, proofs, stopped

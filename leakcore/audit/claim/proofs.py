@@ -50,9 +50,12 @@ def prove(scores: Scores, claimed: ClaimedEpsilon, confidence: float, seed: int)
     proofs = []
     for family in names:
         more: dict[str, Any] = {
-            "threshold": bounds.SimultaneousThreshold(seed=seed), "confidence": level, "delta": claimed.delta,
-            "adjacency": claimed.adjacency, "hypothesis": bounds.Hypothesis(family=family),
-        }  # fmt: skip
+            "threshold": bounds.SimultaneousThreshold(seed=seed),
+            "confidence": level,
+            "delta": claimed.delta,
+            "adjacency": claimed.adjacency,
+            "hypothesis": bounds.Hypothesis(family=family),
+        }
         best = bounds.epsilon_lower_bound_best(scores, **more)
         ceiling = bounds.epsilon_lower_bound_best(perfect, **more)
         proofs.append(

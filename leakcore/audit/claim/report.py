@@ -34,10 +34,13 @@ _NAMES = {
 }
 _MODELS = ("minus the loss at the attacker's row", "share of models")
 _SCORED = {
-    "clipbkd": _MODELS, "backdoor": _MODELS, "zero-input": _MODELS, "membership": ("membership score", "share of rows"),
+    "clipbkd": _MODELS,
+    "backdoor": _MODELS,
+    "zero-input": _MODELS,
+    "membership": ("membership score", "share of rows"),
     "crafted-gradient": ("move of one parameter", "share of models"),
     "one-run": ("score of a canary", "share of canaries"),
-}  # fmt: skip
+}
 """What is scored, and whose share of scores is drawn."""
 
 
@@ -71,10 +74,15 @@ class ClaimReport(AuditReport):
 
     schema: ClassVar[str] = "leakcore.claim-audit/1"
     result_names: ClassVar[Mapping[str, str]] = {
-        "claim": "claim", "audited_epsilon": "epsilon", "proofs": "proofs", "data": "data", "statistics": "statistics",
+        "claim": "claim",
+        "audited_epsilon": "epsilon",
+        "proofs": "proofs",
+        "data": "data",
+        "statistics": "statistics",
         "stopped": "stopped",
-        "attacker_sees": "attacker_sees", "last_iterate": "last_iterate",
-    }  # fmt: skip
+        "attacker_sees": "attacker_sees",
+        "last_iterate": "last_iterate",
+    }
     timed: ClassVar[bool] = False
     """A resumed audit writes the same JSON."""
 
@@ -201,15 +209,20 @@ class ClaimReport(AuditReport):
             ),
             self._reached(),
             proof_card(
-                dataclasses.replace(best.found, confidence=self.config.audit.confidence), claim.delta,
+                dataclasses.replace(best.found, confidence=self.config.audit.confidence),
+                claim.delta,
                 f"by {best.method}, {best.what}. This audit cannot prove more than ε = "
                 f"{number(max(p.ceiling for p in self.proofs), kind='upper')}.",
             ),
             Card(
-                question=EPSILON, value=f"ε = {number(claim.epsilon)}", kind="parameter", confidence="claimed",
-                adjacency=adjacency_words(self._adjacency), detail=f"At δ = {power(claim.delta)}: {claim.how}.",
+                question=EPSILON,
+                value=f"ε = {number(claim.epsilon)}",
+                kind="parameter",
+                confidence="claimed",
+                adjacency=adjacency_words(self._adjacency),
+                detail=f"At δ = {power(claim.delta)}: {claim.how}.",
             ),
-        )  # fmt: skip
+        )
 
     def _reached(self) -> Card:
         name = self._shown
@@ -224,9 +237,14 @@ class ClaimReport(AuditReport):
             low, high = area_limits(value, min(len(inside), len(outside)), 1 - (1 - level) / len(self.scores))
             interval, confidence = f"{fixed(low, 3, 'lower')}–{fixed(high, 3, 'upper')}", f"{100 * level:g}% confidence"
         return Card(
-            question=REACHED, value=f"{value:.3f}", kind="estimate", confidence=confidence, interval=interval,
-            adjacency=adjacency_words(None), detail=what,
-        )  # fmt: skip
+            question=REACHED,
+            value=f"{value:.3f}",
+            kind="estimate",
+            confidence=confidence,
+            interval=interval,
+            adjacency=adjacency_words(None),
+            detail=what,
+        )
 
     def _k_words(self) -> str:
         return " k is the number of rows that the attacker places." if self._shown.startswith("k = ") else ""
@@ -310,44 +328,58 @@ class ClaimReport(AuditReport):
         rows = tuple(
             Row(
                 (
-                    Cell(p.method), Cell(p.what), Cell(least(p.found)),
-                    Cell(number(self.claim.epsilon)), Cell(number(p.ceiling, kind="upper")),
+                    Cell(p.method),
+                    Cell(p.what),
+                    Cell(least(p.found)),
+                    Cell(number(self.claim.epsilon)),
+                    Cell(number(p.ceiling, kind="upper")),
                     Cell("EXCEEDS THE CLAIM" if p.epsilon > self.claim.epsilon else "below"),
                 ),
                 p is self.best,
             )
             for p in self.proofs
-        )  # fmt: skip
+        )
         proved = Table(
             "Proved compared with claimed",
             (
-                Column("method", "parameter"), Column("chosen", "parameter"), Column("audited ε", "lower"),
-                Column("claimed ε", "parameter"), Column("most this\naudit can prove", "parameter"), Column("", ""),
+                Column("method", "parameter"),
+                Column("chosen", "parameter"),
+                Column("audited ε", "lower"),
+                Column("claimed ε", "parameter"),
+                Column("most this\naudit can prove", "parameter"),
+                Column("", ""),
             ),
             rows,
             f"δ = {power(self.claim.delta)}, {ADJACENCY[self._adjacency]} adjacency throughout; the lower bounds hold "
             f"together with {100 * self.config.audit.confidence:g}% confidence.{self._k_words()}",
             marked="the best proof",
-        )  # fmt: skip
+        )
         statistic = Table(
             "The attacker's statistic",
             (
-                Column("", "parameter"), Column("models or\nrows with", "parameter"), Column("without", "parameter"),
-                Column("mean with", "estimate"), Column("mean\nwithout", "estimate"),
+                Column("", "parameter"),
+                Column("models or\nrows with", "parameter"),
+                Column("without", "parameter"),
+                Column("mean with", "estimate"),
+                Column("mean\nwithout", "estimate"),
                 Column("area under\nthe curve", "estimate"),
             ),
             tuple(
                 Row(
                     (
-                        Cell(name), Cell(f"{len(a):,}"), Cell(f"{len(b):,}"), Cell(number(float(a.mean()))),
-                        Cell(number(float(b.mean()))), Cell(f"{area(a, b):.3f}"),
+                        Cell(name),
+                        Cell(f"{len(a):,}"),
+                        Cell(f"{len(b):,}"),
+                        Cell(number(float(a.mean()))),
+                        Cell(number(float(b.mean()))),
+                        Cell(f"{area(a, b):.3f}"),
                     )
                 )
                 for name, (a, b, _) in self.scores.items()
             ),
             "Over all models that were counted. This describes, and proves nothing. "
             f"An area of 0.5 is guessing, 1 is perfect.{self._k_words()}",
-        )  # fmt: skip
+        )
         return {"proved": proved, "statistic": statistic}
 
     def sections(self) -> tuple[page.Section, ...]:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from leakcore import attacks, bounds, dpsgd, mechanisms
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.files.writing import place_in
 from leakcore._base.installed import PAGE, need
 from leakcore._base.naming import renaming
@@ -35,13 +35,17 @@ from leakcore.audit.scores.coins import audited, provable
 
 _KEYS = {
     field.name: f"{section}.{field.name}"
-    for section, cls in SECTIONS.items() if section != "fault"
+    for section, cls in SECTIONS.items()
+    if section != "fault"
     for field in dataclasses.fields(cls)
 } | {
-    "network": "(inputs, *model.hidden, outputs)", "initialisation.scale": "model.initialisation_scale",
-    "expected_batch_size": "mechanism.sample_rate × rows", "count": "audit.canaries",
-    "trials": "audit.trials", "runs": "audit.trials",
-}  # fmt: skip
+    "network": "(inputs, *model.hidden, outputs)",
+    "initialisation.scale": "model.initialisation_scale",
+    "expected_batch_size": "mechanism.sample_rate × rows",
+    "count": "audit.canaries",
+    "trials": "audit.trials",
+    "runs": "audit.trials",
+}
 """section.key by the argument that takes its value where the mechanism is made, attacked and accounted for."""
 _TEST_ROWS = 200
 """Held-out rows on which a backdoor is tested: enough for a mean, a fraction of the cost of training."""
@@ -101,10 +105,10 @@ def claim(
     if not isinstance(config, ClaimConfig):
         raise TypeError(f"`config` must be a ClaimConfig or a mapping of its sections, got {shown(config)}")
     if stop is not None:
-        check.one_of("early", "never", stop=stop)
+        validate.one_of("early", "never", stop=stop)
         config = dataclasses.replace(config, audit=dataclasses.replace(config.audit, stop=stop))
-    check.executor(executor=executor)
-    check.callback(progress=progress)
+    validate.executor(executor=executor)
+    validate.callback(progress=progress)
     target = None if folder is None else Path(folder)
     if target is not None:
         need("torch", "sklearn", *PAGE)
@@ -188,11 +192,14 @@ def _poisoning(
     def train(part: range) -> Scores:
         before = sides * part.start
         swept = poisoning.poisoning_sweep(
-            ensemble, poisoned, ks, trials=part,
+            ensemble,
+            poisoned,
+            ks,
+            trials=part,
             execution=dpsgd.Execution(
                 progress=lambda done, _: show(f"{name}: models", before + done, sides * trials), **how
             ),
-        )  # fmt: skip
+        )
         return {f"k = {k}": (swept[k].scores_in, swept[k].scores_out, k) for k in ks}
 
     return _decided(train, claimed, config.audit)
@@ -220,11 +227,14 @@ def _crafted_gradient(
 
     def train(part: range) -> Scores:
         played = poisoning.crafted_gradient_scores(
-            ensemble, rows.features, rows.labels, trials=part,
+            ensemble,
+            rows.features,
+            rows.labels,
+            trials=part,
             execution=dpsgd.Execution(
                 progress=lambda done, _: show("crafted-gradient: models", 2 * part.start + done, 2 * trials), **how
             ),
-        )  # fmt: skip
+        )
         return {"k = 1": (played.scores_in, played.scores_out, 1)}
 
     return _decided(train, claimed, config.audit)
@@ -246,9 +256,12 @@ def _membership(
             f"ratio, got {config.audit.trials}: the coins of the half that learns left some row on one side; take more"
         )
     played = membership.play(
-        ensemble, rows.features, rows.labels, runs=config.audit.trials,
+        ensemble,
+        rows.features,
+        rows.labels,
+        runs=config.audit.trials,
         execution=dpsgd.Execution(progress=lambda done, total: show("membership: models", done, total), **how),
-    )  # fmt: skip
+    )
     references, target = played[:learning], played[learning:]
     included = target.included
     statistics: dict[str, Literal["loss", "lira"]] = {"loss threshold": "loss", "likelihood ratio": "lira"}
@@ -287,9 +300,13 @@ def _one_run(
             f"`audit.canaries` must have coins on both sides, got {len(there)} on one side: take more, or another seed"
         )
     played = membership.play_canaries(
-        ensemble, rows.features, rows.labels, points, labels,
+        ensemble,
+        rows.features,
+        rows.labels,
+        points,
+        labels,
         execution=dpsgd.Execution(progress=lambda done, total: show("one-run: models", done, total), **how),
-    )  # fmt: skip
+    )
     scores = played.scores[0]
     families: dict[str, str | mechanisms.Mechanism] = {"guesses at coins, (ε, δ)": "dp"}
     if claimed.noise_multiplier > 0 and config.mechanism.scheme == "poisson":
@@ -299,10 +316,11 @@ def _one_run(
     level = 1 - (1 - config.audit.confidence) / len(families)
     proofs = tuple(
         Proof(
-            method=name, what=f"{len(there):,} canaries in one run",
+            method=name,
+            what=f"{len(there):,} canaries in one run",
             found=audited(scores, there, claimed.delta, level, family=family),
             ceiling=provable(there, claimed.delta, level, family),
         )
         for name, family in families.items()
-    )  # fmt: skip
+    )
     return {"canaries": (scores[there], scores[~there], 1)}, proofs, None

@@ -15,9 +15,7 @@ from leakcore.audit.config.sections import Report, Scores, Trace
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.mechanisms import misfit
 
-SECTIONS: dict[str, type] = {
-    "run": AuditConfig, "trace": Trace, "scores": Scores, **claim.SECTIONS, "report": Report,
-}  # fmt: skip
+SECTIONS: dict[str, type] = {"run": AuditConfig, "trace": Trace, "scores": Scores, **claim.SECTIONS, "report": Report}
 """Section: the dataclass that defines its keys."""
 FORMS = {"run": ("run",), "trace": ("trace",), "scores": ("scores",), "claim": tuple(claim.SECTIONS)}
 """Form of the audit: the sections that belong to it. [report] goes with each."""

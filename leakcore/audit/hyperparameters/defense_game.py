@@ -154,16 +154,24 @@ class _DefendedGame:
         keep, drawn = self.dropout.keep_probability, rows if self.dropout.per_sample else 1
         sizes = self.layers[1:-1]
         u = kernels.uniform(
-            (runs, drawn * sum(sizes)), seed=self.config.seed, purpose=kernels.Stream.DEFENDED_GAME_MASKS, step=step,
+            (runs, drawn * sum(sizes)),
+            seed=self.config.seed,
+            purpose=kernels.Stream.DEFENDED_GAME_MASKS,
+            step=step,
             first_row=first,
-        )  # fmt: skip
+        )
         masks = torch.from_numpy((u < keep) / keep).float().reshape(runs, drawn, -1)
         return list(torch.split(masks, list(sizes), dim=-1))
 
     def _clipped(
-        self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, *, masks: list[torch.Tensor] | None = None,
+        self,
+        theta: torch.Tensor,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        *,
+        masks: list[torch.Tensor] | None = None,
         apart: bool = False,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         """Gradients of rows x, (R, N, inputs) or (N, inputs), clipped to C: (R, 1, D) summed, or (R, N, D) each."""
         apply = models.activation_module(self.config.activation)
         weights = self._split(theta)

@@ -5,17 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from leakcore.defenses import (
-    Clip,
-    Defense,
-    Dropout,
-    GaussianNoise,
-    Laplace,
-    LocalSteps,
-    Prune,
-    parse,
-    spell,
-)
+from leakcore.defenses import Clip, Defense, Dropout, GaussianNoise, Laplace, LocalSteps, Prune, parse, spell
 
 _TAKEN = (LocalSteps, Dropout, Clip, GaussianNoise, Laplace, Prune)
 

@@ -126,24 +126,30 @@ def _part(config: AuditConfig, point: ReconstructionPoint, plain: Side, under: S
     rows = tuple(
         Row(
             (
-                Cell(name), Cell(percent(side.attack), interval(side.attack)),
-                Cell(percent(side.bound)), Cell(number(side.epsilon)), Cell(percent(side.accuracy)),
+                Cell(name),
+                Cell(percent(side.attack), interval(side.attack)),
+                Cell(percent(side.bound)),
+                Cell(number(side.epsilon)),
+                Cell(percent(side.accuracy)),
             ),
             name != "none",
         )
         for name, side in (("none", plain), (spelling, under))
-    )  # fmt: skip
+    )
     table = Table(
         "The same attack with and without the defence",
         (
-            Column("defence", "parameter"), Column("target named", "estimate"), Column("no attacker\nabove", "upper"),
-            Column("ε of the run", "upper"), Column("accuracy of\nthe models", "estimate"),
+            Column("defence", "parameter"),
+            Column("target named", "estimate"),
+            Column("no attacker\nabove", "upper"),
+            Column("ε of the run", "upper"),
+            Column("accuracy of\nthe models", "estimate"),
         ),
         rows,
         f"The claimed noise σ = {number(point.noise_multiplier, 4)}; {runs} trainings on either side with the same "
         f"seeds, {100 * config.confidence:g}% intervals, add/remove adjacency. The attacker compares what was released "
         "with what the defence, without its noise, would have released for each candidate. Accuracy on rows held out.",
-    )  # fmt: skip
+    )
     says = (
         f"with the noise it adds the release is DP-SGD at σ = {number(_more(config, point), 4)}, and both are smaller"
         if tighter
@@ -169,10 +175,13 @@ def _part(config: AuditConfig, point: ReconstructionPoint, plain: Side, under: S
             ),
         ),
         content={
-            "defense": config.defense, "runs": runs, "without": jsonable(plain), "with": jsonable(under),
+            "defense": config.defense,
+            "runs": runs,
+            "without": jsonable(plain),
+            "with": jsonable(under),
             "bounds_hold_because": why,
         },
-    )  # fmt: skip
+    )
 
 
 def _title(spelt: str) -> str:

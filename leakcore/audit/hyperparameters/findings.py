@@ -80,23 +80,30 @@ def cards(config: AuditConfig, p: ReconstructionPoint) -> tuple[Card, Card, Card
     among = f"of naming the target among {config.num_candidates} equally likely candidates"
     return (
         card(
-            BEATS, p.bound, percent(p.bound),
+            BEATS,
+            p.bound,
+            percent(p.bound),
             f"The probability {among}; guessing reaches {percent(1 / config.num_candidates)}.",
         ),
         card(
-            REACHED, p.attack, percent(p.attack),
-            f"The share {among}: {p.attack.hits:,} of {p.attack.trials:,} trainings.", interval=interval(p.attack),
+            REACHED,
+            p.attack,
+            percent(p.attack),
+            f"The share {among}: {p.attack.hits:,} of {p.attack.trials:,} trainings.",
+            interval=interval(p.attack),
         ),
         proof_card(
-            p.epsilon_audited, config.delta,
+            p.epsilon_audited,
+            config.delta,
             f"from the same trainings. This game cannot prove more than ε = {number(p.audit_ceiling, 3)}.",
         ),
         epsilon_card(
-            p.epsilon, config.delta,
+            p.epsilon,
+            config.delta,
             f"the accountant's ε of σ = {number(p.noise_multiplier, 4)} over {scheme.total_steps(config):,} steps, "
             f"{scheme.words(config)}.{scheme_findings.bracket(p.epsilon)}",
         ),
-    )  # fmt: skip
+    )
 
 
 def sentences(config: AuditConfig, points: list[ReconstructionPoint], labels: LabelStudy) -> list[str]:

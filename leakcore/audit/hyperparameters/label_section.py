@@ -209,9 +209,13 @@ def _without_noise(config: AuditConfig, batches: _Batches) -> LabelOutcome:
 
 
 def _with_noise(
-    config: AuditConfig, batches: _Batches, sigma: float, epsilon: float, claimed: bool,
+    config: AuditConfig,
+    batches: _Batches,
+    sigma: float,
+    epsilon: float,
+    claimed: bool,
     progress: Callable[[int, int], object] | None,
-) -> LabelOutcome:  # fmt: skip
+) -> LabelOutcome:
     count, _, width = batches.hidden.shape
     draws = config.label_trials
     shares = []

@@ -165,20 +165,26 @@ def _measured(config: AuditConfig, noise: float, progress: Progress, executor: E
         x, y = torch.from_numpy(features), torch.from_numpy(labels)
         has = input_attributes(features.reshape(-1, 1, 8, 8))[ATTRIBUTE]
         wanted = LayerMeasures(
-            attributes={ATTRIBUTE: has}, family=FAMILY, samples=_SAMPLES, rows=_ROWS, permutations=_PERMUTATIONS,
+            attributes={ATTRIBUTE: has},
+            family=FAMILY,
+            samples=_SAMPLES,
+            rows=_ROWS,
+            permutations=_PERMUTATIONS,
             iterations=0,
-        )  # fmt: skip
-        measures = by_layer(
-            model, x, y, measures=wanted, seed=config.seed, executor=executor, progress=shown
-        )  # fmt: skip
+        )
+        measures = by_layer(model, x, y, measures=wanted, seed=config.seed, executor=executor, progress=shown)
         batches = attributes.matched_batches(has, labels, limit=_ROWS // 2, seed=config.seed)
         plain = attributes.layer_gradients(model, x, y, batches=batches.rows)
         released = v_information(
-            _released(plain, config.max_grad_norm, noise, config.seed), batches.attribute, family=FAMILY,
-            permutations=_PERMUTATIONS, validation=CrossValidation(strata=batches.targets), seed=config.seed,
+            _released(plain, config.max_grad_norm, noise, config.seed),
+            batches.attribute,
+            family=FAMILY,
+            permutations=_PERMUTATIONS,
+            validation=CrossValidation(strata=batches.targets),
+            seed=config.seed,
             executor=executor,
             progress=lambda done, total: shown("after noise", done, total),
-        )  # fmt: skip
+        )
     sizes = (features.shape[1], *config.hidden, data.num_classes)
     latent = {name: _without_gains(measure) for name, measure in measures.latent.items()}
     return LayerStudy(

@@ -196,9 +196,14 @@ def _require_rows(config: AuditConfig) -> None:
 
 
 def _play(
-    config: AuditConfig, noise: float, first: int, count: int, *, num_threads: int | None,
+    config: AuditConfig,
+    noise: float,
+    first: int,
+    count: int,
+    *,
+    num_threads: int | None,
     progress: Callable[[int, int], object] | None = None,
-) -> attacks.ReconstructionGame:  # fmt: skip
+) -> attacks.ReconstructionGame:
     """Runs [first, first + count), created from the configuration alone, wherever it is called."""
     data = datasets.digits()
     known = config.num_rows - 1

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.files.writing import place_in
 from leakcore._base.installed import PAGE, need
 from leakcore._base.progress import Progress, timed
@@ -17,12 +17,7 @@ from leakcore._base.run_folder.output_folder import require_ours, require_writab
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.audit.config.faults import shown
 from leakcore.audit.doctor import environment
-from leakcore.audit.hyperparameters import (
-    defense_section,
-    label_section,
-    layer_section,
-    reconstruction_section,
-)
+from leakcore.audit.hyperparameters import defense_section, label_section, layer_section, reconstruction_section
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.hyperparameters.report import RunReport
 
@@ -71,8 +66,8 @@ def run(
         config = AuditConfig.from_dict(config or {})
     if not isinstance(config, AuditConfig):
         raise TypeError(f"`config` must be an AuditConfig or a mapping of its fields, got {shown(config)}")
-    check.executor(executor=executor)
-    check.callback(progress=progress)
+    validate.executor(executor=executor)
+    validate.callback(progress=progress)
     report_progress = progress or (lambda task, done, total: None)
     target = None if folder is None else Path(folder)
     if target is not None:
@@ -84,9 +79,12 @@ def run(
 
 
 def _run(
-    config: AuditConfig, target: Path | None, pieces: PartialResults, executor: Executor | None,
+    config: AuditConfig,
+    target: Path | None,
+    pieces: PartialResults,
+    executor: Executor | None,
     report_progress: Progress,
-) -> RunReport:  # fmt: skip
+) -> RunReport:
     started = time.monotonic()
     points, curve = reconstruction_section.study(config, pieces, report_progress, executor)
     labels = label_section.study(config, points, pieces, report_progress, executor)

@@ -64,10 +64,15 @@ def adjacency_words(adjacency: Adjacency | None) -> str:
 def card(question: str, result: Result, value: str, detail: str, *, interval: str = "") -> Card:
     """A card with the kind, confidence and adjacency of `result`. value, interval: as they are printed."""
     return Card(
-        question=question, value=value, kind=result.kind, interval=interval, confidence=confidence_words(result),
-        adjacency=adjacency_words(result.adjacency), detail=detail,
+        question=question,
+        value=value,
+        kind=result.kind,
+        interval=interval,
+        confidence=confidence_words(result),
+        adjacency=adjacency_words(result.adjacency),
+        detail=detail,
         number=float(result.value) if isinstance(result.value, int | float) else None,
-    )  # fmt: skip
+    )
 
 
 def epsilon_card(result: Result, delta: float, detail: str) -> Card:
@@ -80,7 +85,8 @@ def proof_card(result: Result, delta: float, detail: str) -> Card:
     if float(result.value) <= 0:
         sure = ", ".join(filter(None, (confidence_words(result), adjacency_words(result.adjacency))))
         return Card(
-            question=PROVED, absent="nothing",
+            question=PROVED,
+            absent="nothing",
             detail=f"At δ = {power(delta)} no ε above 0 is proved ({sure}), {detail} That does not prove privacy.",
-        )  # fmt: skip
+        )
     return card(PROVED, result, f"ε ≥ {number(result)}", f"At δ = {power(delta)}: {detail}")

@@ -19,10 +19,20 @@ INK, BOUND, RDP, MIDDLE, ATTACK = "#1f2430", "#b3261e", "#c2615b", "#5f6b7a", "#
 _VARIABLES = {INK: "--ink", BOUND: "--upper", RDP: "--rdp", MIDDLE: "--middle", ATTACK: "--estimate"}
 """CSS variables of page.css by the colour that they have in the light scheme."""
 _STYLE = {
-    "svg.hashsalt": "leakcore", "svg.fonttype": "path", "font.size": 10.5, "text.color": INK, "axes.labelcolor": INK,
-    "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK, "figure.facecolor": "none", "axes.facecolor": "none",
-    "savefig.facecolor": "none", "legend.facecolor": "none", "grid.color": MIDDLE,
-}  # fmt: skip
+    "svg.hashsalt": "leakcore",
+    "svg.fonttype": "path",
+    "font.size": 10.5,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+    "legend.facecolor": "none",
+    "grid.color": MIDDLE,
+}
 
 
 @contextmanager

@@ -163,9 +163,13 @@ class Part:
         sections = tuple(dataclasses.replace(s, figure=s.figure and _as_read(s.figure)) for s in read.sections)
         texts = tuple(Finding(text, verdict=verdict, assumes=assumes) for text, verdict, assumes in read.findings)
         return cls(
-            key=read.key, findings=texts, sections=sections, assumptions=read.assumptions,
-            contradictions=read.contradictions, content=read.content,
-        )  # fmt: skip
+            key=read.key,
+            findings=texts,
+            sections=sections,
+            assumptions=read.assumptions,
+            contradictions=read.contradictions,
+            content=read.content,
+        )
 
 
 def _as_read(figure: Figure) -> Figure:

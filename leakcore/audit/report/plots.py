@@ -73,14 +73,21 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
         _plain(axes)
         for values, name, _ in lines:
             tips.points(
-                axes, over, values,
+                axes,
+                over,
+                values,
                 [f"ε = {number(e, 3)}: {percent(v)}, {name}" for e, v in zip(over, values, strict=True)],
-            )  # fmt: skip
+            )
         tips.points(
-            axes, at, rate,
-            [f"ε = {number(p.epsilon)}: the attack reached {percent(p.attack)} ({level} interval "
-             f"{interval(p.attack)}); no attacker beats {percent(p.bound)}" for p in points],
-        )  # fmt: skip
+            axes,
+            at,
+            rate,
+            [
+                f"ε = {number(p.epsilon)}: the attack reached {percent(p.attack)} ({level} interval "
+                f"{interval(p.attack)}); no attacker beats {percent(p.bound)}"
+                for p in points
+            ],
+        )
         figure.legend(frameon=False, loc="outside lower left")
         return svg_of(figure, tips)
 
@@ -115,9 +122,16 @@ def roc_svg(
             at, rate, low, high = (np.array(v) for v in zip(*intervals, strict=True))
             low = np.maximum(low, least)
             axes.errorbar(
-                at, np.maximum(rate, low), yerr=[np.maximum(rate, low) - low, high - np.maximum(rate, low)],
-                fmt="s", color=INK, ms=4, capsize=4, lw=1.2, label=intervals_name,
-            )  # fmt: skip
+                at,
+                np.maximum(rate, low),
+                yerr=[np.maximum(rate, low) - low, high - np.maximum(rate, low)],
+                fmt="s",
+                color=INK,
+                ms=4,
+                capsize=4,
+                lw=1.2,
+                label=intervals_name,
+            )
         axes.plot(fpr, fpr, color=INK, lw=0.9, ls=":", label="guessing")
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -134,14 +148,17 @@ def roc_svg(
             (roc[0][drawn][every], roc[1][drawn][every], found_name),
         ):
             said = zip(rates, values, strict=True)
-            tips.points(
-                axes, rates, values, [f"{percent(v)} at {percent(f)} false positives: {name}" for f, v in said]
-            )  # fmt: skip
+            tips.points(axes, rates, values, [f"{percent(v)} at {percent(f)} false positives: {name}" for f, v in said])
         tips.points(
-            axes, [f for f, *_ in intervals], [max(rate, low, least) for _, rate, low, _ in intervals],
-            [f"{percent(rate)} at {percent(f)} false positives, interval {percent(low, 'lower')}–"
-             f"{percent(high, 'upper')}: {found_name}" for f, rate, low, high in intervals],
-        )  # fmt: skip
+            axes,
+            [f for f, *_ in intervals],
+            [max(rate, low, least) for _, rate, low, _ in intervals],
+            [
+                f"{percent(rate)} at {percent(f)} false positives, interval {percent(low, 'lower')}–"
+                f"{percent(high, 'upper')}: {found_name}"
+                for f, rate, low, high in intervals
+            ],
+        )
         figure.legend(frameon=False, loc="outside lower left")
         return svg_of(figure, tips)
 
@@ -168,10 +185,13 @@ def histograms_svg(inside: np.ndarray, outside: np.ndarray, statistic: str, shar
         axes.set_ylabel(shares_of)
         _plain(axes)
         tips.areas(
-            axes, edges,
-            [f"{statistic} {number(a)} to {number(b)}: {percent(w)} with the rows, {percent(wo)} without"
-             for a, b, wo, w in zip(edges[:-1], edges[1:], *shares, strict=True)],
-        )  # fmt: skip
+            axes,
+            edges,
+            [
+                f"{statistic} {number(a)} to {number(b)}: {percent(w)} with the rows, {percent(wo)} without"
+                for a, b, wo, w in zip(edges[:-1], edges[1:], *shares, strict=True)
+            ],
+        )
         figure.legend(frameon=False, loc="outside lower left")
         return svg_of(figure, tips)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.codec import fields_to_plain, from_fields
 from leakcore._base.files.writing import write_atomically
 from leakcore._base.printable import printable
@@ -95,7 +95,7 @@ class AuditReport(Record, abc.ABC):
         Raises:
             ValueError: for a negative limit, or a report that proves no ε.
         """
-        limit = check.non_negative(fail_above=fail_above)
+        limit = validate.non_negative(fail_above=fail_above)
         if not self.judged() and not self.undecided:
             raise ValueError(
                 f"`fail_above` must be left out, got {limit:g}: this report proves no ε, and an estimate cannot decide "
@@ -221,11 +221,7 @@ class AuditReport(Record, abc.ABC):
             "passed": self.passed,
             "undecided": self.undecided,
             "contradictions": self.all_contradictions,
-            "limit": {
-                "fail_above": self.fail_above,
-                "judged": jsonable(self.judged()),
-                "exceeded": self.exceeded,
-            },
+            "limit": {"fail_above": self.fail_above, "judged": jsonable(self.judged()), "exceeded": self.exceeded},
             "findings": [str(text) for text in self.all_findings],
             "verdicts": [
                 {"about": about(text), "verdict": getattr(text, "verdict", ""), "assumes": getattr(text, "assumes", "")}

@@ -81,10 +81,7 @@ def accounting_table(points: list[ReconstructionPoint], delta: float) -> Table:
     """ε of each noise level by the accountants that there are, and under replacement."""
     first = points[0]
     adjacency = ADJACENCY[first.epsilon.adjacency]
-    columns = [
-        Column("ε", "parameter"),
-        Column("noise\nmultiplier σ", "parameter"),
-    ]
+    columns = [Column("ε", "parameter"), Column("noise\nmultiplier σ", "parameter")]
     sampled = first.bound_rdp is not None
     bracket, claim = first.epsilon.method == "bracket", claim_of(first.epsilon) is not None
     replaced = any(p.epsilon_replace is not None for p in points)

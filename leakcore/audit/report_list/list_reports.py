@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.files.json_file import read_json
 from leakcore._base.printable import line_of, name_of, printable
 from leakcore._base.progress import timed
@@ -28,9 +28,12 @@ LONGEST_PATH = 4096
 """Characters of a path."""
 _FILE = "report.json"
 _AUDITS = {
-    "audit": "configuration", "trace-audit": "recorded run", "canary-audit": "recorded run with canaries",
-    "claim-audit": "claim against an attack", "scores-audit": "membership scores",
-}  # fmt: skip
+    "audit": "configuration",
+    "trace-audit": "recorded run",
+    "canary-audit": "recorded run with canaries",
+    "claim-audit": "claim against an attack",
+    "scores-audit": "membership scores",
+}
 """Kind of audit, by the name in the report's schema."""
 
 
@@ -61,7 +64,7 @@ def list_reports(folder: str | Path) -> ReportList:
         Traceback (most recent call last):
         ValueError: `folder` must be a folder that exists, got 'no/such/folder'
     """
-    check.instance(str, Path, folder=folder)
+    validate.instance(str, Path, folder=folder)
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"`folder` must be a folder that exists, got {printable(repr(str(folder)))}")
@@ -150,15 +153,21 @@ def _claimed(report: AuditReport, epsilon: Card) -> ListedNumber | None:
     if value is None or math.isnan(value):
         return None
     return ListedNumber(
-        value=float(value), text=f"ε = {number(value)}", kind="parameter", adjacency=epsilon.adjacency,
+        value=float(value),
+        text=f"ε = {number(value)}",
+        kind="parameter",
+        adjacency=epsilon.adjacency,
         guarantee=", ".join(filter(None, ("claimed", epsilon.adjacency))),
-    )  # fmt: skip
+    )
 
 
 def _number(card: Card) -> ListedNumber | None:
     if card.number is None or math.isnan(card.number):
         return None
     return ListedNumber(
-        value=card.number, text=card.value, kind=card.kind, guarantee=f"{card.kind}, {card.guarantee}",
+        value=card.number,
+        text=card.value,
+        kind=card.kind,
+        guarantee=f"{card.kind}, {card.guarantee}",
         adjacency=card.adjacency,
-    )  # fmt: skip
+    )

@@ -66,8 +66,5 @@ def audited(
     notes = (*best.assumptions.notes, f"the best of {len(_SHARES)} numbers of guesses; the error is split over them")
     p_value = None if best.p_value is None else min(1.0, len(_SHARES) * best.p_value)
     return dataclasses.replace(
-        best,
-        confidence=confidence,
-        assumptions=dataclasses.replace(best.assumptions, notes=notes),
-        p_value=p_value,
+        best, confidence=confidence, assumptions=dataclasses.replace(best.assumptions, notes=notes), p_value=p_value
     )

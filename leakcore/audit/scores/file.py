@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.array_record import ArrayRecord
 from leakcore._base.files.csv_file import read_csv
 from leakcore._base.files.npz_file import npz_names, read_npz
@@ -54,9 +54,14 @@ LAYOUTS = (
     *(
         ScoreColumns(first, second, False, _PLAIN)
         for first, second in (
-            ("members", "non_members"), ("member_scores", "non_member_scores"), ("member_scores", "nonmember_scores"),
-            ("member", "non_member"), ("in_scores", "out_scores"), ("scores_in", "scores_out"),
-            ("train_scores", "test_scores"), ("scores_train", "scores_test"),
+            ("members", "non_members"),
+            ("member_scores", "non_member_scores"),
+            ("member_scores", "nonmember_scores"),
+            ("member", "non_member"),
+            ("in_scores", "out_scores"),
+            ("scores_in", "scores_out"),
+            ("train_scores", "test_scores"),
+            ("scores_train", "scores_test"),
         )
     ),
     *(
@@ -64,7 +69,7 @@ LAYOUTS = (
         for first in ("score", "scores")
         for second in ("member", "is_member", "membership", "label", "labels")
     ),
-)  # fmt: skip
+)
 """What is recognised, most specific first; names are compared without case, with - and spaces as _."""
 _TRUE = {"1", "1.0", "true", "member", "in", "yes", "train"}
 _FALSE = {"0", "0.0", "false", "non-member", "nonmember", "non_member", "out", "no", "test"}
@@ -136,7 +141,7 @@ def read_scores(
     """
     where = Path(path)
     if higher is not None:
-        check.one_of("members", "non-members", higher=higher)
+        validate.one_of("members", "non-members", higher=higher)
     asked = _asked(members, non_members, values, labels)
     readers = {".npz": _npz_read, ".csv": _csv_read}
     if where.suffix not in readers:

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from leakcore import accounting, bounds
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.adjacency import HOW_TO_CHOOSE
 from leakcore._base.progress import timed
 from leakcore._base.results import Adjacency, Result, parse_adjacency
@@ -53,9 +53,9 @@ class Retrained:
     select: Literal["simultaneous", "split"] = "simultaneous"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "k", check.integer(1, None, k=self.k))
-        object.__setattr__(self, "seed", check.seed(seed=self.seed))
-        check.one_of("simultaneous", "split", select=self.select)
+        object.__setattr__(self, "k", validate.integer(1, None, k=self.k))
+        object.__setattr__(self, "seed", validate.seed(seed=self.seed))
+        validate.one_of("simultaneous", "split", select=self.select)
 
     @property
     def threshold(self) -> bounds.Threshold:
@@ -120,14 +120,14 @@ def from_scores(
         ('lower', '1.5')
     """
     start = time.monotonic()
-    slack = check.below_one(delta=delta)
-    claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
+    slack = validate.below_one(delta=delta)
+    claim = None if claimed_epsilon is None else validate.non_negative(claimed_epsilon=claimed_epsilon)
     relation = _relation(adjacency, coins, family)
     claimed = claimed_under(claim, claimed_adjacency, relation)
-    level = check.confidence(confidence=confidence)
-    check.boolean(coins=coins)
+    level = validate.confidence(confidence=confidence)
+    validate.boolean(coins=coins)
     design = retrained if isinstance(retrained, Retrained) else Retrained()
-    alone = design is retrained or check.boolean(retrained=retrained)
+    alone = design is retrained or validate.boolean(retrained=retrained)
     if coins and alone:
         raise ValueError(
             "`coins` and `retrained` must not both be True: one run with many coins, or one model for each score"
@@ -166,9 +166,11 @@ def from_scores(
     result = proof(level, every)
     if not (coins or alone):
         result = dataclasses.replace(
-            result, kind="estimate", confidence=None,
+            result,
+            kind="estimate",
+            confidence=None,
             assumptions=dataclasses.replace(result.assumptions, notes=(*notes, "no proof: see what is assumed")),
-        )  # fmt: skip
+        )
     judged = claim is not None and (coins or alone)
     converted = of_claim(level, every) if judged and claimed != relation else None
     whole = area(inside, outside)
@@ -195,9 +197,13 @@ def from_scores(
         non_members=m,
         area=Result(
             quantity="area under the ROC curve",
-            value=whole, kind="estimate", confidence=level, interval=area_limits(whole, min(n, m), level),
+            value=whole,
+            kind="estimate",
+            confidence=level,
+            interval=area_limits(whole, min(n, m), level),
             method="area under the ROC curve; Chernoff limits of a two-sample U-statistic",
-            assumptions=assumed(notes), provenance=PROVENANCE,
+            assumptions=assumed(notes),
+            provenance=PROVENANCE,
         ),
         at_fpr=tuple(rate_limits(inside, outside, f, level, notes) for f in _FPRS),
         epsilon=result,
@@ -207,7 +213,7 @@ def from_scores(
         p_value=getattr(result, "p_value", None) if coins or alone else None,
         roc=(false, true),
         seconds=time.monotonic() - start,
-    )  # fmt: skip
+    )
 
 
 def _relation(adjacency: str | None, coins: Any, family: Any) -> Adjacency:
@@ -216,7 +222,7 @@ def _relation(adjacency: str | None, coins: Any, family: Any) -> Adjacency:
         return family.relation(adjacency)
     if adjacency is not None:
         return parse_adjacency(adjacency)
-    if check.boolean(coins=coins):
+    if validate.boolean(coins=coins):
         return "add-remove"
     raise TypeError(f"`adjacency` must be given to from_scores without coins=True: {HOW_TO_CHOOSE}")
 
@@ -226,9 +232,7 @@ def _noted(result: Result, note: str, **changes: Any) -> Result:
     assumed = result.assumptions
     adjacency = changes.pop("adjacency", assumed.adjacency)
     return dataclasses.replace(
-        result,
-        assumptions=dataclasses.replace(assumed, adjacency=adjacency, notes=(*assumed.notes, note)),
-        **changes,
+        result, assumptions=dataclasses.replace(assumed, adjacency=adjacency, notes=(*assumed.notes, note)), **changes
     )
 
 

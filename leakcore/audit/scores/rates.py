@@ -66,7 +66,12 @@ def rate_limits(
         hits = int((inside >= ranked[loose[0]]).sum())
         high = float(clopper_pearson(hits, n, confidence=1 - each, side="upper")[1])
     return MeasuredRate(
-        value=float((inside > here).mean()), kind="estimate", confidence=level, interval=(low, high), fpr=fpr,
+        value=float((inside > here).mean()),
+        kind="estimate",
+        confidence=level,
+        interval=(low, high),
+        fpr=fpr,
         method="threshold from the non-members; order-statistic and Clopper–Pearson limits",
-        assumptions=assumed(notes), provenance=PROVENANCE,
-    )  # fmt: skip
+        assumptions=assumed(notes),
+        provenance=PROVENANCE,
+    )

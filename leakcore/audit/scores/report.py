@@ -32,9 +32,22 @@ from leakcore.audit.report.tables import Cell, Column, Row, Table
 from leakcore.audit.scores.rates import MeasuredRate
 
 _SETTINGS = (
-    "source", "higher", "coins", "retrained", "k", "delta", "claimed_epsilon", "claimed_adjacency", "adjacency",
-    "confidence", "seed", "select", "family", "members", "non_members",
-)  # fmt: skip
+    "source",
+    "higher",
+    "coins",
+    "retrained",
+    "k",
+    "delta",
+    "claimed_epsilon",
+    "claimed_adjacency",
+    "adjacency",
+    "confidence",
+    "seed",
+    "select",
+    "family",
+    "members",
+    "non_members",
+)
 _RESULTS = ("area", "at_fpr", "epsilon", "converted", "gate", "ceiling", "p_value", "roc")
 
 
@@ -207,25 +220,32 @@ class ScoresReport(AuditReport):
             proof_card(self.epsilon, self.delta, f"by {self.epsilon.method}.")
             if self.proved
             else Card(
-                question=PROVED, absent="nothing",
+                question=PROVED,
+                absent="nothing",
                 detail="Nothing random chose who was a member. Choose members by fair coins, or retrain, and say so.",
             )
-        )  # fmt: skip
+        )
         return (
             Card(question=BEATS, detail="Scores show what one attack reached, not what the best attack could."),
             card(
-                REACHED, self.area, number(self.area, 3),
-                "Area under the ROC curve of these scores: 0.5 is guessing, 1 is perfect.", interval=_span(self.area),
+                REACHED,
+                self.area,
+                number(self.area, 3),
+                "Area under the ROC curve of these scores: 0.5 is guessing, 1 is perfect.",
+                interval=_span(self.area),
             ),
             proof,
             Card(question=EPSILON, detail="No ε was claimed, and no accountant saw the training.")
             if claimed is None
             else Card(
-                question=EPSILON, value=f"ε = {number(claimed)}", kind="parameter", confidence="claimed",
+                question=EPSILON,
+                value=f"ε = {number(claimed)}",
+                kind="parameter",
+                confidence="claimed",
                 adjacency=adjacency_words(self.claimed_adjacency),
                 detail=f"At δ = {power(self.delta)}: as claimed; no accountant saw the training.",
             ),
-        )  # fmt: skip
+        )
 
     def findings(self) -> list[str]:
         return [self._separation(), self._rates(), self._epsilon()]
@@ -355,9 +375,11 @@ class ScoresReport(AuditReport):
         rows.append(("area under the ROC curve", "0.5", number(self.area, 3), _span(self.area)))
         printed = tuple(Row(tuple(Cell(text) for text in row)) for row in rows)
         columns = (
-            Column("test", "parameter"), Column("guessing", "parameter"), Column("these scores", "estimate"),
+            Column("test", "parameter"),
+            Column("guessing", "parameter"),
+            Column("these scores", "estimate"),
             Column("interval", "estimate"),
-        )  # fmt: skip
+        )
         caption = (
             f"{100 * self.confidence:g}% intervals, each for its own row, valid in finite samples for independent "
             "scores; they count the threshold's uncertainty. Rates too small for so few non-members are left out."
@@ -365,8 +387,11 @@ class ScoresReport(AuditReport):
         epsilon = Table(
             "What the scores say about ε",
             (
-                Column("ε at least", self.epsilon.kind), Column("δ", "parameter"), Column("adjacency", "parameter"),
-                Column("confidence", "parameter"), Column("claimed ε", "parameter"),
+                Column("ε at least", self.epsilon.kind),
+                Column("δ", "parameter"),
+                Column("adjacency", "parameter"),
+                Column("confidence", "parameter"),
+                Column("claimed ε", "parameter"),
             ),
             tuple(self._row(result) for result in (self.epsilon, self.converted) if result is not None),
             f"By {self.epsilon.method}. "
@@ -378,18 +403,21 @@ class ScoresReport(AuditReport):
                 else "Nothing is proved. Assumed was: "
             )
             + self._design(),
-        )  # fmt: skip
+        )
         return {"rates": Table("The scores as a membership test", columns, printed, caption), "epsilon": epsilon}
 
     def _row(self, result: Result) -> Row:
         """A bound, next to the claim if that is under the same relation."""
         comparable = self.claimed_epsilon is not None and result.adjacency == self.claimed_adjacency
-        return Row((
-            Cell(least(result) if self.proved else number(result)), Cell(power(self.delta)),
-            Cell(ADJACENCY[result.adjacency]),
-            Cell("none" if result.confidence is None else f"{100 * result.confidence:g}%"),
-            Cell(number(self.claimed_epsilon or 0.0) if comparable else "—"),
-        ))  # fmt: skip
+        return Row(
+            (
+                Cell(least(result) if self.proved else number(result)),
+                Cell(power(self.delta)),
+                Cell(ADJACENCY[result.adjacency]),
+                Cell("none" if result.confidence is None else f"{100 * result.confidence:g}%"),
+                Cell(number(self.claimed_epsilon or 0.0) if comparable else "—"),
+            )
+        )
 
     def sections(self) -> tuple[page.Section, ...]:
         from leakcore.audit.report.plots import roc_svg
@@ -409,13 +437,21 @@ class ScoresReport(AuditReport):
             if r is not None and r.interval is not None
         ]
         svg = functools.partial(
-            roc_svg, fpr, bound, self.roc, bound_name="most that the claimed ε allows", found_name="these scores",
-            intervals=bars, intervals_name=f"{100 * self.confidence:g}% intervals",
-        )  # fmt: skip
+            roc_svg,
+            fpr,
+            bound,
+            self.roc,
+            bound_name="most that the claimed ε allows",
+            found_name="these scores",
+            intervals=bars,
+            intervals_name=f"{100 * self.confidence:g}% intervals",
+        )
         limit = (
-            "" if bound is None or not self.retrained else " An interval wholly above the solid curve speaks against "
+            ""
+            if bound is None or not self.retrained
+            else " An interval wholly above the solid curve speaks against "
             "the claimed ε; each is at its own confidence, and what is proved is below."
-        )  # fmt: skip
+        )
         figure = page.Figure(
             svg=svg,
             alt=f"True-positive against false-positive rate of the scores, both axes logarithmic. {self._rates()}",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.score_arrays import is_boolean, require_no_label_at_all
 from leakcore.audit.scores.file import ScoreFile, read_scores
 
@@ -56,7 +56,7 @@ def sides_of(members: Any, non_members: Any, scores: Any) -> Sides:
 
 
 def _checked(name: str, values: Any) -> np.ndarray:
-    side, _ = check.host_array(finite=False, **{name: values})
+    side, _ = validate.host_array(finite=False, **{name: values})
     if side.ndim != 1 or side.size < 2:
         raise ValueError(f"`{name}` must be one score per row, at least two, got shape {side.shape}")
     if np.isnan(side).any():
@@ -77,7 +77,7 @@ def _labelled(scores: Any, members: Any, non_members: Any) -> Sides:
         raise ValueError(
             "`scores` must hold scores, got truth values, which look like labels: pass labels as members=…"
         )
-    labels, _ = check.host_array(finite=False, members=members)
+    labels, _ = validate.host_array(finite=False, members=members)
     if labels.shape != every.shape:
         raise ValueError(f"`members` must have the shape of scores, {every.shape}, got {labels.shape}")
     if not np.isin(labels, (0, 1)).all():

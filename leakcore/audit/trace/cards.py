@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from leakcore.audit.report.cards import (
-    BEATS,
-    EPSILON,
-    PROVED,
-    REACHED,
-    Card,
-    card,
-    epsilon_card,
-    proof_card,
-)  # fmt: skip
+from leakcore.audit.report.cards import BEATS, EPSILON, PROVED, REACHED, Card, card, epsilon_card, proof_card
 from leakcore.audit.report.format import counted, ends, interval, number, percent
 from leakcore.audit.trace.facts import TraceFacts
 
@@ -26,10 +17,12 @@ def cards(report: TraceFacts) -> tuple[Card, Card, Card, Card]:
     else:
         size = report.num_candidates
         bound = card(
-            BEATS, upper, percent(upper),
+            BEATS,
+            upper,
+            percent(upper),
             f"The probability of naming a training row among {size:,} equally likely candidates; guessing reaches "
             f"{percent(1 / size)}.",
-        )  # fmt: skip
+        )
         epsilon = epsilon_card(
             report.epsilon, report.delta, f"the accountant's ε of the run's {counted(run.steps, 'step')}."
         )
@@ -42,15 +35,20 @@ def _reached(report: TraceFacts) -> Card:
     if measured:
         size, best = measured[-1]
         return card(
-            REACHED, best, percent(best), f"The share of rows named among {size:,} candidates {where}.",
+            REACHED,
+            best,
+            percent(best),
+            f"The share of rows named among {size:,} candidates {where}.",
             interval=interval(best),
-        )  # fmt: skip
+        )
     if report.area is not None:
         return card(
-            REACHED, report.area, number(report.area, 3),
+            REACHED,
+            report.area,
+            number(report.area, 3),
             f"Area under the ROC curve of the membership test {where}: 0.5 is guessing, 1 is perfect.",
             interval=ends(report.area, 2),
-        )  # fmt: skip
+        )
     why = (
         "The candidates hold no non-members to compare with."
         if report.recognised

@@ -133,7 +133,7 @@ def _shuffled(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, Chosen]:
     lower_holds = sampling.all_rows and sampling.fresh and run.steps == batches * epochs
     return shuffled, dataclasses.replace(
         named(shuffled, sampling.evidence), notes=tuple(notes), lower_holds=lower_holds
-    )  # fmt: skip
+    )
 
 
 def _holds_all(sampling: Sampling) -> bool:
@@ -155,8 +155,11 @@ def named(mechanism: Mechanism, evidence: str) -> Chosen:
     adjacency = mechanism.adjacency
     return Chosen(
         name=f"{type(mechanism).__name__}(…)" if len(repr(mechanism)) > 200 else repr(mechanism),
-        words=_words(mechanism), evidence=evidence, adjacency=adjacency, bracketed=not mechanism.is_exact(adjacency),
-    )  # fmt: skip
+        words=_words(mechanism),
+        evidence=evidence,
+        adjacency=adjacency,
+        bracketed=not mechanism.is_exact(adjacency),
+    )
 
 
 def under_its_relation(trace: Trace, mechanism: Mechanism | None, chosen: Chosen) -> Chosen:
@@ -197,9 +200,7 @@ def _words(mechanism: Mechanism) -> str:
         rates: Any = np.unique(mechanism.sample_rate)
         return f"Poisson sampling q = {rates[0]:.4g}" + (f"–{rates[-1]:.4g}" if len(rates) > 1 else "")
     if isinstance(mechanism, Shuffled):
-        return (
-            f"shuffled batches, {mechanism.batches:,} in each of {counted(mechanism.epochs, 'epoch')}"
-        )  # fmt: skip
+        return f"shuffled batches, {mechanism.batches:,} in each of {counted(mechanism.epochs, 'epoch')}"
     if isinstance(mechanism, FixedSize):
         return f"a fresh batch of {mechanism.batch_size:,} of {mechanism.dataset_size:,} rows in each step"
     return type(mechanism).__name__
@@ -232,9 +233,7 @@ def limited_by_loader(sampling: Sampling, mechanism: Mechanism, chosen: Chosen) 
         lacks = [f"the trace recorded {sampling.evidence}: of that, full batches are an upper limit alone"]
     if not lacks:
         return chosen
-    return dataclasses.replace(
-        chosen, notes=(*chosen.notes, *lacks), lower_holds=False, bracketed=True
-    )  # fmt: skip
+    return dataclasses.replace(chosen, notes=(*chosen.notes, *lacks), lower_holds=False, bracketed=True)
 
 
 def _require_scheme(sampling: Sampling, mechanism: Mechanism) -> None:

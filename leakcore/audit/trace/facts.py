@@ -223,9 +223,14 @@ class TraceFacts(AuditReport):
 
     def _compared(self, what: str, measured: Measured, bound: Any) -> Compared:
         return Compared(
-            what=what, found=measured, bound=float(bound), lift=self.lift, members=self.members,
-            non_members=self.non_members, alike=self.coins,
-        )  # fmt: skip
+            what=what,
+            found=measured,
+            bound=float(bound),
+            lift=self.lift,
+            members=self.members,
+            non_members=self.non_members,
+            alike=self.coins,
+        )
 
     def names(self) -> list[Compared]:
         """What naming a row reached, with its bounds; empty if they cannot be compared."""
@@ -233,9 +238,10 @@ class TraceFacts(AuditReport):
             return []
         triples = zip(self.candidate_counts, self.named, self.reconstruction, strict=True)
         return [
-            self._compared(f"Naming a row among {p}", m, b.value) for p, m, b in triples
+            self._compared(f"Naming a row among {p}", m, b.value)
+            for p, m, b in triples
             if m is not None and b is not None
-        ]  # fmt: skip
+        ]
 
     def tells(self) -> list[Compared]:
         """What telling members reached, with its bounds; empty if they cannot be compared."""
@@ -243,9 +249,10 @@ class TraceFacts(AuditReport):
             return []
         triples = zip(levels(self.at_fpr), self.found_at_fpr, np.atleast_1d(self.at_fpr.value), strict=True)
         return [
-            self._compared(f"Telling members at {percent(f)} false positives", m, b) for f, m, b in triples
+            self._compared(f"Telling members at {percent(f)} false positives", m, b)
+            for f, m, b in triples
             if m is not None
-        ]  # fmt: skip
+        ]
 
     def rates(self) -> list[tuple[float, Measured | None, float | None]]:
         """(false-positive rate, what the membership test reached, its bound) at the fixed rates."""
@@ -270,10 +277,12 @@ class TraceFacts(AuditReport):
         if self.claimed_epsilon is not None and self.epsilon is not None and self.above_claim:
             epsilon, claimed = above_claim(self.epsilon, self.claimed_epsilon, bracketed=self.mechanism.bracketed)
             schedule = (
-                f"The noise of {self.run.alone} alone" if self.run.unknown
-                else f"The schedule of the run's {counted(self.run.steps, 'step')}" if self.run.partial
+                f"The noise of {self.run.alone} alone"
+                if self.run.unknown
+                else f"The schedule of the run's {counted(self.run.steps, 'step')}"
+                if self.run.partial
                 else "The schedule that was recorded"
-            )  # fmt: skip
+            )
             out.append(f"{schedule} gives ε = {epsilon} ({guarantee(self.epsilon)}), above the claimed {claimed}.")
         if self.gate is not None:
             if self.claimed_epsilon is None and self.epsilon is not None and self.tests_claim:
@@ -307,10 +316,12 @@ class TraceFacts(AuditReport):
 
     def judged(self) -> tuple[page.Judged, ...]:
         schedule = (
-            f"{self.run.alone} alone" if self.run.unknown
-            else f"the run's {counted(self.run.steps, 'step')}" if self.run.partial
+            f"{self.run.alone} alone"
+            if self.run.unknown
+            else f"the run's {counted(self.run.steps, 'step')}"
+            if self.run.partial
             else "the recorded schedule"
-        )  # fmt: skip
+        )
         said = [] if self.epsilon is None else [(f"the accountant's ε of {schedule}", self.epsilon)]
         if self.audited is not None:
             said.append(("the ε that guesses at the coins prove", self.audited))

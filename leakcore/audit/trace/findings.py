@@ -136,16 +136,24 @@ def membership(report: TraceFacts) -> str:
         f"curve of {number(area, 3)} (estimate, {sure} interval {ends(area, 2)}). Guessing gives 0.5, "
         f"and reaches this much with p = {number(area.p_value, 2)} (one-sided Mann-Whitney)."
         + (f" The test recognises {'; '.join(rates)}; {sure} intervals{picked}." if rates else ""),
-        verdict=" ".join([
-            f"At {sure}: These {few:,} candidates do not tell members from guessing." if not report.told
-            else f"Members can be told from non-members at {sure}, if what is assumed holds; by this area "
-            + ("hardly better than by guessing." if float(area.value) < 0.55
-               else "better than by guessing." if float(area.value) < 0.75 else "in most cases."),
-            *([said] if (said := standing(report.tells())) else []),
-        ]),
+        verdict=" ".join(
+            [
+                f"At {sure}: These {few:,} candidates do not tell members from guessing."
+                if not report.told
+                else f"Members can be told from non-members at {sure}, if what is assumed holds; by this area "
+                + (
+                    "hardly better than by guessing."
+                    if float(area.value) < 0.55
+                    else "better than by guessing."
+                    if float(area.value) < 0.75
+                    else "in most cases."
+                ),
+                *([said] if (said := standing(report.tells())) else []),
+            ]
+        ),
         assumes="members and non-members come from the same distribution. The intervals treat rows as independent; "
         "they count the threshold's own uncertainty, but not the noise that all rows of one run share.",
-    )  # fmt: skip
+    )
 
 
 def proof(report: TraceFacts) -> str:

@@ -123,14 +123,23 @@ def from_trace(
             if value is not None:
                 raise ValueError(f"`{name}` must be left out for a trace with canaries, which knows it, got {value!r}")
         how: dict[str, Any] = {
-            "delta": delta, "claimed_epsilon": claimed_epsilon, "confidence": confidence, "divisor": divisor
-        }  # fmt: skip
+            "delta": delta,
+            "claimed_epsilon": claimed_epsilon,
+            "confidence": confidence,
+            "divisor": divisor,
+        }
         return from_canaries(trace, mechanism=mechanism, **how)  # type: ignore[arg-type]
     question = ask(
-        cast("Trace | Recorder | str | Path", trace), delta=delta, claimed_epsilon=claimed_epsilon,
-        mechanism=mechanism, steps=steps, num_candidates=num_candidates, coins=coins, confidence=confidence,
+        cast("Trace | Recorder | str | Path", trace),
+        delta=delta,
+        claimed_epsilon=claimed_epsilon,
+        mechanism=mechanism,
+        steps=steps,
+        num_candidates=num_candidates,
+        coins=coins,
+        confidence=confidence,
         divisor=divisor,
-    )  # fmt: skip
+    )
     return TraceReport(
         environment=environment(),
         **question.settings(),

@@ -167,8 +167,11 @@ def _exposed(trace: Trace, pairs: np.ndarray, inside: np.ndarray, outside: np.nd
     order = np.lexsort((-lead, -beaten))[:5]
     return tuple(
         Exposure(
-            candidate=int(inside[k]), times_seen=int(trace.times_seen[inside[k]]),
-            clipped_share=float(trace.clipped_share[inside[k]]), beaten=float(beaten[k]), lead=float(lead[k]),
+            candidate=int(inside[k]),
+            times_seen=int(trace.times_seen[inside[k]]),
+            clipped_share=float(trace.clipped_share[inside[k]]),
+            beaten=float(beaten[k]),
+            lead=float(lead[k]),
         )
         for k in order
-    )  # fmt: skip
+    )

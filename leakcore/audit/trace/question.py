@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.audit.scores.coins import require_fair
 from leakcore.audit.trace.chosen import Chosen, choose, limited_by_loader, sampled, stated, steps_of, under_its_relation
 from leakcore.audit.trace.whole_run import WholeRun, whole_run
@@ -48,10 +48,14 @@ class Question:
     def settings(self) -> dict[str, Any]:
         """The fields of the report that repeat the question."""
         return {
-            "delta": self.delta, "claimed_epsilon": self.claimed_epsilon, "confidence": self.confidence,
-            "coins": self.coins, "run": self.run.extent, "candidate_counts": self.candidate_counts,
+            "delta": self.delta,
+            "claimed_epsilon": self.claimed_epsilon,
+            "confidence": self.confidence,
+            "coins": self.coins,
+            "run": self.run.extent,
+            "candidate_counts": self.candidate_counts,
             "mechanism": self.chosen,
-        }  # fmt: skip
+        }
 
 
 def ask(
@@ -67,12 +71,12 @@ def ask(
     divisor: Divisor | None,
 ) -> Question:
     """The question; ValueError or TypeError as `audit.from_trace` says."""
-    slack = check.open_probability(delta=delta)
-    claim = None if claimed_epsilon is None else check.non_negative(claimed_epsilon=claimed_epsilon)
-    size = check.integer(2, _MOST_CANDIDATES, num_candidates=num_candidates)
-    level = check.confidence(confidence=confidence)
+    slack = validate.open_probability(delta=delta)
+    claim = None if claimed_epsilon is None else validate.non_negative(claimed_epsilon=claimed_epsilon)
+    size = validate.integer(2, _MOST_CANDIDATES, num_candidates=num_candidates)
+    level = validate.confidence(confidence=confidence)
     steps_seen = read_trace(trace)
-    check.boolean(coins=coins)
+    validate.boolean(coins=coins)
     if divisor is not None:
         steps_seen = dataclasses.replace(steps_seen, divisor=parse_divisor(divisor))
     part, run, (what, chosen) = _mechanism(steps_seen, mechanism, steps)
@@ -80,9 +84,16 @@ def ask(
     if coins:
         _require_coins(part)
     return Question(
-        trace=part, run=run, mechanism=what, chosen=chosen, delta=slack, claimed_epsilon=claim, num_candidates=size,
-        coins=coins, confidence=level,
-    )  # fmt: skip
+        trace=part,
+        run=run,
+        mechanism=what,
+        chosen=chosen,
+        delta=slack,
+        claimed_epsilon=claim,
+        num_candidates=size,
+        coins=coins,
+        confidence=level,
+    )
 
 
 def read_trace(trace: Any, name: str = "trace") -> Trace:
@@ -114,7 +125,7 @@ def _mechanism(trace: Trace, said: Any, steps: int | None) -> tuple[Trace, Whole
         run = whole_run(part, None if counted is None else max(counted, trace.run_steps))
         return part, run, stated(part, run, said)
     if said is not None:
-        part = _sampled(trace, check.probability(mechanism=said))
+        part = _sampled(trace, validate.probability(mechanism=said))
         run = whole_run(part, steps)
         what, chosen = sampled(run, "the caller says so")
         return part, run, (what, limited_by_loader(part.sampling, what, chosen))

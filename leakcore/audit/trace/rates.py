@@ -136,14 +136,17 @@ def named(pairs: np.ndarray, inside: np.ndarray, outside: np.ndarray, size: int,
     value = min(1.0, float(np.exp(_log_choose(lower, size - 1) - log_all).mean()))
     apart = min(len(inside), len(outside) // (size - 1))
     return Measured(
-        value=value, kind="estimate", confidence=confidence, interval=area_limits(value, apart, confidence),
+        value=value,
+        kind="estimate",
+        confidence=confidence,
+        interval=area_limits(value, apart, confidence),
         method="prior-aware attack, expectation over random rivals; Chernoff limits of a two-sample U-statistic",
         trials=len(inside),
         assumptions=_assumed(
             "knows every row but one and the batches, sees every release; the missing row is one of the candidates"
         ),
         provenance="Hayes, Mahloujifar and Balle (2023), Algorithm 2 and Appendix G; Hoeffding (1963), Section 5b",
-    )  # fmt: skip
+    )
 
 
 def _log_choose(n: object, k: int) -> np.ndarray:
@@ -162,32 +165,37 @@ def rate_at(inside: np.ndarray, outside: np.ndarray, fpr: float, confidence: flo
     if limits is None:
         return None
     return Measured(
-        value=limits.value, kind="estimate", confidence=confidence, interval=limits.interval,
-        method=f"membership test, {limits.method}", trials=len(inside) + len(outside),
+        value=limits.value,
+        kind="estimate",
+        confidence=confidence,
+        interval=limits.interval,
+        method=f"membership test, {limits.method}",
+        trials=len(inside) + len(outside),
         assumptions=_assumed(_TEST),
         provenance="Hayes et al. (2023), Appendix G; Clopper and Pearson (1934)",
-    )  # fmt: skip
+    )
 
 
 def roc(inside: np.ndarray, outside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """False- and true-positive rates of every threshold."""
     levels = np.unique(np.concatenate([inside, outside]))[::-1]
-    return (
-        np.array([(outside >= t).mean() for t in levels]),
-        np.array([(inside >= t).mean() for t in levels]),
-    )
+    return (np.array([(outside >= t).mean() for t in levels]), np.array([(inside >= t).mean() for t in levels]))
 
 
 def separation(inside: np.ndarray, outside: np.ndarray, confidence: float) -> Separation:
     """The area under the ROC curve, its limits, and the p-value of the null that scores say nothing of membership."""
     value = area(inside, outside)
     return Separation(
-        value=value, kind="estimate", confidence=confidence,
-        interval=area_limits(value, min(len(inside), len(outside)), confidence), p_value=rank_sum(inside, outside),
+        value=value,
+        kind="estimate",
+        confidence=confidence,
+        interval=area_limits(value, min(len(inside), len(outside)), confidence),
+        p_value=rank_sum(inside, outside),
         method="area under the ROC curve, Chernoff limits of a two-sample U-statistic; one-sided Mann-Whitney test",
-        trials=len(inside) + len(outside), assumptions=_assumed(_TEST),
+        trials=len(inside) + len(outside),
+        assumptions=_assumed(_TEST),
         provenance="Hayes et al. (2023), Appendix G; Hoeffding (1963), Section 5b; Mann and Whitney (1947)",
-    )  # fmt: skip
+    )
 
 
 def rank_sum(inside: np.ndarray, outside: np.ndarray) -> float:
@@ -205,7 +213,5 @@ def rank_sum(inside: np.ndarray, outside: np.ndarray) -> float:
     rank = np.empty(len(scores))
     rank[np.lexsort((np.arange(len(scores)) >= len(inside), scores))] = np.arange(len(scores))
     return float(
-        stats.mannwhitneyu(
-            rank[: len(inside)], rank[len(inside) :], alternative="greater", method="exact"
-        ).pvalue
-    )  # fmt: skip
+        stats.mannwhitneyu(rank[: len(inside)], rank[len(inside) :], alternative="greater", method="exact").pvalue
+    )

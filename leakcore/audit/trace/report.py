@@ -20,14 +20,42 @@ from leakcore.audit.trace.rates import Measured, for_picked
 from leakcore.audit.trace.tables import attacks_table, exposed_table, roc_figure
 
 _SETTINGS = (
-    "delta", "claimed_epsilon", "confidence", "coins", "num_candidates", "steps", "noise_multiplier", "max_grad_norm",
-    "sample_rate", "mechanism", "run", "batch_rows", "members", "non_members", "members_given", "recognised",
+    "delta",
+    "claimed_epsilon",
+    "confidence",
+    "coins",
+    "num_candidates",
+    "steps",
+    "noise_multiplier",
+    "max_grad_norm",
+    "sample_rate",
+    "mechanism",
+    "run",
+    "batch_rows",
+    "members",
+    "non_members",
+    "members_given",
+    "recognised",
     "statistic",
-)  # fmt: skip
+)
 _RESULTS = (
-    "epsilon", "epsilon_replace", "candidate_counts", "reconstruction", "named", "membership", "at_fpr", "found_at_fpr",
-    "roc", "area", "audited", "gate", "ceiling", "own_curve", "exposed", "picked",
-)  # fmt: skip
+    "epsilon",
+    "epsilon_replace",
+    "candidate_counts",
+    "reconstruction",
+    "named",
+    "membership",
+    "at_fpr",
+    "found_at_fpr",
+    "roc",
+    "area",
+    "audited",
+    "gate",
+    "ceiling",
+    "own_curve",
+    "exposed",
+    "picked",
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -49,10 +77,12 @@ class TraceReport(TraceFacts):
     def word(self) -> str:
         if self.passed is None:
             return (
-                "Not judged: how batches were drawn is not known." if self.mechanism.missing
-                else "Not judged: a part of the run is known." if self.run.unknown
+                "Not judged: how batches were drawn is not known."
+                if self.mechanism.missing
+                else "Not judged: a part of the run is known."
+                if self.run.unknown
                 else "Not judged: the claim lies where nothing is proved."
-            )  # fmt: skip
+            )
         if self.passed and any(c.odd for c in (*self.names(), *self.tells())):
             return "Above a bound: check."
         if self.passed and self.between:

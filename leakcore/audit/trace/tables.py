@@ -30,10 +30,11 @@ def attacks_table(report: TraceFacts) -> Table:
     if how.missing:
         relation = "No bounds: no mechanism of the run is known."
     columns = (
-        Column("attack", "parameter"), Column("guessing", "parameter"),
+        Column("attack", "parameter"),
+        Column("guessing", "parameter"),
         Column("reached in\nrecorded steps" if run.partial else "reached on\nthis run", "estimate"),
         Column("bound of these\nsteps alone" if run.unknown else exact, "upper"),
-    )  # fmt: skip
+    )
     caption = (
         f"{relation} Under each measured rate stands its own "
         f"{100 * report.confidence:g}% interval, which treats rows as independent and does not count the noise that "
@@ -60,16 +61,27 @@ def attacks_table(report: TraceFacts) -> Table:
 def exposed_table(report: TraceFacts) -> Table:
     """The members that stand out most."""
     columns = (
-        Column("candidate", "parameter"), Column("batches it\nwas in", "parameter"),
-        Column("steps in which\nit was clipped", "estimate"), Column("non-members\nit outscores", "estimate"),
+        Column("candidate", "parameter"),
+        Column("batches it\nwas in", "parameter"),
+        Column("steps in which\nit was clipped", "estimate"),
+        Column("non-members\nit outscores", "estimate"),
         Column("lead over the\nbest rival", "estimate"),
-    )  # fmt: skip
+    )
     rows = [
-        Row(tuple(Cell(c) for c in (
-            str(e.candidate), str(e.times_seen), percent(e.clipped_share), percent(e.beaten), f"{e.lead:+.3g}",
-        )))
+        Row(
+            tuple(
+                Cell(c)
+                for c in (
+                    str(e.candidate),
+                    str(e.times_seen),
+                    percent(e.clipped_share),
+                    percent(e.beaten),
+                    f"{e.lead:+.3g}",
+                )
+            )
+        )
         for e in report.exposed
-    ]  # fmt: skip
+    ]
     caption = f"The members that stand out most, scored by {report.statistic}. They were chosen for that: no guarantee."
     return Table("Most exposed members", columns, tuple(rows), caption)
 
@@ -87,10 +99,14 @@ def roc_figure(report: TraceFacts, curve: Result, measured: tuple[np.ndarray, np
     picked = for_picked(report.lift)
     alone = f"bound of {report.run.alone} alone" if report.run.unknown else ""
     svg = functools.partial(
-        roc_svg, levels(curve), bound, measured, intervals=bars,
+        roc_svg,
+        levels(curve),
+        bound,
+        measured,
+        intervals=bars,
         intervals_name=f"{100 * report.confidence:g}% intervals",
         bound_name=alone or ("bound for members that sampling picked" if picked else "bound: no attacker beats it"),
-    )  # fmt: skip
+    )
     upper = (
         f"One curve is the {alone}, which the run's may exceed, and the test with it"
         if alone

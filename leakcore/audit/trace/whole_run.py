@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.results import Result
 from leakcore.audit.report.format import counted
 from leakcore.dpsgd import Trace
@@ -88,22 +88,31 @@ def whole_run(trace: Trace, steps: int | None) -> WholeRun:
     stretches, total = trace.unrecorded, trace.run_steps
     known = trace.complete and all(None not in s for s in stretches)
     if steps is not None:
-        total = _agreed(trace, check.integer(1, _LARGEST, steps=steps))
+        total = _agreed(trace, validate.integer(1, _LARGEST, steps=steps))
     if total > _LARGEST:
         raise ValueError(f"`trace` must be of a run of at most {_LARGEST:,} steps, for bounds, got {total:,}")
     sigma = trace.noise_multiplier
-    runs = [(float(s), trace.sample_rate, 1) for s in sigma] if (sigma != sigma[0]).any() else [
-        (float(sigma[0]), trace.sample_rate, trace.steps)
-    ]  # fmt: skip
+    runs = (
+        [(float(s), trace.sample_rate, 1) for s in sigma]
+        if (sigma != sigma[0]).any()
+        else [(float(sigma[0]), trace.sample_rate, trace.steps)]
+    )
     extent = Extent(
-        recorded=trace.steps, steps=total, exact=trace.complete or steps is not None,
-        said=steps is not None and not known, unknown="" if known or steps is not None else _why(trace),
-    )  # fmt: skip
+        recorded=trace.steps,
+        steps=total,
+        exact=trace.complete or steps is not None,
+        said=steps is not None and not known,
+        unknown="" if known or steps is not None else _why(trace),
+    )
     if not extent.unknown:
         runs += [
-            (float(sigma[0]) if s.noise_multiplier is None else s.noise_multiplier,
-             trace.sample_rate if s.sample_rate is None else s.sample_rate, s.steps) for s in stretches
-        ]  # fmt: skip
+            (
+                float(sigma[0]) if s.noise_multiplier is None else s.noise_multiplier,
+                trace.sample_rate if s.sample_rate is None else s.sample_rate,
+                s.steps,
+            )
+            for s in stretches
+        ]
         if more := total - trace.run_steps:
             runs.append((float(sigma[0]), trace.sample_rate, more))
     counts = [count for *_, count in runs]

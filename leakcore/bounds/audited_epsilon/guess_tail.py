@@ -72,9 +72,12 @@ class GuessTail:
         right = special.expit(lines.epsilons)
         tail = special.betainc(v, r - v + 1.0, right)
         log_mass = (
-            special.gammaln(r + 1.0) - special.gammaln(v + 1.0) - special.gammaln(r - v + 1.0)
-            + v * special.log_expit(lines.epsilons) + (r - v) * special.log_expit(-lines.epsilons)
-        )  # fmt: skip
+            special.gammaln(r + 1.0)
+            - special.gammaln(v + 1.0)
+            - special.gammaln(r - v + 1.0)
+            + v * special.log_expit(lines.epsilons)
+            + (r - v) * special.log_expit(-lines.epsilons)
+        )
         with np.errstate(divide="ignore", over="ignore"):
             exact = np.exp(log_mass - np.log(tail))
             # Where the tail underflows: its terms fall at least as fast as the first two.

@@ -17,9 +17,9 @@ from leakcore.numerics import AccuracyError
 _FINENESS = 128
 """Scales that are tried: 2^(k/128), steps of half a percent of the noise."""
 _FARTHEST = 10 * _FINENESS
-_LEVELS = np.concatenate([
-    np.geomspace(1e-7, 0.2, 48, endpoint=False), np.linspace(0.2, 0.98, 40), 1 - np.geomspace(0.015, 1e-5, 14), [1.0],
-])  # fmt: skip
+_LEVELS = np.concatenate(
+    [np.geomspace(1e-7, 0.2, 48, endpoint=False), np.linspace(0.2, 0.98, 40), 1 - np.geomspace(0.015, 1e-5, 14), [1.0]]
+)
 """False-positive rates at which the curve is computed; between them it is bounded by lines."""
 _ROUNDING = 1e-12
 """More than the arithmetic of a line can lose."""

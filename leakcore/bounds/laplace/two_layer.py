@@ -162,11 +162,15 @@ def two_layer(
     m, d = weights.shape
     a_1, a_2 = float(np.abs(output).sum()), float(np.linalg.norm(output))
     norms = _Norms(
-        m=m, d=d, spectral=spectral, a_1=a_1, a_2=a_2,
+        m=m,
+        d=d,
+        spectral=spectral,
+        a_1=a_1,
+        a_2=a_2,
         wx_1=min(math.sqrt(m) * spectral, float(lengths.sum())),
         f_slope=min(a_2 * spectral, float(np.abs(output) @ lengths)),
         f_zero=sigma.at_zero * abs(float(output.sum())),
-    )  # fmt: skip
+    )
     return _bound(norms, sigma, query, adjacency, confidence=None, notes=("for these weights",))
 
 
@@ -217,9 +221,15 @@ def two_layer_random(
     sigma = read_activation(activation)
     spectral = math.sqrt(m) + math.sqrt(d) + math.sqrt(-2.0 * math.log1p(-level))
     norms = _Norms(
-        m=m, d=d, spectral=spectral, a_1=a * m, a_2=a * math.sqrt(m),
-        wx_1=math.sqrt(m) * spectral, f_slope=a * math.sqrt(m) * spectral, f_zero=sigma.at_zero * a * m,
-    )  # fmt: skip
+        m=m,
+        d=d,
+        spectral=spectral,
+        a_1=a * m,
+        a_2=a * math.sqrt(m),
+        wx_1=math.sqrt(m) * spectral,
+        f_slope=a * math.sqrt(m) * spectral,
+        f_zero=sigma.at_zero * a * m,
+    )
     return _bound(norms, sigma, query, adjacency, confidence=level, notes=("over the draw of w_j ~ N(0, I)",))
 
 
@@ -237,9 +247,14 @@ class _Norms(NamedTuple):
 
 
 def _bound(
-    norms: _Norms, sigma: Activation, query: GradientQuery, adjacency: str, *, confidence: float | None,
+    norms: _Norms,
+    sigma: Activation,
+    query: GradientQuery,
+    adjacency: str,
+    *,
+    confidence: float | None,
     notes: tuple[str, ...],
-) -> TwoLayerSensitivity:  # fmt: skip
+) -> TwoLayerSensitivity:
     m, d, spectral, a_1, a_2, wx_1, f_slope, f_zero = norms
     validate.instance(GradientQuery, query=query)
     reach, y, which, size = query.input_norm, query.target_bound, query.gradients, query.batch_size

@@ -70,6 +70,4 @@ def method_of(method: str | Method, /, **keywords: Any) -> Method:
     return TABLE[name](**{key: value for key, value in checked.items() if key in options})
 
 
-__all__ = [
-    "DKW", "PLD", "TABLE", "Auto", "Certified", "ClosedForm", "Exact", "Importance", "Method", "MonteCarlo",
-]  # fmt: skip
+__all__ = ["DKW", "PLD", "TABLE", "Auto", "Certified", "ClosedForm", "Exact", "Importance", "Method", "MonteCarlo"]

@@ -256,9 +256,7 @@ _METRICS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 }
 
 
-def _checked(
-    metric: Callable[[np.ndarray, np.ndarray], np.ndarray],
-) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+def _checked(metric: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     def distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         distance = np.asarray(metric(a, b), dtype=np.float64)
         if distance.shape != (len(a), len(b)):

@@ -37,9 +37,7 @@ def bound_of_mechanism(mechanism: Mechanism, prior: Kappa, method: Method) -> Re
             assert out.interval is not None
             assert out.log_interval is not None
             out = dataclasses.replace(
-                out,
-                interval=(out.kappa, out.interval[1]),
-                log_interval=(out.log_kappa, out.log_interval[1]),
+                out, interval=(out.kappa, out.interval[1]), log_interval=(out.log_kappa, out.log_interval[1])
             )
         return dataclasses.replace(out, **_statements(mechanism, notes, out.provenance))
     if not isinstance(method, Auto | Exact):

@@ -21,16 +21,22 @@ _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar
 @click.command()
 @click.argument("model", metavar="MODULE:FACTORY")
 @click.option(
-    "--data", required=True, metavar="FILE|NAME",
+    "--data",
+    required=True,
+    metavar="FILE|NAME",
     help="npz or safetensors with `inputs` and `targets` (or `labels`), and attributes as arrays of 0 and 1; or one of "
-    + ", ".join(_NAMED) + ": the first two are bundled, lfw is looked for in scikit-learn's data folder, the others in "
+    + ", ".join(_NAMED)
+    + ": the first two are bundled, lfw is looked for in scikit-learn's data folder, the others in "
     "LEAKCORE_DATA.",
-)  # fmt: skip
+)
 @WEIGHTS
 @click.option(
-    "--attribute", "attributes", multiple=True, metavar="NAME",
+    "--attribute",
+    "attributes",
+    multiple=True,
+    metavar="NAME",
     help="Array of the file that holds a latent attribute (repeatable).  [default: plain features of the inputs]",
-)  # fmt: skip
+)
 @click.option(
     "--loss", type=click.Choice(["cross-entropy", "mse", "logistic"]), default="cross-entropy", show_default=True
 )
@@ -41,16 +47,15 @@ _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar
     show_default=True,
 )
 @click.option(
-    "--samples",
-    type=count(1, 10**5),
-    default=4,
-    show_default=True,
-    help="Inputs for sensitivity and inversion.",
+    "--samples", type=count(1, 10**5), default=4, show_default=True, help="Inputs for sensitivity and inversion."
 )
 @click.option(
-    "--num-rows", type=count(20, 10**6), default=400, show_default=True,
+    "--num-rows",
+    type=count(20, 10**6),
+    default=400,
+    show_default=True,
     help="At most this many gradients for the latent measures, half of them with the attribute; at least 20.",
-)  # fmt: skip
+)
 @click.option("--permutations", type=count(0, 10**5), default=9, show_default=True, help="Permutations for each null.")
 @click.option("--no-inversion", is_flag=True, help="Leave out original information: inverting takes longest.")
 @click.option("--figure", type=click.Path(dir_okay=False, path_type=Path), help="Write the heat map: png, svg or pdf.")
@@ -91,14 +96,22 @@ def _drawn(report: Any, figure: Path) -> None:
 
 
 def _measured(
-    model: str, *, data: str, weights: Path | None, attributes: tuple[str, ...], loss: str, seed: int, out: Path | None,
-    num_rows: int, **sizes: Any,
-) -> Any:  # fmt: skip
+    model: str,
+    *,
+    data: str,
+    weights: Path | None,
+    attributes: tuple[str, ...],
+    loss: str,
+    seed: int,
+    out: Path | None,
+    num_rows: int,
+    **sizes: Any,
+) -> Any:
     import numpy as np
     import torch
 
     from leakcore import kernels
-    from leakcore._base import validate as check
+    from leakcore._base import validate
     from leakcore._base.files.writing import place_in, write_atomically
     from leakcore._base.run_folder.identity import identity
     from leakcore._base.run_folder.output_folder import require_ours, require_writable
@@ -112,7 +125,7 @@ def _measured(
         require_writable(out, name="out")
         require_ours(out, "leakage.json")
 
-    check.seed(seed=seed)
+    validate.seed(seed=seed)
     inverted = not sizes.pop("no_inversion")
     inputs, targets, chosen = _data(data, attributes)
     with kernels.torch_seeded(seed, kernels.Stream.FACTORY_MODEL):  # a factory's initial weights
@@ -141,17 +154,24 @@ def _measured(
     if loss == "cross-entropy":
         y = _classes(module, x, y)
     settings = {
-        "model": model, "loss": loss, "num_rows": num_rows, **sizes, "inversion": inverted,
+        "model": model,
+        "loss": loss,
+        "num_rows": num_rows,
+        **sizes,
+        "inversion": inverted,
         "attributes": None if chosen is None else list(chosen),
-        "content": _content([*module.state_dict().items(), ("x", x), ("y", y), *(chosen or {}).items(),
-                             *_behaviour(module, x[:2])]),
-    }  # fmt: skip
+        "content": _content(
+            [*module.state_dict().items(), ("x", x), ("y", y), *(chosen or {}).items(), *_behaviour(module, x[:2])]
+        ),
+    }
     with PartialResults(out, "leakage", identity("leakage", settings, seed)) as pieces:
         report = measure_layers(
             LayeredModel.of(module, x, y, loss=losses[loss]),
             LayerMeasures(attributes=chosen, rows=num_rows, iterations=100 if inverted else 0, **sizes),
-            pieces, seed=seed, progress=bars(),
-        )  # fmt: skip
+            pieces,
+            seed=seed,
+            progress=bars(),
+        )
         if out is not None:
             write_atomically(place_in(out, "leakage.json"), as_json_text(report.without_samples().to_dict()) + "\n")
             pieces.remove()

@@ -16,9 +16,12 @@ from leakcore.cli.output import finish, require_place
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False, exists=True, path_type=Path))
 @click.option(
-    "--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), metavar="PATH",
+    "--html",
+    "html_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
     help="Where the page goes.  [default: FOLDER/index.html, where its links lead to the reports]",
-)  # fmt: skip
+)
 @as_json("the list")
 def reports(folder: Path, html_path: Path | None, as_json: bool) -> None:
     """List the reports in FOLDER and below it on one page, newest first.

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base import array_memory
-from leakcore._base import validate as check
+from leakcore._base import array_memory, validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +86,7 @@ def injected(
 def _read(name: str, value: Any) -> np.ndarray:
     """`value` as a NumPy array: lists, NumPy and torch CPU tensors; the error names the argument."""
     try:
-        return check.even_array(**{name: value})
+        return validate.even_array(**{name: value})
     except ValueError as why:
         raise TypeError(str(why)) from None
 
@@ -106,4 +105,4 @@ def run_range(runs: int | range, *, name: str = "runs", most: int = 2**62) -> tu
         if not 0 <= runs.start <= most:
             raise ValueError(f"`{name}` must start in [0, {most}], got {runs!r}")
         return runs.start, runs.stop
-    return 0, check.integer(1, None, **{name: runs})
+    return 0, validate.integer(1, None, **{name: runs})

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base import memory_limit
-from leakcore._base import validate as check
+from leakcore._base import memory_limit, validate
 from leakcore.dpsgd.ensemble import arguments, run_request
 from leakcore.dpsgd.ensemble.block.batches import SLOTS
 from leakcore.dpsgd.ensemble.block.block import Plan
@@ -109,12 +108,12 @@ class Ensemble:
             raise TypeError(f"`fault` must be a dpsgd.Fault or None, got {fault!r}")
         vars(self).update(
             network=read_network(network),
-            noise_multiplier=check.non_negative(noise_multiplier=noise_multiplier),
-            max_grad_norm=check.positive(max_grad_norm=max_grad_norm),
-            learning_rate=check.positive(learning_rate=learning_rate),
-            steps=check.integer(0, 2**24 - 1, steps=steps),
+            noise_multiplier=validate.non_negative(noise_multiplier=noise_multiplier),
+            max_grad_norm=validate.positive(max_grad_norm=max_grad_norm),
+            learning_rate=validate.positive(learning_rate=learning_rate),
+            steps=validate.integer(0, 2**24 - 1, steps=steps),
             sampling=read_sampling(sample_rate),
-            seed=check.seed(seed=seed),
+            seed=validate.seed(seed=seed),
             fault=fault,
         )
         limits = np.finfo(self.dtype)
@@ -275,9 +274,16 @@ class Ensemble:
         )
 
     def _request(
-        self, features: Any, labels: Any, runs: int | range, per_run: PerRun | None, observer: Observer | None,
-        probes: Rows | None, keep_parameters: bool, device: str,
-    ) -> Request:  # fmt: skip
+        self,
+        features: Any,
+        labels: Any,
+        runs: int | range,
+        per_run: PerRun | None,
+        observer: Observer | None,
+        probes: Rows | None,
+        keep_parameters: bool,
+        device: str,
+    ) -> Request:
         """The arguments of `run`, checked."""
         for name, value, kind in (
             ("per_run", per_run, PerRun),
@@ -285,7 +291,7 @@ class Ensemble:
             ("probes", probes, Rows),
         ):
             if value is not None:
-                check.instance(kind, **{name: value})
+                validate.instance(kind, **{name: value})
         own, attacker = per_run or PerRun(), observer or Observer()
         first, stop = arguments.run_range(runs)
         count = stop - first
@@ -310,10 +316,17 @@ class Ensemble:
         if attacker.cosines and candidates is not None and candidates.rows < 2:
             raise ValueError(f"`candidates` must have at least 2 rows with cosines, got {candidates.rows}")
         return Request(
-            first=first, stop=stop, common=common, extra=extra, candidates=candidates, probes=read_at,
-            watch=attacker.watch(), keep_parameters=check.boolean(keep_parameters=keep_parameters), device=device,
+            first=first,
+            stop=stop,
+            common=common,
+            extra=extra,
+            candidates=candidates,
+            probes=read_at,
+            watch=attacker.watch(),
+            keep_parameters=validate.boolean(keep_parameters=keep_parameters),
+            device=device,
             **own.draws(self.network, (count, self.steps, num_rows), noisy=self.noise_multiplier > 0),
-        )  # fmt: skip
+        )
 
     @property
     def _initialisation(self) -> Initialisation:

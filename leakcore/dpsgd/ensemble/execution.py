@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,18 +47,18 @@ class Execution:
     def __post_init__(self) -> None:
         _check_device(self.device)
         if self.num_threads is not None:
-            object.__setattr__(self, "num_threads", check.integer(1, None, num_threads=self.num_threads))
-        check.executor(executor=self.executor)
-        check.callback(progress=self.progress)
+            object.__setattr__(self, "num_threads", validate.integer(1, None, num_threads=self.num_threads))
+        validate.executor(executor=self.executor)
+        validate.callback(progress=self.progress)
         if self.checkpoint is not None:
-            check.instance(str, Path, checkpoint=self.checkpoint)
+            validate.instance(str, Path, checkpoint=self.checkpoint)
 
 
 def read_execution(execution: Execution | None) -> Execution:
     """The defaults for None; TypeError for anything but an `Execution`."""
     if execution is None:
         return Execution()
-    check.instance(Execution, execution=execution)
+    validate.instance(Execution, execution=execution)
     return execution
 
 

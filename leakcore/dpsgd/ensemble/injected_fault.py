@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Fault:
     clip_slack: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise", check.non_negative(noise=self.noise))
-        object.__setattr__(self, "bias_noise", check.non_negative(bias_noise=self.bias_noise))
-        check.one_of("sample", "batch", clip=self.clip)
-        object.__setattr__(self, "clip_slack", check.non_negative(clip_slack=self.clip_slack))
+        object.__setattr__(self, "noise", validate.non_negative(noise=self.noise))
+        object.__setattr__(self, "bias_noise", validate.non_negative(bias_noise=self.bias_noise))
+        validate.one_of("sample", "batch", clip=self.clip)
+        object.__setattr__(self, "clip_slack", validate.non_negative(clip_slack=self.clip_slack))

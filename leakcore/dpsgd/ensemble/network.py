@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from leakcore import models
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.dpsgd.ensemble.block.initial_parameters import Initialisation
 from leakcore.gradients import lock_of, require_memory, unrest
 
@@ -46,10 +46,10 @@ class Network:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", models.layer_sizes(self.layers))
-        check.one_of(*models.ACTIVATIONS, activation=self.activation)
+        validate.one_of(*models.ACTIVATIONS, activation=self.activation)
         if not isinstance(self.initialisation, Initialisation):
             object.__setattr__(self, "initialisation", Initialisation(self.initialisation))
-        check.one_of(*_DTYPES, dtype=self.dtype)
+        validate.one_of(*_DTYPES, dtype=self.dtype)
 
     @property
     def num_parameters(self) -> int:
@@ -96,10 +96,10 @@ class ModuleNetwork:
     def __post_init__(self) -> None:
         if not isinstance(self.module, torch.nn.Module):
             raise TypeError(f"`module` must be a torch.nn.Module, got {self.module!r}")
-        check.one_of(*_DTYPES, dtype=self.dtype)
+        validate.one_of(*_DTYPES, dtype=self.dtype)
         require_memory(self.module, "module")
-        object.__setattr__(self, "input_shape", check.sizes(input_shape=self.input_shape))
-        noise = check.non_negative(initialisation_noise=self.initialisation_noise)
+        object.__setattr__(self, "input_shape", validate.sizes(input_shape=self.input_shape))
+        noise = validate.non_negative(initialisation_noise=self.initialisation_noise)
         object.__setattr__(self, "initialisation_noise", noise)
         with lock_of(self.module):
             object.__setattr__(self, "module", copy.deepcopy(self.module))

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import get_args
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.dpsgd.ensemble.block.block import BatchesKnown, Watch
 from leakcore.dpsgd.ensemble.rows import Rows
 from leakcore.dpsgd.ensemble.scorer import Scorer
@@ -57,14 +57,14 @@ class Observer:
 
     def __post_init__(self) -> None:
         if self.candidates is not None:
-            check.instance(Rows, candidates=self.candidates)
+            validate.instance(Rows, candidates=self.candidates)
         for name in ("subtract_known", "cosines", "keep_steps", "record"):
-            object.__setattr__(self, name, check.boolean(**{name: getattr(self, name)}))
-        check.one_of(*get_args(BatchesKnown), batches=self.batches)
+            object.__setattr__(self, name, validate.boolean(**{name: getattr(self, name)}))
+        validate.one_of(*get_args(BatchesKnown), batches=self.batches)
         if self.candidates is None and (self.cosines or self.scorers or not (self.subtract_known or self.record)):
             raise ValueError("`candidates` must be given for cosines, scorers and subtract_known, got None")
         if self.scorers is not None:
-            check.instance(Mapping, scorers=self.scorers)
+            validate.instance(Mapping, scorers=self.scorers)
             for name, scorer in self.scorers.items():
                 if not callable(getattr(scorer, "start", None)):
                     raise TypeError(
@@ -74,6 +74,10 @@ class Observer:
     def watch(self) -> Watch:
         """The part of these options that the training loop needs."""
         return Watch(
-            subtract_known=self.subtract_known, batches=self.batches, keep_steps=self.keep_steps,
-            cosines=self.cosines, record=self.record, scorers=dict(self.scorers or {}),
-        )  # fmt: skip
+            subtract_known=self.subtract_known,
+            batches=self.batches,
+            keep_steps=self.keep_steps,
+            cosines=self.cosines,
+            record=self.record,
+            scorers=dict(self.scorers or {}),
+        )

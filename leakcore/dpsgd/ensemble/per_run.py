@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.dpsgd.ensemble import arguments
 from leakcore.dpsgd.ensemble.network import ModuleNetwork, Network
 from leakcore.dpsgd.ensemble.rows import Rows
@@ -96,9 +96,9 @@ class PerRun:
 
     def __post_init__(self) -> None:
         if self.extra is not None:
-            check.instance(Rows, extra=self.extra)
+            validate.instance(Rows, extra=self.extra)
         if self.crafted is not None:
-            check.instance(CraftedGradient, crafted=self.crafted)
+            validate.instance(CraftedGradient, crafted=self.crafted)
 
     def draws(
         self, network: Network | ModuleNetwork, shape: tuple[int, int, int], *, noisy: bool
@@ -129,6 +129,4 @@ class PerRun:
         gradient, inside = (None, None)
         if self.crafted is not None:
             gradient, inside = self.crafted.draws((runs, steps, size), network.dtype)
-        return {
-            "initial": start, "noise": ready, "batches": taken, "crafted": gradient, "crafted_batches": inside,
-        }  # fmt: skip
+        return {"initial": start, "noise": ready, "batches": taken, "crafted": gradient, "crafted_batches": inside}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from leakcore import models
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.array_record import ArrayRecord
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class EnsembleRun(ArrayRecord):
         """
         import torch
 
-        run = check.integer(self.first_run, self.first_run + len(self) - 1, run=run)
+        run = validate.integer(self.first_run, self.first_run + len(self) - 1, run=run)
         if self.parameters.shape[1] == 0:
             raise ValueError("`keep_parameters` must be True for runs that have parameters, got False")
         flat = torch.from_numpy(self.parameters[run - self.first_run].copy())
@@ -112,9 +112,9 @@ class EnsembleRun(ArrayRecord):
         """
         import torch
 
-        labels = check.plain_array(labels=labels)
+        labels = validate.plain_array(labels=labels)
         # A copy: data sets are read-only, and torch warns of memory that it must not write.
-        rows = torch.from_numpy(np.array(check.plain_array(features=features), dtype=self.parameters.dtype))
+        rows = torch.from_numpy(np.array(validate.plain_array(features=features), dtype=self.parameters.dtype))
         out = np.empty(len(self))
         for i in range(len(self)):
             module = self.module(self.first_run + i)

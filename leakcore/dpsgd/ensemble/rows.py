@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.dpsgd.ensemble import arguments
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block.batches import SLOTS
@@ -117,7 +117,7 @@ class RowReader:
             return None
         if rows.index is not None:
             raise ValueError("`probes.index` must be None: give each run's features")
-        shape = check.even_array(**{"probes.features": rows.features}).shape
+        shape = validate.even_array(**{"probes.features": rows.features}).shape
         leading = (self._runs,) if len(shape) == 3 else ()
         labels = np.zeros(shape[:-1], np.int64) if rows.labels is None else rows.labels
         samples = self._samples(rows.features, labels, "probes.", leading)
@@ -126,9 +126,7 @@ class RowReader:
         return Source(samples) if leading else samples
 
     def _samples(self, features: Any, labels: Any, name: str, leading: tuple[int, ...] = ()) -> Samples:
-        return arguments.samples(
-            features, labels, name=name, layers=self._layers, dtype=self._dtype, leading=leading
-        )  # fmt: skip
+        return arguments.samples(features, labels, name=name, layers=self._layers, dtype=self._dtype, leading=leading)
 
     def _pool(self, rows: Rows, name: str) -> Samples:
         key = id(rows.features), id(rows.labels)
@@ -138,7 +136,7 @@ class RowReader:
 
 
 def _row_numbers(index: Any, name: str, rows: int, runs: int) -> np.ndarray:
-    out = check.even_array(**{name: index})
+    out = validate.even_array(**{name: index})
     if out.dtype.kind not in "iu":
         raise TypeError(f"`{name}` must be of an integer type, got {out.dtype}")
     if out.ndim != 2 or out.shape[0] != runs or out.shape[1] == 0:

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import torch
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block.batches import SLOTS
 from leakcore.dpsgd.ensemble.block.block import BlockInput, Watch
@@ -112,6 +112,6 @@ def losses(logits: np.ndarray | None, at: Samples | Source | None) -> np.ndarray
 
 def ranges(first: int, stop: int, size: int) -> list[tuple[int, int]]:
     """[first, stop) cut at multiples of `size`, itself a multiple of SLOTS; none if first = stop."""
-    size = check.integer(1, None, size=size)
+    size = validate.integer(1, None, size=size)
     cuts = [first, *range(first - first % size + size, stop, size), stop]
     return list(itertools.pairwise(cuts)) if first < stop else []

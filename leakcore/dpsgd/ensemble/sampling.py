@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PoissonBatches:
     expected_batch_size: float | None = None
 
     def __post_init__(self) -> None:
-        rate = check.probability(sample_rate=self.sample_rate)
+        rate = validate.probability(sample_rate=self.sample_rate)
         if rate == 0:
             raise ValueError("`sample_rate` must be in (0, 1], got 0")
         object.__setattr__(self, "sample_rate", rate)
@@ -68,7 +68,7 @@ class ShuffledBatches:
     expected_batch_size: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batch_size", check.integer(1, None, batch_size=self.batch_size))
+        object.__setattr__(self, "batch_size", validate.integer(1, None, batch_size=self.batch_size))
         _check_expected(self)
 
 
@@ -97,7 +97,7 @@ class FixedBatches:
     expected_batch_size: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batch_size", check.integer(1, None, batch_size=self.batch_size))
+        object.__setattr__(self, "batch_size", validate.integer(1, None, batch_size=self.batch_size))
         _check_expected(self)
 
 
@@ -129,7 +129,7 @@ class AllocatedBatches:
     expected_batch_size: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "batches", check.integer(1, None, batches=self.batches))
+        object.__setattr__(self, "batches", validate.integer(1, None, batches=self.batches))
         _check_expected(self)
 
 
@@ -139,7 +139,7 @@ Batches = PoissonBatches | ShuffledBatches | FixedBatches | AllocatedBatches
 
 def _check_expected(batches: Batches) -> None:
     if batches.expected_batch_size is not None:
-        size = check.positive(expected_batch_size=batches.expected_batch_size)
+        size = validate.positive(expected_batch_size=batches.expected_batch_size)
         object.__setattr__(batches, "expected_batch_size", size)
 
 

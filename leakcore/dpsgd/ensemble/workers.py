@@ -103,7 +103,7 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
             extra = 0 if request.extra is None else request.extra.rows
             local.trainer = Trainer(
                 plan, chunks, request.watch, extra=extra, candidates=request.scored, probes=probes, device=device
-            )  # fmt: skip
+            )
         trainer: Trainer = local.trainer
         return trainer.train(request.block(begin, outputs, dtype), halt)
 

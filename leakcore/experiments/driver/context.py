@@ -14,14 +14,7 @@ import numpy as np
 from leakcore._base.progress import Progress
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.experiments.driver.registry import Experiment
-from leakcore.experiments.driver.result import (
-    Departure,
-    ExperimentResult,
-    Panel,
-    Pictures,
-    Stated,
-    TextTable,
-)
+from leakcore.experiments.driver.result import Departure, ExperimentResult, Panel, Pictures, Stated, TextTable
 from leakcore.experiments.driver.verdict import Check
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, ClassVar
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.files.json_file import read_json
 from leakcore._base.files.limits import read_bytes
 from leakcore._base.files.writing import place_in, write_atomically
@@ -133,7 +133,7 @@ def run_all(
         Traceback (most recent call last):
         ValueError: ...
     """
-    size, start = check.one_of(*SCALES, scale=scale), check.seed(seed=seed)
+    size, start = validate.one_of(*SCALES, scale=scale), validate.seed(seed=seed)
     need("torch", "sklearn", *FRAME)
     folder = Path(out)
     require_writable(folder, name="out")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.results import Record, Result, Rows, without
 from leakcore._base.version import __version__
 from leakcore.experiments.driver.verdict import Check, counted, verdict
@@ -125,7 +125,7 @@ class Stated(Record):
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"`kind` must be {check.either(map(repr, KINDS))}, got {self.kind!r}")
+            raise ValueError(f"`kind` must be {validate.either(map(repr, KINDS))}, got {self.kind!r}")
 
     def shown(self) -> str:
         """Our number as tables print it."""

@@ -6,7 +6,7 @@ import dataclasses
 from concurrent.futures import Executor
 from pathlib import Path
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.files.writing import place_in, write_atomically
 from leakcore._base.progress import Progress
 from leakcore._base.run_folder.identity import identity
@@ -65,13 +65,13 @@ def run(
         'reproduced'
     """
     experiment = find(name)
-    size = check.one_of(*SCALES, scale=scale)
-    start = check.seed(seed=seed)
-    how = check.one_of(*TRAINERS, trainer=trainer)
+    size = validate.one_of(*SCALES, scale=scale)
+    start = validate.seed(seed=seed)
+    how = validate.one_of(*TRAINERS, trainer=trainer)
     if how != "ensemble" and not name.startswith("labels-"):
         raise ValueError(f"`trainer` must be 'ensemble' for {name}, got {how!r}: only the label figures have several")
-    check.executor(executor=executor)
-    check.callback(progress=progress)
+    validate.executor(executor=executor)
+    validate.callback(progress=progress)
     folder = None if out is None else Path(out)
     where = None if data is None else Path(data)
     if where is not None and not where.is_dir():

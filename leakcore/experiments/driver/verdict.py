@@ -8,7 +8,7 @@ from typing import Literal
 
 from scipy import special
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.results import Record, Result
 
 VERDICTS = ("reproduced", "direction only", "not reproduced", "not comparable")
@@ -41,11 +41,11 @@ class Check(Record):
     about: Literal["direction", "size"] = "direction"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cases", check.integer(0, 2**53, cases=int(self.cases)))
-        object.__setattr__(self, "holds", check.integer(0, self.cases, holds=int(self.holds)))
+        object.__setattr__(self, "cases", validate.integer(0, 2**53, cases=int(self.cases)))
+        object.__setattr__(self, "holds", validate.integer(0, self.cases, holds=int(self.holds)))
         if not 0 <= self.chance < 1:
             raise ValueError(f"`chance` must be in [0, 1), got {self.chance!r}")
-        check.one_of(*ABOUT, about=self.about)
+        validate.one_of(*ABOUT, about=self.about)
 
     @classmethod
     def of(

@@ -443,9 +443,4 @@ def accountant(data: LabelData, x: Any, sigmas: Any) -> Series:
 
 def steps(name: str, role: str, edges: np.ndarray, heights: np.ndarray) -> Series:
     """A histogram's outline."""
-    return Series(
-        name=name,
-        role=role,
-        x=np.repeat(edges, 2),
-        y=np.concatenate([[0.0], np.repeat(heights, 2), [0.0]]),
-    )
+    return Series(name=name, role=role, x=np.repeat(edges, 2), y=np.concatenate([[0.0], np.repeat(heights, 2), [0.0]]))

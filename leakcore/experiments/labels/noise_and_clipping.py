@@ -50,10 +50,7 @@ def _sweep(context: Context, study: common.LabelData, settings: Sequence[tuple[f
 def _panel(one: LabelSweep, x: Callable[[tuple[float, float]], float], x_label: str) -> Panel:
     """One data set: both layers, trained (points) and initial (lines), under the upper bound of one step."""
     at = [x(s) for s in one.settings]
-    layers, start = (
-        [one.trained[s]["layer"] for s in one.settings],
-        [one.initial[s] for s in one.settings],
-    )
+    layers, start = ([one.trained[s]["layer"] for s in one.settings], [one.initial[s] for s in one.settings])
     lines = [
         Series(name=f"{name}, initial network", role=role, x=np.array(at), y=np.array([v.mean() for v in values]))
         for name, role, values in (
@@ -198,13 +195,7 @@ def fig1(context: Context) -> ExperimentResult:
         f"last's. {_grown(context, studies, sigmas[-1])}Points are means over batches and networks, with the 5th to "
         "95th percentile of single batches; each network is trained at its σ.",
     )
-    return common.report(
-        context,
-        result,
-        studies=studies,
-        sigmas=list(sigmas),
-        max_grad_norm=1.0,
-    )
+    return common.report(context, result, studies=studies, sigmas=list(sigmas), max_grad_norm=1.0)
 
 
 def _grown(context: Context, studies: list[common.LabelData], sigma: float) -> str:
@@ -320,13 +311,7 @@ def fig2(context: Context) -> ExperimentResult:
         "(median over the second last layer's neurons). Where both layers' gradients are clipped to C, the second last "
         "need not leak less.",
     )
-    return common.report(
-        context,
-        result,
-        studies=studies,
-        clipping_norms=list(clips),
-        noise_multiplier=_SIGMA,
-    )
+    return common.report(context, result, studies=studies, clipping_norms=list(clips), noise_multiplier=_SIGMA)
 
 
 def _falls(sweep_of: LabelSweep, trained: bool) -> bool:

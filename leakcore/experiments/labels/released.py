@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from leakcore import attacks, bounds, datasets, dpsgd, kernels
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.results import Record
 from leakcore.experiments.labels.common import BATCH, DELTA, HIDDEN, observe
 
@@ -50,14 +50,14 @@ def play(
     layer's gradient alone; the attacker knows the layer's inputs and σ (Yuan et al. 2022, Algorithm 3). σ = 0 releases
     the plain mean, unclipped. Raises ValueError that names the argument.
     """
-    which = check.one_of(*_DATASETS, dataset=dataset)
+    which = validate.one_of(*_DATASETS, dataset=dataset)
     load: Callable[..., datasets.Dataset] = datasets.cervical_cancer if which == "cancer" else datasets.bank_marketing
     whole = load(path=data, download=False)
-    sigma = check.non_negative(noise_multiplier=noise_multiplier)
-    clip = check.positive(max_grad_norm=max_grad_norm)
-    level = check.confidence(confidence=confidence)
-    count = check.integer(1, len(whole) // BATCH, batches=batches)
-    start = check.seed(seed=seed)
+    sigma = validate.non_negative(noise_multiplier=noise_multiplier)
+    clip = validate.positive(max_grad_norm=max_grad_norm)
+    level = validate.confidence(confidence=confidence)
+    count = validate.integer(1, len(whole) // BATCH, batches=batches)
+    start = validate.seed(seed=seed)
     rows, _ = whole.split(count * BATCH, seed=start)
     features, labels = rows.features.reshape(count, BATCH, -1), rows.labels.reshape(count, BATCH)
     ensemble = dpsgd.Ensemble(

@@ -164,11 +164,7 @@ def fig3(context: Context) -> ExperimentResult:
         + "; an exponential's is 1. Samples that the linear system does not determine have no bound and are left out.",
     )
     return common.report(
-        context,
-        result,
-        studies=studies,
-        noise_multipliers=list(_sigmas(context)),
-        clipping_norms=list(_clips(context)),
+        context, result, studies=studies, noise_multipliers=list(_sigmas(context)), clipping_norms=list(_clips(context))
     )
 
 
@@ -299,11 +295,7 @@ def fig4(context: Context) -> ExperimentResult:
         "as a factor; these start uniform within ±1/√200.",
     )
     return common.report(
-        context,
-        result,
-        studies=studies,
-        noise_multipliers=list(_sigmas(context)),
-        clipping_norms=list(_clips(context)),
+        context, result, studies=studies, noise_multipliers=list(_sigmas(context)), clipping_norms=list(_clips(context))
     )
 
 

@@ -144,12 +144,7 @@ def fig9(context: Context) -> ExperimentResult:
         f"The largest relative deviation from 1/(n + 1) is {exact:.1g}.",
         notes=("others drawn at random from the same data; the inversion knows the target's label and not the others",),
     )
-    return common.report(
-        result,
-        data=[study.described],
-        images=count,
-        rows=rows,
-    )
+    return common.report(result, data=[study.described], images=count, rows=rows)
 
 
 def _others(study: common.LayerData, n: int, rng: np.random.Generator) -> torch.Tensor:

@@ -221,11 +221,7 @@ _NOTES = (
 def report(result: ExperimentResult, *, data: Sequence[str], **settings: Any) -> ExperimentResult:
     """The result with the notes that all of them share."""
     return dataclasses.replace(
-        result,
-        notes=(*result.notes, *_NOTES),
-        data=tuple(dict.fromkeys(data)),
-        settings=settings,
-        provenance=SOURCE,
+        result, notes=(*result.notes, *_NOTES), data=tuple(dict.fromkeys(data)), settings=settings, provenance=SOURCE
     )
 
 

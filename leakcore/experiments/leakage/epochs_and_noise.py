@@ -123,13 +123,7 @@ def fig10(context: Context) -> ExperimentResult:
             ),
         ),
     )
-    return common.report(
-        result,
-        data=[s.described for s in studies],
-        images=count,
-        rows=rows,
-        epochs=epochs,
-    )
+    return common.report(result, data=[s.described for s in studies], images=count, rows=rows, epochs=epochs)
 
 
 def _course(
@@ -277,12 +271,7 @@ def fig11(context: Context) -> ExperimentResult:
             "latent: gradients of single samples, clipped over the parameters shown (at most 1,500 of a layer)",
         ),
     )
-    return common.report(
-        result,
-        data=[s.described for s in studies],
-        sets=len(studies),
-        sigmas=list(sigmas),
-    )
+    return common.report(result, data=[s.described for s in studies], sets=len(studies), sigmas=list(sigmas))
 
 
 def _noised(context: Context, study: common.LayerData, sigmas: Sequence[float]) -> _Noised:

@@ -71,9 +71,7 @@ def fig3(context: Context) -> ExperimentResult:
     ones = [v == 1 for v in firsts.values()]
     result = context.result(
         panels=panels,
-        checks=[
-            Check.of("the first layer has the most", ones, chance=1 / len(values)),
-        ],
+        checks=[Check.of("the first layer has the most", ones, chance=1 / len(values))],
         stated=[
             Stated(what=f"layer with the most, {kind}, epoch {e}", paper="1", ours=int(v))
             for (kind, e), v in firsts.items()
@@ -82,12 +80,7 @@ def fig3(context: Context) -> ExperimentResult:
         "estimates miss much of the information. A label cannot give more than log 10 = 2.30 nats.",
         notes=("estimates on training rows, as MINE is usually quoted, would be larger",),
     )
-    return common.report(
-        result,
-        data=[study.described],
-        rows=rows,
-        steps=steps,
-    )
+    return common.report(result, data=[study.described], rows=rows, steps=steps)
 
 
 def _snapshots(study: common.LayerData, epochs: tuple[int, ...], seed: int) -> list[torch.nn.Module]:
@@ -177,9 +170,4 @@ def fig4(context: Context) -> ExperimentResult:
         "images was used, so a pair scores only what its own gradients say.",
         notes=("a total-variation prior raises every pair's score and its score against other images alike",),
     )
-    return common.report(
-        result,
-        data=[study.described],
-        iterations=steps,
-        images=counts,
-    )
+    return common.report(result, data=[study.described], iterations=steps, images=counts)

@@ -186,7 +186,7 @@ def fig5(context: Context) -> ExperimentResult:
         panels=panels,
         stated=stated,
         checks=[
-            Check.of("the first classifier layer is the highest above its null", peaks, chance=float(np.mean(luck))),
+            Check.of("the first classifier layer is the highest above its null", peaks, chance=float(np.mean(luck)))
         ],
         conclusion=f"Attributes of bank clients give at least {min(bank[True]):.2f} nats while their column is among "
         f"the inputs, and at most {max(bank[False]):.3f} without it. {sentence} Bars are 95% intervals over rows.",
@@ -197,13 +197,7 @@ def fig5(context: Context) -> ExperimentResult:
             ),
         ),
     )
-    return common.report(
-        result,
-        data=data,
-        rows=rows,
-        permutations=shuffles,
-        families=families,
-    )
+    return common.report(result, data=data, rows=rows, permutations=shuffles, families=families)
 
 
 def fig7(context: Context) -> ExperimentResult:
@@ -305,9 +299,4 @@ def fig7(context: Context) -> ExperimentResult:
         f"{np.median(chance):.0%} of that distance (median over layers). The part of the distance above its null "
         f"correlates with latent V-information at R = {r:.2f} [{span[0]:.2f}, {span[1]:.2f}] (the paper: 0.69–0.71).",
     )
-    return common.report(
-        result,
-        data=data,
-        rows=rows,
-        permutations=shuffles,
-    )
+    return common.report(result, data=data, rows=rows, permutations=shuffles)

@@ -36,10 +36,7 @@ def laplace(context: Context) -> ExperimentResult:
     )
     inputs = context.pick("inputs", tiny=(5, 50), quick=(5, 20, 80, 300, 1000), paper=(5, 20, 80, 300, 1000, 3000))
     candidates = context.pick("candidates for the largest difference", tiny=6, quick=24, paper=100)
-    sweeps = {
-        "m": [(m, _FIXED_INPUTS) for m in neurons],
-        "d": [(_FIXED_NEURONS, d) for d in inputs],
-    }
+    sweeps = {"m": [(m, _FIXED_INPUTS) for m in neurons], "d": [(_FIXED_NEURONS, d) for d in inputs]}
     sizes = {f"point-{m}-{d}-{candidates}": (m, d) for m, d in sweeps["m"] + sweeps["d"]}
     jobs = {name: functools.partial(_point, context.seed, *size, candidates) for name, size in sizes.items()}
     points = {sizes[name]: point for name, point in context.finish("networks", jobs).items()}

@@ -347,9 +347,7 @@ def spread(context: Context) -> ExperimentResult:
     return context.result(
         stated=stated,
         panels=panels,
-        checks=[
-            Check.of("the standard deviation is below what is printed", within),
-        ],
+        checks=[Check.of("the standard deviation is below what is printed", within)],
         conclusion=f"At a prior of 10, estimates from μ spread at least {gain:.1f} times less than Algorithm 1. The "
         "exact method does not spread.",
         notes=(games.CALIBRATED, _THEORY, _INTERVALS, _SEEDS),

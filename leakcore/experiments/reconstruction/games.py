@@ -276,9 +276,7 @@ def _portion(*args: Any, **how: Any) -> dict[str, attacks.ReconstructionGame]:
     return attacks.reconstruction_games(*args, **how)
 
 
-def _unless_lost(
-    job: Callable[[], dict[str, attacks.ReconstructionGame]],
-) -> dict[str, attacks.ReconstructionGame]:
+def _unless_lost(job: Callable[[], dict[str, attacks.ReconstructionGame]]) -> dict[str, attacks.ReconstructionGame]:
     """The portion, or nothing where a run overflows."""
     try:
         return job()

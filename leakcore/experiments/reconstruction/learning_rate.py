@@ -332,9 +332,7 @@ def sweep(context: Context) -> ExperimentResult:
             f"{printed:g} is " + (f"inside the interval at η = {games.listed(holds)}." if holds else "in no interval.")
         )
     result = context.result(
-        checks=[
-            Check.of("the interval at some learning rate holds the printed success", agree),
-        ],
+        checks=[Check.of("the interval at some learning rate holds the printed success", agree)],
         conclusion=" ".join(summaries),
         stated=stated,
         panels=panels,

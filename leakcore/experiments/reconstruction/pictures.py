@@ -206,9 +206,7 @@ def fig6(context: Context) -> ExperimentResult:
         )
     falls = [of[-1] < 0.5 * of[0] for of in errors.values()]
     result = context.result(
-        checks=[
-            Check.of("from the smallest ε to the largest the error halves", falls),
-        ],
+        checks=[Check.of("from the smallest ε to the largest the error halves", falls)],
         conclusion="Equation 1 reconstructs from a uniformly random start and knows the labels. From the smallest ε to "
         "the largest the mean squared error goes from "
         + ", ".join(f"{of[0]:.3f} to {of[-1]:.3f} ({name})" for name, of in errors.items())
@@ -310,10 +308,7 @@ def fig12(context: Context) -> ExperimentResult:
         pictures.append(
             Pictures(
                 title=f"{name}: targets and reconstructions",
-                row_names=(
-                    "target",
-                    *(f"ε = {e:g}\n{w:.0%} within" for e, w in zip(epsilons, within, strict=True)),
-                ),
+                row_names=("target", *(f"ε = {e:g}\n{w:.0%} within" for e, w in zip(epsilons, within, strict=True))),
                 column_names=(),
                 images=np.stack([data.as_picture(split, np.asarray(r)) for r in rows]),
             )

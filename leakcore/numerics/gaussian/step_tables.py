@@ -84,8 +84,7 @@ def step_table(group: StepGroup, theta: float, side: str, num_cells: int) -> Ste
     if side == "dots" and last < theta / group.sigma + _REACH:
         log_beyond = float(
             np.logaddexp(
-                math.log1p(-group.rate) + special.log_ndtr(-last),
-                math.log(group.rate) + special.log_ndtr(shift - last),
+                math.log1p(-group.rate) + special.log_ndtr(-last), math.log(group.rate) + special.log_ndtr(shift - last)
             )
         )
     elif side == "dots":

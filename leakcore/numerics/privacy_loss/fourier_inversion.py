@@ -152,9 +152,7 @@ def _count_frequencies(loss: PrivacyLoss, theta: float, spacing: float, refine: 
         count = max(count + 32, int(1.25 * count))
 
 
-def _transform_less_one(
-    weights: np.ndarray, values: np.ndarray, start: int, count: int, spacing: float
-) -> np.ndarray:  # fmt: skip
+def _transform_less_one(weights: np.ndarray, values: np.ndarray, start: int, count: int, spacing: float) -> np.ndarray:
     """Σ_j w_j (exp(iω_k x_j) − 1) for k = start … start+count−1, as one matrix product: ω_k = ω_coarse + ω_fine.
 
     Less 1, so that what many steps multiply is rounded relative to its own size: with a = e^{iω_coarse·x} − 1 and b

@@ -140,9 +140,7 @@ def _around(value: float, error: float) -> tuple[float, float]:
     return value - error, min(value + error, 0.0)
 
 
-def chernoff_log_delta(
-    loss: PrivacyLoss, epsilon: float, direction: str, *, enough: float = -math.inf
-) -> float:  # fmt: skip
+def chernoff_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, *, enough: float = -math.inf) -> float:
     """An upper bound of log δ(ε), cheap and never inaccurate; its search ends below `enough`."""
     power, sign = _side(direction)
     return _chernoff_log_delta(loss, epsilon if direction == "remove" else -epsilon, power, sign, enough)

@@ -246,9 +246,6 @@ def profile_pair(loss: PrivacyLoss, top: float, theta: float, refine: float = 1.
     key = ("profiles", steps, tilt, refine)
     if key not in loss.cache:
         reach = 1.3**steps
-        loss.cache[key] = (
-            Profile(loss, reach, tilt, refine),
-            Profile(loss, 1.03 * reach, tilt, 0.85 * refine),
-        )
+        loss.cache[key] = (Profile(loss, reach, tilt, refine), Profile(loss, 1.03 * reach, tilt, 0.85 * refine))
     first, second = loss.cache[key]
     return first, second

@@ -109,12 +109,7 @@ def test_a_box_of_infinite_width_is_refused_unless_it_is_everything(box):
     release = inversion.gradient(model, torch.ones(1, 3), [1])
     with pytest.raises(ValueError, match=r"`box` must have two finite ends.*got \(.*, .*\)"):
         inversion.invert(
-            model,
-            release,
-            (3,),
-            labels=[1],
-            objective=inversion.L2(box=box),
-            optimizer=inversion.LBFGS(iterations=1),
+            model, release, (3,), labels=[1], objective=inversion.L2(box=box), optimizer=inversion.LBFGS(iterations=1)
         )
     inversion.invert(
         model,

@@ -44,9 +44,7 @@ def test_any_layer_of_a_classifier(dtype: torch.dtype, classes: int) -> None:
                 assert recovery.value == 1.0
                 probs = model(x).softmax(1).detach().double().numpy()
                 np.testing.assert_allclose(
-                    recovery.residuals,
-                    probs - np.eye(classes)[y],
-                    atol=1e-3 if dtype == torch.float32 else 1e-11,
+                    recovery.residuals, probs - np.eye(classes)[y], atol=1e-3 if dtype == torch.float32 else 1e-11
                 )
 
 

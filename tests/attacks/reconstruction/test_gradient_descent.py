@@ -290,10 +290,7 @@ def test_a_callers_worker_keeps_its_torch_threads() -> None:
     with ThreadPoolExecutor(1) as executor:
         executor.submit(torch.set_num_threads, 2).result()
         attacks.gradient(
-            run,
-            labels,
-            descent=attacks.Descent(iterations=2, restarts=1),
-            execution=dpsgd.Execution(executor=executor),
+            run, labels, descent=attacks.Descent(iterations=2, restarts=1), execution=dpsgd.Execution(executor=executor)
         )
         assert executor.submit(torch.get_num_threads).result() == 2
 

@@ -65,14 +65,8 @@ def trace(tmp_path: Path) -> Path:
             "[trace]\ncoin = true",
             r"`trace.coin = True`: no such key \(did you mean `trace.coins`\?\); \[trace\] has file, ",
         ),
-        (
-            "[trace]\ncoins = true",
-            r"`trace.file` must be given: a path or a name, or a list of paths or names",
-        ),
-        (
-            "[trace]\nfile = []",
-            r"`trace.file` must be a path or a name, or a list .*, at least one, got \[\]",
-        ),
+        ("[trace]\ncoins = true", r"`trace.file` must be given: a path or a name, or a list of paths or names"),
+        ("[trace]\nfile = []", r"`trace.file` must be a path or a name, or a list .*, at least one, got \[\]"),
         ("[trace]\nfile = ['x', 3]", r"`trace.file\[1\]` must be a path or a name, got 3"),
         ("[trace]\nfile = 'x'\ncoins = 1", r"`trace.coins` must be true or false, got 1"),
         ("[trace]\nfile = 'x'\nconfidence = 95", r"`trace.confidence` must be in \(0, 1 - 1e-12\], got 95"),
@@ -82,10 +76,7 @@ def trace(tmp_path: Path) -> Path:
         ),
         ("[scores]\nfile = 'x'\nseed = -1", r"`scores.seed` must be in \[0, 18446744073709551615\], got -1"),
         ("[trace]\nfile = 'no such file'", "`trace.file` must be a file that exists, got 'no such file'"),
-        (
-            "[scores]\nfile = 'x'\nhigher = 'both'",
-            r"`scores.higher` must be 'members' or 'non-members', got 'both'",
-        ),
+        ("[scores]\nfile = 'x'\nhigher = 'both'", r"`scores.higher` must be 'members' or 'non-members', got 'both'"),
         (
             "[mechanism]\nepsilon = 3",
             r"`mechanism.epsilon = 3`: no such key \(did you mean `claim.epsilon`\?\); \[mechanism\]",

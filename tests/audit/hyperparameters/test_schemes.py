@@ -130,9 +130,7 @@ def test_the_report_says_the_scheme_and_comes_back(name: str, reports: Reports) 
     assert audit.AuditConfig(**report.config.to_dict()) == report.config
 
 
-def test_only_shuffled_batches_are_warned_of_what_poisson_accounting_claims(
-    reports: Reports,
-) -> None:
+def test_only_shuffled_batches_are_warned_of_what_poisson_accounting_claims(reports: Reports) -> None:
     lead = "What Poisson accounting would claim: "
     said = {name: [t for t in report.findings() if str(t).startswith(lead)] for name, report in reports.items()}
     assert [name for name, texts in said.items() if texts] == ["shuffled"]

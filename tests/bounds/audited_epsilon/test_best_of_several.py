@@ -55,11 +55,7 @@ def test_the_better_of_two_is_found() -> None:
     }
     for select in WAYS:
         bound = bounds.epsilon_lower_bound_best(
-            both,
-            threshold=_threshold(select),
-            hypothesis=bounds.Hypothesis("gdp"),
-            delta=1e-5,
-            adjacency="replace",
+            both, threshold=_threshold(select), hypothesis=bounds.Hypothesis("gdp"), delta=1e-5, adjacency="replace"
         )
         assert bound.chosen == "strong"
         assert bound.mu is not None
@@ -74,9 +70,7 @@ def test_audits_that_share_trials_are_split_alike() -> None:
         *scores, threshold=bounds.SplitThreshold(seed=3), adjacency="replace"
     )
     many = bounds.epsilon_lower_bound_best(
-        {str(i): (*scores, 1) for i in range(20)},
-        threshold=bounds.SplitThreshold(seed=3),
-        adjacency="replace",
+        {str(i): (*scores, 1) for i in range(20)}, threshold=bounds.SplitThreshold(seed=3), adjacency="replace"
     )
     assert many.chosen == "0"
     assert (many.value, many.threshold) == (alone.value, alone.threshold)

@@ -67,12 +67,7 @@ def test_our_audit_of_the_released_coefficients_finds_the_closed_form(epsilon: f
     fixed = bounds.epsilon_lower_bound(*hits, trials, confidence=0.999, delta=delta, adjacency="replace")
     assert 0.85 * bound.value <= fixed.value <= bound.value
     gaussian = bounds.epsilon_lower_bound(
-        *hits,
-        trials,
-        confidence=0.999,
-        delta=delta,
-        hypothesis=bounds.Hypothesis(family="gdp"),
-        adjacency="replace",
+        *hits, trials, confidence=0.999, delta=delta, hypothesis=bounds.Hypothesis(family="gdp"), adjacency="replace"
     )
     assert gaussian.mu is not None
     assert 0.85 * bound.separation / bound.noise <= gaussian.mu <= bound.separation / bound.noise

@@ -86,8 +86,7 @@ def test_what_is_proved_refutes_the_claim_exactly_when_its_p_value_is_small() ->
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "least"),
-    [(mechanisms.Poisson(1.0, 0.01, 1000), 0.75), (mechanisms.Poisson(1.0, 0.02, 2000), 0.9)],
+    ("mechanism", "least"), [(mechanisms.Poisson(1.0, 0.01, 1000), 0.75), (mechanisms.Poisson(1.0, 0.02, 2000), 0.9)]
 )
 def test_five_thousand_coins_prove_most_of_a_real_run(mechanism: mechanisms.Mechanism, least: float) -> None:
     # Means of two audits of 2,500 scores a side; 0.84 and 0.95 on average, deviations of a mean 0.06 and 0.02.

@@ -29,12 +29,7 @@ def test_null_audits_are_rarely_positive(select: str, direction: str) -> None:
     for i in range(audits):
         inside, outside = _null(40, rng)
         bound = bounds.epsilon_lower_bound_from_scores(
-            inside,
-            outside,
-            threshold=_threshold(select, i),
-            hypothesis=tested,
-            confidence=0.95,
-            adjacency="replace",
+            inside, outside, threshold=_threshold(select, i), hypothesis=tested, confidence=0.95, adjacency="replace"
         )
         positive += bound.value > 0
     assert positive <= stats.binom.ppf(1 - 1e-4, audits, 0.05)

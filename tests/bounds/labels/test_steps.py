@@ -11,10 +11,7 @@ from leakcore import bounds
 from leakcore.bounds.labels import label_epsilon
 from tests.bounds.labels.label_batches import batch, bound
 
-COMPOSED = {
-    "optimal": bounds.ThresholdTest(compose=True),
-    "likelihood-ratio": bounds.LikelihoodRatioTest(compose=True),
-}
+COMPOSED = {"optimal": bounds.ThresholdTest(compose=True), "likelihood-ratio": bounds.LikelihoodRatioTest(compose=True)}
 
 
 @pytest.mark.parametrize("test", ["optimal", "likelihood-ratio"])
@@ -27,9 +24,7 @@ def test_steps_compose_like_one_wider_gradient(test: str) -> None:
     np.testing.assert_allclose(result.separation, math.sqrt(3) * one.separation, rtol=1e-12)
     # σ/√3 is what three observations average to.
     np.testing.assert_allclose(
-        result.per_row,
-        bound(jacobian, probs, labels, test=test, noise_multiplier=1 / math.sqrt(3)).per_row,
-        rtol=1e-9,
+        result.per_row, bound(jacobian, probs, labels, test=test, noise_multiplier=1 / math.sqrt(3)).per_row, rtol=1e-9
     )
     assert (result.steps, result.kind) == (3, "estimate")
     assert any("3 steps" in note for note in result.assumptions.notes)

@@ -44,7 +44,6 @@ def test_other_names_are_refused(device: object) -> None:
 @pytest.mark.skipif(not kernels.build_info()["cuda"], reason="without CUDA kernels the device is refused before")
 def test_methods_that_do_not_sample_refuse_a_device() -> None:
     with pytest.raises(
-        ValueError,
-        match=r"`device` .*method='exact'.*: only methods \('monte-carlo', 'certified'\) take it",
+        ValueError, match=r"`device` .*method='exact'.*: only methods \('monte-carlo', 'certified'\) take it"
     ):
         bounds.reconstruction(1.0, 0.1, 20, kappa=0.1, method="exact", device="cuda")

@@ -58,8 +58,7 @@ def test_an_executor_serves_or_is_refused(name: str) -> None:
             np.testing.assert_array_equal(shared.log_value, alone.log_value)
         else:
             with pytest.raises(
-                ValueError,
-                match=rf"`executor` .*method='{name}', got .*: only methods \('monte-carlo', ",
+                ValueError, match=rf"`executor` .*method='{name}', got .*: only methods \('monte-carlo', "
             ):
                 bounds.reconstruction(1.0, 0.2, 5, **call, executor=pool)
 

@@ -13,11 +13,7 @@ from leakcore import accounting, bounds, numerics
 
 @pytest.mark.parametrize(
     ("rate", "steps", "kappa", "goal"),
-    [
-        (0.02, 100, 0.1, 0.2),
-        (1.0, 100, 0.01, 0.3),
-        pytest.param(0.3, 5, 1e-6, 1e-3, marks=pytest.mark.slow),
-    ],
+    [(0.02, 100, 0.1, 0.2), (1.0, 100, 0.01, 0.3), pytest.param(0.3, 5, 1e-6, 1e-3, marks=pytest.mark.slow)],
 )
 def test_calibrated_noise_is_the_inverse(rate: float, steps: int, kappa: float, goal: float) -> None:
     bound = bounds.calibrate_noise(goal, kappa=kappa, sample_rate=rate, steps=steps)

@@ -228,11 +228,7 @@ def test_kappa_below_the_smallest_float() -> None:
 
 
 @settings(derandomize=True, deadline=None, max_examples=12)
-@given(
-    sigma=st.floats(0.5, 20.0),
-    rate=st.floats(0.005, 0.999),
-    steps=st.integers(2, 2000),
-)
+@given(sigma=st.floats(0.5, 20.0), rate=st.floats(0.005, 0.999), steps=st.integers(2, 2000))
 def test_monotone_in_everything(sigma: float, rate: float, steps: int) -> None:
     kappa = np.array([1e-8, 1e-3, 0.05, 0.3, 0.7, 0.99, 0.9999])
     base = bounds.reconstruction(sigma, rate, steps, kappa=kappa)

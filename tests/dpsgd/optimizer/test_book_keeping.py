@@ -21,10 +21,7 @@ from leakcore.dpsgd.opacus.optimizer import row_gradients
 from tests.dpsgd.opacus_models import LEFT_TO_OPACUS, MODELS, OwnConv1d, made
 from tests.dpsgd.opacus_remarks import IGNORED
 
-pytestmark = [
-    *IGNORED,
-    pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel"),
-]
+pytestmark = [*IGNORED, pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")]
 
 
 def _releases(

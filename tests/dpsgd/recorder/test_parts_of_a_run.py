@@ -323,12 +323,7 @@ def test_a_file_says_what_the_trace_says(tmp_path: Path) -> None:
     facts = json.loads(str(arrays.pop("facts")))
     assert loaded == trace
     assert facts["noise_multiplier"] == {"array": "noise_multiplier"}
-    for less in (
-        "unrecorded",
-        "complete",
-        "origin",
-        "sampling",
-    ):  # what is absent is not taken for a default
+    for less in ("unrecorded", "complete", "origin", "sampling"):  # what is absent is not taken for a default
         rest = {name: value for name, value in facts.items() if name != less}
         np.savez(tmp_path / "bad.npz", facts=np.array(json.dumps(rest)), **arrays)
         with pytest.raises(ValueError, match=f"bad.npz: it lacks {less}: damaged"):

@@ -44,9 +44,14 @@ def read_clipping(clipping: Clipping | None, *, known_probs: bool, steps: int | 
 
 
 def two_values(
-    probs: np.ndarray, doubt: np.ndarray, rows: np.ndarray, forward: np.ndarray, step: int, how: ClippedSamples | None,
+    probs: np.ndarray,
+    doubt: np.ndarray,
+    rows: np.ndarray,
+    forward: np.ndarray,
+    step: int,
+    how: ClippedSamples | None,
     roundoff: float,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(N,) each: the residual under label 0, what it is above the one under label 1, and the error of either.
 
     p and p − 1; clipped, u(p) and −u(1 − p) with u(e) = e·min(1, C/(e·J + slack)), J = ‖dZ_r/dθ‖. u grows with e, at

@@ -156,9 +156,13 @@ def solve(
     if not fits and how.roundoff < FLOAT32:
         # Many compute in float32 and pass float64: float32's rounding then counts.
         coarser = solve(
-            rows, total, dataclasses.replace(how, roundoff=FLOAT32), stored=stored, forward=forward,
+            rows,
+            total,
+            dataclasses.replace(how, roundoff=FLOAT32),
+            stored=stored,
+            forward=forward,
             unit_scale=unit_scale,
-        )  # fmt: skip
+        )
         if coarser.fits:
             return coarser
     if how.noise:

@@ -13,14 +13,7 @@ from leakcore._base.results import Assumptions
 from leakcore.attacks.labels.conditions import Noise, Precision
 from leakcore.attacks.labels.observation import ObservedGradient
 from leakcore.attacks.labels.result import CONTRADICTION, UNDETERMINED, LabelRecovery, worst_condition
-from leakcore.attacks.labels.solving.linear_system import (
-    BLIND,
-    HARD,
-    MISFIT,
-    noise_notes,
-    read_conditions,
-    solve,
-)
+from leakcore.attacks.labels.solving.linear_system import BLIND, HARD, MISFIT, noise_notes, read_conditions, solve
 
 _SIGN_TEST = 1e-3
 
@@ -139,9 +132,7 @@ def recover_up_to_sign(
         interval=None,
         method=f"{method}; {int((turn != 0).sum())} of {len(neurons)} neurons aligned",
         assumptions=Assumptions(
-            adjacency=None,
-            attacker=f"{attacker}; knows which label is the rarer one in this batch",
-            notes=tuple(notes),
+            adjacency=None, attacker=f"{attacker}; knows which label is the rarer one in this batch", notes=tuple(notes)
         ),
         provenance=provenance,
         labels=labels,

@@ -36,9 +36,10 @@ _ARRAYS = ("reconstructions", "every", "labels")
 @MODEL
 @WEIGHTS
 @click.option(
-    "--gradient", type=_FILE,
+    "--gradient",
+    type=_FILE,
     help="Mean gradients by parameter name: safetensors or npz. Without it, the gradient of --batch is attacked.",
-)  # fmt: skip
+)
 @click.option("--shape", help="Shape of one input: 3,32,32.  [default: as in --batch]")
 @click.option(
     "--batch", type=_FILE, help="True `inputs` and, to give them to the attacker, `labels`: npz, safetensors."
@@ -47,25 +48,30 @@ _ARRAYS = ("reconstructions", "every", "labels")
     "--batch-size", type=count(1, 2**16), help="Rows behind the gradient, if --batch does not say.  [default: 1]"
 )
 @click.option(
-    "--dataset", type=click.Choice(["digits", "mnist", "cifar100"]),
+    "--dataset",
+    type=click.Choice(["digits", "mnist", "cifar100"]),
     help="Instead of files: the reconstruction paper's MLP (digits, mnist) or DLG's LeNet (cifar100).",
-)  # fmt: skip
+)
 @DATA_FOLDER
 @click.option("--num-rows", type=count(1, 2**16), help="With --dataset: rows in the batch.  [default: 1]")
 @click.option("--noise-std", type=REAL, help="Without --gradient: standard deviation of noise on the gradient.")
 @click.option("--keep-fraction", type=REAL, help="Without --gradient: prune it to this share of its entries.")
 @click.option(
-    "--defense", metavar="NAME:NUMBERS",
+    "--defense",
+    metavar="NAME:NUMBERS",
     help="Without --gradient: what is done to it, as 'clip:1 + laplace:0.01', prune:0.1 or local-steps:4,0.1.",
-)  # fmt: skip
+)
 @click.option("--unknown-labels", is_flag=True, help="Optimise the labels with the inputs.")
 @click.option("--method", type=click.Choice(["l2", "cosine"]), default="l2", show_default=True)
 @click.option("--restarts", type=count(1, 10**4), default=3, show_default=True)
 @click.option("--iterations", type=count(1, 10**8), help="Iterations of each search.  [default: the method's]")
 @click.option(
-    "--total-variation", default="0", show_default=True, metavar="WEIGHT[,WEIGHT…]",
+    "--total-variation",
+    default="0",
+    show_default=True,
+    metavar="WEIGHT[,WEIGHT…]",
     help="Weight of the prior on images; several are used in turn: 1e-2,3e-3,1e-3,3e-4,1e-4 for a batch.",
-)  # fmt: skip
+)
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write inversion.png and .npz here.")
 @seed_json_quiet("the result")
 def inversion(out: Path | None, as_json: bool, **options: Any) -> None:
@@ -148,13 +154,13 @@ class _Search:
 def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, seed: int, **options: Any) -> Inversion:
     import numpy as np
 
-    from leakcore._base import validate as check
+    from leakcore._base import validate
     from leakcore._base.files.writing import place_in, write_atomically
     from leakcore.attacks import inversion as attack
 
     search = _Search(**{field.name: options.pop(field.name) for field in dataclasses.fields(_Search)})
     weights = search.weights()
-    check.seed(seed=seed)
+    validate.seed(seed=seed)
     protection = _defense(options.pop("defense"), options.pop("noise_std"), options.pop("keep_fraction"))
     if dataset is None:
         module, gradient, shape, inputs, labels, rows = _from_files(seed=seed, protection=protection, **options)
@@ -193,9 +199,17 @@ def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, se
 
 
 def _from_files(
-    *, model: str, weights: Path | None, gradient: Path | None, shape: str | None, batch: Path | None,
-    batch_size: int | None, protection: Defense, seed: int, **_: Any,
-) -> tuple[Any, ...]:  # fmt: skip
+    *,
+    model: str,
+    weights: Path | None,
+    gradient: Path | None,
+    shape: str | None,
+    batch: Path | None,
+    batch_size: int | None,
+    protection: Defense,
+    seed: int,
+    **_: Any,
+) -> tuple[Any, ...]:
     import numpy as np
 
     from leakcore import defenses
@@ -244,9 +258,9 @@ def _sizes(shape: str) -> tuple[int, ...]:
 def _defense(defense: str | None, noise_std: float | None, keep_fraction: float | None) -> Defense:
     """What is done to the gradient, in this order."""
     from leakcore import defenses
-    from leakcore._base import validate as check
+    from leakcore._base import validate
 
-    if noise_std is not None and check.non_negative(**{"--noise-std": noise_std}) > _MOST_NOISE:
+    if noise_std is not None and validate.non_negative(**{"--noise-std": noise_std}) > _MOST_NOISE:
         raise ValueError(
             f"`--noise-std` must be at most {_MOST_NOISE:g}, got {noise_std}: squares of the gradient are summed in "
             "float32"
@@ -260,8 +274,8 @@ def _defense(defense: str | None, noise_std: float | None, keep_fraction: float 
 
 
 def _from_data(
-    dataset: str, *, data: Path | None, num_rows: int | None, protection: Defense, seed: int, **_: Any,
-) -> tuple[Any, ...]:  # fmt: skip
+    dataset: str, *, data: Path | None, num_rows: int | None, protection: Defense, seed: int, **_: Any
+) -> tuple[Any, ...]:
     import numpy as np
     import torch
 

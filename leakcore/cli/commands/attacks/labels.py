@@ -58,12 +58,19 @@ def labels(as_json: bool, **options: Any) -> None:
 
 
 def _on_files(
-    *, model: str, weights: Path | None, batch: Path, gradient: Path, parameters: tuple[str, ...],
-    noise_std: float | None, confidence: float, **how: Any,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    model: str,
+    weights: Path | None,
+    batch: Path,
+    gradient: Path,
+    parameters: tuple[str, ...],
+    noise_std: float | None,
+    confidence: float,
+    **how: Any,
+) -> dict[str, Any]:
     import numpy as np
 
-    from leakcore._base import validate as check
+    from leakcore._base import validate
     from leakcore.attacks import labels as attack
     from leakcore.models import load_safetensors
 
@@ -84,7 +91,7 @@ def _on_files(
                 f"{', '.join(sorted(gradients))}, the model {', '.join(own)}"
             )
     if noise_std is not None:
-        check.non_negative(noise_std=noise_std)
+        validate.non_negative(noise_std=noise_std)
     recovery = attack.general(
         attack.KnownModel(module, rows["inputs"]),
         attack.GradientObservation(
@@ -116,9 +123,16 @@ def _on_files(
 
 
 def _on_data(
-    *, dataset: str, data: Path | None, noise_multiplier: float | None, max_grad_norm: float | None,
-    batches: int | None, confidence: float, seed: int, **_: Any,
-) -> dict[str, Any]:  # fmt: skip
+    *,
+    dataset: str,
+    data: Path | None,
+    noise_multiplier: float | None,
+    max_grad_norm: float | None,
+    batches: int | None,
+    confidence: float,
+    seed: int,
+    **_: Any,
+) -> dict[str, Any]:
     import numpy as np
 
     from leakcore.audit import guarantee, number, power

@@ -32,31 +32,45 @@ _ARRAYS = ("scores", "membership")
 
 @click.command("membership")
 @click.option(
-    "--model", metavar="MODULE:FACTORY", required=True,
+    "--model",
+    metavar="MODULE:FACTORY",
+    required=True,
     help="What returns the torch module when called: package.module:factory.",
-)  # fmt: skip
+)
 @click.option(
-    "--weights", type=_FILE, multiple=True, required=True,
+    "--weights",
+    type=_FILE,
+    multiple=True,
+    required=True,
     help="Weights of the attacked model, safetensors. Several are its checkpoints in order, the final one last.",
-)  # fmt: skip
+)
 @click.option(
-    "--reference", "references", multiple=True, metavar="FILE[,FILE…]",
+    "--reference",
+    "references",
+    multiple=True,
+    metavar="FILE[,FILE…]",
     help="Weights of a model that the attacker trained, or its checkpoints in order between commas (repeatable).",
-)  # fmt: skip
+)
 @click.option(
-    "--data", type=_FILE, required=True,
+    "--data",
+    type=_FILE,
+    required=True,
     help="npz or safetensors with `inputs`, `labels` and `members` (1 for rows that the model was trained on); "
     "`reference_members` (references, rows), without which no reference was trained on any of the rows; and "
     "`population_inputs` and `population_labels`, rows that no model was trained on.",
-)  # fmt: skip
+)
 @click.option(
-    "--attack", "names", type=click.Choice(_ATTACKS), multiple=True,
+    "--attack",
+    "names",
+    type=click.Choice(_ATTACKS),
+    multiple=True,
     help="Which attack (repeatable).  [default: each that the files allow]",
-)  # fmt: skip
+)
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path),
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
     help="Folder for the scores, ATTACK.npz, as `leakcore audit scores` reads them.",
-)  # fmt: skip
+)
 @seed_json_quiet()
 def membership(out: Path | None, as_json: bool, **options: Any) -> None:
     """Score which rows a model was trained on, by attacks with reference models or without.
@@ -99,16 +113,22 @@ def _cell(own: Mapping[str, Any], factor: int) -> str:
 
 
 def _attacked(
-    out: Path | None, *, model: str, weights: tuple[Path, ...], references: tuple[str, ...], data: Path,
-    names: tuple[str, ...], seed: int,
-) -> tuple[dict[str, Any], dict[str, str], list[Path]]:  # fmt: skip
+    out: Path | None,
+    *,
+    model: str,
+    weights: tuple[Path, ...],
+    references: tuple[str, ...],
+    data: Path,
+    names: tuple[str, ...],
+    seed: int,
+) -> tuple[dict[str, Any], dict[str, str], list[Path]]:
     import numpy as np
 
-    from leakcore._base import validate as check
+    from leakcore._base import validate
     from leakcore._base.files.writing import place_in, write_atomically
     from leakcore.attacks import membership as attacks
 
-    check.seed(seed=seed)
+    validate.seed(seed=seed)
     arrays = read_arrays(data)
     for name in ("inputs", "labels", "members"):
         if name not in arrays:
@@ -177,9 +197,13 @@ def _queries(arrays: Mapping[str, Any], inputs: np.ndarray, *, seed: int, copied
 
 
 def _known(
-    model: str, references: tuple[str, ...], arrays: Mapping[str, Any], inputs: np.ndarray, labels: np.ndarray,
+    model: str,
+    references: tuple[str, ...],
+    arrays: Mapping[str, Any],
+    inputs: np.ndarray,
+    labels: np.ndarray,
     seed: int,
-) -> References | None:  # fmt: skip
+) -> References | None:
     import numpy as np
 
     from leakcore.attacks import membership as attacks

@@ -41,9 +41,12 @@ if TYPE_CHECKING:
     help="Training rows, the target included.",
 )
 @click.option(
-    "--num-candidates", type=click.IntRange(min=2), default=10, show_default=True,
+    "--num-candidates",
+    type=click.IntRange(min=2),
+    default=10,
+    show_default=True,
     help="Number of equally likely candidates.",
-)  # fmt: skip
+)
 @click.option("--runs", type=count(1, MOST_RUNS), default=1000, show_default=True)
 @click.option("--method", type=click.Choice(["auto", "sum", "top", "likelihood"]), default="auto", show_default=True)
 @click.option("--no-subtraction", is_flag=True, help="The weaker attacker, who cannot subtract known gradients.")
@@ -162,7 +165,7 @@ def _data(setting: _Setting) -> Dataset:
 
 def _played(setting: _Setting, out: Path | None) -> _Played:
     from leakcore import accounting, attacks, bounds, dpsgd
-    from leakcore._base import validate as check
+    from leakcore._base import validate
     from leakcore._base.files.writing import place_in, write_atomically
     from leakcore._base.run_folder.identity import identity
     from leakcore._base.run_folder.output_folder import require_ours, require_writable
@@ -171,7 +174,7 @@ def _played(setting: _Setting, out: Path | None) -> _Played:
     if out is not None:
         require_writable(out, name="out")
         require_ours(out, _REPORT)
-    check.open_probability(delta=setting.delta)
+    validate.open_probability(delta=setting.delta)
     steps, sample_rate, noise = setting.steps, setting.sample_rate, setting.noise_multiplier
     if noise is None:
         epsilon = 10.0 if setting.epsilon is None else setting.epsilon
@@ -188,12 +191,17 @@ def _played(setting: _Setting, out: Path | None) -> _Played:
         seed=setting.seed,
     )
     show = bars()
-    total = check.integer(1, None, runs=setting.runs)
+    total = validate.integer(1, None, runs=setting.runs)
     settings = {
-        **ensemble.settings(), "dataset": setting.dataset, "num_rows": setting.num_rows,
-        "num_candidates": setting.num_candidates, "runs": setting.runs, "method": setting.method,
-        "subtract_known": not setting.no_subtraction, "confidence": setting.confidence,
-    }  # fmt: skip
+        **ensemble.settings(),
+        "dataset": setting.dataset,
+        "num_rows": setting.num_rows,
+        "num_candidates": setting.num_candidates,
+        "runs": setting.runs,
+        "method": setting.method,
+        "subtract_known": not setting.no_subtraction,
+        "confidence": setting.confidence,
+    }
 
     def play(first: int, count: int) -> attacks.ReconstructionGame:
         try:

@@ -27,14 +27,15 @@ def _make(settings: Any, called: str, folder: Path | None, show: Progress | None
 FORM = Form(
     "claim",
     {
-        **keys_of("claim", "epsilon delta"), **keys_of("data", "num_rows"),
+        **keys_of("claim", "epsilon delta"),
+        **keys_of("data", "num_rows"),
         **keys_of("mechanism", "noise_multiplier steps sample_rate max_grad_norm"),
         **keys_of("audit", "trials confidence adjacency seed attack"),
     },
     _make,
     subject="attack",
     pieces="audit-attack",
-)  # fmt: skip
+)
 
 
 @click.command(cls=FormCommand)

@@ -31,22 +31,25 @@ def about_the_report(*, folder: str, fail_above: str) -> Callable[[Callable[...,
     """--config, and the options that end every form of audit: where its report goes, and what fails it."""
     options = (
         click.option("--config", "config_path", type=FILE, help="TOML file for the audit; options replace its keys."),
+        click.option("--fail-above", type=REAL, metavar="ε", help=f"Exit with code 1 if {fail_above} is above this."),
         click.option(
-            "--fail-above", type=REAL, metavar="ε", help=f"Exit with code 1 if {fail_above} is above this."
-        ),
-        click.option(
-            "--out", type=click.Path(file_okay=False, path_type=Path),
+            "--out",
+            type=click.Path(file_okay=False, path_type=Path),
             help=f"Folder for report.html and report.json.  [default: leakcore-report{folder}]",
         ),
         click.option(
-            "--json", "json_path", is_flag=False, flag_value="-", metavar="[PATH]",
+            "--json",
+            "json_path",
+            is_flag=False,
+            flag_value="-",
+            metavar="[PATH]",
             help="Write the report as JSON to PATH; without PATH, print it instead of tables.",
         ),
         click.option(
             "--html", "html_path", type=FILE, metavar="PATH", help="Write the report as one HTML page to PATH."
         ),
         QUIET,
-    )  # fmt: skip
+    )
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):

@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from leakcore import audit as audits
 
 REPORT_KEYS = {
-    "out": "report.out", "json_path": "report.json", "html_path": "report.html", "fail_above": "report.fail_above",
-}  # fmt: skip
+    "out": "report.out",
+    "json_path": "report.json",
+    "html_path": "report.html",
+    "fail_above": "report.fail_above",
+}
 """Options of the report, and the keys for which they stand."""
 _OUT = Path("leakcore-report")
 

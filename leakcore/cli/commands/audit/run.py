@@ -30,12 +30,13 @@ def _make(settings: Any, called: str, folder: Path | None, show: Progress | None
 FORM = Form(
     "run",
     keys_of(
-        "run", "epsilon noise_multiplier sweep delta sampling sample_rate steps batch_size dataset_size batches epochs "
+        "run",
+        "epsilon noise_multiplier sweep delta sampling sample_rate steps batch_size dataset_size batches epochs "
         "max_grad_norm num_candidates num_rows defense runs confidence seed",
     ),
     _make,
     pieces="audit",
-)  # fmt: skip
+)
 
 
 def _levels(context: click.Context, parameter: click.Parameter, value: str | None) -> tuple[float, ...] | None:
@@ -67,9 +68,10 @@ def _levels(context: click.Context, parameter: click.Parameter, value: str | Non
 @click.option("--num-candidates", type=int, metavar="N", help="Number of equally likely candidates.  [default: 10]")
 @click.option("--num-rows", type=int, metavar="N", help="Training rows, the target included.  [default: 1000]")
 @click.option(
-    "--defense", metavar="NAME:NUMBERS",
+    "--defense",
+    metavar="NAME:NUMBERS",
     help="A defence, such as prune:0.1 or local-steps:4: play the game with it as well.",
-)  # fmt: skip
+)
 @click.option(
     "--runs", type=count(1, MOST_RUNS), metavar="N", help="Runs (one training each) per noise level.  [default: 1000]"
 )

@@ -48,7 +48,8 @@ def _make(settings: Any, called: str, folder: Path | None, show: Progress | None
 FORM = Form(
     "scores",
     {
-        "scores": "scores.file", "epsilon": "scores.claimed_epsilon",
+        "scores": "scores.file",
+        "epsilon": "scores.claimed_epsilon",
         **keys_of(
             "scores",
             "members non_members values labels higher coins retrained k delta claimed_adjacency adjacency confidence "
@@ -59,7 +60,7 @@ FORM = Form(
     file="scores.file",
     subject="scores",
     arguments={"scores": "file", "path": "file"},
-)  # fmt: skip
+)
 
 
 @click.command(cls=FormCommand)
@@ -68,24 +69,27 @@ FORM = Form(
 @click.option("--retrained", is_flag=True, help="Every score is from a model that was trained on its own.")
 @click.option("--k", type=int, metavar="K", help="With --retrained: rows that were left out together.  [default: 1]")
 @click.option(
-    "--select", type=click.Choice(["simultaneous", "split"]),
+    "--select",
+    type=click.Choice(["simultaneous", "split"]),
     help="With --retrained: who chooses the threshold, all scores or one half.  [default: simultaneous]",
-)  # fmt: skip
+)
 @click.option(
     "--adjacency", type=ADJACENCIES, help="Without --coins: what took the place of a row, nothing or another row."
 )
 @click.option(
-    "--family", type=click.Choice(["dp", "gdp"]),
+    "--family",
+    type=click.Choice(["dp", "gdp"]),
     help="What is refuted, (ε, δ)-privacy or μ-GDP of Gaussian mechanisms.  [default: dp]",
-)  # fmt: skip
+)
 @claimed(
     "With --coins or --retrained the gate fails (exit code 1) if the scores prove more at 99.9% confidence, whatever "
     "--confidence says."
 )
 @click.option(
-    "--claimed-adjacency", type=click.Choice(["add-remove", "replace", "zero-out"]),
+    "--claimed-adjacency",
+    type=click.Choice(["add-remove", "replace", "zero-out"]),
     help="With --epsilon: the relation under which that ε is claimed.",
-)  # fmt: skip
+)
 @DELTA
 @click.option("--members", metavar="NAME", help="Array or column with the scores of members.")
 @click.option("--non-members", metavar="NAME", help="Array or column with the scores of non-members.")

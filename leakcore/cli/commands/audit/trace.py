@@ -34,14 +34,15 @@ def _make(settings: Any, called: str, folder: Path | None, show: Progress | None
 FORM = Form(
     "trace",
     {
-        "trace": "trace.file", "epsilon": "trace.claimed_epsilon",
+        "trace": "trace.file",
+        "epsilon": "trace.claimed_epsilon",
         **keys_of("trace", "delta sample_rate steps num_candidates coins confidence divisor"),
     },
     _make,
     file="trace.file",
     subject="trace",
     arguments={"trace": "file", "mechanism": "sample_rate"},
-)  # fmt: skip
+)
 
 
 def parts(context: click.Context, parameter: click.Parameter, value: tuple[Path, ...]) -> Any:

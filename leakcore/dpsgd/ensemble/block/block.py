@@ -111,9 +111,16 @@ class Trainer:
     """Buffers of one thread. `common` and `probes` are chunks of rows that all runs and threads share."""
 
     def __init__(
-        self, plan: Plan, common: list[RowGroup] | EnsembleRows, watch: Watch, *, extra: int, candidates: int,
-        probes: list[RowGroup], device: torch.device,
-    ) -> None:  # fmt: skip
+        self,
+        plan: Plan,
+        common: list[RowGroup] | EnsembleRows,
+        watch: Watch,
+        *,
+        extra: int,
+        candidates: int,
+        probes: list[RowGroup],
+        device: torch.device,
+    ) -> None:
         self._plan = plan
         self._clip_to = math.inf if plan.fault.clip == "batch" else plan.max_grad_norm
         self._native: NativeSums | None = None
@@ -150,11 +157,9 @@ class Trainer:
         if plan.module is not None:
             return ModulePass(
                 plan.module, plan.input_shape, SLOTS, rows, self._clip_to, slack, self._dtype, self._device
-            )  # fmt: skip
+            )
         activation = ACTIVATIONS[plan.activation]
-        return Pass(
-            SLOTS, rows, plan.layers, activation, self._clip_to, slack, self._dtype, self._device
-        )  # fmt: skip
+        return Pass(SLOTS, rows, plan.layers, activation, self._clip_to, slack, self._dtype, self._device)
 
     def train(self, block: BlockInput, stop: threading.Event) -> BlockOutput:
         """All steps of the block's runs; raises `Cancelled` between steps once `stop` is set."""
@@ -207,9 +212,14 @@ class Trainer:
         return how.around(plan.streams, layout, base, first_run=first).astype(plan.dtype)
 
     def _gradients(
-        self, block: BlockInput, weights: Matrices, taken: np.ndarray | None, step: int, known: Matrices,
+        self,
+        block: BlockInput,
+        weights: Matrices,
+        taken: np.ndarray | None,
+        step: int,
+        known: Matrices,
         private: Matrices,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """known = Σ over the common rows of the batch; private = Σ over the extra rows of the batch +
         the crafted gradient + noise."""
         plan = self._plan
@@ -238,7 +248,7 @@ class Trainer:
 
     def _products(
         self, block: BlockInput, weights: Matrices, taken: np.ndarray | None, known: Matrices, private: Matrices
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The sums by batched matrix products, on any device."""
         if not self._common:
             for k in known:
@@ -255,9 +265,7 @@ class Trainer:
             for p in private:
                 p.zero_()
 
-    def _without_average(
-        self, block: BlockInput, weights: Matrices, released: Matrices, out: Matrices
-    ) -> Matrices:  # fmt: skip
+    def _without_average(self, block: BlockInput, weights: Matrices, released: Matrices, out: Matrices) -> Matrices:
         """out = released − what a batch holds of the common rows on average."""
         scratch = self._layout.empty(SLOTS, self._dtype, self._device)
         if self._native is not None:
@@ -336,9 +344,15 @@ class Trainer:
         return out
 
     def _score(
-        self, rows: RowGroup, weights: Matrices, observed: Matrices, step: int,
-        scored: np.ndarray | None, out: BlockOutput, running: Mapping[str, Running],
-    ) -> None:  # fmt: skip
+        self,
+        rows: RowGroup,
+        weights: Matrices,
+        observed: Matrices,
+        step: int,
+        scored: np.ndarray | None,
+        out: BlockOutput,
+        running: Mapping[str, Running],
+    ) -> None:
         assert self._candidates is not None
         assert out.clipped is not None
         self._candidates.run(rows, weights)

@@ -32,7 +32,7 @@ class RowGroup:
     @classmethod
     def of(
         cls, features: np.ndarray, labels: np.ndarray, num_outputs: int, dtype: torch.dtype, device: torch.device
-    ) -> RowGroup:  # fmt: skip
+    ) -> RowGroup:
         """Read features (..., rows, d) and labels (..., rows). Labels become one-hot, or 0/1 for a single output, the
         logit.
         """
@@ -57,9 +57,16 @@ class Pass:
     """Buffers for `slots` runs of an MLP on `rows` samples, and the passes over them; one per thread and shape."""
 
     def __init__(
-        self, slots: int, rows: int, layers: tuple[int, ...], activation: InPlaceActivation, max_grad_norm: float,
-        slack: float, dtype: torch.dtype, device: torch.device,
-    ) -> None:  # fmt: skip
+        self,
+        slots: int,
+        rows: int,
+        layers: tuple[int, ...],
+        activation: InPlaceActivation,
+        max_grad_norm: float,
+        slack: float,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         def empty(*shape: int) -> torch.Tensor:
             return torch.empty((slots, *shape, rows), dtype=dtype, device=device)
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.dpsgd.ensemble.block.module_block import FlatLayout
 from leakcore.dpsgd.ensemble.block.parameter_layout import ParameterLayout
 from leakcore.dpsgd.ensemble.randomness import Streams
@@ -44,9 +44,9 @@ class Initialisation:
     noise: float = 0.0
 
     def __post_init__(self) -> None:
-        check.one_of(*NAMES, initialisation=self.name)
-        object.__setattr__(self, "scale", check.non_negative(scale=self.scale))
-        object.__setattr__(self, "noise", check.non_negative(noise=self.noise))
+        validate.one_of(*NAMES, initialisation=self.name)
+        object.__setattr__(self, "scale", validate.non_negative(scale=self.scale))
+        object.__setattr__(self, "noise", validate.non_negative(noise=self.noise))
 
     def base(self, streams: Streams, layout: ParameterLayout, runs: int, *, first_run: int) -> np.ndarray:
         """(runs, parameters) float64."""

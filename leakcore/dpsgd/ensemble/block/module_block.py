@@ -61,9 +61,16 @@ class ModulePass:
     """Per-sample gradients of the runs in `used` slots, on `rows` samples."""
 
     def __init__(
-        self, module: torch.nn.Module, input_shape: tuple[int, ...], slots: int, rows: int, max_grad_norm: float,
-        slack: float, dtype: torch.dtype, device: torch.device,
-    ) -> None:  # fmt: skip
+        self,
+        module: torch.nn.Module,
+        input_shape: tuple[int, ...],
+        slots: int,
+        rows: int,
+        max_grad_norm: float,
+        slack: float,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         self._module = copy.deepcopy(module).to(device=device, dtype=dtype)
         self._names = [(name, p.shape) for name, p in self._module.named_parameters()]
         self._input_shape = input_shape

@@ -11,13 +11,7 @@ import torch
 
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
-from leakcore.kernels import (
-    ACTIVATIONS,
-    MAX_LAYERS,
-    EnsembleRows,
-    EnsembleSums,
-    Taken,
-)
+from leakcore.kernels import ACTIVATIONS, MAX_LAYERS, EnsembleRows, EnsembleSums, Taken
 
 
 def known(layers: tuple[int, ...], activation: str) -> bool:
@@ -34,9 +28,16 @@ class NativeSums:
     """One thread's sums over the rows that all runs share and over each run's own."""
 
     def __init__(
-        self, slots: int, layers: tuple[int, ...], activation: str, dtype: str, common: EnsembleRows, *, clip_to: float,
+        self,
+        slots: int,
+        layers: tuple[int, ...],
+        activation: str,
+        dtype: str,
+        common: EnsembleRows,
+        *,
+        clip_to: float,
         slack: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._sums = EnsembleSums(slots, layers, activation, dtype, max_grad_norm=clip_to, slack=slack)
         self._common = common
         self._extra: EnsembleRows | None = None
@@ -54,9 +55,12 @@ class NativeSums:
         self._extra = EnsembleRows.of(extra.inputs[..., :-1].numpy(), classes.numpy())
 
     def add(
-        self, weights: list[torch.Tensor], taken: np.ndarray | None, known: list[torch.Tensor],
+        self,
+        weights: list[torch.Tensor],
+        taken: np.ndarray | None,
+        known: list[torch.Tensor],
         private: list[torch.Tensor],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """known = Σ over the common rows taken, private = Σ over the extra rows taken; taken (slots, rows) bool."""
         for sums, rows in ((known, self._common.count), (private, 0 if self._extra is None else self._extra.count)):
             if rows == 0:

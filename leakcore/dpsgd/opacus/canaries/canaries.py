@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,5 +35,5 @@ class Canaries:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "count", check.integer(1, count=self.count))
-        object.__setattr__(self, "seed", check.seed(seed=self.seed))
+        object.__setattr__(self, "count", validate.integer(1, count=self.count))
+        object.__setattr__(self, "seed", validate.seed(seed=self.seed))

@@ -54,7 +54,7 @@ class CanaryRecorder:
 
     def __init__(
         self, optimizer: Any, loader: Any, canaries: Canaries, out: str | Path | None, divisor: Divisor = "rows"
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._divisor = parse_divisor(divisor)
         _require_dense(optimizer)
         require_real(optimizer.params, {})
@@ -106,10 +106,12 @@ class CanaryRecorder:
     def _table_rows(self) -> Rows:
         state = "over" if self._failure else "recording" if self._drawn is not None else "ready"
         return [
-            ("state", state), ("steps recorded", str(self.steps)), ("canaries", str(self._count)),
+            ("state", state),
+            ("steps recorded", str(self.steps)),
+            ("canaries", str(self._count)),
             ("controls", str(len(self._scores) - self._count)),
             ("file", "none" if self._out is None else str(self._out)),
-        ]  # fmt: skip
+        ]
 
     def __enter__(self) -> CanaryRecorder:
         if self._drawn is not None or self._schedule:
@@ -163,12 +165,21 @@ class CanaryRecorder:
         sigma, norm = (np.array(column) for column in zip(*self._schedule, strict=True))
         back = np.argsort(self._order)
         return CanaryTrace(
-            noise_multiplier=sigma, max_grad_norm=norm, sample_rate=self._loader.sample_rate, rows=self._loader.rows,
-            parameters=self._total, coins=self._coins.copy(), times_seen=self._seen[back][: self._count],
-            scores=self._scores[back], release_scores=self._alone[back], noise_ratio=self._noise.ratio,
-            common_noise=self._noise.common, repeated_noise=self._noise.repeated,
-            interference=float(np.sqrt(self._interference / len(sigma))), divisor=self._divisor,
-        )  # fmt: skip
+            noise_multiplier=sigma,
+            max_grad_norm=norm,
+            sample_rate=self._loader.sample_rate,
+            rows=self._loader.rows,
+            parameters=self._total,
+            coins=self._coins.copy(),
+            times_seen=self._seen[back][: self._count],
+            scores=self._scores[back],
+            release_scores=self._alone[back],
+            noise_ratio=self._noise.ratio,
+            common_noise=self._noise.common,
+            repeated_noise=self._noise.repeated,
+            interference=float(np.sqrt(self._interference / len(sigma))),
+            divisor=self._divisor,
+        )
 
     def _require_free(self) -> None:
         if self._out is not None and self._out.exists():

@@ -78,11 +78,13 @@ class CanaryTrace(Record):
     def table_rows(self) -> Rows:
         """What is shown of it, as (name, value in words)."""
         return [
-            ("steps", str(self.steps)), ("noise multiplier", short(np.unique(self.noise_multiplier))),
-            ("clipping norm", short(np.unique(self.max_grad_norm))), ("sample rate", short(self.sample_rate)),
+            ("steps", str(self.steps)),
+            ("noise multiplier", short(np.unique(self.noise_multiplier))),
+            ("clipping norm", short(np.unique(self.max_grad_norm))),
+            ("sample rate", short(self.sample_rate)),
             ("canaries", f"{self.canaries}, {int(self.coins.sum())} of them in the data"),
             ("controls", str(self.controls)),
-        ]  # fmt: skip
+        ]
 
     @property
     def steps(self) -> int:

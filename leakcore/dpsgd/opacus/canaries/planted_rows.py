@@ -29,9 +29,12 @@ class PlantedRows:
     """
 
     def __init__(
-        self, parameters: Sequence[torch.Tensor], coordinates: Coordinates,
-        part_of: Callable[[int], Part | None], rows: int,
-    ) -> None:  # fmt: skip
+        self,
+        parameters: Sequence[torch.Tensor],
+        coordinates: Coordinates,
+        part_of: Callable[[int], Part | None],
+        rows: int,
+    ) -> None:
         self._parameters, self._coordinates = parameters, coordinates
         self._part_of, self._rows = part_of, rows
 

@@ -68,9 +68,16 @@ class Bags:
         """The layer's output (B, d) from this table."""
         layer = self._layer
         output, _, _, largest = torch.embedding_bag(
-            table, self._index, self._offsets, False, _MODES[layer.mode], False, self._weights, False,
+            table,
+            self._index,
+            self._offsets,
+            False,
+            _MODES[layer.mode],
+            False,
+            self._weights,
+            False,
             layer.padding_idx,  # None: no padding; -1 would be the last entry
-        )  # fmt: skip
+        )
         if layer.mode == "max":
             self._largest = largest.detach()
         return output

@@ -119,10 +119,15 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         require_type(optimizer, (DPOptimizer, DistributedDPOptimizer), allowed)
         kind = DistributedFusedDPOptimizer if type(optimizer) is DistributedDPOptimizer else cls
         fused = kind(
-            optimizer.original_optimizer, module=module, noise_multiplier=optimizer.noise_multiplier,
-            max_grad_norm=optimizer.max_grad_norm, expected_batch_size=optimizer.expected_batch_size,
-            loss_reduction=optimizer.loss_reduction, generator=optimizer.generator, secure_mode=optimizer.secure_mode,
-        )  # fmt: skip
+            optimizer.original_optimizer,
+            module=module,
+            noise_multiplier=optimizer.noise_multiplier,
+            max_grad_norm=optimizer.max_grad_norm,
+            expected_batch_size=optimizer.expected_batch_size,
+            loss_reduction=optimizer.loss_reduction,
+            generator=optimizer.generator,
+            secure_mode=optimizer.secure_mode,
+        )
         fused.attach_step_hook(optimizer.step_hook)
         return fused
 

@@ -67,8 +67,9 @@ class LogicalBatch:
             if self._summed:
                 _log.warning(
                     "FusedDPOptimizer: a batch was broken off after %d of its parts. Their sum is dropped, so that it "
-                    "is not released together with another batch.", self._summed,
-                )  # fmt: skip
+                    "is not released together with another batch.",
+                    self._summed,
+                )
             self._draw, self._summed, self._void = draw, 0, ""
         if part is not None and part.number != self._summed and not self._void:
             which = "was left out" if part.number > self._summed else "was used twice"

@@ -94,9 +94,14 @@ class Convolved:
     """The weight (p, c/groups, *kernel) of a convolution: a (B, c, *size) padded, δ (B, p, *positions)."""
 
     def __init__(
-        self, a: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, stride: Sequence[int],
-        dilation: Sequence[int], groups: int,
-    ) -> None:  # fmt: skip
+        self,
+        a: torch.Tensor,
+        delta: torch.Tensor,
+        weight: torch.Tensor,
+        stride: Sequence[int],
+        dilation: Sequence[int],
+        groups: int,
+    ) -> None:
         self.a, self.delta, self.shape = a, delta, weight.shape
         self._stride, self._dilation, self._groups = tuple(stride), tuple(dilation), groups
 
@@ -136,9 +141,18 @@ class Convolved:
         scaled = self.delta * weights.view(-1, *[1] * (self.delta.ndim - 1))
         none = [0] * len(self._stride)
         total: torch.Tensor = torch.ops.aten.convolution_backward(
-            scaled, self.a.to(scaled.dtype), scaled.new_empty(self.shape), None, self._stride, none, self._dilation,
-            False, none, self._groups, (False, True, False),
-        )[1]  # fmt: skip
+            scaled,
+            self.a.to(scaled.dtype),
+            scaled.new_empty(self.shape),
+            None,
+            self._stride,
+            none,
+            self._dilation,
+            False,
+            none,
+            self._groups,
+            (False, True, False),
+        )[1]
         return total
 
     def _grouped(self, rows: Rows) -> torch.Tensor:
@@ -152,9 +166,12 @@ class Convolved:
         kernel, steps = self.shape[2:], a.stride()[2:]
         view = a.as_strided(
             (*a.shape[:2], *kernel, *self.delta.shape[2:]),
-            (*a.stride()[:2], *(s * d for s, d in zip(steps, self._dilation, strict=True)),
-             *(s * d for s, d in zip(steps, self._stride, strict=True))),
-        )  # fmt: skip
+            (
+                *a.stride()[:2],
+                *(s * d for s, d in zip(steps, self._dilation, strict=True)),
+                *(s * d for s, d in zip(steps, self._stride, strict=True)),
+            ),
+        )
         return view.reshape(len(a), self._groups, self.inputs, self.positions)
 
 

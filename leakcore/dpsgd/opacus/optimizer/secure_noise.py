@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from leakcore._base import memory_limit
-from leakcore._base import validate as check
+from leakcore._base import memory_limit, validate
 
 _CHUNK = 1 << 18
 
@@ -37,7 +36,7 @@ def secure_normal(count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
         >>> noise.shape, f"{noise.std():.0f}"
         ((10000,), '1')
     """
-    memory_limit.require(8 * check.integer(0, None, count=count), count=count)
+    memory_limit.require(8 * validate.integer(0, None, count=count), count=count)
     out = np.zeros(count)
     for start in range(0, count, _CHUNK):
         part = out[start : start + _CHUNK]

@@ -16,9 +16,19 @@ _PLAIN = (str, bytes, int, float, bool, list, tuple, dict, set, type(None))
 _COUNTING = tuple(
     getattr(torch.optim, name)
     for name in (
-        "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "SparseAdam"
+        "Adadelta",
+        "Adagrad",
+        "Adam",
+        "AdamW",
+        "Adamax",
+        "ASGD",
+        "NAdam",
+        "RAdam",
+        "RMSprop",
+        "Rprop",
+        "SparseAdam",
     )
-)  # fmt: skip
+)
 """Optimizers of torch whose state counts their steps, also after it was loaded from a checkpoint."""
 
 

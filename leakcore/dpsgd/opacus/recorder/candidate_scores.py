@@ -23,9 +23,13 @@ class CandidateScores:
         self._pair_sum, self._pair_likelihood = np.zeros((n, n)), np.zeros((n, n))
 
     def add(
-        self, products: tuple[np.ndarray, np.ndarray, np.ndarray], inside: np.ndarray, sigma: float, norm: float,
+        self,
+        products: tuple[np.ndarray, np.ndarray, np.ndarray],
+        inside: np.ndarray,
+        sigma: float,
+        norm: float,
         rate: float | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """A step with the candidates `inside` in its batch.
 
         Args:

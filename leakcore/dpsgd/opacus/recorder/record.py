@@ -8,7 +8,7 @@ from typing import Any, overload
 from torch import nn
 from torch.utils.data import DataLoader
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.dpsgd.opacus.canaries.canaries import Canaries
 from leakcore.dpsgd.opacus.canaries.canary_recorder import CanaryRecorder
 from leakcore.dpsgd.opacus.recorder.recorder import Recorder
@@ -115,5 +115,5 @@ def record(
             )
     if every != 1:
         raise ValueError(f"`every` must be 1 with canaries, got {every}: each step takes part in their scores")
-    planted = canaries if isinstance(canaries, Canaries) else Canaries(check.integer(1, canaries=canaries))
+    planted = canaries if isinstance(canaries, Canaries) else Canaries(validate.integer(1, canaries=canaries))
     return CanaryRecorder(optimizer, sampling, planted, out, divisor)

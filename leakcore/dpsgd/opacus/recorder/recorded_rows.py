@@ -158,9 +158,13 @@ def require_known(optimizer: Any) -> None:
             "a candidate's gradient"
         )
     kinds = (
-        optimizers.DPOptimizer, optimizers.DPOptimizerFastGradientClipping, optimizers.DistributedDPOptimizer,
-        optimizers.DistributedDPOptimizerFastGradientClipping, FusedDPOptimizer, DistributedFusedDPOptimizer,
-    )  # fmt: skip
+        optimizers.DPOptimizer,
+        optimizers.DPOptimizerFastGradientClipping,
+        optimizers.DistributedDPOptimizer,
+        optimizers.DistributedDPOptimizerFastGradientClipping,
+        FusedDPOptimizer,
+        DistributedFusedDPOptimizer,
+    )
     allowed = "Opacus's DPOptimizer, with flat or ghost clipping, in one process or several, or FusedDPOptimizer"
     require_type(optimizer, kinds, allowed)
     require_real(optimizer.params, {})

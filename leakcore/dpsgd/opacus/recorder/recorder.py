@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 from torch.utils.data import DataLoader
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore._base.digest import digest
 from leakcore._base.results.table import Rows, as_html, as_line, as_text, short
 from leakcore.dpsgd.opacus.recorder.aside import aside, is_aside
@@ -106,7 +106,7 @@ class Recorder:
                     f"`optimizer` must be Opacus's DPOptimizer, got a {type(optimizer).__name__} without {name}"
                 )
         require_known(optimizer)
-        self._every = check.integer(1, every=every)
+        self._every = validate.integer(1, every=every)
         self._divisor: Divisor = parse_divisor(divisor)
         if self._every > 1 and members is None:
             raise ValueError(
@@ -120,9 +120,14 @@ class Recorder:
             self._ranks.require_equal(candidates=rows, members=digest(self._given), sampling=self._rate)
 
     def _set_up(
-        self, candidates: Any, members: Any, model: nn.Module | None, criterion: Criterion | None, sampling: Any,
+        self,
+        candidates: Any,
+        members: Any,
+        model: nn.Module | None,
+        criterion: Criterion | None,
+        sampling: Any,
         out: str | Path | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         optimizer = self._optimizer
         rows = read_candidates(candidates)
         n = len(rows)
@@ -165,10 +170,12 @@ class Recorder:
         failed = self._failures
         state = "broken" if failed.of_step else "over" if failed.is_over else "recording" if self._handles else "ready"
         return [
-            ("state", state), ("steps recorded", str(self.steps)), ("candidates", str(len(self._rows.candidates))),
+            ("state", state),
+            ("steps recorded", str(self.steps)),
+            ("candidates", str(len(self._rows.candidates))),
             ("sample rate", "not known yet" if self._rate is None else short(self._rate)),
             ("file", "none" if self._out is None else str(self._out.path)),
-        ]  # fmt: skip
+        ]
 
     def __enter__(self) -> Recorder:
         if self._handles:
@@ -239,14 +246,20 @@ class Recorder:
         size = self._optimizer.expected_batch_size
         unrecorded, complete = self._run.unrecorded(sigma, self._rate)
         return Trace(
-            noise_multiplier=sigma.astype(np.float64), max_grad_norm=norm.astype(np.float64),
-            batch_rows=rows.astype(np.int64), sample_rate=self._rate,
+            noise_multiplier=sigma.astype(np.float64),
+            max_grad_norm=norm.astype(np.float64),
+            batch_rows=rows.astype(np.int64),
+            sample_rate=self._rate,
             expected_batch_size=None if size is None else float(size) * self._ranks.count,
             members=self._scores.times_seen > 0 if self._given is None else self._given.copy(),
-            members_given=self._given is not None, **self._scores.arrays(len(sigma), likelihood=known),
-            unrecorded=unrecorded, complete=complete, origin=self._run.origin(), sampling=self._sampling.sampling(),
+            members_given=self._given is not None,
+            **self._scores.arrays(len(sigma), likelihood=known),
+            unrecorded=unrecorded,
+            complete=complete,
+            origin=self._run.origin(),
+            sampling=self._sampling.sampling(),
             divisor=self._divisor,
-        )  # fmt: skip
+        )
 
     def _holds_all(self, module: nn.Module) -> bool:
         return self._own <= {id(p) for p in module.parameters()}
@@ -429,9 +442,15 @@ class Recorder:
         if not known:
             raise ValueError(_OTHERS)
         gradients = self._gradients = CandidateGradients(
-            optimizer, self._model, self._criterion, form, self.memory, self._route, steps,
+            optimizer,
+            self._model,
+            self._criterion,
+            form,
+            self.memory,
+            self._route,
+            steps,
             batch[-1].autocast if batch else None,
-        )  # fmt: skip
+        )
         self._sampling.require_stated(release)
         inside = self._rows.of_batch(batch, form)
         batches = int(optimizer.accumulated_iterations) if release.why else len(release.sources)
@@ -443,10 +462,14 @@ class Recorder:
             gradients.require_of_rows(optimizer.loss_reduction)
         settings = (float(optimizer.noise_multiplier), float(optimizer.max_grad_norm), self._rate, batches)
         return StepPart(
-            settings=settings, parameters="" if steps or self._ranks.count == 1 else digest(optimizer.params),
-            inside=inside, rows=sum(len(p.rows) for p in batch if p.rows is not None),
-            confirmed=self._rows.confirmed, contradicted=self._rows.contradicted, release=release,
-        )  # fmt: skip
+            settings=settings,
+            parameters="" if steps or self._ranks.count == 1 else digest(optimizer.params),
+            inside=inside,
+            rows=sum(len(p.rows) for p in batch if p.rows is not None),
+            confirmed=self._rows.confirmed,
+            contradicted=self._rows.contradicted,
+            release=release,
+        )
 
     def _called(self, batch: list[ForwardPass]) -> CallForm:
         """How the loop calls the model. ValueError if the candidates do not have that form."""

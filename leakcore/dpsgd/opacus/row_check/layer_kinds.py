@@ -179,12 +179,14 @@ KINDS: dict[type, Kind] = {
     nn.InstanceNorm2d: _INSTANCE_NORM,
     nn.InstanceNorm3d: _INSTANCE_NORM,
     SequenceBias: Kind(_sequence_bias, _sequence_bias_uses, read=lambda layer, x: x),
-}  # fmt: skip
+}
 
 _TRANSPOSED_LINEAR = Kind(
-    lambda m, x, p: functional.linear(x, p("weight").T, p("bias")), _transposed_linear_uses,
-    read=lambda layer, x: x, second=lambda layer: 3,
-)  # fmt: skip
+    lambda m, x, p: functional.linear(x, p("weight").T, p("bias")),
+    _transposed_linear_uses,
+    read=lambda layer, x: x,
+    second=lambda layer: 3,
+)
 
 
 def kind_of(layer: nn.Module) -> Kind | None:

@@ -133,13 +133,20 @@ class RowCheck:
             self._said = why
             _log.warning(
                 "The per-sample gradients of %s were not compared with autograd's in step %d: %s.",
-                type(self._root).__name__, self._steps, why,
-            )  # fmt: skip
+                type(self._root).__name__,
+                self._steps,
+                why,
+            )
 
     def _what_is_wrong(
-        self, parameters: Sequence[torch.Tensor], rows: Sequence[RowsOfParameter], count: int, mean: bool, ghost: bool,
+        self,
+        parameters: Sequence[torch.Tensor],
+        rows: Sequence[RowsOfParameter],
+        count: int,
+        mean: bool,
+        ghost: bool,
         state: State,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """What is wrong with the per-sample gradients; "" if nothing is."""
         calls = self._watched.last
         if not calls:
@@ -169,9 +176,13 @@ class RowCheck:
         return self._differences(parameters, _Clipped(rows), alone, chosen, tolerance)
 
     def _differences(
-        self, parameters: Sequence[torch.Tensor], clipped: _Clipped, alone: Sequence[RowsAlone], chosen: Sequence[int],
+        self,
+        parameters: Sequence[torch.Tensor],
+        clipped: _Clipped,
+        alone: Sequence[RowsAlone],
+        chosen: Sequence[int],
         tolerance: float,
-    ) -> str:  # fmt: skip
+    ) -> str:
         """The parameters whose rows are not autograd's in any order; "" if there are none."""
         taken: set[int] = set()
         wanted: list[torch.Tensor] = []

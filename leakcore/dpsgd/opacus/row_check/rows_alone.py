@@ -55,9 +55,17 @@ class RowsAlone:
     """
 
     def __init__(
-        self, call: Call, backward: int, rows: Sequence[int], count: int, mean: bool,
-        second: bool, parameters: Sequence[torch.Tensor], error: float, state: State,
-    ) -> None:  # fmt: skip
+        self,
+        call: Call,
+        backward: int,
+        rows: Sequence[int],
+        count: int,
+        mean: bool,
+        second: bool,
+        parameters: Sequence[torch.Tensor],
+        error: float,
+        state: State,
+    ) -> None:
         if not call.is_unchanged:
             raise CannotTellError("its inputs or outputs were changed in place after its forward pass")
         self._call, self._parameters, self._error, self._state = call, parameters, error, state
@@ -235,9 +243,13 @@ class RowsAlone:
         return axes
 
     def _equal(
-        self, outputs: dict[int, Any], axes: dict[int, int], size: int, few: Sequence[int],
+        self,
+        outputs: dict[int, Any],
+        axes: dict[int, int],
+        size: int,
+        few: Sequence[int],
         wholes: dict[int, torch.Tensor],
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         for place, axis in axes.items():
             output, whole = _padded(outputs[place]), wholes[place]
             each = whole.shape[axis] // size
@@ -319,9 +331,8 @@ def _some(leaf: Any, axis: int | None, rows: Sequence[int]) -> Any:
         padded, lengths = rnn.pad_packed_sequence(leaf, batch_first=True)
         few = torch.tensor(rows)
         return rnn.pack_padded_sequence(
-            padded[few.to(padded.device)], lengths[few], batch_first=True,
-            enforce_sorted=leaf.unsorted_indices is None,
-        )  # fmt: skip
+            padded[few.to(padded.device)], lengths[few], batch_first=True, enforce_sorted=leaf.unsorted_indices is None
+        )
     some: torch.Tensor = leaf.detach().index_select(axis, torch.tensor(rows, device=leaf.device))
     return some.requires_grad_(leaf.requires_grad)
 

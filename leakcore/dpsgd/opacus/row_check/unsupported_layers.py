@@ -76,9 +76,7 @@ def without_rows(
     return "; ".join(f"no row has a gradient of {_listed(whose)}: {cause}" for cause, whose in causes.items())
 
 
-def _cause(
-    owners: list[nn.Module], root: nn.Module | None, ghost: bool, calls: Mapping[int, LayerCall] | None
-) -> str:  # fmt: skip
+def _cause(owners: list[nn.Module], root: nn.Module | None, ghost: bool, calls: Mapping[int, LayerCall] | None) -> str:
     """Why a parameter of these layers has no rows, and what to do."""
     if owners and root is not None and not any(_is_hooked(layer, root) for layer in owners):
         return (

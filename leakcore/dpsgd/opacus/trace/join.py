@@ -47,13 +47,19 @@ def joined(first: Trace, later: Trace) -> Trace:
     assert first.origin is not None
     assert later.origin is not None
     return dataclasses.replace(
-        first, **rows, **added, times_seen=times, clipped_share=clipped / steps,
+        first,
+        **rows,
+        **added,
+        times_seen=times,
+        clipped_share=clipped / steps,
         members=first.members if first.members_given else times > 0,
-        unrecorded=(*known, *inside, *rest), complete=first.complete and later.complete,
-        origin=dataclasses.replace(first.origin, after=later.origin.after), version=__version__,
+        unrecorded=(*known, *inside, *rest),
+        complete=first.complete and later.complete,
+        origin=dataclasses.replace(first.origin, after=later.origin.after),
+        version=__version__,
         sampling=joined_sampling(first.sampling, later.sampling),
         divisor=joined_divisor(first.divisor, later.divisor),
-    )  # fmt: skip
+    )
 
 
 def _require_alike(first: Trace, later: Trace) -> None:

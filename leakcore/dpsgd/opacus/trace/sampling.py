@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal, cast
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 
 Scheme = Literal["poisson", "full-batch", "shuffled", "fixed-size", "unknown"]
 Violation = Literal["", "sampling", "sensitivity"]
@@ -17,7 +17,7 @@ NO_LOADER = "the trace does not say by which loader its batches were drawn"
 
 def parse_divisor(divisor: str) -> Divisor:
     """ValueError for anything but "rows" and "constant"."""
-    return cast(Divisor, check.one_of("rows", "constant", divisor=divisor))
+    return cast(Divisor, validate.one_of("rows", "constant", divisor=divisor))
 
 
 def joined_divisor(first: Divisor | None, later: Divisor | None) -> Divisor | None:

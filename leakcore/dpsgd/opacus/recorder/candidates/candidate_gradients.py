@@ -58,9 +58,16 @@ class CandidateGradients:
     """
 
     def __init__(
-        self, optimizer: Any, model: nn.Module | None, criterion: Criterion | None, form: CallForm, memory: int,
-        route: Route | None = None, step: int = 0, autocast: Autocast | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        optimizer: Any,
+        model: nn.Module | None,
+        criterion: Criterion | None,
+        form: CallForm,
+        memory: int,
+        route: Route | None = None,
+        step: int = 0,
+        autocast: Autocast | None = None,
+    ) -> None:
         if model is None:
             raise ValueError("model: no module that holds the optimizer's parameters was called: pass model=")
         if criterion is None:
@@ -106,8 +113,9 @@ class CandidateGradients:
             except Exception as error:  # of the model: its rows may still go one by one
                 _log.warning(
                     "record: whether the criterion mixes rows is unknown, because it does not accept several "
-                    "candidates at once (%s)", first_line(error),
-                )  # fmt: skip
+                    "candidates at once (%s)",
+                    first_line(error),
+                )
                 return
             if require_of_rows(self._criterion, outputs, y, loss_reduction):
                 return
@@ -329,8 +337,10 @@ class CandidateGradients:
                     "record: torch's vmap does not accept this model or criterion (%s). The candidates' gradients are "
                     "computed one by one, which takes about %.2g s in each step for %d candidates. Fewer candidates, "
                     "or every=, cost less; so does a model without what torch names",
-                    why, (time.perf_counter() - start) / len(numbers) * n, n,
-                )  # fmt: skip
+                    why,
+                    (time.perf_counter() - start) / len(numbers) * n,
+                    n,
+                )
             return rows
 
     def _together(self, leaves: list[torch.Tensor]) -> torch.Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm
 from leakcore.dpsgd.opacus.recorder.candidates.given_rows import GivenRows
 from leakcore.dpsgd.opacus.recorder.candidates.row_keys import RowKeys, one_row, row_bytes
@@ -51,9 +51,10 @@ class CandidateRows:
             for i in [i for i in inside if not self._members[i]]:
                 inside.discard(i)
                 self._warn(
-                    "members", f"candidate {i} is not among the members, but a batch has an equal row, which is "
+                    "members",
+                    f"candidate {i} is not among the members, but a batch has an equal row, which is "
                     "taken for another row. If the data has no such row, members and candidates differ in their order",
-                )  # fmt: skip
+                )
         return np.array(sorted(inside), dtype=np.int64)
 
     def places(self, forward: ForwardPass, form: CallForm) -> list[tuple[int, int]]:
@@ -156,7 +157,7 @@ class CandidateRows:
 
 def read_members(members: Any, count: int) -> np.ndarray:
     """(count,) bool. ValueError for anything else."""
-    flags = check.even_array(members=members.cpu() if isinstance(members, torch.Tensor) else members)
+    flags = validate.even_array(members=members.cpu() if isinstance(members, torch.Tensor) else members)
     if flags.shape != (count,) or flags.dtype != np.bool_:
         raise ValueError(f"`members` must be bool of shape ({count},), got {flags.dtype} of shape {flags.shape}")
     return flags

@@ -36,10 +36,11 @@ class RowKeys:
         else:
             mask = leaves[self._mask]
             columns = [
-                row_bytes(leaf) if leaf.shape[:2] != mask.shape
+                row_bytes(leaf)
+                if leaf.shape[:2] != mask.shape
                 else [one_row(row[chosen]) for row, chosen in zip(leaf, mask != 0, strict=True)]
                 for leaf in leaves
-            ]  # fmt: skip
+            ]
         if len(columns) == 1:
             return columns[0]
         return [b"".join(len(part).to_bytes(8, "little") + part for part in row) for row in zip(*columns, strict=True)]

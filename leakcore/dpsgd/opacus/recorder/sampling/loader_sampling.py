@@ -86,9 +86,12 @@ def _of_stream(dataset: Any) -> Sampling:
 def _poisson(sampler: Any, rows: int) -> Sampling:
     q = float(sampler.sample_rate)
     return Sampling(
-        scheme="poisson", sample_rate=q, batch_size=round(q * rows), dataset_size=rows,
+        scheme="poisson",
+        sample_rate=q,
+        batch_size=round(q * rows),
+        dataset_size=rows,
         evidence=f"{type(sampler).__name__}(sample_rate={q:.6g}) over {rows:,} rows",
-    )  # fmt: skip
+    )
 
 
 def _of_rows(batches: BatchSampler) -> Sampling:
@@ -134,6 +137,11 @@ def _cut(batches: BatchSampler, name: str, total: int, *, shuffles: bool, shares
     elif per_pass == 1 and shuffles:
         scheme = "fixed-size"
     return Sampling(
-        scheme=scheme, batch_size=size, dataset_size=total, batches=per_pass, all_rows=used == total,
-        fresh=shuffles, evidence=f"{name} over {total:,} rows",
-    )  # fmt: skip
+        scheme=scheme,
+        batch_size=size,
+        dataset_size=total,
+        batches=per_pass,
+        all_rows=used == total,
+        fresh=shuffles,
+        evidence=f"{name} over {total:,} rows",
+    )

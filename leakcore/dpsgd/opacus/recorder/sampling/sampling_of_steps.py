@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 import torch
 from torch.utils.data import DataLoader
 
-from leakcore._base import validate as check
+from leakcore._base import validate
 from leakcore.dpsgd.opacus.recorder.sampling.deliveries import Deliveries, Source, Use
 from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw, Part
 from leakcore.dpsgd.opacus.recorder.sampling.loader_sampling import (
@@ -85,11 +85,12 @@ class SamplingOfSteps:
         if isinstance(stated, DataLoader):
             self._loader, self._stated = stated, sampling_of_loader(stated)
         elif stated is not None:
-            self.rate = check.probability(sampling=stated)
+            self.rate = validate.probability(sampling=stated)
             self._stated = Sampling(
-                scheme="full-batch" if self.rate == 1 else "poisson", sample_rate=self.rate,
+                scheme="full-batch" if self.rate == 1 else "poisson",
+                sample_rate=self.rate,
                 evidence=f"the caller says so: sampling={self.rate:.6g}",
-            )  # fmt: skip
+            )
         self._deliveries = Deliveries()
         self._sources: weakref.WeakKeyDictionary[Any, Source] = weakref.WeakKeyDictionary()
         self._count = 0
@@ -304,15 +305,20 @@ def _accumulated(sampling: Sampling, batches: int, *, whole: bool) -> Sampling:
         return sampling
     if sampling.batches == batches and sampling.all_rows and whole:
         return dataclasses.replace(
-            sampling, scheme="full-batch", batches=1, batch_size=sampling.dataset_size,
+            sampling,
+            scheme="full-batch",
+            batches=1,
+            batch_size=sampling.dataset_size,
             evidence=f"all {batches} batches of {sampling.evidence} in each step",
-        )  # fmt: skip
+        )
     if sampling.scheme == "shuffled" and whole and sampling.batches and sampling.batches % batches == 0:
         size = None if sampling.batch_size is None else sampling.batch_size * batches
         return dataclasses.replace(
-            sampling, batches=sampling.batches // batches, batch_size=size,
+            sampling,
+            batches=sampling.batches // batches,
+            batch_size=size,
             evidence=f"{batches} batches of {sampling.evidence} in each step",
-        )  # fmt: skip
+        )
     return unknown(f"a step accumulates {batches} batches of {sampling.evidence}: a row can be in several of them")
 
 
