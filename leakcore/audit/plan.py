@@ -12,7 +12,8 @@ from scipy import optimize, special
 from leakcore import bounds
 from leakcore._base import validate
 from leakcore._base.progress import timed
-from leakcore._base.results import Record, Rows
+from leakcore._base.results import Record
+from leakcore._base.tables import Rows
 from leakcore.audit.report.format import counted, number, power
 from leakcore.audit.report.tables import Cell, Column, Row, Table
 from leakcore.audit.scores.coins import audited

@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leakcore import audit
-from leakcore._base.printable import LONGEST_MESSAGE, name_of, names_of, printable, visible
 from leakcore._base.progress import progress_bars
+from leakcore._base.text import LONGEST_MESSAGE, name_of, names_of, printable, visible
 from leakcore.audit.report.cards import Card
 from leakcore.audit.report.html import to_html
 from leakcore.audit.report.page import Page, Section

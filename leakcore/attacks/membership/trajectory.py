@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.installed import need
+from leakcore._base.version import need
 from leakcore.attacks.membership.observations import Observations, References, confidence
 
 

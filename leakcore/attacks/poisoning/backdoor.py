@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.adjacency import asks_adjacency
+from leakcore._base.validate import asks_adjacency
 from leakcore.attacks.poisoning.losses import read_rows
 from leakcore.attacks.poisoning.poisoned_data import Poisoning, order, place
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 
 
 def least_direction(x: np.ndarray) -> np.ndarray:

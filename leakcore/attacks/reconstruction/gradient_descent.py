@@ -15,8 +15,8 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import memory_limit, validate
 from leakcore._base.array_record import ArrayRecord
-from leakcore._base.futures import answers
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
+from leakcore._base.workers import answers
 from leakcore.attacks.box import read_finite_box
 from leakcore.attacks.reconstruction.frozen_embedding import FrozenEmbedding
 from leakcore.dpsgd import arguments

@@ -11,10 +11,10 @@ import numpy as np
 
 from leakcore import kernels, models
 from leakcore._base import array_memory, memory_limit, validate
-from leakcore._base.codec.npz import from_npz, to_npz
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.printable import printable
-from leakcore._base.results.record import Record
+from leakcore._base.codec import from_npz, to_npz
+from leakcore._base.results import Record
+from leakcore._base.text import printable
+from leakcore._base.writing import write_atomically
 from leakcore.attacks.box import read_finite_box
 from leakcore.attacks.reconstruction.reconstructor_network import View, initialise, network, num_weights
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from leakcore import accounting, bounds
 from leakcore._base import validate
-from leakcore._base.codec.npz import FACTS, unpack
+from leakcore._base.codec import FACTS, unpack
 from leakcore._base.progress import timed
 from leakcore.audit.canaries.report import GATE_SHARE, CanaryReport
 from leakcore.audit.doctor import environment

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leakcore._base.files.toml_file import of_file, read_toml
+from leakcore._base.reading import of_file, read_toml
 from leakcore._base.results import jsonable
 from leakcore.audit.claim.sections import BLOCK, Audit, Claim, Data, Fault, Mechanism, Model
 from leakcore.audit.config.checking import checked_sections

@@ -9,7 +9,7 @@ import numpy as np
 
 from leakcore import datasets, kernels, models
 from leakcore._base.progress import Progress
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults
 from leakcore.audit.claim.config import ClaimConfig
 
 if TYPE_CHECKING:

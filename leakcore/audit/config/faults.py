@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from leakcore._base.printable import name_of, printable
+from leakcore._base.text import name_of, printable
 from leakcore._base.validate import either
 
 MOST = 10

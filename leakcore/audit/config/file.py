@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from leakcore._base.files.toml_file import of_file, read_toml
-from leakcore._base.naming import renaming
-from leakcore._base.printable import printable
+from leakcore._base.reading import of_file, read_toml
+from leakcore._base.text import printable, renaming
 from leakcore.audit.claim import config as claim
 from leakcore.audit.config.checking import checked_sections, refuse_sections
 from leakcore.audit.config.sections import Report, Scores, Trace

@@ -8,10 +8,10 @@ from concurrent.futures import Executor
 from typing import Any
 
 from leakcore import accounting, bounds, numerics
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import Progress
 from leakcore._base.results import Assumptions, Result, jsonable
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters import defense_rules, scheme
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.hyperparameters.reconstruction_section import ReconstructionPoint

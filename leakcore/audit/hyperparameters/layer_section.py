@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from leakcore import datasets, kernels, leakage
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import Progress
 from leakcore._base.results import jsonable
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters import reconstruction_section
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.report.format import number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from leakcore._base.pages.rendering import own_names, rendered
+from leakcore._base.pages import own_names, rendered
 from leakcore.audit.report.page import Figure, Page, Section, about, follows
 
 

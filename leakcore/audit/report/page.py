@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from leakcore._base.codec import from_plain, to_plain
-from leakcore._base.pages.drawing import drawing
+from leakcore._base.drawing import drawing
 from leakcore.audit.report.format import above, guarantee, number
 from leakcore.audit.report.tables import Table
 

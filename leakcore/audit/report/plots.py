@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore._base.figures.tips import Tips
+from leakcore._base.pictures import Tips
 from leakcore.audit.report.drawing import ATTACK, BOUND, INK, MIDDLE, RDP, drawing_style, svg_of
 from leakcore.audit.report.format import ADJACENCY, interval, number, percent, power
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from leakcore._base import validate
 from leakcore._base.codec import fields_to_plain, from_fields
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.printable import printable
-from leakcore._base.results import Record, Rows, jsonable, without
-from leakcore._base.results.table import as_html
+from leakcore._base.results import Record, jsonable, without
+from leakcore._base.tables import Rows, as_html
+from leakcore._base.text import printable
 from leakcore._base.version import __version__
+from leakcore._base.writing import write_atomically
 from leakcore.audit.report import page
 from leakcore.audit.report.cards import Card
 from leakcore.audit.report.html import to_html

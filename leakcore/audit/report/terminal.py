@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
-from leakcore._base.printable import visible
+from leakcore._base.text import visible
 from leakcore._base.version import __version__
 from leakcore.audit.report.cards import Card
 from leakcore.audit.report.page import Page, follows

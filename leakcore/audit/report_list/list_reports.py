@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from leakcore._base import validate
-from leakcore._base.files.json_file import read_json
-from leakcore._base.printable import line_of, name_of, printable
 from leakcore._base.progress import timed
+from leakcore._base.reading import read_json
+from leakcore._base.text import line_of, name_of, printable
 from leakcore.audit.claim.report import ClaimReport
 from leakcore.audit.hyperparameters.report import RunReport
 from leakcore.audit.report.cards import EPSILON, PROVED, Card

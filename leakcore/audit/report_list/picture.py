@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from leakcore._base.figures.tips import Tips
-from leakcore._base.printable import printable
+from leakcore._base.pictures import Tips
+from leakcore._base.text import printable
 from leakcore.audit.report.drawing import ATTACK, BOUND, INK, drawing_style, svg_of
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ import textwrap
 from pathlib import Path
 from typing import ClassVar
 
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.pages.rendering import own_names, rendered
-from leakcore._base.printable import line_of, printable, visible
-from leakcore._base.results import Record, Rows
+from leakcore._base.pages import own_names, rendered
+from leakcore._base.results import Record
+from leakcore._base.tables import Rows
+from leakcore._base.text import line_of, printable, visible
+from leakcore._base.writing import write_atomically
 from leakcore.audit.report_list.listed import ListedReport
 
 _TONES = ("bad", "neutral", "good")
