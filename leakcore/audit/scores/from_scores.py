@@ -12,7 +12,7 @@ from leakcore import accounting, bounds
 from leakcore._base import validate
 from leakcore._base.progress import timed
 from leakcore._base.results import Adjacency, Result, parse_adjacency
-from leakcore._base.validate import HOW_TO_CHOOSE
+from leakcore._base.text import HOW_TO_CHOOSE
 from leakcore.audit.claimed_adjacency import claimed_under, is_pair
 from leakcore.audit.doctor import environment
 from leakcore.audit.report.area import area, area_limits
