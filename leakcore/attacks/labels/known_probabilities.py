@@ -1,15 +1,4 @@
-"""Labels when the probabilities are known: each residual takes one of two known values, so a box replaces the rank.
-
-rowsᵀ(high − gap·y) = total with y in {0, 1}ᴺ: high the residual under label 0, high − gap under label 1. Relaxed to y
-in [0, 1]ᴺ, the solution can be unique although N exceeds the rank. A solution found is not yet a label: a *certificate*
-must show that no other point of the box fits the gradient as well with the other label.
-
-Let y* be in the box and u = |y − y*| for any y of the box that fits, s_r = 1 − 2y*_r where y*_r is 0 or 1. For every
-vector w, wᵀrowsᵀ(gap∘(y − y*)) is at most ‖w‖·(η + ‖misfit of y*‖), η bounding the error of `total`. With m_r =
-s_r·gap_r·⟨row_r, w⟩ ≥ 0 for rows at a bound and 0 for the others, Σ m_r u_r is that same number, hence
-u_r ≤ ‖w‖(η + ‖misfit‖)/m_r. The label of row r is certain as soon as that is below 1. (Rows that violate a sign add
-|m_r| to the numerator.) Such a w exists for all rows just when the relaxed solution is unique (Stiemke's lemma).
-"""
+"""Labels when the probabilities are known: each residual takes one of two known values, so a box replaces the rank."""
 
 from __future__ import annotations
 
@@ -19,8 +8,80 @@ import math
 import numpy as np
 from scipy import optimize, special
 
+from leakcore._base import validate
+from leakcore.attacks.labels.linear_system import Conditions, growth
+from leakcore.attacks.labels.observation import Clipping
 from leakcore.attacks.labels.result import UNDETERMINED
-from leakcore.attacks.labels.solving.linear_system import Conditions, growth
+
+_NORM_ROUNDOFFS = 64.0
+"""Given joint norms are taken to be right to this many unit roundoffs: sums of squares are made in blocks."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClippedSamples:
+    """Each sample's gradient times min(1, C/(norm + slack)): C, slack, and joint norms (S, N) of dZ_r/dθ or None."""
+
+    clip: float
+    slack: float
+    joint: np.ndarray | None
+    roundoff: float
+
+
+def read_clipping(clipping: Clipping | None, *, known_probs: bool, steps: int | None, n: int) -> ClippedSamples | None:
+    """Check it against what the attacker knows; None: not clipped."""
+    if clipping is None:
+        return None
+    validate.instance(Clipping, clipping=clipping)
+    if not known_probs:
+        raise ValueError(
+            "`clipping` is allowed only with known_probs=; clipping keeps every sign, and nothing else is read"
+        )
+    clip, slack = clipping.max_grad_norm, clipping.clip_slack
+    if clipping.grad_norms is None:
+        return ClippedSamples(clip, slack, None, 0.0)
+    norms, roundoff = validate.host_array(grad_norms=clipping.grad_norms)
+    wanted = (2, n) if steps is None else (steps, 2, n)
+    if norms.shape != wanted:
+        raise ValueError(f"`grad_norms` must have shape {wanted}, joint norms under both labels, got {norms.shape}")
+    validate.real_array("at least 0", lambda v: v >= 0, grad_norms=norms)
+    return ClippedSamples(clip, slack, norms.sum(axis=-2).reshape(-1, n), roundoff)
+
+
+def two_values(
+    probs: np.ndarray,
+    doubt: np.ndarray,
+    rows: np.ndarray,
+    forward: np.ndarray,
+    step: int,
+    how: ClippedSamples | None,
+    roundoff: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(N,) each: the residual under label 0, what it is above the one under label 1, and the error of either.
+
+    p and p − 1; clipped, u(p) and −u(1 − p) with u(e) = e·min(1, C/(e·J + slack)), J = ‖dZ_r/dθ‖. u grows with e, at
+    most as fast as e, and changes by at most the relative error of J.
+    """
+    if how is None:
+        return probs, np.ones(len(probs)), doubt
+    own = np.linalg.norm(rows, axis=1)
+    reach = own if how.joint is None else how.joint[step]
+    short = reach < own * (1.0 - 1e-3)
+    if short.any():
+        r = int(short.argmax())
+        raise ValueError(
+            f"`grad_norms` must be at least ‖dZ/dW‖ = {float(own[r])!r} for sample {r} (sum over both "
+            f"labels), which is part of it, got {float(reach[r])!r}"
+        )
+    high, low = (_clipped(e, reach, how) for e in (probs, 1.0 - probs))
+    drift = np.divide(forward, reach, out=np.zeros_like(reach), where=reach > 0)
+    drift = drift + _NORM_ROUNDOFFS * max(how.roundoff, roundoff)
+    return high, high + low, doubt + np.maximum(high, low) * drift
+
+
+def _clipped(e: np.ndarray, reach: np.ndarray, how: ClippedSamples) -> np.ndarray:
+    norm = e * reach + how.slack
+    return np.asarray(e * np.divide(how.clip, norm, out=np.ones_like(norm), where=norm > how.clip))
+
 
 _LINEAR_PROGRAM_BOUND = 1e6
 """Largest weight in the certificate's linear program, in units of the typical row: HiGHS works to 1e-7 absolutely."""
