@@ -13,11 +13,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from leakcore import kernels
-from leakcore.dpsgd.opacus.optimizer.logical_batch import LogicalBatch
-from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense
-from leakcore.dpsgd.opacus.optimizer.secure_noise import secure_normal
-from leakcore.dpsgd.opacus.recorder.ranks import Ranks
-from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, behind_wrappers, is_parallel
+from leakcore.dpsgd.fused.batches import LogicalBatch
+from leakcore.dpsgd.fused.ranks import Ranks, behind_hooks, behind_wrappers, is_parallel
+from leakcore.dpsgd.fused.row_gradients import Dense
+from leakcore.dpsgd.fused.secure_noise import secure_normal
 from leakcore.dpsgd.opacus.row_check.row_check import RowCheck
 from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 from leakcore.dpsgd.opacus.row_check.unsupported_layers import names_of, require_real, without_rows
@@ -26,7 +25,7 @@ try:
     from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
     from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 
-    from leakcore.dpsgd.opacus.optimizer import book_keeping
+    from leakcore.dpsgd.fused import activation_hooks
 except ImportError as error:
     raise ImportError("FusedDPOptimizer builds on Opacus: pip install 'leakcore[opacus]'") from error
 
@@ -136,8 +135,8 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         one.
         """
         self._require_processes(module)
-        book_keeping.attach(module, self.params)
-        self._hooks = book_keeping.find_hooks(module)
+        activation_hooks.attach(module, self.params)
+        self._hooks = activation_hooks.find_hooks(module)
         self._root = root = behind_wrappers(self._hooks)
         self._names = names_of(root)
         self._check = RowCheck(root, self.params, self._hooks)
@@ -238,7 +237,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
                 total = rows.weighted_sum(factors.to(p.device, wide)) if rows.rows else torch.zeros_like(p)
                 total = total.detach().to(wide).view(p.shape)
                 p.summed_grad = total if p.summed_grad is None else p.summed_grad.add_(total)
-                if isinstance(rows, book_keeping.KeptRows):
+                if isinstance(rows, activation_hooks.LazyRowGradients):
                     rows.forget()  # at once, so that the sums take the place of what they are computed from
         for p in parameters:
             _mark_as_processed(p.grad_sample)
