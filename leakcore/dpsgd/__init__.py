@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from leakcore.dpsgd.fused.secure_noise import secure_normal as secure_normal
     from leakcore.dpsgd.opacus.canaries.canaries import Canaries as Canaries
     from leakcore.dpsgd.opacus.canaries.canary_recorder import CanaryRecorder as CanaryRecorder
+    from leakcore.dpsgd.opacus.canaries.canary_trace import CanaryTrace as CanaryTrace
     from leakcore.dpsgd.opacus.recorder.record import record as record
     from leakcore.dpsgd.opacus.recorder.recorder import Recorder as Recorder
-    from leakcore.dpsgd.trace.canary_trace import CanaryTrace as CanaryTrace
     from leakcore.dpsgd.trace.join import joined as joined
     from leakcore.dpsgd.trace.trace import Divisor as Divisor
     from leakcore.dpsgd.trace.trace import Sampling as Sampling
@@ -42,7 +42,7 @@ _NAMES = {
     "AllocatedBatches": ".ensemble.sampling",
     "CraftedGradient": ".ensemble.per_run",
     "CanaryRecorder": ".opacus.canaries.canary_recorder",
-    "CanaryTrace": ".trace.canary_trace",
+    "CanaryTrace": ".opacus.canaries.canary_trace",
     "Ensemble": ".ensemble.ensemble",
     "EnsembleRun": ".ensemble.result",
     "Execution": ".ensemble.execution",

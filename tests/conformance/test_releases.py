@@ -22,7 +22,7 @@ from opacus.layers import DPLSTM
 import leakcore
 from leakcore import audit, dpsgd, mechanisms
 from leakcore.dpsgd import Canaries, FusedDPOptimizer
-from leakcore.dpsgd.fused.batches import Draw
+from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw
 from leakcore.dpsgd.opacus.recorder.sampling.repetitions import RepeatedDraws, RepeatedNoise
 from tests.conformance.release_loops import KINDS, MEMBERS, Loop, Member
 

@@ -15,7 +15,7 @@ from torch import distributed, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import leakcore
-from leakcore.dpsgd.fused import ranks as _ranks
+from leakcore.dpsgd.opacus.recorder import ranks as _ranks
 from tests.tolerances import HANG
 
 STEPS = [

@@ -15,20 +15,20 @@ import torch
 
 from leakcore import kernels
 from leakcore._base.results.table import Rows, as_line, as_text
-from leakcore.dpsgd.fused.batches import Draw, Part
 from leakcore.dpsgd.opacus.canaries.canaries import Canaries
+from leakcore.dpsgd.opacus.canaries.canary_trace import CanaryTrace
 from leakcore.dpsgd.opacus.canaries.coordinates import Coordinates
 from leakcore.dpsgd.opacus.canaries.drawn_indices import DrawnIndices
 from leakcore.dpsgd.opacus.canaries.noise_statistics import NoiseStatistics
 from leakcore.dpsgd.opacus.canaries.planted_loader import PlantedLoader
 from leakcore.dpsgd.opacus.canaries.planted_rows import PlantedRows
 from leakcore.dpsgd.opacus.recorder.recorder import Recorder
+from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw, Part
 from leakcore.dpsgd.opacus.recorder.sampling.repetitions import RepeatedDraws, RepeatedNoise
 from leakcore.dpsgd.opacus.recorder.sampling.sample_rate import Divisors
 from leakcore.dpsgd.opacus.recorder.steps import Steps, Sums
 from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 from leakcore.dpsgd.opacus.row_check.unsupported_layers import require_real
-from leakcore.dpsgd.trace.canary_trace import CanaryTrace
 from leakcore.dpsgd.trace.trace import Divisor, parse_divisor
 from leakcore.numerics import step_log_ratio
 

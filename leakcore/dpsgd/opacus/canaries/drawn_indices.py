@@ -10,12 +10,14 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from leakcore.dpsgd.fused.batches import Arguments, BatchSource, Deliveries, Drawing, Part, rows_of
 from leakcore.dpsgd.opacus.recorder.aside import is_aside
+from leakcore.dpsgd.opacus.recorder.forward_passes import Arguments, rows_of
 from leakcore.dpsgd.opacus.recorder.model_calls import ModelCalls
+from leakcore.dpsgd.opacus.recorder.sampling.deliveries import Deliveries, Source
+from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Drawing, Part
 from leakcore.dpsgd.trace.trace import Sampling
 
-_PLANTED = BatchSource(Sampling(), 0)
+_PLANTED = Source(Sampling(), 0)
 
 
 class DrawnIndices:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakcore.dpsgd.fused.batches import Part
 from leakcore.dpsgd.opacus.canaries.coordinates import Coordinates
+from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Part
 
 SIZE = 4.0
 """Length of a canary's gradient in units of C: it must be clipped."""

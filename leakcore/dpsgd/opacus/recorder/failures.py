@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from leakcore.dpsgd.fused.ranks import WrongRowsError
+from leakcore.dpsgd.opacus.recorder.ranks import WrongRowsError
 
 _log = logging.getLogger(__name__)
 _IN_A_ROW = 3

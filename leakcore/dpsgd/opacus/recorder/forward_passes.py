@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from leakcore.dpsgd.fused.batches import Arguments, BatchSource, BatchUse, rows_of
-from leakcore.dpsgd.opacus.recorder.candidates.given_rows import mapped
+from leakcore.dpsgd.opacus.recorder.candidates.given_rows import leaves_of, mapped
+from leakcore.dpsgd.opacus.recorder.sampling.deliveries import Source, Use
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional arguments and keywords of a call."""
 Autocast = tuple[str, bool, torch.dtype]
 
 
@@ -17,6 +19,11 @@ def copied(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
     """The arguments with copies of their tensors."""
     both = mapped(lambda _, v: v.detach().clone() if isinstance(v, torch.Tensor) else v, (args, kwargs))
     return both[0], both[1]
+
+
+def rows_of(arguments: Arguments) -> torch.Tensor | None:
+    """The first tensor of a call that has dimensions."""
+    return next((v for _, v in leaves_of(arguments) if isinstance(v, torch.Tensor) and v.ndim), None)
 
 
 def autocast_now(outputs: Any) -> Autocast:
@@ -90,7 +97,7 @@ class ForwardPass:
         drew: whether the model drew random numbers.
     """
 
-    def __init__(self, arguments: Arguments, output: Any, use: BatchUse | None = None, *, drew: bool = False) -> None:
+    def __init__(self, arguments: Arguments, output: Any, use: Use | None = None, *, drew: bool = False) -> None:
         self.args, self.kwargs = arguments
         self.drew = drew
         self.rows, self.use = rows_of(arguments), use
@@ -106,7 +113,7 @@ class ForwardPass:
             tensor.register_hook(self._go_back)  # type: ignore[no-untyped-call]
 
     @property
-    def source(self) -> BatchSource | None:
+    def source(self) -> Source | None:
         """The loader from which the rows came."""
         return None if self.use is None else self.use.source
 

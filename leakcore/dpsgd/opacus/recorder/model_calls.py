@@ -8,9 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from leakcore.dpsgd.fused.batches import Arguments
 from leakcore.dpsgd.opacus.recorder.aside import is_aside
-from leakcore.dpsgd.opacus.recorder.forward_passes import copied
+from leakcore.dpsgd.opacus.recorder.forward_passes import Arguments, copied
 from leakcore.dpsgd.opacus.row_check.left_alone import Randomness
 from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from leakcore.dpsgd.fused.ranks import behind_wrappers
 from leakcore.dpsgd.fused.row_gradients import Dense
+from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_wrappers
 from leakcore.dpsgd.opacus.row_check.row_check import Norms, RowCheck, RowsOfParameter
 from leakcore.dpsgd.opacus.row_check.unsupported_layers import (
     LayerCall,

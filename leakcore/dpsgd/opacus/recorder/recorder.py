@@ -18,8 +18,6 @@ from torch.utils.data import DataLoader
 from leakcore._base import validate
 from leakcore._base.digest import digest
 from leakcore._base.results.table import Rows, as_html, as_line, as_text, short
-from leakcore.dpsgd.fused.batches import Arguments, Drawing, Part, rows_of
-from leakcore.dpsgd.fused.ranks import Ranks, behind_hooks, is_parallel, same_coins, wrong_before
 from leakcore.dpsgd.opacus.recorder.aside import aside, is_aside
 from leakcore.dpsgd.opacus.recorder.candidate_scores import CandidateScores
 from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm
@@ -27,17 +25,20 @@ from leakcore.dpsgd.opacus.recorder.candidates.candidate_gradients import Candid
 from leakcore.dpsgd.opacus.recorder.candidates.candidate_rows import CandidateRows, read_members
 from leakcore.dpsgd.opacus.recorder.candidates.given_rows import read_candidates
 from leakcore.dpsgd.opacus.recorder.failures import Failures
-from leakcore.dpsgd.opacus.recorder.forward_passes import ForwardPass
+from leakcore.dpsgd.opacus.recorder.forward_passes import Arguments, ForwardPass, rows_of
 from leakcore.dpsgd.opacus.recorder.loss.loss_of_the_loop import CalledLoss
 from leakcore.dpsgd.opacus.recorder.loss.loss_terms import LossTerms
 from leakcore.dpsgd.opacus.recorder.model_calls import ModelCalls, uncompiled
+from leakcore.dpsgd.opacus.recorder.ranks import Ranks, same_coins, wrong_before
 from leakcore.dpsgd.opacus.recorder.recorded_rows import RecordedRows, require_known
 from leakcore.dpsgd.opacus.recorder.run_steps import RunSteps
+from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Drawing, Part
 from leakcore.dpsgd.opacus.recorder.sampling.repetitions import RepeatedNoise
 from leakcore.dpsgd.opacus.recorder.sampling.sample_rate import rate_of_block, rate_of_hook, rate_of_step
 from leakcore.dpsgd.opacus.recorder.sampling.sampling_of_steps import Release, SamplingOfSteps, is_shuffled
 from leakcore.dpsgd.opacus.recorder.step_part import StepPart, inside_of, noise_of, require_alike
 from leakcore.dpsgd.opacus.recorder.steps import Entries, Steps, SummedPasses
+from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, is_parallel
 from leakcore.dpsgd.trace.file import TraceFile
 from leakcore.dpsgd.trace.trace import Divisor, Trace, parse_divisor
 from leakcore.gradients import BackwardHook, Criterion

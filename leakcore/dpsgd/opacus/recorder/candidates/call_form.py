@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from leakcore.dpsgd.fused.batches import Path, leaves_of
-from leakcore.dpsgd.fused.ranks import behind_wrappers
-from leakcore.dpsgd.opacus.recorder.candidates.given_rows import GivenRows, mapped
+from leakcore.dpsgd.opacus.recorder.candidates.given_rows import GivenRows, Path, leaves_of, mapped
+from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_wrappers
 
 Feed = tuple[tuple[Any, ...], dict[str, Any], Any]
 """Positional arguments and keywords of the model, and the targets of the criterion."""

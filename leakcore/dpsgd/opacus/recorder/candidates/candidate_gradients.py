@@ -15,11 +15,11 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from leakcore import kernels
-from leakcore.dpsgd.fused.ranks import behind_wrappers
 from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm
 from leakcore.dpsgd.opacus.recorder.candidates.rows_by_layer import RowsByLayer
 from leakcore.dpsgd.opacus.recorder.forward_passes import Autocast, ForwardPass
 from leakcore.dpsgd.opacus.recorder.loss.loss_of_the_loop import require_of_rows, require_reduced
+from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_wrappers
 from leakcore.dpsgd.opacus.row_check.left_alone import left_alone
 from leakcore.dpsgd.opacus.row_check.row_check import TOLERANCES
 from leakcore.gradients import Criterion, Functional, RowByRow, RowError, State, first_line, lock_of

@@ -12,9 +12,22 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import DataLoader, SequentialSampler
 
 from leakcore._base import array_memory
-from leakcore.dpsgd.fused.batches import Path, leaves_of
 
+Path = tuple[Any, ...]
+"""The keys and places that lead to a leaf of a tree."""
 _FORMS = "a pair (inputs, targets), a mapping of arrays, or a DataLoader that gives one row at a time"
+
+
+def leaves_of(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Every leaf of nested mappings, lists and tuples, with its path; a packed sequence is a leaf."""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from leaves_of(value, (*path, key))
+    elif isinstance(tree, (list, tuple)) and not isinstance(tree, PackedSequence):
+        for place, value in enumerate(tree):
+            yield from leaves_of(value, (*path, place))
+    else:
+        yield path, tree
 
 
 def mapped(function: Callable[[Path, Any], Any], tree: Any, path: Path = ()) -> Any:

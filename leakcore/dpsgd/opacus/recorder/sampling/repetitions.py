@@ -8,7 +8,7 @@ import math
 import numpy as np
 from scipy import special
 
-from leakcore.dpsgd.fused.batches import Draw
+from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw
 
 _CHANCE = 1e-9
 """Draws that are equal count as repeated if independent ones would be equal with less probability."""

@@ -13,7 +13,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from leakcore._base import validate
-from leakcore.dpsgd.fused.batches import BatchSource, BatchUse, Deliveries, Draw, Part
+from leakcore.dpsgd.opacus.recorder.sampling.deliveries import Deliveries, Source, Use
+from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw, Part
 from leakcore.dpsgd.opacus.recorder.sampling.loader_sampling import (
     draws_by_torch,
     is_divided,
@@ -40,7 +41,7 @@ _USED_AGAIN = (
 
 _ORDER: tuple[Violation, ...] = ("", "sampling", "sensitivity")
 
-Entries = Sequence[Sequence[BatchUse | None]]
+Entries = Sequence[Sequence[Use | None]]
 """What each per-sample gradient that a step summed was computed from: the forward passes of one backward pass."""
 
 
@@ -54,7 +55,7 @@ class Release:
         violation: what that breaks.
     """
 
-    sources: tuple[BatchSource | None, ...]
+    sources: tuple[Source | None, ...]
     why: str = ""
     violation: Violation = ""
 
@@ -91,7 +92,7 @@ class SamplingOfSteps:
                 evidence=f"the caller says so: sampling={self.rate:.6g}",
             )
         self._deliveries = Deliveries()
-        self._sources: weakref.WeakKeyDictionary[Any, BatchSource] = weakref.WeakKeyDictionary()
+        self._sources: weakref.WeakKeyDictionary[Any, Source] = weakref.WeakKeyDictionary()
         self._count = 0
         self._common: Sampling | None = None
         self._why = ""
@@ -113,11 +114,11 @@ class SamplingOfSteps:
             sampling = sampling_of_iterator(iterator) if source is None else source.sampling
             divided = is_divided(iterator) if source is None else source.divided
             self._by_torch = draws_by_torch(iterator)
-            source = self._sources[iterator] = BatchSource(sampling, self._count, divided)
+            source = self._sources[iterator] = Source(sampling, self._count, divided)
         self._given[source.number] += part.number == 0
         self._deliveries.delivered(source, part, batch)
 
-    def use_of(self, rows: torch.Tensor | None) -> BatchUse | None:
+    def use_of(self, rows: torch.Tensor | None) -> Use | None:
         """The rows of a draw that a forward pass in training has; None if no loader gave them."""
         return self._deliveries.use_of(rows)
 
@@ -125,7 +126,7 @@ class SamplingOfSteps:
         """What a step's sum holds, by draws. None: rows that came into it before, or outside of, the recording."""
         if entries is None:
             return Release((None,), "a step's sum held rows from before the recording", "sensitivity")
-        parts: dict[Draw, dict[int, list[BatchUse]]] = {}
+        parts: dict[Draw, dict[int, list[Use]]] = {}
         for passes in entries:
             uses = list(dict.fromkeys(passes))  # one row gradient for several uses of the same rows
             if None in uses or not uses:
@@ -274,7 +275,7 @@ class SamplingOfSteps:
         return dataclasses.replace(self._common, passes=len(self._passes), left_out=left, fresh=fresh)
 
 
-def _disjoint(uses: list[BatchUse]) -> bool:
+def _disjoint(uses: list[Use]) -> bool:
     ends = 0
     for use in sorted(uses, key=lambda u: u.start):
         if use.start < ends or ends == -1:
@@ -283,7 +284,7 @@ def _disjoint(uses: list[BatchUse]) -> bool:
     return True
 
 
-def _whole(draw: Draw, parts: dict[int, list[BatchUse]]) -> bool:
+def _whole(draw: Draw, parts: dict[int, list[Use]]) -> bool:
     """Whether all parts of a draw, and all rows of each, are among these disjoint uses."""
     if not draw.complete or sorted(parts) != list(range(len(draw.parts))):
         return False
@@ -321,11 +322,11 @@ def _accumulated(sampling: Sampling, batches: int, *, whole: bool) -> Sampling:
     return unknown(f"a step accumulates {batches} batches of {sampling.evidence}: a row can be in several of them")
 
 
-def samplings_of(sources: Sequence[BatchSource | None]) -> list[Sampling | None]:
+def samplings_of(sources: Sequence[Source | None]) -> list[Sampling | None]:
     """How the batches of these sources were drawn, each way once; None for one that no loader gave."""
     return list(dict.fromkeys(None if source is None else source.sampling for source in sources))
 
 
-def is_shuffled(source: BatchSource | None) -> TypeGuard[BatchSource]:
+def is_shuffled(source: Source | None) -> TypeGuard[Source]:
     """Whether this source is known to be a shuffled loader."""
     return source is not None and source.sampling.scheme == "shuffled"

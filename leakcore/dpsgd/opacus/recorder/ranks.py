@@ -1,4 +1,4 @@
-"""The processes that train one model together: what they tell each other, and the module that they wrap."""
+"""The processes that train one model together, and what their recorders tell each other."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from leakcore._base.digest import digest
 
@@ -127,25 +125,4 @@ def same_coins(ranks: Ranks) -> str:
     return (
         f"torch's generator begins in the same state on ranks {states.index(states[twin])} and {twin}, so that rows of "
         "different processes are drawn by the same coins: seed each process by its rank"
-    )
-
-
-def behind_hooks(model: Any) -> Any:
-    """The module that Opacus's hooks were attached to."""
-    return getattr(model, "_module", model)
-
-
-def behind_wrappers(model: Any) -> Any:
-    """The module without the wrappers around it. DistributedDataParallel's forward would wait for other processes."""
-    module = behind_hooks(model)
-    return module.module if is_parallel(module) else module
-
-
-def is_parallel(model: Any) -> bool:
-    """Whether the processes of a run train this module together, by torch's or Opacus's DistributedDataParallel."""
-    from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
-
-    module = behind_hooks(model)
-    return isinstance(module, nn.Module) and isinstance(
-        module, (DistributedDataParallel, DifferentiallyPrivateDistributedDataParallel)
     )
