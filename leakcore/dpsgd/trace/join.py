@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base.version import __version__
-from leakcore.dpsgd.opacus.trace.sampling import joined_divisor, joined_sampling
-from leakcore.dpsgd.opacus.trace.trace import Trace
-from leakcore.dpsgd.opacus.trace.unrecorded_steps import Stretch
+from leakcore.dpsgd.trace.trace import Stretch, Trace, joined_divisor, joined_sampling
 
 _ALIKE = ("sample_rate", "expected_batch_size", "members_given", "candidates")
 

@@ -3,6 +3,7 @@
 Book-keeping, Bu, Wang, Zha and Karypis (2022, "Differentially Private Optimization on Large Model at Small Cost",
 sections 3 and 4): with inputs a and output gradients δ of a layer, g_i = Σ_t δ_it ⊗ a_it, the norms follow from a and δ
 alone and the clipped sum Σ_i w_i·g_i is one product of w·δ and a.
+
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 _BLOCK = 1 << 20
 """Elements of scratch at a time: 4 MiB of float32."""
 
 
-Rows = slice | torch.Tensor
+RowSelection = slice | torch.Tensor
 """A run of rows, or their indices."""
 
 
@@ -31,7 +33,7 @@ class Use(Protocol):
     def squared_norms(self) -> torch.Tensor:
         """‖g_i‖², (rows,), float64."""
 
-    def dense(self, rows: Rows) -> torch.Tensor:
+    def dense(self, rows: RowSelection) -> torch.Tensor:
         """(number of these rows, *shape)"""
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
@@ -55,7 +57,7 @@ class Dense:
     def squared_norms(self) -> torch.Tensor:
         return lengths_of(self.values.flatten(1)).double().square()
 
-    def dense(self, rows: Rows) -> torch.Tensor:
+    def dense(self, rows: RowSelection) -> torch.Tensor:
         return self.values[rows]
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
@@ -79,7 +81,7 @@ class Outer:
             return (lengths_of(self.a[:, 0]).double() * lengths_of(self.delta[:, 0]).double()).square()
         return gram_norms(self.a, self.delta)
 
-    def dense(self, rows: Rows) -> torch.Tensor:
+    def dense(self, rows: RowSelection) -> torch.Tensor:
         return self.delta[rows].transpose(1, 2) @ self.a[rows].to(self.delta.dtype)
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
@@ -126,7 +128,7 @@ class Convolved:
             total[rows] = gram_norms(a, delta).view(-1, groups).sum(1)
         return total
 
-    def dense(self, rows: Rows) -> torch.Tensor:
+    def dense(self, rows: RowSelection) -> torch.Tensor:
         products = self._grouped(rows) @ self._patches(rows).transpose(2, 3)
         return products.reshape(-1, *self.shape)
 
@@ -155,12 +157,12 @@ class Convolved:
         )[1]
         return total
 
-    def _grouped(self, rows: Rows) -> torch.Tensor:
+    def _grouped(self, rows: RowSelection) -> torch.Tensor:
         """(b, groups, p/groups, positions)"""
         delta = self.delta[rows]
         return delta.reshape(len(delta), self._groups, self.shape[0] // self._groups, self.positions)
 
-    def _patches(self, rows: Rows) -> torch.Tensor:
+    def _patches(self, rows: RowSelection) -> torch.Tensor:
         """(b, groups, d, positions)"""
         a = self.a[rows].to(self.delta.dtype)
         kernel, steps = self.shape[2:], a.stride()[2:]
@@ -194,7 +196,7 @@ class Gathered:
         lengths = lengths_of(_table(self.delta.flatten(0, 1).to(wide), place, len(places))).double().square()
         return lengths.new_zeros(self.rows).index_add_(0, places // self._entries, lengths)
 
-    def dense(self, rows: Rows) -> torch.Tensor:
+    def dense(self, rows: RowSelection) -> torch.Tensor:
         index, delta = self.index[rows, :, None], self.delta[rows]
         table = delta.new_zeros((len(delta), self._entries, delta.shape[2]))
         return table.scatter_add_(1, index.expand(-1, -1, delta.shape[2]), delta)
@@ -227,7 +229,7 @@ class Pooled:
         squares = weights.new_zeros(self.rows).index_add_(0, keys // self._entries, weights.square())
         return squares * lengths_of(self._delta).double().square()
 
-    def dense(self, rows: Rows) -> torch.Tensor:
+    def dense(self, rows: RowSelection) -> torch.Tensor:
         chosen = torch.arange(self.rows, device=self._bag.device)[rows]
         position = torch.full((self.rows,), -1, device=self._bag.device)
         position[chosen] = torch.arange(len(chosen), device=self._bag.device)
@@ -257,7 +259,7 @@ class Picked:
     def squared_norms(self) -> torch.Tensor:
         return lengths_of(self._delta).double().square()
 
-    def dense(self, rows: Rows) -> torch.Tensor:
+    def dense(self, rows: RowSelection) -> torch.Tensor:
         index, delta = self._index[rows], self._delta[rows]
         table = delta.new_zeros((len(delta), self._entries, delta.shape[1]))
         return table.scatter_(1, index[:, None], delta[:, None])
@@ -323,3 +325,103 @@ def blocks(rows: int, each: int) -> list[slice]:
     """Ranges of rows whose scratch is at most `_BLOCK` elements, at least one row each."""
     some = max(1, _BLOCK // max(each, 1))
     return [slice(start, start + some) for start in range(0, rows, some)]
+
+
+_MODES = {"sum": 0, "mean": 1, "max": 2}
+
+
+class EmbeddingBagRows:
+    """One call of a bag layer: indices (W,), the bag of each (W,), and, for mode "sum", a weight of each (W,) or None.
+
+    Every form that the layer accepts is converted to this one: (B, N) indices, offsets with or without a last one,
+    nested tensors.
+    """
+
+    def __init__(
+        self, layer: nn.EmbeddingBag, index: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None
+    ) -> None:
+        self._layer, self._index, self._offsets, self._weights = layer, index, offsets, weights
+        self._largest: torch.Tensor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        layer: nn.EmbeddingBag,
+        input: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> EmbeddingBagRows:
+        """Read the arguments of the layer's forward pass, with the same checks. ValueError for what it refuses."""
+        weights = per_sample_weights
+        if weights is not None and layer.mode != "sum":
+            raise ValueError(f"`mode` must be 'sum' with per_sample_weights, got {layer.mode!r}")
+        if weights is not None and weights.shape != input.shape:
+            raise ValueError(
+                f"`per_sample_weights` must have the input's shape, {tuple(input.shape)}, got {tuple(weights.shape)}"
+            )
+        if input.is_nested:
+            flat = None if weights is None else weights.values().reshape(-1)
+            return cls(layer, input.values().reshape(-1), input.offsets()[:-1], flat)  # type: ignore[attr-defined]
+        if (input.ndim == 2) == (offsets is not None) or input.ndim not in (1, 2):
+            shape = None if offsets is None else tuple(offsets.shape)
+            raise ValueError(
+                f"`input` must have shape (B, N) without offsets, or (W,) with offsets (B,), got {tuple(input.shape)} "
+                f"and {shape}"
+            )
+        if offsets is None:
+            rows, size = input.shape
+            offsets = torch.arange(rows, dtype=input.dtype, device=input.device) * size
+        elif offsets.ndim != 1:
+            raise ValueError(f"`offsets` must have shape (B,), got {tuple(offsets.shape)}")
+        elif layer.include_last_offset:
+            if len(offsets) == 0 or int(offsets[-1]) != len(input):
+                raise ValueError(f"`offsets` must end with the {len(input)} indices where include_last_offset=True")
+            offsets = offsets[:-1]
+        return cls(layer, input.reshape(-1), offsets, None if weights is None else weights.reshape(-1))
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """What must not change between the passes."""
+        return [self._index, self._offsets, *([] if self._weights is None else [self._weights])]
+
+    def looked_up(self, table: torch.Tensor) -> torch.Tensor:
+        """The layer's output (B, d) from this table."""
+        layer = self._layer
+        output, _, _, largest = torch.embedding_bag(
+            table,
+            self._index,
+            self._offsets,
+            False,
+            _MODES[layer.mode],
+            False,
+            self._weights,
+            False,
+            layer.padding_idx,  # None: no padding; -1 would be the last entry
+        )
+        if layer.mode == "max":
+            self._largest = largest.detach()
+        return output
+
+    def use(self, delta: torch.Tensor) -> Use:
+        """The use of the table that gives its rows, from the output's gradient (B, d)."""
+        layer, rows = self._layer, len(self._offsets)
+        entries = layer.num_embeddings
+        if not rows:
+            return Dense(delta.new_zeros((0, entries, layer.embedding_dim)))
+        index, offsets = self._index.long(), self._offsets.long()
+        ends = torch.cat([offsets[1:], offsets.new_full((1,), len(index))])
+        bag = torch.repeat_interleave(torch.arange(rows, device=index.device), ends - offsets)
+        wide = torch.promote_types(delta.dtype, torch.float32)
+        counted = torch.ones(len(index), dtype=wide, device=delta.device)
+        if layer.padding_idx is not None:
+            counted = (index != layer.padding_idx).to(wide)
+        sizes = delta.new_zeros(rows, dtype=torch.float64).index_add_(0, bag, counted.double())
+        if layer.mode == "max":
+            assert self._largest is not None
+            filled = (sizes > 0)[:, None]
+            return Picked(self._largest.long().clamp(min=0), torch.where(filled, delta, 0), entries)
+        if layer.mode == "mean":
+            counted = (counted / sizes.clamp(min=1)[bag]).to(wide)
+        elif self._weights is not None:
+            counted = counted * self._weights.detach().to(wide)
+        return Pooled(index, bag, counted, delta, entries)

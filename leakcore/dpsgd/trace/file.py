@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 from leakcore._base.files.writing import is_stream
-from leakcore.dpsgd.opacus.trace.trace import Trace
+from leakcore.dpsgd.trace.trace import Trace
 
 _Mark = tuple[int, int, int, int]
 

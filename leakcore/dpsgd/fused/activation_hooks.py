@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import types
 import weakref
 from collections.abc import Sequence
@@ -15,16 +16,14 @@ from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, DPRNNBase, RNNLinear
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
-from leakcore.dpsgd.opacus.optimizer.embedding_bag_rows import Bags
-from leakcore.dpsgd.opacus.optimizer.layers_of_functorch import require_one_input
-from leakcore.dpsgd.opacus.optimizer.row_gradients import Use, padded
-from leakcore.dpsgd.opacus.optimizer.uses_together import together
+from leakcore.dpsgd.fused.layer_kinds import Kind, kind_of
+from leakcore.dpsgd.fused.row_gradients import EmbeddingBagRows, Use, padded
+from leakcore.dpsgd.fused.shared_parameters import together
 from leakcore.dpsgd.opacus.row_check.known_opacus_errors import no_rows, padding_setting, wrong_setting
-from leakcore.dpsgd.opacus.row_check.layer_kinds import Kind, kind_of
 from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 
 
-class KeptRows:
+class LazyRowGradients:
     """What `p.grad_sample` holds for the rows of one backward pass.
 
     Attributes:
@@ -106,7 +105,7 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
                 f"{_why_left(layer, hooks._module, left, ours)}"
             )
     watching = require_one_input(left, hooks)
-    ledger = Ledger(hooks)
+    ledger = BackwardPasses(hooks)
     fresh = [m for m in known if not isinstance(m.__dict__.get("forward"), Watched)]
     second = _rows_second(hooks._module)
     for layer in fresh:
@@ -192,7 +191,7 @@ def find_hooks(module: nn.Module | GradSampleHooks) -> GradSampleHooks | None:
     return None
 
 
-class Ledger:
+class BackwardPasses:
     """Uses of parameters by forward passes, and which of these have had their backward pass."""
 
     def __init__(self, hooks: GradSampleHooks) -> None:
@@ -226,7 +225,7 @@ class Ledger:
                     f"{counts} rows"
                 )
             factor = float(most) if self.hooks.loss_reduction == "mean" else 1.0
-            rows_of_pass = KeptRows(together([use for _, use, _ in uses], p.shape), most, factor)
+            rows_of_pass = LazyRowGradients(together([use for _, use, _ in uses], p.shape), most, factor)
             before = getattr(p, "grad_sample", None) or []
             if before and not self.hooks.grad_accumulation_allowed:  # which leaves the rows before as they are
                 raise ValueError(
@@ -256,11 +255,11 @@ class Entry:
     """
 
     def __init__(
-        self, ledger: Ledger, layer: nn.Module, kind: Kind, a: Any, second: bool, order: torch.Tensor | None
+        self, ledger: BackwardPasses, layer: nn.Module, kind: Kind, a: Any, second: bool, order: torch.Tensor | None
     ) -> None:
         self._ledger, self.layer, self._kind = ledger, layer, kind
         self._a = a.detach() if isinstance(a, torch.Tensor) else a
-        self._versions = [(t, t._version) for t in (a.tensors if isinstance(a, Bags) else [self._a])]
+        self._versions = [(t, t._version) for t in (a.tensors if isinstance(a, EmbeddingBagRows) else [self._a])]
         self._second, self._order = second, order
         self._trained = _trained(layer)
         self._rows = getattr(layer, "max_batch_len", 0) if type(layer) is RNNLinear else 0
@@ -303,7 +302,7 @@ class Watched:
         order: see `Entry`.
     """
 
-    def __init__(self, layer: nn.Module, ledger: Ledger, second: bool | None) -> None:
+    def __init__(self, layer: nn.Module, ledger: BackwardPasses, second: bool | None) -> None:
         self._layer, self._ledger, self._second = layer, ledger, second
         self._parameters = {p for p in layer._parameters.values() if p is not None}
         self.order: torch.Tensor | None = None
@@ -383,3 +382,67 @@ def _is_known(layer: nn.Module) -> bool:
     own = layer.__dict__.get("forward")
     mine = own is None or isinstance(own, Watched) or getattr(own, "__func__", None) is type(layer).forward
     return kind is not None and mine and kind.suits(layer)
+
+
+def require_one_input(layers: list[nn.Module], hooks: GradSampleHooks) -> list[Any]:
+    """Refuse layers that Opacus cannot call again, now or in the forward pass that gives them more than one input.
+
+    Returns:
+        Handles of the hooks that watch the calls.
+
+    Raises:
+        ValueError: for a layer whose forward pass needs several inputs, and for parameters without a forward pass.
+    """
+    handles = []
+    for layer in layers:
+        if not hooks.force_functorch and type(layer) in (*hooks.GRAD_SAMPLERS, DPRNN, DPLSTM, DPGRU):
+            continue
+        if isinstance(layer, nn.MultiheadAttention):
+            raise ValueError(
+                "the model must be without nn.MultiheadAttention, which uses its weights without calling its layers: "
+                "opacus.validators.ModuleValidator.fix(model) makes a DPMultiheadAttention of it"
+            )
+        if isinstance(layer, nn.ParameterDict | nn.ParameterList):
+            names = ", ".join(f"{name} {tuple(p.shape)}" for name, p in layer.named_parameters() if p.requires_grad)
+            raise ValueError(
+                f"all trained parameters must be those of a layer that is called, but a {type(layer).__name__} holds "
+                f"{names}: freeze them, as a LoRA adapter of an embedding, or make them a layer"
+            )
+        signature = _signature(layer)
+        if signature is None:
+            continue
+        try:
+            signature.bind(None)
+        except TypeError:
+            raise ValueError(
+                f"a {type(layer).__name__} must take one input, since Opacus computes its rows by calling it with its "
+                f"first one alone, but its forward pass is {type(layer).__name__}.forward{signature}: freeze it, or "
+                "register a sampler with opacus.grad_sample.register_grad_sampler"
+            ) from None
+        handles.append(layer.register_forward_pre_hook(Uncopied(_Single(signature, hooks)), with_kwargs=True))
+    return handles
+
+
+class _Single:
+    """A hook that refuses calls with more tensors than the first. Other arguments are for the row check."""
+
+    def __init__(self, signature: inspect.Signature, hooks: GradSampleHooks) -> None:
+        self._signature, self._hooks = signature, hooks
+
+    def __call__(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not (layer.training and torch.is_grad_enabled() and self._hooks.hooks_enabled):
+            return
+        bound = self._signature.bind(*args, **kwargs).arguments
+        tensors = [name for name, value in bound.items() if isinstance(value, torch.Tensor)]
+        if not args or tensors != [next(iter(bound))]:
+            raise ValueError(
+                f"a {type(layer).__name__} must be called with one tensor, by position, since Opacus computes its rows "
+                f"by calling it with that alone, got {', '.join(tensors) or 'none'}{'' if args else ' by name'}"
+            )
+
+
+def _signature(layer: nn.Module) -> inspect.Signature | None:
+    try:
+        return inspect.signature(layer.forward)
+    except (TypeError, ValueError):
+        return None

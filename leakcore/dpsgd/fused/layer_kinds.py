@@ -13,8 +13,7 @@ from opacus.layers.dp_rnn import RNNLinear
 from torch import nn
 from torch.nn import functional
 
-from leakcore.dpsgd.opacus.optimizer.embedding_bag_rows import Bags
-from leakcore.dpsgd.opacus.optimizer.row_gradients import Convolved, Dense, Gathered, Outer, Use, shorter
+from leakcore.dpsgd.fused.row_gradients import Convolved, Dense, EmbeddingBagRows, Gathered, Outer, Use, shorter
 
 Detached = Callable[[str], Any]
 Uses = list[tuple[str, Use]]
@@ -158,7 +157,7 @@ KINDS: dict[type, Kind] = {
         lambda m, bags, p: bags.looked_up(p("weight")),
         lambda layer, bags, delta: [("weight", bags.use(delta))],
         lambda m: m.max_norm is None and not m.scale_grad_by_freq,
-        Bags.of,
+        EmbeddingBagRows.of,
     ),
     nn.LayerNorm: Kind(
         lambda m, x, p: functional.layer_norm(x, m.normalized_shape, p("weight"), p("bias"), m.eps),

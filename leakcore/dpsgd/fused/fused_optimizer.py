@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -13,22 +14,30 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from leakcore import kernels
-from leakcore.dpsgd.opacus.optimizer.logical_batch import LogicalBatch
-from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense
-from leakcore.dpsgd.opacus.optimizer.secure_noise import secure_normal
+from leakcore.dpsgd.fused.row_gradients import Dense
+from leakcore.dpsgd.fused.secure_noise import secure_normal
+from leakcore.dpsgd.opacus.recorder.aside import is_aside
+from leakcore.dpsgd.opacus.recorder.forward_passes import rows_of
 from leakcore.dpsgd.opacus.recorder.ranks import Ranks
+from leakcore.dpsgd.opacus.recorder.sampling.deliveries import Deliveries, Source
+from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw, Drawing, Part
 from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, behind_wrappers, is_parallel
 from leakcore.dpsgd.opacus.row_check.row_check import RowCheck
 from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 from leakcore.dpsgd.opacus.row_check.unsupported_layers import names_of, require_real, without_rows
+from leakcore.dpsgd.trace.trace import Sampling
 
 try:
     from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
     from opacus.optimizers.optimizer import _check_processed_flag, _mark_as_processed
 
-    from leakcore.dpsgd.opacus.optimizer import book_keeping
+    from leakcore.dpsgd.fused import activation_hooks
 except ImportError as error:
     raise ImportError("FusedDPOptimizer builds on Opacus: pip install 'leakcore[opacus]'") from error
+
+_log = logging.getLogger(__name__)
+_FROM = Source(Sampling(), 0)
+
 
 _ADDED = 1e-6
 """What Opacus adds to a norm before it divides: factors are slightly smaller than Algorithm 1's, never larger."""
@@ -136,8 +145,8 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         one.
         """
         self._require_processes(module)
-        book_keeping.attach(module, self.params)
-        self._hooks = book_keeping.find_hooks(module)
+        activation_hooks.attach(module, self.params)
+        self._hooks = activation_hooks.find_hooks(module)
         self._root = root = behind_wrappers(self._hooks)
         self._names = names_of(root)
         self._check = RowCheck(root, self.params, self._hooks)
@@ -238,7 +247,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
                 total = rows.weighted_sum(factors.to(p.device, wide)) if rows.rows else torch.zeros_like(p)
                 total = total.detach().to(wide).view(p.shape)
                 p.summed_grad = total if p.summed_grad is None else p.summed_grad.add_(total)
-                if isinstance(rows, book_keeping.KeptRows):
+                if isinstance(rows, activation_hooks.LazyRowGradients):
                     rows.forget()  # at once, so that the sums take the place of what they are computed from
         for p in parameters:
             _mark_as_processed(p.grad_sample)
@@ -355,6 +364,89 @@ class DistributedFusedDPOptimizer(FusedDPOptimizer, DistributedDPOptimizer):  # 
             _check_processed_flag(p.summed_grad)
             p.grad = p.summed_grad.clone()
             _mark_as_processed(p.summed_grad)
+
+
+class LogicalBatch:
+    """Follows the parts that Opacus's `BatchMemoryManager` hands out for one optimizer, from draw to release.
+
+    Opacus gives each part a flag in a queue, and takes one in each step. A part without a step (an exception, a
+    `break`) shifts them, so that rows of several draws come into one sum. Here a part keeps its own flag, and the part
+    of a step is the one that its forward pass had. A batch with a part that was refused, left out or used twice is
+    void: every further step on its parts is refused, and the next batch begins with an empty sum.
+
+    Args:
+        is_mine: whether an optimizer is the one that sums. It must not keep it alive.
+
+    Attributes:
+        is_fresh: whether the present step begins a sum.
+    """
+
+    def __init__(self, is_mine: Callable[[Any], bool]) -> None:
+        self._is_mine = is_mine
+        self._deliveries = Deliveries()
+        self._drawing = Drawing(self._delivered)
+        self._of_call: Part | None = None
+        self._draw: Draw | None = None
+        self._summed = 0
+        self._void = ""
+        self._elsewhere = False
+        self.is_fresh = True
+
+    def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """The model is called."""
+        if not module.training or not torch.is_grad_enabled() or is_aside() or not self._deliveries.any:
+            return
+        use = self._deliveries.use_of(rows_of((args, kwargs)))
+        self._of_call = self._deliveries.newest() if use is None else use.part
+
+    def begin(self, is_skipped: Callable[[], bool]) -> bool:
+        """A step begins; `is_skipped` takes a flag from Opacus's queue. Returns whether the step only sums."""
+        part, self._of_call = self._of_call or self._deliveries.newest(), None
+        elsewhere, self._elsewhere = self._elsewhere, False
+        draw = None if part is None else part.draw
+        if part is None and self._draw is not None and not elsewhere:
+            draw, skip = self._draw, True
+            self._void = self._void or "another step was made on the same part of it"
+        else:
+            skip = is_skipped() if part is None else not part.is_last
+        self.is_fresh = self._summed == 0 or draw is not self._draw
+        if draw is not self._draw:
+            if self._summed:
+                _log.warning(
+                    "FusedDPOptimizer: a batch was broken off after %d of its parts. Their sum is dropped, so that it "
+                    "is not released together with another batch.",
+                    self._summed,
+                )
+            self._draw, self._summed, self._void = draw, 0, ""
+        if part is not None and part.number != self._summed and not self._void:
+            which = "was left out" if part.number > self._summed else "was used twice"
+            self._void = f"a part of it {which}"
+        return skip
+
+    def require_whole(self) -> None:
+        """ValueError if nothing of the batch may be released."""
+        if self._void:
+            raise ValueError(
+                f"this batch is divided into parts, and {self._void}: nothing of it is released, its other parts are "
+                "refused, and the next batch begins with an empty sum"
+            )
+
+    def end(self, *, only_summed: bool) -> None:
+        """The step ended."""
+        self._summed += 1
+        if not only_summed:
+            self._draw, self._summed, self._void = None, 0, ""
+
+    def refuse(self, *, only_summed: bool) -> None:
+        """The step was refused: the batch is void up to its last part."""
+        self._void = self._void or "one was refused"
+        self.end(only_summed=only_summed)
+
+    def _delivered(self, iterator: Any, batch: Any, part: Part) -> None:
+        if self._is_mine(part.draw.optimizer):
+            self._deliveries.delivered(_FROM, part, batch)
+        else:
+            self._elsewhere = True
 
 
 def _raise(error: Exception | None) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
-from leakcore.dpsgd.opacus.optimizer.row_gradients import (
+from leakcore.dpsgd.fused.row_gradients import (
     Dense,
     Gathered,
     Outer,
-    Rows,
+    RowSelection,
     Use,
     blocks,
     lengths_of,
@@ -37,7 +37,7 @@ class Several:
         ]
         return torch.cat(parts)
 
-    def dense(self, rows: Rows) -> torch.Tensor:
+    def dense(self, rows: RowSelection) -> torch.Tensor:
         total = None
         for use in self.uses:
             some = use.dense(rows)
@@ -56,7 +56,7 @@ class Tied(Several):
     """An embedding whose table is the weight of a linear layer too, as in language models.
 
     ‖e + h‖² = ‖e‖² + ‖h‖² + 2⟨e, h⟩ with e = Σ_t v_t ⊗ ε_t for the words v_t and h = Σ_s δ_s ⊗ a_s, so that ⟨e, h⟩ =
-    Σ_st δ_s[v_t]·⟨a_s, ε_t⟩. Rows of the size of the table are computed only where these terms cancel.
+    Σ_st δ_s[v_t]·⟨a_s, ε_t⟩. RowSelection of the size of the table are computed only where these terms cancel.
     """
 
     def __init__(self, table: Gathered, head: Outer, shape: Sequence[int]) -> None:
