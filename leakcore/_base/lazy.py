@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import re
 import sys
 import types
 from collections.abc import Callable
@@ -45,13 +44,14 @@ def attach(
     if not isinstance(file, str):  # until every package has its stub
         return _attach_tables(package, file, shared_names or {})  # type: ignore[no-any-return]
     find, _, every = lazy_loader.attach_stub(package, file)
-    with open(file + "i", encoding="utf-8") as stub:
+    with open(f"{file}i", encoding="utf-8") as stub:
         public, _, shared = stub.read().partition(_SHARED)
-    apart = set(re.findall(r" as (\w+)", shared))
+    apart = _sources(shared)
+    where = {**_sources(public), **apart}
     names = [name for name in every if name not in apart]
 
     def __getattr__(name: str) -> Any:
-        if name not in offered:
+        if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
             value = find(name)
@@ -59,17 +59,24 @@ def attach(
             if (named := missing(error, f"{package}.{name}")) is None:
                 raise
             raise named from error
+        except AttributeError:  # a module of an inner folder, which Python's own `from` would import
+            value = importlib.import_module(f"{where[name]}.{name}", package)
         module.__dict__[name] = value  # the next look-up does not come here
         return value
 
     def __dir__() -> list[str]:
         return names.copy()
 
-    module, offered = sys.modules[package], frozenset(every)
-    module.__dict__["_names"] = offered
-    module.__dict__["_modules"] = frozenset(re.findall(r"(?m)^from \. import (\w+)", public))
+    module = sys.modules[package]
+    module.__dict__["_names"] = frozenset(every)
+    module.__dict__["_modules"] = frozenset(name for name, source in where.items() if source == ".")
     module.__class__ = _Package
     return __getattr__, __dir__, names
+
+
+def _sources(stub: str) -> dict[str, str]:
+    """{name: module} of lines such as `from .module import name as name`."""
+    return {line.split()[3]: line.split()[1] for line in stub.splitlines() if line.startswith("from ")}
 
 
 def _attach_tables(package: str, names: Any, shared: Any) -> Any:

@@ -15,7 +15,7 @@ from leakcore._base.reading import read_json
 from leakcore._base.results import Kind, Record
 from leakcore._base.tables import Rows
 from leakcore._base.text import line_of, markdown, name_of, printable, repr_of
-from leakcore.audit.report.report import AuditReport
+from leakcore.audit.shared.report import AuditReport
 
 _RESULT = "leakcore.result/"
 _ALSO = frozenset({"report", "environment", "seconds", "limit", "config"})

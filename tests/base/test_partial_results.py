@@ -16,7 +16,7 @@ import pytest
 from leakcore._base.output_folder import require_ours
 from leakcore._base.run_folder import PartialResults, identity, seal
 from leakcore._base.writing import CannotWrite, write_atomically
-from leakcore.audit.hyperparameters.config import AuditConfig
+from leakcore.audit.hyperparameters.request import AuditConfig
 from tests.tolerances import HANG
 
 ME = identity("audit", AuditConfig(seed=0).to_dict(), 0)

@@ -13,7 +13,7 @@ import pytest
 from leakcore import attacks, dpsgd
 from leakcore._base.run_folder import seal
 from leakcore._base.writing import write_atomically
-from leakcore.dpsgd.opacus.trace.file import TraceFile
+from leakcore.dpsgd.trace.file import TraceFile
 
 
 @pytest.fixture(autouse=True)

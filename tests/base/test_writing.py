@@ -290,7 +290,7 @@ _WRITERS = {
         "_base/writing.py",
         "_base/run_folder.py",
         "cli/exit_codes.py",
-        "dpsgd/opacus/trace/file.py",
+        "dpsgd/trace/file.py",
     },
     "os.fdopen": {"_base/reading.py", "_base/writing.py"},
 }

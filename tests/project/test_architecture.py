@@ -249,7 +249,8 @@ def test_what_a_stub_names_is_there(stub: Path) -> None:
         source = importlib.import_module(f"{package}.{node.module or ''}".rstrip("."))
         for alias in node.names:
             value = getattr(module, alias.name)
-            assert value is (getattr(source, alias.name) if node.module else sys.modules[f"{package}.{alias.name}"])
+            inner = node.module is None or not hasattr(source, alias.name)
+            assert value is (sys.modules[f"{source.__name__}.{alias.name}"] if inner else getattr(source, alias.name))
 
 
 def test_every_package_with_names_at_first_use_has_its_stub() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from leakcore import kernels
 from leakcore._base import validate
-from leakcore.kernels import solve_labels
 
 
 def rows_and_residuals(jacobian: Any, probs: Any, labels: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -125,13 +125,13 @@ def _without_zero_rows(rows: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray,
 
 def _solved(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Without a right-hand side, which is all that a full rank needs: there is no null space then."""
-    solved = solve_labels(rows, np.empty((*rows.shape[:-2], rows.shape[-1], 0)))
+    solved = kernels.solve_labels(rows, np.empty((*rows.shape[:-2], rows.shape[-1], 0)))
     identifiable = np.asarray(solved.identifiable, dtype=bool)
     short = np.asarray(solved.rank) < rows.shape[-2]
     if short.any():
         # With a zero gradient the error is what the null space can move: it would shift both means of the test.
         some = rows[short]
-        moved = solve_labels(some, np.zeros((*some.shape[:-2], some.shape[-1]))).error
+        moved = kernels.solve_labels(some, np.zeros((*some.shape[:-2], some.shape[-1]))).error
         identifiable = identifiable.copy()
         identifiable[short] &= np.asarray(moved) <= 1e-8
     return identifiable, np.asarray(solved.leverage, dtype=np.float64)

@@ -14,7 +14,7 @@ from leakcore._base.tables import Rows, short
 from leakcore._base.text import printable
 from leakcore._base.version import __version__
 from leakcore._base.writing import write_atomically
-from leakcore.dpsgd.opacus.trace.sampling import Divisor
+from leakcore.dpsgd.trace.trace import Divisor
 
 _ARRAYS = ("noise_multiplier", "max_grad_norm", "coins", "times_seen", "scores", "release_scores")
 
