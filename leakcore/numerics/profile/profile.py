@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore.numerics.gaussian import gaussian_pair, one_step
 from leakcore.numerics.gaussian.gaussian_pair import log1mexp
 from leakcore.numerics.lattice import lattice_profile
