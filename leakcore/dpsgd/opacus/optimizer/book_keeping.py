@@ -15,13 +15,13 @@ from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN, DPRNNBase, RNNLinear
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
+from leakcore.dpsgd.fused.layer_kinds import Kind, kind_of
 from leakcore.dpsgd.opacus.optimizer.embedding_bag_rows import Bags
 from leakcore.dpsgd.opacus.optimizer.layers_of_functorch import require_one_input
 from leakcore.dpsgd.opacus.optimizer.row_gradients import Use, padded
 from leakcore.dpsgd.opacus.optimizer.uses_together import together
-from leakcore.dpsgd.opacus.row_check.known_opacus_errors import no_rows, padding_setting, wrong_setting
-from leakcore.dpsgd.opacus.row_check.layer_kinds import Kind, kind_of
-from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
+from leakcore.dpsgd.rows.preserve_state import Uncopied
+from leakcore.dpsgd.rows.unsupported_layers import no_rows, padding_setting, wrong_setting
 
 
 class KeptRows:

@@ -16,11 +16,10 @@ from leakcore import kernels
 from leakcore.dpsgd.opacus.optimizer.logical_batch import LogicalBatch
 from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense
 from leakcore.dpsgd.opacus.optimizer.secure_noise import secure_normal
-from leakcore.dpsgd.opacus.recorder.ranks import Ranks
-from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, behind_wrappers, is_parallel
-from leakcore.dpsgd.opacus.row_check.row_check import RowCheck
-from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
-from leakcore.dpsgd.opacus.row_check.unsupported_layers import names_of, require_real, without_rows
+from leakcore.dpsgd.rows.preserve_state import Uncopied
+from leakcore.dpsgd.rows.ranks import Ranks, behind_hooks, behind_wrappers, is_parallel
+from leakcore.dpsgd.rows.row_check import RowCheck
+from leakcore.dpsgd.rows.unsupported_layers import names_of, require_real, unsupported_layers
 
 try:
     from opacus.optimizers import DistributedDPOptimizer, DPOptimizer
@@ -223,7 +222,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
                 "use bfloat16, which needs no scaling, or GradScaler(enabled=False)"
             )
         parameters = self.params
-        if lacking := without_rows(parameters, self._names, root=self._root):
+        if lacking := unsupported_layers(parameters, self._names, root=self._root):
             raise ValueError(f"Per sample gradient is not initialized. Not updated in backward pass? {lacking}")
         batches = [_batches(p) for p in parameters]
         if len({len(rows_of_batch) for rows_of_batch in batches}) > 1:

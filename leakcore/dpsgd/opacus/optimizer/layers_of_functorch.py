@@ -10,7 +10,7 @@ from opacus.grad_sample import GradSampleHooks
 from opacus.layers.dp_rnn import DPGRU, DPLSTM, DPRNN
 from torch import nn
 
-from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
+from leakcore.dpsgd.rows.preserve_state import Uncopied
 
 
 def require_one_input(layers: list[nn.Module], hooks: GradSampleHooks) -> list[Any]:

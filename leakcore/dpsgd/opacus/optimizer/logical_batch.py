@@ -9,14 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from leakcore.dpsgd.opacus.recorder.aside import is_aside
-from leakcore.dpsgd.opacus.recorder.forward_passes import rows_of
-from leakcore.dpsgd.opacus.recorder.sampling.deliveries import Deliveries, Source
-from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw, Drawing, Part
 from leakcore.dpsgd.opacus.trace.sampling import Sampling
+from leakcore.dpsgd.rows.hooks import BatchSource, Deliveries, Draw, LoaderHook, Part, rows_of
+from leakcore.dpsgd.rows.preserve_state import is_paused
 
 _log = logging.getLogger(__name__)
-_FROM = Source(Sampling(), 0)
+_FROM = BatchSource(Sampling(), 0)
 
 
 class LogicalBatch:
@@ -37,7 +35,7 @@ class LogicalBatch:
     def __init__(self, is_mine: Callable[[Any], bool]) -> None:
         self._is_mine = is_mine
         self._deliveries = Deliveries()
-        self._drawing = Drawing(self._delivered)
+        self._drawing = LoaderHook(self._delivered)
         self._of_call: Part | None = None
         self._draw: Draw | None = None
         self._summed = 0
@@ -47,7 +45,7 @@ class LogicalBatch:
 
     def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called."""
-        if not module.training or not torch.is_grad_enabled() or is_aside() or not self._deliveries.any:
+        if not module.training or not torch.is_grad_enabled() or is_paused() or not self._deliveries.any:
             return
         use = self._deliveries.use_of(rows_of((args, kwargs)))
         self._of_call = self._deliveries.newest() if use is None else use.part

@@ -1,0 +1,1 @@
+"""A drop-in DP optimizer that clips rows without storing their gradients."""
