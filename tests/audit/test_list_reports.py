@@ -120,9 +120,9 @@ def test_bad_folders_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.Mon
         audit.list_reports(tmp_path)
     with pytest.raises(TypeError, match="`folder` must be"):
         audit.list_reports(3)  # type: ignore[arg-type]
-    from leakcore.audit.reports import list_reports
+    from leakcore.audit import reports as module
 
-    monkeypatch.setattr(list_reports, "_MOST", 0)
+    monkeypatch.setattr(module, "_MOST", 0)
     (tmp_path / "report.json").write_text("{}")
     with pytest.raises(ValueError, match="`folder` must hold at most 0 reports, got 1"):
         audit.list_reports(tmp_path)

@@ -511,7 +511,7 @@ def of_canaries(trace: object) -> bool:
     """Whether a trace, the recorder that made it, or its file, has canaries."""
     if isinstance(trace, (str, Path)):
         return Path(trace).is_file() and holds_canaries(trace)
-    recorder = sys.modules.get("leakcore.dpsgd.opacus.canaries.canary_recorder")
+    recorder = sys.modules.get("leakcore.dpsgd.record.canary_recorder")
     return isinstance(trace, CanaryTrace) or (recorder is not None and isinstance(trace, recorder.CanaryRecorder))
 
 
