@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from leakcore.mechanisms.poisson import as_mechanism as as_mechanism
     from leakcore.mechanisms.poisson import might_be_numbers as might_be_numbers
     from leakcore.mechanisms.poisson import no_mechanism as no_mechanism
+    from leakcore.mechanisms.schemes import ARGUMENTS as ARGUMENTS
     from leakcore.mechanisms.schemes import SCHEMES as SCHEMES
-    from leakcore.mechanisms.schemes import misfit as misfit
+    from leakcore.mechanisms.schemes import SchemeName as SchemeName
+    from leakcore.mechanisms.schemes import argument_errors as argument_errors
     from leakcore.mechanisms.schemes import of_scheme as of_scheme
-    from leakcore.mechanisms.schemes import takers as takers
+    from leakcore.mechanisms.schemes import scheme_words as scheme_words
+    from leakcore.mechanisms.schemes import schemes_taking as schemes_taking
     from leakcore.mechanisms.shuffled import Shuffled as Shuffled
 
 _NAMES = {
@@ -66,14 +69,17 @@ _NAMES = {
     "tree": ".correlated",
 }
 _SHARED = {
+    "ARGUMENTS": ".schemes",
     "SCHEMES": ".schemes",
+    "SchemeName": ".schemes",
+    "argument_errors": ".schemes",
     "as_mechanism": ".poisson",
     "might_be_numbers": ".poisson",
-    "misfit": ".schemes",
     "no_mechanism": ".poisson",
     "of_scheme": ".schemes",
     "over_grids": ".grid",
-    "takers": ".schemes",
+    "scheme_words": ".schemes",
+    "schemes_taking": ".schemes",
 }
 """For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it

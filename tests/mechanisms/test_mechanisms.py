@@ -270,7 +270,7 @@ def test_each_argument_is_needed_and_no_other_is_taken(sampling: str) -> None:
         else:
             with pytest.raises(ValueError, match=f"`{name}` must be left out with sampling='{sampling}', got"):
                 schemes.of_scheme(sampling, 1.0, {**own, name: VALUES[name]})
-            assert sampling not in schemes.takers(name)
+            assert sampling not in schemes.schemes_taking(name)
 
 
 def test_a_scheme_that_does_not_exist_is_refused() -> None:
