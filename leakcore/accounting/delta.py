@@ -7,7 +7,7 @@ import math
 from typing import Any, ClassVar
 
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import timed
 from leakcore._base.results import Result
 from leakcore.accounting.epsilon import FAINT, TINY, Accountant, above, assumptions, label, naming, provenance

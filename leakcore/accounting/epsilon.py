@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import timed
 from leakcore._base.results import Adjacency, Assumptions, Result
 from leakcore.mechanisms import Mechanism, Poisson, as_mechanism, over_grids

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import timed
 from leakcore._base.results import Result
 from leakcore.accounting.epsilon import Accountant, assumptions, epsilon_limits, provenance

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 
-from leakcore._base.files.toml_file import of_file, read_toml
-from leakcore._base.naming import renaming
-from leakcore._base.printable import printable
+from leakcore._base.reading import of_file, read_toml
+from leakcore._base.text import printable, renaming
 from leakcore.audit.claim import request as claim
 from leakcore.audit.hyperparameters.request import AuditConfig
 from leakcore.audit.shared.settings import (

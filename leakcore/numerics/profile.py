@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore.numerics import gaussian_pair, lattice_profile, one_step, recursion
 from leakcore.numerics.arithmetic import AccuracyError, log1mexp
 from leakcore.numerics.fourier import TiltedLaw

@@ -13,7 +13,7 @@ import numpy as np
 
 from leakcore import accounting, bounds
 from leakcore._base import validate
-from leakcore._base.codec.npz import FACTS, unpack
+from leakcore._base.codec import FACTS, unpack
 from leakcore._base.progress import timed
 from leakcore._base.results import Result
 from leakcore.audit.scores.statistics import audited

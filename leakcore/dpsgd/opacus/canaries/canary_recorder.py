@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from leakcore import kernels
-from leakcore._base.results.table import Rows, as_line, as_text
+from leakcore._base.tables import Rows, as_line, as_text
 from leakcore.dpsgd.opacus.canaries.canaries import Canaries
 from leakcore.dpsgd.opacus.canaries.canary_trace import CanaryTrace
 from leakcore.dpsgd.opacus.canaries.coordinates import Coordinates

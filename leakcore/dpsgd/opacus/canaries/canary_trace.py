@@ -8,13 +8,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from leakcore._base.codec import from_plain
-from leakcore._base.codec.npz import FACTS, to_npz, unpack
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.printable import printable
-from leakcore._base.results.record import Record
-from leakcore._base.results.table import Rows, short
+from leakcore._base.codec import FACTS, from_plain, to_npz, unpack
+from leakcore._base.results import Record
+from leakcore._base.tables import Rows, short
+from leakcore._base.text import printable
 from leakcore._base.version import __version__
+from leakcore._base.writing import write_atomically
 from leakcore.dpsgd.trace.trace import Divisor
 
 _ARRAYS = ("noise_multiplier", "max_grad_norm", "coins", "times_seen", "scores", "release_scores")

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from leakcore._base import validate
 from leakcore._base.digest import digest
-from leakcore._base.results.table import Rows, as_html, as_line, as_text, short
+from leakcore._base.tables import Rows, as_html, as_line, as_text, short
 from leakcore.dpsgd.opacus.recorder.aside import aside, is_aside
 from leakcore.dpsgd.opacus.recorder.candidate_scores import CandidateScores
 from leakcore.dpsgd.opacus.recorder.candidates.call_form import CallForm

@@ -3,11 +3,15 @@
 A folder belongs to one run: `run.json` says which (command, configuration, seed, versions, arithmetic), every piece is
 a file of its own next to it, written atomically, with a checksum, never changed. A file that is not as it was left is
 refused before any work and is not touched: it may be somebody's only copy of something.
+
+One run at a time: another thread or process is refused, under any name of the folder.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import fcntl
 import functools
 import json
 import os
@@ -15,19 +19,193 @@ import re
 import secrets
 import shutil
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from leakcore._base.files.writing import TEMPORARY as _TEMPORARY
-from leakcore._base.files.writing import CannotWrite, make_folder, sync_folder
-from leakcore._base.futures import answers
-from leakcore._base.printable import name_of, printable
-from leakcore._base.run_folder.lock import FILE as _LOCK
-from leakcore._base.run_folder.lock import FolderBusy, FolderLock
-from leakcore._base.run_folder.sealed_file import MANIFEST, check_seal, seal, unseal
-from leakcore._base.workers import difference
+import numpy as np
+
+from leakcore._base.codec import from_plain, pack, to_plain, unpack
+from leakcore._base.digest import digest
+from leakcore._base.reading import read_json
+from leakcore._base.text import name_of, printable, repr_of
+from leakcore._base.version import difference, process_identity
+from leakcore._base.workers import answers
+from leakcore._base.writing import TEMPORARY, CannotWrite, make_folder, place_in, sync_folder, write_atomically
+
+
+def identity(command: str, config: Any, seed: int | None) -> dict[str, Any]:
+    """What a run is bound to: pieces of another configuration, seed, version, source or arithmetic would give another
+    report. Pieces of a folder are held to what is asked of a worker.
+
+    Args:
+        command: what was asked for.
+        config: everything that defines it, JSON-ready.
+        seed: of its randomness.
+    """
+    return {"command": command, "config": config, "seed": seed, **process_identity()}
+
+
+LOCK = "lock"
+
+
+@dataclasses.dataclass(eq=False)
+class _Held:
+    """A lock file that is open and locked."""
+
+    key: tuple[int, int]
+    descriptor: int
+
+
+_guard = threading.RLock()  # one thread may come back: the collector runs finalizers at any moment
+_here: dict[tuple[int, int], _Held] = {}
+"""What this process has locked, by (device, inode)."""
+
+
+class FolderBusy(ValueError):
+    """Another run is at work in the folder. elsewhere: in another process; else in this one."""
+
+    def __init__(self, folder: Path, *, elsewhere: bool) -> None:
+        who = "another process is" if elsewhere else "another thread or an earlier call of this process is still"
+        super().__init__(f"{folder}: {who} at work in it; wait for it, or choose another output folder")
+        self.elsewhere = elsewhere
+
+
+class FolderLock:
+    """An exclusive lock of a folder that is there, until `release`, or the end of this object or of the process.
+
+    Raises `FolderBusy`; ValueError where the file system offers no locks, `CannotWrite` where it takes no file;
+    FileNotFoundError where the folder is gone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOCK
+        self._held = _lock_file(folder)
+        self.release = weakref.finalize(self, _unlock, self._held)
+
+    def holds(self) -> bool:
+        """Whether the folder of that name is still locked by this object: not released, not removed or replaced, and
+        not a copy in a child of the process that locked it."""
+        key = self._held.key
+        return _here.get(key) is self._held and _key(self._path) == key
+
+
+def _lock_file(folder: Path) -> _Held:
+    path = folder / LOCK
+    while True:
+        with _guard:
+            if _key(path) in _here:
+                raise FolderBusy(folder, elsewhere=False)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+            except FileNotFoundError:
+                raise
+            except OSError as why:
+                raise CannotWrite(folder, why) from why
+            try:
+                _flock(folder, descriptor)
+                opened = os.fstat(descriptor)
+                key = opened.st_dev, opened.st_ino
+                # The run that held it may have removed the folder between opening and locking.
+                if _key(path) == key:
+                    return _here.setdefault(key, _Held(key, descriptor))
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+
+def _flock(folder: Path, descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FolderBusy(folder, elsewhere=True) from None
+    except OSError as why:
+        raise ValueError(
+            f"{folder}: cannot be locked ({why.strerror}), so that another run could work in it unnoticed; choose an "
+            "output folder on a file system with locks"
+        ) from why
+
+
+def _key(path: Path) -> tuple[int, int] | None:
+    try:
+        there = os.stat(path)
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino
+
+
+def _unlock(lock: _Held) -> None:
+    with _guard:
+        if _here.get(lock.key) is lock:  # else this is a child, which closed its copy
+            del _here[lock.key]
+            os.close(lock.descriptor)
+
+
+def _close_copies() -> None:
+    global _guard
+    for lock in _here.values():
+        with contextlib.suppress(OSError):
+            os.close(lock.descriptor)
+    _here.clear()
+    _guard = threading.RLock()
+
+
+os.register_at_fork(
+    before=lambda: _guard.acquire(), after_in_parent=lambda: _guard.release(), after_in_child=_close_copies
+)
+
+
+SCHEMA = "leakcore.run/3"
+MANIFEST = "run.json"
+
+
+def seal(folder: Path, name: str, value: Any, kind: Any = None) -> Path:
+    """Write the value to NAME.json, or to NAME.npz where it holds arrays; the path. `CannotWrite` where the system
+    refuses, TypeError for what `to_plain` does not take."""
+    arrays: dict[str, np.ndarray] = {}
+    # As it will be read, so that the checksum is the reader's.
+    plain = json.loads(json.dumps(to_plain(value, kind, arrays=arrays)))
+    facts = {"schema": SCHEMA, "sha256": digest(name, plain, arrays), "piece": plain}
+    path = place_in(folder, f"{name}.{'npz' if arrays else 'json'}")
+    write_atomically(path, pack(facts, arrays) if arrays else json.dumps(facts), private=True)
+    return path
+
+
+def unseal(path: Path, kind: Any = Any) -> Any:
+    """The value, which must be of type `kind`; ValueError where the file is not as it was written, with what to do."""
+    try:
+        plain, arrays = _unsealed(path)
+        return from_plain(plain, kind, arrays=arrays)
+    except (OSError, ValueError, KeyError, TypeError) as why:
+        raise ValueError(_damaged(path, why)) from why
+
+
+def check_seal(path: Path) -> None:
+    """ValueError, as `unseal`, where the file is not as it was written."""
+    try:
+        _unsealed(path)
+    except (OSError, ValueError, KeyError, TypeError) as why:
+        raise ValueError(_damaged(path, why)) from why
+
+
+def _unsealed(path: Path) -> tuple[Any, dict[str, np.ndarray]]:
+    facts, arrays = unpack(path) if path.suffix == ".npz" else (read_json(path), {})
+    if facts["schema"] != SCHEMA:
+        raise ValueError(f"schema {repr_of(facts['schema'])}, not {SCHEMA!r}")
+    if facts["sha256"] != digest(path.stem, facts["piece"], arrays):
+        raise ValueError("its checksum is another's")
+    return facts["piece"], arrays
+
+
+def _damaged(path: Path, why: Exception) -> str:
+    how = f"remove {printable(path.parent)}, which cannot be told to be this run's"
+    if path.name != MANIFEST:
+        how = "remove this file, and it is computed again"
+    reason = str(why).removeprefix(f"{path}: ")
+    return f"{printable(path)}: is damaged ({type(why).__name__}: {printable(reason, 200)}); {how}"
 
 
 class PartialResults:
@@ -148,7 +326,7 @@ class PartialResults:
 
     def _open(self, folder: Path) -> None:
         """Read what is there; with pieces the folder is locked from here on, unless this process is at work in it."""
-        if not (folder / _LOCK).exists() and not self._check(folder):
+        if not (folder / LOCK).exists() and not self._check(folder):
             return
         try:
             lock = FolderLock(folder)
@@ -203,7 +381,7 @@ class PartialResults:
         except BaseException:
             if self._folder is not None and not self._names:
                 with contextlib.suppress(OSError):
-                    if {path.name for path in self._folder.iterdir()} <= {MANIFEST, _LOCK}:
+                    if {path.name for path in self._folder.iterdir()} <= {MANIFEST, LOCK}:
                         self.remove()
             raise
 
@@ -211,7 +389,7 @@ class PartialResults:
         """Read and check everything; whether there are pieces, all of this very run. Nothing is written."""
         if not folder.is_dir():
             raise ValueError(f"{printable(folder)}: is not a folder; remove it, or choose another output folder")
-        there = sorted(p for p in folder.iterdir() if p.name != _LOCK and not _is_leftover(p))
+        there = sorted(p for p in folder.iterdir() if p.name != LOCK and not _is_leftover(p))
         if not there:
             return False
         manifest = folder / MANIFEST
@@ -260,7 +438,7 @@ def _locked(folder: Path) -> FolderLock:
 
 def _is_leftover(path: Path) -> bool:
     """Whether a kill may have left the file half-written."""
-    return _TEMPORARY.fullmatch(path.name) is not None and (path.is_symlink() or not path.is_dir())
+    return TEMPORARY.fullmatch(path.name) is not None and (path.is_symlink() or not path.is_dir())
 
 
 def _clear_leftovers(folder: Path) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base.files.limits import FREE
-from leakcore._base.printable import repr_of
+from leakcore._base.reading import FREE
+from leakcore._base.text import repr_of
 
 WORDS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
 PLAIN_TYPES = ("float64", "int64", "bool")

@@ -13,7 +13,7 @@ from html import escape
 from typing import Any
 from xml.parsers import expat
 
-from leakcore._base.printable import printable, visible
+from leakcore._base.text import printable, visible
 
 _SHAPES = {
     "svg",

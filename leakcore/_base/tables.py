@@ -1,16 +1,17 @@
-"""A result in a few lines: for a terminal, for a notebook, and for a log."""
+"""A result in a few lines: for a terminal, a notebook and a log, and as a tidy table of pandas."""
 
 from __future__ import annotations
 
 import dataclasses
 import decimal
 import html
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from leakcore._base.printable import line_of, printable
+from leakcore._base.text import line_of, printable
 
 Rows = Sequence[tuple[str, str]]
 """A name and its value, in words."""
@@ -90,3 +91,34 @@ def one_line(value: Any) -> str:
     ]
     text = ", ".join(fields)
     return f"{type(value).__name__}({text if len(text) <= _LONGEST else text[:_LONGEST] + ', …'})"
+
+
+COLUMNS = ("quantity", "kind", "value", "low", "high", "confidence", "adjacency")
+
+
+def to_frame(result: Any) -> Any:
+    """One row for each value of a result. ImportError where pandas is not installed."""
+    try:
+        pandas = importlib.import_module("pandas")
+    except ImportError as why:
+        raise ImportError("to_frame() needs pandas: pip install 'leakcore[pandas]'") from why
+    value = np.asarray(result.value)
+    nothing = (np.nan, np.nan)
+    low, high = (np.broadcast_to(np.asarray(end), value.shape) for end in result.interval or nothing)
+    columns = {
+        "quantity": result.quantity,
+        "kind": result.kind,
+        "value": value.reshape(-1),
+        "low": low.reshape(-1),
+        "high": high.reshape(-1),
+        "confidence": np.nan if result.confidence is None else result.confidence,
+        "adjacency": result.adjacency,
+    }
+    if value.ndim == 0:
+        index = pandas.RangeIndex(1)
+    elif value.ndim == 1:
+        index = pandas.RangeIndex(len(value), name="index")
+    else:
+        names = [f"index {axis}" for axis in range(value.ndim)]
+        index = pandas.MultiIndex.from_product([range(size) for size in value.shape], names=names)
+    return pandas.DataFrame(columns, index=index, columns=list(COLUMNS))

@@ -1,4 +1,4 @@
-"""Sums of torch and of the linear algebra behind NumPy depend on how many threads share them: here one does."""
+"""Settings that belong to the process, changed for a block that may overlap others: threads of libraries, warnings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import contextlib
 import importlib
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
-_lock = threading.Lock()
-_inside: list[Any] = []
+_limits_lock = threading.Lock()
+_limits: list[Any] = []
 """The limits that are in force, once for each block that is at work."""
 
 
@@ -36,10 +37,10 @@ def one_thread() -> Iterator[None]:
     torch = importlib.import_module("torch") if sys.modules.get("torch") is not None else None
     if torch is not None and _torch.blocks == 0:
         _torch.before = torch.get_num_threads()  # asked under the limit, it would name the limit
-    with _lock:
-        if not _inside:
+    with _limits_lock:
+        if not _limits:
             _take_control(threadpoolctl)
-        _inside.append(_inside[0] if _inside else threadpoolctl.threadpool_limits(1))
+        _limits.append(_limits[0] if _limits else threadpoolctl.threadpool_limits(1))
     _torch.blocks += 1
     try:
         if torch is not None:
@@ -47,9 +48,9 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         _torch.blocks -= 1
-        with _lock:
-            limits = _inside.pop()
-            if not _inside:
+        with _limits_lock:
+            limits = _limits.pop()
+            if not _limits:
                 _take_control(threadpoolctl)
                 limits.restore_original_limits()
                 _take_control(threadpoolctl)
@@ -68,3 +69,35 @@ def _take_control(threadpoolctl: Any) -> None:
     clear = getattr(controller, "clear_controlling_thread", None)
     if clear is not None:
         clear(force=True)
+
+
+_filters_lock = threading.Lock()
+_filters: list[Any] = []
+"""What restores the filters, once for each block that is at work."""
+
+
+@contextlib.contextmanager
+def quiet(message: str = "", category: type[Warning] = Warning) -> Iterator[None]:
+    """Ignores warnings whose text `message` (a regular expression) matches from its beginning.
+
+    Blocks may overlap, in several threads: the last one restores what there was before the first. Were each to restore
+    what it found, that could be the filter of another, for good.
+    """
+    with _filters_lock:
+        if not _filters:
+            saved = warnings.catch_warnings()
+            saved.__enter__()
+        _filters.append(_filters[0] if _filters else saved)
+        warnings.filterwarnings("ignore", message, category)
+    try:
+        yield
+    finally:
+        with _filters_lock:
+            saved = _filters.pop()
+            if not _filters:
+                saved.__exit__(None, None, None)
+
+
+def quiet_batching() -> contextlib.AbstractContextManager[None]:
+    """torch's own rules for batches and forward derivatives use a deprecated part of torch."""
+    return quiet(".*torch.jit.script", DeprecationWarning)

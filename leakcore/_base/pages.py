@@ -1,6 +1,7 @@
-"""Templates that fill the frame: what they print is escaped, and control characters are spelt out.
+"""The frame of every page that leakcore writes: one file, without a network or a script, verdict and picture first.
 
-The frame's policy lets a browser run no script and load nothing, whatever a page may hold.
+What templates print is escaped, and control characters are spelt out. The frame's policy lets a browser run no script
+and load nothing, whatever a page may hold.
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import os
 import re
 from typing import Any
 
-from leakcore._base.installed import PAGE, need
-from leakcore._base.printable import visible
-from leakcore._base.version import __version__
+from leakcore._base.text import visible
+from leakcore._base.version import PAGE, __version__, need
 
 SIGNS = {"good": "✓", "neutral": "○", "bad": "✗"}
 """The verdict's colour as a sign, for readers who do not see the colour."""
@@ -24,7 +24,7 @@ def rendered(template: str, package: str, **values: Any) -> str:
     need(*PAGE)
     import jinja2
 
-    folders = [jinja2.PackageLoader(name, ".") for name in (package, "leakcore._base.pages")]
+    folders = [jinja2.PackageLoader(package, "."), jinja2.PackageLoader("leakcore._base", "templates")]
     templates = jinja2.Environment(
         loader=jinja2.ChoiceLoader(folders), autoescape=True, undefined=jinja2.StrictUndefined, finalize=_plain
     )

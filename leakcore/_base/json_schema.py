@@ -12,17 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakcore._base.codec.annotations import (
-    arguments,
-    elements,
-    hints,
-    is_mapping,
-    is_named_tuple,
-    options,
-    says_itself,
-)
-from leakcore._base.codec.numbers import WORDS
-from leakcore._base.results.result import Result
+from leakcore._base.codec import arguments, elements, hints, is_mapping, is_named_tuple, options, says_itself
+from leakcore._base.json_arrays import WORDS
+from leakcore._base.results import Result
 
 Schema = dict[str, Any]
 OfKind = Callable[[Any], Schema]

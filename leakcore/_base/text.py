@@ -1,4 +1,4 @@
-"""Text of strangers (names in files, values, messages of other code) made fit to be shown: in a terminal, in Markdown.
+"""Text from elsewhere (names in files, values, other code's messages) made fit to be shown; arguments renamed.
 
 A terminal obeys control characters: they set its title, move its cursor, write to the clipboard. Bidirectional
 overrides show a line in another order than its characters have. Both are spelt out as JSON spells them (`\\u001b`), so
@@ -7,10 +7,12 @@ that JSON that holds them stays JSON.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import reprlib
 import unicodedata
+from collections.abc import Iterator, Mapping
 
 _SPELT_OUT = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Unicode categories of characters that are obeyed, not shown: controls, formats (bidirectional ones among them),
@@ -87,3 +89,27 @@ def _spelt_out(text: str, but: str) -> str:
     if text.isprintable():
         return text
     return "".join(json.dumps(c)[1:-1] if unicodedata.category(c) in _SPELT_OUT and c not in but else c for c in text)
+
+
+def renamed(message: str, names: Mapping[str, str]) -> str:
+    """The message with other names for the arguments that it names, such as `mechanism.steps` for `steps`.
+
+    An argument stands between backticks, or before "=", "[", " ×" or ": ". What follows a full stop or a slash is
+    another name: `steps` in `trace.steps` stays.
+    """
+    if not names:
+        return message
+    longest = sorted(map(re.escape, names), key=len, reverse=True)
+    pattern = rf"(?<![\w./\[-])({'|'.join(longest)})(?=[=\[`]|: | ×)"
+    return re.sub(pattern, lambda match: names[match[1]], message)
+
+
+@contextlib.contextmanager
+def renaming(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors of the block name arguments by these names."""
+    try:
+        yield
+    except (ValueError, TypeError, ArithmeticError, MemoryError) as error:
+        if len(error.args) == 1 and isinstance(error.args[0], str):
+            error.args = (renamed(error.args[0], names),)
+        raise

@@ -7,11 +7,10 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from leakcore._base.files.json_file import read_json
-from leakcore._base.files.limits import open_regular
-from leakcore._base.files.writing import CannotWrite, place_in, try_folder
-from leakcore._base.files.zip_file import opened
-from leakcore._base.printable import printable
+from leakcore._base.archives import opened_zip
+from leakcore._base.reading import open_regular, read_json
+from leakcore._base.text import printable
+from leakcore._base.writing import CannotWrite, place_in, try_folder
 
 _GENERATOR = b'<meta name="generator" content="leakcore">'
 _HEAD = 2000
@@ -79,6 +78,6 @@ def _schema_of(path: Path) -> str:
 
 
 def _names_of_arrays(path: Path) -> set[str]:
-    with contextlib.suppress(OSError, ValueError), opened(path) as (archive, _):
+    with contextlib.suppress(OSError, ValueError), opened_zip(path) as (archive, _):
         return {name.removesuffix(".npy") for name in archive.namelist()}
     return set()
