@@ -111,7 +111,7 @@ def _checkpoint(path: Path) -> object:
     from leakcore._base.codec import from_plain
     from leakcore._base.codec.npz import unpack
     from leakcore.dpsgd.ensemble import checkpoint
-    from leakcore.dpsgd.ensemble.block.block import BlockOutput
+    from leakcore.dpsgd.ensemble.block import BlockOutput
 
     try:
         return checkpoint._read(path, (0, 2), 0, 2)

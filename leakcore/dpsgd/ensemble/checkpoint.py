@@ -20,12 +20,11 @@ from leakcore._base import workers
 from leakcore._base.digest import digest
 from leakcore._base.files.writing import make_folder, place_in
 from leakcore._base.run_folder.sealed_file import seal, unseal
-from leakcore.dpsgd.ensemble.arguments import Samples
-from leakcore.dpsgd.ensemble.block.batches import SLOTS
-from leakcore.dpsgd.ensemble.block.block import ARRAYS, BlockOutput, Plan
+from leakcore.dpsgd.ensemble.arguments import Samples, Source
+from leakcore.dpsgd.ensemble.block import ARRAYS, BlockOutput, Plan
 from leakcore.dpsgd.ensemble.fingerprint import Teller
-from leakcore.dpsgd.ensemble.rows import Source
-from leakcore.dpsgd.ensemble.run_request import Request
+from leakcore.dpsgd.ensemble.sampling import SLOTS
+from leakcore.dpsgd.ensemble.workers import Request
 
 _NAME = re.compile(r"runs-(\d+)-(\d+)\.npz")
 

@@ -9,8 +9,7 @@ import torch
 from scipy import stats
 
 from leakcore import dpsgd
-from leakcore.dpsgd.ensemble.block.batches import Shuffled
-from leakcore.dpsgd.ensemble.randomness import Streams
+from leakcore.dpsgd.ensemble.sampling import Shuffled, Streams
 from tests.dpsgd.ensemble import flat_arguments as flat
 
 RNG = np.random.default_rng(8)

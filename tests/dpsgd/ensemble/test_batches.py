@@ -10,9 +10,8 @@ import pytest
 from scipy import stats
 
 from leakcore import dpsgd
-from leakcore.dpsgd.ensemble.block import native_sums
-from leakcore.dpsgd.ensemble.block.batches import Allocated, Drawn, Fixed
-from leakcore.dpsgd.ensemble.randomness import Streams
+from leakcore.dpsgd.ensemble import workers
+from leakcore.dpsgd.ensemble.sampling import Allocated, Drawn, Fixed, Streams
 
 ROWS, STEPS, RUNS = 40, 6, 5
 RNG = np.random.default_rng(0)
@@ -82,7 +81,7 @@ def _own(batches: Any) -> np.ndarray:
 )
 def test_runs_train_on_the_batches_that_they_draw(batches: Any, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gathered, masked and by the native loops: the same as Poisson runs with these very batches."""
-    monkeypatch.setattr(native_sums, "known", lambda *_: native)
+    monkeypatch.setattr(workers, "has_native_sums", lambda *_: native)
     size = batches.batch_size if isinstance(batches, dpsgd.FixedBatches) else (ROWS + 1) / batches.batches
     ours = _ensemble(batches).run(X, Y, runs=RUNS, per_run=dpsgd.PerRun(EXTRA))
     poisson = _ensemble(dpsgd.PoissonBatches(0.5, expected_batch_size=size))
@@ -99,7 +98,7 @@ def test_runs_train_on_the_batches_that_they_draw(batches: Any, native: bool, mo
 def test_an_attacker_without_batches_subtracts_their_average(
     size: int, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_sums, "known", lambda *_: native)
+    monkeypatch.setattr(workers, "has_native_sums", lambda *_: native)
     batches = dpsgd.FixedBatches(size)
     watcher = dpsgd.Observer(CANDIDATES, batches="none", record=True)
     out = _ensemble(batches).run(X, Y, runs=RUNS, per_run=dpsgd.PerRun(EXTRA), observer=watcher)

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from leakcore import dpsgd, models
-from leakcore.dpsgd.ensemble.block.batches import Shuffled
-from leakcore.dpsgd.ensemble.randomness import Streams
+from leakcore.dpsgd.ensemble.sampling import Shuffled, Streams
 
 pytest.importorskip("opacus")
 from opacus import GradSampleModule
