@@ -22,7 +22,7 @@ from leakcore.dpsgd.ensemble.passes import (
     Pass,
     RowGroup,
 )
-from leakcore.dpsgd.ensemble.sampling import SLOTS, Batches, Gather, Streams, drawn, gathered_rows, share
+from leakcore.dpsgd.ensemble.sampling import SLOTS, Batches, DrawnBatches, Gather, Streams, gathered_rows, share
 from leakcore.kernels import EnsembleRows
 
 
@@ -169,7 +169,7 @@ class Trainer:
         self._probes = probes
         self._gathers = [_gather(chunk, plan, self._num_rows) for chunk in common]
         self._share = share(plan.sampling, self._num_rows)
-        self._drawn = drawn(plan.sampling, plan.streams, self._num_rows)
+        self._drawn = DrawnBatches(plan.sampling, plan.streams, self._num_rows)
         shapes = {c.count if g is None else g.rows for c, g in zip(common, self._gathers, strict=True)}
         self._passes = {rows: self._new_pass(rows) for rows in shapes}
 
@@ -347,7 +347,7 @@ class Trainer:
     def _batch(self, block: BlockInput, step: int) -> np.ndarray | None:
         if block.batches is not None:
             return block.batches[:, step]
-        return None if self._drawn is None else self._drawn.batch(step, block.first_run)
+        return self._drawn.batch(step, block.first_run)
 
     def _outputs(self) -> BlockOutput:
         plan, watch = self._plan, self._watch

@@ -133,7 +133,7 @@ class ModuleNetwork:
         module: maps (rows, *input_shape) to (rows, outputs) logits. Rows must not influence each other, so batch
             normalisation and active dropout are refused. The module is copied. All runs start from its parameters,
             unless `initialisation_noise` or `PerRun(initial=...)` makes them differ.
-        input_shape: of one row. The features of `Ensemble.run` are flat, (rows, prod(input_shape)).
+        input_shape: shape of one row. The features of `Ensemble.run` are flat, (rows, prod(input_shape)).
         initialisation_noise: s, at least 0, as `Initialisation.noise`.
         dtype: "float32" or "float64".
 

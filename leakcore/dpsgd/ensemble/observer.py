@@ -59,7 +59,7 @@ class Scorer(Protocol):
         """Begin the scores of a block of runs.
 
         Args:
-            shape: of the scores; the last axis is the candidates. Rows must not influence each other.
+            shape: the shape of the scores; the last axis is the candidates. Rows must not influence each other.
 
         Returns:
             A `Running` of that shape.

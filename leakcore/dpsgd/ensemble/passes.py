@@ -19,7 +19,10 @@ _aten = torch.ops.aten
 
 
 class InPlaceActivation(NamedTuple):
-    """forward(z, out) writes φ(z); backward(grad, z, value) multiplies grad by φ′(z) in place, with value = φ(z)."""
+    """An activation in two passes of torch's vectorised code, without allocation or graph.
+
+    forward(z, out) writes φ(z); backward(grad, z, value) multiplies grad by φ′(z) in place, with value = φ(z).
+    """
 
     forward: Callable[[torch.Tensor, torch.Tensor], object]
     backward: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
@@ -149,7 +152,16 @@ class RowGroup:
 
 
 class Pass:
-    """Buffers for `slots` runs of an MLP on `rows` samples, and the passes over them; one per thread and shape."""
+    """Buffers for `slots` runs of an MLP on `rows` samples, and batched products over them; one per thread and shape.
+
+    Every buffer keeps the sample index last and contiguous: activations are (slots, units + 1, rows) with a last unit
+    of ones, so a layer's bias is one more weight, its gradient one more column of the same product, and the sample's
+    squared gradient norm in that layer is ‖(a, 1)‖²·‖δ‖² (Goodfellow 2015). No per-sample gradient exists. A `RowGroup`
+    that all runs share has no slot axis: the first layer is then a single matrix product for all the block's runs.
+
+    Every product has a shape fixed by the number of slots and rows alone, because BLAS may round differently for
+    another shape; that is what makes a run's result independent of its neighbours.
+    """
 
     def __init__(
         self,
@@ -315,7 +327,10 @@ class FlatLayout:
 
 
 class ModulePass:
-    """Per-sample gradients of the runs in `used` slots, on `rows` samples."""
+    """Per-sample gradients by torch.func, one run after the other, of the runs in `used` slots, on `rows` samples.
+
+    It has the calls of `Pass`, so that one training loop serves both. Parameters are one (slots, 1, parameters) matrix.
+    """
 
     def __init__(
         self,
@@ -427,7 +442,11 @@ def has_native_sums(layers: tuple[int, ...], activation: str) -> bool:
 
 
 class NativeSums:
-    """One thread's sums over the rows that all runs share and over each run's own."""
+    """One thread's sums over the rows that all runs share and over each run's own, by the native loops.
+
+    They read each run's batch in place, run by run, with no copy, no padding and no per-step passes over buffers.
+    `Pass` does the same on other devices, and for activations that the loops do not know.
+    """
 
     def __init__(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -50,7 +49,16 @@ class PoissonBatches:
 
 
 @dataclasses.dataclass(frozen=True)
-class ShuffledBatches:
+class _BatchesOfOneSize:
+    batch_size: int
+    expected_batch_size: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batch_size", validate.integer(1, None, batch_size=self.batch_size))
+        _check_expected(self)
+
+
+class ShuffledBatches(_BatchesOfOneSize):
     """Minibatches of exactly `batch_size` rows: each epoch shuffles all rows and cuts the order into batches.
 
     The order is a function of (seed, run, epoch). The rows that remain after the last whole batch sit the epoch out.
@@ -72,16 +80,8 @@ class ShuffledBatches:
         50
     """
 
-    batch_size: int
-    expected_batch_size: float | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "batch_size", validate.integer(1, None, batch_size=self.batch_size))
-        _check_expected(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class FixedBatches:
+class FixedBatches(_BatchesOfOneSize):
     """Each step draws a fresh batch of exactly `batch_size` rows without replacement, all batches alike.
 
     Args:
@@ -100,13 +100,6 @@ class FixedBatches:
         >>> ensemble.batch_size
         50
     """
-
-    batch_size: int
-    expected_batch_size: float | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "batch_size", validate.integer(1, None, batch_size=self.batch_size))
-        _check_expected(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +138,7 @@ Batches = PoissonBatches | ShuffledBatches | FixedBatches | AllocatedBatches
 """Every way in which an ensemble draws its batches."""
 
 
-def _check_expected(batches: Batches) -> None:
+def _check_expected(batches: PoissonBatches | _BatchesOfOneSize | AllocatedBatches) -> None:
     if batches.expected_batch_size is not None:
         size = validate.positive(expected_batch_size=batches.expected_batch_size)
         object.__setattr__(batches, "expected_batch_size", size)
@@ -172,36 +165,34 @@ def read_sampling(sample_rate: float | Batches) -> Batches:
 
 @dataclasses.dataclass(frozen=True)
 class Streams:
-    """Draws for a block of consecutive runs; row r belongs to run first_run + r and depends on nothing else."""
+    """The random numbers of a block of consecutive runs, each a pure function of (seed, run, step).
+
+    Row r belongs to run first_run + r and depends on nothing else.
+    """
 
     seed: int
     dtype: str
 
     def initial(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
         """(runs, size) float64, uniform in (0, 1)."""
-        out: np.ndarray = kernels.uniform(
-            (num_runs, size), seed=self.seed, purpose=kernels.Stream.INIT, first_row=first_run
-        )
-        return out
+        return self._uniform(kernels.Stream.INIT, num_runs, size, 0, first_run)
 
     def initial_normal(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
         """(runs, size) float64, standard normal."""
-        out: np.ndarray = kernels.standard_normal(
-            (num_runs, size), seed=self.seed, purpose=kernels.Stream.INIT_GLOROT, first_row=first_run
-        )
-        return out
+        return self._normal(kernels.Stream.INIT_GLOROT, num_runs, size, 0, first_run)
 
     def initial_noise(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
         """(runs, size) float64, standard normal: what each run adds to its initial parameters."""
-        out: np.ndarray = kernels.standard_normal(
-            (num_runs, size), seed=self.seed, purpose=kernels.Stream.INIT_NOISE, first_row=first_run
-        )
-        return out
+        return self._normal(kernels.Stream.INIT_NOISE, num_runs, size, 0, first_run)
+
+    def noise(self, num_runs: int, size: int, step: int, *, first_run: int) -> np.ndarray:
+        """(runs, size) standard normal."""
+        return self._normal(kernels.Stream.CLIP_NOISE, num_runs, size, step, first_run, dtype=self.dtype)
 
     def order(self, num_runs: int, rows: int, epoch: int, *, first_run: int) -> np.ndarray:
         """(runs, rows) int64: each run's order of the rows in this epoch; no order is likelier than another by more
         than a factor 1 + rows²/2³³."""
-        draws = self._of_rows(num_runs, rows, epoch, first_run)
+        draws = self._uniform(kernels.Stream.BATCH, num_runs, rows, epoch, first_run)
         # The draw's 32 bits above the row's number: all keys differ, so that any sorting algorithm gives one order.
         keys = (draws * 2.0**32).astype(np.uint64) << np.uint64(32) | np.arange(rows, dtype=np.uint64)
         keys.sort(axis=1)
@@ -209,30 +200,25 @@ class Streams:
 
     def batch(self, num_runs: int, rows: int, sample_rate: float, step: int, *, first_run: int) -> np.ndarray:
         """(runs, rows) bool: which rows each run samples in this step; q is met to 2⁻³³."""
-        return self._of_rows(num_runs, rows, step, first_run) < sample_rate
+        return self._uniform(kernels.Stream.BATCH, num_runs, rows, step, first_run) < sample_rate
 
     def allocation(self, num_runs: int, rows: int, batches: int, epoch: int, *, first_run: int) -> np.ndarray:
         """(runs, rows) int64 in [0, batches): the batch of this epoch that each row draws; no batch is likelier than
         another by more than a factor 1 + batches/2³²."""
-        draws = self._of_rows(num_runs, rows, epoch, first_run)
+        draws = self._uniform(kernels.Stream.BATCH, num_runs, rows, epoch, first_run)
         return np.asarray((draws * batches).astype(np.int64))
 
-    def noise(self, num_runs: int, size: int, step: int, *, first_run: int) -> np.ndarray:
-        """(runs, size) standard normal."""
-        out: np.ndarray = kernels.standard_normal(
-            (num_runs, size),
-            seed=self.seed,
-            purpose=kernels.Stream.CLIP_NOISE,
-            step=step,
-            first_row=first_run,
-            dtype=self.dtype,
-        )
-        return out
-
-    def _of_rows(self, num_runs: int, rows: int, step: int, first_run: int) -> np.ndarray:
-        """(runs, rows) uniforms that decide which rows are in a batch: all batches of a run are drawn in one way."""
+    def _uniform(self, purpose: kernels.Stream, num_runs: int, size: int, step: int, first_run: int) -> np.ndarray:
         draws: np.ndarray = kernels.uniform(
-            (num_runs, rows), seed=self.seed, purpose=kernels.Stream.BATCH, step=step, first_row=first_run
+            (num_runs, size), seed=self.seed, purpose=purpose, step=step, first_row=first_run
+        )
+        return draws
+
+    def _normal(
+        self, purpose: kernels.Stream, num_runs: int, size: int, step: int, first_run: int, dtype: str = "float64"
+    ) -> np.ndarray:
+        draws: np.ndarray = kernels.standard_normal(
+            (num_runs, size), seed=self.seed, purpose=purpose, step=step, first_row=first_run, dtype=dtype
         )
         return draws
 
@@ -243,85 +229,42 @@ SLOTS = 32
 padding."""
 
 
-class Drawn(Protocol):
-    """The batches of a block, step by step."""
+class DrawnBatches:
+    """The batches of a block of `rows` training rows per run, step by step."""
 
-    def batch(self, step: int, first_run: int) -> np.ndarray:
-        """(slots, rows) bool: which rows each run takes in this step."""
+    def __init__(self, batches: Batches, streams: Streams, rows: int) -> None:
+        self._batches, self._streams, self._rows = batches, streams, rows
+        self._epoch = (-1, -1)
+        self._of_epoch = np.empty(0)
 
+    def batch(self, step: int, first_run: int) -> np.ndarray | None:
+        """(slots, rows) bool: which rows each run takes in this step; None: all."""
+        batches, streams, rows = self._batches, self._streams, self._rows
+        if isinstance(batches, PoissonBatches):
+            rate = batches.sample_rate
+            return None if rate == 1 else streams.batch(SLOTS, rows, rate, step, first_run=first_run)
+        if isinstance(batches, FixedBatches):
+            return self._taken(streams.order(SLOTS, rows, step, first_run=first_run)[:, : batches.batch_size])
+        allocated = isinstance(batches, AllocatedBatches)
+        per_epoch = batches.batches if isinstance(batches, AllocatedBatches) else rows // batches.batch_size
+        epoch, number = divmod(step, per_epoch)
+        if allocated and per_epoch == 1:
+            return None
+        if self._epoch != (epoch, first_run):
+            self._epoch = (epoch, first_run)
+            self._of_epoch = (
+                streams.allocation(SLOTS, rows, per_epoch, epoch, first_run=first_run)
+                if allocated
+                else streams.order(SLOTS, rows, epoch, first_run=first_run)
+            )
+        if isinstance(batches, AllocatedBatches):
+            return np.asarray(self._of_epoch == number)
+        return self._taken(self._of_epoch[:, number * batches.batch_size : (number + 1) * batches.batch_size])
 
-def drawn(batches: Batches, streams: Streams, rows: int) -> Drawn | None:
-    """The batches of a block of `rows` training rows per run; None where every step takes all rows."""
-    if isinstance(batches, ShuffledBatches):
-        return Shuffled(streams, rows, batches.batch_size)
-    if isinstance(batches, FixedBatches):
-        return Fixed(streams, rows, batches.batch_size)
-    if isinstance(batches, AllocatedBatches):
-        return Allocated(streams, rows, batches.batches) if batches.batches > 1 else None
-    return Poisson(streams, rows, batches.sample_rate) if batches.sample_rate < 1 else None
-
-
-class Poisson:
-    """Each row by a coin of its own."""
-
-    def __init__(self, streams: Streams, rows: int, sample_rate: float) -> None:
-        self._streams, self._rows, self._rate = streams, rows, sample_rate
-
-    def batch(self, step: int, first_run: int) -> np.ndarray:
-        """See `Drawn`."""
-        return self._streams.batch(SLOTS, self._rows, self._rate, step, first_run=first_run)
-
-
-class Fixed:
-    """The first `size` rows of a fresh order in each step."""
-
-    def __init__(self, streams: Streams, rows: int, size: int) -> None:
-        self._streams, self._rows, self._size = streams, rows, size
-
-    def batch(self, step: int, first_run: int) -> np.ndarray:
-        """See `Drawn`."""
-        return _taken(self._streams.order(SLOTS, self._rows, step, first_run=first_run)[:, : self._size], self._rows)
-
-
-class Shuffled:
-    """Batches of `size` rows, cut from an order of all rows per run and epoch; the remainder sits the epoch out."""
-
-    def __init__(self, streams: Streams, rows: int, size: int) -> None:
-        self._streams, self._rows, self._size = streams, rows, size
-        self._per_epoch = rows // size
-        self._order: np.ndarray | None = None
-        self._of = (-1, -1)
-
-    def batch(self, step: int, first_run: int) -> np.ndarray:
-        """See `Drawn`."""
-        epoch, number = divmod(step, self._per_epoch)
-        if self._order is None or self._of != (epoch, first_run):
-            self._order = self._streams.order(SLOTS, self._rows, epoch, first_run=first_run)
-            self._of = (epoch, first_run)
-        return _taken(self._order[:, number * self._size : (number + 1) * self._size], self._rows)
-
-
-class Allocated:
-    """One of the batches of an epoch for each row, drawn by the row itself."""
-
-    def __init__(self, streams: Streams, rows: int, batches: int) -> None:
-        self._streams, self._rows, self._batches = streams, rows, batches
-        self._of_row: np.ndarray | None = None
-        self._of = (-1, -1)
-
-    def batch(self, step: int, first_run: int) -> np.ndarray:
-        """See `Drawn`."""
-        epoch, number = divmod(step, self._batches)
-        if self._of_row is None or self._of != (epoch, first_run):
-            self._of_row = self._streams.allocation(SLOTS, self._rows, self._batches, epoch, first_run=first_run)
-            self._of = (epoch, first_run)
-        return np.asarray(self._of_row == number)
-
-
-def _taken(chosen: np.ndarray, rows: int) -> np.ndarray:
-    taken = np.zeros((SLOTS, rows), bool)
-    np.put_along_axis(taken, chosen, True, axis=1)
-    return taken
+    def _taken(self, chosen: np.ndarray) -> np.ndarray:
+        taken = np.zeros((SLOTS, self._rows), bool)
+        np.put_along_axis(taken, chosen, True, axis=1)
+        return taken
 
 
 CHUNK = 1024
@@ -338,28 +281,30 @@ def block_rows(num_rows: int, sample_rate: float) -> int | None:
     A batch overflows into a second block with probability below 10⁻³ for the smallest rates and 10⁻⁴ for most.
     """
     mean = num_rows * sample_rate
-    rows = 8 * math.ceil((mean + 4 * math.sqrt(mean * (1 - sample_rate)) + 1) / 8)
-    return _in_pieces(rows) if sample_rate < 1 and rows < _WORTH * num_rows else None
-
-
-def fixed_rows(num_rows: int, taken: int, share: float) -> int | None:
-    """The same for batches of a fixed size, with at most `taken` of these rows each; `share` is batch / all rows."""
-    return _in_pieces(taken) if share < 1 and taken < _WORTH * num_rows else None
+    return _in_pieces(8 * math.ceil((mean + 4 * math.sqrt(mean * (1 - sample_rate)) + 1) / 8), num_rows, sample_rate)
 
 
 def gathered_rows(num_rows: int, batches: Batches, all_rows: int) -> int | None:
     """Rows per padded block of these rows, which are some of `all_rows`; None: not worth gathering."""
+    part = share(batches, all_rows)
     if isinstance(batches, ShuffledBatches | FixedBatches):
-        return fixed_rows(num_rows, min(batches.batch_size, num_rows), share(batches, all_rows))
-    return block_rows(num_rows, share(batches, all_rows))
+        return _in_pieces(min(batches.batch_size, num_rows), num_rows, part)
+    return block_rows(num_rows, part)
 
 
-def _in_pieces(rows: int) -> int:
-    return math.ceil(rows / math.ceil(rows / CHUNK))
+def _in_pieces(rows: int, num_rows: int, part: float) -> int | None:
+    """Blocks of about `rows` rows, at most `CHUNK`; None where a batch is a large part of all rows."""
+    return math.ceil(rows / math.ceil(rows / CHUNK)) if part < 1 and rows < _WORTH * num_rows else None
 
 
 class Gather:
-    """Buffers for one thread's padded blocks of rows taken from common ones."""
+    """Buffers for one thread's padded blocks of rows taken from common ones: the sampled rows, copied, instead of a
+    masked pass over all rows.
+
+    The blocks' shape is a function of the number of rows and q alone, and what does not fit goes into a further block
+    of the same shape, so that a run's bits do not depend on how many rows its neighbours drew: padding has factor zero,
+    and a further block that holds nothing of a run adds zeros to its sum.
+    """
 
     def __init__(self, common: RowGroup, slots: int, rows: int) -> None:
         self._common = common

@@ -251,7 +251,7 @@ class Entry:
 
     Attributes:
         second: whether rows are the second dimension of an input, if it has one for them.
-        order: for each row of the batch, its number among the layer's rows; None if the order is the same.
+        order: (rows,) position of each row of the batch among the layer's rows; None if the order is the same.
     """
 
     def __init__(
