@@ -180,8 +180,7 @@ def gradient_sets(
         `GradientSets`, snapshot by snapshot.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic for a machine and torch build.

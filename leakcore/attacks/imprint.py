@@ -199,8 +199,7 @@ def read(
         `ImprintRecovery`. Equal rows are recovered once. Rows on whose loss the imprint has no influence are not seen.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         An estimate; computed in float64, deterministic. No false bin from noise, with a probability of 1e-11 per

@@ -5,16 +5,13 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from leakcore._base import validate
-from leakcore.gradients import lock_of, tensor
-
-if TYPE_CHECKING:
-    from leakcore.gradients import FlatModule
+from leakcore.gradients import FlatModule, lock_of, tensor
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 Statistics = dict[str, tuple[torch.Tensor, torch.Tensor]]

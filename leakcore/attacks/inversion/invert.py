@@ -6,7 +6,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +14,12 @@ from torch import nn
 
 from leakcore._base import memory_limit, validate
 from leakcore._base.results import Assumptions
+from leakcore.attacks.inversion import search
+from leakcore.attacks.inversion.batch_norm import batchwise, mixes
+from leakcore.attacks.inversion.objectives import L2, LBFGS, Adam, Cosine, DPSGDSteps, LocalSteps
+from leakcore.attacks.inversion.problem import input_probe, read, read_release, released_rows
 from leakcore.attacks.inversion.result import Inversion, host
-from leakcore.gradients import locked
-
-if TYPE_CHECKING:
-    import torch
-
-    from leakcore.attacks.inversion.objectives import L2, LBFGS, Adam, Cosine, DPSGDSteps, LocalSteps
-    from leakcore.gradients import FlatModule
+from leakcore.gradients import FlatModule, locked, require_classes, tensor
 
 _KINKED = {
     "Relu": "ReLU",
@@ -116,8 +114,7 @@ def gradient(
         (D,) tensor of the model's type and device.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic for a machine and torch build.
@@ -130,11 +127,6 @@ def gradient(
         >>> inversion.gradient(model, [[1.0, 2.0]], [0]).tolist()  # weights row by row, then biases
         [-0.5, -1.0, 0.5, 1.0, -0.5, 0.5]
     """
-    import torch
-
-    from leakcore.attacks.inversion.batch_norm import batchwise, mixes
-    from leakcore.gradients import FlatModule, require_classes
-
     validate.callback(loss=loss)
     flat = FlatModule(batchwise(model), loss, parameters, mixing=True)
     x, y = _pair(inputs, targets, flat.theta)
@@ -150,8 +142,6 @@ def gradient(
 
 
 def _pair(inputs: Any, targets: Any, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    from leakcore.gradients import tensor
-
     x, y = tensor(inputs, "inputs").to(like), tensor(targets, "targets").to(like.device)
     if x.ndim < 2 or len(x) == 0:
         raise ValueError(
@@ -198,8 +188,7 @@ def invert(
         `Inversion`, with every restart. Its `compared_with` measures it against the originals.
 
     Raises:
-        ValueError: for a value or shape that is not allowed, before any work; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         An estimate: a better search may reconstruct more. Deterministic by seed on a machine and torch build. Warns
@@ -217,10 +206,6 @@ def invert(
         >>> inverted.ends, bool(abs(inverted.reconstructions - secret.numpy()).max() < 0.01)
         (('converged',), True)
     """
-    from leakcore.attacks.inversion import search
-    from leakcore.attacks.inversion.objectives import L2, LBFGS, Adam, Cosine, DPSGDSteps, LocalSteps
-    from leakcore.attacks.inversion.problem import read, read_release
-
     validate.callback(progress=progress)
     objective = L2() if objective is None else objective
     validate.instance(L2, Cosine, DPSGDSteps, LocalSteps, objective=objective)
@@ -312,9 +297,6 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
         >>> inversion.closed_form(model, released, (3,)).round(4).tolist()
         [0.25, 0.5, 1.0]
     """
-    from leakcore.attacks.inversion.problem import read_release, released_rows
-    from leakcore.gradients import FlatModule
-
     release = read_release(gradient)
     if release.states is not None:
         raise ValueError("`states` must be None: a closed form reads one gradient at the model's present parameters")
@@ -331,10 +313,6 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
 
 def _first_linear(flat: FlatModule, shape: tuple[int, ...]) -> tuple[str, str]:
     """Names of weight and bias of the linear layer that the flattened input enters first; ValueError without one."""
-    import torch
-
-    from leakcore.attacks.inversion.problem import input_probe
-
     x = input_probe(shape).to(flat.theta)
     flat.require_no_draws(x)
     try:

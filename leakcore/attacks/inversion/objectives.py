@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 
 from leakcore._base import validate
 from leakcore.attacks.arguments import read_box
-
-if TYPE_CHECKING:
-    from leakcore.gradients import FlatModule
+from leakcore.gradients import FlatModule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,8 +45,7 @@ class LBFGS(_Optimizer):
         patience: iterations over which the objective must fall by 10⁻⁴ of itself, or the search has stalled.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -74,8 +71,7 @@ class Adam(_Optimizer):
         together: search all restarts at once (`torch.func.vmap`), or one after the other.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -106,8 +102,7 @@ class SignedAdam(Adam):
         together: as in `Adam`.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -205,8 +200,7 @@ class L2(_WithStatistics):
         tolerance: distance at which a search ends.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -238,8 +232,7 @@ class Cosine(_WithStatistics):
         tolerance: as in `L2`.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -280,8 +273,7 @@ class DPSGDSteps(_Objective):
         tolerance: as in `L2`; by default no distance ends a search.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Example:
         >>> from leakcore.attacks import inversion

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 
 from leakcore._base import array_memory, validate
 from leakcore._base.results import Result
-from leakcore.gradients import numbers
+from leakcore.gradients import numbers, tensor
 
 if TYPE_CHECKING:
-    import torch
     from matplotlib.figure import Figure
 
 _WINDOW, _SIGMA = 11, 1.5
@@ -66,8 +66,6 @@ def compare(reconstructions: torch.Tensor, originals: torch.Tensor, value_range:
         >>> quality.order.tolist(), quality.psnr.round(1).tolist()  # dB; the zeros are perfect
         ([1, 0], [inf, 20.0])
     """
-    from scipy.optimize import linear_sum_assignment
-
     span = validate.positive(value_range=value_range)
     array_memory.refuse_transforms("originals")
     originals = _images("originals", originals).detach()
@@ -203,10 +201,6 @@ class Inversion(Result):
         Raises:
             ValueError: for another shape.
         """
-        import torch
-
-        from leakcore.gradients import tensor
-
         points = torch.from_numpy(self.every)
         truth = tensor(originals, "originals").to(points)
         if truth.shape != points.shape[1:]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from leakcore._base import array_memory, validate
 from leakcore.attacks.arguments import stored_roundoff
@@ -214,8 +215,6 @@ class SGD:
         Raises TypeError for any other optimiser: how an adaptive method changes the weights is not a linear function of
         the gradient. Raises ValueError for differing groups and for maximize=True.
         """
-        import torch
-
         if not isinstance(optimizer, torch.optim.SGD):
             raise TypeError(
                 f"`optimizer` must be torch.optim.SGD or labels.SGD, got {type(optimizer).__name__}; the "
@@ -330,18 +329,20 @@ def _read_fields(observation: Any, needed: str, *others: str) -> None:
             object.__setattr__(observation, name, parts_of_layers(name, value))
 
 
-def read_observation(observation: Any, *, without: tuple[str, ...] = (), why: str = "") -> Any:
+def read_observation(
+    observation: Any, *, without: tuple[str, ...] = (), why: str = ""
+) -> GradientObservation | WeightDifference:
     """The observation as one of the two classes; ValueError with `why` where it holds what the attack does not read."""
-    if not isinstance(observation, GradientObservation | WeightDifference):
-        if observation is None:
-            raise TypeError(
-                "`observation` must be a gradient, labels.GradientObservation or labels.WeightDifference, got None"
-            )
-        observation = GradientObservation(observation)
+    if observation is None:
+        raise TypeError(
+            "`observation` must be a gradient, labels.GradientObservation or labels.WeightDifference, got None"
+        )
+    known = isinstance(observation, GradientObservation | WeightDifference)
+    read: GradientObservation | WeightDifference = observation if known else GradientObservation(observation)
     for name in without:
-        if getattr(observation, name, None) is not None:
+        if getattr(read, name, None) is not None:
             raise ValueError(f"{name}: {why}")
-    return observation
+    return read
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -362,18 +363,14 @@ class ObservedGradient:
 
 
 def observe(
-    observation: GradientObservation | WeightDifference,
-    width: int,
-    *,
-    known_weights: np.ndarray | None,
-    weights_roundoff: float,
-    steps: int | None = None,
+    observation: Any, width: int, *, known_weights: np.ndarray | None, weights_roundoff: float, steps: int | None = None
 ) -> ObservedGradient:
     """The observed gradient, or the gradient behind an observed difference, checked.
 
     steps=None: one step, without a leading axis; known_weights: (S, K, d + 1) of the model. weights_roundoff: unit
     roundoff of the victim's stored weights, as far as anything but these arrays shows it.
     """
+    observation = read_observation(observation)
     if isinstance(observation, GradientObservation):
         bias = observation.bias_gradient
         values, roundoff = _joined(steps, width, ("gradient", observation.gradient), ("bias_gradient", bias))

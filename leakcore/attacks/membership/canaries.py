@@ -48,8 +48,7 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
         Features (count, inputs), of the dtype of `features`, and labels (count,) int64.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Pure functions of the seed, the same on every machine to rounding.
@@ -88,8 +87,7 @@ def canary_coins(runs: int | range, canaries: int, *, seed: int) -> np.ndarray:
         (runs, canaries) bool, True for "in the training set".
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         A pure function of (seed, run, canary), the same on every machine, from a random stream that nothing else uses.
@@ -145,8 +143,7 @@ def play_canaries(
         `CanaryTrials`. `bounds.epsilon_lower_bound_one_run` turns guesses at the coins into a proof.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic on one machine.

@@ -58,8 +58,7 @@ def guess(scores: Any, *, share: float = 1.0, seed: int = 0) -> Guesses:
         `Guesses`. A score of 0 is guessed "was not".
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic.

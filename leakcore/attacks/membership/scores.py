@@ -50,9 +50,10 @@ class LossThreshold:
 
     def score(self, target: Observations, references: References | None) -> np.ndarray:
         """(models, rows) scores."""
-        limit = self.threshold
-        if limit is None:
-            limit = 0.0 if references is None else _mean_over_models(references)
+        limit = 0.0 if self.threshold is None else self.threshold
+        if self.threshold is None and references is not None and references.included.any():
+            trained = references.included.any(axis=1)
+            limit = float(mean_training_loss(references)[trained].mean())
         return np.asarray(limit - target.losses)
 
 
@@ -60,12 +61,6 @@ def mean_training_loss(models: References) -> np.ndarray:
     """(models,), each model's mean loss at the rows that it was trained on; 0 without any."""
     inside = models.included
     return np.asarray((models.losses * inside).sum(axis=1) / np.maximum(inside.sum(axis=1), 1))
-
-
-def _mean_over_models(references: References) -> float:
-    """0 where no model was trained on any of the rows."""
-    trained = references.included.any(axis=1)
-    return float(mean_training_loss(references)[trained].mean()) if trained.any() else 0.0
 
 
 _LEAST_SPREAD = 1e-6
@@ -358,8 +353,7 @@ def noisy_copies(features: Any, *, scales: Sequence[float], count: int, seed: in
         (copies, rows, ...) of the features' type: the rows themselves first, then `count` copies at each scale.
 
     Raises:
-        ValueError: names the argument, its value and what is allowed.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         A pure function of the seed, the same on every machine to rounding.

@@ -52,8 +52,7 @@ class FrozenClipBKD:
         probabilities: as in `ClipBKD`, of features.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Example:
         >>> import numpy as np
@@ -100,8 +99,7 @@ class FrozenClipBKD:
             `FrozenPoisoning`.
 
         Raises:
-            ValueError: for a value or shape that is not allowed; the text names the argument.
-            TypeError: for an argument of another type.
+            ValueError, TypeError: name the argument that is not allowed.
 
         Guarantees:
             Deterministic for a machine and torch build.
@@ -174,8 +172,7 @@ def through(poisoning: Poisoning, extractor: torch.nn.Module, shape: Sequence[in
         `Poisoning` with the features in place of the images; labels stay.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic for a machine and torch build.

@@ -30,8 +30,7 @@ def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
         (runs, rows) float64.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic for a machine and torch build.

@@ -49,8 +49,7 @@ class Backdoor:
         value: of its pixels; 1 for images in [0, 1].
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Example:
         >>> import numpy as np
@@ -111,8 +110,7 @@ class Backdoor:
 
         Raises:
             ValueError: where fewer than k rows, or no test row, have another label.
-            ValueError: for a value or shape that is not allowed; the text names the argument.
-            TypeError: for an argument of another type.
+            ValueError, TypeError: name the argument that is not allowed.
 
         Guarantees:
             A pure function of the seed and the data.
@@ -182,8 +180,7 @@ class ClipBKD:
             `Poisoning`.
 
         Raises:
-            ValueError: for a value or shape that is not allowed; the text names the argument.
-            TypeError: for an argument of another type.
+            ValueError, TypeError: name the argument that is not allowed.
         """
         x, y = read_rows(features, labels, "")
         point = self.direction(x)
@@ -203,8 +200,7 @@ class ZeroInput:
         contrast: as in `ClipBKD`; with a label, D₀ holds class 0, or 1 where the label is 0.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Example:
         >>> import numpy as np

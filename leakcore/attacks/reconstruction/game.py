@@ -15,6 +15,7 @@ from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.digest import digest
 from leakcore._base.futures import answers
+from leakcore.attacks.arguments import counting_on
 from leakcore.attacks.reconstruction import game_result, prior_aware
 from leakcore.attacks.reconstruction.game_result import COUNTS, FIXED_POINT, ReconstructionGame, result
 from leakcore.dpsgd import arguments
@@ -45,8 +46,7 @@ class GameRules:
         nearest_cosines: measure how close candidates' gradients are; None: if there are at most 256 candidates.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Example:
         >>> from leakcore import attacks
@@ -105,8 +105,7 @@ def reconstruction_game(
         `ReconstructionGame`.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Run r is a pure function of (seed, r) and the data: results over disjoint ranges `merge` to exactly one call's
@@ -160,8 +159,7 @@ def reconstruction_games(
         {method: `ReconstructionGame`}.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         As `reconstruction_game`.
@@ -198,7 +196,7 @@ def reconstruction_games(
             how.progress(done, stop - first)
     settings = {**game.settings(), "confidence": level}
     return {
-        name: result({**settings, "method": which}, ((first, stop),), **totals[name])
+        name: result({**settings, "method": which}, ((first, stop),), totals[name])
         for name, which in game.methods.items()
     }
 
@@ -266,12 +264,7 @@ def _played(game: _Game, first: int, count: int, how: Execution) -> Iterator[tup
     stop = first + count
     if how.executor is None:
         for start in range(first, stop, _PORTION):
-
-            def report(done: int, total: int, before: int = start - first) -> None:
-                if how.progress is not None:
-                    how.progress(before + done, count)
-
-            alone = dataclasses.replace(how, progress=report)
+            alone = counting_on(how, start - first, count)
             yield _play(game, range(start, min(start + _PORTION, stop)), alone), None
         return
     in_worker = dataclasses.replace(how, executor=None, progress=None, num_threads=how.num_threads or 1)

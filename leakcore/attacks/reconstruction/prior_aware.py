@@ -226,8 +226,7 @@ def prior_aware(
         candidate is always guessed. Without steps scores are zero, or log p.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         With subtraction "likelihood" is the best possible guess on average. Deterministic.

@@ -272,8 +272,7 @@ class ReconstructorTraining:
             the mechanism's where shadow models are trained without: ησC√T/B with short steps.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Example:
         >>> from leakcore import attacks
@@ -335,8 +334,7 @@ def reconstructor(
         The trained `Reconstructor`.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic for a machine, torch build and number of torch threads. It is one chain of steps, so there is no

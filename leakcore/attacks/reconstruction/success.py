@@ -52,8 +52,7 @@ def nearest_prior(
         is 1/n.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic; rounding decides no comparison of distances.
@@ -110,8 +109,7 @@ def pixels_within(reconstructions: Any, originals: Any, *, tolerance: float = 32
         (rows,) float64 in [0, 1].
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic.
@@ -145,8 +143,7 @@ def pixel_success(
         `SuccessRate`, kind "estimate".
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic.
@@ -179,8 +176,7 @@ def mean_squared_error(reconstructions: Any, originals: Any) -> np.ndarray:
         (rows,) float64. A uniform guess at a uniform point in [0, 1] has `UNIFORM_MSE` = 1/6.
 
     Raises:
-        ValueError: for a shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic.
@@ -206,8 +202,7 @@ def nearest_neighbour_mse(points: Any) -> np.ndarray:
         (rows,) float64.
 
     Raises:
-        ValueError: for a shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic.

@@ -330,8 +330,7 @@ def match(recovered: Any, inputs: Any, *, signs_known: bool | None = None) -> Ma
         `Matched`.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic.

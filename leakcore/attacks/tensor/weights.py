@@ -84,8 +84,7 @@ def hermite_coefficients(activation: Any, *, max_order: int = MAX_ORDER) -> np.n
         (max_order + 1,) float64, accurate to about 1e-12 for smooth σ and for those kinks.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic.
@@ -204,8 +203,7 @@ class GaussianWeights:
         seed: of the weights.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Example:
         >>> from leakcore.attacks import tensor
@@ -273,8 +271,7 @@ def output_gradient(inputs: Any, residuals: Any, weights: Any, activation: Any) 
         (m,) float64.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic for a machine and its number of BLAS threads.

@@ -89,8 +89,7 @@ def tokens(
         row of zeros.
 
     Raises:
-        ValueError: for a shape or value that is not allowed; names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Kind "lower", which needs `tied=False` and an `update`, proves each token if both statements are true, with
