@@ -36,7 +36,6 @@ def batch_statistics(model: nn.Module, after: Any, steps: int = 1) -> Statistics
     Raises:
         ValueError: if there is no batch norm with running statistics, if its momentum is 0, if nothing changed, if the
             count of batches grew by another number than `steps`, or if no batches give these numbers.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Exact up to the rounding of the running statistics, divided by m (1 − (1 − m)ᵏ after k steps). Deterministic.

@@ -113,9 +113,6 @@ def gradient(
     Returns:
         (D,) tensor of the model's type and device.
 
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
-
     Guarantees:
         Deterministic for a machine and torch build.
 
@@ -175,20 +172,17 @@ def invert(
         model: in the client's mode, without dropout; the search uses its float type and device.
         gradient: (D,) numbers, a list of tensors (one per parameter), a dict by name, what `defenses.release` returned,
             or a `ReleasedGradient`; for `LocalSteps` the weights' change.
-        shape: of one input, such as (3, 32, 32).
+        shape: shape of one input, such as (3, 32, 32).
         labels: (B,) classes, −1 where unknown. None: all are optimised with the inputs. "recover": read from the signs
             of the last layer's gradient (one row), and optimised where these do not decide. Or a result of
             `attacks.labels`. With a custom loss: its targets; None: real ones, of the outputs' shape.
         objective: `L2`, `Cosine`, `DPSGDSteps` or `LocalSteps`; None: `L2()`.
         optimizer: `LBFGS`, `Adam` or `SignedAdam`; None: the objective's own.
-        seed: of the starts.
+        seed: seed of the random starts.
         progress: called as progress(done, total), of restarts, or of iterations for Adam.
 
     Returns:
         `Inversion`, with every restart. Its `compared_with` measures it against the originals.
-
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         An estimate: a better search may reconstruct more. Deterministic by seed on a machine and torch build. Warns
@@ -276,7 +270,7 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
         model: its first module with parameters must be nn.Linear with bias, receive the flattened input unchanged, and
             be called once.
         gradient: as in `invert`, at one state.
-        shape: of the input.
+        shape: shape of the input.
 
     Returns:
         (*shape) float64.

@@ -51,10 +51,6 @@ def compare(reconstructions: torch.Tensor, originals: torch.Tensor, value_range:
         `Quality`. A reconstruction that is not finite, or whose squares are not, has NaN throughout; the others are
         matched as without it.
 
-    Raises:
-        ValueError: for another shape or range.
-        TypeError: for anything but tensors of real numbers.
-
     Guarantees:
         Deterministic.
 
@@ -114,10 +110,6 @@ def ssim(first: torch.Tensor, second: torch.Tensor, value_range: float) -> torch
 
     Returns:
         (n,) float64 tensor, at most 1, which identical images reach.
-
-    Raises:
-        ValueError: for another shape or range.
-        TypeError: for anything but tensors of real numbers.
 
     Guarantees:
         Deterministic for a machine and torch build.
@@ -197,9 +189,6 @@ class Inversion(Result):
 
         Args:
             originals: (B, ...), the truth, which the search did not see.
-
-        Raises:
-            ValueError: for another shape.
         """
         points = torch.from_numpy(self.every)
         truth = tensor(originals, "originals").to(points)

@@ -229,7 +229,6 @@ def second_last_layer(
 
     Raises:
         ValueError: for bad shapes, neurons out of range and activations that are not elementwise.
-        TypeError: for an argument of another type.
 
     Guarantees:
         As `last_layer`. More: docs/explanation/attacks.md.
@@ -336,9 +335,6 @@ class MaliciousInput:
         Returns:
             `LabelRecovery`, "lower" if the prior proves the sign and the features were verified on a model.
 
-        Raises:
-            ValueError, TypeError: name the argument that is not allowed.
-
         Guarantees:
             Deterministic.
         """
@@ -405,7 +401,7 @@ def malicious_input(
         model: a torch module whose first layer is linear and receives the features unchanged. Its activation is checked
             and the construction is verified on it.
         batch_size: N, at least 1 and at most p₁ − p₂.
-        seed: of V and of the choice in the null space.
+        seed: seed of V and of the choice in the null space.
         weights: instead of a model: (p₂, p₁).
         bias: with weights: (p₂,), or None.
         activation: with weights: the activation as a function of a tensor.

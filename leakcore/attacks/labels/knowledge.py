@@ -81,9 +81,6 @@ class KnownHiddenLayer:
         activations: (N, d), the inputs of the layer for the batch.
         derivatives: (N, p), the derivatives U = A′(Z) of its p neurons; (N,) for one neuron.
 
-    Raises:
-        ValueError: for other shapes and for values that are not finite.
-
     Example:
         >>> import numpy as np
         >>> from leakcore.attacks import labels

@@ -263,14 +263,11 @@ def last_layer(
             steps are then solved together, and labels beyond the system's rank can be certified.
         clipping: how each sample's gradient was clipped; only with known_probs and one logit.
         noise: None: unknown; labels are then an estimate, by sign.
-        precision: of the arithmetic, where the arrays do not show it.
+        precision: the arithmetic, where the arrays do not show it.
 
     Returns:
         `LabelRecovery`. A row is identifiable when its residual is a linear function of the gradient, and determined
         when also |residual| > tolerance. Any other row gets −1.
-
-    Raises:
-        ValueError, TypeError: for bad shapes, values that are not finite and empty batches.
 
     Guarantees:
         Kind "lower" proves the determined labels. Where no residuals explain the gradient, nothing is determined.

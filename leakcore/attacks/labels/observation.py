@@ -88,9 +88,6 @@ class Clipping:
             order, over all parameters that were clipped together. None: the observed weights alone were clipped.
         clip_slack: what was added to the norm, at least 0; Opacus adds 1e-6.
 
-    Raises:
-        ValueError: for values out of range. The attack checks the shape of grad_norms.
-
     Example:
         >>> from leakcore.attacks import labels
         >>> labels.Clipping(max_grad_norm=1.0, clip_slack=1e-6).max_grad_norm
@@ -113,10 +110,10 @@ class Precision:
     Every label attack takes it.
 
     Args:
-        unit_roundoff: of the arithmetic that computed the gradient, 2⁻²⁴ for float32. None: the coarsest among the
-            arrays and the model. Set it where the arithmetic was coarser than the dtype shows (2⁻¹¹ for TF32), or where
-            a float64 weight difference is of weights that were stored more coarsely and neither a model nor `weights`
-            show it.
+        unit_roundoff: unit roundoff of the arithmetic that computed the gradient, 2⁻²⁴ for float32. None: the coarsest
+            among the arrays and the model. Set it where the arithmetic was coarser than the dtype shows (2⁻¹¹ for
+            TF32), or where a float64 weight difference is of weights that were stored more coarsely and neither a model
+            nor `weights` show it.
         rcond: singular values below rcond times the largest count as zero, in [0, 1). None: 2·max(N, d)·unit_roundoff.
 
     Raises:
@@ -165,7 +162,7 @@ class SGD:
 
     Args:
         lr: learning rate, > 0; plain SGD needs nothing else.
-        momentum: of the running mean of gradients, at least 0.
+        momentum: share of the running mean of gradients that each step keeps, at least 0.
         dampening: in [0, 1).
         weight_decay: at least 0.
         nesterov: Nesterov's variant, which needs momentum > 0 and dampening = 0.
@@ -288,15 +285,15 @@ class WeightDifference(_Aggregate):
     """The weights after one step of SGD minus those before it; the attack computes the gradient behind them.
 
     Args:
-        weight_difference: of the shape that the attack states for a gradient.
+        weight_difference: array of the shape that the attack states for a gradient.
         optimizer: a `labels.SGD` (plain: `SGD(lr)`), or a torch.optim.SGD without momentum, whose settings are read at
             once. Adaptive optimisers are refused.
         bias_difference: likewise for the bias, as `GradientObservation.bias_gradient`.
         weights: the weights before the step, of the difference's shape, with the bias last where it is observed. Their
             rounding limits the precision of a difference. They are taken from the model where the attacker knows it;
             without either the result is an estimate.
-        reduction: of the gradient in that step, as in `GradientObservation`.
-        batch_size: of the gradient in that step, as in `GradientObservation`.
+        reduction: how that step reduced its gradient, as in `GradientObservation`.
+        batch_size: what that step divided by, as in `GradientObservation`.
 
     Raises:
         ValueError, TypeError: for optimisers whose steps do not give the gradient back, and as `GradientObservation`.

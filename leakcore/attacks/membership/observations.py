@@ -32,9 +32,6 @@ class Observations(ArrayRecord):
         features: (rows, columns) of the rows, for all models.
         population_features: (others, columns) of the population.
 
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
-
     Example:
         >>> from leakcore.attacks import membership
         >>> observations = membership.Observations(losses=[[0.2, 1.5], [0.9, 0.1], [0.4, 0.4]])
@@ -118,9 +115,6 @@ class References(Observations):
     Attributes:
         included: (models, rows) bool, which rows each model was trained on. All False for models that were trained on
             other data ("offline").
-
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
 
     Example:
         >>> from leakcore.attacks import membership
@@ -241,7 +235,6 @@ def observe(models: Iterable[Any], features: Any, labels: Any, *, queries: Queri
 
     Raises:
         ValueError: names the argument, its value and what is allowed; or a layer that mixes rows or draws.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic on one machine.

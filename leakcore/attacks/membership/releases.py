@@ -29,9 +29,6 @@ class Releases(ArrayRecord):
         sample_rate: q in (0, 1].
         noise_multiplier: σ; required by "likelihood".
 
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
-
     Example:
         >>> import numpy as np
         >>> from leakcore.attacks import membership
@@ -80,9 +77,6 @@ class Releases(ArrayRecord):
 
         Returns:
             `Releases` of one model.
-
-        Raises:
-            ValueError: names the argument, its value and what is allowed.
         """
         norm = validate.positive(max_grad_norm=max_grad_norm)
         sums = validate.squarable(updates=updates)
@@ -116,9 +110,6 @@ class ReleasedProducts:
     Args:
         method: "sum": Σ_t ⟨clip_C(∇ℓ(θ_t, z)), ḡ_t⟩/C². "likelihood": Σ_t log(1 − q + q·exp((2⟨·, ·⟩ − ‖·‖²)/(2σ²C²))),
             the log likelihood ratio of "in" to "out" where the attacker knows all other rows.
-
-    Raises:
-        ValueError: for another word.
 
     Example:
         >>> from leakcore.attacks import membership

@@ -50,9 +50,6 @@ def coins(runs: int | range, rows: int, *, seed: int) -> np.ndarray:
     Returns:
         (runs, rows) bool, True for "in the training set".
 
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
-
     Guarantees:
         A pure function of (seed, run, row) on every machine.
 
@@ -93,9 +90,6 @@ def play(
 
     Returns:
         `MembershipTrials`.
-
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic on one machine.

@@ -31,8 +31,8 @@ class PoisoningScores:
         scores_out: (trials,) float64, of models trained without it (D₀).
         first_trial: number of the first trial, on both.
         k: how many rows the poisoning replaces or adds.
-        name: of the poisoning.
-        adjacency: of the poisoning, "replace" or "add-remove".
+        name: name of the poisoning.
+        adjacency: relation of the two data sets, "replace" or "add-remove".
     """
 
     scores_in: np.ndarray
@@ -63,9 +63,6 @@ def poisoning_scores(
 
     Returns:
         `PoisoningScores`. `bounds.epsilon_lower_bound_from_scores` turns them into a proof.
-
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic on one machine.
@@ -107,9 +104,6 @@ def poisoning_sweep(
     Returns:
         {k: `PoisoningScores`}. All share one array scores_out, so the bounds for different k are not independent (each
         is valid by itself, and so is a choice that was made on other trials).
-
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         As `poisoning_scores`.
@@ -207,9 +201,6 @@ def crafted_gradient_scores(
 
     Returns:
         `PoisoningScores`, k = 1, adjacency add-remove.
-
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic on one machine. Trials share no randomness with the references.

@@ -45,9 +45,6 @@ class GameRules:
             weaker attacker of Appendix E.
         nearest_cosines: measure how close candidates' gradients are; None: if there are at most 256 candidates.
 
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
-
     Example:
         >>> from leakcore import attacks
         >>> attacks.GameRules(num_candidates=4, prior=[0.7, 0.1, 0.1, 0.1]).prior
@@ -98,14 +95,11 @@ def reconstruction_game(
         rules: number of candidates, prior, attacker; None: the defaults of `GameRules`.
         method: as in `prior_aware`; "auto" for allocated batches is "likelihood".
         runs: how many, or which, as range(first, stop). Multiples of 32 waste nothing.
-        confidence: of the interval, in (0, 1 − 1e-12].
+        confidence: level of the interval, in (0, 1 − 1e-12].
         execution: device, threads, workers and progress; a game has no checkpoint.
 
     Returns:
         `ReconstructionGame`.
-
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Run r is a pure function of (seed, r) and the data: results over disjoint ranges `merge` to exactly one call's
@@ -151,15 +145,12 @@ def reconstruction_games(
         rules: as in `reconstruction_game`.
         methods: names of attacks, as in `prior_aware`.
         runs: as in `reconstruction_game`.
-        confidence: of each interval, in (0, 1 − 1e-12].
+        confidence: level of each interval, in (0, 1 − 1e-12].
         execution: as in `reconstruction_game`. With an executor, ranges of 128 runs go to its workers, each with the
             rows; at most 4 GiB of them, but at least 64 ranges, are handed out at a time.
 
     Returns:
         {method: `ReconstructionGame`}.
-
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         As `reconstruction_game`.

@@ -31,11 +31,7 @@ class FrozenEmbedding:
 
     Args:
         module: from points (rows, *shape) to (rows, inputs); used in evaluation mode, on a copy.
-        shape: of one point, such as (3, 32, 32).
-
-    Raises:
-        ValueError: for a shape that is not allowed.
-        TypeError: for anything but a torch module.
+        shape: shape of one point, such as (3, 32, 32).
 
     Example:
         >>> import torch
@@ -226,9 +222,6 @@ class Descent:
         restarts: starts of each run, at least 1; the best counts.
         learning_rate: at the start, > 0.
 
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
-
     Example:
         >>> from leakcore import attacks
         >>> attacks.Descent(iterations=200).restarts
@@ -288,15 +281,12 @@ def gradient(
         l1_weight: None: the loss above. λ ≥ 0: λ‖g_t − ḡ_t‖₁/C in place of ½‖g_t‖²/C²; 1/C as printed, over C².
         box: (low, high), the range of a feature.
         embedding: the frozen network on whose features the run was trained; the point is then its input, flattened.
-        seed: of the starts.
+        seed: seed of the random starts.
         execution: threads, workers, and progress in runs, on the CPU without a checkpoint; None: as
             `dpsgd.Execution()`.
 
     Returns:
         `GradientReconstruction`.
-
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         A run's result is a pure function of its trace and these settings, on one machine and torch build.
@@ -374,9 +364,6 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
 
     Returns:
         (runs, points) float64.
-
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic for a machine and torch build.

@@ -45,7 +45,6 @@ def shadow_models(
         (points, parameters) in the ensemble's dtype.
 
     Raises:
-        ValueError, TypeError: name the argument that is not allowed.
         FloatingPointError: as `dpsgd.Ensemble.run`.
 
     Guarantees:

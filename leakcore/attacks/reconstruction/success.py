@@ -45,14 +45,11 @@ def nearest_prior(
         target_index: (rows,), each target's row in the pool.
         pool: (P, d).
         num_candidates: n ≥ 2, at most P.
-        confidence: of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
+        confidence: level of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
 
     Returns:
         `SuccessRate`, kind "estimate". Its `value` compares with a prior-aware attack with as many candidates; chance
         is 1/n.
-
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic; rounding decides no comparison of distances.
@@ -108,9 +105,6 @@ def pixels_within(reconstructions: Any, originals: Any, *, tolerance: float = 32
     Returns:
         (rows,) float64 in [0, 1].
 
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
-
     Guarantees:
         Deterministic.
 
@@ -137,13 +131,10 @@ def pixel_success(
         originals: (rows, d).
         fraction: ρ in [0, 1].
         tolerance: > 0, in units of a feature.
-        confidence: of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
+        confidence: level of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
 
     Returns:
         `SuccessRate`, kind "estimate".
-
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic.
@@ -175,9 +166,6 @@ def mean_squared_error(reconstructions: Any, originals: Any) -> np.ndarray:
     Returns:
         (rows,) float64. A uniform guess at a uniform point in [0, 1] has `UNIFORM_MSE` = 1/6.
 
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
-
     Guarantees:
         Deterministic.
 
@@ -200,9 +188,6 @@ def nearest_neighbour_mse(points: Any) -> np.ndarray:
 
     Returns:
         (rows,) float64.
-
-    Raises:
-        ValueError, TypeError: name the argument that is not allowed.
 
     Guarantees:
         Deterministic.
