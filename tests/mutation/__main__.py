@@ -22,10 +22,10 @@ MODULES = {
     "accounting/delta.py": "tests/accounting/test_delta.py",
     "accounting/epsilon.py": "tests/accounting/test_epsilon.py",
     "accounting/noise_multiplier.py": "tests/accounting/test_epsilon.py",
-    "attacks/labels/solving/known_probabilities.py": "tests/attacks/labels/test_known_probabilities.py",
-    "attacks/labels/result.py": "tests/attacks/labels/test_labels.py tests/attacks/labels/test_observations.py "
+    "attacks/labels/known_probabilities.py": "tests/attacks/labels/test_known_probabilities.py",
+    "attacks/labels/result.py": "tests/attacks/labels/test_last_layer.py tests/attacks/labels/test_observation.py "
     "tests/attacks/labels/test_consistency.py",
-    "attacks/labels/solving/sign_alignment.py": "tests/attacks/labels/test_second_last_layer.py",
+    "attacks/labels/hidden_layers.py": "tests/attacks/labels/test_hidden_layers.py",
     "bounds/audited_epsilon/counts.py": "tests/bounds/audited_epsilon/test_counts.py",
     "bounds/audited_epsilon/one_run.py": "tests/bounds/audited_epsilon/test_one_run.py",
     "bounds/reconstruction/fixed_batch.py": "tests/bounds/reconstruction/test_fixed_batch.py",
