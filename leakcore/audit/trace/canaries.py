@@ -36,45 +36,13 @@ from leakcore.audit.shared.format import (
     power,
     proved,
 )
-from leakcore.audit.shared.page import BEATS, REACHED, Card, Cell, Column, Finding, Row, Table, epsilon_card, proof_card
-from leakcore.audit.shared.report import GATE, NOTHING, AuditReport
+from leakcore.audit.shared.page import BEATS, REACHED, Card, Cell, Finding, Row, Table, epsilon_card, heads, proof_card
+from leakcore.audit.shared.report import GATE, GATE_SHARE, NOTHING, AuditReport, names, same_names
 from leakcore.dpsgd import CanaryTrace, parse_divisor
 from leakcore.mechanisms import Mechanism, Poisson
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import CanaryRecorder, Divisor
-
-GATE_SHARE = (1 - GATE) / 2
-"""Error of each of the gate's two ways to fail: ε above the claim, and the schedule itself."""
-_SETTINGS = (
-    "delta",
-    "claimed_epsilon",
-    "confidence",
-    "steps",
-    "noise_multiplier",
-    "max_grad_norm",
-    "sample_rate",
-    "mechanism",
-    "canaries",
-    "included",
-    "controls",
-    "parameters",
-    "divisor",
-)
-_RESULTS = (
-    "epsilon",
-    "proved",
-    "by_coins",
-    "from_release",
-    "gate",
-    "p_value",
-    "independent",
-    "noise_ratio",
-    "common_noise",
-    "repeated_noise",
-    "interference",
-    "times_seen",
-)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -115,8 +83,14 @@ class CanaryReport(AuditReport):
     """
 
     schema: ClassVar[str] = "leakcore.canary-audit/2"
-    setting_names: ClassVar[tuple[str, ...]] = _SETTINGS
-    result_names: ClassVar[Mapping[str, str]] = {name: name for name in _RESULTS}
+    setting_names: ClassVar[tuple[str, ...]] = names(
+        "delta claimed_epsilon confidence steps noise_multiplier max_grad_norm sample_rate mechanism canaries included "
+        "controls parameters divisor"
+    )
+    result_names: ClassVar[Mapping[str, str]] = same_names(
+        "epsilon proved by_coins from_release gate p_value independent noise_ratio common_noise repeated_noise "
+        "interference times_seen"
+    )
 
     delta: float
     claimed_epsilon: float | None
@@ -184,14 +158,14 @@ class CanaryReport(AuditReport):
         return True
 
     @property
-    def word(self) -> str:
+    def headline(self) -> str:
         if self.all_contradictions or self.exceeded:
-            return super().word
+            return super().headline
         if self.between:
             return f"Above its claim at {100 * self.confidence:g}%, not at {100 * GATE:g}%: check."
         if self.undecided:
             return "Not decided."
-        return NOTHING if float(self.proved.value) <= 0 else super().word
+        return NOTHING if float(self.proved.value) <= 0 else super().headline
 
     @property
     def contradictions(self) -> list[str]:
@@ -338,12 +312,7 @@ class CanaryReport(AuditReport):
             ("the same, by guesses at coins", least(self.by_coins), "", guarantee(self.by_coins)),
             ("sees the releases alone", number(self.from_release), "", "estimate"),
         ]
-        columns = (
-            Column("attacker", "parameter"),
-            Column("ε at least", "lower"),
-            Column("share of the\naccountant's", "lower"),
-            Column("guarantee", "parameter"),
-        )
+        columns = heads("attacker", "ε at least [lower]", "share of the\naccountant's [lower]", "guarantee")
         caption = (
             f"{self.included:,} canaries in the data, {self.canaries - self.included:,} left out by coins, "
             f"{self.controls:,} other coordinates of {self.parameters:,}; a canary was in {self.times_seen:.4g} of "

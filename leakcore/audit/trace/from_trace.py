@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast, overload
 from leakcore._base.progress import timed
 from leakcore.audit.shared.doctor import environment
 from leakcore.audit.trace.canaries import from_canaries, of_canaries
-from leakcore.audit.trace.measure import limits, proved, reached, recorded
+from leakcore.audit.trace.measure import attack_rates, lower_bounds, recorded, upper_bounds
 from leakcore.audit.trace.report import TraceReport
-from leakcore.audit.trace.request import ask, read_trace
+from leakcore.audit.trace.request import parse, read_trace
 from leakcore.dpsgd import Trace, joined
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def from_trace(
             "divisor": divisor,
         }
         return from_canaries(trace, mechanism=mechanism, **how)  # type: ignore[arg-type]
-    question = ask(
+    request = parse(
         cast("Trace | Recorder | str | Path", trace),
         delta=delta,
         claimed_epsilon=claimed_epsilon,
@@ -200,10 +200,10 @@ def from_trace(
     )
     return TraceReport(
         environment=environment(),
-        **question.settings(),
-        **recorded(question),
-        **limits(question),
-        **reached(question),
-        **proved(question),
+        **request.settings(),
+        **recorded(request),
+        **upper_bounds(request),
+        **attack_rates(request),
+        **lower_bounds(request),
         seconds=time.monotonic() - start,
     )

@@ -27,7 +27,7 @@ R = TypeVar("R", bound=Result)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Extent:
+class RunCoverage:
     """How much of a run was recorded. recorded: steps of the trace. steps: of the run up to the end of the recording,
     at least that many unless `exact`. said: by the caller. unknown: why ε and bounds of the whole run are not known;
     empty where they are.
@@ -69,19 +69,19 @@ class WholeRun:
     else those of the recorded steps.
     """
 
-    extent: Extent
+    coverage: RunCoverage
     noise_multiplier: Any
     sample_rate: Any
     steps: int
 
     def of(self, result: R) -> R:
         """The result, which says so where it is of the recorded steps alone."""
-        extent = self.extent
-        if not extent.unknown:
+        coverage = self.coverage
+        if not coverage.unknown:
             return result
-        others = extent.steps - extent.recorded
-        more = f"{'' if extent.exact else 'at least '}{others:,} more" if others else "perhaps more"
-        note = f"of {extent.alone} alone, not of their run, which has {more}"
+        others = coverage.steps - coverage.recorded
+        more = f"{'' if coverage.exact else 'at least '}{others:,} more" if others else "perhaps more"
+        note = f"of {coverage.alone} alone, not of their run, which has {more}"
         assumed = result.assumptions
         return dataclasses.replace(result, assumptions=dataclasses.replace(assumed, notes=(*assumed.notes, note)))
 
@@ -104,14 +104,14 @@ def whole_run(trace: Trace, steps: int | None) -> WholeRun:
         if (sigma != sigma[0]).any()
         else [(float(sigma[0]), trace.sample_rate, trace.steps)]
     )
-    extent = Extent(
+    coverage = RunCoverage(
         recorded=trace.steps,
         steps=total,
         exact=trace.complete or steps is not None,
         said=steps is not None and not known,
         unknown="" if known or steps is not None else _why(trace),
     )
-    if not extent.unknown:
+    if not coverage.unknown:
         runs += [
             (
                 float(sigma[0]) if s.noise_multiplier is None else s.noise_multiplier,
@@ -124,7 +124,7 @@ def whole_run(trace: Trace, steps: int | None) -> WholeRun:
             runs.append((float(sigma[0]), trace.sample_rate, more))
     counts = [count for *_, count in runs]
     noise, rates = (_one_or_all([run[i] for run in runs], counts) for i in (0, 1))
-    return WholeRun(extent=extent, noise_multiplier=noise, sample_rate=rates, steps=sum(counts))
+    return WholeRun(coverage=coverage, noise_multiplier=noise, sample_rate=rates, steps=sum(counts))
 
 
 def _agreed(trace: Trace, steps: int) -> int:
@@ -177,7 +177,7 @@ _AGAIN = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Chosen:
+class MechanismChoice:
     """What a report says of the run's mechanism.
 
     Attributes:
@@ -224,18 +224,18 @@ class Chosen:
         return tuple(said for said in (divisor, self.left_out) if said)
 
 
-def none(why: str, *notes: str) -> tuple[None, Chosen]:
+def none(why: str, *notes: str) -> tuple[None, MechanismChoice]:
     """No mechanism."""
-    return None, Chosen(missing=why, remedy=_SAY, notes=notes)
+    return None, MechanismChoice(missing=why, remedy=_SAY, notes=notes)
 
 
-def choose(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, Chosen]:
+def choose(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, MechanismChoice]:
     """The mechanism that the trace's record of its sampling names."""
     sampling = trace.sampling
     if sampling.scheme == "unknown":
         refuted = trace.not_poisson
         if sampling.violation:
-            return None, Chosen(missing=sampling.evidence, remedy=_AGAIN)
+            return None, MechanismChoice(missing=sampling.evidence, remedy=_AGAIN)
         return none(sampling.evidence, *([f"{refuted}."] if refuted else []))
     if sampling.scheme == "poisson":
         if (sampling.sample_rate or 0) < 1 and trace.not_poisson:
@@ -256,7 +256,7 @@ def choose(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, Chosen]:
     return _shuffled(trace, run)
 
 
-def sampled(run: WholeRun, evidence: str) -> tuple[Mechanism, Chosen]:
+def sampled(run: WholeRun, evidence: str) -> tuple[Mechanism, MechanismChoice]:
     """Poisson sampling at the run's rates."""
     if not np.ndim(run.sample_rate) and run.sample_rate == 1:
         whole = FullBatch(run.noise_multiplier, run.steps)
@@ -265,7 +265,7 @@ def sampled(run: WholeRun, evidence: str) -> tuple[Mechanism, Chosen]:
     return poisson, named(poisson, evidence)
 
 
-def _shuffled(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, Chosen]:
+def _shuffled(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, MechanismChoice]:
     sampling, sigma = trace.sampling, np.asarray(run.noise_multiplier)
     if sigma.ndim:
         return none(
@@ -305,10 +305,10 @@ def _order(sampling: Sampling) -> list[str]:
     return notes
 
 
-def named(mechanism: Mechanism, evidence: str) -> Chosen:
+def named(mechanism: Mechanism, evidence: str) -> MechanismChoice:
     """What the report says of a mechanism."""
     adjacency = mechanism.adjacency
-    return Chosen(
+    return MechanismChoice(
         name=f"{type(mechanism).__name__}(…)" if len(repr(mechanism)) > 200 else repr(mechanism),
         words=_words(mechanism),
         evidence=evidence,
@@ -317,7 +317,7 @@ def named(mechanism: Mechanism, evidence: str) -> Chosen:
     )
 
 
-def under_its_relation(trace: Trace, mechanism: Mechanism | None, chosen: Chosen) -> Chosen:
+def under_its_relation(trace: Trace, mechanism: Mechanism | None, chosen: MechanismChoice) -> MechanismChoice:
     """The relation under which the mechanism's numbers hold for a program that divides as the trace says.
 
     For Poisson sampling and full batches add-remove and zero-out have one pair, which is that of the sums. Where the
@@ -361,7 +361,7 @@ def _words(mechanism: Mechanism) -> str:
     return type(mechanism).__name__
 
 
-def stated(trace: Trace, run: WholeRun, mechanism: Mechanism) -> tuple[Mechanism, Chosen]:
+def stated(trace: Trace, run: WholeRun, mechanism: Mechanism) -> tuple[Mechanism, MechanismChoice]:
     """A mechanism that the caller states; ValueError where the trace contradicts it."""
     sigma = getattr(mechanism, "noise_multiplier", None)
     if sigma is not None:
@@ -379,7 +379,7 @@ def stated(trace: Trace, run: WholeRun, mechanism: Mechanism) -> tuple[Mechanism
     return mechanism, limited_by_loader(sampling, mechanism, chosen)
 
 
-def limited_by_loader(sampling: Sampling, mechanism: Mechanism, chosen: Chosen) -> Chosen:
+def limited_by_loader(sampling: Sampling, mechanism: Mechanism, chosen: MechanismChoice) -> MechanismChoice:
     """The choice, whose upper limits alone hold if the loader is known to leave out what the lower ones need."""
     lacks: list[str] = []
     if isinstance(mechanism, Shuffled) and sampling.is_known:
@@ -424,7 +424,7 @@ _MOST_CANDIDATES = 2**53
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Question:
+class AuditRequest:
     """The arguments of `audit.from_trace`, checked. trace: with its sampling rate. run: the run it is a part of.
 
     mechanism: what the run was; None where that is not known. chosen: what says so.
@@ -433,7 +433,7 @@ class Question:
     trace: Trace
     run: WholeRun
     mechanism: Mechanism | None
-    chosen: Chosen
+    chosen: MechanismChoice
     delta: float
     claimed_epsilon: float | None
     num_candidates: int
@@ -446,19 +446,19 @@ class Question:
         return tuple(dict.fromkeys((2, self.num_candidates)))
 
     def settings(self) -> dict[str, Any]:
-        """The fields of the report that repeat the question."""
+        """The fields of the report that repeat the request."""
         return {
             "delta": self.delta,
             "claimed_epsilon": self.claimed_epsilon,
             "confidence": self.confidence,
             "coins": self.coins,
-            "run": self.run.extent,
+            "run": self.run.coverage,
             "candidate_counts": self.candidate_counts,
             "mechanism": self.chosen,
         }
 
 
-def ask(
+def parse(
     trace: Trace | Recorder | str | Path,
     *,
     delta: float,
@@ -469,8 +469,8 @@ def ask(
     coins: bool,
     confidence: float,
     divisor: Divisor | None,
-) -> Question:
-    """The question; ValueError or TypeError as `audit.from_trace` says."""
+) -> AuditRequest:
+    """The request; ValueError or TypeError as `audit.from_trace` says."""
     slack = validate.open_probability(delta=delta)
     claim = None if claimed_epsilon is None else validate.non_negative(claimed_epsilon=claimed_epsilon)
     size = validate.integer(2, _MOST_CANDIDATES, num_candidates=num_candidates)
@@ -483,7 +483,7 @@ def ask(
     chosen = under_its_relation(part, what, chosen)
     if coins:
         _require_coins(part)
-    return Question(
+    return AuditRequest(
         trace=part,
         run=run,
         mechanism=what,
@@ -509,7 +509,9 @@ def read_trace(trace: Any, name: str = "trace") -> Trace:
     raise TypeError(f"`{name}` must be what leakcore.record gave, or the file it wrote, got {type(trace).__name__}")
 
 
-def _mechanism(trace: Trace, said: Any, steps: int | None) -> tuple[Trace, WholeRun, tuple[Mechanism | None, Chosen]]:
+def _mechanism(
+    trace: Trace, said: Any, steps: int | None
+) -> tuple[Trace, WholeRun, tuple[Mechanism | None, MechanismChoice]]:
     """The trace with the sampling rate of its mechanism, its run, and the mechanism; ValueError as `from_trace`."""
     if said is not None:
         _require_fresh(trace, said)
