@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from leakcore.audit.shared.report import require_report_folder as require_report_folder
     from leakcore.audit.trace.canaries import CanaryReport as CanaryReport
     from leakcore.audit.trace.canaries import from_canaries as from_canaries
-    from leakcore.audit.trace.canaries import holds_canaries as holds_canaries
     from leakcore.audit.trace.from_trace import from_trace as from_trace
     from leakcore.audit.trace.from_trace import join as join
     from leakcore.audit.trace.report import TraceReport as TraceReport
+    from leakcore.audit.trace.request import holds_canaries as holds_canaries
 
 _NAMES = {
     "AuditConfig": ".hyperparameters.request",
@@ -92,7 +92,7 @@ _SHARED = {
     "area": ".scores.statistics",
     "area_limits": ".scores.statistics",
     "config_schema": ".config_file",
-    "holds_canaries": ".trace.canaries",
+    "holds_canaries": ".trace.request",
     "LACKING": ".config_file",
     "fixed": ".shared.format",
     "guarantee": ".shared.format",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 
 from leakcore import accounting, bounds
 from leakcore._base import validate
-from leakcore._base.codec.npz import FACTS, unpack
 from leakcore._base.progress import timed
 from leakcore._base.results import Result
 from leakcore.audit.scores.statistics import audited
@@ -38,6 +36,7 @@ from leakcore.audit.shared.format import (
 )
 from leakcore.audit.shared.page import BEATS, REACHED, Card, Cell, Finding, Row, Table, epsilon_card, heads, proof_card
 from leakcore.audit.shared.report import GATE, GATE_SHARE, NOTHING, AuditReport, names, same_names
+from leakcore.audit.trace.request import read_trace
 from leakcore.dpsgd import CanaryTrace, parse_divisor
 from leakcore.mechanisms import Mechanism, Poisson
 
@@ -402,7 +401,7 @@ def from_canaries(
     slack = validate.open_probability(delta=delta)
     claim = None if claimed_epsilon is None else validate.non_negative(claimed_epsilon=claimed_epsilon)
     level = validate.confidence(confidence=confidence)
-    recorded = _read(trace)
+    recorded = read_trace(trace, CanaryTrace)
     claimed = _recorded(recorded) if mechanism is None else mechanism
     validate.instance(Mechanism, mechanism=claimed)
     hypothesis = bounds.Hypothesis(claimed)
@@ -465,37 +464,6 @@ def _supposing(epsilon: accounting.Epsilon, divisor: Divisor | None) -> accounti
     note = {"rows": ROWS_PUBLIC, "constant": NUMBERS_FIXED, None: f"{NUMBERS_FIXED} ({UNSAID})"}[divisor]
     assumed = epsilon.assumptions
     return dataclasses.replace(epsilon, assumptions=dataclasses.replace(assumed, notes=(*assumed.notes, note)))
-
-
-def holds_canaries(path: str | Path) -> bool:
-    """Whether a file is a trace of a run with canaries; anything else is left to other readers."""
-    try:
-        facts, _ = unpack(path, {FACTS})
-    except ValueError:
-        return False
-    return isinstance(facts, dict) and facts.get("schema") == CanaryTrace.schema
-
-
-def of_canaries(trace: object) -> bool:
-    """Whether a trace, the recorder that made it, or its file, has canaries."""
-    if isinstance(trace, (str, Path)):
-        return Path(trace).is_file() and holds_canaries(trace)
-    recorder = sys.modules.get("leakcore.dpsgd.opacus.canaries.canary_recorder")
-    return isinstance(trace, CanaryTrace) or (recorder is not None and isinstance(trace, recorder.CanaryRecorder))
-
-
-def _read(trace: object) -> CanaryTrace:
-    if isinstance(trace, CanaryTrace):
-        return trace
-    if isinstance(trace, (str, Path)):
-        return CanaryTrace.load(trace)
-    if callable(getattr(trace, "trace", None)):
-        recorded = trace.trace()  # type: ignore[attr-defined]
-        if isinstance(recorded, CanaryTrace):
-            return recorded
-    raise TypeError(
-        f"`trace` must be what leakcore.record gave with canaries, or the file it wrote, got {type(trace).__name__}"
-    )
 
 
 def _recorded(trace: CanaryTrace) -> Poisson:

@@ -165,7 +165,7 @@ class Exposure:
     lead: float
 
 
-def recorded(request: AuditRequest) -> dict[str, Any]:
+def recorded_steps(request: AuditRequest) -> dict[str, Any]:
     """The recorded steps and the candidates."""
     trace = request.trace
     poisson = isinstance(request.mechanism, Poisson | FullBatch)

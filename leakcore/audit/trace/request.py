@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from leakcore._base import validate
+from leakcore._base.codec.npz import FACTS, unpack
 from leakcore._base.results import Adjacency, Result
 from leakcore.audit.scores.statistics import require_fair
 from leakcore.audit.shared.format import NUMBERS_FIXED, ROWS_PUBLIC, UNSAID, counted
-from leakcore.dpsgd import Divisor, Sampling, Trace, parse_divisor
+from leakcore.dpsgd import CanaryTrace, Divisor, Sampling, Trace, parse_divisor
 from leakcore.mechanisms import FixedSize, FullBatch, Mechanism, Poisson, RandomAllocation, Shuffled
 
 if TYPE_CHECKING:
-    from leakcore.dpsgd import Recorder
+    pass
 
 _LARGEST = 10**9
 """Steps of the longest run: no training makes as many, and accountants take minutes for more."""
 _WRITTEN_OUT = 10**7
 """Steps of different settings that are written out, one by one, for the bounds."""
 R = TypeVar("R", bound=Result)
+_Recorded = TypeVar("_Recorded", bound=Trace | CanaryTrace)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -459,7 +461,7 @@ class AuditRequest:
 
 
 def parse(
-    trace: Trace | Recorder | str | Path,
+    trace: Trace,
     *,
     delta: float,
     claimed_epsilon: float | None,
@@ -470,24 +472,22 @@ def parse(
     confidence: float,
     divisor: Divisor | None,
 ) -> AuditRequest:
-    """The request; ValueError or TypeError as `audit.from_trace` says."""
+    """The arguments of `audit.from_trace`, checked; ValueError or TypeError as that says."""
     slack = validate.open_probability(delta=delta)
     claim = None if claimed_epsilon is None else validate.non_negative(claimed_epsilon=claimed_epsilon)
     size = validate.integer(2, _MOST_CANDIDATES, num_candidates=num_candidates)
     level = validate.confidence(confidence=confidence)
-    steps_seen = read_trace(trace)
     validate.boolean(coins=coins)
     if divisor is not None:
-        steps_seen = dataclasses.replace(steps_seen, divisor=parse_divisor(divisor))
-    part, run, (what, chosen) = _mechanism(steps_seen, mechanism, steps)
-    chosen = under_its_relation(part, what, chosen)
+        trace = dataclasses.replace(trace, divisor=parse_divisor(divisor))
+    trace, run, (what, chosen) = _mechanism(trace, mechanism, steps)
     if coins:
-        _require_coins(part)
+        _require_coins(trace)
     return AuditRequest(
-        trace=part,
+        trace=trace,
         run=run,
         mechanism=what,
-        chosen=chosen,
+        chosen=under_its_relation(trace, what, chosen),
         delta=slack,
         claimed_epsilon=claim,
         num_candidates=size,
@@ -496,17 +496,26 @@ def parse(
     )
 
 
-def read_trace(trace: Any, name: str = "trace") -> Trace:
-    """The trace that is given as such, as its recorder or as its file."""
-    if isinstance(trace, Trace):
-        return trace
+def read_trace(trace: Any, *kinds: type[_Recorded], name: str = "trace") -> _Recorded:
+    """A trace of one of these kinds: given as such, by its recorder, or as its file, which is read here and once."""
     if isinstance(trace, (str, Path)):
-        return Trace.load(trace)
-    if callable(getattr(trace, "trace", None)):
-        recorded = trace.trace()
-        if isinstance(recorded, Trace):
-            return recorded
-    raise TypeError(f"`{name}` must be what leakcore.record gave, or the file it wrote, got {type(trace).__name__}")
+        kind: Any = CanaryTrace if Path(trace).is_file() and holds_canaries(trace) else Trace
+        read: _Recorded = (kind if kind in kinds else kinds[0]).load(trace)
+        return read
+    recorded = trace if isinstance(trace, kinds) or not callable(getattr(trace, "trace", None)) else trace.trace()
+    if isinstance(recorded, kinds):
+        return recorded
+    what = "what leakcore.record gave" + " with canaries" * (kinds == (CanaryTrace,))
+    raise TypeError(f"`{name}` must be {what}, or the file it wrote, got {type(trace).__name__}")
+
+
+def holds_canaries(path: str | Path) -> bool:
+    """Whether a file is a trace of a run with canaries; anything else is left to other readers."""
+    try:
+        facts, _ = unpack(path, {FACTS})
+    except ValueError:
+        return False
+    return isinstance(facts, dict) and facts.get("schema") == CanaryTrace.schema
 
 
 def _mechanism(
