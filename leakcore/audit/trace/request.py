@@ -500,8 +500,9 @@ def read_trace(trace: Any, *kinds: type[_Recorded], name: str = "trace") -> _Rec
     """A trace of one of these kinds: given as such, by its recorder, or as its file, which is read here and once."""
     if isinstance(trace, (str, Path)):
         kind: Any = CanaryTrace if Path(trace).is_file() and holds_canaries(trace) else Trace
-        read: _Recorded = (kind if kind in kinds else kinds[0]).load(trace)
-        return read
+        kind = kind if kind in kinds else kinds[0]
+        loaded: _Recorded = kind.load(trace)
+        return loaded
     recorded = trace if isinstance(trace, kinds) or not callable(getattr(trace, "trace", None)) else trace.trace()
     if isinstance(recorded, kinds):
         return recorded
