@@ -37,7 +37,6 @@ from .config_file import config_schema as config_schema
 from .config_file import read_config as read_config
 from .config_file import read_settings as read_settings
 from .config_file import with_options as with_options
-from .hyperparameters.measure import require_report_folder as require_report_folder
 from .report_schema import report_schema as report_schema
 from .scores.statistics import area as area
 from .scores.statistics import area_limits as area_limits
@@ -49,4 +48,5 @@ from .shared.format import number as number
 from .shared.format import poisson_claim as poisson_claim
 from .shared.format import power as power
 from .shared.format import understated as understated
-from .trace.canaries import holds_canaries as holds_canaries
+from .shared.report import require_report_folder as require_report_folder
+from .trace.request import holds_canaries as holds_canaries

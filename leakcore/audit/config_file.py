@@ -29,7 +29,7 @@ from leakcore.audit.shared.settings import (
     refuse_sections,
     schema_of,
 )
-from leakcore.mechanisms import misfit
+from leakcore.mechanisms import argument_errors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,7 @@ def with_options(
         if typed.get(one) is not None and other in run and typed.get(other) is None:
             del out["run"][other]
     if typed.get("sampling") is not None:
-        for name in misfit(typed["sampling"], run)[1]:
+        for name in argument_errors(typed["sampling"], run)[1]:
             if typed.get(name) is None:
                 del out["run"][name]
     return out

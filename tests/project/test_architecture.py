@@ -151,7 +151,7 @@ def test_packages_use_what_others_offer() -> None:
 
 
 def test_the_check_of_reaches_can_fail() -> None:
-    private = Import("leakcore.numerics.privacy_loss.loss", "PrivacyLoss", 1)
+    private = Import("leakcore.numerics.loss", "PrivacyLoss", 1)
     assert _reaches("leakcore.bounds.x", "bounds", iter([private]))
     assert not _reaches("leakcore.bounds.x", "bounds", iter([Import("leakcore.numerics", "PrivacyLoss", 1)]))
     assert not _reaches("leakcore.audit.x", "audit", iter([Import("leakcore.attacks.labels", "last_layer", 1)]))
