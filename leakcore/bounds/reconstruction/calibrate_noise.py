@@ -13,9 +13,9 @@ from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.progress import timed
 from leakcore._base.results import Assumptions, Result
-from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa
+from leakcore.bounds.methods.method import ATTACKER, Kappa
 from leakcore.bounds.reconstruction.kappa import parse_prior
-from leakcore.bounds.reconstruction.of_mechanism import limits
+from leakcore.bounds.reconstruction.reconstruction import limits
 from leakcore.mechanisms import Mechanism, Poisson, might_be_numbers, no_mechanism
 from leakcore.numerics import AccuracyError, log_blow_up_exact
 

@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from leakcore import bounds
-from leakcore.bounds.reconstruction.arguments import SampledGaussian
-from leakcore.bounds.reconstruction.importance_limits import importance_limits
+from leakcore.bounds.methods.importance import importance_limits
+from leakcore.bounds.methods.method import SampledGaussian
 from leakcore.numerics import AccuracyError
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "rero_reference.json").read_text(encoding="utf-8"))["rows"]

@@ -14,7 +14,7 @@ from leakcore._base.digest import digest
 from leakcore._base.futures import in_order
 from leakcore._base.results import parse_adjacency
 from leakcore._base.version import __version__
-from leakcore.bounds.reconstruction.arguments import SampledGaussian
+from leakcore.bounds.methods.method import SampledGaussian
 
 CHUNK = 1 << 16
 """Samples per draw. Fixed, so that no result depends on who draws what."""
