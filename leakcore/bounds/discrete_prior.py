@@ -1,4 +1,4 @@
-"""How often an attacker with a discrete prior names the right candidate."""
+"""Success against a discrete prior of unequal weights, and against a label: sharper than κ = the largest weight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leakcore import accounting
 from leakcore._base import validate
 from leakcore._base.one_thread import one_thread
 from leakcore._base.results import Assumptions, Result
-from leakcore.bounds.methods.method import ATTACKER, Kappa, SampledGaussian
+from leakcore.bounds.methods.method import ATTACKER, Kappa, steps_loss
 from leakcore.bounds.reconstruction.kappa import parse_prior
 from leakcore.bounds.reconstruction.reconstruction import limits
 from leakcore.mechanisms import Mechanism, Poisson, as_mechanism, over_grids
@@ -31,7 +31,12 @@ _KAPPAS = 384
 
 
 def _success_from_curve(mechanism: Mechanism, weights: np.ndarray) -> tuple[float, float]:
-    """(the bound, B at κ = the largest weight), of weights that sum to 1."""
+    """(the bound, B at κ = the largest weight) from B at a few hundred κ, for mechanisms whose loss has no formula.
+
+    Σ p_z μ_z(E_z) is at most max{Σ p_z B(a_z) : Σ a_z ≤ 1} = min over λ of λ + Σ p_z max_a [B(a) − λa/p_z]. B is
+    concave and rises: between nodes it lies below the upper limit at the next node, and below the line from 0 through
+    the last one.
+    """
     distinct, counts = np.unique(weights, return_counts=True)
     largest = float(distinct[-1])
     blow_up = float(np.exp(limits(mechanism, Kappa.parse(largest, None).log)[1][0]))
@@ -98,7 +103,7 @@ def discrete_prior(
         noise_multiplier: as in `reconstruction`.
         sample_rate: as in `reconstruction`.
         steps: as in `reconstruction`.
-        prior: (n,) probabilities that sum to 1.
+        prior: probabilities of the candidates, (n,), which sum to 1.
 
     Returns:
         `DiscretePriorBound` of kind "upper".
@@ -144,7 +149,7 @@ def label_success(
         sample_rate: as in `reconstruction`.
         steps: as in `reconstruction`.
         num_classes: K ≥ 1 equally likely labels; 2 if neither this nor prior is given.
-        prior: the labels' probabilities given the features, instead.
+        prior: probabilities of the labels given the features, instead of num_classes.
 
     Returns:
         `DiscretePriorBound` of kind "upper". σ = 0 with q = 1 gives 1; σ = ∞, q = 0 or T = 0 give the largest weight.
@@ -172,10 +177,10 @@ def label_success(
     else:
         classes = num_labels = 2 if num_classes is None else validate.integer(1, 2**63 - 1, num_classes=num_classes)
         weights = np.array([1.0 / classes])  # equal weights are one question, however many
-    mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, steps)
-    value, blow_up = _success(mechanism.loss(), weights)
+    mechanism = Poisson(noise_multiplier, sample_rate, steps)
+    value, blow_up = _success(steps_loss(mechanism), weights)
     if num_labels == 2:
-        value = min(value, _two_labels(Poisson(noise_multiplier, sample_rate, steps), float(weights.max())))
+        value = min(value, _two_labels(mechanism, float(weights.max())))
     return DiscretePriorBound(
         **_fields(value, blow_up, weights),
         assumptions=Assumptions(

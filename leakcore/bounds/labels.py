@@ -150,7 +150,7 @@ _SOURCE = "Yuan, Xue, Wang and Shen (2022), Algorithm 2"
 class LabelTest:
     """What the attacker computes from the noisy gradient.
 
-    name: by which `label_epsilon(test=)` finds it; method, attacker, provenance: what the result says of it.
+    `name` is what `label_epsilon(test=)` calls it; the result quotes `method`, `attacker` and `provenance`.
     """
 
     name: ClassVar[str]
@@ -261,7 +261,7 @@ class LikelihoodRatioTest(_SeparationTest):
 TESTS: dict[str, type[LabelTest]] = {kind.name: kind for kind in (SignTest, ThresholdTest, LikelihoodRatioTest)}
 
 
-def label_test(test: str | LabelTest) -> LabelTest:
+def _parse_test(test: str | LabelTest) -> LabelTest:
     """The test of that name, without options, or the object itself."""
     return test if isinstance(test, LabelTest) else TESTS[validate.one_of(*TESTS, test=test)]()
 
@@ -282,9 +282,8 @@ class LabelEpsilon(Result):
         noise_multiplier: as asked.
         max_grad_norm: as asked.
         delta: as asked.
-        steps: how many steps were composed, 1 without.
-        replacement: upper bound on the same ε: of those steps of the mechanism, whatever the data, under replacement of
-            a row.
+        steps: number of steps that were composed, 1 without composition.
+        replacement: upper bound on the same ε, for so many steps and any data, under replacement of a row.
     """
 
     quantity: str = "ε of a label"
@@ -330,7 +329,7 @@ def label_epsilon(
         jacobian: (..., N, d), row r = dZ_r/dW of the weight vector whose gradient is released; leading dimensions are
             weight vectors, batches, or both. NumPy or CPU torch, computed in float64; so are the next two.
         probs: p in [0, 1], (..., N); leading dimensions may be left out.
-        labels: 0 or 1, likewise.
+        labels: y, 0 or 1, (..., N); leading dimensions may be left out.
         noise_multiplier: σ ≥ 0; 0 gives ∞ for rows that the test sees.
         max_grad_norm: C > 0.
         delta: δ in [0, 1); at 0 only "paper" is finite.
@@ -360,7 +359,7 @@ def label_epsilon(
     if not 1e-290 < clip < 1e290:
         raise ValueError(f"`max_grad_norm` must be in (1e-290, 1e290), got {clip!r}")
     slack = validate.below_one(delta=delta)
-    chosen = label_test(test)
+    chosen = _parse_test(test)
     which, compose = chosen.name, chosen.composes
     rows, norms, e = rows_and_residuals(jacobian, probs, labels)
     if compose and (rows.ndim < 3 or not rows.shape[0]):
@@ -500,10 +499,10 @@ def extrapolate_label_epsilon(
     - "log": 1 + log M/log N, the paper's approximation; 1.69 and 2.12 there. Needs N ≥ 2.
 
     Args:
-        lb_one_batch: at least 0, a number or an array, ideally the mean over several single batches.
-        num_batches: M ≥ 1.
-        batch_size: N ≥ 1.
-        rule: "harmonic" or "log".
+        lb_one_batch: bound of one batch, at least 0, a number or an array; ideally the mean over several batches.
+        num_batches: number of batches M ≥ 1.
+        batch_size: rows of each batch N ≥ 1.
+        rule: how the factor is computed, "harmonic" or "log".
 
     Returns:
         `LabelEpsilonExtrapolation` of kind "estimate", adjacency "replace".

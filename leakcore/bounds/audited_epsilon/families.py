@@ -1,4 +1,4 @@
-"""What an audit refutes."""
+"""What an audit tests and how trials refute it: (ε, δ)-privacy, μ-GDP, or a claimed mechanism at any noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from leakcore.mechanisms import GDP, ApproximateDP, Mechanism
 from leakcore.numerics import AccuracyError, Effort, gaussian_pair, gaussian_pair_epsilon
 
 _FINENESS = 128
-"""Scales that are tried: 2^(k/128), steps of half a percent of the noise."""
+"""Scales that are tried are 2^(k/128): steps of half a percent of the noise."""
 _FARTHEST = 10 * _FINENESS
 _LEVELS = np.concatenate(
     [np.geomspace(1e-7, 0.2, 48, endpoint=False), np.linspace(0.2, 0.98, 40), 1 - np.geomspace(0.015, 1e-5, 14), [1.0]]
@@ -73,7 +73,7 @@ class ScaledMechanism:
     Attributes:
         claimed: the mechanism.
         adjacency: the relation between the two sides of the trials.
-        delta: δ of `epsilon`.
+        delta: δ at which `epsilon` is computed.
     """
 
     claimed: Mechanism
@@ -104,7 +104,7 @@ class ScaledMechanism:
         return float(spent.value if spent.interval is None else spent.interval[0])
 
     def noise_multiplier(self, scale: float) -> float | None:
-        """The largest σ at a scale; None of a bare claim, and where nothing is refuted."""
+        """The largest σ at a scale; None for a bare claim, and where nothing is refuted."""
         sigma = vars(self.claimed).get("noise_multiplier")
         return None if sigma is None or scale == 0 else float(np.max(sigma)) / scale
 
@@ -155,6 +155,8 @@ _PROVENANCE = {
     "Ullman and Oprea (2020), Algorithm 2",
     "mechanism": "Dong, Roth and Su (2022), Definition 2.3, with the mechanism's own trade-off curve",
 }
+
+_IS_GAUSSIAN = "the mechanism is μ-GDP for some μ (full-batch DP-SGD is, subsampled is not)"
 
 Family = Literal["dp", "gdp"]
 Direction = Literal["in", "out", "both"]
@@ -284,11 +286,7 @@ class RefutableClaim:
             f"the two datasets differ in {self.k} "
             + ("replaced" if self.adjacency == "replace" else "added")
             + (" row" if self.k == 1 else " rows"),
-            *(
-                ("the mechanism is μ-GDP for some μ (full-batch DP-SGD is, subsampled is not)",)
-                if self.family == "gdp"
-                else ()
-            ),
+            *((_IS_GAUSSIAN,) if self.family == "gdp" else ()),
             *(() if self.mechanism is None else (f"the mechanism is {self.family} with some noise multiplier",)),
         )
 
@@ -386,8 +384,8 @@ class ApproximateFamily(CurveFamily):
     """(ε, δ)-privacy of one row. The parameter is ε.
 
     Attributes:
-        delta: δ.
-        k: rows that a coin changes; group privacy makes of (ε, δ) the line (kε, δ(1 + e^ε + … + e^((k−1)ε))).
+        delta: δ of the guarantee.
+        k: rows that a coin changes; group privacy turns (ε, δ) into the line (kε, δ(1 + e^ε + … + e^((k−1)ε))).
     """
 
     largest: ClassVar[float] = 700.0  # e^ε overflows above it
@@ -395,17 +393,17 @@ class ApproximateFamily(CurveFamily):
     k: int = 1
 
     def lines(self, parameter: float) -> Tangents:
-        """See `CurveFamily`."""
+        """Lines above the curve."""
         apart = min(self.largest, self.k * parameter)
         times = float(self.k) if parameter == 0 else math.expm1(apart) / math.expm1(apart / self.k)
         return Tangents(np.array([apart]), np.array([self.delta * (times if self.k > 1 else 1.0)]))
 
     def epsilon(self, parameter: float) -> float:
-        """See `CurveFamily`."""
+        """The smallest ε at δ of a mechanism with this curve, from below."""
         return parameter
 
     def notes(self) -> tuple[str, ...]:
-        """See `CurveFamily`."""
+        """What must be true of the mechanism."""
         return ()
 
 
@@ -414,7 +412,7 @@ class GaussianFamily(CurveFamily):
     """μ-GDP of one row. The parameter is μ.
 
     Attributes:
-        delta: δ of `epsilon`.
+        delta: δ at which `epsilon` is computed.
         k: rows that a coin changes; their release is kμ-GDP.
     """
 
@@ -423,43 +421,40 @@ class GaussianFamily(CurveFamily):
     k: int = 1
 
     def lines(self, parameter: float) -> Tangents:
-        """See `CurveFamily`."""
+        """Lines above the curve."""
         apart = self.k * parameter
         epsilons = log_ratios(apart, _GAUSSIAN_LINES)
         return Tangents(epsilons, np.exp(gaussian_pair.log_profile(epsilons, apart)))
 
     def epsilon(self, parameter: float) -> float:
-        """See `CurveFamily`."""
+        """The smallest ε at δ of a mechanism with this curve, from below."""
         return float(gaussian_pair_epsilon(parameter, delta=self.delta))
 
     def notes(self) -> tuple[str, ...]:
-        """See `CurveFamily`."""
-        return ("the mechanism is μ-GDP for some μ (full-batch DP-SGD is, subsampled is not)",)
+        """What must be true of the mechanism."""
+        return (_IS_GAUSSIAN,)
 
 
 @dataclasses.dataclass(frozen=True)
-class ScaledNoise(CurveFamily):
+class MechanismFamily(CurveFamily):
     """A mechanism with its noise multiplier divided by the parameter; 1 is the mechanism itself.
 
     Attributes:
-        mechanism: the claimed one.
-        adjacency: what a coin changes.
-        delta: δ of `epsilon`.
+        mechanism: the claimed mechanism, its adjacency and δ.
         epsilons: where lines touch the curve. Any choice is valid; it matters for power alone.
     """
 
     largest: ClassVar[float] = 1024.0
     precision: ClassVar[float] = 5e-3
-    mechanism: Mechanism
-    adjacency: Adjacency
-    delta: float
+    mechanism: ScaledMechanism
     epsilons: np.ndarray
 
     def lines(self, parameter: float) -> Tangents:
-        """See `CurveFamily`."""
-        curve = self._scaled(parameter).curve(self.adjacency)
-        effort = Effort() if self.mechanism.steps_loss(self.adjacency) is not None else Effort(bits=13)
-        directions = ("remove",) if self.mechanism.is_symmetric(self.adjacency) else ("remove", "add")
+        """Lines above the curve."""
+        claimed, adjacency = self.mechanism.claimed, self.mechanism.adjacency
+        curve = self.mechanism.at(parameter).curve(adjacency)
+        effort = Effort() if claimed.steps_loss(adjacency) is not None else Effort(bits=13)
+        directions = ("remove",) if claimed.is_symmetric(adjacency) else ("remove", "add")
         deltas = [
             [math.exp(curve.log_delta(float(e), direction, effort=effort)[1]) for e in self.epsilons]
             for direction in directions
@@ -467,24 +462,12 @@ class ScaledNoise(CurveFamily):
         return Tangents(self.epsilons, np.mean(deltas, axis=0))
 
     def epsilon(self, parameter: float) -> float:
-        """See `CurveFamily`."""
-        spent = accounting.epsilon(self._scaled(parameter), delta=self.delta, adjacency=self.adjacency)
-        return float(spent.value if spent.interval is None else spent.interval[0])
-
-    def noise_multiplier(self, parameter: float) -> float:
-        """σ at this parameter."""
-        return float(np.max(self._noise())) / parameter
+        """The smallest ε at δ of a mechanism with this curve, from below."""
+        return self.mechanism.epsilon(parameter)
 
     def notes(self) -> tuple[str, ...]:
-        """See `CurveFamily`."""
-        return (f"the mechanism is {self.mechanism!r} with some noise multiplier",)
-
-    def _noise(self) -> np.ndarray:
-        return np.asarray(vars(self.mechanism)["noise_multiplier"], dtype=np.float64)
-
-    def _scaled(self, parameter: float) -> Mechanism:
-        sigma = self._noise() / parameter
-        return self.mechanism.with_noise(float(sigma) if sigma.ndim == 0 else sigma)  # type: ignore[arg-type]
+        """What must be true of the mechanism."""
+        return (f"the mechanism is {self.mechanism.claimed!r} with some noise multiplier",)
 
 
 def log_ratios(separation: float, count: int = _MECHANISM_LINES) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""one"""
+"""What a single training run proves by guesses: at the coins of many canaries, or at who was a member."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from leakcore.bounds.audited_epsilon.families import (
     ApproximateFamily,
     CurveFamily,
     GaussianFamily,
-    ScaledNoise,
+    MechanismFamily,
+    ScaledMechanism,
     Tangents,
     claimed_lines,
     log_ratios,
@@ -118,10 +119,9 @@ class OneRunEpsilon(Result):
         canaries: number of canaries.
         delta: as asked.
         family: "dp", "gdp" or the claimed mechanism as text.
-        mu: of family "gdp": no smaller μ is possible; else None.
-        noise_multiplier: of a claimed mechanism: no larger σ is possible, at this confidence; else None.
-        p_value: of a claimed mechanism: if it ran, this many guesses are right with at most this probability; None
-            without a claimed mechanism.
+        mu: with family "gdp", no smaller μ is possible; else None.
+        noise_multiplier: with a claimed mechanism, no larger σ is possible, at this confidence; else None.
+        p_value: with a claimed mechanism, how likely so many right guesses are at most if it ran; else None.
     """
 
     quantity: str = "ε"
@@ -155,10 +155,10 @@ def epsilon_lower_bound_one_run(
     that makes them less likely than 1 − confidence. docs/explanation/audit-power.md has the proof.
 
     Args:
-        correct: v in [0, guesses].
-        guesses: r in [0, canaries], not chosen by how many guesses are right.
-        canaries: m ≥ 1, with those not guessed.
-        confidence: in (0, 1 − 1e-12].
+        correct: v in [0, guesses], the number of correct guesses.
+        guesses: r in [0, canaries], the number of guesses, not chosen by how many are right.
+        canaries: m ≥ 1, the number of all canaries, guessed or not.
+        confidence: level of the bound, in (0, 1 − 1e-12].
         delta: δ in [0, 1).
         adjacency: "replace" where each coin chose between two rows. None: a mechanism's own, else add-remove.
         family: what is refuted: "dp"; "gdp", μ-GDP; or a mechanism with any noise, itself tested. The last two
@@ -172,7 +172,7 @@ def epsilon_lower_bound_one_run(
         `OneRunEpsilon` of kind "lower"; 0 where the guesses prove nothing.
 
     Raises:
-        ValueError: names the argument.
+        ValueError: for a value that is not allowed; the text names the argument.
         TypeError: for an argument of another type.
 
     Guarantees:
@@ -204,7 +204,7 @@ def epsilon_lower_bound_one_run(
     refutes = functools.partial(_refutes, tail, 1 - level, rule)
     tested = _tested(family, slack, relation, rows, lambda gaussian: gaussian.largest_refuted(refutes))
     parameter = tested.largest_refuted(refutes)
-    claimed = tested.lines(1.0) if isinstance(tested, ScaledNoise) else claimed_lines(family, rows)
+    claimed = tested.lines(1.0) if isinstance(tested, MechanismFamily) else claimed_lines(family, rows)
     return OneRunEpsilon(
         value=tested.epsilon(parameter) if parameter > 0 else 0.0,
         kind="lower",
@@ -237,7 +237,7 @@ def epsilon_lower_bound_one_run(
         delta=slack,
         family=family if isinstance(family, str) else repr(family),
         mu=parameter if isinstance(tested, GaussianFamily) else None,
-        noise_multiplier=tested.noise_multiplier(parameter) if isinstance(tested, ScaledNoise) and parameter else None,
+        noise_multiplier=tested.mechanism.noise_multiplier(parameter) if isinstance(tested, MechanismFamily) else None,
         p_value=None if claimed is None else min(1.0, _paid(rule, claimed) * tail.chance(claimed)),
     )
 
@@ -282,7 +282,7 @@ def _tested(family: Any, delta: float, relation: Adjacency, k: int, fitted: Any)
     if k > 1:
         raise ValueError(f"`k` must be 1 where `family` is a mechanism, got {k}: its curve is about one row")
     family.with_noise(1.0)  # refuses a mechanism without noise to change
-    return ScaledNoise(family, relation, delta, log_ratios(max(fitted(gaussian), 0.1)))
+    return MechanismFamily(ScaledMechanism(family, relation, delta), log_ratios(max(fitted(gaussian), 0.1)))
 
 
 _ATTACKER = "sees the released models and the rows in question, and guesses of each whether it was trained on"
@@ -334,10 +334,10 @@ def epsilon_from_membership(
 
     Args:
         correct: number of correct guesses, in [0, guesses].
-        guesses: at least 1.
+        guesses: number of guesses, at least 1.
         coins: "models", "rows" or "none".
         rows: with "rows", the number of all coins, including those not guessed; None: `guesses`.
-        confidence: of kind "lower".
+        confidence: level of a bound of kind "lower", in (0, 1 − 1e-12].
         delta: δ in [0, 1).
         adjacency: "add-remove": a row is there or not; "replace" where the coin chose between two rows.
         chosen: with "rows", how the number of guesses was chosen, as in `epsilon_lower_bound_one_run`.

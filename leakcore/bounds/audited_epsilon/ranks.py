@@ -1,4 +1,4 @@
-"""Ranks"""
+"""What the order of scores proves: tests of pairs of ranks, and of all ranks against one trade-off curve."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ROUNDING = 1e-9, 1e-14
 """Relative error of a probability, and for each trial: far above what the incomplete beta function and a last bit of
 its argument make."""
 _TOLERANCE = 1e-4
-"""Of a parameter, from below."""
+"""Error of a parameter, from below."""
 _TAIL = 10
 """Rank among the less likely side at which the tail's chain begins: some ten scores settle a small probability."""
 
@@ -28,7 +28,7 @@ _SHARES: dict[Family, tuple[float, float, float, float, float]] = {
     "dp": (0.45, 0.25, 0.15, 0.10, 0.05),
     "gdp": (0.10, 0.70, 0.10, 0.05, 0.05),
 }
-"""Of the error: the upper tail, equal rates, the lower tail, ranks between in the upper half, and in the lower."""
+"""Shares of the error: the upper tail, equal rates, the lower tail, ranks between in the upper and the lower half."""
 
 
 class Ranks(NamedTuple):
@@ -188,7 +188,7 @@ _DOUBT = 1e-7
 """How often the limit of a simulated probability may be too small."""
 _MOST_TESTS = 40
 SIMULATION_ERROR = _DOUBT * _MOST_TESTS
-"""Of all limits of one audit together; it counts as a part of the audit's error."""
+"""Error of all limits of one audit together; it counts as a part of the audit's error."""
 
 
 class RankScores:
@@ -203,7 +203,7 @@ class RankScores:
     Args:
         likelier: (n + m,) True for scores of the likelier side, from the highest score to the lowest.
         claimed: the curve by which cells are weighed. Any would be valid.
-        seed: of the simulation.
+        seed: seed of the simulation.
     """
 
     def __init__(self, likelier: np.ndarray, claimed: Roc, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""scores"""
+"""What audits by scores prove, one or the best of several: the threshold is chosen in a way that keeps the promise."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def epsilon_lower_bound_from_scores(
     Args:
         scores_in: (n_in,) real numbers, one for each trial with the k rows; larger means likelier "in". May be
             infinite, not NaN.
-        scores_out: (n_out,) likewise, without them; n_in may differ from n_out.
+        scores_out: (n_out,) real numbers, one for each trial without them; n_in may differ from n_out.
         adjacency: as in `epsilon_lower_bound`, without a default.
         threshold: a `SplitThreshold`, which needs at least two trials per dataset, or a `SimultaneousThreshold`.
         confidence: as in `epsilon_lower_bound`.
@@ -103,7 +103,7 @@ def epsilon_lower_bound_best(
         audits: name → (scores_in, scores_out, k): scores as in `epsilon_lower_bound_from_scores` and the number of rows
             in which that audit's datasets differ. Audits may share trials, with the same number in each: arrays of one
             length are split alike, so no trial both chooses and is counted.
-        adjacency: of all the audits, as in `epsilon_lower_bound`.
+        adjacency: relation of all the audits, as in `epsilon_lower_bound`.
         threshold: a `SplitThreshold` or a `SimultaneousThreshold`.
         confidence: as in `epsilon_lower_bound`.
         delta: as in `epsilon_lower_bound`.

@@ -1,4 +1,19 @@
-"""seq"""
+"""A claimed ε tested while trials arrive: one may look after every chunk of them, and stop whenever one likes.
+
+The test bets against trade-off curves, with factors that no mechanism of the curve can make grow, whatever the scores
+are.
+
+A curve T bounds what an event of probability q without the rows has with them: p ≤ T(q) ≤ a q + b for every line (a, b)
+above T. Give each line and threshold τ a weight, such that the weights and two more have the sum 1. With A = 1{in ≥ τ}
+and B = 1{out ≥ τ} the two functions
+
+    f(in) = 2 w₁ + Σ 2w A/(a + b),    g(out) = 2 w₀ + Σ 2w a(1 − B)/(a + b)
+
+are nonnegative, and E f + E g ≤ 2 Σ w (p + a − a q)/(a + b) + 2 w₀ + 2 w₁ ≤ 2. A model with the rows and one without
+are independent, so E f(in) g(out) = E f · E g ≤ ((E f + E g)/2)² ≤ 1. With weights that earlier trials chose, the
+product over later pairs is therefore a nonnegative supermartingale: the probability that it ever reaches 1/α is at most
+α (Ville 1939).
+"""
 
 from __future__ import annotations
 
@@ -18,9 +33,9 @@ from leakcore.bounds.audited_epsilon.ranks import allowed
 from leakcore.bounds.audited_epsilon.thresholds import ScoredAudit
 
 _STEPS, _POWER = 300, 2.0
-"""Of the multiplicative rule that looks for weights. They need not be the best ones for a bet to be valid."""
+"""Steps and power of the multiplicative rule that looks for weights. A bet is valid without the best ones."""
 _NEAR = 2e-4
-"""Of the best growth for each score, within which it stops."""
+"""The rule stops this close to the best growth for each score."""
 _TANGENTS = np.linspace(-3.0, 3.0, 9)
 """Standard deviations from the middle of a Gaussian curve at which its tangents lie."""
 _SHARES = np.linspace(0.1, 0.9, 9)
@@ -123,7 +138,7 @@ _STEP, _FACTOR = 0.05, 1.07
 _MARGIN = 1e-3
 """By which what is proved exceeds a refuted claim at least, so that four digits tell them apart."""
 _WIDTH = 1e-4
-"""Relative, of a ceiling."""
+"""Relative width of the bracket of a ceiling."""
 _LARGEST = 200
 """Parameters above the claim's; what is proved is never near the last of them."""
 
@@ -136,7 +151,7 @@ class SequentialEpsilon(Result):
         value: ε for one row.
         claim: the ε that is tested.
         refuted: whether `value` is above it.
-        p_value: of the claim; at most p with probability at most p, however often one looks.
+        p_value: p-value of the claim; at most p with probability at most p, however often one looks.
         trials: on each data set, for each audit.
         looks: how often trials were added.
         considered: names of the audits, whose evidence is averaged.
@@ -167,7 +182,7 @@ class SequentialTest:
 
     Args:
         epsilon: the claim, above 0.
-        adjacency: of the audits, as in `epsilon_lower_bound`.
+        adjacency: relation of the audits, as in `epsilon_lower_bound`.
         confidence: as in `epsilon_lower_bound`.
         delta: as in `epsilon_lower_bound`.
         family: "dp" or "gdp", as in `Hypothesis`. A curve bounds events in both directions.
@@ -247,7 +262,7 @@ class SequentialTest:
 
     @property
     def p_value(self) -> float:
-        """Of the claim; at most p with probability at most p if the claim holds, however often one looks."""
+        """The p-value of the claim; at most p with probability at most p if it holds, however often one looks."""
         return math.exp(-self._evidence(self._parameter))
 
     def hopeless(self, trials: int) -> bool:
@@ -391,7 +406,7 @@ class _Audit:
 
 
 def _log_mean(logs: np.ndarray) -> np.ndarray:
-    """Of the exponentials of each column."""
+    """The logarithm of the mean of the exponentials of each column."""
     top = logs.max(axis=0)
     return np.asarray(top + np.log(np.exp(logs - top).mean(axis=0)))
 

@@ -26,7 +26,7 @@ class EpsilonFromScores(EpsilonLowerBound):
     `trials` counts those that were counted (with the k rows, without them), not those that chose the threshold.
 
     Attributes:
-        threshold: of the event; None where every threshold proves nothing.
+        threshold: the event's threshold; None where every threshold proves nothing.
         select: how it was chosen: "split" (which sets it halfway to the next lower score), "simultaneous" or
             "correction".
     """
@@ -89,8 +89,8 @@ class SplitThreshold(Threshold):
 
     Args:
         share: part of the trials that chooses, in (0, 1).
-        seed: of the random split. With as many scores in as out, trials of one number fall on one side of it, so trial
-            i of both may share its randomness.
+        seed: seed of the random split. With as many scores in as out, trials of one number fall on one side of it, so
+            trial i of both may share its randomness.
 
     Raises:
         ValueError: for a value that is not allowed; the text names the argument.
@@ -215,7 +215,7 @@ class SimultaneousThreshold(Threshold):
     the claimed curve weighs. Each of m audits gets the share 1/m of the error, and the largest bound is taken.
 
     Args:
-        seed: of the order of equal scores, and of simulations. A random order makes them a test as good as any other.
+        seed: seed of the random order of equal scores, and of simulations.
 
     Raises:
         ValueError: for a seed out of range.

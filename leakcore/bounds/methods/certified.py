@@ -1,4 +1,10 @@
-"""B_κ by Monte Carlo with a finite-sample guarantee."""
+"""Two-sided finite-sample certificates for B_κ of a pair (μ, ν) from samples of μ alone.
+
+Upper: B_κ ≤ τκ + E_μ[(1 − τ/r)_+] for every τ ≥ 0, with equality at the best one (Neyman–Pearson in dual form);
+τ is chosen on a pilot and the mean, of a variable in [0, 1], is limited by betting on the main sample. Lower:
+for E = {log r ≥ t}, B_κ ≥ μ(E)·min(1, κ/ν(E)), since B is concave in κ; μ(E) from below by Clopper–Pearson,
+ν(E) = e^{−t} E_μ[1_E e^{t−log r}] from above by betting.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +21,7 @@ from leakcore._base.futures import in_order
 from leakcore._base.results import Assumptions, parse_adjacency
 from leakcore._base.results.record import Record
 from leakcore._base.workers import difference
-from leakcore.bounds.methods.method import (
-    POINTWISE,
-    PROVENANCE,
-    Kappa,
-    ReconstructionBound,
-    SampledGaussian,
-    SampledLimits,
-    assumptions,
-)
+from leakcore.bounds.methods.method import POINTWISE, PROVENANCE, Kappa, ReconstructionBound, SampledLimits, assumptions
 from leakcore.bounds.methods.pairs import (
     CHUNK,
     SHARD,
@@ -35,6 +33,7 @@ from leakcore.bounds.methods.pairs import (
     mixture_pair,
     ranges,
 )
+from leakcore.mechanisms import Poisson
 from leakcore.numerics import betting_upper_limit, choose_bet, clopper_pearson
 
 _MOST_SHARDS = 1 << 13
@@ -47,11 +46,11 @@ _BINS = 1 << 14
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CertificateState(Record):
-    """What a run that may be continued has seen: integers only, of the same size whatever the number of samples.
+    """What a run that may be continued has counted; its size does not depend on the number of samples.
 
-    next_sample: where to go on. counts: per κ as of `_cells`. pair: see `fingerprint`; it must be the same when
-    continued, as must the seed and computed_with: versions, device and `kernels.arithmetic`, which decide the last bits
-    of a sample, and by them now and then its cell.
+    A run may go on only with the same pair (by its `fingerprint`), seed and `computed_with`: versions, device and
+    `kernels.arithmetic`, which decide the last bits of a sample, and by them now and then its cell. `counts` holds one
+    row of `_cells` for each κ; `next_sample` is the first sample that is not yet counted.
     """
 
     pair: str
@@ -84,7 +83,7 @@ class CertificateState(Record):
 class Certificate:
     """log limits of B_κ, flat arrays: each misses with probability at most half of 1 − confidence.
 
-    num_samples: drawn in all. state: of a run that may be continued, else None.
+    `num_samples` is the number of draws in all; `state` is None unless the run may be continued.
     """
 
     log_low: np.ndarray
@@ -241,11 +240,11 @@ class Certified(SampledLimits):
     Of no use for κ far below 1/num_samples, where `Importance` serves.
 
     Args:
-        num_samples: drawn in all; with `width` at most.
-        confidence: in (0, 1 − 1e-12], for each κ.
-        seed: of the samples.
-        device: where the samples are drawn: None, "cpu", "cuda" or "cuda:N" (in torch's or CuPy's memory).
-        executor: maps shards of samples; the answer is bit-identical without it.
+        num_samples: number of draws in all; with `width` the most.
+        confidence: level of the limits for each κ, in (0, 1 − 1e-12].
+        seed: seed of the draws.
+        device: where to draw: None, "cpu", "cuda" or "cuda:N" (in torch's or CuPy's memory).
+        executor: maps shards of the draws; the answer has the same bits without it.
         width: stop as soon as every interval is at most this wide. The limits then hold for all sample sizes at once
             (Ville's inequality), a few per cent wider.
         resume: the `state` of an earlier result with the same mechanism, κ, seed and confidence; goes on up to
@@ -288,7 +287,7 @@ class Certified(SampledLimits):
                     f"`resume` must be the `state` of an earlier result, but this one is damaged ({why})"
                 ) from why
 
-    def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:
+    def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
         """See `Method`."""
         limits = self._limits(mixture_pair(mechanism, self.device), prior)
         rest = limits.num_samples - limits.num_pilot

@@ -13,10 +13,11 @@ from leakcore.bounds.methods.method import (
     Kappa,
     Method,
     ReconstructionBound,
-    SampledGaussian,
     SampledLimits,
     assumptions,
+    steps_loss,
 )
+from leakcore.mechanisms import Poisson
 from leakcore.numerics import AccuracyError, DiscreteLoss, blow_up
 
 
@@ -35,9 +36,9 @@ class ClosedForm(Method):
 
     name: ClassVar[str] = "closed-form"
 
-    def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:
+    def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
         """See `Method`."""
-        loss = mechanism.loss()
+        loss = steps_loss(mechanism)
         if not blow_up.has_closed_form(loss):
             raise ValueError(
                 "`method='closed-form'` needs sample_rate=1 in every step, a single step, or noise_multiplier=0, got "
@@ -61,10 +62,10 @@ class Exact(Method):
 
     name: ClassVar[str] = "exact"
 
-    def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:
+    def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
         """See `Method`."""
         try:
-            tail = blow_up.log_blow_up_exact(mechanism.loss(), prior.log, force_numerical=True)
+            tail = blow_up.log_blow_up_exact(steps_loss(mechanism), prior.log, force_numerical=True)
         except AccuracyError as error:
             raise AccuracyError(f"{error}; method='pld' or 'importance' gives an upper bound") from error
         return computed(self.name, prior, tail)
@@ -101,9 +102,9 @@ class PLD(Method):
 
     name: ClassVar[str] = "pld"
 
-    def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:
+    def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
         """See `Method`."""
-        loss = mechanism.loss()
+        loss = steps_loss(mechanism)
         if loss.silent:
             low = high = prior.log
             note = "nothing leaks: no step samples and tells"
@@ -133,9 +134,9 @@ class Auto(SampledLimits):
     too, nothing covers the mechanism.
 
     Args:
-        num_samples: drawn in all, if `Importance` is needed.
-        confidence: of its limits, in (0, 1 − 1e-12], for each κ.
-        seed: of its samples.
+        num_samples: number of draws in all, if `Importance` is needed.
+        confidence: level of the limits for each κ, in (0, 1 − 1e-12].
+        seed: seed of the draws.
 
     Raises:
         ValueError: for a value that is not allowed; the text names the argument.
@@ -149,9 +150,9 @@ class Auto(SampledLimits):
 
     name: ClassVar[str] = "auto"
 
-    def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:
+    def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
         """See `Method`."""
-        loss = mechanism.loss()
+        loss = steps_loss(mechanism)
         try:
             tail = blow_up.log_blow_up_exact(loss, prior.log)
         except AccuracyError:

@@ -1,4 +1,17 @@
-"""B_κ by importance sampling."""
+"""Certified limits of B_κ far below 1/N: samples of the tilted privacy loss, with weights that the event bounds.
+
+ν_θ ∝ e^{θL}ν, θ ≥ 1, puts the event E = {L ≥ t} in the middle of its mass. With s = L − t, M = E_ν[e^{θL}]:
+    ν(E)               = M e^{−θt}·E_θ[e^{−θs}; s ≥ 0]
+    μ(E)               = M e^{(1−θ)t}·E_θ[e^{−(θ−1)s}; s ≥ 0]
+    E_μ(1 − e^{t−L})_+ = M e^{(1−θ)t}·E_θ[e^{−(θ−1)s}(1 − e^{−s}); s ≥ 0]
+and every variable on the right is in [0, 1], however small the left sides: betting limits of their means are limits of
+B_κ. Upper: B_κ ≤ κe^t + E_μ(1 − e^{t−L})_+ for every t. Lower: with inner ⊂ outer events E₁ = {L ≥ t₁}, E₂ = {L ≥ t₂},
+ν(E₁) ≤ κ ≤ ν(E₂), the test that adds to E₁ so much of E₂ that ν holds κ has, since dμ ≥ e^{t₂}dν on E₂,
+    B_κ ≥ μ(E₁) + e^{t₂}(κ − ν(E₁)) = κe^{t₂} + E_μ[(1 − e^{t₂−L}); E₁].
+Both err by the second order of the thresholds' error, and by the sampling error of one bounded mean. Steps are drawn
+from tables (`numerics.step_table`): "dots" for the upper limit, which dominate the step, "cells" for the
+lower one, which it dominates. Nothing is lost but the tables' resolution.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +30,11 @@ from leakcore.bounds.methods.method import (
     PROVENANCE,
     Kappa,
     ReconstructionBound,
-    SampledGaussian,
     SampledLimits,
     assumptions,
+    steps_loss,
 )
+from leakcore.mechanisms import Poisson
 from leakcore.numerics import (
     AccuracyError,
     PairSums,
@@ -345,10 +359,10 @@ class Importance(SampledLimits):
     (docs/explanation/bounds.md).
 
     Args:
-        num_samples: shared by the two limits, and drawn again for κ that need another tilt.
-        confidence: in (0, 1 − 1e-12], for each κ.
-        seed: of the samples.
-        executor: maps shards of samples; the answer is bit-identical without it.
+        num_samples: number of draws that the two limits share, drawn again for each κ that needs another tilt.
+        confidence: level of the limits for each κ, in (0, 1 − 1e-12].
+        seed: seed of the draws.
+        executor: maps shards of the draws; the answer has the same bits without it.
 
     Raises:
         ValueError: for a value that is not allowed, or too few samples for the confidence.
@@ -374,9 +388,9 @@ class Importance(SampledLimits):
                 f"{self.num_samples}"
             )
 
-    def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:
+    def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
         """See `Method`."""
-        loss = mechanism.loss()
+        loss = steps_loss(mechanism)
         if loss.num_mixture_steps > _MAX_STEPS:
             raise AccuracyError(
                 f"`steps` must be at most {_MAX_STEPS} for 'importance', which draws each of a sample's steps, got "

@@ -13,7 +13,7 @@ import numpy as np
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, Number, Result, picture
 from leakcore.mechanisms import Poisson
-from leakcore.numerics import PrivacyLoss, parse_schedule
+from leakcore.numerics import PrivacyLoss
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,14 +37,14 @@ class ReconstructionBound(Result):
         log_kappa: its natural logarithm.
         advantage: (B_κ − κ)/(1 − κ), 0 at κ = 1.
         interval: (low, high): numerical error of a deterministic method, confidence limits of one that samples.
-        log_interval: the same for `log_value`.
-        standard_error: of Monte-Carlo estimates, else None.
-        effective_sample_size: of Monte-Carlo estimates, else None.
+        log_interval: the interval of `log_value`.
+        standard_error: standard error of a Monte-Carlo estimate, else None.
+        effective_sample_size: draws that carry a Monte-Carlo estimate, else None.
         num_samples: samples drawn; None for deterministic methods.
         warnings: why the number may mislead; empty if nothing does.
-        poisson_claim: of a mechanism that is often accounted for as if it were Poisson sampling: the bound that this
+        poisson_claim: for a mechanism that is often accounted for as if it were Poisson sampling, the bound that this
             claims, which may lie below the lower limit; else None.
-        state: of `methods.Certified` with `width` or `resume`: pass it as `resume` to go on; else None.
+        state: with `methods.Certified` and its `width` or `resume`, what to pass as `resume` to go on; else None.
     """
 
     compared_at: ClassVar[tuple[str, ...]] = ("kappa",)
@@ -66,7 +66,7 @@ class ReconstructionBound(Result):
         """Draw the bound over κ, its interval, and blind guessing.
 
         Args:
-            ax: where to draw; None: on a new figure of pyplot's.
+            ax: axes to draw on; None makes a new figure.
 
         Returns:
             The axes.
@@ -80,55 +80,39 @@ class ReconstructionBound(Result):
 
 
 _MOST_STEPS = 10_000_000
-"""Steps of several kinds that are written out one by one."""
+"""Most steps of several kinds together that are written out one by one."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class SampledGaussian:
-    """A validated DP-SGD configuration: `sigma` and `rate` are 0-d, or of length `steps`."""
+def steps_loss(mechanism: Poisson) -> PrivacyLoss:
+    """The privacy loss of Poisson-sampled steps under add-remove, grouped by equal (σ, q)."""
+    return PrivacyLoss.of_steps(
+        np.asarray(mechanism.noise_multiplier), np.asarray(mechanism.sample_rate), mechanism.steps
+    )
 
-    sigma: np.ndarray
-    rate: np.ndarray
-    steps: int
 
-    @classmethod
-    def parse(cls, noise_multiplier: Any, sample_rate: Any, steps: Any) -> SampledGaussian:
-        """ValueError or TypeError names the argument that is out of range or of another length than `steps`."""
-        return cls(*parse_schedule(noise_multiplier, sample_rate, steps))
+def has_too_many_steps(loss: PrivacyLoss) -> bool:
+    """Whether steps of several kinds are too many to be listed one by one."""
+    kinds = len(loss.groups) + (loss.gaussian_variance > 0.0) + (loss.log_no_escape < 0.0)
+    return kinds > 1 and loss.num_mixture_steps > _MOST_STEPS
 
-    @classmethod
-    def of(cls, mechanism: Poisson) -> SampledGaussian:
-        """Of a mechanism, which has checked its numbers."""
-        return cls(np.asarray(mechanism.noise_multiplier), np.asarray(mechanism.sample_rate), mechanism.steps)
 
-    @classmethod
-    def of_loss(cls, loss: PrivacyLoss) -> SampledGaussian:
-        """Steps that have this loss."""
-        steps = [(group.sigma, group.rate, group.count) for group in loss.groups]
-        if loss.gaussian_variance > 0.0:
-            steps.append((1.0 / math.sqrt(loss.gaussian_variance), 1.0, 1))
-        if loss.log_no_escape < 0.0:
-            steps.append((0.0, -math.expm1(loss.log_no_escape), 1))
-        sigma, rate, count = (np.array([step[i] for step in steps]) for i in range(3))
-        if len(steps) == 1:
-            return cls(sigma[0], rate[0], int(count[0]))
-        if cls.too_long(loss):
-            raise ValueError(
-                f"`method` must be 'auto' or 'exact' for several kinds of steps, more than {_MOST_STEPS:.0e} of them "
-                f"together, got {sum(step[2] for step in steps):.3g} steps"
-            )
-        count = count.astype(np.int64)
-        return cls(np.repeat(sigma, count), np.repeat(rate, count), int(count.sum()))
-
-    @staticmethod
-    def too_long(loss: PrivacyLoss) -> bool:
-        """Whether steps of several kinds are too many to be listed one by one."""
-        kinds = len(loss.groups) + (loss.gaussian_variance > 0.0) + (loss.log_no_escape < 0.0)
-        return kinds > 1 and loss.num_mixture_steps > _MOST_STEPS
-
-    def loss(self) -> PrivacyLoss:
-        """Steps grouped by equal (σ, q)."""
-        return PrivacyLoss.of_steps(self.sigma, self.rate, self.steps)
+def poisson_with(loss: PrivacyLoss) -> Poisson:
+    """Poisson-sampled steps that have this loss."""
+    steps = [(group.sigma, group.rate, group.count) for group in loss.groups]
+    if loss.gaussian_variance > 0.0:
+        steps.append((1.0 / math.sqrt(loss.gaussian_variance), 1.0, 1))
+    if loss.log_no_escape < 0.0:
+        steps.append((0.0, -math.expm1(loss.log_no_escape), 1))
+    sigma, rate, count = (np.array([step[i] for step in steps]) for i in range(3))
+    if len(steps) == 1:
+        return Poisson(sigma[0], rate[0], int(count[0]))
+    if has_too_many_steps(loss):
+        raise ValueError(
+            f"`method` must be 'auto' or 'exact' for several kinds of steps, more than {_MOST_STEPS:.0e} of them "
+            f"together, got {sum(step[2] for step in steps):.3g} steps"
+        )
+    count = count.astype(np.int64)
+    return Poisson(np.repeat(sigma, count), np.repeat(rate, count), int(count.sum()))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -141,7 +125,7 @@ class Kappa:
 
     @classmethod
     def parse(cls, kappa: Any, log_kappa: Any) -> Kappa:
-        """Reads exactly one of κ in (0, 1] and log κ in (−∞, 0]."""
+        """Read exactly one of κ in (0, 1] and log κ in (−∞, 0]."""
         if (kappa is None) == (log_kappa is None):
             raise ValueError(
                 f"exactly one of `kappa` and `log_kappa` must be given, got kappa={kappa!r} and log_kappa={log_kappa!r}"
@@ -153,7 +137,7 @@ class Kappa:
         return cls(value.ravel().copy(), value.shape, None)
 
     def __str__(self) -> str:
-        """The argument that κ came by, and its first value: for messages."""
+        """The argument that was passed and its first value, for messages."""
         name, values = ("log_kappa", self.log) if self.given is None else ("kappa", self.given)
         return f"{name}={values[0]:.6g}"
 
@@ -207,7 +191,7 @@ def _expm1_ratio(value: np.ndarray, kappa: np.ndarray, log_kappa: np.ndarray) ->
 PROVENANCE = "Hayes, Mahloujifar and Balle (2023), Theorem 2 and Corollary 4, equation (3)"
 POINTWISE = "confidence is pointwise in kappa"
 _MAX_SAMPLES = 1 << 40
-"""Samples of one estimate: a day's work of a cluster."""
+"""Most samples of one estimate: a day's work of a cluster."""
 
 
 def _device(value: Any) -> Any:
@@ -254,7 +238,7 @@ class Method(abc.ABC):
         return frozenset(field.name for field in dataclasses.fields(cls))
 
     @abc.abstractmethod
-    def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:
+    def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
         """B_κ of a checked mechanism for checked κ."""
 
 
@@ -263,9 +247,9 @@ class SampledLimits(Method):
     """A method whose limits come from samples.
 
     Args:
-        num_samples: drawn in all.
-        confidence: of the limits, in (0, 1 − 1e-12], for each κ.
-        seed: of the samples.
+        num_samples: number of draws in all.
+        confidence: level of the limits for each κ, in (0, 1 − 1e-12].
+        seed: seed of the draws.
     """
 
     num_samples: int = 1_000_000

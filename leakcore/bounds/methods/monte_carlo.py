@@ -1,4 +1,4 @@
-"""Monte-Carlo estimates of B_κ: no guarantee."""
+"""Monte-Carlo estimates of B_κ, and the interval of Hayes et al. (2023): neither is a guarantee."""
 
 from __future__ import annotations
 
@@ -11,15 +11,9 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore.bounds.methods.certified import dual_thresholds
-from leakcore.bounds.methods.method import (
-    Kappa,
-    Method,
-    ReconstructionBound,
-    SampledGaussian,
-    SampledLimits,
-    assumptions,
-)
+from leakcore.bounds.methods.method import Kappa, Method, ReconstructionBound, SampledLimits, assumptions, steps_loss
 from leakcore.bounds.methods.pairs import draw_all, mixture_pair
+from leakcore.mechanisms import Poisson
 from leakcore.numerics import AccuracyError, dot
 
 _FEW = 100.0
@@ -32,9 +26,9 @@ class MonteCarlo(Method):
 
     Args:
         num_samples: number of draws.
-        seed: of the samples.
-        device: where the samples are drawn: None, "cpu", "cuda" or "cuda:N" (in torch's or CuPy's memory).
-        executor: maps shards of samples; the answer is bit-identical without it.
+        seed: seed of the draws.
+        device: where to draw: None, "cpu", "cuda" or "cuda:N" (in torch's or CuPy's memory).
+        executor: maps shards of the draws; the answer has the same bits without it.
         under: "alternative" draws from μ and evaluates the dual min_t κe^t + E_μ(1 − e^{t−L})_+ at the sample's
             threshold. "null" is Algorithm 1 of Hayes et al. with erratum E1 (docs/explanation/bounds.md): it lies below
             the truth more often than not, and collapses where draws of ν miss the mass of μ.
@@ -62,7 +56,7 @@ class MonteCarlo(Method):
         super().__post_init__()
         validate.one_of("alternative", "null", under=self.under)
 
-    def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:
+    def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
         """See `Method`."""
         log_value, error, effective = self._estimates(mechanism, prior.log)
         which = "Algorithm 1, erratum E1" if self.under == "null" else "equation (3) in dual form, samples of mu"
@@ -80,7 +74,7 @@ class MonteCarlo(Method):
             **prior.fields(np.minimum(log_value, 0.0), None, None),
         )
 
-    def _estimates(self, mechanism: SampledGaussian, log_kappa: np.ndarray) -> tuple[np.ndarray, ...]:
+    def _estimates(self, mechanism: Poisson, log_kappa: np.ndarray) -> tuple[np.ndarray, ...]:
         """Flat arrays over κ: log B̂, its standard error, and the effective sample size of the tail."""
         if len(log_kappa) == 0:
             return np.zeros(0), np.zeros(0), np.zeros(0)
@@ -156,10 +150,10 @@ class DKW(SampledLimits):
     is Algorithm 1's (E1). The interval is [κ, 1] where it says nothing. docs/explanation/bounds.md has the formulas.
 
     Args:
-        num_samples: 2 to 2²⁶, which are held in memory and sorted.
-        confidence: in (0, 1 − 1e-12].
-        seed: of the samples.
-        executor: maps shards of samples; the answer is bit-identical without it.
+        num_samples: number of draws, from 2 to 2²⁶; all are held in memory and sorted.
+        confidence: level of the interval, in (0, 1 − 1e-12].
+        seed: seed of the draws.
+        executor: maps shards of the draws; the answer has the same bits without it.
 
     Raises:
         ValueError: for a value that is not allowed; the text names the argument.
@@ -179,9 +173,9 @@ class DKW(SampledLimits):
         super().__post_init__()
         validate.integer(2, _MAX_SAMPLES, num_samples=self.num_samples)
 
-    def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:
+    def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
         """See `Method`."""
-        loss, count = mechanism.loss(), self.num_samples
+        loss, count = steps_loss(mechanism), self.num_samples
         if loss.log_no_escape != 0.0:
             raise ValueError(
                 "`noise_multiplier` must be positive, got 0: the ratio has no variance; use method='exact'"

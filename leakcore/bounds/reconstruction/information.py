@@ -1,4 +1,4 @@
-"""Fano's bound on naming a candidate, and the information that it counts."""
+"""Fano's bound on naming a candidate (Guo et al. 2022b), and where it takes the mutual information from."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.futures import answers
 from leakcore._base.results import Assumptions, Kind, Result
-from leakcore.bounds.methods.method import ATTACKER, SampledGaussian
+from leakcore.bounds.methods.method import ATTACKER, steps_loss
 from leakcore.bounds.reconstruction.kappa import parse_prior
+from leakcore.mechanisms import Poisson
 from leakcore.numerics import PrivacyLoss, dot
 
 _CHUNK = 1 << 14
@@ -55,7 +56,7 @@ class Nats(NamedTuple):
 class Information(abc.ABC):
     """Where I comes from, the mutual information between the candidate and the outputs.
 
-    name: by which `fano_advantage(information=)` finds it. kind: of the bound that follows.
+    `name` is what `fano_advantage(information=)` calls it, `kind` that of the bound that follows.
     """
 
     name: ClassVar[str]
@@ -151,9 +152,9 @@ class SampledInformation(_FullBatches):
     """Full batches (q = 1): I = E log p(w|z)/p(w) for w ~ N(Δe_z/√2, σ²I_n), from `num_samples` draws. Kind "estimate".
 
     Attributes:
-        separation: Δ as in `AnalyticInformation`.
-        num_samples: draws, at least 2; each takes a number for every candidate, at most 2²² candidates.
-        seed: of the samples.
+        separation: Δ in (0, 2], as in `AnalyticInformation`.
+        num_samples: number of draws, at least 2; each takes a number for every candidate, at most 2²² candidates.
+        seed: seed of the draws.
         executor: its workers take blocks of 2¹⁴ draws (of 2²² numbers where candidates are many); the answer is the
             same for any number of workers and none.
 
@@ -240,7 +241,7 @@ class FanoBound(Result):
         value: bound of the advantage (success − p_max)/(1 − p_max).
         success: bound of the success probability itself.
         mutual_information: the bound (or estimate) of I(Z; outputs) from which it follows, in nats.
-        standard_error: of the mutual information where it was sampled, else None.
+        standard_error: standard error of the mutual information where it was sampled, else None.
         num_candidates: number of candidates of positive probability.
     """
 
@@ -268,10 +269,10 @@ def fano_advantage(
 
     Args:
         noise_multiplier: as in `reconstruction`, schedules allowed.
-        sample_rate: q, likewise; 1 for full batches.
-        steps: T.
+        sample_rate: q in [0, 1], a number or an array of length `steps`; 1 for full batches.
+        steps: T ≥ 0.
         num_candidates: n ≥ 1 equally likely candidates. Exactly one of num_candidates and prior.
-        prior: n probabilities.
+        prior: probabilities of the candidates, (n,).
         information: where I comes from: "rdp" (`bounds.RenyiInformation`: any σ, q, T), "analytic"
             (`bounds.AnalyticInformation`: q = 1) or "monte-carlo" (`bounds.SampledInformation`: q = 1), or one of these
             objects, which holds its options. The last two reproduce Table 2 of Hayes et al. to the last digit with
@@ -308,7 +309,7 @@ def fano_advantage(
         source = information
     else:
         source = INFORMATION[validate.one_of(*INFORMATION, information=information)]()
-    loss = SampledGaussian.parse(noise_multiplier, sample_rate, steps).loss()
+    loss = steps_loss(Poisson(noise_multiplier, sample_rate, steps))
     source.check(loss)
     entropy = candidates.entropy
     certain = n == 1 or loss.log_no_escape != 0.0 or math.isinf(loss.gaussian_variance)

@@ -12,7 +12,7 @@ from leakcore._base.one_thread import one_thread
 from leakcore._base.progress import timed
 from leakcore._base.results import Assumptions
 from leakcore.bounds.methods import Auto, Certified, Exact, Method, method_of
-from leakcore.bounds.methods.method import Kappa, ReconstructionBound, SampledGaussian
+from leakcore.bounds.methods.method import Kappa, ReconstructionBound, has_too_many_steps, poisson_with
 from leakcore.bounds.methods.monte_carlo import DKW
 from leakcore.bounds.methods.pairs import StatedPair
 from leakcore.mechanisms import Mechanism, Poisson, as_mechanism, over_grids
@@ -27,9 +27,9 @@ def bound_of_mechanism(mechanism: Mechanism, prior: Kappa, method: Method) -> Re
     """The bound under the mechanism's own relation; ValueError for a method that does not cover it."""
     loss = mechanism.steps_loss(mechanism.adjacency)
     if isinstance(mechanism, Poisson):
-        return method.bound(SampledGaussian.of(mechanism), prior)
-    if loss is not None and not (isinstance(method, Auto | Exact) and SampledGaussian.too_long(loss)):
-        out = method.bound(SampledGaussian.of_loss(loss), prior)
+        return method.bound(mechanism, prior)
+    if loss is not None and not (isinstance(method, Auto | Exact) and has_too_many_steps(loss)):
+        out = method.bound(poisson_with(loss), prior)
         return dataclasses.replace(out, **_statements(mechanism, out.assumptions.notes, out.provenance))
     if isinstance(method, Certified):
         out = method.bound_of(StatedPair(mechanism), prior)
@@ -107,16 +107,16 @@ def reconstruction(
 
     Args:
         noise_multiplier: a mechanism; or σ_t in [0, ∞], a number or an array of length `steps`.
-        sample_rate: q_t in [0, 1]; likewise. None with a mechanism.
+        sample_rate: q_t in [0, 1], a number or an array of length `steps`. None with a mechanism.
         steps: T ≥ 0. None with a mechanism.
         kappa: κ in (0, 1], a float or an array; 1/n for n equally likely candidates.
         log_kappa: log κ, for priors too small for a float.
         method: a name or an object of `bounds.methods`; an object holds its own options.
-        num_samples: draws of a method that samples.
-        confidence: of its limits.
-        seed: of its draws.
+        num_samples: number of draws of a method that samples.
+        confidence: level of its limits, in (0, 1 − 1e-12].
+        seed: seed of its draws.
         device: where "monte-carlo" and "certified" draw: "cpu", "cuda" or "cuda:N".
-        executor: its workers share the draws.
+        executor: maps shards of the draws.
 
     Returns:
         `ReconstructionBound` of kind "upper" ("estimate" for "monte-carlo" and "dkw-bennett").
@@ -167,9 +167,9 @@ def reconstruction_of(
         log_kappa: as in `reconstruction`.
         method: "certified", or a `bounds.methods.Certified`, which holds its own options.
         num_samples: as in `reconstruction`.
-        confidence: of the limits, in (0, 1 − 1e-12], for each κ.
-        seed: of the samples.
-        executor: maps shards of samples; with processes the pair is pickled.
+        confidence: level of the limits for each κ, in (0, 1 − 1e-12].
+        seed: seed of the draws.
+        executor: maps shards of the draws; with processes the pair is pickled.
 
     Returns:
         `ReconstructionBound` of kind "upper", or "estimate" for a pair that is not proved to dominate.
@@ -218,9 +218,9 @@ def reconstruction_dkw(
         steps: as in `reconstruction`.
         kappa: as in `reconstruction`.
         log_kappa: as in `reconstruction`.
-        num_samples: 2 to 2²⁶, which are held in memory and sorted.
-        confidence: in (0, 1 − 1e-12].
-        seed: of the samples.
+        num_samples: number of draws, from 2 to 2²⁶.
+        confidence: level of the interval, in (0, 1 − 1e-12].
+        seed: seed of the draws.
 
     Returns:
         `ReconstructionBound` of kind "estimate", method "dkw-bennett".

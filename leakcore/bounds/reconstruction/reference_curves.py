@@ -1,4 +1,4 @@
-"""Other limits to compare with."""
+"""Curves to compare the blow-up bound with: the older Rényi bound, least squared error, symmetric candidates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from scipy import special
 from leakcore._base import validate
 from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.results import Assumptions, Result, parse_adjacency
-from leakcore.bounds.methods.method import ATTACKER, Kappa, ReconstructionBound, SampledGaussian
+from leakcore.bounds.methods.method import ATTACKER, Kappa, ReconstructionBound, steps_loss
+from leakcore.mechanisms import Poisson
 from leakcore.numerics import AccuracyError, PrivacyLoss, dot
 
 _RDP_ROUNDING = 2.0**-49
@@ -50,9 +51,9 @@ def reconstruction_rdp(
         >>> f"{older.value:.3f}", f"{bounds.reconstruction(1.0, 0.01, 100, kappa=0.1).value:.3f}"
         ('0.144', '0.127')
     """
-    mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, steps)
+    mechanism = Poisson(noise_multiplier, sample_rate, steps)
     prior = Kappa.parse(kappa, log_kappa)
-    loss = mechanism.loss()
+    loss = steps_loss(mechanism)
     if loss.log_no_escape != 0.0:
         log_value = np.zeros_like(prior.log)
     elif not loss.groups:
@@ -171,7 +172,7 @@ def mse_lower_bound(
     widths = validate.real_array("in (0, 1e150)", lambda v: (v > 0.0) & (v < validate.LARGE), diameters=diameters)
     if widths.ndim != 1 or len(widths) == 0:
         raise ValueError(f"`diameters` must be one-dimensional and not empty, got shape {widths.shape}")
-    loss = SampledGaussian.parse(noise_multiplier, sample_rate, steps).loss()
+    loss = steps_loss(Poisson(noise_multiplier, sample_rate, steps))
     epsilon = _renyi_of_order_two(loss, relation == "replace")
     guess = dot(widths, widths) / (4.0 * len(widths))
     value = math.inf if epsilon == 0.0 else (0.0 if epsilon > 700.0 else guess / math.expm1(epsilon))

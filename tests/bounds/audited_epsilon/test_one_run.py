@@ -9,7 +9,7 @@ import pytest
 from scipy import optimize, sparse, stats
 
 from leakcore import accounting, bounds, mechanisms, numerics
-from leakcore.bounds.audited_epsilon.families import GaussianFamily, ScaledNoise
+from leakcore.bounds.audited_epsilon.families import GaussianFamily, MechanismFamily, ScaledMechanism
 from leakcore.bounds.audited_epsilon.one_run import GuessTail, Tangents
 
 
@@ -125,7 +125,7 @@ def test_a_true_claim_is_refuted_as_often_as_it_says(mechanism: mechanisms.Mecha
     low = ~np.take_along_axis(coins, order[:, : guesses // 2], axis=1)
     high = np.take_along_axis(coins, order[:, canaries - guesses // 2 :], axis=1)
     correct = low.sum(axis=1) + high.sum(axis=1)
-    lines = ScaledNoise(mechanism, "add-remove", 1e-5, np.linspace(0.0, 6.0, 12)).lines(1.0)
+    lines = MechanismFamily(ScaledMechanism(mechanism, "add-remove", 1e-5), np.linspace(0.0, 6.0, 12)).lines(1.0)
     p_values = {int(v): GuessTail(int(v), guesses, canaries).chance(lines) for v in set(correct)}
     for level in (0.05, 0.2):
         refuted = sum(p_values[int(v)] <= level for v in correct)

@@ -13,7 +13,7 @@ import pytest
 
 from leakcore import bounds, kernels, mechanisms
 from leakcore.bounds import methods
-from leakcore.bounds.methods.method import Kappa, ReconstructionBound, SampledGaussian
+from leakcore.bounds.methods.method import Kappa, ReconstructionBound, steps_loss
 
 OPTIONS: dict[str, Any] = {"num_samples": 4000, "confidence": 0.98, "seed": 11}
 KEYWORDS = ("num_samples", "confidence", "seed", "device", "executor")
@@ -116,8 +116,8 @@ class Trivial(methods.Method):
     name: ClassVar[str] = "trivial"
     seed: int = 0
 
-    def bound(self, mechanism: SampledGaussian, prior: Kappa) -> ReconstructionBound:
-        one = methods.ClosedForm().bound(SampledGaussian.parse(0.0, 1.0, 1), prior)
+    def bound(self, mechanism: mechanisms.Poisson, prior: Kappa) -> ReconstructionBound:
+        one = methods.ClosedForm().bound(mechanisms.Poisson(0.0, 1.0, 1), prior)
         return dataclasses.replace(one, method=self.name, seed=self.seed)
 
 
@@ -202,11 +202,10 @@ def test_where_a_published_package_falls_below_the_truth() -> None:
         assert bound.interval[0] <= exact.value <= bound.interval[1]
         assert bound.value > 10.0 * 0.0168
     # Curves by the dual of the REMOVE distribution stay above the truth on finer grids, too.
-    from leakcore.bounds.methods.method import SampledGaussian
     from leakcore.numerics.profile.dp_accounting_pld import DiscreteLoss
 
     pytest.importorskip("dp_accounting")
-    loss = SampledGaussian.parse(*arguments).loss()
+    loss = steps_loss(mechanisms.Poisson(*arguments))
     for interval in (1e-3, 5e-4):
         upper = DiscreteLoss(loss, pessimistic=True, interval=interval).log_blow_up(np.array([math.log(1e-6)]))[0]
         assert exact.log_value <= upper < exact.log_value + 0.05
