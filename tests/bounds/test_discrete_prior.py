@@ -39,7 +39,7 @@ def test_discrete_prior() -> None:
 def test_many_weights_use_chords_on_the_safe_side(monkeypatch: pytest.MonkeyPatch) -> None:
     prior = np.arange(1.0, 8.0) / 28.0
     fine = bounds.discrete_prior(1.0, 0.1, 10, prior=prior).value
-    monkeypatch.setattr(sys.modules["leakcore.bounds.prior.discrete_prior"], "_NODES", 5)
+    monkeypatch.setattr(sys.modules["leakcore.bounds.discrete_prior"], "_NODES", 5)
     coarse = bounds.discrete_prior(1.0, 0.1, 10, prior=prior).value
     assert fine * (1 - 1e-9) <= coarse <= 1.05 * fine
 
@@ -86,7 +86,7 @@ def test_discrete_prior_where_next_to_nothing_leaks(monkeypatch: pytest.MonkeyPa
             bound = bounds.discrete_prior(sigma, 0.5, 10, prior=prior)
             assert bound.blind <= bound.value <= bound.blind * (1 + 1e-9)
     short = [bounds.discrete_prior(30.0, 0.1, 100, prior=p).value for p in ([0.5, 0.3, 0.2], [0.4, 0.38, 0.22])]
-    monkeypatch.setattr(sys.modules["leakcore.bounds.prior.discrete_prior"], "_NEGLIGIBLE", -math.inf)
+    monkeypatch.setattr(sys.modules["leakcore.bounds.discrete_prior"], "_NEGLIGIBLE", -math.inf)
     whole = [bounds.discrete_prior(30.0, 0.1, 100, prior=p).value for p in ([0.5, 0.3, 0.2], [0.4, 0.38, 0.22])]
     np.testing.assert_allclose(short, whole, rtol=1e-12)
 

@@ -7,8 +7,8 @@ import pytest
 from scipy import special, stats
 
 from leakcore import accounting, bounds, mechanisms
-from leakcore.bounds.audited_epsilon.rank_scores import RankScores
-from leakcore.bounds.audited_epsilon.scaled_mechanism import ScaledMechanism, largest_refuted
+from leakcore.bounds.audited_epsilon.families import ScaledMechanism, largest_refuted
+from leakcore.bounds.audited_epsilon.ranks import RankScores
 
 DELTA = 1e-5
 SUBSAMPLED = mechanisms.Poisson(0.7, 0.3, 2)

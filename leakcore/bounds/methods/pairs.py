@@ -14,7 +14,7 @@ from leakcore._base.digest import digest
 from leakcore._base.results import parse_adjacency
 from leakcore._base.version import __version__
 from leakcore._base.workers import in_order
-from leakcore.bounds.reconstruction.arguments import SampledGaussian
+from leakcore.mechanisms import Poisson
 
 CHUNK = 1 << 16
 """Samples per draw. Fixed, so that no result depends on who draws what."""
@@ -35,8 +35,8 @@ class Pair(Protocol):
 class MixturePair:
     """Poisson-sampled Gaussian steps, drawn by the native kernel.
 
-    dominates: whether it is proved to dominate the mechanism that it stands for. device: where it is sampled; the
-    samples are the same, so the fingerprint leaves it out.
+    `dominates` says whether it is proved to dominate the mechanism that it stands for. `device` is where it is drawn;
+    the draws are the same everywhere, so the fingerprint leaves it out.
     """
 
     noise_multiplier: np.ndarray | float
@@ -109,17 +109,17 @@ def ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
         yield a, min(a + size, stop)
 
 
-def mixture_pair(mechanism: SampledGaussian, device: str | None = None) -> MixturePair:
+def mixture_pair(mechanism: Poisson, device: str | None = None) -> MixturePair:
     """The dominating pair of DP-SGD with Poisson sampling, drawn on `device`."""
     # A step with infinite noise says nothing; the sampler wants finite numbers.
-    silent = np.isinf(mechanism.sigma)
-    sigma = np.where(silent, 1.0, mechanism.sigma)
-    rate = np.where(silent, 0.0, mechanism.rate) if silent.any() else mechanism.rate
+    silent = np.isinf(mechanism.noise_multiplier)
+    sigma = np.where(silent, 1.0, mechanism.noise_multiplier)
+    rate = np.where(silent, 0.0, mechanism.sample_rate) if silent.any() else mechanism.sample_rate
     return MixturePair(_plain(sigma), _plain(rate), mechanism.steps, device=device)
 
 
-def _plain(array: np.ndarray) -> Any:
-    return float(array) if array.ndim == 0 else array
+def _plain(values: Any) -> Any:
+    return float(values) if np.ndim(values) == 0 else values
 
 
 def measured_pair(noise_multiplier: Any, sample_rate: Any, clipped_norms: Any) -> MixturePair:
@@ -130,8 +130,8 @@ def measured_pair(noise_multiplier: Any, sample_rate: Any, clipped_norms: Any) -
 
     Args:
         noise_multiplier: σ_t > 0, a number or an array of length T.
-        sample_rate: q_t in [0, 1], likewise.
-        clipped_norms: (T,) in [0, 1], in units of C.
+        sample_rate: q_t in [0, 1], a number or an array of length T.
+        clipped_norms: norms of the target's clipped gradients, (T,), each in [0, 1], in units of C.
 
     Returns:
         A pair whose `dominates` is False, so that `reconstruction_of` calls its result an estimate.
@@ -153,10 +153,10 @@ def measured_pair(noise_multiplier: Any, sample_rate: Any, clipped_norms: Any) -
     lengths = validate.real_array("in [0, 1]", lambda v: (v >= 0.0) & (v <= 1.0), clipped_norms=clipped_norms)
     if lengths.ndim != 1:
         raise ValueError(f"`clipped_norms` must be one-dimensional, one per step, got shape {lengths.shape}")
-    mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, len(lengths))
+    mechanism = Poisson(noise_multiplier, sample_rate, len(lengths))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        sigma = np.where(lengths > 0.0, mechanism.sigma / lengths, np.inf)
-    return dataclasses.replace(mixture_pair(dataclasses.replace(mechanism, sigma=sigma)), dominates=False)
+        sigma = np.where(lengths > 0.0, mechanism.noise_multiplier / lengths, np.inf)
+    return dataclasses.replace(mixture_pair(dataclasses.replace(mechanism, noise_multiplier=sigma)), dominates=False)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -12,8 +12,8 @@ from scipy import stats
 
 from leakcore import bounds
 from leakcore.bounds.methods import Certified
-from leakcore.bounds.reconstruction.certificate import certify, samples_needed
-from leakcore.bounds.reconstruction.pair import MixturePair
+from leakcore.bounds.methods.certified import certify, samples_needed
+from leakcore.bounds.methods.pairs import MixturePair
 
 KAPPA = [0.001, 0.1]
 

@@ -1,4 +1,4 @@
-"""Success against a discrete prior with unequal weights, and against a label: sharper than κ = the largest weight."""
+"""Success against a discrete prior of unequal weights, and against a label: sharper than κ = the largest weight."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from leakcore import accounting
 from leakcore._base import validate
 from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Assumptions, Result
-from leakcore.bounds.prior import from_curve
-from leakcore.bounds.reconstruction.arguments import ATTACKER, SampledGaussian
+from leakcore.bounds.methods.method import ATTACKER, Kappa, steps_loss
 from leakcore.bounds.reconstruction.kappa import parse_prior
-from leakcore.mechanisms import Poisson, as_mechanism, over_grids
+from leakcore.bounds.reconstruction.reconstruction import limits
+from leakcore.mechanisms import Mechanism, Poisson, as_mechanism, over_grids
 from leakcore.numerics import (
     AccuracyError,
     PrivacyLoss,
@@ -26,6 +26,42 @@ from leakcore.numerics import (
     log_blow_up_exact,
     log_delta,
 )
+
+_KAPPAS = 384
+
+
+def _success_from_curve(mechanism: Mechanism, weights: np.ndarray) -> tuple[float, float]:
+    """(the bound, B at κ = the largest weight) from B at a few hundred κ, for mechanisms whose loss has no formula.
+
+    Σ p_z μ_z(E_z) is at most max{Σ p_z B(a_z) : Σ a_z ≤ 1} = min over λ of λ + Σ p_z max_a [B(a) − λa/p_z]. B is
+    concave and rises: between nodes it lies below the upper limit at the next node, and below the line from 0 through
+    the last one.
+    """
+    distinct, counts = np.unique(weights, return_counts=True)
+    largest = float(distinct[-1])
+    blow_up = float(np.exp(limits(mechanism, Kappa.parse(largest, None).log)[1][0]))
+    if len(distinct) == 1:
+        return blow_up, blow_up
+    nodes = np.unique(np.concatenate((np.geomspace(1e-4 * distinct[0], 1.0, _KAPPAS), distinct)))
+    nodes[-1] = 1.0
+    above = np.exp(limits(mechanism, np.log(nodes))[1])
+    # Corners of a function that B lies below: at each node the limit there, and before it the next one's.
+    ratio = np.minimum.accumulate(above / nodes)
+    corners = np.concatenate(([0.0], np.minimum(nodes[1:], above[1:] / ratio[:-1]), nodes))
+    heights = np.concatenate((above[:1], above[1:], above))
+    corners[1 : len(nodes)] = np.maximum(corners[1 : len(nodes)], nodes[:-1])
+
+    def dual(price: float) -> float:
+        gains = np.array([np.max(p * heights - price * corners) for p in distinct])
+        return float(price + counts @ np.maximum(gains, 0.0))
+
+    # The slope of B is at most that of its chords; the dual is convex in the price.
+    low, high = 0.0, float(largest * ratio[0])
+    for _ in range(200):
+        left, right = low + (high - low) / 3.0, high - (high - low) / 3.0
+        low, high = (low, right) if dual(left) <= dual(right) else (left, high)
+    return float(np.clip(min(dual(low), dual(high), blow_up), largest, 1.0)), blow_up
+
 
 _NEGLIGIBLE = -41.5
 """log of 1e-18: less than the rounding of any success probability."""
@@ -67,7 +103,7 @@ def discrete_prior(
         noise_multiplier: as in `reconstruction`.
         sample_rate: as in `reconstruction`.
         steps: as in `reconstruction`.
-        prior: (n,) probabilities that sum to 1.
+        prior: probabilities of the candidates, (n,), which sum to 1.
 
     Returns:
         `DiscretePriorBound` of kind "upper".
@@ -90,7 +126,7 @@ def discrete_prior(
     mechanism = as_mechanism(noise_multiplier, sample_rate, steps)
     relation = mechanism.adjacency
     loss = mechanism.steps_loss(relation)
-    value, blow_up = from_curve.success(mechanism, weights) if loss is None else _success(loss, weights)
+    value, blow_up = _success_from_curve(mechanism, weights) if loss is None else _success(loss, weights)
     without = ("each candidate against the outputs without the record", *mechanism.notes(relation))
     return DiscretePriorBound(
         **_fields(value, blow_up, weights),
@@ -113,7 +149,7 @@ def label_success(
         sample_rate: as in `reconstruction`.
         steps: as in `reconstruction`.
         num_classes: K ≥ 1 equally likely labels; 2 if neither this nor prior is given.
-        prior: the labels' probabilities given the features, instead.
+        prior: probabilities of the labels given the features, instead of num_classes.
 
     Returns:
         `DiscretePriorBound` of kind "upper". σ = 0 with q = 1 gives 1; σ = ∞, q = 0 or T = 0 give the largest weight.
@@ -141,10 +177,10 @@ def label_success(
     else:
         classes = num_labels = 2 if num_classes is None else validate.integer(1, 2**63 - 1, num_classes=num_classes)
         weights = np.array([1.0 / classes])  # equal weights are one question, however many
-    mechanism = SampledGaussian.parse(noise_multiplier, sample_rate, steps)
-    value, blow_up = _success(mechanism.loss(), weights)
+    mechanism = Poisson(noise_multiplier, sample_rate, steps)
+    value, blow_up = _success(steps_loss(mechanism), weights)
     if num_labels == 2:
-        value = min(value, _two_labels(Poisson(noise_multiplier, sample_rate, steps), float(weights.max())))
+        value = min(value, _two_labels(mechanism, float(weights.max())))
     return DiscretePriorBound(
         **_fields(value, blow_up, weights),
         assumptions=Assumptions(
