@@ -46,7 +46,6 @@ class Claim(Mechanism):
         return 2 if self.claimed_under == "add-remove" and adjacency == "replace" else 1
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         if self.claimed_under is None:
             return (f"the claim is read as one under {adjacency}: it names no relation",)
         if self.steps(adjacency) == 2:
@@ -54,7 +53,6 @@ class Claim(Mechanism):
         return ()
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return self.steps(adjacency) == 1
 
 
@@ -83,24 +81,20 @@ class GDP(Claim):
         object.__setattr__(self, "mu", validate.non_negative(mu=self.mu))
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         self.relation(adjacency)
         return f"the claim of {self.mu:g}-GDP (Dong, Roth and Su 2022)"
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        """See `Mechanism`."""
         return PrivacyLoss((), (self.steps(adjacency) * self.mu) ** 2)
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`: Gaussian noise on a sum is twice as far from the third data set."""
+        # Gaussian noise on a sum is twice as far from the third data set.
         return True
 
     def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
         return gaussian_sides(PrivacyLoss((), (self.steps(adjacency) * self.mu) ** 2))
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`."""
         from leakcore import kernels
 
         if self.mu == 0.0:
@@ -154,30 +148,25 @@ class ApproximateDP(Claim):
             raise ValueError(f"`epsilon` must be at most 1e5, got {self.epsilon:g}")
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         self.relation(adjacency)
         return "the pair that dominates every (epsilon, delta)-private mechanism: Kairouz, Oh and Viswanath (2015)"
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         notes = super().notes(adjacency)
         return notes if self.is_exact(adjacency) else (*notes, "interval: nothing is known from below")
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return True
 
     def separation(self, adjacency: Adjacency) -> float:
-        """See `Mechanism`."""
         return 0.0 if self.epsilon == self.delta == 0.0 else math.inf
 
     def curve(self, adjacency: Adjacency) -> Bounded:
-        """See `Mechanism`."""
         curve = ClaimCurve(*self.under(adjacency))
         return curve if self.is_exact(adjacency) else Bracket(_nothing_known(), curve)
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`. Taken twice, a claim allows less than randomised response of twice its ε."""
+        # Taken twice, a claim allows less than randomised response of twice its ε.
         return self.reached and self.steps(adjacency) == 1
 
     def under(self, adjacency: Adjacency) -> tuple[float, float]:
@@ -194,7 +183,6 @@ class ApproximateDP(Claim):
         return 2.0 * self.epsilon, delta
 
     def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
         epsilon, delta = self.under(adjacency)
         rest = math.log1p(-delta)
         more = rest - math.log1p(math.exp(-epsilon))
@@ -204,7 +192,7 @@ class ApproximateDP(Claim):
         return Sides((law,), (law,) if self.is_exact(adjacency) else ())
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`; ±∞ where all is revealed."""
+        # ±∞ where all is revealed.
         from leakcore.kernels import Stream, uniform
 
         side = 1.0 if validate.one_of("null", "alternative", under=under) == "alternative" else -1.0
@@ -305,28 +293,23 @@ class ZCDP(Claim):
             raise ValueError(f"`rho` must be at most 1e4, got {self.rho:g}")
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         self.relation(adjacency)
         return "the claim of zero-concentrated privacy, converted by Canonne, Kamath and Steinke (2020), Proposition 12"
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return self.rho == 0.0
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return True
 
     def separation(self, adjacency: Adjacency) -> float:
-        """See `Mechanism`: no Gaussian is known to leak as much."""
+        # No Gaussian is known to leak as much.
         return 0.0 if self.rho == 0.0 else math.inf
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         return (*super().notes(adjacency), "interval: nothing is known from below")
 
     def curve(self, adjacency: Adjacency) -> Bounded:
-        """See `Mechanism`."""
         return ConvertedCurve(self.under(adjacency))
 
     def under(self, adjacency: Adjacency) -> float:
@@ -334,7 +317,7 @@ class ZCDP(Claim):
         return self.steps(adjacency) ** 2 * self.rho
 
     def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`: the pair whose profile joins points of the converted one by chords."""
+        # The pair whose profile joins points of the converted one by chords.
         return Sides((_law(self.under(adjacency)),), ())
 
 

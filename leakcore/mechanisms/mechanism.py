@@ -227,13 +227,11 @@ class Composition(Mechanism):
         return tuple(name for name in self.parts[0].adjacencies if all(name in part.adjacencies for part in self.parts))
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         relation = self.relation(adjacency)
         each = "; ".join(dict.fromkeys(part.proof(relation) for part in self.parts))
         return f"adaptive composition multiplies dominating pairs (Zhu, Dong and Wang 2022, Theorem 10); {each}"
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        """See `Mechanism`."""
         whole: list[PrivacyLoss] = []
         for part, times in _counted(self.parts):
             loss = part.steps_loss(adjacency)
@@ -247,7 +245,6 @@ class Composition(Mechanism):
         )
 
     def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
         every = [(part.sides(adjacency), times) for part, times in _counted(self.parts)]
         return Sides(
             tuple(repeated(law, times) for one, times in every for law in one.upper),
@@ -255,29 +252,23 @@ class Composition(Mechanism):
         )
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         if len(self.parts) == 1:
             return self.parts[0].is_exact(adjacency)
         return all(part.is_exact_composed(adjacency) for part in self.parts)
 
     def is_exact_composed(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return all(part.is_exact_composed(adjacency) for part in self.parts)
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return all(part.is_symmetric(adjacency) for part in self.parts)
 
     def separation(self, adjacency: Adjacency) -> float:
-        """See `Mechanism`."""
         return math.hypot(*(part.separation(adjacency) for part in self.parts))
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         return tuple(dict.fromkeys(note for part in self.parts for note in part.notes(adjacency)))
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`. Every part draws from a seed of its own."""
         from leakcore.kernels import Stream, subseed
 
         out = np.zeros(num_samples)

@@ -68,7 +68,6 @@ class Poisson(Mechanism):
         object.__setattr__(self, "steps", count)
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         if self.relation(adjacency) != "replace":
             return f"Poisson-sampled Gaussian steps: {_SUMS}"
         if self._all_in():
@@ -76,14 +75,12 @@ class Poisson(Mechanism):
         return f"Poisson-sampled Gaussian steps under replacement: {_REPLACED}"
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        """See `Mechanism`."""
         loss = self._loss()
         if adjacency != "replace":
             return loss
         return None if loss.groups or -math.inf < loss.log_no_escape < 0.0 else twice_apart(loss)
 
     def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
         loss = self.steps_loss(adjacency)
         if loss is not None:
             return gaussian_sides(loss)
@@ -91,19 +88,16 @@ class Poisson(Mechanism):
         return replaced(whole)
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return adjacency == "replace" or super().is_symmetric(adjacency)
 
     def separation(self, adjacency: Adjacency) -> float:
-        """See `Mechanism`."""
         return (2.0 if adjacency == "replace" else 1.0) * self._loss().full_batch_separation()
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         return ("Poisson sampling; independent steps",)
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`: of the add-remove pair, by the native kernel."""
+        # The add-remove pair, by the native kernel.
         from leakcore import kernels
 
         # A step with infinite noise says nothing; the sampler wants finite numbers.
@@ -157,24 +151,19 @@ class FullBatch(Mechanism):
         object.__setattr__(self, "steps", poisson.steps)
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         apart = 2 if self.relation(adjacency) == "replace" else 1
         return f"two Gaussians {apart}/sigma apart in each step: Dong, Roth and Su (2022), Corollary 3.3"
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         return ("every row is in every batch",)
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        """See `Mechanism`."""
         return Poisson(self.noise_multiplier, 1.0, self.steps).steps_loss(adjacency)
 
     def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
         return Poisson(self.noise_multiplier, 1.0, self.steps).sides(adjacency)
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`: of the add-remove pair."""
         return Poisson(self.noise_multiplier, 1.0, self.steps).sample_log_ratio(num_samples, under, seed, first_sample)
 
 

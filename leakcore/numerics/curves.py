@@ -67,23 +67,19 @@ class ExactCurve:
     loss: PrivacyLoss
 
     def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
         return lattice_profile.chernoff_tables(sides_of(self.loss).upper, log_floor)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounded`."""
         tail = log_blow_up_exact(self.loss, log_kappa)
         return tail.log_low, tail.log_high
 
     def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`; AccuracyError where moments disprove the number."""
         low, high = _profile.epsilon_for(self.loss, log_delta, direction, effort=effort)
         moments = self._moments(direction)
         least = -math.inf if moments is None else moments.epsilon(math.exp(log_delta))
         return _held(low, high, least, "epsilon")
 
     def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`; AccuracyError where moments disprove the number."""
         low, high = _profile.log_delta(self.loss, epsilon, direction, effort=effort)
         moments = self._moments(direction)
         least = -math.inf if moments is None else moments.log_delta(epsilon)
@@ -108,18 +104,16 @@ class LatticeCurve:
     sides: Sides
 
     def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
         return lattice_profile.chernoff_tables(self.sides.upper, log_floor)
 
     def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`; −∞ to Chernoff's bound where the lattice has no answer."""
+        # Where the lattice has no answer, −∞ to Chernoff's bound.
         if max(moments.infinite(laws, direction) for laws in (self.sides.upper, self.sides.lower)) >= log_delta:
             return (math.inf if moments.infinite(self.sides.lower, direction) >= log_delta else -math.inf), math.inf
         low, high = self._limits(ProfileQuestion(log_delta=log_delta), direction, effort, (-math.inf, math.inf))
         return low, min(high, moments.epsilon_above(self.sides.upper, log_delta, direction))
 
     def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
         low, high = self._limits(ProfileQuestion(epsilon=epsilon), direction, effort, (-math.inf, 0.0))
         low, high = min(low, 0.0), min(high, 0.0, moments.log_delta_above(self.sides.upper, epsilon, direction))
         if epsilon < 0.0:
@@ -130,7 +124,6 @@ class LatticeCurve:
         return low, min(high, 0.0)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounded`."""
         low, high = lattice_profile.log_blow_up(self.sides, log_kappa)
         return low, np.minimum(high, moments.log_blow_up_above(self.sides.upper, log_kappa))
 
@@ -156,23 +149,19 @@ class Capped:
     separation: float
 
     def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
         return self.curve.chernoff_tables(log_floor)
 
     def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
         low, high = self.curve.epsilon(log_delta, direction, effort=effort)
         most = gaussian_pair.epsilon_limits(log_delta, self.separation)[1]
         return (min(low, most), most) if high > most else (low, high)
 
     def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
         low, high = self.curve.log_delta(epsilon, direction, effort=effort)
         most = gaussian_pair.log_profile_limits(epsilon, self.separation)[1]
         return (min(low, most), most) if high > most else (low, high)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounded`."""
         low, high = self.curve.log_blow_up(log_kappa)
         most = gaussian_pair.log_blow_up(log_kappa, self.separation)
         most += gaussian_pair.log_blow_up_error(log_kappa, self.separation) + _ROUNDING
@@ -188,21 +177,17 @@ class Bracket:
     upper: Bounded
 
     def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
         return self.upper.chernoff_tables(log_floor)
 
     def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
         high = self.upper.epsilon(log_delta, direction, effort=effort)[1]
         return (-math.inf if effort.bits else self.lower.epsilon(log_delta, direction)[0]), high
 
     def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
         high = self.upper.log_delta(epsilon, direction, effort=effort)[1]
         return (-math.inf if effort.bits else self.lower.log_delta(epsilon, direction)[0]), high
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounded`."""
         return self.lower.log_blow_up(log_kappa)[0], self.upper.log_blow_up(log_kappa)[1]
 
 
@@ -213,21 +198,18 @@ class EitherWay:
     curve: Bounded
 
     def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
         return self.curve.chernoff_tables(log_floor)
 
     def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
         pairs = [self.curve.epsilon(log_delta, side, effort=effort) for side in ("remove", "add")]
         return max(low for low, _ in pairs), max(high for _, high in pairs)
 
     def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
         pairs = [self.curve.log_delta(epsilon, side, effort=effort) for side in ("remove", "add")]
         return max(low for low, _ in pairs), max(high for _, high in pairs)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounded`: of the order of the curve's own pair."""
+        # In the order of the curve's own pair.
         return self.curve.log_blow_up(log_kappa)
 
 
@@ -241,7 +223,6 @@ class DiscreteCurve:
         self._discrete = DiscreteLoss(loss, pessimistic=True, replaced=replaced)
 
     def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
         return ExactCurve(self.loss).chernoff_tables(log_floor)
 
     def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
@@ -281,22 +262,19 @@ class Between:
     curve: Bounded
 
     def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
         return self.curve.chernoff_tables(log_floor)
 
     def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
         high = epsilon_between(self.curve, log_delta, effort=effort)
         low = -math.inf if effort.bits else max(self.curve.epsilon(log_delta, side)[0] for side in ("remove", "add"))
         return low, high
 
     def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
         low = max(self.curve.log_delta(epsilon, side)[0] for side in ("remove", "add"))
         return low, log_delta_between(self.curve, epsilon)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounded`: removing alone bounds it from below, nothing from above."""
+        # Removing alone bounds it from below, nothing from above.
         return self.curve.log_blow_up(log_kappa)[0], np.zeros_like(log_kappa)
 
 
