@@ -10,16 +10,16 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore._base.results import Adjacency
-from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
+from leakcore.mechanisms.mechanism import Mechanism, gaussian_laws
 from leakcore.mechanisms.poisson import parse_noise
 from leakcore.numerics import (
     AllocationStep,
     Between,
     Bounded,
     Capped,
+    DominatingLaws,
     PrivacyLoss,
     SampledStep,
-    Sides,
     StepGroup,
     StepLaw,
 )
@@ -99,17 +99,17 @@ class RandomAllocation(Mechanism):
         apart = 2.0 if adjacency == "replace" else 1.0
         return apart * math.sqrt(self.k * self.epochs) / self.noise_multiplier
 
-    def sides(self, adjacency: Adjacency) -> Sides:
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
         if adjacency == "replace":
             raise ValueError("`adjacency` must be 'add-remove' or 'zero-out' where random allocation is composed")
         loss = self.steps_loss(adjacency)
         if loss is not None:
-            return gaussian_sides(loss)
+            return gaussian_laws(loss)
         sigma, epochs = self._epoch
         size, larger = divmod(self.batches, self.k)
         groups = ((size, self.k - larger), (size + 1, larger))
         laws = tuple(_one_of(size, sigma, count * epochs) for size, count in groups if count)
-        return Sides(laws, laws if self.is_exact(adjacency) else ())
+        return DominatingLaws(laws, laws if self.is_exact(adjacency) else ())
 
     def curve(self, adjacency: Adjacency) -> Bounded:
         if adjacency == "replace" and self.k < self.batches:

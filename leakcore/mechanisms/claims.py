@@ -12,9 +12,18 @@ import numpy as np
 from leakcore._base import validate
 from leakcore._base.results import Adjacency
 from leakcore.mechanisms.fixed_size import FixedSize
-from leakcore.mechanisms.mechanism import Composition, Mechanism, gaussian_sides
+from leakcore.mechanisms.mechanism import Composition, Mechanism, gaussian_laws
 from leakcore.mechanisms.poisson import FullBatch, Poisson
-from leakcore.numerics import AccuracyError, AtomLaw, Bounded, Bracket, Effort, ExactCurve, PrivacyLoss, Sides
+from leakcore.numerics import (
+    AccuracyError,
+    AtomLaw,
+    Bounded,
+    Bracket,
+    DominatingLaws,
+    ExactCurve,
+    Precision,
+    PrivacyLoss,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -91,8 +100,8 @@ class GDP(Claim):
         # Gaussian noise on a sum is twice as far from the third data set.
         return True
 
-    def sides(self, adjacency: Adjacency) -> Sides:
-        return gaussian_sides(PrivacyLoss((), (self.steps(adjacency) * self.mu) ** 2))
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
+        return gaussian_laws(PrivacyLoss((), (self.steps(adjacency) * self.mu) ** 2))
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
         from leakcore import kernels
@@ -182,14 +191,14 @@ class ApproximateDP(Claim):
             )
         return 2.0 * self.epsilon, delta
 
-    def sides(self, adjacency: Adjacency) -> Sides:
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
         epsilon, delta = self.under(adjacency)
         rest = math.log1p(-delta)
         more = rest - math.log1p(math.exp(-epsilon))
         less = more - epsilon
         lost = math.log(delta) if delta > 0.0 else -math.inf
         law = AtomLaw.of(np.array([more, less]), np.array([less, more]), (lost, lost), anchor=epsilon)
-        return Sides((law,), (law,) if self.is_exact(adjacency) else ())
+        return DominatingLaws((law,), (law,) if self.is_exact(adjacency) else ())
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
         # ±∞ where all is revealed.
@@ -223,7 +232,7 @@ class ClaimCurve:
         """A bare claim has no moments worth a tilt."""
         raise AccuracyError("a bare claim has no moments")
 
-    def epsilon(self, log_delta: float, direction: str, *, effort: Effort | None = None) -> tuple[float, float]:
+    def epsilon(self, log_delta: float, direction: str, *, precision: Precision | None = None) -> tuple[float, float]:
         """(low, high) of the smallest x with δ(x) at most e^log_delta."""
         asked = math.exp(log_delta)
         if asked < self.slack:
@@ -237,7 +246,7 @@ class ClaimCurve:
             value = self.bound + math.log(share)
         return value - _SLACK * (1.0 + abs(value)), value + _SLACK * (1.0 + abs(value))
 
-    def log_delta(self, epsilon: float, direction: str, *, effort: Effort | None = None) -> tuple[float, float]:
+    def log_delta(self, epsilon: float, direction: str, *, precision: Precision | None = None) -> tuple[float, float]:
         """(low, high) of log δ(x) at x = `epsilon`."""
         if epsilon < -self.bound:
             value = -math.expm1(epsilon) + self.slack * math.exp(epsilon)
@@ -316,9 +325,9 @@ class ZCDP(Claim):
         """ρ of the relation: 4ρ where the claim is taken twice (Bun and Steinke 2016, Proposition 27)."""
         return self.steps(adjacency) ** 2 * self.rho
 
-    def sides(self, adjacency: Adjacency) -> Sides:
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
         # The pair whose profile joins points of the converted one by chords.
-        return Sides((_law(self.under(adjacency)),), ())
+        return DominatingLaws((_law(self.under(adjacency)),), ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,14 +340,14 @@ class ConvertedCurve:
         """log δ(ε) ≤ K − sε with s = α − 1."""
         raise AccuracyError("a converted profile has no tilt")
 
-    def epsilon(self, log_delta: float, direction: str, *, effort: Effort | None = None) -> tuple[float, float]:
+    def epsilon(self, log_delta: float, direction: str, *, precision: Precision | None = None) -> tuple[float, float]:
         """(−∞, the smallest ε that is proved)."""
         s = _ORDERS
         values = (1.0 + s) * self.rho + (_log_factor(s) - log_delta) / s
         high = float(np.min(values))
         return -math.inf, high + _ZCDP_SLACK * (1.0 + abs(high))
 
-    def log_delta(self, epsilon: float, direction: str, *, effort: Effort | None = None) -> tuple[float, float]:
+    def log_delta(self, epsilon: float, direction: str, *, precision: Precision | None = None) -> tuple[float, float]:
         """(−∞, log δ(ε))."""
         return -math.inf, float(_log_profile(self.rho, np.array([epsilon]))[0])
 

@@ -16,9 +16,9 @@ import numpy as np
 from leakcore._base import validate
 from leakcore._base.results import Adjacency
 from leakcore.mechanisms.allocation import RandomAllocation
-from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
+from leakcore.mechanisms.mechanism import Mechanism, gaussian_laws
 from leakcore.mechanisms.poisson import Poisson, parse_noise
-from leakcore.numerics import Bounded, Bracket, ExactCurve, LatticeCurve, PrivacyLoss, Sides, sides_of
+from leakcore.numerics import Bounded, Bracket, DominatingLaws, ExactCurve, LatticeCurve, PrivacyLoss, dominating_laws
 
 _MOST_STEPS = 8192
 
@@ -443,16 +443,16 @@ class CorrelatedNoise(Mechanism):
         if isinstance(self.participation, BallsInBins) or self.is_exact(adjacency):
             return super().curve(adjacency)
         lower, upper = self._both_losses(adjacency)
-        below = ExactCurve(lower) if len(lower.groups) < 2 else LatticeCurve(sides_of(lower))
+        below = ExactCurve(lower) if len(lower.groups) < 2 else LatticeCurve(dominating_laws(lower))
         return Bracket(below, ExactCurve(upper))
 
-    def sides(self, adjacency: Adjacency) -> Sides:
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
         if (independent := self.without_correlation()) is not None:
-            return independent.sides(adjacency)
+            return independent.dominating_laws(adjacency)
         if isinstance(self.participation, BallsInBins):
-            return Sides(gaussian_sides(PrivacyLoss((), self.separation(adjacency) ** 2)).upper, ())
+            return DominatingLaws(gaussian_laws(PrivacyLoss((), self.separation(adjacency) ** 2)).upper, ())
         lower, upper = self._both_losses(adjacency)
-        return Sides(gaussian_sides(upper).upper, gaussian_sides(lower).lower)
+        return DominatingLaws(gaussian_laws(upper).upper, gaussian_laws(lower).lower)
 
     def separation(self, adjacency: Adjacency) -> float:
         # As if the steps of each row were known.

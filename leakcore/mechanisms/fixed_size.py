@@ -10,19 +10,19 @@ from scipy import special
 
 from leakcore._base import validate
 from leakcore._base.results import Adjacency, Number
-from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
+from leakcore.mechanisms.mechanism import Mechanism, gaussian_laws
 from leakcore.mechanisms.poisson import FullBatch
 from leakcore.numerics import (
     Bounded,
     Bracket,
+    DominatingLaws,
     EitherWay,
     ExactCurve,
     FixedBatchStep,
     LatticeCurve,
     PrivacyLoss,
-    Sides,
+    dominating_laws,
     parse_schedule,
-    sides_of,
 )
 
 
@@ -84,22 +84,22 @@ class FixedSize(Mechanism):
             return None
         return FullBatch(self.noise_multiplier, self.steps).steps_loss("replace")
 
-    def sides(self, adjacency: Adjacency) -> Sides:
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
         loss = self.steps_loss(adjacency)
         if loss is not None:
-            return gaussian_sides(loss)
-        return Sides(self._laws(), sides_of(self._reached()).lower)
+            return gaussian_laws(loss)
+        return DominatingLaws(self._laws(), dominating_laws(self._reached()).lower)
 
     def curve(self, adjacency: Adjacency) -> Bounded:
         if self.steps_loss(adjacency) is not None:
             return super().curve(adjacency)
-        upper = LatticeCurve(Sides(self._laws(), self._laws()))
+        upper = LatticeCurve(DominatingLaws(self._laws(), self._laws()))
         if self.steps <= 1:
             return upper
         loss = self._reached()
         if len(loss.groups) == 1:
             return Bracket(EitherWay(ExactCurve(loss)), upper)
-        return Bracket(LatticeCurve(sides_of(loss)), upper)
+        return Bracket(LatticeCurve(dominating_laws(loss)), upper)
 
     def is_exact(self, adjacency: Adjacency) -> bool:
         return self.steps <= 1 or self.batch_size == self.dataset_size

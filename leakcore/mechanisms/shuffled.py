@@ -13,7 +13,7 @@ from leakcore._base.results import Adjacency
 from leakcore.mechanisms.claims import GDP
 from leakcore.mechanisms.mechanism import Mechanism
 from leakcore.mechanisms.poisson import Poisson, parse_noise
-from leakcore.numerics import Bounded, Bracket, LatticeCurve, ShuffledLowerStep, Sides
+from leakcore.numerics import Bounded, Bracket, DominatingLaws, LatticeCurve, ShuffledLowerStep
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -72,16 +72,16 @@ class Shuffled(Mechanism):
     def is_exact(self, adjacency: Adjacency) -> bool:
         return self.batches == 1
 
-    def sides(self, adjacency: Adjacency) -> Sides:
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
         lower = ShuffledLowerStep(self.noise_multiplier, self.batches, count=self.epochs)
-        return Sides(self.upper(adjacency).sides("add-remove").upper, (lower,))
+        return DominatingLaws(self.upper(adjacency).dominating_laws("add-remove").upper, (lower,))
 
     def curve(self, adjacency: Adjacency) -> Bounded:
         upper = self.upper(adjacency).curve("add-remove")
         if self.batches == 1:
             return upper
-        lower = self.sides(adjacency).lower
-        return Bracket(LatticeCurve(Sides(lower, lower)), upper)
+        lower = self.dominating_laws(adjacency).lower
+        return Bracket(LatticeCurve(DominatingLaws(lower, lower)), upper)
 
     def separation(self, adjacency: Adjacency) -> float:
         return self.upper(adjacency).mu

@@ -1,8 +1,8 @@
 """The step laws: what one step of each kind leaks, as masses of its loss between any two places.
 
 `SampledStep` and `ReplacementStep` are Poisson-sampled Gaussian steps, `FixedBatchStep` has a batch of fixed size,
-`ShuffledLowerStep` is an epoch of shuffled batches from below, and `AtomLaw` has finitely many losses. `sides_of` makes
-step laws of a `PrivacyLoss`.
+`ShuffledLowerStep` is an epoch of shuffled batches from below, and `AtomLaw` has finitely many losses.
+`dominating_laws` makes step laws of a `PrivacyLoss`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scipy import special
 
 from leakcore.numerics.arithmetic import AccuracyError, log1mexp, log_differences, log_normal_masses
 from leakcore.numerics.lattice import EVERYWHERE, ROUNDING, Grid, KnownMasses, LossCells, StepLaw
-from leakcore.numerics.lattice_profile import Sides
+from leakcore.numerics.lattice_profile import DominatingLaws
 from leakcore.numerics.loss import PrivacyLoss, StepGroup
 from leakcore.numerics.moments import gaussian_log_moments
 
@@ -404,7 +404,7 @@ class AtomLaw(KnownMasses):
 _MOST_GROUPS = 24
 
 
-def sides_of(loss: PrivacyLoss) -> Sides:
+def dominating_laws(loss: PrivacyLoss) -> DominatingLaws:
     """The step laws of a privacy loss: its groups, the full batches as one more.
 
     Many different steps are brought to a few: less noise and a larger sample for the upper limit, the contrary for the
@@ -415,9 +415,9 @@ def sides_of(loss: PrivacyLoss) -> Sides:
         groups.append(StepGroup(1.0 / math.sqrt(loss.gaussian_variance), 1.0, 1))
     if len(groups) <= _MOST_GROUPS:
         laws = tuple(SampledStep(group) for group in groups)
-        return Sides(laws, laws)
+        return DominatingLaws(laws, laws)
     upper, lower = (tuple(SampledStep(group) for group in _merged(groups, up)) for up in (True, False))
-    return Sides(upper, lower)
+    return DominatingLaws(upper, lower)
 
 
 def repeated(law: StepLaw, times: int) -> StepLaw:

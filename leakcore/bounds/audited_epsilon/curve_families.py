@@ -15,7 +15,7 @@ from leakcore import accounting
 from leakcore._base.results import Adjacency
 from leakcore.bounds.audited_epsilon.guess_tail import Tangents
 from leakcore.mechanisms import GDP, ApproximateDP, Mechanism
-from leakcore.numerics import Effort, gaussian_pair, gaussian_pair_epsilon
+from leakcore.numerics import Precision, gaussian_pair, gaussian_pair_epsilon
 
 _GAUSSIAN_LINES, _MECHANISM_LINES = 48, 12
 _FAR = 6.0
@@ -136,10 +136,10 @@ class ScaledNoise(CurveFamily):
     def lines(self, parameter: float) -> Tangents:
         """See `CurveFamily`."""
         curve = self._scaled(parameter).curve(self.adjacency)
-        effort = Effort() if self.mechanism.steps_loss(self.adjacency) is not None else Effort(bits=13)
+        precision = Precision() if self.mechanism.steps_loss(self.adjacency) is not None else Precision(bits=13)
         directions = ("remove",) if self.mechanism.is_symmetric(self.adjacency) else ("remove", "add")
         deltas = [
-            [math.exp(curve.log_delta(float(e), direction, effort=effort)[1]) for e in self.epsilons]
+            [math.exp(curve.log_delta(float(e), direction, precision=precision)[1]) for e in self.epsilons]
             for direction in directions
         ]
         return Tangents(self.epsilons, np.mean(deltas, axis=0))
