@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from leakcore.dpsgd.ensemble.workers import read_execution as read_execution
     from leakcore.dpsgd.fused.fused_optimizer import FusedDPOptimizer as FusedDPOptimizer
     from leakcore.dpsgd.fused.secure_noise import secure_normal as secure_normal
-    from leakcore.dpsgd.opacus.canaries.canaries import Canaries as Canaries
-    from leakcore.dpsgd.opacus.canaries.canary_recorder import CanaryRecorder as CanaryRecorder
-    from leakcore.dpsgd.opacus.canaries.canary_trace import CanaryTrace as CanaryTrace
-    from leakcore.dpsgd.opacus.recorder.record import record as record
-    from leakcore.dpsgd.opacus.recorder.recorder import Recorder as Recorder
+    from leakcore.dpsgd.record.canaries import Canaries as Canaries
+    from leakcore.dpsgd.record.canaries import CanaryTrace as CanaryTrace
+    from leakcore.dpsgd.record.canary_recorder import CanaryRecorder as CanaryRecorder
+    from leakcore.dpsgd.record.record import record as record
+    from leakcore.dpsgd.record.recorder import Recorder as Recorder
     from leakcore.dpsgd.trace.join import joined as joined
     from leakcore.dpsgd.trace.trace import Divisor as Divisor
     from leakcore.dpsgd.trace.trace import Sampling as Sampling
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "AllocatedBatches": ".ensemble.sampling",
     "CraftedGradient": ".ensemble.arguments",
-    "CanaryRecorder": ".opacus.canaries.canary_recorder",
-    "CanaryTrace": ".opacus.canaries.canary_trace",
+    "CanaryRecorder": ".record.canary_recorder",
+    "CanaryTrace": ".record.canaries",
     "Ensemble": ".ensemble.ensemble",
     "EnsembleRun": ".ensemble.result",
     "Execution": ".ensemble.workers",
@@ -55,16 +55,16 @@ _NAMES = {
     "Observer": ".ensemble.observer",
     "PerRun": ".ensemble.arguments",
     "PoissonBatches": ".ensemble.sampling",
-    "Recorder": ".opacus.recorder.recorder",
     "Rows": ".ensemble.arguments",
     "Running": ".ensemble.observer",
+    "Recorder": ".record.recorder",
     "Sampling": ".trace.trace",
     "Scorer": ".ensemble.observer",
     "ShuffledBatches": ".ensemble.sampling",
     "Trace": ".trace.trace",
-    "record": ".opacus.recorder.record",
-    "Canaries": ".opacus.canaries.canaries",
     "secure_normal": ".fused.secure_noise",
+    "record": ".record.record",
+    "Canaries": ".record.canaries",
 }
 _SHARED = {
     "Divisor": ".trace.trace",

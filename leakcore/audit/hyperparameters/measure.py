@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from leakcore._base import validate
-from leakcore._base.files.writing import place_in
-from leakcore._base.installed import PAGE, need
+from leakcore._base.output_folder import require_ours, require_writable
 from leakcore._base.progress import Progress, timed
-from leakcore._base.run_folder.identity import identity
-from leakcore._base.run_folder.output_folder import require_ours, require_writable
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults, identity
+from leakcore._base.version import PAGE, need
+from leakcore._base.writing import place_in
 from leakcore.audit.hyperparameters import labels, layers, reconstruction
 from leakcore.audit.hyperparameters.report import RunReport
 from leakcore.audit.hyperparameters.request import AuditConfig

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from leakcore._base.figures.tips import Tips
+from leakcore._base.pictures import Tips
 from leakcore._base.results import require_same_adjacency
 from leakcore.audit.hyperparameters import scheme, scheme_findings
 from leakcore.audit.hyperparameters.labels import LabelStudy

@@ -13,7 +13,7 @@ import numpy as np
 
 from leakcore import accounting, bounds
 from leakcore._base import validate
-from leakcore._base.codec.npz import FACTS, unpack
+from leakcore._base.codec import FACTS, unpack
 from leakcore._base.progress import timed
 from leakcore._base.results import Result
 from leakcore.audit.scores.statistics import audited
@@ -511,7 +511,7 @@ def of_canaries(trace: object) -> bool:
     """Whether a trace, the recorder that made it, or its file, has canaries."""
     if isinstance(trace, (str, Path)):
         return Path(trace).is_file() and holds_canaries(trace)
-    recorder = sys.modules.get("leakcore.dpsgd.opacus.canaries.canary_recorder")
+    recorder = sys.modules.get("leakcore.dpsgd.record.canary_recorder")
     return isinstance(trace, CanaryTrace) or (recorder is not None and isinstance(trace, recorder.CanaryRecorder))
 
 

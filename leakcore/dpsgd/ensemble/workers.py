@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from leakcore._base import validate
-from leakcore._base.futures import Finished, answers
+from leakcore._base.workers import Finished, answers
 from leakcore.dpsgd.ensemble.arguments import Samples, Source, placed
 from leakcore.dpsgd.ensemble.block import ARRAYS, BlockInput, BlockOutput, Plan, Trainer
 from leakcore.dpsgd.ensemble.observer import Watch

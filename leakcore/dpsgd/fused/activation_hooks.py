@@ -19,8 +19,8 @@ from torch.nn.utils.rnn import PackedSequence
 from leakcore.dpsgd.fused.layer_kinds import Kind, kind_of
 from leakcore.dpsgd.fused.row_gradients import EmbeddingBagRows, Use, padded
 from leakcore.dpsgd.fused.shared_parameters import together
-from leakcore.dpsgd.opacus.row_check.known_opacus_errors import no_rows, padding_setting, wrong_setting
-from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
+from leakcore.dpsgd.rows.preserve_state import Uncopied
+from leakcore.dpsgd.rows.unsupported_layers import no_rows, padding_setting, wrong_setting
 
 
 class LazyRowGradients:

@@ -12,13 +12,12 @@ import numpy as np
 from scipy import special
 
 from leakcore._base import validate
-from leakcore._base.codec import from_plain
-from leakcore._base.codec.npz import FACTS, to_npz, unpack
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.printable import printable, repr_of
-from leakcore._base.results.record import Record
-from leakcore._base.results.table import Rows, as_line, short
+from leakcore._base.codec import FACTS, from_plain, to_npz, unpack
+from leakcore._base.results import Record
+from leakcore._base.tables import Rows, as_line, short
+from leakcore._base.text import printable, repr_of
 from leakcore._base.version import __version__
+from leakcore._base.writing import write_atomically
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
