@@ -22,8 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 
 from leakcore import dpsgd, kernels
-from leakcore._base.futures import Finished
-from leakcore._base.workers import Task
+from leakcore._base.workers import Finished, Task
 from leakcore.attacks.reconstruction import gradient_descent
 from leakcore.dpsgd.ensemble import workers
 from tests.tolerances import HANG
