@@ -84,13 +84,6 @@ def parse_divisor(divisor: str) -> Divisor:
     return cast(Divisor, validate.one_of("rows", "constant", divisor=divisor))
 
 
-def joined_divisor(first: Divisor | None, later: Divisor | None) -> Divisor | None:
-    """That of two parts of one run: what claims least."""
-    if "rows" in (first, later):
-        return "rows"
-    return first if first == later else None
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How the batches of the recorded steps were drawn.
@@ -138,19 +131,6 @@ class Sampling:
 def unknown(why: str) -> Sampling:
     """No scheme, and why."""
     return Sampling(evidence=why)
-
-
-def joined_sampling(first: Sampling, later: Sampling) -> Sampling:
-    """That of two parts of one run; unknown where they differ."""
-    counts = {"passes": None, "left_out": 0}
-    alike = dataclasses.replace(first, **counts) == dataclasses.replace(later, **counts)  # type: ignore[arg-type]
-    if not alike:
-        if not first.is_known or not later.is_known:
-            order = ("", "sampling", "sensitivity")
-            return max(first, later, key=lambda s: (not s.is_known, order.index(s.violation)))
-        return unknown(f"the parts of the run were sampled in different ways: {first.evidence}; {later.evidence}")
-    passes = None if first.passes is None or later.passes is None else first.passes + later.passes
-    return dataclasses.replace(first, passes=passes, left_out=first.left_out + later.left_out)
 
 
 _AT_LEAST_0 = ("noise_multiplier", "max_grad_norm", "batch_rows", "times_seen", "clipped_share")
