@@ -26,7 +26,7 @@ from .curves import EitherWay as EitherWay
 from .curves import ExactCurve as ExactCurve
 from .curves import LatticeCurve as LatticeCurve
 from .lattice import StepLaw as StepLaw
-from .lattice_profile import Sides as Sides
+from .lattice_profile import DominatingLaws as DominatingLaws
 from .limits import PairSums as PairSums
 from .limits import betting_upper_limit as betting_upper_limit
 from .limits import choose_bet as choose_bet
@@ -44,7 +44,8 @@ from .peers import import_dp_accounting as import_dp_accounting
 from .peers import rdp_epsilon as rdp_epsilon
 from .peers import rdp_log_delta as rdp_log_delta
 from .profile import BEST as BEST
-from .profile import Effort as Effort
+from .profile import MIN_LOG_DELTA as MIN_LOG_DELTA
+from .profile import Precision as Precision
 from .profile import chernoff_log_delta as chernoff_log_delta
 from .profile import log_delta as log_delta
 from .search import least_noise as least_noise
@@ -53,5 +54,5 @@ from .step_laws import FixedBatchStep as FixedBatchStep
 from .step_laws import ReplacementStep as ReplacementStep
 from .step_laws import SampledStep as SampledStep
 from .step_laws import ShuffledLowerStep as ShuffledLowerStep
+from .step_laws import dominating_laws as dominating_laws
 from .step_laws import repeated as repeated
-from .step_laws import sides_of as sides_of

@@ -125,7 +125,7 @@ def _result(path: Path) -> object:
     from leakcore import bounds
     from leakcore._base.reading import read_json
     from leakcore._base.results import Result
-    from leakcore.bounds.reconstruction.certificate import CertificateState
+    from leakcore.bounds.methods.certified import CertificateState
 
     assert bounds.reconstruction  # the classes that the corpus names
     data = read_json(path)
