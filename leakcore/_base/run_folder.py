@@ -98,7 +98,7 @@ def _acquired(folder: Path) -> tuple[tuple[int, int], FileLock]:
             thread_local=False,
             fallback_to_soft=False,
             preserve_lock_file=True,
-            on_acquired=lambda descriptor, opened=opened: opened.append(os.fstat(descriptor)),
+            on_acquired=functools.partial(_note, opened),
         )
         with _guard:
             try:
@@ -120,6 +120,10 @@ def _acquired(folder: Path) -> tuple[tuple[int, int], FileLock]:
                 _here[key] = lock
                 return key, lock
             lock.release()
+
+
+def _note(opened: list[os.stat_result], descriptor: int) -> None:
+    opened.append(os.fstat(descriptor))
 
 
 def _key(path: Path) -> tuple[int, int] | None:
