@@ -20,7 +20,7 @@ from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore.audit.hyperparameters import reconstruction_section
 from leakcore.cli import main
 from leakcore.cli.exit_codes import checked
-from leakcore.cli.numbers import as_typed
+from leakcore.cli.numbers import with_option_names
 
 BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10")
 
@@ -47,7 +47,7 @@ def test_an_audit_is_141_with_its_reports_written(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     scores = tmp_path / "scores.npz"
     np.savez(scores, members=rng.normal(1, 1, 50), non_members=rng.normal(0, 1, 50))
-    audit = ("audit", "--scores", str(scores), "--adjacency", "replace", "--quiet", "--out", str(tmp_path / "out"))
+    audit = ("audit", "scores", str(scores), "--adjacency", "replace", "--quiet", "--out", str(tmp_path / "out"))
     assert _to_a_closed_pipe(*audit) == (141, b"")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
 
@@ -364,6 +364,6 @@ def test_an_error_names_the_option_in_place_of_the_argument(message: str, printe
     @click.command()
     @click.option("--steps", type=int)
     def command(steps: int) -> None:
-        click.echo(as_typed(ValueError(message), {}))
+        click.echo(with_option_names(ValueError(message), {}))
 
     assert CliRunner().invoke(command, ["--steps", "0"]).output == f"{printed}\n"

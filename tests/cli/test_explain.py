@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore.cli import main
-from leakcore.cli.glossary import entries, plain
+from leakcore.cli.commands.explain import entries, plain
 
 
 def run(*arguments: str) -> Any:

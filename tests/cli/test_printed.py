@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from leakcore import attacks, bounds
 from leakcore.cli import main
-from leakcore.cli.progress import bars, set_loudness
+from leakcore.cli.output import bars, set_verbosity
 
 DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 GAME = ("attack", "prior-aware", "--runs", "16", "--num-rows", "20", "--steps", "2")
@@ -134,7 +134,7 @@ def test_there_are_bars_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(sys, "stderr", stream)
         assert (bars() is not None) == drawn
         with click.Context(main) as context:
-            set_loudness(context, quiet=True)
+            set_verbosity(context, quiet=True)
             assert bars() is None
     done = subprocess.run([sys.executable, "-m", "leakcore.cli", *GAME], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")

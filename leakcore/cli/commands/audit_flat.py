@@ -1,4 +1,4 @@
-"""`leakcore audit`: its subcommands; and, as one command, the form in which options say which of them is meant."""
+"""The flat form of `leakcore audit`, in which options say which subcommand is meant. It goes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from leakcore.cli.commands.audit import claim, plan, run, scores, trace
-from leakcore.cli.commands.audit.form import Described, Form, described, given, perform
-from leakcore.cli.commands.audit.options import FILE
-from leakcore.cli.commands.audit.report_files import REPORT_KEYS
+from leakcore.cli.commands import audit as commands
+from leakcore.cli.commands.audit_form import FILE, REPORT_KEYS, Described, Form, described, given, perform, width
+from leakcore.cli.exit_codes import checked
+from leakcore.cli.output import finish
 
-_COMMANDS = (run.run, claim.claim, trace.trace, scores.scores, plan.plan)
-_FORMS = {form.name: form for form in (run.FORM, claim.FORM, trace.FORM, scores.FORM)}
+_COMMANDS = (commands.run, commands.claim, commands.trace, commands.scores, commands.plan)
+_FORMS = {form.name: form for form in (commands.RUN, commands.CLAIM, commands.TRACE, commands.SCORES)}
 _ASKS = {"trace": "trace", "scores": "scores", "claim": "attack"}
 """Form of the audit: the option that asks for it."""
 _WITH = {
@@ -35,7 +35,7 @@ def _flat(command: Any) -> Any:
     """The command with every option of the forms as well, once; hidden, since the subcommands show them."""
     options = {
         p.name: p
-        for c in (scores.scores, trace.trace, claim.claim, run.run)
+        for c in (commands.scores, commands.trace, commands.claim, commands.run)
         for p in c.params
         if isinstance(p, click.Option)
     }
@@ -47,9 +47,9 @@ def _flat(command: Any) -> Any:
 
 
 @click.group(cls=_Audit, invoke_without_command=True)
-@click.option("--trace", type=FILE, multiple=True, callback=trace.parts, hidden=True)
+@click.option("--trace", type=FILE, multiple=True, callback=commands._files, hidden=True)
 @click.option("--scores", type=FILE, hidden=True)
-@click.option("--attack", type=claim.ATTACKS, hidden=True)
+@click.option("--attack", type=commands.ATTACKS, hidden=True)
 @click.option("--plan", is_flag=True, hidden=True)
 @click.pass_context
 def audit(context: click.Context, /, **params: Any) -> None:
@@ -75,7 +75,7 @@ def audit(context: click.Context, /, **params: Any) -> None:
             )
         return
     if options.pop("plan", False):
-        plan.planned(options)
+        planned(options)
         return
     file = described(options.pop("config_path", None))
     perform(_form(file, options), options, file)
@@ -115,3 +115,28 @@ def _only_with(name: str) -> str:
     return " is allowed only with " + " or ".join(
         f"--{option}" for form, option in _ASKS.items() if name in _FORMS[form].keys
     )
+
+
+_TAKES = ("epsilon", "delta", "confidence")
+
+
+def planned(options: dict[str, Any]) -> None:
+    """`leakcore audit --plan`. Every other option belongs to an audit that runs."""
+    to_json = options.pop("json_path", None)
+    if to_json not in (None, "-"):
+        raise click.UsageError(f"`--json` must be given without a path with --plan, got {to_json}")
+    flags = {p.name: p.opts[0] for p in click.get_current_context().command.params}
+    for name in options:
+        if name not in _TAKES:
+            raise click.UsageError(
+                f"`{flags[name]}` is not allowed with --plan, which takes --epsilon, --delta and --confidence"
+            )
+    _show(options, to_json == "-")
+
+
+def _show(asked: dict[str, Any], as_json: bool) -> None:
+    from leakcore import audit as audits
+
+    how = {name: value for name, value in asked.items() if value is not None}
+    result = checked(lambda: audits.plan(how.pop("epsilon", 10.0), **how))
+    finish(result, as_json, lambda: result.to_text(width=width()))
