@@ -21,7 +21,7 @@ from torch import nn
 from leakcore._base import memory_limit, validate
 from leakcore._base.results import Assumptions as _Assumptions
 from leakcore._base.results import Result
-from leakcore.attacks.gradient_by_name import gradient_by_name as _gradient_by_name
+from leakcore.attacks.arguments import gradient_by_name as _gradient_by_name
 from leakcore.gradients import tensor as _tensor
 
 _ROUNDING = 16.0

@@ -14,7 +14,7 @@ from leakcore._base.codec import from_plain
 from leakcore._base.files.json_file import read_json
 from leakcore._base.printable import line_of, markdown, name_of, printable, repr_of
 from leakcore._base.results import Kind, Record, Rows
-from leakcore.audit.report.report import AuditReport
+from leakcore.audit.shared.report import AuditReport
 
 _RESULT = "leakcore.result/"
 _ALSO = frozenset({"report", "environment", "seconds", "limit", "config"})

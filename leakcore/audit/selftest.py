@@ -18,9 +18,9 @@ from leakcore._base.futures import answers
 from leakcore._base.progress import Progress
 from leakcore._base.results import Record, without
 from leakcore._base.version import __version__
-from leakcore.audit.report.format import number, percent
-from leakcore.audit.report.tables import Cell, Column, Row, Table
 from leakcore.audit.selftest_cases import DELTA, MANY, OWN, Case, cases
+from leakcore.audit.shared.format import number, percent
+from leakcore.audit.shared.page import Cell, Column, Row, Table
 from leakcore.numerics import clopper_pearson
 
 GATE = 0.999

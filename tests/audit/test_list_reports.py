@@ -120,7 +120,7 @@ def test_bad_folders_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.Mon
         audit.list_reports(tmp_path)
     with pytest.raises(TypeError, match="`folder` must be"):
         audit.list_reports(3)  # type: ignore[arg-type]
-    from leakcore.audit.report_list import list_reports
+    from leakcore.audit.reports import list_reports
 
     monkeypatch.setattr(list_reports, "_MOST", 0)
     (tmp_path / "report.json").write_text("{}")
@@ -129,7 +129,7 @@ def test_bad_folders_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_numbers_of_another_adjacency_do_not_stand_on_a_line() -> None:
-    from leakcore.audit.report_list import picture
+    from leakcore._base.results import picture
 
     def number(kind: str, adjacency: str) -> audit.ListedNumber:
         return audit.ListedNumber(value=2.0, text="ε = 2", kind=kind, guarantee="", adjacency=adjacency)

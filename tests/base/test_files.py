@@ -91,7 +91,7 @@ def test_tricks_with_safetensors_are_refused(content: bytes, message: str, tmp_p
 def test_tricks_with_toml_are_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_text(text, encoding="utf-8")
-    from leakcore.audit.config.file import read_config, read_settings
+    from leakcore.audit.config_file import read_config, read_settings
 
     with pytest.raises((ValueError, TypeError), match=message) as refused:
         read_settings("run", read_config(path)[1])

@@ -18,7 +18,7 @@ from leakcore._base.run_folder.identity import identity
 from leakcore._base.run_folder.output_folder import require_ours
 from leakcore._base.run_folder.partial_results import PartialResults
 from leakcore._base.run_folder.sealed_file import seal
-from leakcore.audit.hyperparameters.config import AuditConfig
+from leakcore.audit.hyperparameters.request import AuditConfig
 from tests.tolerances import HANG
 
 ME = identity("audit", AuditConfig(seed=0).to_dict(), 0)

@@ -13,7 +13,7 @@ import pytest
 from leakcore import attacks, dpsgd
 from leakcore._base.files.writing import write_atomically
 from leakcore._base.run_folder.sealed_file import seal
-from leakcore.dpsgd.opacus.trace.file import TraceFile
+from leakcore.dpsgd.trace.file import TraceFile
 
 
 @pytest.fixture(autouse=True)

@@ -290,7 +290,7 @@ _WRITERS = {
         "_base/files/writing.py",
         "_base/run_folder/lock.py",
         "cli/exit_codes.py",
-        "dpsgd/opacus/trace/file.py",
+        "dpsgd/trace/file.py",
     },
     "os.fdopen": {"_base/files/limits.py", "_base/files/writing.py"},
 }

@@ -172,7 +172,7 @@ def _svg(path: Path) -> object:
 
 def _config(path: Path) -> object:
     from leakcore.audit import read_settings
-    from leakcore.audit.config.file import read_config
+    from leakcore.audit.config_file import read_config
 
     form, sections = read_config(path)
     return read_settings(form or "run", sections)

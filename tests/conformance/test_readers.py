@@ -168,7 +168,7 @@ def test_a_refusal_names_the_key(name: str, tmp_path: Path) -> None:
 def _forms() -> list[tuple[str, str, str]]:
     """(command, section, key) of every key of a configuration."""
     from leakcore import audit
-    from leakcore.audit.config.file import FORMS
+    from leakcore.audit.config_file import FORMS
 
     schema = audit.config_schema()["properties"]
     sections = [(form, name) for form, names in FORMS.items() for name in (*names, "report")]
@@ -478,7 +478,7 @@ def _check_page(text: str) -> None:
 def test_pages_show_text_and_obey_none(tmp_path: Path) -> None:
     """Reports with every hostile text in their parts, and folders of every hostile name, on one page each."""
     from leakcore import audit
-    from leakcore.audit.report import page
+    from leakcore.audit.shared import page
 
     svg = (
         '<svg onload="alert(1)" style="position:fixed"><script>alert(1)</script><style>body{display:none}</style>'

@@ -30,7 +30,7 @@ OF_THE_CONTRACT = {
 }
 """Public functions that may have more, and why."""
 INTERNAL = {
-    "attacks/labels/solving/sign_alignment.py: recover_up_to_sign": "one call each for three attacks, all by keyword",
+    "attacks/labels/hidden_layers.py: recover_up_to_sign": "one call each for three attacks, all by keyword",
     "attacks/poisoning/poisoned_data.py: copies": "one call for each poisoning, which brings all of it",
     "dpsgd/opacus/row_check/rows_alone.py: __init__": "one call, in the row check",
     "leakage/mutual_information.py: mutual_information": "num_classes is a premise that only the user knows",

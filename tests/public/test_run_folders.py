@@ -21,7 +21,7 @@ from leakcore import audit, dpsgd, experiments
 from leakcore._base.codec import from_plain, to_plain
 from leakcore._base.files.writing import CannotWrite
 from leakcore._base.run_folder import identity, sealed_file
-from leakcore.audit.hyperparameters import reconstruction_section
+from leakcore.audit.hyperparameters import reconstruction
 from leakcore.cli import main
 
 SMALL = {
@@ -80,7 +80,7 @@ Run = Callable[[Path | None], dict[str, Any]]
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconstruction_section, "_PIECE", 32)
+    monkeypatch.setattr(reconstruction, "_PIECE", 32)
 
 
 SLOW = {"audit": [pytest.mark.slow]}
@@ -91,7 +91,7 @@ SLOW = {"audit": [pytest.mark.slow]}
 def command(request: pytest.FixtureRequest) -> tuple[Run, dict[str, Any]]:
     run: Run = COMMANDS[request.param]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reconstruction_section, "_PIECE", 32)
+        patched.setattr(reconstruction, "_PIECE", 32)
         whole = run(None)
     return run, whole
 

@@ -24,7 +24,7 @@ PACKAGE = Path(kernels.__file__).resolve().parent.parent
 DOORS = "kernels/random.py"
 ALLOWED = {
     # One seed for each step from the generator that the caller gave, as Opacus's optimizer takes it.
-    ("dpsgd/opacus/optimizer/fused_optimizer.py", "torch.randint"),
+    ("dpsgd/fused/fused_optimizer.py", "torch.randint"),
     # Drawn with a generator of the registry.
     ("models/networks.py", "parameter.uniform_"),
     ("attacks/labels/solving/forward_rounding.py", "torch.rand"),

@@ -3,21 +3,92 @@
 from __future__ import annotations
 
 import math
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from leakcore._base import memory_limit, validate
 from leakcore._base.results import Assumptions
 from leakcore.attacks.inversion.result import Inversion, host
+from leakcore.gradients import locked
 
 if TYPE_CHECKING:
     import torch
 
-    from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps, LocalSteps
-    from leakcore.attacks.inversion.optimizers import LBFGS, Adam
+    from leakcore.attacks.inversion.objectives import L2, LBFGS, Adam, Cosine, DPSGDSteps, LocalSteps
     from leakcore.gradients import FlatModule
+
+_KINKED = {
+    "Relu": "ReLU",
+    "LeakyRelu": "LeakyReLU",
+    "Prelu": "PReLU",
+    "RreluWithNoise": "RReLU",
+    "Threshold": "Threshold",
+    "Hardtanh": "Hardtanh, ReLU6",
+    "Hardsigmoid": "Hardsigmoid",
+    "Hardswish": "Hardswish",
+    "Hardshrink": "Hardshrink",
+    "Softshrink": "Softshrink",
+    "Clamp": "clamp",
+    "Abs": "abs",
+    "Sign": "sign",
+    "Maximum": "maximum",
+    "MaxPool": "max-pooling",
+    "AdaptiveMaxPool": "max-pooling",
+}
+"""torch's name of the backward operation, without "Backward0" and dimensions. ELU and CELU are not here: their second
+derivative jumps at 0, but is there and not zero, which suffices in practice."""
+
+
+@locked
+def kinked(model: nn.Module, x: torch.Tensor) -> tuple[str, ...]:
+    """Piecewise linear operations between x (B, ...) and the model's output.
+
+    Each is named "ReLU (layer 1)", or "ReLU" where it is a function and not a module.
+    """
+    with torch.enable_grad():
+        out: Any = model(x.detach().clone().requires_grad_())
+    met: dict[str, None] = {}
+    visited, waiting = set(), [out.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        kind = re.sub(r"(\d+D(WithIndices)?)?Backward\d+$", "", node.name())
+        if kind in _KINKED:
+            met[_KINKED[kind]] = None
+        waiting += [parent for parent, _ in node.next_functions]
+    names = []
+    for what in sorted(met):
+        aliases = [alias.lower() for alias in what.replace("max-pooling", "MaxPool").split(", ")]
+        places = [
+            name
+            for name, module in model.named_modules()
+            if any(alias in type(module).__name__.lower() for alias in aliases)
+            and not (aliases == ["relu"] and type(module).__name__ != "ReLU")
+        ]
+        names.append(f"{what} (layer {', '.join(places)})" if places else what)
+    return tuple(names)
+
+
+def warn_if_kinked(model: nn.Module, x: torch.Tensor) -> tuple[str, ...]:
+    """Warn (UserWarning) with the names, which are returned."""
+    names = kinked(model, x)
+    if names:
+        warnings.warn(
+            f"model: {'; '.join(names)} not twice differentiable: the search follows the derivative of the gradient, "
+            "which is zero or jumps there, and is expected to fail more often (softplus, GELU or sigmoid in its place "
+            "would not hamper it)",
+            UserWarning,
+            stacklevel=4,
+        )
+    return names
 
 
 def gradient(
@@ -147,11 +218,8 @@ def invert(
         (('converged',), True)
     """
     from leakcore.attacks.inversion import search
-    from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps, LocalSteps
-    from leakcore.attacks.inversion.optimizers import LBFGS, Adam
-    from leakcore.attacks.inversion.problem import read
-    from leakcore.attacks.inversion.release import read_release
-    from leakcore.attacks.inversion.smoothness import warn_if_kinked
+    from leakcore.attacks.inversion.objectives import L2, LBFGS, Adam, Cosine, DPSGDSteps, LocalSteps
+    from leakcore.attacks.inversion.problem import read, read_release
 
     validate.callback(progress=progress)
     objective = L2() if objective is None else objective
@@ -244,8 +312,7 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
         >>> inversion.closed_form(model, released, (3,)).round(4).tolist()
         [0.25, 0.5, 1.0]
     """
-    from leakcore.attacks.inversion.problem import released_rows
-    from leakcore.attacks.inversion.release import read_release
+    from leakcore.attacks.inversion.problem import read_release, released_rows
     from leakcore.gradients import FlatModule
 
     release = read_release(gradient)

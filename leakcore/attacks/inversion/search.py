@@ -11,7 +11,7 @@ import torch
 
 from leakcore import kernels
 from leakcore._base.quiet import quiet_batching
-from leakcore.attacks.inversion.optimizers import LBFGS, Adam, SignedAdam
+from leakcore.attacks.inversion.objectives import LBFGS, Adam, SignedAdam
 from leakcore.attacks.inversion.problem import Problem
 
 _ROUND = 20

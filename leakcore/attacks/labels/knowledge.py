@@ -10,9 +10,8 @@ import numpy as np
 from scipy import special
 
 from leakcore._base import validate
-from leakcore.attacks.labels.solving.forward_rounding import SAFETY, hidden_linear, last_linear
-from leakcore.attacks.labels.solving.logit_jacobian import LogitJacobian
-from leakcore.attacks.labels.solving.softmax_residuals import differences
+from leakcore.attacks.labels.forward_rounding import SAFETY, LogitJacobian, hidden_linear, last_linear
+from leakcore.attacks.labels.linear_system import differences
 
 if TYPE_CHECKING:
     import torch

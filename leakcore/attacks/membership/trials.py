@@ -11,9 +11,8 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore.attacks.membership.canaries import batches_by_coins, fair_coins, read_labelled
-from leakcore.attacks.membership.loss import mean_training_loss
-from leakcore.attacks.membership.observations import References
-from leakcore.attacks.membership.observe import Queries, columns, right
+from leakcore.attacks.membership.observations import Queries, References, columns, right
+from leakcore.attacks.membership.scores import mean_training_loss
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble, Execution

@@ -15,7 +15,7 @@ from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.digest import digest
 from leakcore._base.futures import answers
-from leakcore.attacks.reconstruction import knowledge, prior_aware, running_scores
+from leakcore.attacks.reconstruction import game_result, prior_aware
 from leakcore.attacks.reconstruction.game_result import COUNTS, FIXED_POINT, ReconstructionGame, result
 from leakcore.dpsgd import arguments
 
@@ -134,7 +134,7 @@ def reconstruction_games(
     pool: Any,
     rules: GameRules | None = None,
     *,
-    methods: Sequence[str] = running_scores.METHODS,
+    methods: Sequence[str] = prior_aware.METHODS,
     runs: int | range = 1000,
     confidence: float = 0.95,
     execution: Execution | None = None,
@@ -236,7 +236,7 @@ def _checked(ensemble: Ensemble, known: Any, pool: Any, rules: GameRules, method
 
     if not isinstance(methods, Sequence) or isinstance(methods, str) or not methods:
         raise ValueError(f"`methods` must be a sequence of at least one method, got {methods!r}")
-    named = [validate.one_of("auto", *running_scores.METHODS, method=name) for name in methods]
+    named = [validate.one_of("auto", *prior_aware.METHODS, method=name) for name in methods]
     validate.instance(Ensemble, ensemble=ensemble)
     rows = {}
     for name, side in (("known", known), ("pool", pool)):
@@ -251,9 +251,9 @@ def _checked(ensemble: Ensemble, known: Any, pool: Any, rules: GameRules, method
         raise ValueError(
             f"`num_candidates` must be at most the {rows['pool'].rows} rows of the pool, got {rules.num_candidates}"
         )
-    resolved = {name: knowledge.resolve(ensemble, name, rules.prior) for name in named}
+    resolved = {name: game_result.resolve(ensemble, name, rules.prior) for name in named}
     for which in resolved.values():
-        knowledge.rule(ensemble, which, rows["known"].rows + 1)
+        game_result.rule(ensemble, which, rows["known"].rows + 1)
         if rules.prior is not None and which != "likelihood":
             raise ValueError(
                 f"`prior` must be None with method={which!r}, which takes all candidates as equally likely"
@@ -305,11 +305,11 @@ def _play(game: _Game, runs: range, how: Execution) -> _Counts:
         observer=Observer(
             Rows(pool.features, pool.labels, candidates),
             scorers={
-                which: knowledge.rule(ensemble, which, game.known.rows + 1) for which in set(game.methods.values())
+                which: game_result.rule(ensemble, which, game.known.rows + 1) for which in set(game.methods.values())
             },
             keep_steps=False,
             subtract_known=rules.subtract_known,
-            batches=knowledge.scheme(ensemble).batches,
+            batches=game_result.scheme(ensemble).batches,
             cosines=bool(rules.nearest_cosines),
         ),
         execution=how,
@@ -325,7 +325,7 @@ def _play(game: _Game, runs: range, how: Execution) -> _Counts:
         scores = trained.scores[which]
         if rules.prior is not None:
             scores = scores + prior_aware.log_prior(rules.prior, rules.num_candidates)
-        index, undecided = running_scores.decide(scores)
+        index, undecided = prior_aware.decide(scores)
         counts[name] = {"hits": int((index == target).sum()), "undecided": int(undecided.sum()), **shared}
     return counts
 

@@ -13,12 +13,9 @@ from scipy import optimize
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, Result
-from leakcore.attacks.tensor.decompose import Parts, decompose
-from leakcore.attacks.tensor.joint import fit
+from leakcore.attacks.tensor.decompose import Parts, Refined, decompose, fit, refine
 from leakcore.attacks.tensor.moments import Moments, estimate
-from leakcore.attacks.tensor.orders import Orders, choose, read_orders
-from leakcore.attacks.tensor.refine import Refined, refine
-from leakcore.attacks.tensor.weights import Weights
+from leakcore.attacks.tensor.weights import Orders, Weights, choose, read_orders
 
 LARGEST_ERROR = 0.5
 """An input whose estimated error is above this (of at most 2) is not called recovered."""

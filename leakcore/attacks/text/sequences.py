@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,13 +11,61 @@ import torch
 from torch import nn
 
 from leakcore._base import memory_limit, validate
-from leakcore._base.results import Assumptions
-from leakcore.attacks.gradient_by_name import gradient_by_name
-from leakcore.attacks.text.projections import Projections
-from leakcore.attacks.text.result import END, SequenceRecovery
+from leakcore._base.results import Assumptions, Result
+from leakcore.attacks.arguments import gradient_by_name
+from leakcore.attacks.text.projections import Projections, Span
 from leakcore.attacks.text.search import Passed, SecondLayer, search_bidirectional, search_causal, tokens_by_position
-from leakcore.attacks.text.span import Span
 from leakcore.gradients import tensor
+
+END = -1
+"""Fills the rows of an array of sequences after their last token."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SequenceRecovery(Result):
+    """Sequences of tokens whose layer inputs lie in the gradient's spans.
+
+    Attributes:
+        value: share of the batch's sequences that are determined.
+        kind: "estimate": a true sequence passes every test, and a false one may pass too. That the gradient is of one
+            batch, with nothing added but stated noise, is taken for granted.
+        sequences: (S, length) int64, tokens, −1 after the end; at most as many as the batch has.
+        determined: (S,) bool: all sequences together make up the second layer's span, every position of this one is
+            needed for that, no more sequences pass than the batch has, and every direction is 10 times above stated
+            noise. Any other sequence is a guess.
+        distances: (S,) the largest relative distance of the sequence's positions from the second layer's span.
+        tolerances: (S,) the tolerance at that position.
+        candidates: (length,) int64, how many tokens pass the first layer's test at each position.
+        ranks: of the first and the second layer's gradient: how many positions each can hold at most.
+        width: dimension of the space of the layers' inputs; a gradient whose rank reaches it excludes nothing.
+        causal: whether a position depends on earlier ones only, as in a decoder.
+        complete: whether the search tried every sequence that the first layer allows.
+    """
+
+    quantity: str = "share of sequences determined"
+    sequences: np.ndarray
+    determined: np.ndarray
+    distances: np.ndarray
+    tolerances: np.ndarray
+    candidates: np.ndarray
+    ranks: tuple[int, int]
+    width: int
+    causal: bool
+    complete: bool
+
+    def exact(self, originals: Sequence[Any]) -> np.ndarray:
+        """Which of the true sequences were recovered, token by token: the attack's success, which it cannot see.
+
+        Args:
+            originals: the true sequences, one (length,) each, without padding. A sequence that occurs k times counts
+                k times.
+
+        Returns:
+            (B,) bool.
+        """
+        rows = {tuple(int(t) for t in row if t != END) for row in self.sequences}
+        return np.array([tuple(int(t) for t in row) in rows for row in originals], dtype=bool)
+
 
 _RESTARTS = 8
 """Starts of an encoder's search, per sequence of the batch."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from leakcore import mechanisms
-from leakcore.audit.hyperparameters.config import AuditConfig
-from leakcore.audit.report.format import counted
+from leakcore.audit.hyperparameters.request import AuditConfig
+from leakcore.audit.shared.format import counted
 
 
 def mechanism(config: AuditConfig, noise: float) -> mechanisms.Mechanism:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from leakcore import mechanisms
-from leakcore.audit.config.values import MOST_STEPS
+from leakcore.audit.shared.settings import MOST_STEPS
 
 Name = Literal["poisson", "full", "fixed", "shuffled", "allocation"]
 """The schemes of `mechanisms.SCHEMES`."""

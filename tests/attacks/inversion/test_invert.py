@@ -12,7 +12,7 @@ from torch import nn
 
 from leakcore import datasets, models
 from leakcore.attacks import inversion
-from leakcore.attacks.inversion.image_quality import compare, ssim
+from leakcore.attacks.inversion.result import compare, ssim
 from tests.attacks.inversion.networks import smooth
 
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[4] / "shared" / "data"))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from leakcore.attacks import labels
-from leakcore.attacks.labels.solving.sign_alignment import align
+from leakcore.attacks.labels.hidden_layers import align
 
 ACTIVATIONS = [torch.nn.Tanh, torch.nn.Sigmoid, torch.nn.ELU]
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from leakcore import attacks, datasets, dpsgd, kernels
-from leakcore.attacks.reconstruction import running_scores
+from leakcore.attacks.reconstruction import prior_aware
 from tests.dpsgd.ensemble import flat_arguments as flat
 
 RNG = np.random.default_rng(7)
@@ -33,7 +33,7 @@ def _plain(method: str) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize("method", running_scores.METHODS)
+@pytest.mark.parametrize("method", prior_aware.METHODS)
 def test_scores_equal_their_definition(method) -> None:
     guess = attacks.prior_aware(
         DOTS, NORMS, max_grad_norm=C, sample_rate=Q, noise_multiplier=SIGMA, method=method
@@ -160,8 +160,8 @@ def test_games_carry_exactly_what_prior_aware_says_of_the_stored_steps() -> None
         (64, 10, 10), noise_multiplier=0.8, max_grad_norm=0.1, learning_rate=5.0, steps=40, sample_rate=0.05, seed=2
     )
     index = np.random.default_rng(0).integers(0, len(rest), (40, 4))
-    rules = {m: running_scores.rule(m, max_grad_norm=0.1, sample_rate=0.05, steps=40, noise_multiplier=0.8)
-             for m in running_scores.METHODS}  # fmt: skip
+    rules = {m: prior_aware.rule(m, max_grad_norm=0.1, sample_rate=0.05, steps=40, noise_multiplier=0.8)
+             for m in prior_aware.METHODS}  # fmt: skip
     out = ensemble.run(
         first.features,
         first.labels,
@@ -194,7 +194,7 @@ def test_games_do_not_depend_on_workers(pool) -> None:
     how = {} if pool is ThreadPoolExecutor else {"mp_context": __import__("multiprocessing").get_context("spawn")}
     with pool(2, **how) as executor:
         shared = _games(150, executor=executor, progress=lambda *at: calls.append(at))
-    assert whole.keys() == shared.keys() == set(running_scores.METHODS)
+    assert whole.keys() == shared.keys() == set(prior_aware.METHODS)
     assert all(whole[m] == shared[m] for m in whole)
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
     assert calls[-1] == (150, 150)

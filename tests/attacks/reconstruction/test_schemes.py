@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 from leakcore import attacks, bounds, dpsgd, mechanisms
-from leakcore.attacks.reconstruction import running_scores
+from leakcore.attacks.reconstruction import prior_aware
 
 KNOWN, CANDIDATES, BATCHES, EPOCHS, RUNS = 23, 4, 4, 6, 512
 STEPS = BATCHES * EPOCHS
@@ -78,7 +78,7 @@ def test_allocated_batches_are_attacked_by_their_likelihood() -> None:
 def test_the_likelihood_of_allocated_batches_is_the_sum_over_epochs() -> None:
     rng = np.random.default_rng(0)
     dots, norms = rng.normal(size=(7, 2, 3)), rng.uniform(0.2, 1, size=(7, 2, 3))
-    running = running_scores.rule(
+    running = prior_aware.rule(
         "likelihood", max_grad_norm=1.5, sample_rate=1 / 3, steps=7, noise_multiplier=0.8, batches=3
     ).start((2, 3))
     ratios = np.exp((2 * dots - norms**2) / (2 * (0.8 * 1.5) ** 2))

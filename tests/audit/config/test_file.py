@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from leakcore import audit
 from leakcore._base.files import toml_file
-from leakcore.audit.config import file
+from leakcore.audit import config_file as file
 from leakcore.cli import main
 from tests.audit.trace.traces import orthogonal
 
@@ -275,7 +275,7 @@ def test_nothing_in_the_output_is_coloured(tmp_path: Path, trace: Path) -> None:
 
 
 def test_a_report_takes_parts_of_other_studies(trace: Path) -> None:
-    from leakcore.audit.report import page as _page
+    from leakcore.audit.shared import page as _page
 
     report: Any = audit.from_trace(trace)
     part = _page.Part(

@@ -4,7 +4,7 @@ import pytest
 
 from leakcore._base import workers
 from leakcore._base.run_folder.identity import identity
-from leakcore.audit.hyperparameters.config import AuditConfig
+from leakcore.audit.hyperparameters.request import AuditConfig
 
 
 @pytest.mark.parametrize(

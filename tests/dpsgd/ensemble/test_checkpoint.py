@@ -148,7 +148,7 @@ def test_rows_of_each_run_are_part_of_the_identity(tmp_path) -> None:
 
 
 def test_scorers_and_scores_come_back(tmp_path) -> None:
-    from leakcore.attacks.reconstruction.running_scores import Sum
+    from leakcore.attacks.reconstruction.prior_aware import Sum
 
     settings = {"candidate_features": np.eye(3, 20), "candidate_labels": [0, 1, 2], "scorers": {"sum": Sum(1.0)}}
     one, two = (_small(tmp_path, runs=40, **settings) for _ in range(2))

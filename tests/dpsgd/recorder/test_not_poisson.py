@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import leakcore
+from leakcore.cli.commands.audit.trace import trace as _trace
 from leakcore.dpsgd import Trace
-from leakcore.dpsgd.opacus.trace import trace as _trace
 
 pytest.importorskip("opacus")
 from opacus import PrivacyEngine

@@ -29,7 +29,7 @@ from leakcore.dpsgd.opacus.recorder.sampling.sample_rate import Divisors
 from leakcore.dpsgd.opacus.recorder.steps import Steps, Sums
 from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
 from leakcore.dpsgd.opacus.row_check.unsupported_layers import require_real
-from leakcore.dpsgd.opacus.trace.sampling import Divisor, parse_divisor
+from leakcore.dpsgd.trace.trace import Divisor, parse_divisor
 from leakcore.numerics import step_log_ratio
 
 _log = logging.getLogger(__name__)
@@ -318,7 +318,7 @@ def _require_dense(optimizer: Any) -> None:
     """TypeError for an optimizer whose per-sample gradients cannot be replaced before it clips."""
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
-    from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer
+    from leakcore.dpsgd.fused.fused_optimizer import FusedDPOptimizer
 
     if isinstance(optimizer, (DPOptimizerFastGradientClipping, FusedDPOptimizer)):
         raise TypeError(

@@ -15,7 +15,7 @@ from leakcore._base.printable import printable
 from leakcore._base.results.record import Record
 from leakcore._base.results.table import Rows, short
 from leakcore._base.version import __version__
-from leakcore.dpsgd.opacus.trace.sampling import Divisor
+from leakcore.dpsgd.trace.trace import Divisor
 
 _ARRAYS = ("noise_multiplier", "max_grad_norm", "coins", "times_seen", "scores", "release_scores")
 

@@ -15,7 +15,7 @@ from leakcore.dpsgd.opacus.recorder.forward_passes import Arguments, rows_of
 from leakcore.dpsgd.opacus.recorder.model_calls import ModelCalls
 from leakcore.dpsgd.opacus.recorder.sampling.deliveries import Deliveries, Source
 from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Drawing, Part
-from leakcore.dpsgd.opacus.trace.sampling import Sampling
+from leakcore.dpsgd.trace.trace import Sampling
 
 _PLANTED = Source(Sampling(), 0)
 

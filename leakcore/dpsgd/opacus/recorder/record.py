@@ -12,7 +12,7 @@ from leakcore._base import validate
 from leakcore.dpsgd.opacus.canaries.canaries import Canaries
 from leakcore.dpsgd.opacus.canaries.canary_recorder import CanaryRecorder
 from leakcore.dpsgd.opacus.recorder.recorder import Recorder
-from leakcore.dpsgd.opacus.trace.sampling import Divisor
+from leakcore.dpsgd.trace.trace import Divisor
 from leakcore.gradients import Criterion
 
 

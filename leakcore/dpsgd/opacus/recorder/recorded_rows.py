@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense
+from leakcore.dpsgd.fused.row_gradients import Dense
 from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_wrappers
 from leakcore.dpsgd.opacus.row_check.row_check import Norms, RowCheck, RowsOfParameter
 from leakcore.dpsgd.opacus.row_check.unsupported_layers import (
@@ -36,8 +36,8 @@ class RecordedRows:
         """A module is called while gradients are recorded. `model` is the module with the optimizer's parameters, once
         known.
         """
-        from leakcore.dpsgd.opacus.optimizer.book_keeping import find_hooks
-        from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer
+        from leakcore.dpsgd.fused.activation_hooks import find_hooks
+        from leakcore.dpsgd.fused.fused_optimizer import FusedDPOptimizer
         from leakcore.dpsgd.opacus.row_check.known_opacus_errors import may_be_wrong
 
         if self._model is None and model is not None:
@@ -145,11 +145,7 @@ def require_known(optimizer: Any) -> None:
     """TypeError for an optimizer with another release than the scores assume."""
     from opacus import optimizers
 
-    from leakcore.dpsgd.opacus.optimizer.fused_optimizer import (
-        DistributedFusedDPOptimizer,
-        FusedDPOptimizer,
-        require_type,
-    )
+    from leakcore.dpsgd.fused.fused_optimizer import DistributedFusedDPOptimizer, FusedDPOptimizer, require_type
 
     if type(optimizer) is getattr(optimizers, "FSDPOptimizerFastGradientClipping", None):
         raise TypeError(

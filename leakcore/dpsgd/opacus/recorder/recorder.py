@@ -39,9 +39,8 @@ from leakcore.dpsgd.opacus.recorder.sampling.sampling_of_steps import Release, S
 from leakcore.dpsgd.opacus.recorder.step_part import StepPart, inside_of, noise_of, require_alike
 from leakcore.dpsgd.opacus.recorder.steps import Entries, Steps, SummedPasses
 from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, is_parallel
-from leakcore.dpsgd.opacus.trace.file import TraceFile
-from leakcore.dpsgd.opacus.trace.sampling import Divisor, parse_divisor
-from leakcore.dpsgd.opacus.trace.trace import Trace
+from leakcore.dpsgd.trace.file import TraceFile
+from leakcore.dpsgd.trace.trace import Divisor, Trace, parse_divisor
 from leakcore.gradients import BackwardHook, Criterion
 
 _log = logging.getLogger(__name__)

@@ -8,8 +8,7 @@ import numpy as np
 
 from leakcore._base.digest import digest
 from leakcore.dpsgd.opacus.recorder.accountant import accountants_of, read_history, step_count
-from leakcore.dpsgd.opacus.trace.origin import Origin
-from leakcore.dpsgd.opacus.trace.unrecorded_steps import Stretch, between, settings_of
+from leakcore.dpsgd.trace.trace import Origin, Stretch, between, settings_of
 
 Place = tuple[int, int]
 """Steps before this one: as the accountant counts, and as the wrapped optimizer does."""

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from leakcore.dpsgd.opacus.optimizer.row_gradients import Convolved, Dense, Outer, Use, blocks
-from leakcore.dpsgd.opacus.row_check.layer_kinds import Kind, kind_of
+from leakcore.dpsgd.fused.layer_kinds import Kind, kind_of
+from leakcore.dpsgd.fused.row_gradients import Convolved, Dense, Outer, Use, blocks
 from leakcore.dpsgd.opacus.row_check.left_alone import Randomness
 from leakcore.gradients import Criterion, Feed
 

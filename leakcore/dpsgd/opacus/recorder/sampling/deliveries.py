@@ -12,7 +12,7 @@ import torch
 
 from leakcore.dpsgd.opacus.recorder.candidates.given_rows import leaves_of
 from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Part
-from leakcore.dpsgd.opacus.trace.sampling import Sampling
+from leakcore.dpsgd.trace.trace import Sampling
 
 _HELD = 8
 """Batches that are held though the loop holds them no more, as it does with copies on another device."""

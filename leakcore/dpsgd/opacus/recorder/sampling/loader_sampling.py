@@ -15,7 +15,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from leakcore.dpsgd.opacus.trace.sampling import Sampling, unknown
+from leakcore.dpsgd.trace.trace import Sampling, unknown
 
 
 def sampling_of_loader(loader: DataLoader[Any]) -> Sampling:

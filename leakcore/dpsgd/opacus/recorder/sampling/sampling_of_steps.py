@@ -24,7 +24,7 @@ from leakcore.dpsgd.opacus.recorder.sampling.loader_sampling import (
 )
 from leakcore.dpsgd.opacus.recorder.sampling.repetitions import RepeatedDraws
 from leakcore.dpsgd.opacus.recorder.sampling.sample_rate import Divisors
-from leakcore.dpsgd.opacus.trace.sampling import Sampling, Violation, unknown
+from leakcore.dpsgd.trace.trace import Sampling, Violation, unknown
 
 _NOT_FED = (
     "a step's batch is not one that a DataLoader gave since the step before (a loop of its own, or a batch changed in "
