@@ -12,7 +12,7 @@ import click
 
 from leakcore._base.version import __version__
 from leakcore.cli.commands.attack import attack
-from leakcore.cli.commands.audit_flat import audit
+from leakcore.cli.commands.audit import audit
 from leakcore.cli.commands.bound import bound
 from leakcore.cli.commands.calibrate import calibrate
 from leakcore.cli.commands.explain import completion, explain, schema

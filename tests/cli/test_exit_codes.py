@@ -80,7 +80,7 @@ SAYS = "Interrupted: nothing half-written; the same command goes on from here."
         (("attack", "prior-aware", "--runs", "8", "--num-rows", "20", "--steps", "2"), attacks, "reconstruction_game"),
         (("leakage", "leakcore.models:digits_mlp", "--data", "digits"), leakage, "measure_layers"),
         (("reproduce", "reconstruction-fig11"), bounds, "fano_advantage"),
-        (("audit", "--runs", "8"), reconstruction, "study"),
+        (("audit", "run", "--runs", "8"), reconstruction, "study"),
     ],
 )
 def test_an_interrupted_command_says_that_it_goes_on_only_where_it_does(
@@ -132,8 +132,8 @@ def test_an_interrupted_fano_figure_goes_on(name: str, tmp_path: Path, monkeypat
 def _scores(folder: Path) -> tuple[str, ...]:
     rng = np.random.default_rng(0)
     np.savez(folder / "scores.npz", members=rng.normal(1, 1, 50), non_members=rng.normal(0, 1, 50))
-    options = ("--scores", str(folder / "scores.npz"), "--adjacency", "replace")
-    return "audit", *options, "--quiet", "--out", str(folder / "out")
+    options = (str(folder / "scores.npz"), "--adjacency", "replace")
+    return "audit", "scores", *options, "--quiet", "--out", str(folder / "out")
 
 
 def test_an_encoding_that_lacks_a_sign_ends_no_audit(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def _claim(folder: Path) -> tuple[str, ...]:
     (folder / "claim.toml").write_text(
         "[data]\nnum_rows = 40\n[mechanism]\nnoise_multiplier = 2\nsteps = 2\n[audit]\nattack = 'clipbkd'\ntrials = 4\n"
     )
-    return "audit", "--config", str(folder / "claim.toml"), "--out", str(folder / "out")
+    return "audit", "claim", "--config", str(folder / "claim.toml"), "--out", str(folder / "out")
 
 
 def test_without_standard_error_there_are_no_bars_and_a_report(tmp_path: Path) -> None:
@@ -194,9 +194,9 @@ def test_reports_do_not_replace_what_is_read_or_each_other(tmp_path: Path) -> No
     before = Path(scores).read_bytes()
     result = CliRunner().invoke(main, (*audit, "--json", scores))
     assert (result.exit_code, Path(scores).read_bytes()) == (2, before)
-    assert "is also --scores" in result.output
+    assert "is also FILE" in result.output
     (tmp_path / "audit.toml").write_text(f"[scores]\nfile = '{scores}'\n")
-    of_file = ("audit", "--config", str(tmp_path / "audit.toml"), "--quiet", "--out", str(tmp_path / "out"))
+    of_file = ("audit", "scores", "--config", str(tmp_path / "audit.toml"), "--quiet", "--out", str(tmp_path / "out"))
     one = str(tmp_path / "one")
     for wrong in (
         (*of_file, "--json", scores),

@@ -95,7 +95,7 @@ def test_label_bounds_say_what_they_are() -> None:
 def test_a_file_that_is_not_a_path_is_bad_input(form: str, tmp_path: Path) -> None:
     for value in ("3", '"a\\u0000b"'):
         (tmp_path / "audit.toml").write_text(f"[{form}]\nfile = {value}\n")
-        result = CliRunner().invoke(main, ["audit", "--config", str(tmp_path / "audit.toml")])
+        result = CliRunner().invoke(main, ["audit", form, "--config", str(tmp_path / "audit.toml")])
         assert result.exit_code == 2, result.output
         assert f"`{form}.file` must be a path or a name" in result.output
 
@@ -103,7 +103,7 @@ def test_a_file_that_is_not_a_path_is_bad_input(form: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "options"),
     [
-        (("audit", "--num-rows", "5", "--runs", "20", "--sweep", ""), ("--num-rows", "[run] of a --config")),
+        (("audit", "run", "--num-rows", "5", "--runs", "20", "--sweep", ""), ("--num-rows", "[run] of a --config")),
         (("attack", "prior-aware", "--num-rows", "5", "--runs", "20"), ("--num-rows", "--learning-rate")),
     ],
 )
@@ -144,7 +144,7 @@ def test_a_file_where_a_folder_must_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "afile").touch()
     np.savez(tmp_path / "scores.npz", members=np.arange(9.0), non_members=np.arange(9.0))
     for path in ("afile/x.html", "afile/deeper/x.html"):
-        scores = ("--scores", str(tmp_path / "scores.npz"), "--adjacency", "replace")
+        scores = ("scores", str(tmp_path / "scores.npz"), "--adjacency", "replace")
         wrong = ("audit", *scores, "--html", str(tmp_path / path))
         result = CliRunner().invoke(main, wrong)
         assert result.exit_code == 2

@@ -97,11 +97,15 @@ DOORS: dict[str, Callable[[Path], tuple[str, ...]]] = {
     "header of csv": lambda f: ("audit", "scores", str(_text(f / "s.csv", f'"{EVIL}",b\n1,2\n'))),
     "cell of csv": lambda f: ("audit", "scores", str(_text(f / "s.csv", f'score,member\n1,"{EVIL}"\n'))),
     "schema of a trace": lambda f: ("audit", "trace", str(_trace(f))),
-    "section of toml": lambda f: ("audit", "--config", str(_text(f / "a.toml", f'["{_toml()}"]\n'))),
-    "key of toml": lambda f: ("audit", "--config", str(_text(f / "a.toml", f'[run]\n"{_toml()}" = 1\n'))),
-    "value of toml": lambda f: ("audit", "--config", str(_text(f / "a.toml", f'[run]\nactivation = "{_toml()}"\n'))),
-    "path in toml": lambda f: ("audit", "--config", str(_text(f / "a.toml", f'[scores]\nfile = "{_toml()}"\n'))),
-    "raw bytes in toml": lambda f: ("audit", "--config", str(_text(f / "a.toml", f"[run]\n{EVIL} = 1\n"))),
+    "section of toml": lambda f: ("audit", "run", "--config", str(_text(f / "a.toml", f'["{_toml()}"]\n'))),
+    "key of toml": lambda f: ("audit", "run", "--config", str(_text(f / "a.toml", f'[run]\n"{_toml()}" = 1\n'))),
+    "value of toml": lambda f: (
+        "audit", "run", "--config", str(_text(f / "a.toml", f'[run]\nactivation = "{_toml()}"\n')),
+    ),
+    "path in toml": lambda f: (
+        "audit", "scores", "--config", str(_text(f / "a.toml", f'[scores]\nfile = "{_toml()}"\n')),
+    ),
+    "raw bytes in toml": lambda f: ("audit", "run", "--config", str(_text(f / "a.toml", f"[run]\n{EVIL} = 1\n"))),
     "names in safetensors": lambda f: (
         *_LABELS, "--batch", str(_safetensors(f / "b.safetensors", json.dumps({EVIL: {"dtype": EVIL}}))),
         "--gradient", str(_npz(f / "g.npz", ["a"])),
@@ -126,8 +130,8 @@ DOORS: dict[str, Callable[[Path], tuple[str, ...]]] = {
     ),
     "name of a file": lambda f: ("audit", "scores", str(f / f"{EVIL.replace('/', '')}.npz")),
     "file that is there": lambda f: ("audit", "scores", str(_text(f / f"{EVIL}.npz", b"x"))),
-    "name of a configuration": lambda f: ("audit", "--config", str(f / f"{EVIL}.toml")),
-    "place of a report": lambda f: ("audit", "--json", str(_text(f / EVIL, b"") / "r.json")),
+    "name of a configuration": lambda f: ("audit", "run", "--config", str(f / f"{EVIL}.toml")),
+    "place of a report": lambda f: ("audit", "run", "--json", str(_text(f / EVIL, b"") / "r.json")),
     "a model": lambda f: ("leakage", f"{EVIL}:{EVIL}", "--data", "digits"),
     "a data set": lambda f: ("leakage", "leakcore.models:digits_mlp", "--data", EVIL),
     "an attribute": lambda f: (
@@ -140,8 +144,8 @@ DOORS: dict[str, Callable[[Path], tuple[str, ...]]] = {
     "a number": lambda f: ("bound", "--steps", EVIL),
     "a real number": lambda f: ("bound", "--noise-multiplier", EVIL),
     "a choice": lambda f: ("audit", "claim", EVIL),
-    "a sweep": lambda f: ("audit", "--sweep", EVIL),
-    "a defence": lambda f: ("audit", "--defense", EVIL),
+    "a sweep": lambda f: ("audit", "run", "--sweep", EVIL),
+    "a defence": lambda f: ("audit", "run", "--defense", EVIL),
     "a shape": lambda f: ("attack", "inversion", "--model", "a:b", "--gradient", str(f), "--shape", EVIL),
     "a figure": lambda f: ("reproduce", EVIL),
 }  # fmt: skip

@@ -44,4 +44,4 @@ def test_two_lines_in_an_opacus_script_and_one_command(tmp_path: Path) -> None:
     assert "above the claimed 2" in below.stdout.replace("\n", " ").replace("  ", " ")
     odd = CliRunner().invoke(main, ["audit", "trace", str(tmp_path / "trace.npz"), "--runs", "7"])
     assert odd.exit_code == 2
-    assert "`--runs` is not allowed with --trace" in odd.stderr
+    assert "`--runs` is allowed only with `leakcore audit run`" in odd.stderr

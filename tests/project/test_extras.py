@@ -73,7 +73,10 @@ def test_scores_are_audited_and_the_page_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "lacking"),
     [
-        (("audit",), "torch, scikit-learn, jinja2, matplotlib are not installed: pip install 'leakcore[torch,report]'"),
+        (
+            ("audit", "run"),
+            "torch, scikit-learn, jinja2, matplotlib are not installed: pip install 'leakcore[torch,report]'",
+        ),
         (("audit", "claim", "clipbkd"), "pip install 'leakcore[torch,report]'"),
         (("reproduce", "labels-fig1"), "pip install 'leakcore[torch,report]'"),
     ],
