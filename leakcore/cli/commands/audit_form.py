@@ -1,9 +1,12 @@
-"""What the forms of an audit share: options go before a file's keys, the audit runs, its report is written."""
+"""What the forms of an audit share: options go before the keys of a file, the audit runs, its report is written."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
+import shutil
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -11,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from leakcore._base.reading import called as config_called
-from leakcore.cli.commands.audit.report_files import REPORT_KEYS, leave_with, places_of, require_apart
+from leakcore._base.version import PAGE, absent, sentence
 from leakcore.cli.exit_codes import checked
-from leakcore.cli.numbers import remember_keys
-from leakcore.cli.progress import bars
+from leakcore.cli.numbers import REAL, remember_keys
+from leakcore.cli.options import QUIET, Option
+from leakcore.cli.output import bars, finish, require_place
 
 if TYPE_CHECKING:
     from leakcore import audit as audits
@@ -139,12 +143,12 @@ def _perform(form: Form, options: Mapping[str, Any], file: Described, keys: Mapp
     settings, report = checked(lambda: read_settings(form.name, with_options(file.sections, typed)), names=names)
     folder, places = places_of(report, names, optional=form.pieces is None)
     read = {} if form.file is None else _by_name(form.read_files(settings), names.get(form.file, f"[{form.name}] file"))
-    require_apart(places, folder, {"config": file.path, **read}, names)
+    require_distinct(places, folder, {"config": file.path, **read}, names)
     show = bars()
     pieces = None if folder is None or form.pieces is None else folder / "partial" / form.pieces
     called = "" if form.file is None else names.get(form.file, form.file)
     result = checked(lambda: form.make(settings, called, folder, show), pieces=pieces, names=names)
-    leave_with(result, folder, report, places, written=form.pieces is not None)
+    exit_with(result, folder, report, places, written=form.pieces is not None)
 
 
 def require_files(files: tuple[str, ...], called: str) -> None:
@@ -208,3 +212,150 @@ def _typed_names() -> dict[str, str]:
     """Options and arguments of the command as a user types them, by their parameter's name."""
     parameters = click.get_current_context().command.params
     return {str(p.name): p.opts[0] if isinstance(p, click.Option) else str(p.metavar).strip("[].") for p in parameters}
+
+
+FILE = click.Path(dir_okay=False, path_type=Path)
+ADJACENCIES = click.Choice(["add-remove", "replace"])
+DELTA: Option = click.option("--delta", type=REAL, metavar="δ", help="Of every ε.  [default: 1e-5]")
+SEED: Option = click.option("--seed", type=int, metavar="N", help="[default: 0]")
+
+
+def confidence(default: str, text: str = "Confidence of every interval and proof.") -> Option:
+    """--confidence, whose default the form has."""
+    return click.option("--confidence", type=REAL, metavar="P", help=f"{text}  [default: {default}]")
+
+
+def claimed(gate: str) -> Option:
+    """--epsilon, a claim about what a file holds. gate: what fails it."""
+    return click.option("--epsilon", type=REAL, metavar="ε", help=f"Claim. {gate}  [default: none]")
+
+
+def about_the_report(*, folder: str, fail_above: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--config, and the options that end every form of audit: where its report goes, and what fails it."""
+    options = (
+        click.option("--config", "config_path", type=FILE, help="TOML file for the audit; options replace its keys."),
+        click.option("--fail-above", type=REAL, metavar="ε", help=f"Exit with code 1 if {fail_above} is above this."),
+        click.option(
+            "--out",
+            type=click.Path(file_okay=False, path_type=Path),
+            help=f"Folder for report.html and report.json.  [default: leakcore-report{folder}]",
+        ),
+        click.option(
+            "--json",
+            "json_path",
+            is_flag=False,
+            flag_value="-",
+            metavar="[PATH]",
+            help="Write the report as JSON to PATH; without PATH, print it instead of tables.",
+        ),
+        click.option(
+            "--html", "html_path", type=FILE, metavar="PATH", help="Write the report as one HTML page to PATH."
+        ),
+        QUIET,
+    )
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+PIECES = "; an interrupted audit goes on there"
+NONE_IF_NAMED = "; none where --json PATH or --html says where"
+
+
+REPORT_KEYS = {
+    "out": "report.out",
+    "json_path": "report.json",
+    "html_path": "report.html",
+    "fail_above": "report.fail_above",
+}
+"""Options of the report, and the keys for which they stand."""
+_OUT = Path("leakcore-report")
+
+
+def places_of(report: Any, names: Mapping[str, str], *, optional: bool) -> tuple[Path | None, dict[str, Path]]:
+    """(folder, further files by format) of the report, which can be written.
+
+    names: options by the keys for which they were typed. optional: no folder unless it is asked for, where another file
+    is.
+    """
+    named = report.json not in (None, "-") or report.html is not None
+    folder = None if optional and named and report.out is None else Path(report.out or _OUT)
+    places = {
+        name: Path(path) for name, path in (("json", report.json), ("html", report.html)) if path not in (None, "-")
+    }
+    for name, path in places.items():
+        require_place(names.get(f"report.{name}", f"report.{name}"), path)
+    return folder, places
+
+
+def require_distinct(
+    places: Mapping[str, Path], folder: Path | None, read: Mapping[str, Any], names: Mapping[str, str]
+) -> None:
+    """A report must not replace what the audit reads, nor one of its own. names: as `places_of` takes them."""
+    from leakcore._base.writing import is_stream
+
+    taken = {os.path.realpath(path): name for name, path in read.items() if path is not None}
+    if folder is not None:
+        taken |= {
+            os.path.realpath(folder / f"report.{kind}"): f"report.{kind} in {folder}" for kind in ("html", "json")
+        }
+    for name, path in places.items():
+        called = names.get(f"report.{name}", f"report.{name}")
+        if is_stream(path):
+            continue
+        place = os.path.realpath(path)
+        if place in taken and taken[place] != f"report.{name} in {folder}":
+            raise click.UsageError(f"`{called}` must be a file of its own, got {path}, which is also {taken[place]}")
+        taken[place] = called
+
+
+def exit_with(
+    result: audits.AuditReport, folder: Path | None, report: Any, own: Mapping[str, Path], *, written: bool
+) -> NoReturn:
+    """Write, print, and leave with the gate's exit code.
+
+    own: further files of the report, by their format. written: the folder has the report, if without a limit.
+    """
+    limit = report.fail_above
+    if limit is not None:
+        result = checked(lambda: result.with_limit(limit))
+    places: list[tuple[str, Path]] = []
+    if folder is not None:
+        places += [("html", folder / "report.html"), ("json", folder / "report.json")]
+        if lacking := absent(*PAGE):
+            places.pop(0)
+            click.echo(sentence(lacking, "report.html is not written"), err=True)
+    if written and limit is None:
+        done, places = places, []
+    else:
+        done = list(places)
+    places += sorted(own.items())
+    checked(lambda: _write(result, places, folder))
+    files = [path for _, path in dict.fromkeys([*done, *places])]
+    finish(result, report.json == "-", lambda: result.to_text(width=width()), files)
+    if result.passed is None and result.gated:
+        click.echo(f"GATE NOT DECIDED: {result.undecided}.", err=True)
+        sys.exit(2)
+    if result.passed is False:
+        click.echo("GATE FAILED: " + " ".join([*result.all_contradictions, *result.exceeded]), err=True)
+    sys.exit(1 if result.passed is False else 0)
+
+
+def width() -> int:
+    """Columns of a report in this terminal."""
+    return min(110, max(72, shutil.get_terminal_size((110, 24)).columns))
+
+
+def _write(result: audits.AuditReport, places: list[tuple[str, Path]], folder: Path | None) -> None:
+    from leakcore._base.writing import place_in
+
+    for kind, named in sorted(places, key=lambda place: place[0] != "json"):  # the larger page may not find room
+        path = named if folder is None or named.parent != folder else place_in(folder, named.name)
+        if kind == "html":
+            result.to_html(path)
+        else:
+            result.to_json(path, indent=2)
