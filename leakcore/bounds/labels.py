@@ -173,9 +173,6 @@ class SignTest(LabelTest):
             log((Φ(|u′_r|/w_r) − δ)/Φ(−|u_r|/w_r)). It costs nothing, since the probabilities are exact, but is not in
             the printed algorithm.
 
-    Raises:
-        TypeError: for an option that is not a truth value.
-
     Example:
         >>> from leakcore import bounds
         >>> test = bounds.SignTest(complement=True)
@@ -219,9 +216,6 @@ class ThresholdTest(_SeparationTest):
             depend on earlier noise, so under the other label the separations would differ. It is a lower bound where
             the weights of all steps are fixed beforehand.
 
-    Raises:
-        TypeError: for an option that is not a truth value.
-
     Example:
         >>> from leakcore import bounds
         >>> bounds.ThresholdTest(compose=True).composes
@@ -242,9 +236,6 @@ class LikelihoodRatioTest(_SeparationTest):
 
     Args:
         compose: as in `ThresholdTest`.
-
-    Raises:
-        TypeError: for an option that is not a truth value.
 
     Example:
         >>> from leakcore import bounds

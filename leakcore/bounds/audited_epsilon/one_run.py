@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import Any, Literal
 
@@ -192,7 +191,10 @@ def epsilon_lower_bound_one_run(
     v = validate.integer(0, r, correct=correct)
     level = validate.confidence(confidence=confidence)
     slack = validate.below_one(delta=delta)
-    relation = _relation(adjacency, family)
+    if isinstance(family, Mechanism):
+        relation = family.relation(adjacency)
+    else:
+        relation = "add-remove" if adjacency is None else parse_adjacency(adjacency)
     rows = validate.integer(1, k=k)
     rule = validate.one_of("before", "by-scores", chosen=chosen)
     if rule != "before" and isinstance(family, Mechanism) and not isinstance(family, (GDP, ApproximateDP)):
@@ -201,7 +203,10 @@ def epsilon_lower_bound_one_run(
             "scores is paid for with 'dp' and 'gdp' alone; fix the number of guesses, or split the error over a few"
         )
     tail = GuessTail(v, r, m)
-    refutes = functools.partial(_refutes, tail, 1 - level, rule)
+
+    def refutes(lines: Tangents) -> bool:
+        return tail.exceeds((1 - level) / _paid(rule, lines), lines)
+
     tested = _tested(family, slack, relation, rows, lambda gaussian: gaussian.largest_refuted(refutes))
     parameter = tested.largest_refuted(refutes)
     claimed = tested.lines(1.0) if isinstance(tested, MechanismFamily) else claimed_lines(family, rows)
@@ -242,11 +247,6 @@ def epsilon_lower_bound_one_run(
     )
 
 
-def _refutes(tail: GuessTail, error: float, rule: str, lines: Tangents) -> bool:
-    """Whether so many right guesses refute the lines at an error, however the rule chose their number."""
-    return tail.exceeds(error / _paid(rule, lines), lines)
-
-
 def _paid(rule: str, lines: Tangents) -> int:
     """The factor by which a choice of the number of guesses by the release can raise the error.
 
@@ -256,12 +256,6 @@ def _paid(rule: str, lines: Tangents) -> int:
     number of lines with δ > 0).
     """
     return 1 if rule == "before" else 1 + int(np.count_nonzero(lines.deltas))
-
-
-def _relation(adjacency: str | None, family: Any) -> Adjacency:
-    if isinstance(family, Mechanism):
-        return family.relation(adjacency)
-    return "add-remove" if adjacency is None else parse_adjacency(adjacency)
 
 
 def _tested(family: Any, delta: float, relation: Adjacency, k: int, fitted: Any) -> CurveFamily:
