@@ -151,27 +151,25 @@ def epsilon_lower_bound_one_run(
 
     Each canary is included by a fair coin. A mechanism's trade-off curve bounds how likely v right guesses are
     (Mahloujifar, Melis and Chaudhuri 2025; Steinke, Nasr and Jagielski 2023). `value` is the largest ε of the family
-    that makes them less likely than 1 − confidence. docs/explanation/audit-power.md has the proof.
+    that makes them less likely than 1 − confidence (docs/explanation/audit-power.md).
 
     Args:
-        correct: v in [0, guesses], the number of correct guesses.
-        guesses: r in [0, canaries], the number of guesses, not chosen by how many are right.
-        canaries: m ≥ 1, the number of all canaries, guessed or not.
+        correct: v in [0, guesses].
+        guesses: r in [0, canaries], not chosen by how many guesses are right.
+        canaries: m ≥ 1, guessed or not.
         confidence: level of the bound, in (0, 1 − 1e-12].
         delta: δ in [0, 1).
-        adjacency: "replace" where each coin chose between two rows. None: a mechanism's own, else add-remove.
-        family: what is refuted: "dp"; "gdp", μ-GDP; or a mechanism with any noise, itself tested. The last two
-            need δ > 0.
+        adjacency: "replace" where each coin chose between two rows; None: a mechanism's own, else add-remove.
+        family: what is refuted: "dp"; "gdp", μ-GDP; or a mechanism with any noise. The last two need δ > 0.
         chosen: when r was chosen: "before" anyone looked at the scores, or "by-scores", by any rule on the release.
-            That is free at δ = 0, halves the error of "dp" at δ > 0, costs more with "gdp", and is refused for another
-            mechanism.
-        k: rows that a coin changes, 1 for a mechanism; `value` is about one of them.
+            That is free at δ = 0, halves the error of "dp" at δ > 0, costs more with "gdp", and is refused otherwise.
+        k: rows that a coin changes, 1 for a mechanism; `value` is about one row.
 
     Returns:
         `OneRunEpsilon` of kind "lower"; 0 where the guesses prove nothing.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
+        ValueError: for a value that is not allowed.
         TypeError: for an argument of another type.
 
     Guarantees:
@@ -320,10 +318,9 @@ def epsilon_from_membership(
     Under (ε, δ)-privacy a guess at a fair coin is right with probability at most (e^ε + δ)/(1 + e^ε), so ε ≥ log((a −
     δ)/(1 − a)) (Yeom et al. 2018; Jagielski, Ullman and Oprea 2020, Appendix D).
 
-    - "models": a coin and a model for every guess. Guesses are independent; a becomes its one-sided Clopper–Pearson
-      limit.
-    - "rows": every row was in or out of its model by its own fair coin. Guesses about one model are dependent, yet
-      `epsilon_lower_bound_one_run` holds. Several such models count together.
+    - "models": a coin and a model for every guess; a becomes its one-sided Clopper–Pearson limit.
+    - "rows": every row was in or out of its model by its own fair coin, as in `epsilon_lower_bound_one_run`. Several
+      such models count together.
     - "none": members of one given split, as the text has it. No limit is valid: kind "estimate".
 
     Args:
