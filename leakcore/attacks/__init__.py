@@ -1,4 +1,7 @@
-"""What an attacker can do: each attack is a pure function, or a game that repeats one and counts its successes."""
+"""What an attacker can do: each attack is a pure function, or a game that repeats one and counts its successes.
+
+Whatever takes an argument that is not allowed raises a ValueError or TypeError that names the argument.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -13,14 +16,14 @@ if TYPE_CHECKING:
     from leakcore.attacks import poisoning as poisoning
     from leakcore.attacks import tensor as tensor
     from leakcore.attacks import text as text
-    from leakcore.attacks.inversion.image_quality import ssim as ssim
-    from leakcore.attacks.reconstruction.frozen_embedding import FrozenEmbedding as FrozenEmbedding
+    from leakcore.attacks.inversion.result import ssim as ssim
     from leakcore.attacks.reconstruction.game import GameRules as GameRules
     from leakcore.attacks.reconstruction.game import draw_candidates as draw_candidates
     from leakcore.attacks.reconstruction.game import reconstruction_game as reconstruction_game
     from leakcore.attacks.reconstruction.game import reconstruction_games as reconstruction_games
     from leakcore.attacks.reconstruction.game_result import ReconstructionGame as ReconstructionGame
     from leakcore.attacks.reconstruction.gradient_descent import Descent as Descent
+    from leakcore.attacks.reconstruction.gradient_descent import FrozenEmbedding as FrozenEmbedding
     from leakcore.attacks.reconstruction.gradient_descent import GradientReconstruction as GradientReconstruction
     from leakcore.attacks.reconstruction.gradient_descent import gradient as gradient
     from leakcore.attacks.reconstruction.gradient_descent import gradient_loss as gradient_loss
@@ -48,7 +51,7 @@ _NAMES = {
     "tensor": ".tensor",
     "text": ".text",
     "Descent": ".reconstruction.gradient_descent",
-    "FrozenEmbedding": ".reconstruction.frozen_embedding",
+    "FrozenEmbedding": ".reconstruction.gradient_descent",
     "GradientReconstruction": ".reconstruction.gradient_descent",
     "gradient": ".reconstruction.gradient_descent",
     "gradient_loss": ".reconstruction.gradient_descent",
@@ -70,7 +73,7 @@ _NAMES = {
     "pixel_success": ".reconstruction.success",
     "pixels_within": ".reconstruction.success",
 }
-_SHARED = {"draw_candidates": ".reconstruction.game", "ssim": ".inversion.image_quality"}
+_SHARED = {"draw_candidates": ".reconstruction.game", "ssim": ".inversion.result"}
 """For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
     __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)

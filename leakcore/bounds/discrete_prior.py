@@ -11,7 +11,7 @@ import numpy as np
 
 from leakcore import accounting
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Assumptions, Result
 from leakcore.bounds.methods.method import ATTACKER, Kappa, steps_loss
 from leakcore.bounds.reconstruction.kappa import parse_prior

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from leakcore.attacks import tensor
-from leakcore.attacks.tensor.joint import JointFit
+from leakcore.attacks.tensor.decompose import JointFit
 from leakcore.attacks.tensor.moments import estimate
 from leakcore.attacks.tensor.weights import Weights
 from leakcore.bounds.laplace import Activation

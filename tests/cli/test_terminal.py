@@ -18,13 +18,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leakcore import audit
-from leakcore._base.printable import LONGEST_MESSAGE, name_of, names_of, printable, visible
 from leakcore._base.progress import progress_bars
-from leakcore.audit.report.cards import Card
-from leakcore.audit.report.html import to_html
-from leakcore.audit.report.page import Page, Section
-from leakcore.audit.report.tables import Cell, Column, Row, Table
-from leakcore.audit.report.terminal import to_text
+from leakcore._base.text import LONGEST_MESSAGE, name_of, names_of, printable, visible
+from leakcore.audit.shared.page import Card, Cell, Column, Page, Row, Section, Table
+from leakcore.audit.shared.report import to_html, to_text
 from leakcore.cli import main
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.terminal import Drawing, in_lines, spelt_out_streams
@@ -224,7 +221,7 @@ def test_the_page_spells_out_every_text_in_it() -> None:
     table = Table(EVIL, (Column(EVIL, "upper"),), (Row((Cell(EVIL, EVIL),)),), EVIL)
     card = Card(question=EVIL, value=EVIL, kind="upper", interval=EVIL, confidence=EVIL, adjacency=EVIL, detail=EVIL)
     page = Page(
-        title=EVIL, tone="good", word=EVIL, verdict=(EVIL, EVIL), limit=EVIL, cards=(card,),
+        title=EVIL, tone="good", headline=EVIL, verdict=(EVIL, EVIL), limit=EVIL, cards=(card,),
         findings=(f"{EVIL}: <b>{EVIL}",), sections=(Section(EVIL, (table,)),), assumptions=(EVIL,), seconds=1.0,
         settings={EVIL: EVIL}, environment={EVIL: EVIL},
     )  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from leakcore import datasets, leakage, models
-from leakcore.attacks.inversion.image_quality import ssim
+from leakcore.attacks.inversion.result import ssim
 
 DATA = Path(os.environ.get("LEAKCORE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 

@@ -18,12 +18,10 @@ batch's statistics at its batch norms (`batch_statistics`).
 """
 
 from leakcore.attacks.inversion.batch_norm import batch_statistics
-from leakcore.attacks.inversion.image_quality import Quality, compare, ssim
 from leakcore.attacks.inversion.invert import closed_form, gradient, invert
-from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps, LocalSteps
-from leakcore.attacks.inversion.optimizers import LBFGS, Adam, SignedAdam
-from leakcore.attacks.inversion.release import ReleasedGradient
-from leakcore.attacks.inversion.result import Inversion
+from leakcore.attacks.inversion.objectives import L2, LBFGS, Adam, Cosine, DPSGDSteps, LocalSteps, SignedAdam
+from leakcore.attacks.inversion.problem import ReleasedGradient
+from leakcore.attacks.inversion.result import Inversion, Quality, compare, ssim
 
 __all__ = [
     "L2",

@@ -1,20 +1,110 @@
-"""What gradient inversion minimises: how far the gradient of a guess is from the gradient that was released."""
+"""What gradient inversion minimises, and how it searches."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 
 from leakcore._base import validate
-from leakcore.attacks.box import read_box
-from leakcore.attacks.inversion.optimizers import LBFGS, Adam, SignedAdam
+from leakcore.attacks.arguments import read_box
+from leakcore.gradients import FlatModule
 
-if TYPE_CHECKING:
-    from leakcore.gradients import FlatModule
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Optimizer:
+    iterations: int
+    learning_rate: float
+    restarts: int = 3
+    start: Literal["uniform", "normal"] = "uniform"
+    patience: int = 400
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for field in ("iterations", "restarts", "patience"):
+            object.__setattr__(self, field, validate.integer(1, None, **{field: getattr(self, field)}))
+        object.__setattr__(self, "learning_rate", validate.positive(learning_rate=self.learning_rate))
+        validate.one_of("uniform", "normal", start=self.start)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LBFGS(_Optimizer):
+    """LBFGS with strong Wolfe line search, one restart after the other, for smooth networks and one row or few.
+
+    In a box it searches t in x = low + (high − low)(1 + sin t)/2.
+
+    Args:
+        iterations: number of iterations of each search, at least 1.
+        learning_rate: length of its steps, > 0.
+        restarts: R ≥ 1, from different starts.
+        start: "uniform" in the box ([0, 1] without one) or "normal".
+        patience: iterations over which the objective must fall by 10⁻⁴ of itself, or the search has stalled.
+
+    Example:
+        >>> from leakcore.attacks import inversion
+        >>> inversion.LBFGS(restarts=5).iterations
+        3000
+    """
+
+    iterations: int = 3000
+    learning_rate: float = 1.0
+    name: ClassVar[str] = "lbfgs"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adam(_Optimizer):
+    """Adam, whose step falls to 0 along a cosine; in a box it clamps.
+
+    Args:
+        iterations: number of iterations of each search, at least 1. Searches that run together end when all of them
+            have ended.
+        learning_rate: > 0, in units of high − low where there is a box.
+        restarts: as in `LBFGS`.
+        start: as in `LBFGS`.
+        patience: as in `LBFGS`.
+        together: search all restarts at once (`torch.func.vmap`), or one after the other.
+
+    Example:
+        >>> from leakcore.attacks import inversion
+        >>> inversion.Adam(iterations=500).together
+        True
+    """
+
+    iterations: int = 1000
+    learning_rate: float = 0.05
+    together: bool = True
+    name: ClassVar[str] = "adam"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "together", validate.boolean(together=self.together))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SignedAdam(Adam):
+    """Adam on the signs of the derivative, for deep networks and batches (Geiping et al. 2020).
+
+    Args:
+        iterations: as in `Adam`.
+        learning_rate: as in `Adam`.
+        restarts: as in `LBFGS`.
+        start: as in `LBFGS`.
+        patience: as in `LBFGS`.
+        together: as in `Adam`.
+
+    Example:
+        >>> from leakcore.attacks import inversion
+        >>> inversion.SignedAdam().iterations
+        2000
+    """
+
+    iterations: int = 2000
+    learning_rate: float = 0.1
+    name: ClassVar[str] = "signed-adam"
 
 
 class Released(Protocol):
@@ -97,13 +187,9 @@ class L2(_WithStatistics):
         total_variation: weight of the mean absolute difference of neighbouring pixels; 1e-3 suits images in [0, 1].
             Several, falling: one search for each, started where the last one ended; they share the iterations. For a
             batch (1e-2, 3e-3, 1e-3, 3e-4, 1e-4) reconstructs what no single weight does.
-        statistics_weight: of the batch norm statistics in a `ReleasedGradient`, where it has them: its docstring has
-            the formula. The distance includes them.
+        statistics_weight: weight of the batch norm statistics in a `ReleasedGradient`, where it has them: its
+            docstring has the formula. The distance includes them.
         tolerance: distance at which a search ends.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -133,10 +219,6 @@ class Cosine(_WithStatistics):
         total_variation: as in `L2`.
         statistics_weight: as in `L2`.
         tolerance: as in `L2`.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -175,10 +257,6 @@ class DPSGDSteps(_Objective):
         box: as in `L2`.
         total_variation: as in `L2`.
         tolerance: as in `L2`; by default no distance ends a search.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -235,9 +313,7 @@ class LocalSteps(_WithStatistics):
         tolerance: as in `L2`.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument. `invert` refuses several states, and
-            labels that are to be recovered from signs.
-        TypeError: for an argument of another type.
+        ValueError: `invert` refuses several states, and labels that are to be recovered from signs.
 
     Example:
         >>> from leakcore.attacks import inversion

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from torch import nn
 
 from leakcore import kernels
 from leakcore._base import memory_limit, validate
-from leakcore._base.quiet import quiet_batching
+from leakcore._base.process_wide import quiet_batching
 from leakcore.attacks import labels as label_attacks
+from leakcore.attacks.arguments import read_gradient
 from leakcore.attacks.inversion.batch_norm import (
     Statistics,
     apart,
@@ -25,8 +26,60 @@ from leakcore.attacks.inversion.batch_norm import (
     read_statistics,
 )
 from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps, LocalSteps
-from leakcore.attacks.inversion.release import ReleasedGradient
 from leakcore.gradients import FlatModule, mean_cross_entropy, require_classes, tensor
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReleasedGradient:
+    """A released gradient and how it came about; a gradient alone stands for `ReleasedGradient(gradient)`.
+
+    Args:
+        gradient: (D,) or (T, D), a list of tensors (one per parameter, as `torch.autograd.grad` returns), a dict by
+            name, or what `defenses.release` returned. For `DPSGDSteps`: ḡ_t, the noisy *sum* of clipped gradients.
+        batch_size: B, where the labels do not show it; None: 1.
+        loss: loss(outputs, targets), mean over rows; None: cross-entropy (of a logit, where there is one output).
+        parameters: names of the parameters whose gradient was observed, in that order; None: all that require grad.
+        states: (T, D) parameters, or state dicts, at which the T gradients were computed; None: the model's present
+            ones.
+        statistics: {batch norm's name: (mean, unbiased variance)} of the batch at its inputs, as `batch_statistics`
+            computes them (with `LocalSteps`, over its steps); None: unknown.
+
+    With statistics, the distance of a guess with means μ and variances σ² grows by `statistics_weight` times the mean
+    over layers of ‖μ − μ*‖²/Σσ*² + ‖σ² − σ*²‖²/‖σ*²‖², with * for the known ones: R_BN of Yin et al. 2021, whose norms
+    are neither squared nor relative. The guess passes the model in its own mode, which must be the client's: in
+    training mode a batch norm normalises by the batch, in eval mode by its running statistics.
+
+    Raises:
+        ValueError: for a value that is not allowed. The attack checks shapes against the model.
+        TypeError: for anything that does not hold real numbers.
+
+    Example:
+        >>> import torch
+        >>> from leakcore.attacks import inversion
+        >>> released = inversion.ReleasedGradient(torch.zeros(2, 6), states=torch.zeros(2, 6))  # two steps
+        >>> released.gradient.shape
+        torch.Size([2, 6])
+    """
+
+    gradient: Any
+    _: dataclasses.KW_ONLY
+    batch_size: int | None = None
+    loss: Callable[[Any, Any], Any] | None = None
+    parameters: Sequence[str] | None = None
+    states: Any = None
+    statistics: Mapping[str, tuple[Any, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gradient", read_gradient(self.gradient))
+        validate.callback(loss=self.loss)
+        if self.batch_size is not None:
+            object.__setattr__(self, "batch_size", validate.integer(1, None, batch_size=self.batch_size))
+
+
+def read_release(gradient: Any) -> ReleasedGradient:
+    """The release as it is, or a gradient alone with the defaults."""
+    return gradient if isinstance(gradient, ReleasedGradient) else ReleasedGradient(gradient)
+
 
 Objective = L2 | Cosine | DPSGDSteps | LocalSteps
 
@@ -197,12 +250,10 @@ def _joined(flat: FlatModule, parts: Mapping[str, Any], what: str) -> torch.Tens
 
 
 def released_rows(flat: FlatModule, gradient: Any, steps: int) -> torch.Tensor:
-    """(T, D) from any form in which gradients are released."""
-    gradient = getattr(gradient, "gradient", gradient)
+    """(T, D) from what `read_gradient` returns."""
     if isinstance(gradient, Mapping):
         flat_gradient = _joined(flat, gradient, "gradient")
-    elif isinstance(gradient, (list, tuple)) and steps == 1:
-        gradient = [tensor(part, f"gradient[{i}]") for i, part in enumerate(gradient)]
+    elif isinstance(gradient, tuple) and steps == 1:
         shapes = [tuple(part.shape) for part in gradient]
         if shapes != flat.shapes:
             raise ValueError(f"`gradient` must have parts of the parameters' shapes, {flat.shapes}, got {shapes}")

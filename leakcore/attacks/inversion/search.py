@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from leakcore import kernels
-from leakcore._base.quiet import quiet_batching
-from leakcore.attacks.inversion.optimizers import LBFGS, Adam, SignedAdam
+from leakcore._base.process_wide import quiet_batching
+from leakcore.attacks.inversion.objectives import LBFGS, Adam, SignedAdam
 from leakcore.attacks.inversion.problem import Problem
 
 _ROUND = 20

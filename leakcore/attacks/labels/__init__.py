@@ -22,15 +22,11 @@ came about. `combine` joins what several gradients say about one batch.
 """
 
 from leakcore.attacks.labels.baselines import SingleExampleLabels, gradient_norm, idlg
-from leakcore.attacks.labels.conditions import Clipping, Noise, Precision
-from leakcore.attacks.labels.general import general
+from leakcore.attacks.labels.hidden_layers import MaliciousInput, malicious_input, second_last_layer
 from leakcore.attacks.labels.knowledge import KnownHiddenLayer, KnownModel
-from leakcore.attacks.labels.last_layer import last_layer
-from leakcore.attacks.labels.malicious_input import MaliciousInput, malicious_input
-from leakcore.attacks.labels.observation import GradientObservation, WeightDifference
+from leakcore.attacks.labels.last_layer import general, last_layer
+from leakcore.attacks.labels.observation import SGD, Clipping, GradientObservation, Noise, Precision, WeightDifference
 from leakcore.attacks.labels.result import UNDETERMINED, LabelRecovery, combine
-from leakcore.attacks.labels.second_last_layer import second_last_layer
-from leakcore.attacks.labels.sgd import SGD
 
 __all__ = [
     "SGD",

@@ -1,20 +1,231 @@
-"""What the attacker sees: an aggregated gradient, or how one step of SGD changes the weights.
-
-A difference is turned back into the gradient behind it. That is possible for torch's SGD with momentum, dampening,
-Nesterov's variant and weight decay. Adaptive methods divide each coordinate by a history and are refused.
-"""
+"""What the attacker sees, an aggregated gradient or a difference of weights, and how it came about."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
-from leakcore._base import validate
-from leakcore.attacks.labels.passed_arrays import parts_of_layers
-from leakcore.attacks.labels.sgd import SGD
-from leakcore.attacks.stored_precision import stored_roundoff
+from leakcore._base import array_memory, validate
+from leakcore.attacks.arguments import stored_roundoff
+
+
+def parts_of_layers(name: str, value: Any) -> Any:
+    """An array, a tuple of arrays or a dictionary of them, one per layer; ValueError or TypeError that names it.
+
+    `validate.host_array` reads from it the numbers and the unit roundoff that it reads from `value`.
+    """
+    if isinstance(value, Mapping):
+        return {key: parts_of_layers(name, part) for key, part in value.items()}
+    if not isinstance(value, list | tuple) or all(type(part) is float or type(part) is int for part in value):
+        return _one(name, value)
+    parts = tuple(parts_of_layers(name, part) for part in value)
+    if all(getattr(part, "shape", None) == () for part in parts):  # numbers that form one array
+        joined = _one(name, parts)
+        return joined if validate.roundoff(parts) <= validate.roundoff(joined) else parts
+    return parts
+
+
+def _one(name: str, value: Any) -> Any:
+    array = array_memory.array(name, value)
+    if array.dtype.kind == "O":
+        array, _ = validate.host_array(finite=False, **{name: array})  # objects that are numbers
+    array = validate.plain_array(**{name: array})
+    # Only bfloat16, which NumPy lacks, is finer as an array than it was as a tensor.
+    return array_memory.plain_tensor(name, value) if validate.roundoff(value) > validate.roundoff(array) else array
+
+
+@dataclasses.dataclass(frozen=True)
+class Noise:
+    """Independent Gaussian noise in each coordinate of the gradient that the attacker sees.
+
+    Every label attack takes it. With std > 0 a label counts as determined only beyond a threshold,
+    std·batch_size·√v_r·Φ⁻¹(1 − (1 − confidence)/n), with v the leverages and n the number of identifiable residuals
+    (union bound). With known probabilities the threshold comes from the χ quantile of the whole noise vector.
+
+    Args:
+        std: standard deviation, in the units of the gradient; for a weight difference, of the gradient that it implies.
+            0: the gradient is exact up to rounding.
+        confidence: the probability, over the noise, that *no* determined label is wrong, in (0, 1 − 1e-12]. Required
+            with std > 0, and refused with std = 0.
+
+    Raises:
+        ValueError: for std < 0, and for a confidence that is missing, superfluous or out of range.
+
+    Example:
+        >>> from leakcore.attacks import labels
+        >>> exact = labels.Noise(0)
+        >>> noisy = labels.Noise(0.01, confidence=0.99)
+    """
+
+    std: float
+    confidence: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "std", validate.non_negative(std=self.std))
+        if self.std > 0:
+            if self.confidence is None:
+                raise ValueError("`confidence` must be given with std > 0, for example 0.99")
+            object.__setattr__(self, "confidence", validate.confidence(confidence=self.confidence))
+        elif self.confidence is not None:
+            raise ValueError("`confidence` is allowed only with std > 0")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clipping:
+    """Each sample's gradient was multiplied by min(1, C/(norm + clip_slack)), as DP-SGD clips.
+
+    `last_layer` and `general` take it, with known_probs and one logit. Each residual is then one of two values that C
+    fixes as well, and determined labels are proved as without clipping. Without known_probs it is not needed, because
+    clipping keeps every sign.
+
+    Args:
+        max_grad_norm: C > 0.
+        grad_norms: (2, N), or (S, 2, N) for S steps: joint norms of each sample's gradient under both labels, in either
+            order, over all parameters that were clipped together. None: the observed weights alone were clipped.
+        clip_slack: what was added to the norm, at least 0; Opacus adds 1e-6.
+
+    Example:
+        >>> from leakcore.attacks import labels
+        >>> labels.Clipping(max_grad_norm=1.0, clip_slack=1e-6).max_grad_norm
+        1.0
+    """
+
+    max_grad_norm: float
+    grad_norms: Any = None
+    clip_slack: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "max_grad_norm", validate.positive(max_grad_norm=self.max_grad_norm))
+        object.__setattr__(self, "clip_slack", validate.non_negative(clip_slack=self.clip_slack))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Precision:
+    """The arithmetic of victim and attacker, where the arrays do not show it.
+
+    Every label attack takes it.
+
+    Args:
+        unit_roundoff: unit roundoff of the arithmetic that computed the gradient, 2⁻²⁴ for float32. None: the coarsest
+            among the arrays and the model. Set it where the arithmetic was coarser than the dtype shows (2⁻¹¹ for
+            TF32), or where a float64 weight difference is of weights that were stored more coarsely and neither a model
+            nor `weights` show it.
+        rcond: singular values below rcond times the largest count as zero, in [0, 1). None: 2·max(N, d)·unit_roundoff.
+
+    Raises:
+        ValueError: for a unit_roundoff outside (0, 1) and for an rcond outside [0, 1).
+
+    Example:
+        >>> from leakcore.attacks import labels
+        >>> tf32 = labels.Precision(unit_roundoff=2**-11)
+    """
+
+    unit_roundoff: float | None = None
+    rcond: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.unit_roundoff is not None:
+            object.__setattr__(self, "unit_roundoff", validate.open_probability(unit_roundoff=self.unit_roundoff))
+        if self.rcond is not None:
+            object.__setattr__(self, "rcond", validate.below_one(rcond=self.rcond))
+
+    def stored(self, roundoff: float) -> float:
+        """Unit roundoff of stored weights: the coarser of what model and arrays show and what the caller states."""
+        return roundoff if self.unit_roundoff is None else max(roundoff, self.unit_roundoff)
+
+
+def read_precision(precision: Precision | None) -> Precision:
+    """The caller's precision, checked, or one that is read off the arrays."""
+    if precision is None:
+        return Precision()
+    validate.instance(Precision, precision=precision)
+    return precision
+
+
+FIRST_STEP = "first"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SGD:
+    """One step of `torch.optim.SGD`, from which the gradient behind a weight difference is computed.
+
+    The step is W ← W − lr·u, with g̃ = g + weight_decay·W and
+
+        b ← momentum·b + (1 − dampening)·g̃   (b ← g̃ in the very first step),   u = g̃ + momentum·b if nesterov else b.
+
+    The gradient is then g = (u − momentum·b)/(1 − dampening) − weight_decay·W, or (u − momentum²·b)/(1 + momentum) −
+    weight_decay·W with nesterov. With weight_decay > 0 the attack also needs the weights before the step.
+
+    Args:
+        lr: learning rate, > 0; plain SGD needs nothing else.
+        momentum: share of the running mean of gradients that each step keeps, at least 0.
+        dampening: in [0, 1).
+        weight_decay: at least 0.
+        nesterov: Nesterov's variant, which needs momentum > 0 and dampening = 0.
+        momentum_buffer: b before the step, of the weights' shape (bias last, as in `WeightDifference.weights`), or
+            "first" for the very first step. Required with momentum > 0. Two consecutive differences also give it:
+            without nesterov it is −(previous ΔW)/(previous lr).
+
+    Raises:
+        ValueError: for values that torch refuses as well.
+
+    Example:
+        >>> from leakcore.attacks import labels
+        >>> labels.SGD(lr=0.1, momentum=0.9, momentum_buffer="first").momentum
+        0.9
+    """
+
+    lr: float
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    momentum_buffer: Any = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lr", validate.positive(lr=self.lr))
+        validate.non_negative(momentum=self.momentum)
+        validate.non_negative(weight_decay=self.weight_decay)
+        validate.below_one(dampening=self.dampening)
+        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            raise ValueError("`nesterov=True` needs momentum > 0 and dampening=0")
+        if self.momentum > 0 and self.momentum_buffer is None:
+            raise ValueError(
+                "`momentum_buffer` must be given with momentum > 0: the buffer before the step, or 'first' for "
+                "the very first step"
+            )
+        if self.momentum == 0 and self.momentum_buffer is not None:
+            raise ValueError("`momentum_buffer` is allowed only with momentum > 0")
+        if isinstance(self.momentum_buffer, str) and self.momentum_buffer != FIRST_STEP:
+            raise ValueError(f"`momentum_buffer` must be an array or 'first', got {self.momentum_buffer!r}")
+        if self.momentum > 0 and not isinstance(self.momentum_buffer, str):
+            object.__setattr__(self, "momentum_buffer", parts_of_layers("momentum_buffer", self.momentum_buffer))
+
+    @classmethod
+    def of(cls, optimizer: Any, *, momentum_buffer: Any = None) -> SGD:
+        """The settings of a `torch.optim.SGD`, which must be the same in all its parameter groups.
+
+        Raises TypeError for any other optimiser: how an adaptive method changes the weights is not a linear function of
+        the gradient. Raises ValueError for differing groups and for maximize=True.
+        """
+        if not isinstance(optimizer, torch.optim.SGD):
+            raise TypeError(
+                f"`optimizer` must be torch.optim.SGD or labels.SGD, got {type(optimizer).__name__}; the "
+                "difference that an adaptive optimiser makes does not give the gradient back"
+            )
+        names = ("lr", "momentum", "dampening", "weight_decay", "nesterov", "maximize")
+        settings = [{name: group[name] for name in names} for group in optimizer.param_groups]
+        if any(s != settings[0] for s in settings):
+            raise ValueError(
+                f"`optimizer` must have the same {', '.join(names)} in all parameter groups; pass labels.SGD(...)"
+            )
+        if settings[0].pop("maximize"):
+            raise ValueError("`optimizer` must have maximize=False, got True")
+        return cls(**settings[0], momentum_buffer=momentum_buffer)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -74,15 +285,15 @@ class WeightDifference(_Aggregate):
     """The weights after one step of SGD minus those before it; the attack computes the gradient behind them.
 
     Args:
-        weight_difference: of the shape that the attack states for a gradient.
+        weight_difference: array of the shape that the attack states for a gradient.
         optimizer: a `labels.SGD` (plain: `SGD(lr)`), or a torch.optim.SGD without momentum, whose settings are read at
             once. Adaptive optimisers are refused.
         bias_difference: likewise for the bias, as `GradientObservation.bias_gradient`.
         weights: the weights before the step, of the difference's shape, with the bias last where it is observed. Their
             rounding limits the precision of a difference. They are taken from the model where the attacker knows it;
             without either the result is an estimate.
-        reduction: of the gradient in that step, as in `GradientObservation`.
-        batch_size: of the gradient in that step, as in `GradientObservation`.
+        reduction: how that step reduced its gradient, as in `GradientObservation`.
+        batch_size: what that step divided by, as in `GradientObservation`.
 
     Raises:
         ValueError, TypeError: for optimisers whose steps do not give the gradient back, and as `GradientObservation`.
@@ -115,18 +326,20 @@ def _read_fields(observation: Any, needed: str, *others: str) -> None:
             object.__setattr__(observation, name, parts_of_layers(name, value))
 
 
-def read_observation(observation: Any, *, without: tuple[str, ...] = (), why: str = "") -> Any:
+def read_observation(
+    observation: Any, *, without: tuple[str, ...] = (), why: str = ""
+) -> GradientObservation | WeightDifference:
     """The observation as one of the two classes; ValueError with `why` where it holds what the attack does not read."""
-    if not isinstance(observation, GradientObservation | WeightDifference):
-        if observation is None:
-            raise TypeError(
-                "`observation` must be a gradient, labels.GradientObservation or labels.WeightDifference, got None"
-            )
-        observation = GradientObservation(observation)
+    if observation is None:
+        raise TypeError(
+            "`observation` must be a gradient, labels.GradientObservation or labels.WeightDifference, got None"
+        )
+    known = isinstance(observation, GradientObservation | WeightDifference)
+    read: GradientObservation | WeightDifference = observation if known else GradientObservation(observation)
     for name in without:
-        if getattr(observation, name, None) is not None:
+        if getattr(read, name, None) is not None:
             raise ValueError(f"{name}: {why}")
-    return observation
+    return read
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -147,18 +360,14 @@ class ObservedGradient:
 
 
 def observe(
-    observation: GradientObservation | WeightDifference,
-    width: int,
-    *,
-    known_weights: np.ndarray | None,
-    weights_roundoff: float,
-    steps: int | None = None,
+    observation: Any, width: int, *, known_weights: np.ndarray | None, weights_roundoff: float, steps: int | None = None
 ) -> ObservedGradient:
     """The observed gradient, or the gradient behind an observed difference, checked.
 
     steps=None: one step, without a leading axis; known_weights: (S, K, d + 1) of the model. weights_roundoff: unit
     roundoff of the victim's stored weights, as far as anything but these arrays shows it.
     """
+    observation = read_observation(observation)
     if isinstance(observation, GradientObservation):
         bias = observation.bias_gradient
         values, roundoff = _joined(steps, width, ("gradient", observation.gradient), ("bias_gradient", bias))

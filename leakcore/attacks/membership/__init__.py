@@ -14,16 +14,18 @@ and a score for each from all that was released.
 
 from leakcore.attacks.membership.canaries import CanaryTrials, canaries, canary_coins, play_canaries
 from leakcore.attacks.membership.guesses import Guesses, guess
-from leakcore.attacks.membership.label_only import LabelOnly, noisy_copies
-from leakcore.attacks.membership.lira import LiRA
-from leakcore.attacks.membership.loss import LossThreshold
-from leakcore.attacks.membership.observations import Observations, References
-from leakcore.attacks.membership.observe import Queries, observe
-from leakcore.attacks.membership.quantile import QuantileRegression
+from leakcore.attacks.membership.observations import Observations, Queries, References, observe
 from leakcore.attacks.membership.releases import ReleasedProducts, Releases
-from leakcore.attacks.membership.rmia import RMIA
-from leakcore.attacks.membership.scores import scores
-from leakcore.attacks.membership.trajectory import LossTrajectory
+from leakcore.attacks.membership.scores import (
+    RMIA,
+    LabelOnly,
+    LiRA,
+    LossThreshold,
+    LossTrajectory,
+    QuantileRegression,
+    noisy_copies,
+    scores,
+)
 from leakcore.attacks.membership.trials import MembershipTrials, coins, play
 
 __all__ = [

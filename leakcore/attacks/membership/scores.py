@@ -1,23 +1,364 @@
-"""Every attack by one call: scores of rows, larger for likelier members."""
+"""Every attack by one call or by its class: scores of rows, larger for likelier members."""
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
+from scipy import special
 
-from leakcore._base import validate
-from leakcore.attacks.membership.label_only import LabelOnly
-from leakcore.attacks.membership.lira import LiRA
-from leakcore.attacks.membership.loss import LossThreshold
-from leakcore.attacks.membership.observations import Observations, References
-from leakcore.attacks.membership.quantile import QuantileRegression
+from leakcore import kernels
+from leakcore._base import memory_limit, validate
+from leakcore._base.version import need
+from leakcore.attacks.membership.observations import Observations, References, confidence
 from leakcore.attacks.membership.releases import ReleasedProducts, Releases
-from leakcore.attacks.membership.rmia import RMIA
-from leakcore.attacks.membership.trajectory import LossTrajectory
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Trace
+
+
+@dataclasses.dataclass(frozen=True)
+class LossThreshold:
+    """The scores threshold − loss: positive where a row is called a member (Yeom et al. 2018).
+
+    Args:
+        threshold: a number; or None for the reference models' mean loss at the rows that they were trained on, and for
+            0 where there are none, which leaves the order of the rows and nothing to guess by. The text takes each
+            attacked model's own training loss, which DP-SGD does not release.
+
+    Example:
+        >>> from leakcore.attacks import membership
+        >>> observed = membership.Observations(losses=[[0.25, 1.0]])
+        >>> membership.scores(membership.LossThreshold(0.5), observed).tolist()
+        [[0.25, -0.5]]
+    """
+
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.threshold is not None:
+            limit = validate.real(threshold=self.threshold)
+            if not np.isfinite(limit):
+                raise ValueError(f"`threshold` must be finite, got {limit}")
+            object.__setattr__(self, "threshold", limit)
+
+    def score(self, target: Observations, references: References | None) -> np.ndarray:
+        """(models, rows) scores."""
+        limit = 0.0 if self.threshold is None else self.threshold
+        if self.threshold is None and references is not None and references.included.any():
+            trained = references.included.any(axis=1)
+            limit = float(mean_training_loss(references)[trained].mean())
+        return np.asarray(limit - target.losses)
+
+
+def mean_training_loss(models: References) -> np.ndarray:
+    """(models,), each model's mean loss at the rows that it was trained on; 0 without any."""
+    inside = models.included
+    return np.asarray((models.losses * inside).sum(axis=1) / np.maximum(inside.sum(axis=1), 1))
+
+
+_LEAST_SPREAD = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class LiRA:
+    """The likelihood-ratio attack (Carlini et al. 2022): a normal law of φ = log(p/(1 − p)) for each row.
+
+    Online, the score is log N(φ; μ_in, s_in²) − log N(φ; μ_out, s_out²): positive where a row looks trained on. Offline
+    it is (φ − μ_out)/s_out, the normal score of the text's one-sided test 1 − Pr[Z > φ].
+
+    Args:
+        offline: True needs each row out of one reference model; False in one and out of one.
+        spread: "shared": one standard deviation for all rows, one in and one out, for few references (some row must be
+            in two, and some row out of two). "row": each row's own, for many (at least two in and two out).
+
+    Example:
+        >>> from leakcore.attacks import membership
+        >>> membership.LiRA(spread="row")
+        LiRA(offline=False, spread='row')
+    """
+
+    offline: bool = False
+    spread: Literal["shared", "row"] = "shared"
+
+    def __post_init__(self) -> None:
+        validate.boolean(offline=self.offline)
+        validate.one_of("shared", "row", spread=self.spread)
+
+    def score(self, target: Observations, references: References) -> np.ndarray:
+        """(models, rows) scores."""
+        attack, least = f"{self}", 1 if self.spread == "shared" else 2
+        references.require(0 if self.offline else least, least, attack=attack)
+        attacked, known = confidence(target.losses), confidence(references.losses)
+        mean, deviation = self._law(known, ~references.included, "out of")
+        standard = (attacked - mean) / deviation
+        if self.offline:
+            return np.asarray(standard)
+        scores = 0.5 * standard**2 + np.log(deviation)
+        mean, deviation = self._law(known, references.included, "in")
+        return np.asarray(scores - 0.5 * ((attacked - mean) / deviation) ** 2 - np.log(deviation))
+
+    def _law(self, known: np.ndarray, who: np.ndarray, side: str) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation of φ over the models that `who` names for each row."""
+        number = who.sum(axis=0)
+        if self.spread == "shared" and number.sum() == len(number):
+            raise ValueError(
+                f"`references.included` must have a row {side} two models for {self}, since one shows no spread: pass "
+                "more models"
+            )
+        mean = (known * who).sum(axis=0) / number
+        squares = ((known - mean) ** 2 * who).sum(axis=0)
+        # One mean per row was fitted.
+        variance = squares / (number - 1) if self.spread == "row" else squares.sum() / (number.sum() - len(number))
+        return mean, np.maximum(np.sqrt(variance), _LEAST_SPREAD)
+
+
+@dataclasses.dataclass(frozen=True)
+class RMIA:
+    """RMIA (Zarifzadeh, Liu and Shokri 2024), which works with one or two reference models.
+
+    A row x and a population row z are compared by LR(x, z) = [P(x|θ)/P(x)]/[P(z|θ)/P(z)]; the score is the share of the
+    population with LR(x, z) ≥ γ. P(x|θ) is the attacked model's probability of x's label, e^{−loss}, and P(x) its mean
+    over models. Rows of equal share stand in the order of r = P(x|θ)/P(x): the score is (count + r/(1 + r))/(others +
+    1).
+
+    Args:
+        gamma: γ, at least 1. The text takes 2; the authors' later tool takes 1, which tells more of rows that differ
+            little.
+        a: in [0, 1], the slope by which P_in is guessed from P_out offline: P(x) = ½((1 + a)·P_out(x) + 1 − a). The
+            best value depends on the data.
+        online: P(x) = ½(P_in(x) + P_out(x)), which needs each row in one reference model and out of one, and P(z) =
+            P_out(z). False uses models that were not trained on the row; each row must be out of one.
+
+    Example:
+        >>> from leakcore.attacks import membership
+        >>> membership.RMIA(gamma=2.0)
+        RMIA(gamma=2.0, a=0.3, online=False)
+    """
+
+    gamma: float = 1.0
+    a: float = 0.3
+    online: bool = False
+
+    def __post_init__(self) -> None:
+        gamma = validate.positive(gamma=self.gamma)
+        if gamma < 1:
+            raise ValueError(f"`gamma` must be at least 1, got {gamma}")
+        object.__setattr__(self, "gamma", gamma)
+        object.__setattr__(self, "a", validate.probability(a=self.a))
+        validate.boolean(online=self.online)
+
+    def score(self, target: Observations, references: References) -> np.ndarray:
+        """(models, rows) scores in [0, 1]."""
+        attack = f"{self}"
+        population = target.need("population_losses", attack=attack, role="target")
+        reference = references.need("population_losses", attack=attack, role="references")
+        if reference.shape[1] != population.shape[1]:
+            raise ValueError(
+                f"`references.population_losses` must be at the {population.shape[1]} population rows of `target`, got "
+                f"shape {reference.shape}"
+            )
+        references.require(1 if self.online else 0, 1, attack=attack)
+        outside = _log_mean(references.losses, ~references.included)
+        everywhere = _log_mean(reference, np.ones(reference.shape, bool))
+        if self.online:
+            own = np.logaddexp(outside, _log_mean(references.losses, references.included)) - np.log(2)
+            others = everywhere
+        else:
+            own, others = self._guessed(outside), self._guessed(everywhere)
+        ratios = -target.losses - own
+        within = special.expit(ratios)
+        scores: np.ndarray = np.empty_like(ratios)
+        for model, limits in enumerate(np.sort(-population - others, axis=1)):
+            count = np.searchsorted(limits, ratios[model] - np.log(self.gamma), side="right")
+            scores[model] = (count + within[model]) / (len(limits) + 1)
+        return scores
+
+    def _guessed(self, outside: np.ndarray) -> np.ndarray:
+        """log of ½((1 + a)·P_out + 1 − a)."""
+        with np.errstate(divide="ignore"):  # log 0 where a = 1
+            return np.asarray(np.logaddexp(outside + np.log((1 + self.a) / 2), np.log((1 - self.a) / 2)))
+
+
+def _log_mean(losses: np.ndarray, who: np.ndarray) -> np.ndarray:
+    """log of the mean of e^{−loss} over the models that `who` names for each row."""
+    return np.asarray(special.logsumexp(-losses, b=who, axis=0) - np.log(who.sum(axis=0)))
+
+
+_LEAVES = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantileRegression:
+    """Confidence in units of non-members' (Bertran et al. 2023); it needs no reference model.
+
+    For each attacked model scikit-learn's boosted trees learn two quantiles of φ = log(p/(1 − p)) as functions of a
+    population row's features: the median m(x) and an upper quantile u(x). The score is (φ − m)/(u − m).
+
+    Args:
+        quantile: the upper one, in (0.5, 1). Near 1 it needs a large population.
+        iterations: trees of each regression, of 8 leaves.
+
+    Example:
+        >>> from leakcore.attacks import membership
+        >>> membership.QuantileRegression()
+        QuantileRegression(quantile=0.9, iterations=30)
+    """
+
+    quantile: float = 0.9
+    iterations: int = 30
+
+    def __post_init__(self) -> None:
+        upper = validate.open_probability(quantile=self.quantile)
+        if upper <= 0.5:
+            raise ValueError(f"`quantile` must be in (0.5, 1), got {upper}")
+        object.__setattr__(self, "quantile", upper)
+        object.__setattr__(self, "iterations", validate.integer(1, 10_000, iterations=self.iterations))
+
+    def score(self, target: Observations, references: References | None) -> np.ndarray:
+        """(models, rows) scores."""
+        attack = f"{self}"
+        names = ("features", "population_features", "population_losses")
+        features, population, losses = (target.need(name, attack=attack, role="target") for name in names)
+        scores = np.empty(target.losses.shape)
+        for model, (own, others) in enumerate(zip(confidence(target.losses), confidence(losses), strict=True)):
+            middle, upper = (self._predicted(q, population, others, features) for q in (0.5, self.quantile))
+            spread = upper - middle
+            # Two separate regressions may cross, and a leaf may hold equal values.
+            least = np.median(spread[spread > 0]) / 10 if (spread > 0).any() else 1.0
+            scores[model] = (own - middle) / np.maximum(spread, least)
+        return scores
+
+    def _predicted(self, quantile: float, rows: np.ndarray, values: np.ndarray, asked: np.ndarray) -> np.ndarray:
+        need("sklearn")
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        state = kernels.subseed(0, kernels.Stream.QUANTILE_TREES, bits=32)  # bins of more than 200,000 rows
+        regressor = HistGradientBoostingRegressor(
+            loss="quantile",
+            quantile=quantile,
+            max_iter=self.iterations,
+            max_leaf_nodes=_LEAVES,
+            early_stopping=False,
+            random_state=state,
+        )
+        return np.asarray(regressor.fit(rows, values).predict(asked), np.float64)
+
+
+@dataclasses.dataclass(frozen=True)
+class LossTrajectory:
+    """Log odds of a logistic regression on φ = log(p/(1 − p)) at each checkpoint (after Liu et al. 2022).
+
+    The regression is fitted on the reference models' rows, whose membership is known. Columns are standardised. The
+    text distils the trajectory from the final model and fits a network; here the attacker has the checkpoints, as a
+    server of federated learning does.
+
+    Args:
+        strength: inverse weight of the ridge penalty, above 0.
+
+    Example:
+        >>> from leakcore.attacks import membership
+        >>> membership.LossTrajectory()
+        LossTrajectory(strength=1.0)
+    """
+
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strength", validate.positive(strength=self.strength))
+
+    def score(self, target: Observations, references: References) -> np.ndarray:
+        """(models, rows) scores, positive where a row looks trained on."""
+        need("sklearn")
+        from sklearn.linear_model import LogisticRegression
+
+        attack = f"{self}"
+        attacked = target.need("checkpoint_losses", attack=attack, role="target")
+        known = references.need("checkpoint_losses", attack=attack, role="references")
+        if known.shape[1] != attacked.shape[1]:
+            raise ValueError(
+                f"`references.checkpoint_losses` must be at the {attacked.shape[1]} checkpoints of `target`, got shape "
+                f"{known.shape}"
+            )
+        answers = references.included.ravel()
+        if answers.all() or not answers.any():
+            raise ValueError(
+                f"`references.included` must have rows in and rows out of models for {attack}, got all "
+                f"{'in' if answers.all() else 'out'}"
+            )
+        columns, asked = _columns(known), _columns(attacked)
+        mean, spread = columns.mean(axis=0), columns.std(axis=0)
+        spread[spread == 0] = 1.0
+        model = LogisticRegression(C=self.strength, max_iter=1000).fit((columns - mean) / spread, answers)
+        odds = model.decision_function((asked - mean) / spread)
+        return np.asarray(odds.reshape(target.losses.shape))
+
+
+def _columns(losses: np.ndarray) -> np.ndarray:
+    """(models·rows, checkpoints)."""
+    return np.moveaxis(confidence(losses), 1, 2).reshape(-1, losses.shape[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelOnly:
+    """The share of a row's noisy copies that the model gives the row's label (Choquette-Choo et al. 2021).
+
+    It reads labels alone, no probabilities. With copies at several noise levels the share grows with the distance to
+    the decision boundary.
+
+    Example:
+        >>> from leakcore.attacks import membership
+        >>> observed = membership.Observations(losses=[[0.2, 0.3]], copies_right=[[1.0, 0.25]])
+        >>> membership.scores("label-only", observed).tolist()
+        [[1.0, 0.25]]
+    """
+
+    def score(self, target: Observations, references: References | None) -> np.ndarray:
+        """(models, rows) scores in [0, 1]."""
+        return np.array(target.need("copies_right", attack=f"{self}", role="target"))
+
+
+def noisy_copies(features: Any, *, scales: Sequence[float], count: int, seed: int) -> np.ndarray:
+    """Copies of rows with normal noise, for the label-only attack (`Queries.copies`).
+
+    Args:
+        features: (rows, ...) floating.
+        scales: standard deviations of the noise in units of each feature's own standard deviation over the rows.
+        count: copies at each scale.
+        seed: seed of the noise.
+
+    Returns:
+        (copies, rows, ...) of the features' type: the rows themselves first, then `count` copies at each scale.
+
+    Guarantees:
+        A pure function of the seed, the same on every machine to rounding.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore.attacks import membership
+        >>> copies = membership.noisy_copies(np.eye(3), scales=(0.5, 1.0), count=4, seed=0)
+        >>> copies.shape, bool((copies[0] == np.eye(3)).all())
+        ((9, 3, 3), True)
+    """
+    rows = validate.real_array("finite", np.isfinite, features=features)
+    kind = validate.plain_array(features=features).dtype
+    if kind.kind != "f":
+        raise TypeError(f"`features` must be floating, got {kind}: integers cannot hold noise")
+    if rows.ndim < 2 or 0 in rows.shape:
+        raise ValueError(f"`features` must have shape (rows, ...), at least 1 each, got {rows.shape}")
+    levels = validate.real_array("above 0 and finite", lambda v: (v > 0) & np.isfinite(v), scales=scales)
+    if levels.ndim != 1 or not len(levels):
+        raise ValueError(f"`scales` must be at least one number, got shape {levels.shape}")
+    each, key = validate.integer(1, None, count=count), validate.seed(seed=seed)
+    number = each * len(levels)
+    memory_limit.require(24 * (number + 1) * rows.size, count=each)
+    uniform = kernels.uniform((number, rows.size), seed=key, purpose=kernels.Stream.NOISY_COPIES)
+    noise = special.ndtri(uniform).reshape(number, *rows.shape) * rows.std(axis=0)
+    noise *= np.repeat(levels, each).reshape(-1, *(1,) * rows.ndim)
+    return np.concatenate([rows[None], rows + noise]).astype(kind)
+
 
 AttackName = Literal[
     "loss", "lira", "lira-offline", "rmia", "loss-trajectory", "label-only", "quantile", "sum", "likelihood"
@@ -57,7 +398,6 @@ def scores(
 
     Raises:
         ValueError: names what is missing or does not fit.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic. `audit.from_scores` says what scores prove, from how members were chosen.

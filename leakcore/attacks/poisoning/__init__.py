@@ -7,14 +7,15 @@ Jagielski, Ullman and Oprea (2020). `Backdoor`, `ClipBKD`, `FrozenClipBKD` and `
 rows, under "add-remove" it is added to them: each must be compared with an ε of its own adjacency.
 """
 
-from leakcore.attacks.poisoning.backdoor import Backdoor
-from leakcore.attacks.poisoning.clipbkd import ClipBKD
-from leakcore.attacks.poisoning.crafted_gradient import crafted_gradient_scores
 from leakcore.attacks.poisoning.frozen_clipbkd import FrozenClipBKD, FrozenPoisoning, through
-from leakcore.attacks.poisoning.losses import losses
-from leakcore.attacks.poisoning.poisoned_data import Poisoning
-from leakcore.attacks.poisoning.scores import PoisoningScores, poisoning_scores, poisoning_sweep
-from leakcore.attacks.poisoning.zero_input import ZeroInput
+from leakcore.attacks.poisoning.poisoned_data import Poisoning, losses
+from leakcore.attacks.poisoning.poisons import Backdoor, ClipBKD, ZeroInput
+from leakcore.attacks.poisoning.scores import (
+    PoisoningScores,
+    crafted_gradient_scores,
+    poisoning_scores,
+    poisoning_sweep,
+)
 
 __all__ = [
     "Backdoor",

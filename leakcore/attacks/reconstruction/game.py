@@ -14,8 +14,9 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.digest import digest
-from leakcore._base.futures import answers
-from leakcore.attacks.reconstruction import knowledge, prior_aware, running_scores
+from leakcore._base.workers import answers
+from leakcore.attacks.arguments import counting_on
+from leakcore.attacks.reconstruction import game_result, prior_aware
 from leakcore.attacks.reconstruction.game_result import COUNTS, FIXED_POINT, ReconstructionGame, result
 from leakcore.dpsgd import arguments
 
@@ -43,10 +44,6 @@ class GameRules:
         subtract_known: whether the attacker subtracts the known rows' gradients, as in `dpsgd.Observer`. False is the
             weaker attacker of Appendix E.
         nearest_cosines: measure how close candidates' gradients are; None: if there are at most 256 candidates.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore import attacks
@@ -98,15 +95,11 @@ def reconstruction_game(
         rules: number of candidates, prior, attacker; None: the defaults of `GameRules`.
         method: as in `prior_aware`; "auto" for allocated batches is "likelihood".
         runs: how many, or which, as range(first, stop). Multiples of 32 waste nothing.
-        confidence: of the interval, in (0, 1 − 1e-12].
+        confidence: level of the interval, in (0, 1 − 1e-12].
         execution: device, threads, workers and progress; a game has no checkpoint.
 
     Returns:
         `ReconstructionGame`.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Run r is a pure function of (seed, r) and the data: results over disjoint ranges `merge` to exactly one call's
@@ -134,7 +127,7 @@ def reconstruction_games(
     pool: Any,
     rules: GameRules | None = None,
     *,
-    methods: Sequence[str] = running_scores.METHODS,
+    methods: Sequence[str] = prior_aware.METHODS,
     runs: int | range = 1000,
     confidence: float = 0.95,
     execution: Execution | None = None,
@@ -152,16 +145,12 @@ def reconstruction_games(
         rules: as in `reconstruction_game`.
         methods: names of attacks, as in `prior_aware`.
         runs: as in `reconstruction_game`.
-        confidence: of each interval, in (0, 1 − 1e-12].
+        confidence: level of each interval, in (0, 1 − 1e-12].
         execution: as in `reconstruction_game`. With an executor, ranges of 128 runs go to its workers, each with the
             rows; at most 4 GiB of them, but at least 64 ranges, are handed out at a time.
 
     Returns:
         {method: `ReconstructionGame`}.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         As `reconstruction_game`.
@@ -198,7 +187,7 @@ def reconstruction_games(
             how.progress(done, stop - first)
     settings = {**game.settings(), "confidence": level}
     return {
-        name: result({**settings, "method": which}, ((first, stop),), **totals[name])
+        name: result({**settings, "method": which}, ((first, stop),), totals[name])
         for name, which in game.methods.items()
     }
 
@@ -236,7 +225,7 @@ def _checked(ensemble: Ensemble, known: Any, pool: Any, rules: GameRules, method
 
     if not isinstance(methods, Sequence) or isinstance(methods, str) or not methods:
         raise ValueError(f"`methods` must be a sequence of at least one method, got {methods!r}")
-    named = [validate.one_of("auto", *running_scores.METHODS, method=name) for name in methods]
+    named = [validate.one_of("auto", *prior_aware.METHODS, method=name) for name in methods]
     validate.instance(Ensemble, ensemble=ensemble)
     rows = {}
     for name, side in (("known", known), ("pool", pool)):
@@ -251,9 +240,9 @@ def _checked(ensemble: Ensemble, known: Any, pool: Any, rules: GameRules, method
         raise ValueError(
             f"`num_candidates` must be at most the {rows['pool'].rows} rows of the pool, got {rules.num_candidates}"
         )
-    resolved = {name: knowledge.resolve(ensemble, name, rules.prior) for name in named}
+    resolved = {name: game_result.resolve(ensemble, name, rules.prior) for name in named}
     for which in resolved.values():
-        knowledge.rule(ensemble, which, rows["known"].rows + 1)
+        game_result.rule(ensemble, which, rows["known"].rows + 1)
         if rules.prior is not None and which != "likelihood":
             raise ValueError(
                 f"`prior` must be None with method={which!r}, which takes all candidates as equally likely"
@@ -266,12 +255,7 @@ def _played(game: _Game, first: int, count: int, how: Execution) -> Iterator[tup
     stop = first + count
     if how.executor is None:
         for start in range(first, stop, _PORTION):
-
-            def report(done: int, total: int, before: int = start - first) -> None:
-                if how.progress is not None:
-                    how.progress(before + done, count)
-
-            alone = dataclasses.replace(how, progress=report)
+            alone = counting_on(how, start - first, count)
             yield _play(game, range(start, min(start + _PORTION, stop)), alone), None
         return
     in_worker = dataclasses.replace(how, executor=None, progress=None, num_threads=how.num_threads or 1)
@@ -305,11 +289,11 @@ def _play(game: _Game, runs: range, how: Execution) -> _Counts:
         observer=Observer(
             Rows(pool.features, pool.labels, candidates),
             scorers={
-                which: knowledge.rule(ensemble, which, game.known.rows + 1) for which in set(game.methods.values())
+                which: game_result.rule(ensemble, which, game.known.rows + 1) for which in set(game.methods.values())
             },
             keep_steps=False,
             subtract_known=rules.subtract_known,
-            batches=knowledge.scheme(ensemble).batches,
+            batches=game_result.scheme(ensemble).batches,
             cosines=bool(rules.nearest_cosines),
         ),
         execution=how,
@@ -325,7 +309,7 @@ def _play(game: _Game, runs: range, how: Execution) -> _Counts:
         scores = trained.scores[which]
         if rules.prior is not None:
             scores = scores + prior_aware.log_prior(rules.prior, rules.num_candidates)
-        index, undecided = running_scores.decide(scores)
+        index, undecided = prior_aware.decide(scores)
         counts[name] = {"hits": int((index == target).sum()), "undecided": int(undecided.sum()), **shared}
     return counts
 

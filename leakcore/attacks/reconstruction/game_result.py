@@ -1,17 +1,94 @@
-"""The result of a reconstruction game: counts that merge, and the success rate with its interval."""
+"""What a reconstruction game's attacker knows of the batches, and the game's result: counts that merge."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from leakcore._base.results import Assumptions, Result, picture
-from leakcore.attacks.reconstruction.knowledge import SCHEMES, name_of
+from leakcore._base import pictures
+from leakcore._base.results import Adjacency, Assumptions, Result
+from leakcore.attacks.reconstruction import prior_aware
 from leakcore.numerics import clopper_pearson
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from leakcore.dpsgd import Ensemble
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """One way to draw batches.
+
+    Attributes:
+        batches: whose batches the attacker knows, as in `dpsgd.Observer`. More than the bound of the scheme allows
+            would let an attack on a correct mechanism lie above it.
+        adjacency: the neighbouring relation of that bound.
+        knows: the same in words.
+        subtracts: what the attacker subtracts, in words.
+    """
+
+    batches: Literal["common", "all", "none"]
+    adjacency: Adjacency
+    knows: str
+    subtracts: str = "their clipped gradients"
+
+    def told(self, subtract_known: bool) -> str:
+        """What the attacker knows of the batches, and does with it."""
+        return f"{self.knows}, {'subtracts' if subtract_known else 'does not subtract'} {self.subtracts}"
+
+
+_COINS = Scheme("common", "add-remove", " and which of them were in each batch")
+SCHEMES: Mapping[str, Scheme] = {
+    "poisson": _COINS,
+    "allocation": _COINS,
+    "shuffled": Scheme("all", "zero-out", " and the order of every epoch, hence the batches of the target"),
+    "fixed": Scheme(
+        "none", "replace", ", but not which of them were in a batch", "the average of their clipped gradients"
+    ),
+}
+"""By name. Rows that draw their batches by themselves say nothing of the target's. The size of a batch that is fixed
+does: with shuffled batches the attacker may use it, for their bound holds for any known order; with a fresh batch in
+each step the bound rests on batches that nobody knows."""
+
+
+def name_of(settings: Mapping[str, Any]) -> str:
+    """The scheme of an ensemble's settings."""
+    return str(settings.get("sampling") or ("poisson" if settings["batch_size"] is None else "shuffled"))
+
+
+def scheme(ensemble: Ensemble) -> Scheme:
+    """The scheme of an ensemble."""
+    return SCHEMES[name_of(ensemble.settings())]
+
+
+def resolve(ensemble: Ensemble, method: str, prior: Any) -> str:
+    """The method that "auto" stands for: the best where it is known, else Algorithm 2 or 3."""
+    from leakcore.dpsgd import AllocatedBatches, FixedBatches
+
+    batches = ensemble.sampling
+    if method == "auto" and isinstance(batches, AllocatedBatches) and ensemble.noise_multiplier > 0:
+        return "likelihood"
+    if method == "auto" and prior is None and isinstance(batches, FixedBatches):
+        return "top"
+    return prior_aware.resolve(method, ensemble.sample_rate, prior)
+
+
+def rule(ensemble: Ensemble, method: str, rows: int) -> prior_aware.Rule:
+    """How candidates are scored in runs on this many training rows."""
+    from leakcore.dpsgd import AllocatedBatches, FixedBatches
+
+    batches = ensemble.sampling
+    return prior_aware.rule(
+        method,
+        max_grad_norm=ensemble.max_grad_norm,
+        sample_rate=batches.batch_size / rows if isinstance(batches, FixedBatches) else ensemble.sample_rate,
+        steps=ensemble.steps,
+        noise_multiplier=ensemble.noise_multiplier,
+        batches=batches.batches if isinstance(batches, AllocatedBatches) else None,
+    )
+
 
 COUNTS = ("hits", "undecided", "clipped", "gradients", "cosine_units")
 FIXED_POINT = 2**40
@@ -87,11 +164,7 @@ class ReconstructionGame(Result):
         return result(
             self.settings,
             _joined(self.run_ranges + other.run_ranges),
-            hits=self.hits + other.hits,
-            undecided=self.undecided + other.undecided,
-            clipped=self.clipped + other.clipped,
-            gradients=self.gradients + other.gradients,
-            cosine_units=self.cosine_units + other.cosine_units,
+            {name: getattr(self, name) + getattr(other, name) for name in COUNTS},
         )
 
     def __post_init__(self) -> None:
@@ -117,7 +190,7 @@ class ReconstructionGame(Result):
         Returns:
             The axes.
         """
-        axes = picture.bars(ax, ["this attack"], [self.value], self.interval, label=self.quantity)
+        axes = pictures.bars(ax, ["this attack"], [self.value], self.interval, label=self.quantity)
         axes.axvline(self.chance, linestyle=":", color="0.5", label="blind guess")
         axes.set_xlim(0.0, 1.0)
         axes.legend()
@@ -140,16 +213,10 @@ def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
 
 
 def result(
-    settings: Mapping[str, Any],
-    ranges: tuple[tuple[int, int], ...],
-    *,
-    hits: int,
-    undecided: int,
-    clipped: int,
-    gradients: int,
-    cosine_units: int,
+    settings: Mapping[str, Any], ranges: tuple[tuple[int, int], ...], counts: Mapping[str, Any]
 ) -> ReconstructionGame:
-    trials = sum(high - low for low, high in ranges)
+    """The game over these runs, from its `COUNTS`."""
+    trials, hits = sum(high - low for low, high in ranges), counts["hits"]
     algorithm = {"sum": "Algorithm 2", "top": "Algorithm 3", "likelihood": "Appendix G"}[settings["method"]]
     if settings["method"] == "likelihood" and name_of(settings) == "allocation":
         algorithm += " for one batch of each epoch"
@@ -171,14 +238,10 @@ def result(
         ),
         seed=settings["seed"],
         provenance=f"Hayes et al. 2023, Section 3.4, {algorithm}",
-        hits=hits,
         trials=trials,
-        undecided=undecided,
         num_candidates=settings["num_candidates"],
         chance=1 / settings["num_candidates"] if settings["prior"] is None else max(settings["prior"]),
-        clipped=clipped,
-        gradients=gradients,
-        cosine_units=cosine_units,
         run_ranges=ranges,
         settings=settings,
+        **counts,
     )

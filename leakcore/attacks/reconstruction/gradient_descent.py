@@ -3,28 +3,168 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
-from leakcore import kernels
+from leakcore import kernels, models
 from leakcore._base import memory_limit, validate
 from leakcore._base.array_record import ArrayRecord
-from leakcore._base.futures import answers
-from leakcore._base.one_thread import one_thread
-from leakcore.attacks.box import read_finite_box
-from leakcore.attacks.reconstruction.frozen_embedding import FrozenEmbedding
-from leakcore.dpsgd import arguments
+from leakcore._base.process_wide import one_thread
+from leakcore._base.workers import answers
+from leakcore.attacks.arguments import read_finite_box
+from leakcore.dpsgd import EnsembleRun, Execution, arguments, read_execution
+from leakcore.gradients import lock_of
 
-if TYPE_CHECKING:
-    import torch
 
-    from leakcore.dpsgd import EnsembleRun, Execution
+@dataclasses.dataclass(frozen=True, eq=False)
+class FrozenEmbedding:
+    """The frozen network on whose features a run was trained: `gradient` then searches for its input.
+
+    Args:
+        module: from points (rows, *shape) to (rows, inputs); used in evaluation mode, on a copy.
+        shape: shape of one point, such as (3, 32, 32).
+
+    Example:
+        >>> import torch
+        >>> from leakcore import attacks
+        >>> attacks.FrozenEmbedding(torch.nn.Flatten(), (1, 4, 4)).shape
+        (1, 4, 4)
+    """
+
+    module: torch.nn.Module
+    shape: Sequence[int]
+
+    def __post_init__(self) -> None:
+        validate.instance(torch.nn.Module, module=self.module)
+        object.__setattr__(self, "shape", validate.sizes(shape=self.shape))
+
+    def frozen(self, inputs: int, dtype: str) -> torch.nn.Module:
+        """A copy, so that no gradient of the search reaches the caller's parameters."""
+        with lock_of(self.module):
+            copied = copy.deepcopy(self.module)
+        module = copied.eval().requires_grad_(False).to(getattr(torch, dtype))
+        try:
+            out = tuple(module(torch.zeros((1, *self.shape), dtype=getattr(torch, dtype))).shape)
+        except RuntimeError as why:
+            raise ValueError(f"`embedding` must take inputs of shape {self.shape}: {why}") from why
+        if out != (1, inputs):
+            raise ValueError(f"`embedding` must map one point of shape {self.shape} to shape (1, {inputs}), got {out}")
+        return module
+
+
+@dataclasses.dataclass(frozen=True)
+class ReleasedSteps:
+    """One run as the attacker sees it, in units of C: per layer, weights and observed gradients.
+
+    weights: (steps, out, in + 1), bias last. observed: likewise, ḡ_t/C.
+    """
+
+    weights: list[torch.Tensor]
+    observed: list[torch.Tensor]
+
+    @classmethod
+    def of(cls, thetas: Any, observed: Any, layers: tuple[int, ...], max_grad_norm: float) -> ReleasedSteps:
+        """Read flat (steps, parameters) arrays in the order of `models.mlp(...).parameters()`."""
+        flat = [torch.as_tensor(thetas), torch.as_tensor(observed) / max_grad_norm]
+        return cls(*(_by_layer(values, layers) for values in flat))
+
+
+def _by_layer(flat: torch.Tensor, layers: tuple[int, ...]) -> list[torch.Tensor]:
+    out, start = [], 0
+    for fan_in, fan_out in itertools.pairwise(layers):
+        middle = start + fan_in * fan_out
+        weight = flat[:, start:middle].view(-1, fan_out, fan_in)
+        bias = flat[:, middle : middle + fan_out, None]
+        out.append(torch.cat([weight, bias], 2).contiguous())
+        start = middle + fan_out
+    return out
+
+
+def losses(
+    points: torch.Tensor,
+    targets: torch.Tensor,
+    trace: ReleasedSteps,
+    activation: str,
+    max_grad_norm: float,
+    weight: float | None,
+) -> torch.Tensor:
+    """(points,): Σ_t −⟨g, ḡ_t⟩ + ½‖g‖², or + weight·‖g − ḡ_t‖₁, with g = clip_C(∇ℓ(θ_t, z))/C and ḡ_t in units of C.
+
+    points: (K, inputs), may require grad. targets: (K, outputs) one-hot, or (K, 1) of 0 and 1 for one logit.
+    """
+    inputs, deltas = _passes(points, targets, trace, activation)
+    square = sum(((h * h).sum(-1) * (d * d).sum(-1) for h, d in zip(inputs, deltas, strict=True)), torch.zeros(()))
+    # Below C nothing is clipped; the clamp keeps a zero gradient's derivative finite.
+    factor = square.clamp(min=max_grad_norm**2).rsqrt()
+    total = torch.zeros(len(points), dtype=points.dtype)
+    if weight is None:
+        total = total + 0.5 * (square * factor.square()).sum(1)
+    for layer, (h, d) in enumerate(zip(inputs, deltas, strict=True)):
+        observed = trace.observed[layer]
+        u = d * factor[..., None]
+        if layer == 0:
+            # All steps have the same point as input: their units side by side form one matrix.
+            u, observed = u.flatten(1).unsqueeze(1), observed.flatten(0, 1).unsqueeze(0)
+        if weight:
+            total = total + _LayerLoss.apply(u, h, observed, weight).sum(1)  # type: ignore[no-untyped-call]
+        else:
+            total = total - (u * torch.einsum("toi,kti->kto", observed, h)).sum((1, 2))
+    return total
+
+
+def _passes(
+    points: torch.Tensor, targets: torch.Tensor, trace: ReleasedSteps, activation: str
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Each layer's inputs with a final one appended, (K, 1 or steps, in + 1), and δ, (K, steps, out)."""
+    apply = models.activation_module(activation)
+    inputs = [_with_one(points.unsqueeze(1))]
+    pre: list[torch.Tensor] = []
+    for layer, weight in enumerate(trace.weights):
+        if layer > 0:
+            inputs.append(_with_one(apply(pre[-1])))
+        pre.append(torch.einsum("toi,kti->kto", weight, inputs[-1].expand(-1, len(weight), -1)))
+    last = pre[-1].sigmoid() if pre[-1].shape[-1] == 1 else pre[-1].softmax(-1)
+    deltas = [last - targets.unsqueeze(1)]
+    for layer in range(len(trace.weights) - 1, 0, -1):
+        below = torch.einsum("toi,kto->kti", trace.weights[layer][:, :, :-1], deltas[0])
+        # Autograd computes φ′ for any activation, and it stays differentiable.
+        (slope,) = torch.autograd.grad(apply(pre[layer - 1]).sum(), pre[layer - 1], create_graph=True)
+        deltas.insert(0, below * slope)
+    return inputs, deltas
+
+
+def _with_one(values: torch.Tensor) -> torch.Tensor:
+    return torch.cat([values, torch.ones_like(values[..., :1])], -1)
+
+
+class _LayerLoss(torch.autograd.Function):
+    """u (K, t, out), h (K, t, in), observed (t, out, in) → (K, t)."""
+
+    @staticmethod
+    def forward(ctx: Any, u: torch.Tensor, h: torch.Tensor, observed: torch.Tensor, weight: float) -> torch.Tensor:
+        gap = u.unsqueeze(-1) * h.unsqueeze(-2)
+        product = (u * torch.einsum("toi,kti->kto", observed, h)).sum(-1)
+        gap -= observed
+        value = gap.abs().sum((-1, -2)) * weight - product
+        ctx.save_for_backward(u, h, gap.sign_().mul_(weight).sub_(observed))
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None, None]:
+        u, h, slope = ctx.saved_tensors
+        g = grad.unsqueeze(-1)
+        to_u = torch.matmul(slope, h.unsqueeze(-1)).squeeze(-1) * g
+        to_h = torch.matmul(u.unsqueeze(-2), slope).squeeze(-2) * g
+        return to_u, to_h, None, None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -50,7 +190,6 @@ class GradientReconstruction(ArrayRecord):
 def _require_recorded(run: Any) -> None:
     """Errors for anything but a recorded run of an MLP."""
     from leakcore import models
-    from leakcore.dpsgd import EnsembleRun
 
     validate.instance(EnsembleRun, run=run)
     if run.thetas is None or run.observed is None:
@@ -82,10 +221,6 @@ class Descent:
         iterations: steps of each search, at least 1.
         restarts: starts of each run, at least 1; the best counts.
         learning_rate: at the start, > 0.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore import attacks
@@ -146,16 +281,12 @@ def gradient(
         l1_weight: None: the loss above. λ ≥ 0: λ‖g_t − ḡ_t‖₁/C in place of ½‖g_t‖²/C²; 1/C as printed, over C².
         box: (low, high), the range of a feature.
         embedding: the frozen network on whose features the run was trained; the point is then its input, flattened.
-        seed: of the starts.
+        seed: seed of the random starts.
         execution: threads, workers, and progress in runs, on the CPU without a checkpoint; None: as
             `dpsgd.Execution()`.
 
     Returns:
         `GradientReconstruction`.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         A run's result is a pure function of its trace and these settings, on one machine and torch build.
@@ -170,8 +301,6 @@ def gradient(
         >>> bool(abs(answer.points - target).max() < 0.1)
         True
     """
-    from leakcore.dpsgd import read_execution
-
     _require_recorded(run)
     low, high = read_finite_box(box)
     thetas, observed = run.thetas, run.observed
@@ -236,10 +365,6 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
     Returns:
         (runs, points) float64.
 
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Deterministic for a machine and torch build.
 
@@ -253,10 +378,6 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
         >>> bool(true < other)
         True
     """
-    import torch
-
-    from leakcore.attacks.reconstruction.gradient_loss import ReleasedSteps, losses
-
     _require_recorded(run)
     assert run.thetas is not None
     assert run.observed is not None
@@ -286,8 +407,6 @@ def _labels(labels: Any, runs: int, outputs: int) -> np.ndarray:
 
 
 def _targets(labels: Sequence[int], outputs: int, dtype: Any) -> Any:
-    import torch
-
     which = torch.as_tensor(labels)
     levels = torch.ones(1, dtype=torch.int64) if outputs == 1 else torch.arange(outputs)
     return (which[:, None] == levels).to(dtype)
@@ -298,10 +417,6 @@ def _reconstruct(
     task: _Task, thetas: np.ndarray, observed: np.ndarray, label: int | None, run: int
 ) -> tuple[np.ndarray, int, float, int]:
     """(point, label, loss, restart) of one run, on one torch thread; the worker's own number of threads is restored."""
-    import torch
-
-    from leakcore.attacks.reconstruction.gradient_loss import ReleasedSteps, losses
-
     trace = ReleasedSteps.of(thetas, observed, task.layers, task.max_grad_norm)
     size, count = math.prod(task.shape), task.descent.restarts
     draws = kernels.uniform((1, count * size), seed=task.seed, purpose=kernels.Stream.GRADIENT_STARTS, first_row=run)
@@ -328,8 +443,6 @@ def _reconstruct(
 
 
 def _descend(evaluate: Callable[[Any], Any], starts: Any, task: _Task) -> Any:
-    import torch
-
     points = starts.clone().requires_grad_()
     optimiser = torch.optim.Adam([points], lr=task.descent.learning_rate)
     fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, task.descent.iterations)
@@ -348,8 +461,6 @@ def _spread(
     work: Callable[..., Any], jobs: list[tuple[Any, ...]], threads: int | None, executor: Executor | None
 ) -> Iterator[tuple[int, Any]]:
     """(number, answer) of each job as it finishes."""
-    import torch
-
     before = torch.get_num_threads()
     pool = None if executor is not None else ThreadPoolExecutor(min(threads or kernels.num_threads(), len(jobs)))
     where = executor if executor is not None else pool

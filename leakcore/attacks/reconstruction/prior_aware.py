@@ -3,13 +3,151 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from leakcore._base import validate
 from leakcore._base.array_record import ArrayRecord
-from leakcore.attacks.reconstruction import running_scores
+from leakcore.numerics import step_log_ratio
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+    """Hayes et al. 2023, Algorithm 2: Σ_t s_{t,i} / C²."""
+
+    max_grad_norm: float
+
+    def start(self, shape: tuple[int, ...]) -> _RunningTotal:
+        return _RunningTotal(shape, lambda dots, _: dots, self.max_grad_norm**2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Top:
+    """Hayes et al. 2023, Algorithm 3: the `count` largest s_{t,i} of each candidate, summed, / C²."""
+
+    max_grad_norm: float
+    count: int
+
+    def start(self, shape: tuple[int, ...]) -> _RunningTop:
+        return _RunningTop(shape, self.max_grad_norm, self.count)
+
+
+@dataclasses.dataclass(frozen=True)
+class Likelihood:
+    """Hayes et al. 2023, Appendix G: Σ_t log(1 − q + q·exp((2 s_{t,i} − n²_{t,i})/(2σ²C²)))."""
+
+    max_grad_norm: float
+    noise_multiplier: float
+    sample_rate: float
+
+    def start(self, shape: tuple[int, ...]) -> _RunningTotal:
+        noise = self.noise_multiplier * self.max_grad_norm
+        return _RunningTotal(shape, lambda dots, norms: step_log_ratio(dots, norms, noise, self.sample_rate))
+
+
+@dataclasses.dataclass(frozen=True)
+class Allocated:
+    """The likelihood where the target is in one of the `batches` of each epoch, all alike.
+
+    Σ_epochs log (1/b) Σ_t exp((2 s_{t,i} − n²_{t,i})/(2σ²C²)).
+    """
+
+    max_grad_norm: float
+    noise_multiplier: float
+    batches: int
+
+    def start(self, shape: tuple[int, ...]) -> _RunningAllocated:
+        return _RunningAllocated(shape, self)
+
+
+class _RunningTotal:
+    def __init__(
+        self, shape: tuple[int, ...], term: Callable[[np.ndarray, np.ndarray], np.ndarray], unit: float = 1.0
+    ) -> None:
+        self._total, self._term, self._unit = np.zeros(shape), term, unit
+
+    def add(self, dots: np.ndarray, clipped_norms: np.ndarray) -> None:
+        self._total += self._term(dots, clipped_norms)
+
+    def scores(self) -> np.ndarray:
+        return self._total / self._unit
+
+
+class _RunningTop:
+    def __init__(self, shape: tuple[int, ...], max_grad_norm: float, count: int) -> None:
+        self._best = np.full((count, *shape), -np.inf)
+        self._unit = max_grad_norm**2
+
+    def add(self, dots: np.ndarray, clipped_norms: np.ndarray) -> None:
+        least = self._best.argmin(axis=0)[None]
+        larger = np.maximum(np.take_along_axis(self._best, least, axis=0), dots[None])
+        np.put_along_axis(self._best, least, larger, axis=0)
+
+    def scores(self) -> np.ndarray:
+        # Sorted, so that the order of summation, and with it the rounding, depends on the values alone.
+        total = np.zeros(self._best.shape[1:])
+        for values in np.sort(self._best, axis=0):
+            total += values
+        return total / self._unit
+
+
+class _RunningAllocated:
+    def __init__(self, shape: tuple[int, ...], rule: Allocated) -> None:
+        self._total, self._epoch = np.zeros(shape), np.full(shape, -np.inf)
+        self._steps, self._batches = 0, rule.batches
+        self._variance = (rule.noise_multiplier * rule.max_grad_norm) ** 2
+
+    def add(self, dots: np.ndarray, clipped_norms: np.ndarray) -> None:
+        self._epoch = np.logaddexp(self._epoch, (dots - clipped_norms**2 / 2) / self._variance)
+        self._steps += 1
+        if self._steps == self._batches:
+            self._total = self.scores()
+            self._epoch[...], self._steps = -np.inf, 0
+
+    def scores(self) -> np.ndarray:
+        if self._steps == 0:
+            return self._total
+        left = self._batches - self._steps  # an epoch that is not over: the target may be in a batch to come
+        epoch = self._epoch if left == 0 else np.logaddexp(self._epoch, math.log(left))
+        return np.asarray(self._total + epoch - math.log(self._batches))
+
+
+Rule = Sum | Top | Likelihood | Allocated
+METHODS = ("sum", "top", "likelihood")
+
+
+def rule(
+    method: str,
+    *,
+    max_grad_norm: float,
+    sample_rate: float,
+    steps: int,
+    noise_multiplier: float | None,
+    batches: int | None = None,
+) -> Rule:
+    """The rule of that name; "top" sums max{1, ⌊qT + ½⌋} values, at most T. batches: of an epoch, where each row draws
+    one of them."""
+    if method == "sum":
+        return Sum(max_grad_norm)
+    if method == "top":
+        return Top(max_grad_norm, min(steps, max(1, math.floor(sample_rate * steps + 0.5))))
+    if noise_multiplier is None or noise_multiplier == 0:
+        raise ValueError(
+            f"`noise_multiplier` must be above 0 and finite for method='likelihood', got {noise_multiplier}"
+        )
+    if batches is not None:
+        return Allocated(max_grad_norm, noise_multiplier, batches)
+    return Likelihood(max_grad_norm, noise_multiplier, sample_rate)
+
+
+def decide(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(index, undecided) of scores (..., candidates): the largest, −1 where two share it."""
+    undecided = (scores == scores.max(axis=-1, keepdims=True)).sum(axis=-1) > 1
+    return np.where(undecided, -1, scores.argmax(axis=-1)).astype(np.int64), np.asarray(undecided)
+
 
 _SUMS_TO_ONE = 1e-9
 """How far a prior's sum may be from one: many times the rounding of a million probabilities in float64."""
@@ -77,10 +215,6 @@ def prior_aware(
         `PriorAware`. A best score that candidates share exactly is not a guess: index −1, undecided True. A single
         candidate is always guessed. Without steps scores are zero, or log p.
 
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Guarantees:
         With subtraction "likelihood" is the best possible guess on average. Deterministic.
 
@@ -96,7 +230,7 @@ def prior_aware(
     if rate == 0:
         raise ValueError("`sample_rate` must be in (0, 1], got 0")
     sigma = None if noise_multiplier is None else validate.non_negative(noise_multiplier=noise_multiplier)
-    which = validate.one_of("auto", *running_scores.METHODS, method=method)
+    which = validate.one_of("auto", *METHODS, method=method)
     if which == "auto":
         which = resolve("auto", rate, prior)
     if prior is not None and which != "likelihood":
@@ -127,15 +261,15 @@ def prior_aware(
         raise ValueError(
             f"`prior` must have shape ({shape[-1]},), or one that broadcasts to {shape}, got {weights.shape}"
         )
-    rule = running_scores.rule(which, max_grad_norm=norm, sample_rate=rate, steps=steps, noise_multiplier=sigma)
-    running = rule.start(shape)
+    scoring = rule(which, max_grad_norm=norm, sample_rate=rate, steps=steps, noise_multiplier=sigma)
+    running = scoring.start(shape)
     for step in range(steps):
         running.add(values[..., step, :].astype(np.float64), lengths[..., step, :].astype(np.float64))
     scores = running.scores()
     if prior is not None:
         scores = scores + weights
-    index, undecided = running_scores.decide(scores)
-    top = rule.count if isinstance(rule, running_scores.Top) else steps
+    index, undecided = decide(scores)
+    top = scoring.count if isinstance(scoring, Top) else steps
     return PriorAware(index=index, undecided=undecided, scores=scores, method=which, top=top)
 
 

@@ -8,18 +8,162 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from scipy import linalg
 
 from leakcore import kernels, models
 from leakcore._base import array_memory, memory_limit, validate
-from leakcore._base.codec.npz import from_npz, to_npz
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.printable import printable
-from leakcore._base.results.record import Record
-from leakcore.attacks.box import read_finite_box
-from leakcore.attacks.reconstruction.reconstructor_network import View, initialise, network, num_weights
+from leakcore._base.codec import from_npz, to_npz
+from leakcore._base.results import Record
+from leakcore._base.text import printable
+from leakcore._base.writing import write_atomically
+from leakcore.attacks.arguments import read_finite_box
 
 if TYPE_CHECKING:
     import torch
+
+_PRINCIPAL_ROWS = 1024
+"""Rows that principal components are computed from: more change them little, and a square matrix of all is large."""
+_MIXTURES = 4
+"""How many mixtures of the first layer's rows the network makes."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class View:
+    """From flat parameters to the network's input.
+
+    Without `basis` the input is every parameter less its mean. With it, it is their principal components; with
+    `columns`, behind those, the first layer's rows (units, inputs) on theirs, flattened.
+    """
+
+    mean: np.ndarray
+    basis: np.ndarray | None
+    columns: np.ndarray | None
+    units: int
+
+    @classmethod
+    def of(cls, values: np.ndarray, components: int, first_layer: tuple[int, int] | None) -> View:
+        """The view that these models' parameters (models, parameters) suggest."""
+        mean = values.mean(axis=0, dtype=np.float64)
+        if not components:
+            return cls(mean, None, None, 0)
+        centred = (values[:_PRINCIPAL_ROWS] - mean).astype(np.float32)
+        basis = principal(centred, components)
+        if first_layer is None:
+            return cls(mean, basis, None, 0)
+        units, inputs = first_layer
+        rows = centred[:, : units * inputs].reshape(-1, inputs)
+        return cls(mean, basis, principal(rows, components), units)
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """(models, network inputs) float64, not yet scaled."""
+        centred = values - self.mean
+        if self.basis is None:
+            return np.asarray(centred)
+        parts = [centred @ self.basis.T]
+        if self.columns is not None:
+            rows = centred[:, : self.units * self.columns.shape[1]].reshape(len(values), self.units, -1)
+            parts.append((rows @ self.columns.T).reshape(len(values), -1))
+        return np.concatenate(parts, axis=1)
+
+    def scale(self, inputs: np.ndarray, noise: float) -> np.ndarray:
+        """By which the input is divided: its standard deviation with the noise; one number for all of the rows."""
+        total = np.sqrt(inputs.var(axis=0) + noise**2)
+        if self.columns is not None and self.basis is not None:
+            rows = slice(len(self.basis), None)
+            total[rows] = np.sqrt(np.mean(np.square(inputs[:, rows])) + noise**2)
+        total[total == 0] = 1
+        return np.asarray(total)
+
+
+def principal(rows: np.ndarray, components: int) -> np.ndarray:
+    """(components or fewer, columns) orthonormal rows: the leading right singular vectors of rows (n, columns)."""
+    count = min(components, *rows.shape)
+    wide = rows.shape[0] < rows.shape[1]
+    gram = (rows @ rows.T if wide else rows.T @ rows).astype(np.float64)
+    _, vectors = linalg.eigh(gram, subset_by_index=(len(gram) - count, len(gram) - 1))
+    leading = vectors[:, ::-1]
+    # Orthonormal again: the product with rows loses it where singular values are small.
+    basis = np.linalg.qr(rows.T.astype(np.float64) @ leading)[0] if wide else leading
+    return np.ascontiguousarray(basis.T)
+
+
+def num_weights(layers: tuple[int, ...], units: int, columns: int) -> int:
+    """Of `network`."""
+    if not units:
+        return models.num_parameters(layers)
+    mixing, reading, out = _sizes(layers, units, columns)
+    return sum(map(models.num_parameters, (mixing, reading, (_MIXTURES * columns, columns), out)))
+
+
+def network(layers: tuple[int, ...], units: int, columns: int) -> torch.nn.Module:
+    """A perceptron of these layers, or, with units, one whose first layer mixes the attacked network's rows.
+
+    The gradient of a first layer is an outer product: each of its rows is the training point times a number that
+    depends on label and weights. A perceptron would have to learn to divide by that number for each feature; here a
+    small network reads from the components by which numbers the rows are added, the same for all features.
+    """
+    import torch
+
+    # Initial values are overwritten; drawing them must not move the caller's generator.
+    with torch.random.fork_rng(devices=[]):
+        if not units:
+            return models.mlp(layers, "relu")
+        return _mixing_network(layers, units, columns)
+
+
+def _sizes(layers: tuple[int, ...], units: int, columns: int) -> tuple[tuple[int, ...], ...]:
+    components, hidden = layers[0] - units * columns, layers[1:-1]
+    return (
+        (components, *hidden, _MIXTURES * units),
+        (components + _MIXTURES * columns, *hidden, columns),
+        (columns, layers[-1]),
+    )
+
+
+def _mixing_network(layers: tuple[int, ...], units: int, columns: int) -> torch.nn.Module:
+    import torch
+
+    mixing, reading, out = _sizes(layers, units, columns)
+
+    class Mixing(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mixing = models.mlp(mixing, "relu")
+            self.reading = models.mlp(reading, "relu")
+            self.straight = torch.nn.Linear(_MIXTURES * columns, columns)
+            self.out = torch.nn.Linear(out[0], out[1])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            components = x[:, : mixing[0]]
+            rows = x[:, mixing[0] :].view(-1, units, columns)
+            mixed = torch.bmm(self.mixing(components).view(-1, _MIXTURES, units), rows).flatten(1)
+            read = self.straight(mixed) + self.reading(torch.cat([components, mixed], dim=1))
+            point: torch.Tensor = self.out(read)
+            return point
+
+    return Mixing()
+
+
+def initialise(module: torch.nn.Module, points: np.ndarray, seed: int, *, mixing: bool) -> None:
+    """torch.nn.Linear's default distribution, from our own generator; a mixing network's last layer begins as the mean
+    and the principal components of the points."""
+    import torch
+
+    linear = [layer for layer in module.modules() if isinstance(layer, torch.nn.Linear)]
+    number = sum(p.numel() for layer in linear for p in layer.parameters())
+    draws = kernels.uniform((1, number), seed=seed, purpose=kernels.Stream.RECONSTRUCTOR_INIT)[0]
+    start = 0
+    with torch.no_grad():
+        for layer in linear:
+            for parameter in (layer.weight, layer.bias):
+                part = draws[start : start + parameter.numel()].reshape(parameter.shape)
+                parameter.copy_(torch.from_numpy((2 * part - 1) * layer.in_features**-0.5))
+                start += parameter.numel()
+        if mixing:
+            mean = points.mean(axis=0, dtype=np.float64)
+            basis = principal((points - mean).astype(np.float32), linear[-1].in_features)
+            linear[-1].weight[:, : len(basis)] = torch.from_numpy(basis.T.astype(np.float32))
+            linear[-1].bias.copy_(torch.from_numpy(mean.astype(np.float32)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -27,11 +171,11 @@ class Reconstructor(Record):
     """A trained reconstructor network (RecoNN; Balle, Cherubin and Hayes 2022, as in Hayes et al. 2023, Section 2.1).
 
     Attributes:
-        layers: of the network, (what it sees, hidden…, features of a point).
+        layers: sizes of the network, (its inputs, hidden…, features of a point).
         mean: (parameters,), subtracted from a model's parameters.
         basis: (components, parameters), on which they are then projected, or None.
         columns: (components, inputs), on which the first layer's rows are projected, or None.
-        units: of the first layer, 0 where the network does not see its rows.
+        units: number of units of the first layer, 0 where the network does not see its rows.
         scale: (what it sees,), by which the network's input is then divided.
         weights: the network's flat weights.
         low: least value of a feature.
@@ -127,10 +271,6 @@ class ReconstructorTraining:
         noise: ≥ 0, standard deviation of Gaussian noise that each parameter gets afresh in every epoch. It stands for
             the mechanism's where shadow models are trained without: ησC√T/B with short steps.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Example:
         >>> from leakcore import attacks
         >>> attacks.ReconstructorTraining(hidden=(32,), epochs=5).batch_size
@@ -184,15 +324,11 @@ def reconstructor(
         points: (models, inputs), what each was trained on.
         training: sizes of the network, epochs and the like; None: the defaults.
         box: (low, high), the range of a feature; reconstructions are clipped to it.
-        seed: of weights and order.
+        seed: seed of the initial weights and of the order of the shadow models.
         progress: called as progress(epochs done, epochs).
 
     Returns:
         The trained `Reconstructor`.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic for a machine, torch build and number of torch threads. It is one chain of steps, so there is no

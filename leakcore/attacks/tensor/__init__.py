@@ -9,9 +9,8 @@
 counted in `answer.unrecoverable` and never guessed.
 """
 
-from leakcore.attacks.tensor.orders import Orders, choose, hermite_coefficients
 from leakcore.attacks.tensor.reconstruct import Decomposition, Matched, TensorReconstruction, match, reconstruct
-from leakcore.attacks.tensor.weights import GaussianWeights, output_gradient
+from leakcore.attacks.tensor.weights import GaussianWeights, Orders, choose, hermite_coefficients, output_gradient
 
 __all__ = [
     "Decomposition",

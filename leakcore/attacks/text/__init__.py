@@ -13,9 +13,7 @@
 A gradient that was clipped, sequence by sequence or as a whole, gives the same tokens and sequences.
 """
 
-from leakcore.attacks.text.next_tokens import next_tokens
-from leakcore.attacks.text.result import SequenceRecovery, TokenCounts, TokenSet
-from leakcore.attacks.text.sequences import sequences
-from leakcore.attacks.text.tokens import tokens
+from leakcore.attacks.text.sequences import SequenceRecovery, sequences
+from leakcore.attacks.text.tokens import TokenCounts, TokenSet, next_tokens, tokens
 
 __all__ = ["SequenceRecovery", "TokenCounts", "TokenSet", "next_tokens", "sequences", "tokens"]

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from leakcore.attacks.text.projections import Projections
-from leakcore.attacks.text.span import Span
+from leakcore.attacks.text.projections import Projections, Span
 
 CHUNK = 1 << 22
 """Numbers of one evaluation, about."""

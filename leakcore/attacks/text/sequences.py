@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,13 +11,61 @@ import torch
 from torch import nn
 
 from leakcore._base import memory_limit, validate
-from leakcore._base.results import Assumptions
-from leakcore.attacks.gradient_by_name import gradient_by_name
-from leakcore.attacks.text.projections import Projections
-from leakcore.attacks.text.result import END, SequenceRecovery
+from leakcore._base.results import Assumptions, Result
+from leakcore.attacks.arguments import gradient_by_name
+from leakcore.attacks.text.projections import Projections, Span
 from leakcore.attacks.text.search import Passed, SecondLayer, search_bidirectional, search_causal, tokens_by_position
-from leakcore.attacks.text.span import Span
 from leakcore.gradients import tensor
+
+END = -1
+"""Fills the rows of an array of sequences after their last token."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SequenceRecovery(Result):
+    """Sequences of tokens whose layer inputs lie in the gradient's spans.
+
+    Attributes:
+        value: share of the batch's sequences that are determined.
+        kind: "estimate": a true sequence passes every test, and a false one may pass too. That the gradient is of one
+            batch, with nothing added but stated noise, is taken for granted.
+        sequences: (S, length) int64, tokens, −1 after the end; at most as many as the batch has.
+        determined: (S,) bool: all sequences together make up the second layer's span, every position of this one is
+            needed for that, no more sequences pass than the batch has, and every direction is 10 times above stated
+            noise. Any other sequence is a guess.
+        distances: (S,) the largest relative distance of the sequence's positions from the second layer's span.
+        tolerances: (S,) the tolerance at that position.
+        candidates: (length,) int64, how many tokens pass the first layer's test at each position.
+        ranks: ranks of the two layers' gradients: how many positions each can hold at most.
+        width: dimension of the space of the layers' inputs; a gradient whose rank reaches it excludes nothing.
+        causal: whether a position depends on earlier ones only, as in a decoder.
+        complete: whether the search tried every sequence that the first layer allows.
+    """
+
+    quantity: str = "share of sequences determined"
+    sequences: np.ndarray
+    determined: np.ndarray
+    distances: np.ndarray
+    tolerances: np.ndarray
+    candidates: np.ndarray
+    ranks: tuple[int, int]
+    width: int
+    causal: bool
+    complete: bool
+
+    def exact(self, originals: Sequence[Any]) -> np.ndarray:
+        """Which of the true sequences were recovered, token by token: the attack's success, which it cannot see.
+
+        Args:
+            originals: the true sequences, one (length,) each, without padding. A sequence that occurs k times counts
+                k times.
+
+        Returns:
+            (B,) bool.
+        """
+        rows = {tuple(int(t) for t in row if t != END) for row in self.sequences}
+        return np.array([tuple(int(t) for t in row) in rows for row in originals], dtype=bool)
+
 
 _RESTARTS = 8
 """Starts of an encoder's search, per sequence of the batch."""
@@ -41,13 +90,13 @@ def sequences(
 
     Args:
         model: in eval mode, called as model(tokens) with (n, L) int64; a decoder (causal) or an encoder.
-        gradient: of the batch's loss: (D,), a list, a dict by name that may lack other parameters, or what
+        gradient: gradient of the batch's loss: (D,), a list, a dict by name that may lack other parameters, or what
             `defenses.release` returned. Clipping changes no span.
         batch_size: B.
         length: the longest sequence considered.
         layers: for each of the two layers the names of its query, key and value modules; None: by their usual names.
         vocabulary: the tokens considered; None: all of the model's embedding.
-        noise_std: of the noise in each number of the gradient; a change of weights has that of rounding.
+        noise_std: standard deviation of the noise in each number of the gradient; for a change of weights, of rounding.
         progress: called as progress(done, total), of positions.
 
     Returns:
@@ -56,7 +105,6 @@ def sequences(
 
     Raises:
         ValueError: for a value or shape that is not allowed, dropout in train mode, a gradient of zeros.
-        TypeError: for an argument of another type.
 
     Guarantees:
         An estimate, tested in float64; deterministic for a machine and torch build. Nothing is determined where the

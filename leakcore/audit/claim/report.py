@@ -9,20 +9,71 @@ from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
+from leakcore import accounting
 from leakcore.accounting import LastIterateEpsilon
-from leakcore.audit.claim import attacker
-from leakcore.audit.claim.config import ClaimConfig
-from leakcore.audit.claim.early import Stopped
-from leakcore.audit.claim.proofs import Proof
-from leakcore.audit.report import page
-from leakcore.audit.report.area import area, area_limits
-from leakcore.audit.report.cards import BEATS, EPSILON, REACHED, Card, adjacency_words, proof_card
-from leakcore.audit.report.claim import ClaimedEpsilon
-from leakcore.audit.report.format import ADJACENCY, above, counted, fixed, guarantee, least, number, power
-from leakcore.audit.report.page import Finding
-from leakcore.audit.report.report import NOTHING, TOO_WEAK, AuditReport
-from leakcore.audit.report.tables import Cell, Column, Row, Table
+from leakcore.audit.claim.proofs import ClaimedEpsilon, Proof, Stopped
+from leakcore.audit.claim.request import ClaimConfig
+from leakcore.audit.scores.statistics import area, area_limits
+from leakcore.audit.shared import page
+from leakcore.audit.shared.format import ADJACENCY, above, counted, fixed, guarantee, least, number, power
+from leakcore.audit.shared.page import (
+    BEATS,
+    EPSILON,
+    REACHED,
+    Card,
+    Finding,
+    Table,
+    adjacency_words,
+    heads,
+    proof_card,
+    row_of,
+)
+from leakcore.audit.shared.report import NOTHING, TOO_WEAK, AuditReport
 from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon, SequentialEpsilon
+
+_SEEN = {
+    "clipbkd": "the final model's loss at the attacker's rows",
+    "backdoor": "the final model's loss at test images with the patch",
+    "zero-input": "the final model's loss at the row of zeros",
+    "membership": "the final model's loss at every row",
+    "crafted-gradient": "the parameters of the first and of the final model",
+    "one-run": "every release of the run",
+}
+"""By attack; all but the last see no model before the final one."""
+
+
+def _sees(config: ClaimConfig) -> str:
+    """What the attacker of this audit was allowed to see."""
+    return _SEEN[config.audit.attack]
+
+
+def _last_iterate(config: ClaimConfig, claim: ClaimedEpsilon) -> LastIterateEpsilon | None:
+    """ε of the final model if the loss were linear, where the attack sees nothing else and the estimate is defined."""
+    if config.audit.attack == "one-run" or config.mechanism.scheme != "poisson":
+        return None
+    if claim.adjacency != "add-remove" or claim.noise_multiplier == 0:
+        return None
+    m = config.mechanism
+    return accounting.last_iterate_epsilon(claim.noise_multiplier, m.sample_rate, m.steps, delta=claim.delta)
+
+
+def _attacker_finding(config: ClaimConfig, claim: ClaimedEpsilon, last: LastIterateEpsilon | None) -> Finding:
+    """What the attacker saw, and what that means for the gap between proof and claim."""
+    if config.audit.attack == "one-run":
+        return Finding(f"The attacker saw: {_sees(config)}.", verdict="That is the attacker whom the claim covers.")
+    covered = "The claim covers an attacker who sees every release."
+    if last is None:
+        return Finding(f"The attacker saw: {_sees(config)}.", verdict=f"{covered} A gap to it may be due to that.")
+    if config.mechanism.sample_rate == 1:
+        less = "the final model alone can reveal as much, because every step holds every row"
+        return Finding(f"The attacker saw: {_sees(config)}.", verdict=f"{covered} With full batches {less}.")
+    return Finding(
+        f"The attacker saw: {_sees(config)}. With a loss that is linear in the parameters the final model alone is "
+        f"worth ε = {number(float(last.value))} at δ = {power(claim.delta)} (estimate, add/remove adjacency).",
+        verdict=f"{covered} The two numbers are about different attackers: the smaller one does not bound the claim.",
+        assumes="the loss is linear in the parameters, as for crafted gradients; another loss may reveal more or less.",
+    )
+
 
 _NAMES = {
     "clipbkd": "clipping-aware poisoning (ClipBKD)",
@@ -102,13 +153,13 @@ class ClaimReport(AuditReport):
     @property
     def attacker_sees(self) -> str:
         """What the attacker was allowed to see."""
-        return attacker.sees(self.config)
+        return _sees(self.config)
 
     @property
     def last_iterate(self) -> LastIterateEpsilon | None:
         """ε of the final model if the loss were linear, an estimate; None where the attacker sees every release, and
         where the estimate is not defined."""
-        return attacker.last_iterate(self.config, self.claim)
+        return _last_iterate(self.config, self.claim)
 
     @property
     def best(self) -> Proof:
@@ -149,12 +200,12 @@ class ClaimReport(AuditReport):
         return said
 
     @property
-    def word(self) -> str:
+    def headline(self) -> str:
         if self.passed and max(p.ceiling for p in self.proofs) <= self.claim.epsilon:
             return TOO_WEAK
         if self.passed and self.epsilon <= 0:
             return NOTHING
-        return super().word
+        return super().headline
 
     def judged(self) -> tuple[page.Judged, ...]:
         sure = self._guarantee(self.best)
@@ -270,7 +321,7 @@ class ClaimReport(AuditReport):
                 f"{ADJACENCY[self._stated_adjacency]} adjacency{self._converted()}.",
                 verdict="The proofs below are compared with this number, under the same adjacency.",
             ),
-            attacker.finding(self.config, self.claim, self.last_iterate),
+            _attacker_finding(self.config, self.claim, self.last_iterate),
         ]
         for p in self.proofs:
             proof = p.found
@@ -326,29 +377,20 @@ class ClaimReport(AuditReport):
 
     def tables(self) -> dict[str, Table]:
         rows = tuple(
-            Row(
-                (
-                    Cell(p.method),
-                    Cell(p.what),
-                    Cell(least(p.found)),
-                    Cell(number(self.claim.epsilon)),
-                    Cell(number(p.ceiling, kind="upper")),
-                    Cell("EXCEEDS THE CLAIM" if p.epsilon > self.claim.epsilon else "below"),
-                ),
-                p is self.best,
+            row_of(
+                p.method,
+                p.what,
+                least(p.found),
+                number(self.claim.epsilon),
+                number(p.ceiling, kind="upper"),
+                "EXCEEDS THE CLAIM" if p.epsilon > self.claim.epsilon else "below",
+                highlight=p is self.best,
             )
             for p in self.proofs
         )
         proved = Table(
             "Proved compared with claimed",
-            (
-                Column("method", "parameter"),
-                Column("chosen", "parameter"),
-                Column("audited ε", "lower"),
-                Column("claimed ε", "parameter"),
-                Column("most this\naudit can prove", "parameter"),
-                Column("", ""),
-            ),
+            heads("method", "chosen", "audited ε [lower]", "claimed ε", "most this\naudit can prove", ""),
             rows,
             f"δ = {power(self.claim.delta)}, {ADJACENCY[self._adjacency]} adjacency throughout; the lower bounds hold "
             f"together with {100 * self.config.audit.confidence:g}% confidence.{self._k_words()}",
@@ -356,24 +398,22 @@ class ClaimReport(AuditReport):
         )
         statistic = Table(
             "The attacker's statistic",
-            (
-                Column("", "parameter"),
-                Column("models or\nrows with", "parameter"),
-                Column("without", "parameter"),
-                Column("mean with", "estimate"),
-                Column("mean\nwithout", "estimate"),
-                Column("area under\nthe curve", "estimate"),
+            heads(
+                " [parameter]",
+                "models or\nrows with",
+                "without",
+                "mean with [estimate]",
+                "mean\nwithout [estimate]",
+                "area under\nthe curve [estimate]",
             ),
             tuple(
-                Row(
-                    (
-                        Cell(name),
-                        Cell(f"{len(a):,}"),
-                        Cell(f"{len(b):,}"),
-                        Cell(number(float(a.mean()))),
-                        Cell(number(float(b.mean()))),
-                        Cell(f"{area(a, b):.3f}"),
-                    )
+                row_of(
+                    name,
+                    f"{len(a):,}",
+                    f"{len(b):,}",
+                    number(float(a.mean())),
+                    number(float(b.mean())),
+                    f"{area(a, b):.3f}",
                 )
                 for name, (a, b, _) in self.scores.items()
             ),
@@ -383,7 +423,7 @@ class ClaimReport(AuditReport):
         return {"proved": proved, "statistic": statistic}
 
     def sections(self) -> tuple[page.Section, ...]:
-        from leakcore.audit.report.plots import histograms_svg
+        from leakcore.audit.shared.plots import histograms_svg
 
         tables = self.tables()
         name = self._shown

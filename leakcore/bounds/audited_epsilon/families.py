@@ -16,7 +16,7 @@ from leakcore import accounting
 from leakcore._base import validate
 from leakcore._base.results import Adjacency, Assumptions, parse_adjacency
 from leakcore.mechanisms import GDP, ApproximateDP, Mechanism
-from leakcore.numerics import AccuracyError, Effort, gaussian_pair, gaussian_pair_epsilon
+from leakcore.numerics import AccuracyError, Precision, gaussian_pair, gaussian_pair_epsilon
 
 _FINENESS = 128
 """Scales that are tried are 2^(k/128): steps of half a percent of the noise."""
@@ -463,10 +463,10 @@ class MechanismFamily(CurveFamily):
         """Lines above the curve."""
         claimed, adjacency = self.mechanism.claimed, self.mechanism.adjacency
         curve = self.mechanism.at(parameter).curve(adjacency)
-        effort = Effort() if claimed.steps_loss(adjacency) is not None else Effort(bits=13)
+        precision = Precision() if claimed.steps_loss(adjacency) is not None else Precision(bits=13)
         directions = ("remove",) if claimed.is_symmetric(adjacency) else ("remove", "add")
         deltas = [
-            [math.exp(curve.log_delta(float(e), direction, effort=effort)[1]) for e in self.epsilons]
+            [math.exp(curve.log_delta(float(e), direction, precision=precision)[1]) for e in self.epsilons]
             for direction in directions
         ]
         return Tangents(self.epsilons, np.mean(deltas, axis=0))

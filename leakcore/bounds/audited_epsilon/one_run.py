@@ -10,7 +10,7 @@ import numpy as np
 from scipy import special
 
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Adjacency, Assumptions, Result, parse_adjacency
 from leakcore.bounds.audited_epsilon.families import (
     ApproximateFamily,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from leakcore._base import validate
-from leakcore._base.adjacency import asks_adjacency
+from leakcore._base.validate import asks_adjacency
 from leakcore.bounds.audited_epsilon.families import PRIVATE, Hypothesis, RefutableClaim
 from leakcore.bounds.audited_epsilon.thresholds import HALVES, EpsilonFromScores, ScoredAudit, Threshold
 

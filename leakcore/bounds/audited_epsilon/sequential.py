@@ -26,8 +26,8 @@ import numpy as np
 from scipy import special
 
 from leakcore._base import validate
-from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.results import Assumptions, Result
+from leakcore._base.validate import asks_adjacency
 from leakcore.bounds.audited_epsilon.families import ATTACKER, Family, Hypothesis, RefutableClaim
 from leakcore.bounds.audited_epsilon.ranks import allowed
 from leakcore.bounds.audited_epsilon.thresholds import ScoredAudit

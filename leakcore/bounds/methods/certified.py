@@ -17,10 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.futures import in_order
-from leakcore._base.results import Assumptions, parse_adjacency
-from leakcore._base.results.record import Record
-from leakcore._base.workers import difference
+from leakcore._base.results import Assumptions, Record, parse_adjacency
+from leakcore._base.version import difference
+from leakcore._base.workers import in_order
 from leakcore.bounds.methods.method import POINTWISE, PROVENANCE, Kappa, ReconstructionBound, SampledLimits, assumptions
 from leakcore.bounds.methods.pairs import (
     CHUNK,

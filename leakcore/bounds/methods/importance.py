@@ -24,7 +24,7 @@ import numpy as np
 from scipy import special
 
 from leakcore import kernels
-from leakcore._base.futures import in_order
+from leakcore._base.workers import in_order
 from leakcore.bounds.methods.method import (
     POINTWISE,
     PROVENANCE,

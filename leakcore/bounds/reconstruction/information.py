@@ -13,8 +13,8 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate
-from leakcore._base.futures import answers
 from leakcore._base.results import Assumptions, Kind, Result
+from leakcore._base.workers import answers
 from leakcore.bounds.methods.method import ATTACKER, steps_loss
 from leakcore.bounds.reconstruction.kappa import parse_prior
 from leakcore.mechanisms import Poisson

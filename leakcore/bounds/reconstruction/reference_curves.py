@@ -10,8 +10,8 @@ import numpy as np
 from scipy import special
 
 from leakcore._base import validate
-from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.results import Assumptions, Result, parse_adjacency
+from leakcore._base.validate import asks_adjacency
 from leakcore.bounds.methods.method import ATTACKER, Kappa, ReconstructionBound, steps_loss
 from leakcore.mechanisms import Poisson
 from leakcore.numerics import AccuracyError, PrivacyLoss, dot

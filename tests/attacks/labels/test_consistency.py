@@ -11,7 +11,7 @@ from scipy import stats
 torch = pytest.importorskip("torch")
 
 from leakcore.attacks import attributes, labels  # noqa: E402
-from leakcore.attacks.labels.solving.known_probabilities import noise_radius  # noqa: E402
+from leakcore.attacks.labels.known_probabilities import noise_radius  # noqa: E402
 
 bce = torch.nn.functional.binary_cross_entropy_with_logits
 

@@ -12,7 +12,7 @@ import torch
 from scipy import stats
 
 from leakcore import attacks, datasets, dpsgd, models
-from leakcore.attacks.reconstruction import gradient_loss
+from leakcore.attacks.reconstruction.gradient_descent import gradient_loss
 from tests.dpsgd.ensemble import flat_arguments as flat
 
 LAYERS = (7, 5, 4)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from leakcore import attacks, datasets, dpsgd
-from leakcore.attacks.reconstruction.reconstructor_network import principal
+from leakcore.attacks.reconstruction.reconstructor import principal
 
 DATA = datasets.digits()
 KNOWN, REST = DATA.split(60, seed=0)

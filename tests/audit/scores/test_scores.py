@@ -15,8 +15,7 @@ from click.testing import CliRunner
 from scipy import stats
 
 from leakcore import audit, mechanisms
-from leakcore.audit.report.area import area, area_limits
-from leakcore.audit.scores import rates
+from leakcore.audit.scores.statistics import area, area_limits, rate_limits
 from leakcore.cli import main
 from tests.audit.scores.samples import INSIDE, OUTSIDE
 
@@ -31,7 +30,7 @@ def test_the_intervals_cover_as_often_as_they_say() -> None:
     for _ in range(1000):
         a, b = rng.normal(1, 1, 80), rng.normal(0, 1, 120)
         for f in levels:
-            result = rates.rate_limits(a, b, f, 0.95, ())
+            result = rate_limits(a, b, f, 0.95, ())
             assert result is not None
             assert result.interval is not None
             missed[f] += not result.interval[0] <= truth[f] <= result.interval[1]
@@ -41,7 +40,7 @@ def test_the_intervals_cover_as_often_as_they_say() -> None:
         missed["area"] += not low <= whole <= high
         # Scores 0 and 1 alone: at 10% false positives randomisation reaches 0.6·0.1/0.5 at best.
         a, b = (rng.random(80) < 0.6).astype(float), (rng.random(120) < 0.5).astype(float)
-        tied = rates.rate_limits(a, b, 0.1, 0.95, ())
+        tied = rate_limits(a, b, 0.1, 0.95, ())
         assert tied is not None
         assert tied.interval is not None
         missed["tied"] += not tied.interval[0] <= 0.12 <= tied.interval[1]
@@ -70,7 +69,7 @@ def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_compared_with_it() ->
     )
     assert (plain.epsilon.kind, plain.epsilon.confidence, plain.gate) == ("estimate", None, None)
     assert plain.passed
-    assert "the claim was not tested" in plain.word
+    assert "the claim was not tested" in plain.headline
     assert "prove nothing about ε" in plain.verdict()
     with pytest.raises(ValueError, match="`fail_above` must be left out, got 1"):
         plain.with_limit(1.0)
@@ -95,7 +94,7 @@ def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_compared_with_it() ->
             adjacency="add-remove",
         )
         assert (untested.passed, untested.tone) == (True, "neutral")
-        assert untested.word == "Not tested: this audit could not have contradicted the claim."
+        assert untested.headline == "Not tested: this audit could not have contradicted the claim."
         report = audit.from_scores(
             INSIDE[:150],
             OUTSIDE[:150],
@@ -104,7 +103,7 @@ def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_compared_with_it() ->
             **{how: True},
             adjacency="add-remove",
         )
-        assert (report.word, report.tone) == ("Consistent with its claim.", "good")
+        assert (report.headline, report.tone) == ("Consistent with its claim.", "good")
         assert report.ceiling is not None
         assert 2.0 < report.ceiling < 50.0
         assert not audit.from_scores(INSIDE + 3, OUTSIDE, **{how: True}, adjacency="add-remove").with_limit(0.1).passed
@@ -162,7 +161,7 @@ def test_between_the_quoted_level_and_the_gates_it_says_neither_consistent_nor_c
         adjacency="add-remove",
     )
     assert report.passed
-    assert report.word == "Above its claim at 95%, not at 99.9%: check."
+    assert report.headline == "Above its claim at 95%, not at 99.9%: check."
     assert any("at the gate's 99.9% it is not" in f.verdict for f in report.findings())  # type: ignore[attr-defined]
 
 

@@ -9,8 +9,8 @@ import pytest
 from scipy import optimize, sparse, stats
 
 from leakcore import accounting, bounds, mechanisms, numerics
-from leakcore.bounds.audited_epsilon.families import GaussianFamily, MechanismFamily, ScaledMechanism
-from leakcore.bounds.audited_epsilon.one_run import GuessTail, Tangents
+from leakcore.bounds.audited_epsilon.families import GaussianFamily, MechanismFamily, ScaledMechanism, Tangents
+from leakcore.bounds.audited_epsilon.one_run import GuessTail
 
 
 def _published(m: int, r: int, v: int, epsilon: float, delta: float) -> float:

@@ -10,7 +10,7 @@ import pytest
 from scipy import integrate, special
 
 from leakcore import bounds
-from leakcore.numerics.privacy_loss.loss import PrivacyLoss
+from leakcore.numerics.loss import PrivacyLoss
 
 
 def test_rdp_full_batch_is_its_closed_form() -> None:

@@ -1,1 +1,0 @@
-"""The linear system behind the label attacks, and how its solutions become labels."""
