@@ -54,7 +54,7 @@ def _scores(path: Path) -> object:
 
 
 def _arrays(path: Path) -> object:
-    from leakcore.cli.user_files import read_arrays
+    from leakcore.cli.options import read_arrays
 
     return read_arrays(path)
 
@@ -110,7 +110,7 @@ def _json(path: Path) -> object:
 def _checkpoint(path: Path) -> object:
     from leakcore._base.codec import from_plain, unpack
     from leakcore.dpsgd.ensemble import checkpoint
-    from leakcore.dpsgd.ensemble.block.block import BlockOutput
+    from leakcore.dpsgd.ensemble.block import BlockOutput
 
     try:
         return checkpoint._read(path, (0, 2), 0, 2)
@@ -125,7 +125,7 @@ def _result(path: Path) -> object:
     from leakcore import bounds
     from leakcore._base.reading import read_json
     from leakcore._base.results import Result
-    from leakcore.bounds.reconstruction.certificate import CertificateState
+    from leakcore.bounds.methods.certified import CertificateState
 
     assert bounds.reconstruction  # the classes that the corpus names
     data = read_json(path)

@@ -35,9 +35,9 @@ ALLOWED = {
     ("attacks/labels/solving/forward_rounding.py", "torch.set_rng_state"),
     ("gradients/layers.py", "torch.set_rng_state"),
     # Puts back what a trial of the user's loop drew.
-    ("dpsgd/opacus/row_check/left_alone.py", "random"),
-    ("dpsgd/opacus/row_check/left_alone.py", "np.random.get_state"),
-    ("dpsgd/opacus/row_check/left_alone.py", "np.random.set_state"),
+    ("dpsgd/rows/preserve_state.py", "random"),
+    ("dpsgd/rows/preserve_state.py", "np.random.get_state"),
+    ("dpsgd/rows/preserve_state.py", "np.random.set_state"),
     # Seeds a user's model from the registry.
     ("gradients/module_state.py", "random"),
     ("gradients/module_state.py", "np.random.seed"),
