@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from leakcore.numerics.curves import LatticeCurve as LatticeCurve
     from leakcore.numerics.gaussian_pair import gaussian_pair_epsilon as gaussian_pair_epsilon
     from leakcore.numerics.lattice import StepLaw as StepLaw
-    from leakcore.numerics.lattice_profile import Sides as Sides
+    from leakcore.numerics.lattice_profile import DominatingLaws as DominatingLaws
     from leakcore.numerics.limits import PairSums as PairSums
     from leakcore.numerics.limits import betting_upper_limit as betting_upper_limit
     from leakcore.numerics.limits import choose_bet as choose_bet
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from leakcore.numerics.peers import rdp_epsilon as rdp_epsilon
     from leakcore.numerics.peers import rdp_log_delta as rdp_log_delta
     from leakcore.numerics.profile import BEST as BEST
-    from leakcore.numerics.profile import Effort as Effort
+    from leakcore.numerics.profile import MIN_LOG_DELTA as MIN_LOG_DELTA
+    from leakcore.numerics.profile import Precision as Precision
     from leakcore.numerics.profile import chernoff_log_delta as chernoff_log_delta
     from leakcore.numerics.profile import log_delta as log_delta
     from leakcore.numerics.search import least_noise as least_noise
@@ -57,8 +58,8 @@ if TYPE_CHECKING:
     from leakcore.numerics.step_laws import ReplacementStep as ReplacementStep
     from leakcore.numerics.step_laws import SampledStep as SampledStep
     from leakcore.numerics.step_laws import ShuffledLowerStep as ShuffledLowerStep
+    from leakcore.numerics.step_laws import dominating_laws as dominating_laws
     from leakcore.numerics.step_laws import repeated as repeated
-    from leakcore.numerics.step_laws import sides_of as sides_of
 
 _NAMES = {
     "AccuracyError": ".arithmetic",
@@ -80,17 +81,18 @@ _SHARED = {
     "Curve": ".curves",
     "DiscreteCurve": ".curves",
     "DiscreteLoss": ".peers",
-    "Effort": ".profile",
+    "DominatingLaws": ".lattice_profile",
     "EitherWay": ".curves",
     "ExactCurve": ".curves",
     "FixedBatchStep": ".step_laws",
     "LatticeCurve": ".curves",
+    "MIN_LOG_DELTA": ".profile",
     "PairSums": ".limits",
+    "Precision": ".profile",
     "PrivacyLoss": ".loss",
     "ReplacementStep": ".step_laws",
     "SampledStep": ".step_laws",
     "ShuffledLowerStep": ".step_laws",
-    "Sides": ".lattice_profile",
     "StepGroup": ".loss",
     "StepLaw": ".lattice",
     "StepTable": ".one_step",
@@ -99,6 +101,7 @@ _SHARED = {
     "blow_up": ".blow_up",
     "chernoff_log_delta": ".profile",
     "choose_bet": ".limits",
+    "dominating_laws": ".step_laws",
     "dot": ".arithmetic",
     "fft_rounding": ".peers",
     "gaussian_pair": ".gaussian_pair",
@@ -113,7 +116,6 @@ _SHARED = {
     "rdp_log_delta": ".peers",
     "repeated": ".step_laws",
     "search": ".search",
-    "sides_of": ".step_laws",
     "step_log_ratio": ".one_step",
     "step_table": ".one_step",
     "with_escape": ".blow_up",

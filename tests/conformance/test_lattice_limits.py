@@ -194,7 +194,7 @@ def test_the_limits_are_tight_as_far_as_floats_go(name):
             low, high = mechanism.curve(relation).log_delta(epsilon, direction)
             if name != "k with a remainder":  # of it nothing is known from below
                 assert high - low < 1e-3
-            assert moments.log_delta_above(mechanism.sides(relation).upper, epsilon, direction) >= high - 1e-9
+            assert moments.log_delta_above(mechanism.dominating_laws(relation).upper, epsilon, direction) >= high - 1e-9
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, Result, parse_adjacency
 from leakcore._base.validate import asks_adjacency
-from leakcore.bounds.audited_epsilon.hypothesis import ATTACKER, PRIVATE, Hypothesis, RefutableClaim
+from leakcore.bounds.audited_epsilon.families import ATTACKER, PRIVATE, Hypothesis, RefutableClaim
 from leakcore.numerics import clopper_pearson
 
 
@@ -181,10 +181,10 @@ def epsilon_opt(
 
     Args:
         trials: as in `epsilon_lower_bound`.
-        confidence: 1 − α, of the audit.
+        confidence: level 1 − α of the audit, in (0, 1 − 1e-12].
         k: as in `epsilon_lower_bound`.
         delta: as in `epsilon_lower_bound`.
-        adjacency: of the audit; the number is the same for both. None: the result states none.
+        adjacency: the audit's relation, which the result states; None: it states none. The number is the same.
         hypothesis: as in `epsilon_lower_bound`.
 
     Returns:

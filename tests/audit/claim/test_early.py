@@ -54,7 +54,9 @@ def test_a_broken_mechanism_is_stopped_early_and_the_report_says_what_that_saved
         encoding="utf-8",
     )
     out = tmp_path / "out"
-    done = CliRunner().invoke(main, ["audit", "--config", str(tmp_path / "claim.toml"), "--out", str(out), "--quiet"])
+    done = CliRunner().invoke(
+        main, ["audit", "claim", "--config", str(tmp_path / "claim.toml"), "--out", str(out), "--quiet"]
+    )
     assert done.exit_code == 1, done.output
     assert (out / "report.json").read_bytes() == (tmp_path / "report.json").read_bytes()
     whole = audit.claim({**BROKEN, "audit": {**BROKEN["audit"], "trials": 64}})
@@ -90,7 +92,7 @@ def test_a_correct_mechanism_takes_all_trainings_or_stops_where_none_could_help(
     assert hopeless.stopped is not None
     assert (hopeless.stopped.why, hopeless.stopped.trainings, hopeless.stopped.planned) == ("hopeless", 64, 192)
     assert "could not have made the claim fall" in hopeless.verdict()
-    assert hopeless.word == "Not tested: this audit could not have contradicted the claim."
+    assert hopeless.headline == "Not tested: this audit could not have contradicted the claim."
 
 
 @pytest.mark.parametrize(

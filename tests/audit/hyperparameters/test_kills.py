@@ -15,7 +15,7 @@ import pytest
 
 KILLS = 50
 COMMAND = (
-    "audit", "--sweep", "4", "--runs", "600", "--steps", "20", "--num-rows", "200", "--quiet", "--json",
+    "audit", "run", "--sweep", "4", "--runs", "600", "--steps", "20", "--num-rows", "200", "--quiet", "--json",
 )  # fmt: skip
 
 

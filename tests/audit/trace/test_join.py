@@ -78,7 +78,7 @@ def test_a_part_is_not_reported_as_the_run(tmp_path: Path) -> None:
         report = audit.from_trace(trace, claimed_epsilon=claim)
         assert report.passed is False
         assert 0.98 * whole < float(report.epsilon.value) <= whole, "the accountant's is rounded up"
-    command = ["audit", "--trace", str(tmp_path / "trace.npz"), "--json", str(tmp_path / "report.json")]
+    command = ["audit", "trace", str(tmp_path / "trace.npz"), "--json", str(tmp_path / "report.json")]
     assert CliRunner().invoke(main, [*command, "--fail-above", str(claim)]).exit_code == 1
     assert CliRunner().invoke(main, [*command, "--fail-above", str(whole)]).exit_code == 0
 

@@ -37,7 +37,7 @@ COUNTED = part(((0, None, None, 60),), complete=False)
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["audit", "--quiet", *map(str, arguments)])
+    return CliRunner().invoke(main, ["audit", "trace", "--quiet", *map(str, arguments)])
 
 
 def test_bounds_match_all_steps() -> None:
@@ -68,7 +68,7 @@ def test_steps_of_other_settings_count_with_their_own() -> None:
 def test_an_unnoised_step_that_was_not_recorded_leaves_no_guarantee() -> None:
     report = audit.from_trace(part(((0, 0.0, 1.0, 1),)))
     assert report.epsilon.value == np.inf
-    assert report.word == "No privacy guarantee."
+    assert report.headline == "No privacy guarantee."
     assert audit.from_trace(part(((0, 0.0, 1.0, 1),)), claimed_epsilon=100.0).passed is False
 
 
@@ -120,7 +120,7 @@ def test_rates_above_the_parts_bound_and_below_the_runs_are_not_called_chance() 
     unknown = audit.from_trace(dataclasses.replace(trace, unrecorded=(), complete=False))
     assert "by chance" not in unknown.to_text()
     assert "above the bound" not in unknown.to_text()
-    assert unknown.word != alone.word
+    assert unknown.headline != alone.headline
 
 
 @pytest.mark.parametrize("trace", [OLD, COUNTED, part(((0, None, None, 60),)), part(((0, 8.0, None, 60),))])
@@ -129,7 +129,7 @@ def test_a_run_that_is_not_known_passes_nothing(trace: Trace) -> None:
     for arguments in ({}, {"claimed_epsilon": 100.0}, {"coins": True}, {"coins": True, "claimed_epsilon": 100.0}):
         report = audit.from_trace(trace, **arguments)  # type: ignore[arg-type]
         assert report.passed is None, arguments
-        assert (report.word, report.tone) == ("Not judged: a part of the run is known.", "neutral")
+        assert (report.headline, report.tone) == ("Not judged: a part of the run is known.", "neutral")
         assert steps in report.verdict()
         assert report.undecided in report.verdict()
         assert "The run has ε" not in report.to_text()
@@ -223,7 +223,7 @@ def test_members_that_were_recognised_in_a_part_are_not_compared_with_bounds() -
 
 def test_the_commands_exit_codes(tmp_path: Path) -> None:
     COUNTED.save(tmp_path / "trace.npz")
-    command = ("--trace", tmp_path / "trace.npz", "--json", tmp_path / "report.json")
+    command = (tmp_path / "trace.npz", "--json", tmp_path / "report.json")
     for options in (("--epsilon", 100), ("--fail-above", 100), ("--coins",)):
         done = run(*command, *options)
         assert done.exit_code == 2, done.output
@@ -242,7 +242,7 @@ def test_the_commands_exit_codes(tmp_path: Path) -> None:
 def test_a_file_that_knows_its_run_is_judged_whole(tmp_path: Path) -> None:
     part().save(tmp_path / "trace.npz")
     whole = float(audit.from_trace(part()).epsilon.value)
-    options = ("--trace", tmp_path / "trace.npz", "--json", tmp_path / "report.json")
+    options = (tmp_path / "trace.npz", "--json", tmp_path / "report.json")
     assert run(*options, "--fail-above", whole * 1.01).exit_code == 0
     assert run(*options, "--fail-above", whole * 0.99).exit_code == 1
 
@@ -256,7 +256,7 @@ def test_several_files_are_one_run_in_the_command_and_its_config(tmp_path: Path)
     files = [tmp_path / f"{name}.npz" for name in ("first", "second")]
     for file in files:
         recording.part(out=file)
-    options = [word for file in files for word in ("--trace", file)]
+    options = list(files)
     done = run(*options, "--json", tmp_path / "r.json")
     assert done.exit_code == 0, done.output
     read = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
@@ -268,8 +268,8 @@ def test_several_files_are_one_run_in_the_command_and_its_config(tmp_path: Path)
     assert json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["epsilon"] == read["epsilon"]
     for arguments, message in (
         (options[2:] + options[:2], "traces[1] ("),
-        ([*options, "--trace", tmp_path / "none.npz"], "none.npz'"),
-        ([*options, "--json", files[1]], "which is also --trace (2)"),
+        ([*options, tmp_path / "none.npz"], "none.npz'"),
+        ([*options, "--json", files[1]], "which is also FILE (2)"),
     ):
         refused = run(*arguments)
         assert refused.exit_code == 2, refused.output

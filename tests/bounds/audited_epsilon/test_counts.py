@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import optimize, stats
 
 from leakcore import bounds, numerics
-from leakcore.bounds.audited_epsilon.hypothesis import RefutableClaim, _group_epsilon
+from leakcore.bounds.audited_epsilon.families import RefutableClaim, _group_epsilon
 
 
 def _allowed(epsilon: float, p_lo: float, delta: float, k: int) -> float:
