@@ -66,7 +66,7 @@ _NAMES = {
     "record": ".record.record",
     "Canaries": ".record.canaries",
 }
-_SHARED = {
+_INTERNAL = {
     "Divisor": ".trace.trace",
     "parse_divisor": ".trace.trace",
     "joined": ".trace.join",
@@ -76,4 +76,4 @@ _SHARED = {
 }
 """For leakcore's other packages: no promise to users."""
 if not TYPE_CHECKING:  # a checker would take any name from it
-    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _SHARED)
+    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES, _INTERNAL)
