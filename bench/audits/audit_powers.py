@@ -20,7 +20,7 @@ import numpy as np
 
 from bench import environment, kept_page
 from leakcore import bounds
-from leakcore.audit.scores.coins import audited
+from leakcore.audit.scores.statistics import audited
 from leakcore.numerics import gaussian_pair_epsilon
 
 MARKS = ("<!-- audit-powers -->", "<!-- /audit-powers -->")

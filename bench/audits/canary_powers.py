@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import leakcore
 from bench import environment, kept_page
 from leakcore import accounting, audit, bounds, mechanisms
-from leakcore.audit.scores.coins import audited
+from leakcore.audit.scores.statistics import audited
 
 MARKS = ("<!-- canary-powers -->", "<!-- /canary-powers -->")
 CANARIES, CONTROLS, DELTA, CONFIDENCE = 5000, 20_000, 1e-5, 0.95

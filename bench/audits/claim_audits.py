@@ -20,9 +20,7 @@ from scipy import optimize
 
 from bench import environment, kept_page
 from leakcore import audit, bounds
-from leakcore.audit.claim.early import until_decided
-from leakcore.audit.claim.proofs import Scores, prove
-from leakcore.audit.report.claim import ClaimedEpsilon
+from leakcore.audit.claim.proofs import ClaimedEpsilon, Scores, prove, until_decided
 from leakcore.numerics import gaussian_pair_epsilon
 
 MARKS = ("<!-- claim-audits -->", "<!-- /claim-audits -->")

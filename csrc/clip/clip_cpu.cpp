@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "clip/ahead.h"
+#include "clip/prefetch.h"
 #include "clip/clip_plan.h"
 #include "clip/norm_cpu.h"
 #include "core/products/tile.h"

@@ -1,11 +1,11 @@
-// clip_and_noise on CUDA. Rows of a middling length are read once (once.cuh), others twice: a warp per row and segment
+// clip_and_noise on CUDA. Rows of a middling length are read once (single_pass.cuh), others twice: a warp per row and segment
 // of columns for the norms, then a thread per pack of columns, which adds its rows in order, as the CPU does. Where
 // that would leave most of a device idle, rows are cut into splits whose partial sums are added in order. Every cut
 // follows from the sizes.
 #include <vector>
 
 #include "clip/job.cuh"
-#include "clip/once.cuh"
+#include "clip/single_pass.cuh"
 #include "core/rng/streams.h"
 
 namespace leakcore {

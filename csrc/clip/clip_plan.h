@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "clip/ahead.h"
+#include "clip/prefetch.h"
 #include "clip/clip.h"
 #include "clip/norm_cpu.h"
 #include "core/runtime/machine.h"

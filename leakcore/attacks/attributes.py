@@ -17,8 +17,8 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.columns import Columns as _Columns
-from leakcore._base.installed import need as _need
 from leakcore._base.results import Assumptions, Result
+from leakcore._base.version import need as _need
 from leakcore.gradients import layer_gradients as layer_gradients
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from scipy import optimize, special
 from leakcore import bounds
 from leakcore._base import validate
 from leakcore._base.progress import timed
-from leakcore._base.results import Record, Rows
-from leakcore.audit.report.format import counted, number, power
-from leakcore.audit.report.tables import Cell, Column, Row, Table
-from leakcore.audit.scores.coins import audited
+from leakcore._base.results import Record
+from leakcore._base.tables import Rows
+from leakcore.audit.scores.statistics import audited
+from leakcore.audit.shared.format import counted, number, power
+from leakcore.audit.shared.page import Cell, Column, Row, Table
 from leakcore.numerics import gaussian_pair_epsilon
 
 _FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)

@@ -8,16 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from leakcore import accounting, bounds
+from leakcore._base.json_schema import JsonSchemas, Schema
 from leakcore._base.results import Result
-from leakcore._base.results.json_schema import JsonSchemas, Schema
-from leakcore.audit.canaries.report import CanaryReport
 from leakcore.audit.claim.report import ClaimReport
 from leakcore.audit.hyperparameters.report import RunReport
-from leakcore.audit.report.json_form import Foot, Head
-from leakcore.audit.report.report import OUTSIDE, AuditReport
-from leakcore.audit.scores.rates import MeasuredRate
 from leakcore.audit.scores.report import ScoresReport
-from leakcore.audit.trace.rates import Measured, Separation
+from leakcore.audit.scores.statistics import MeasuredRate
+from leakcore.audit.shared.report import OUTSIDE, AuditReport, Foot, Head
+from leakcore.audit.trace.canaries import CanaryReport
+from leakcore.audit.trace.measure import Measured, Separation
 from leakcore.audit.trace.report import TraceReport
 
 FORMS: tuple[type[AuditReport], ...] = (RunReport, TraceReport, ClaimReport, ScoresReport, CanaryReport)

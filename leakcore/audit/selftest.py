@@ -14,13 +14,13 @@ from scipy import special
 
 from leakcore import kernels
 from leakcore._base import validate
-from leakcore._base.futures import answers
 from leakcore._base.progress import Progress
 from leakcore._base.results import Record, without
 from leakcore._base.version import __version__
-from leakcore.audit.report.format import number, percent
-from leakcore.audit.report.tables import Cell, Column, Row, Table
+from leakcore._base.workers import answers
 from leakcore.audit.selftest_cases import DELTA, MANY, OWN, Case, cases
+from leakcore.audit.shared.format import number, percent
+from leakcore.audit.shared.page import Cell, Column, Row, Table
 from leakcore.numerics import clopper_pearson
 
 GATE = 0.999

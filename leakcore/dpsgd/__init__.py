@@ -25,51 +25,51 @@ if TYPE_CHECKING:
     from leakcore.dpsgd.ensemble.sampling import ShuffledBatches as ShuffledBatches
     from leakcore.dpsgd.ensemble.scorer import Running as Running
     from leakcore.dpsgd.ensemble.scorer import Scorer as Scorer
-    from leakcore.dpsgd.opacus.canaries.canaries import Canaries as Canaries
-    from leakcore.dpsgd.opacus.canaries.canary_recorder import CanaryRecorder as CanaryRecorder
-    from leakcore.dpsgd.opacus.canaries.canary_trace import CanaryTrace as CanaryTrace
-    from leakcore.dpsgd.opacus.optimizer.fused_optimizer import FusedDPOptimizer as FusedDPOptimizer
-    from leakcore.dpsgd.opacus.optimizer.secure_noise import secure_normal as secure_normal
-    from leakcore.dpsgd.opacus.recorder.record import record as record
-    from leakcore.dpsgd.opacus.recorder.recorder import Recorder as Recorder
-    from leakcore.dpsgd.opacus.trace.join import joined as joined
-    from leakcore.dpsgd.opacus.trace.sampling import Divisor as Divisor
-    from leakcore.dpsgd.opacus.trace.sampling import Sampling as Sampling
-    from leakcore.dpsgd.opacus.trace.sampling import parse_divisor as parse_divisor
-    from leakcore.dpsgd.opacus.trace.trace import Trace as Trace
+    from leakcore.dpsgd.fused.fused_optimizer import FusedDPOptimizer as FusedDPOptimizer
+    from leakcore.dpsgd.fused.secure_noise import secure_normal as secure_normal
+    from leakcore.dpsgd.record.canaries import Canaries as Canaries
+    from leakcore.dpsgd.record.canaries import CanaryTrace as CanaryTrace
+    from leakcore.dpsgd.record.canary_recorder import CanaryRecorder as CanaryRecorder
+    from leakcore.dpsgd.record.record import record as record
+    from leakcore.dpsgd.record.recorder import Recorder as Recorder
+    from leakcore.dpsgd.trace.join import joined as joined
+    from leakcore.dpsgd.trace.trace import Divisor as Divisor
+    from leakcore.dpsgd.trace.trace import Sampling as Sampling
+    from leakcore.dpsgd.trace.trace import Trace as Trace
+    from leakcore.dpsgd.trace.trace import parse_divisor as parse_divisor
 
 _NAMES = {
     "AllocatedBatches": ".ensemble.sampling",
     "CraftedGradient": ".ensemble.per_run",
-    "CanaryRecorder": ".opacus.canaries.canary_recorder",
-    "CanaryTrace": ".opacus.canaries.canary_trace",
+    "CanaryRecorder": ".record.canary_recorder",
+    "CanaryTrace": ".record.canaries",
     "Ensemble": ".ensemble.ensemble",
     "EnsembleRun": ".ensemble.result",
     "Execution": ".ensemble.execution",
     "Fault": ".ensemble.injected_fault",
     "FixedBatches": ".ensemble.sampling",
-    "FusedDPOptimizer": ".opacus.optimizer.fused_optimizer",
+    "FusedDPOptimizer": ".fused.fused_optimizer",
     "Initialisation": ".ensemble.block.initial_parameters",
     "ModuleNetwork": ".ensemble.network",
     "Network": ".ensemble.network",
     "Observer": ".ensemble.observer",
     "PerRun": ".ensemble.per_run",
     "PoissonBatches": ".ensemble.sampling",
-    "Recorder": ".opacus.recorder.recorder",
+    "Recorder": ".record.recorder",
     "Rows": ".ensemble.rows",
     "Running": ".ensemble.scorer",
-    "Sampling": ".opacus.trace.sampling",
+    "Sampling": ".trace.trace",
     "Scorer": ".ensemble.scorer",
     "ShuffledBatches": ".ensemble.sampling",
-    "Trace": ".opacus.trace.trace",
-    "record": ".opacus.recorder.record",
-    "Canaries": ".opacus.canaries.canaries",
-    "secure_normal": ".opacus.optimizer.secure_noise",
+    "Trace": ".trace.trace",
+    "secure_normal": ".fused.secure_noise",
+    "record": ".record.record",
+    "Canaries": ".record.canaries",
 }
 _SHARED = {
-    "Divisor": ".opacus.trace.sampling",
-    "parse_divisor": ".opacus.trace.sampling",
-    "joined": ".opacus.trace.join",
+    "Divisor": ".trace.trace",
+    "parse_divisor": ".trace.trace",
+    "joined": ".trace.join",
     "Streams": ".ensemble.randomness",
     "arguments": ".ensemble.arguments",
     "read_execution": ".ensemble.execution",

@@ -2,15 +2,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from leakcore.audit.hyperparameters import layer_section
+from leakcore.audit.hyperparameters import layers
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _few_rows_behind_the_layers() -> Iterator[None]:
     """Measures with a permutation null then take a second in an audit, on the same path."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layer_section, "_ROWS", 120)
-        patch.setattr(layer_section, "_PERMUTATIONS", 3)
+        patch.setattr(layers, "_ROWS", 120)
+        patch.setattr(layers, "_PERMUTATIONS", 3)
         yield
 
 

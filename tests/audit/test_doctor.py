@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leakcore import audit
-from leakcore.audit import doctor
 from leakcore.cli import main
+from leakcore.cli.commands.doctor import doctor
 
 
 def run(*arguments: str) -> Result:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leakcore import accounting
-from leakcore.audit.stated_epsilon import proved_epsilon
+from leakcore.audit.shared.claimed_epsilon import proved_epsilon
 from leakcore.numerics import AccuracyError
 
 
@@ -29,7 +29,7 @@ def test_then_pld_where_it_is_installed(schedule: object, monkeypatch: pytest.Mo
             raise AccuracyError("out of reach")
         return answer(*arguments, method=method, **settings)
 
-    monkeypatch.setattr("leakcore.audit.stated_epsilon.accounting.epsilon", epsilon)
+    monkeypatch.setattr("leakcore.audit.shared.claimed_epsilon.accounting.epsilon", epsilon)
     result = proved_epsilon(schedule, 0.1, 20, delta=1e-5)
     monkeypatch.undo()
     assert result.method == "pld"

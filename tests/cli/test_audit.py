@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from leakcore import audit
 from leakcore.audit import config_schema
-from leakcore.audit.report.report import GATE
+from leakcore.audit.shared.report import GATE
 from leakcore.cli import main
 from leakcore.cli.commands.audit import claim, group, run, scores, trace
 from tests.audit.trace.traces import orthogonal

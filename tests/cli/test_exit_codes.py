@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore import attacks, bounds, leakage
-from leakcore._base.run_folder.partial_results import PartialResults
-from leakcore.audit.hyperparameters import reconstruction_section
+from leakcore._base.run_folder import PartialResults
+from leakcore.audit.hyperparameters import reconstruction
 from leakcore.cli import main
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import as_typed
@@ -80,7 +80,7 @@ SAYS = "Interrupted: nothing half-written; the same command goes on from here."
         (("attack", "prior-aware", "--runs", "8", "--num-rows", "20", "--steps", "2"), attacks, "reconstruction_game"),
         (("leakage", "leakcore.models:digits_mlp", "--data", "digits"), leakage, "measure_layers"),
         (("reproduce", "reconstruction-fig11"), bounds, "fano_advantage"),
-        (("audit", "--runs", "8"), reconstruction_section, "study"),
+        (("audit", "--runs", "8"), reconstruction, "study"),
     ],
 )
 def test_an_interrupted_command_says_that_it_goes_on_only_where_it_does(

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from leakcore.audit.config import file
+from leakcore.audit import config_file as file
 from tests.cli.numbers import (
     LISTS,
     NO_NUMBERS,

@@ -115,7 +115,7 @@ def test_an_overflow_is_answered_in_options_of_the_command(
             "run 7: a gradient overflowed: take a smaller learning_rate, or nearest_cosines=False if it stayed finite"
         )
 
-    monkeypatch.setattr("leakcore.audit.hyperparameters.reconstruction_section.study", overflowing)
+    monkeypatch.setattr("leakcore.audit.hyperparameters.reconstruction.study", overflowing)
     monkeypatch.setattr(attacks, "reconstruction_game", overflowing)
     result = CliRunner().invoke(main, [*arguments, "--out", str(tmp_path / "out")])
     assert result.exit_code == 2

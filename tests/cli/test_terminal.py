@@ -18,13 +18,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leakcore import audit
-from leakcore._base.printable import LONGEST_MESSAGE, name_of, names_of, printable, visible
 from leakcore._base.progress import progress_bars
-from leakcore.audit.report.cards import Card
-from leakcore.audit.report.html import to_html
-from leakcore.audit.report.page import Page, Section
-from leakcore.audit.report.tables import Cell, Column, Row, Table
-from leakcore.audit.report.terminal import to_text
+from leakcore._base.text import LONGEST_MESSAGE, name_of, names_of, printable, visible
+from leakcore.audit.shared.page import Card, Cell, Column, Page, Row, Section, Table
+from leakcore.audit.shared.report import to_html, to_text
 from leakcore.cli import main
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.terminal import Drawing, in_lines, spelt_out_streams

@@ -24,7 +24,7 @@ from scipy import stats
 from leakcore import accounting, audit, bounds, mechanisms
 from leakcore.attacks import membership
 from leakcore.audit.hyperparameters import scheme_findings
-from leakcore.audit.scores.coins import audited
+from leakcore.audit.scores.statistics import audited
 from leakcore.cli import main
 from tests.audit.canaries.canary_traces import simulated
 from tests.audit.report import reports

@@ -168,7 +168,7 @@ def test_a_refusal_names_the_key(name: str, tmp_path: Path) -> None:
 def _forms() -> list[tuple[str, str, str]]:
     """(command, section, key) of every key of a configuration."""
     from leakcore import audit
-    from leakcore.audit.config.file import FORMS
+    from leakcore.audit.config_file import FORMS
 
     schema = audit.config_schema()["properties"]
     sections = [(form, name) for form, names in FORMS.items() for name in (*names, "report")]
@@ -478,7 +478,7 @@ def _check_page(text: str) -> None:
 def test_pages_show_text_and_obey_none(tmp_path: Path) -> None:
     """Reports with every hostile text in their parts, and folders of every hostile name, on one page each."""
     from leakcore import audit
-    from leakcore.audit.report import page
+    from leakcore.audit.shared import page
 
     svg = (
         '<svg onload="alert(1)" style="position:fixed"><script>alert(1)</script><style>body{display:none}</style>'
@@ -522,8 +522,8 @@ def test_pages_show_text_and_obey_none(tmp_path: Path) -> None:
 
 def test_a_link_does_not_lead_out_of_a_folder(tmp_path: Path) -> None:
     from leakcore import experiments
-    from leakcore._base.files.writing import CannotWrite, place_in
-    from leakcore._base.run_folder.partial_results import PartialResults
+    from leakcore._base.run_folder import PartialResults
+    from leakcore._base.writing import CannotWrite, place_in
 
     outside = tmp_path / "outside"
     inside = tmp_path / "inside"
@@ -573,7 +573,7 @@ STRANGE: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_run_folder_of_strange_things_is_refused_by_name_and_stays(name: str, tmp_path: Path) -> None:
-    from leakcore._base.run_folder.partial_results import PartialResults
+    from leakcore._base.run_folder import PartialResults
 
     folder = tmp_path / "partial" / "run"
     folder.mkdir(parents=True)
@@ -590,7 +590,7 @@ def test_a_run_folder_of_strange_things_is_refused_by_name_and_stays(name: str, 
 
 
 def _chained(folder: Path) -> Path:
-    from leakcore._base.files.writing import place_in
+    from leakcore._base.writing import place_in
 
     (folder / "chain").symlink_to("out-0")
     return place_in(folder, "out-3")

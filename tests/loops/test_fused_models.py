@@ -19,8 +19,8 @@ import transformers
 from opacus import GradSampleModule
 
 from leakcore.dpsgd import FusedDPOptimizer
-from leakcore.dpsgd.opacus.optimizer.row_gradients import Dense
-from leakcore.dpsgd.opacus.optimizer.uses_together import Tied
+from leakcore.dpsgd.fused.row_gradients import Dense
+from leakcore.dpsgd.fused.shared_parameters import Tied
 from tests.dpsgd.opacus_models import made
 from tests.dpsgd.opacus_remarks import IGNORED
 from tests.dpsgd.optimizer.row_truth import clipped_rows, error_of, some

@@ -1,7 +1,7 @@
 """Mutation testing of a sample: small changes of the formulas; a test should notice each.
 
     make mutants                                   a sample of every module below
-    make mutants ARGS="--module numerics/limits/betting.py --sample 50"
+    make mutants ARGS="--module numerics/limits.py --sample 50"
 
 cosmic-ray makes the mutants and runs the tests, in a copy of the tree (build/mutants). A survivor is a change that no
 test noticed: it is printed as a diff. Some are equivalent to the original, such as a tolerance of another size.
@@ -21,7 +21,7 @@ from cosmic_ray.work_item import TestOutcome, WorkerOutcome, WorkResult
 MODULES = {
     "accounting/delta.py": "tests/accounting/test_delta.py",
     "accounting/epsilon.py": "tests/accounting/test_epsilon.py",
-    "accounting/noise_multiplier.py": "tests/accounting/test_noise_multiplier.py",
+    "accounting/noise_multiplier.py": "tests/accounting/test_epsilon.py",
     "attacks/labels/known_probabilities.py": "tests/attacks/labels/test_known_probabilities.py",
     "attacks/labels/result.py": "tests/attacks/labels/test_last_layer.py tests/attacks/labels/test_observation.py "
     "tests/attacks/labels/test_consistency.py",
@@ -32,9 +32,8 @@ MODULES = {
     "bounds/reconstruction/kappa.py": "tests/bounds/reconstruction/test_kappa.py",
     "bounds/labels/label_epsilon.py": "tests/bounds/labels/test_label_epsilon.py tests/bounds/labels/test_limits.py",
     "bounds/laplace/mechanism.py": "tests/bounds/laplace/test_laplace.py",
-    "numerics/limits/betting.py": "tests/numerics/test_betting.py",
-    "numerics/limits/binomial.py": "tests/numerics/test_binomial.py",
-    "numerics/gaussian/epsilon.py": "tests/numerics/test_gaussian_epsilon.py",
+    "numerics/limits.py": "tests/numerics/test_limits.py",
+    "numerics/gaussian_pair.py": "tests/numerics/test_gaussian_pair.py",
     "numerics/search.py": "tests/numerics/test_search.py",
 }
 """Under leakcore/, and the quick tests that should notice."""

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from leakcore.audit.config import file
+from leakcore.audit import config_file as file
 from leakcore.cli import main
 
 GLOSSARY = Path(__file__).resolve().parents[2] / "leakcore" / "cli" / "glossary.md"

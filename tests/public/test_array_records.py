@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 from leakcore import attacks, dpsgd, kernels
-from leakcore._base.array_record import ArrayRecord
-from leakcore._base.results.equal import equal
+from leakcore._base.array_record import ArrayRecord, equal
 from leakcore.attacks import membership
-from leakcore.audit.scores.file import LAYOUTS, ScoreFile
+from leakcore.audit.scores.request import LAYOUTS, ScoreFile
 
 torch = pytest.importorskip("torch")
 GRADS = np.random.default_rng(0).normal(size=(4, 10)).astype(np.float32)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from leakcore import audit, bounds, dpsgd
-from leakcore.audit.hyperparameters import layer_section, reconstruction_section
+from leakcore.audit.hyperparameters import layers, reconstruction
 from tests.tolerances import HANG
 
 distributed = pytest.importorskip("distributed")
@@ -75,8 +75,8 @@ def _audited(executor: Any, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconstruction_section, "_PIECE", 32)
-    monkeypatch.setattr(layer_section, "_PERMUTATIONS", 1)
+    monkeypatch.setattr(reconstruction, "_PIECE", 32)
+    monkeypatch.setattr(layers, "_PERMUTATIONS", 1)
 
 
 def test_an_audit_and_a_self_test_for_any_number_of_workers(workers: Any, brief: None) -> None:

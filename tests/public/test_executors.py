@@ -19,10 +19,10 @@ import pytest
 import torch
 
 from leakcore import audit, bounds, experiments, leakage, models
-from leakcore._base.futures import answers, in_order
-from leakcore._base.one_thread import one_thread
-from leakcore._base.run_folder.partial_results import PartialResults
-from leakcore.audit.hyperparameters import layer_section, reconstruction_section
+from leakcore._base.process_wide import one_thread
+from leakcore._base.run_folder import PartialResults
+from leakcore._base.workers import answers, in_order
+from leakcore.audit.hyperparameters import layers, reconstruction
 
 SMALL: dict[str, Any] = {
     "runs": 96, "sweep": (4.0,), "num_rows": 100, "steps": 10, "label_trials": 2, "label_steps": 1,
@@ -45,7 +45,7 @@ def _brief() -> Iterator[None]:
     """Fewer fits by layer: what is compared is where they are made."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("_ROWS", 80), ("_PERMUTATIONS", 1), ("_SAMPLES", 2)):
-            patch.setattr(layer_section, name, value)
+            patch.setattr(layers, name, value)
         yield
 
 
@@ -75,7 +75,7 @@ class Counting(Executor):
 def test_an_audit_by_two_workers_is_the_audit_of_one(
     pool: ProcessPoolExecutor, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconstruction_section, "_PIECE", 32)
+    monkeypatch.setattr(reconstruction, "_PIECE", 32)
     counting = Counting(pool)
     visited: dict[str, list[tuple[int, int]]] = {}
     report = audit.run(
@@ -98,7 +98,7 @@ def test_a_folder_begun_by_workers_that_died_is_finished_without_them(
     alone: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGKILL for a worker after the first piece: a pool breaks; what was finished is kept, the rest done once."""
-    monkeypatch.setattr(reconstruction_section, "_PIECE", 16)
+    monkeypatch.setattr(reconstruction, "_PIECE", 16)
     executor = _pool(1)
 
     def kill(task: str, done: int, total: int) -> None:
@@ -111,13 +111,13 @@ def test_a_folder_begun_by_workers_that_died_is_finished_without_them(
     pieces = {p.stem for p in (tmp_path / "partial" / "audit").glob("game-*.json")}
     assert 1 <= len(pieces) < 12
     played: list[int] = []
-    honest = reconstruction_section._play
+    honest = reconstruction._play
 
     def noting(*args: Any, **more: Any) -> dict[str, Any]:
         played.append(args[2])
         return honest(*args, **more)
 
-    monkeypatch.setattr(reconstruction_section, "_play", noting)
+    monkeypatch.setattr(reconstruction, "_play", noting)
     report = audit.run(audit.AuditConfig(**SMALL), folder=tmp_path)
     assert _content(report) == alone
     assert len(played) == 12 - len(pieces)

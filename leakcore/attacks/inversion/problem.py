@@ -13,7 +13,7 @@ from torch import nn
 
 from leakcore import kernels
 from leakcore._base import memory_limit, validate
-from leakcore._base.quiet import quiet_batching
+from leakcore._base.process_wide import quiet_batching
 from leakcore.attacks import labels as label_attacks
 from leakcore.attacks.arguments import read_gradient
 from leakcore.attacks.inversion.batch_norm import (

@@ -11,7 +11,7 @@ from scipy import special
 
 from leakcore import kernels
 from leakcore._base import memory_limit, validate
-from leakcore._base.installed import need
+from leakcore._base.version import need
 from leakcore.attacks.membership.observations import Observations, References, confidence
 from leakcore.attacks.membership.releases import ReleasedProducts, Releases
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.adjacency import asks_adjacency
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
+from leakcore._base.validate import asks_adjacency
 from leakcore.attacks.poisoning.poisoned_data import Poisoning, copies
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import array_memory, validate
-from leakcore._base.installed import need
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Adjacency, parse_adjacency
+from leakcore._base.version import need
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import EnsembleRun

@@ -14,7 +14,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.digest import digest
-from leakcore._base.futures import answers
+from leakcore._base.workers import answers
 from leakcore.attacks.arguments import counting_on
 from leakcore.attacks.reconstruction import game_result, prior_aware
 from leakcore.attacks.reconstruction.game_result import COUNTS, FIXED_POINT, ReconstructionGame, result

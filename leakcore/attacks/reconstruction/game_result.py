@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from leakcore._base.results import Adjacency, Assumptions, Result, picture
+from leakcore._base import pictures
+from leakcore._base.results import Adjacency, Assumptions, Result
 from leakcore.attacks.reconstruction import prior_aware
 from leakcore.numerics import clopper_pearson
 
@@ -189,7 +190,7 @@ class ReconstructionGame(Result):
         Returns:
             The axes.
         """
-        axes = picture.bars(ax, ["this attack"], [self.value], self.interval, label=self.quantity)
+        axes = pictures.bars(ax, ["this attack"], [self.value], self.interval, label=self.quantity)
         axes.axvline(self.chance, linestyle=":", color="0.5", label="blind guess")
         axes.set_xlim(0.0, 1.0)
         axes.legend()

@@ -18,8 +18,8 @@ import torch
 from leakcore import kernels, models
 from leakcore._base import memory_limit, validate
 from leakcore._base.array_record import ArrayRecord
-from leakcore._base.futures import answers
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
+from leakcore._base.workers import answers
 from leakcore.attacks.arguments import read_finite_box
 from leakcore.dpsgd import EnsembleRun, Execution, arguments, read_execution
 from leakcore.gradients import lock_of

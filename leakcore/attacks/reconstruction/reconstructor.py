@@ -12,10 +12,10 @@ from scipy import linalg
 
 from leakcore import kernels, models
 from leakcore._base import array_memory, memory_limit, validate
-from leakcore._base.codec.npz import from_npz, to_npz
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.printable import printable
-from leakcore._base.results.record import Record
+from leakcore._base.codec import from_npz, to_npz
+from leakcore._base.results import Record
+from leakcore._base.text import printable
+from leakcore._base.writing import write_atomically
 from leakcore.attacks.arguments import read_finite_box
 
 if TYPE_CHECKING:

@@ -9,20 +9,72 @@ from typing import Any, ClassVar, TypedDict
 
 import numpy as np
 
+from leakcore import accounting
 from leakcore.accounting import LastIterateEpsilon
-from leakcore.audit.claim import attacker
-from leakcore.audit.claim.config import ClaimConfig
-from leakcore.audit.claim.early import Stopped
-from leakcore.audit.claim.proofs import Proof
-from leakcore.audit.report import page
-from leakcore.audit.report.area import area, area_limits
-from leakcore.audit.report.cards import BEATS, EPSILON, REACHED, Card, adjacency_words, proof_card
-from leakcore.audit.report.claim import ClaimedEpsilon
-from leakcore.audit.report.format import ADJACENCY, above, counted, fixed, guarantee, least, number, power
-from leakcore.audit.report.page import Finding
-from leakcore.audit.report.report import NOTHING, TOO_WEAK, AuditReport
-from leakcore.audit.report.tables import Cell, Column, Row, Table
+from leakcore.audit.claim.proofs import ClaimedEpsilon, Proof, Stopped
+from leakcore.audit.claim.request import ClaimConfig
+from leakcore.audit.scores.statistics import area, area_limits
+from leakcore.audit.shared import page
+from leakcore.audit.shared.format import ADJACENCY, above, counted, fixed, guarantee, least, number, power
+from leakcore.audit.shared.page import (
+    BEATS,
+    EPSILON,
+    REACHED,
+    Card,
+    Cell,
+    Column,
+    Finding,
+    Row,
+    Table,
+    adjacency_words,
+    proof_card,
+)
+from leakcore.audit.shared.report import NOTHING, TOO_WEAK, AuditReport
 from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon, SequentialEpsilon
+
+_SEEN = {
+    "clipbkd": "the final model's loss at the attacker's rows",
+    "backdoor": "the final model's loss at test images with the patch",
+    "zero-input": "the final model's loss at the row of zeros",
+    "membership": "the final model's loss at every row",
+    "crafted-gradient": "the parameters of the first and of the final model",
+    "one-run": "every release of the run",
+}
+"""By attack; all but the last see no model before the final one."""
+
+
+def _sees(config: ClaimConfig) -> str:
+    """What the attacker of this audit was allowed to see."""
+    return _SEEN[config.audit.attack]
+
+
+def _last_iterate(config: ClaimConfig, claim: ClaimedEpsilon) -> LastIterateEpsilon | None:
+    """ε of the final model if the loss were linear, where the attack sees nothing else and the estimate is defined."""
+    if config.audit.attack == "one-run" or config.mechanism.scheme != "poisson":
+        return None
+    if claim.adjacency != "add-remove" or claim.noise_multiplier == 0:
+        return None
+    m = config.mechanism
+    return accounting.last_iterate_epsilon(claim.noise_multiplier, m.sample_rate, m.steps, delta=claim.delta)
+
+
+def _attacker_finding(config: ClaimConfig, claim: ClaimedEpsilon, last: LastIterateEpsilon | None) -> Finding:
+    """What the attacker saw, and what that means for the gap between proof and claim."""
+    if config.audit.attack == "one-run":
+        return Finding(f"The attacker saw: {_sees(config)}.", verdict="That is the attacker whom the claim covers.")
+    covered = "The claim covers an attacker who sees every release."
+    if last is None:
+        return Finding(f"The attacker saw: {_sees(config)}.", verdict=f"{covered} A gap to it may be due to that.")
+    if config.mechanism.sample_rate == 1:
+        less = "the final model alone can reveal as much, because every step holds every row"
+        return Finding(f"The attacker saw: {_sees(config)}.", verdict=f"{covered} With full batches {less}.")
+    return Finding(
+        f"The attacker saw: {_sees(config)}. With a loss that is linear in the parameters the final model alone is "
+        f"worth ε = {number(float(last.value))} at δ = {power(claim.delta)} (estimate, add/remove adjacency).",
+        verdict=f"{covered} The two numbers are about different attackers: the smaller one does not bound the claim.",
+        assumes="the loss is linear in the parameters, as for crafted gradients; another loss may reveal more or less.",
+    )
+
 
 _NAMES = {
     "clipbkd": "clipping-aware poisoning (ClipBKD)",
@@ -102,13 +154,13 @@ class ClaimReport(AuditReport):
     @property
     def attacker_sees(self) -> str:
         """What the attacker was allowed to see."""
-        return attacker.sees(self.config)
+        return _sees(self.config)
 
     @property
     def last_iterate(self) -> LastIterateEpsilon | None:
         """ε of the final model if the loss were linear, an estimate; None where the attacker sees every release, and
         where the estimate is not defined."""
-        return attacker.last_iterate(self.config, self.claim)
+        return _last_iterate(self.config, self.claim)
 
     @property
     def best(self) -> Proof:
@@ -270,7 +322,7 @@ class ClaimReport(AuditReport):
                 f"{ADJACENCY[self._stated_adjacency]} adjacency{self._converted()}.",
                 verdict="The proofs below are compared with this number, under the same adjacency.",
             ),
-            attacker.finding(self.config, self.claim, self.last_iterate),
+            _attacker_finding(self.config, self.claim, self.last_iterate),
         ]
         for p in self.proofs:
             proof = p.found
@@ -383,7 +435,7 @@ class ClaimReport(AuditReport):
         return {"proved": proved, "statistic": statistic}
 
     def sections(self) -> tuple[page.Section, ...]:
-        from leakcore.audit.report.plots import histograms_svg
+        from leakcore.audit.shared.plots import histograms_svg
 
         tables = self.tables()
         name = self._shown

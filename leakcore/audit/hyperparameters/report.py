@@ -4,17 +4,591 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import Any, ClassVar
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from leakcore.audit.hyperparameters import findings as _findings
-from leakcore.audit.hyperparameters.config import AuditConfig
-from leakcore.audit.hyperparameters.label_section import LabelStudy
-from leakcore.audit.hyperparameters.reconstruction_section import BoundCurve, ReconstructionPoint
-from leakcore.audit.report import page
-from leakcore.audit.report import tables as _tables
-from leakcore.audit.report.cards import Card
-from leakcore.audit.report.report import NOTHING, TOO_WEAK, AuditReport
+import numpy as np
+
+from leakcore._base.pictures import Tips
+from leakcore._base.results import require_same_adjacency
+from leakcore.audit.hyperparameters import scheme, scheme_findings
+from leakcore.audit.hyperparameters.labels import LabelStudy
+from leakcore.audit.hyperparameters.reconstruction import BoundCurve, ReconstructionPoint
+from leakcore.audit.hyperparameters.request import AuditConfig
+from leakcore.audit.shared import page
+from leakcore.audit.shared.format import (
+    ADJACENCY,
+    above,
+    claim_of,
+    ends_proved,
+    guarantee,
+    interval,
+    number,
+    percent,
+    power,
+)
+from leakcore.audit.shared.page import (
+    BEATS,
+    REACHED,
+    Card,
+    Cell,
+    Column,
+    Finding,
+    Row,
+    Table,
+    adjacency_words,
+    card,
+    epsilon_card,
+    proof_card,
+)
+from leakcore.audit.shared.plots import ATTACK, BOUND, INK, MIDDLE, RDP, drawing_style, plain_axes, svg_of
+from leakcore.audit.shared.report import NOTHING, TOO_WEAK, AuditReport
+
+if TYPE_CHECKING:
+    from leakcore.audit.hyperparameters.labels import LabelStudy
+    from leakcore.audit.hyperparameters.reconstruction import ReconstructionPoint
+    from leakcore.audit.hyperparameters.request import AuditConfig
+
+
+def _title(config: AuditConfig, claimed: ReconstructionPoint) -> str:
+    """The configuration in one line."""
+    layers = "–".join(map(str, (64, *config.hidden, 10)))
+    return (
+        f"DP-SGD on digits, MLP {layers} {config.activation.upper()}, {config.num_rows:,} rows, "
+        f"{scheme.total_steps(config)} steps, {scheme.words(config)}, C = {config.max_grad_norm:g}, "
+        f"σ = {number(claimed.noise_multiplier, 5)}, claimed ε = {number(claimed.epsilon)} at δ = {power(config.delta)}"
+    )
+
+
+def _contradictions(points: list[ReconstructionPoint]) -> list[str]:
+    """Claims that an attack disproved: its corrected lower limit lies above a bound of the same adjacency."""
+    sentences = []
+    for p in points:
+        require_same_adjacency(p.attack, p.bound)
+        if p.attack_lower > float(p.bound.value):
+            sentences.append(
+                f"At ε = {number(p.epsilon)} the attack's corrected lower limit {percent(p.attack_lower, 'lower')} is "
+                f"above the bound {percent(p.bound)}."
+            )
+        require_same_adjacency(p.epsilon_audited, p.epsilon)
+        if float(p.epsilon_audited.value) > float(p.epsilon.value):
+            proved, claimed = above(p.epsilon_audited, float(p.epsilon.value))
+            sentences.append(
+                f"The attack proves ε ≥ {proved} ({guarantee(p.epsilon_audited)}), above the claimed {claimed}, unless "
+                "an assumption of the audit fails."
+            )
+    return sentences
+
+
+def _verdict(points: list[ReconstructionPoint]) -> list[str]:
+    """The verdict in one sentence, and the sentences that qualify it."""
+    contradicted = _contradictions(points)
+    if contradicted:
+        return [*contradicted, "Either the mechanism is not what it claims to be, or its accounting is wrong."]
+    p = next(q for q in points if q.claimed)
+    numbers = (
+        f"At σ = {number(p.noise_multiplier, 4)} no attacker who holds a prior of {p.num_candidates} candidates names "
+        f"the target with probability above {percent(p.bound)} ({guarantee(p.bound)}); the best attack we ran "
+        f"reached {percent(p.attack)} ({interval(p.attack)})."
+    )
+    within = "No attack at any noise level proved more leakage than was claimed, which does not prove the claim right."
+    return [within, numbers] if p.testable else [*_untestable(p), numbers]
+
+
+def _untestable(p: ReconstructionPoint) -> list[str]:
+    bound, trials = float(p.bound.value), p.attack.trials
+    untestable = (
+        f"No attack could have proved more than was claimed: {trials:,} right answers of {trials:,} would prove a "
+        f"success of {percent(p.attack_ceiling, 'lower')}, below the bound."
+    )
+    if not 0 < bound < 1:
+        return [untestable]
+    # The lower limit of n hits in n is m^(1/n), m the chance of a miss.
+    needed = math.floor(trials * math.log(p.attack_ceiling) / math.log(bound)) + 1
+    return [untestable, f"An attack that never errs takes {needed:,} trainings to be proved above it."]
+
+
+def _cards(config: AuditConfig, p: ReconstructionPoint) -> tuple[Card, Card, Card, Card]:
+    """The four numbers of the audited configuration."""
+    among = f"of naming the target among {config.num_candidates} equally likely candidates"
+    return (
+        card(
+            BEATS,
+            p.bound,
+            percent(p.bound),
+            f"The probability {among}; guessing reaches {percent(1 / config.num_candidates)}.",
+        ),
+        card(
+            REACHED,
+            p.attack,
+            percent(p.attack),
+            f"The share {among}: {p.attack.hits:,} of {p.attack.trials:,} trainings.",
+            interval=interval(p.attack),
+        ),
+        proof_card(
+            p.epsilon_audited,
+            config.delta,
+            f"from the same trainings. This game cannot prove more than ε = {number(p.audit_ceiling, 3)}.",
+        ),
+        epsilon_card(
+            p.epsilon,
+            config.delta,
+            f"the accountant's ε of σ = {number(p.noise_multiplier, 4)} over {scheme.total_steps(config):,} steps, "
+            f"{scheme.words(config)}.{scheme_findings.bracket(p.epsilon)}",
+        ),
+    )
+
+
+def _sentences(config: AuditConfig, points: list[ReconstructionPoint], labels: LabelStudy) -> list[str]:
+    """The findings, most important first."""
+    p = next(q for q in points if q.claimed)
+    out: list[str] = [_bound(config, p), _attack(config, p), *_gaps(p), _accountant(config, p)]
+    out += [*scheme_findings.poisson_claim(config, p), *scheme_findings.membership(p), _audited(p)]
+    return out + _labels(labels)
+
+
+def _accountant(config: AuditConfig, p: ReconstructionPoint) -> str:
+    others = [f"{name} {number(r)}" for name, r in (("PLD", p.epsilon_pld), ("RDP", p.epsilon_rdp)) if r is not None]
+    compared = f" dp-accounting gives {' and '.join(others)} for the same." if others else ""
+    replaced = ""
+    if p.epsilon_replace is not None:
+        instead = "removing" if p.epsilon.adjacency == "add-remove" else "zeroing"
+        replaced = (
+            f" Against replacing a row instead of {instead} it, the same run has ε = {number(p.epsilon_replace)} "
+            f"({guarantee(p.epsilon_replace)}): another question, not a contradiction."
+        )
+    return Finding(
+        f"The accountant: σ = {number(p.noise_multiplier, 5)} over {scheme.total_steps(config)} steps, "
+        f"{scheme.words(config)}, gives ε = {number(p.epsilon)} at δ = {power(config.delta)} ({guarantee(p.epsilon)})."
+        f"{scheme_findings.bracket(p.epsilon)}{compared}{replaced}",
+        verdict="Quote ε together with its δ and its adjacency.",
+        assumes="every step clips each row to C and adds noise σC to the sum, with batches drawn as configured.",
+    )
+
+
+def _bound(config: AuditConfig, p: ReconstructionPoint) -> str:
+    bound, chance = float(p.bound.value), 1 / config.num_candidates
+    follows = (
+        "The training adds little to what guessing gives."
+        if bound < chance + 0.1
+        else "This noise does not rule out reconstruction."
+        if bound > 0.9
+        else f"Training lifts what an attacker can reach from {percent(chance)} to at most {percent(p.bound)}."
+    )
+    rdp = "" if p.bound_rdp is None else f" The older bound through Rényi divergence promises {percent(p.bound_rdp)}."
+    if p.bound.interval is not None and p.bound.method == "bracket":
+        low = percent(float(p.bound.interval[0]), "lower")
+        rdp = f" The lower end of the bound is {low}: {ends_proved(p.bound)}."
+    return Finding(
+        "What no attacker can beat: knowing all rows but one, every noisy gradient, every model, and that the missing "
+        f"row is one of {config.num_candidates} equally likely candidates, an attacker names it with probability at "
+        f"most {percent(p.bound)} ({guarantee(p.bound)}). Guessing gives {percent(chance)}.{rdp}",
+        verdict=follows,
+        assumes="the mechanism is DP-SGD with this noise and sampling; the prior is uniform over that many candidates.",
+    )
+
+
+def _attack(config: AuditConfig, p: ReconstructionPoint) -> str:
+    assert p.attack.interval is not None
+    low, high = (float(v) for v in p.attack.interval)
+    bound = float(p.bound.value)
+    follows = (
+        "The whole interval lies below the bound, as it must."
+        if high <= bound
+        else "The interval contains the bound: it is too wide to tell."
+        if low <= bound
+        else "Above the bound: see the verdict."
+    )
+    batches = scheme.batches_known(config)
+    knows = batches if batches.startswith("but ") else f"and {batches}"
+    return Finding(
+        f"What an attacker did: the prior-aware attack named the target in {p.attack.hits} of {p.attack.trials} "
+        f"independent trainings, {percent(p.attack)} (interval {interval(p.attack)}; "
+        f"{guarantee(p.attack)}).",
+        verdict=follows,
+        assumes=f"the trainings are independent. The attack knows the other rows, {knows}. "
+        "Another attack may do better, up to the bound.",
+    )
+
+
+def _gaps(p: ReconstructionPoint) -> list[str]:
+    if p.reference is None:
+        return []
+    middle, attack = float(p.reference.value), float(p.attack.value)
+    first = (
+        f"Why the bound is higher ({percent(p.bound)} against {percent(middle)}): it must hold for every prior with κ "
+        f"= 1/{p.num_candidates}, and the worst of these priors only asks to tell the target from one alternative. "
+        "Choosing among candidates whose gradients are all clipped and orthogonal is harder; the smaller number is the "
+        "optimum for that case (an estimate: it models the candidates, and guarantees nothing about these)."
+    )
+    facts = (
+        f"{percent(p.clipped_share)} of the candidates' gradients were clipped, and the average cosine between a "
+        f"candidate's gradient and its nearest neighbour's was {p.nearest_cosine:.2f}"
+    )
+    low, high = (float(v) for v in p.attack.interval) if p.attack.interval else (attack, attack)
+    if low <= middle <= high:
+        second = (
+            f"The attack is at that optimum: it agrees within its interval. In this run {facts}; correlated or "
+            "unclipped gradients help the defender, anti-correlated ones the attacker."
+        )
+    elif attack < middle:
+        second = (
+            f"Why the attack is lower still ({percent(attack)}): correlated or unclipped gradients help the defender. "
+            f"In this run {facts}."
+        )
+    else:
+        second = (
+            f"The attack is above the orthogonal optimum ({percent(attack)} against {percent(middle)}): {facts}, and "
+            "candidates whose gradients point apart are easier to tell from each other than orthogonal ones."
+        )
+    return [first, second]
+
+
+def _audited(p: ReconstructionPoint) -> str:
+    proved, claimed = float(p.epsilon_audited.value), float(p.epsilon.value)
+    sure = "" if p.epsilon_audited.confidence is None else f"At {100 * p.epsilon_audited.confidence:g}%: "
+    least = f"ε ≥ {number(p.epsilon_audited)}" if proved > 0 else "nothing about ε"
+    return Finding(
+        f"What the attack proves: {least} ({guarantee(p.epsilon_audited)}). A "
+        f"game with {p.num_candidates} candidates cannot prove more than log {p.num_candidates} = "
+        f"{number(p.audit_ceiling, 3)}, so this is a check that nothing is broken, not a measurement of ε.",
+        verdict=sure
+        + (
+            "more than is claimed; if what is assumed holds, the mechanism or its accounting is wrong."
+            if proved > claimed
+            else "less than is claimed; nothing contradicts it, and nothing confirms it."
+            if proved > 0
+            else "nothing is proved, which does not prove privacy."
+        ),
+        assumes="the trainings are independent and the rule that names the target was fixed beforehand.",
+    )
+
+
+def _labels(study: LabelStudy) -> list[str]:
+    clean = next(o for o in study.outcomes if o.noise_multiplier == 0)
+    open_ = clean.determined > 0 and clean.right / clean.determined > 0.9
+    out: list[str] = [
+        Finding(
+            f"Labels without noise: one averaged last-layer gradient of {study.batch_size} rows gave away "
+            f"{clean.right} of {clean.determined} determined labels ({percent(clean.recovered)}); "
+            f"{clean.labels - clean.determined} of {clean.labels} labels could not be determined; leakcore reports "
+            "those, and does not guess them.",
+            verdict=(
+                "Averaging does not protect labels: share such gradients only with noise."
+                if open_
+                else "On this batch most labels could not be read."
+            ),
+            assumes="the attacker knows the model and the inputs of the batch, and sees its averaged gradient.",
+        )
+    ]
+    noisy = [o for o in study.outcomes if o.noise_multiplier > 0 and o.claimed]
+    for o in noisy:
+        lower = o.lower["likelihood-ratio"]
+        if o.replacement is not None:
+            require_same_adjacency(lower, o.replacement)
+            assert o.recovered.interval is not None
+            sure = f"At {100 * (o.recovered.confidence or 0):g}%"
+            follows = (
+                f"{sure} this attacker does worse than always answering the majority class; another may do better."
+                if float(o.recovered.interval[1]) < o.majority
+                else f"{sure} labels still leak: the attacker does better than always answering the majority class."
+                if float(o.recovered.interval[0]) > o.majority
+                else f"{sure} the interval does not tell the attacker from one who always answers the majority class."
+            )
+            out.append(
+                Finding(
+                    f"Labels with clipping and the noise of ε = {number(o.epsilon)} (σ = "
+                    f"{number(o.noise_multiplier, 3)}): {percent(o.recovered)} of the determined labels "
+                    f"were right ({interval(o.recovered)}; {guarantee(o.recovered)}); always answering the majority "
+                    f"class gives {percent(o.majority)}. For the most exposed label of these batches one step leaks a "
+                    "label-ε of at least "
+                    f"{number(lower, 3)} ({guarantee(lower)}), and at most "
+                    f"{number(o.replacement, 3)} by the accountant ({guarantee(o.replacement)}).",
+                    verdict=follows,
+                    assumes="the attacker knows the model and the inputs of the batch; one step, no amplification.",
+                )
+            )
+    return out
+
+
+def _figure_alt(points: list[ReconstructionPoint]) -> str:
+    """The figure for those who do not see it."""
+    parts = [f"at ε {number(p.epsilon)} attack {percent(p.attack)}, bound {percent(p.bound)}" for p in points]
+    return "Probability of naming the target against ε: " + "; ".join(parts) + "."
+
+
+def _figure_caption(config: AuditConfig, points: list[ReconstructionPoint]) -> str:
+    """What to conclude from the figure."""
+    across = [p for p in points if p.attack.interval and float(p.attack.interval[1]) > float(p.bound.value)]
+    if _contradictions(points):
+        relation = "An attack lies above its bound: the claim is contradicted."
+    elif across:
+        at = ", ".join(number(p.epsilon) for p in across)
+        relation = f"No attack lies above it; at ε = {at} the interval reaches across it, too wide to tell."
+    else:
+        relation = "Every attack lies below it, with its whole interval."
+    reference = (
+        " The dash-dotted curve is the best possible attack if the candidates' gradients were orthogonal and all "
+        "clipped."
+        if any(p.reference is not None for p in points)
+        else ""
+    )
+    left_out = [number(p.epsilon) for p in points if not p.drawable]
+    beyond = f" Not drawn on this axis: ε = {', '.join(left_out)}." if left_out else ""
+    return (
+        "The solid curve is what no attacker can beat (upper, deterministic); the points are the attack we ran "
+        f"(estimates, {100 * config.confidence:g}% intervals, each for its own point). {relation}{reference} "
+        f"{adjacency_words(points[0].bound.adjacency).capitalize()}.{beyond}"
+    )
+
+
+def _assumptions(config: AuditConfig) -> list[str]:
+    """What must hold for the report to mean what it says."""
+    mechanism = (
+        f"The mechanism is DP-SGD with per-sample clipping at C and Gaussian noise σC on the sum, with "
+        f"{scheme.words(config)}. The bounds are statements about that mechanism."
+    )
+    relation = scheme.mechanism(config, 1.0).adjacency
+    reconstruction = (
+        f"Reconstruction attacker: knows every training row but the target, {scheme.batches_known(config)}, the "
+        f"initial model, every intermediate model and noisy gradient, and a prior of {config.num_candidates} equally "
+        f"likely candidates. Adjacency: {ADJACENCY[relation]}."
+    )
+    independence = (
+        "Attack runs are independent: fresh noise, initial parameters and candidates for each; the known rows are the "
+        "same in all runs."
+    )
+    gate = (
+        "The gate compares each attack's lower limit, corrected for the number of noise levels, with the bound of the "
+        f"same adjacency; it fails a correct mechanism with probability at most {1 - config.gate_confidence:.2g}."
+    )
+    label = (
+        "Label attacker: knows the model and the inputs of the batch, and sees one released last-layer gradient. "
+        "Adjacency: replacement (a flipped label); no amplification by sampling, because the attacker knows the batch: "
+        "the bounds of this one step are the same however batches are drawn."
+    )
+    noise = (
+        "The noise comes from a statistical, not a cryptographic, generator: right for an audit, wrong for a model to "
+        "be released."
+    )
+    return [mechanism, reconstruction, independence, gate, label, noise]
+
+
+def _accounting_table(points: list[ReconstructionPoint], delta: float) -> Table:
+    """ε of each noise level by the accountants that there are, and under replacement."""
+    first = points[0]
+    adjacency = ADJACENCY[first.epsilon.adjacency]
+    columns = [Column("ε", "parameter"), Column("noise\nmultiplier σ", "parameter")]
+    sampled = first.bound_rdp is not None
+    bracket, claim = first.epsilon.method == "bracket", claim_of(first.epsilon) is not None
+    replaced = any(p.epsilon_replace is not None for p in points)
+    columns.append(Column(f"ε, {'at most' if bracket else 'exact'}\n{adjacency}", "upper"))
+    if sampled:
+        columns += [Column("ε, PLD\nadd/remove", "upper"), Column("ε, RDP\nadd/remove", "upper")]
+    if bracket:
+        columns.append(Column(f"ε, at least\n{adjacency}", "lower"))
+    if claim:
+        columns.append(Column("ε, if batches\nwere Poisson", "parameter"))
+    if replaced:
+        columns.append(Column(f"ε, {'exact' if sampled else 'at most'}\nreplacement", "upper"))
+    rows = []
+    for p in points:
+        cells = [Cell(number(p.epsilon)), Cell(number(p.noise_multiplier, 6)), Cell(number(p.epsilon, 5))]
+        if sampled:
+            others = (p.epsilon_pld, p.epsilon_rdp)
+            cells += [Cell(number(r, 5)) if r is not None else Cell("not installed") for r in others]
+        if bracket and p.epsilon.interval is not None:
+            cells.append(Cell(number(float(p.epsilon.interval[0]), 5, "lower")))
+        if claim:
+            cells.append(Cell(number(claim_of(p.epsilon) or 0.0, 5)))
+        if replaced:
+            cells.append(Cell("—" if p.epsilon_replace is None else number(p.epsilon_replace, 5)))
+        rows.append(Row(tuple(cells), p.claimed))
+    said = [f"δ = {power(delta)}; all deterministic."]
+    if sampled:
+        said.append("The exact column inverts our own privacy profile, PLD and RDP are dp-accounting's.")
+    if bracket:
+        said.append(f"The two ends of the bracket: {ends_proved(first.epsilon)}.")
+    if claim:
+        said.append("What Poisson accounting would print is not proved: batches are not drawn so.")
+    if replaced:
+        said.append(
+            "The last column is the same mechanism under the other adjacency: it is larger because a replaced row "
+            "moves the sum twice as far, and is not to be compared with the others."
+        )
+    return Table("The accountant", tuple(columns), tuple(rows), " ".join(said))
+
+
+def _reconstruction_table(points: list[ReconstructionPoint], num_candidates: int) -> Table:
+    """Bounds, reference and attack for each noise level."""
+    first = points[0]
+    columns = [
+        Column("ε", "parameter"),
+        Column("guessing", "parameter"),
+        Column("prior-aware\nattack", "estimate"),
+        Column("named\nthe target", "parameter"),
+        Column("optimum if\northogonal", "estimate"),
+        Column("upper\nbound" if first.bound.method == "bracket" else "exact\nbound", "upper"),
+    ]
+    rdp, claim = first.bound_rdp is not None, claim_of(first.bound) is not None
+    if rdp:
+        columns.append(Column("RDP\nbound", "upper"))
+    if claim:
+        columns.append(Column("if batches\nwere Poisson", "parameter"))
+    rows = []
+    for p in points:
+        cells = [
+            Cell(number(p.epsilon)),
+            Cell(percent(1 / num_candidates)),
+            Cell(percent(p.attack), interval(p.attack)),
+            Cell(f"{p.attack.hits} / {p.attack.trials}"),
+            Cell("—" if p.reference is None else percent(p.reference)),
+            Cell(percent(p.bound)),
+        ]
+        if p.bound_rdp is not None:
+            cells.append(Cell(percent(p.bound_rdp)))
+        if claim:
+            cells.append(Cell(percent(claim_of(p.bound) or 0.0)))
+        rows.append(Row(tuple(cells), p.claimed))
+    level = f"{100 * (first.attack.confidence or 0):g}%"
+    adjacency = adjacency_words(first.bound.adjacency)
+    caption = (
+        f"Probability of naming the target among {num_candidates} equally likely candidates. {adjacency.capitalize()} "
+        f"throughout. Bounds are deterministic; below each attack its own {level} Clopper–Pearson interval, for that "
+        "row alone."
+    )
+    return Table("Reconstruction", tuple(columns), tuple(rows), caption)
+
+
+def _labels_table(study: LabelStudy) -> Table:
+    """Labels recovered from one aggregated last-layer gradient, without and with noise."""
+    rows = []
+    for o in study.outcomes:
+        rows.append(
+            Row(
+                (
+                    Cell("no noise, no clipping" if o.noise_multiplier == 0 else f"ε = {number(o.epsilon)}"),
+                    Cell(number(o.noise_multiplier, 4)),
+                    Cell(f"{o.determined} of {o.labels}"),
+                    Cell(str(o.labels - o.determined)),
+                    Cell(percent(o.recovered), interval(o.recovered) if o.recovered.interval else ""),
+                    Cell(percent(o.majority)),
+                ),
+                o.claimed,
+            )
+        )
+    columns = (
+        Column("companion run", "parameter"),
+        Column("noise\nmultiplier σ", "parameter"),
+        Column("determined\nlabels", "parameter"),
+        Column("undetermined", "parameter"),
+        Column("right, of the\ndetermined", "estimate"),
+        Column("guessing the\nmajority", "parameter"),
+    )
+    return Table("Labels", columns, tuple(rows), study.caption)
+
+
+def _label_epsilon_table(study: LabelStudy) -> Table:
+    """Label-ε lower bounds compared with the replacement ε of the same single step."""
+    rows = []
+    for o in study.outcomes:
+        if o.replacement is None:
+            continue
+        rows.append(
+            Row(
+                (
+                    Cell(f"ε = {number(o.epsilon)}"),
+                    Cell(number(o.noise_multiplier, 4)),
+                    *(Cell(number(o.lower[test], 4)) for test in ("paper", "optimal", "likelihood-ratio")),
+                    Cell(number(o.replacement, 4)),
+                ),
+                o.claimed,
+            )
+        )
+    columns = (
+        Column("companion run", "parameter"),
+        Column("noise\nmultiplier σ", "parameter"),
+        Column("label ε,\npaper's test", "lower"),
+        Column("label ε,\nbest threshold", "lower"),
+        Column("label ε,\nlikelihood ratio", "lower"),
+        Column("replacement ε\nof one step", "upper"),
+    )
+    return Table("Label privacy of one step", columns, tuple(rows), study.epsilon_caption)
+
+
+def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> str:
+    """Probability of naming the target over ε: attacks, bounds and the optimum between them.
+
+    Points that are not drawable are left out; at least one must be.
+    """
+    from matplotlib.figure import Figure
+
+    points, inside = [p for p in points if p.drawable], curve.drawable
+    over = curve.epsilon[inside]
+    with drawing_style():
+        figure = Figure(figsize=(4.7, 4.9), layout="constrained")
+        axes, tips = figure.subplots(), Tips()
+        thin = {"lw": 1.6}
+        drawn: list[tuple[np.ndarray | None, str, dict[str, Any]]] = [
+            (curve.bound_rdp, "upper bound from RDP", {"color": RDP, "ls": "--", **thin}),
+            (
+                curve.bound,
+                f"{'exact ' * (curve.bound_lower is None)}upper bound: no attacker beats it",
+                {"color": BOUND, "lw": 2.4},
+            ),
+            (curve.bound_lower, "lower end of that bound", {"color": BOUND, "ls": "--", **thin}),
+            (curve.poisson_claim, "if batches were Poisson: not proved", {"color": RDP, "ls": ":", **thin}),
+            (curve.reference, "best attack if gradients were orthogonal", {"color": MIDDLE, "ls": "-.", **thin}),
+        ]
+        lines = [(values[inside], name, style) for values, name, style in drawn if values is not None]
+        for values, name, style in lines:
+            axes.plot(over, values, label=name, **style)
+        at = [float(p.epsilon.value) for p in points]
+        rate = [float(p.attack.value) for p in points]
+        low = [r - float(p.attack.interval[0]) for r, p in zip(rate, points, strict=True) if p.attack.interval]
+        high = [float(p.attack.interval[1]) - r for r, p in zip(rate, points, strict=True) if p.attack.interval]
+        level = f"{100 * (points[0].attack.confidence or 0):g}%"
+        axes.errorbar(
+            at,
+            rate,
+            yerr=[low, high],
+            fmt="o",
+            color=ATTACK,
+            capsize=4,
+            ms=6,
+            label=f"attack that we ran, {level} interval",
+        )
+        axes.axhline(curve.chance, color=INK, lw=0.9, ls=":", label="guessing")
+        axes.set_xscale("log")
+        axes.set_xticks(at, [f"{e:.3g}" for e in at], minor=False)
+        axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
+        axes.set_ylim(0, 1.02)
+        adjacency = ADJACENCY[points[0].epsilon.adjacency]
+        axes.set_xlabel(
+            f"ε at δ = {power(curve.delta)}, {adjacency} ({'exact' if curve.bound_lower is None else 'upper'})"
+        )
+        axes.set_ylabel("probability of naming the target")
+        plain_axes(axes)
+        for values, name, _ in lines:
+            tips.points(
+                axes,
+                over,
+                values,
+                [f"ε = {number(e, 3)}: {percent(v)}, {name}" for e, v in zip(over, values, strict=True)],
+            )
+        tips.points(
+            axes,
+            at,
+            rate,
+            [
+                f"ε = {number(p.epsilon)}: the attack reached {percent(p.attack)} ({level} interval "
+                f"{interval(p.attack)}); no attacker beats {percent(p.bound)}"
+                for p in points
+            ],
+        )
+        figure.legend(frameon=False, loc="outside lower left")
+        return svg_of(figure, tips)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -43,11 +617,11 @@ class RunReport(AuditReport):
 
     @property
     def title(self) -> str:
-        return _findings.title(self.config, self.claimed)
+        return _title(self.config, self.claimed)
 
     @property
     def contradictions(self) -> list[str]:
-        return _findings.contradictions(self.points)
+        return _contradictions(self.points)
 
     @property
     def word(self) -> str:
@@ -63,33 +637,31 @@ class RunReport(AuditReport):
         )
 
     def verdict_sentences(self) -> list[str]:
-        return _findings.verdict(self.points)
+        return _verdict(self.points)
 
     def cards(self) -> tuple[Card, Card, Card, Card]:
-        return _findings.cards(self.config, self.claimed)
+        return _cards(self.config, self.claimed)
 
     def findings(self) -> list[str]:
-        return _findings.sentences(self.config, self.points, self.labels)
+        return _sentences(self.config, self.points, self.labels)
 
     def assumptions(self) -> list[str]:
-        return _findings.assumptions(self.config)
+        return _assumptions(self.config)
 
-    def tables(self) -> dict[str, _tables.Table]:
+    def tables(self) -> dict[str, Table]:
         return {
-            "reconstruction": _tables.reconstruction_table(self.points, self.config.num_candidates),
-            "accounting": _tables.accounting_table(self.points, self.config.delta),
-            "labels": _tables.labels_table(self.labels),
-            "label_epsilon": _tables.label_epsilon_table(self.labels),
+            "reconstruction": _reconstruction_table(self.points, self.config.num_candidates),
+            "accounting": _accounting_table(self.points, self.config.delta),
+            "labels": _labels_table(self.labels),
+            "label_epsilon": _label_epsilon_table(self.labels),
         }
 
     def sections(self) -> tuple[page.Section, ...]:
-        from leakcore.audit.report.plots import sandwich_svg
-
         tables = self.tables()
         figure = page.Figure(
             svg=functools.partial(sandwich_svg, self.curve, self.points),
-            alt=_findings.figure_alt(self.points),
-            caption=_findings.figure_caption(self.config, self.points),
+            alt=_figure_alt(self.points),
+            caption=_figure_caption(self.config, self.points),
         )
         drawn = figure if any(p.drawable for p in self.points) else None
         return (

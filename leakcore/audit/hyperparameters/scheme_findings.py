@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from leakcore.audit.report.format import claim_of, ends_proved, guarantee, number, percent, understated
-from leakcore.audit.report.page import Finding
+from leakcore.audit.shared.format import claim_of, ends_proved, guarantee, number, percent, understated
+from leakcore.audit.shared.page import Finding
 
 if TYPE_CHECKING:
     from leakcore._base.results import Result
-    from leakcore.audit.hyperparameters.config import AuditConfig
-    from leakcore.audit.hyperparameters.reconstruction_section import ReconstructionPoint
+    from leakcore.audit.hyperparameters.reconstruction import ReconstructionPoint
+    from leakcore.audit.hyperparameters.request import AuditConfig
 
 
 def bracket(epsilon: Result) -> str:

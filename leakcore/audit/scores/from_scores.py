@@ -10,17 +10,15 @@ import numpy as np
 
 from leakcore import accounting, bounds
 from leakcore._base import validate
-from leakcore._base.adjacency import HOW_TO_CHOOSE
 from leakcore._base.progress import timed
 from leakcore._base.results import Adjacency, Result, parse_adjacency
-from leakcore.audit.claimed_adjacency import claimed_under, is_pair
-from leakcore.audit.doctor import environment
-from leakcore.audit.report.area import area, area_limits
-from leakcore.audit.report.report import GATE
-from leakcore.audit.scores.coins import audited, require_fair
-from leakcore.audit.scores.rates import PROVENANCE, assumed, rate_limits
+from leakcore._base.validate import HOW_TO_CHOOSE
 from leakcore.audit.scores.report import ScoresReport
-from leakcore.audit.scores.sides import sides_of
+from leakcore.audit.scores.request import sides_of
+from leakcore.audit.scores.statistics import PROVENANCE, area, area_limits, assumed, audited, rate_limits, require_fair
+from leakcore.audit.shared.claimed_epsilon import claimed_under, is_pair
+from leakcore.audit.shared.doctor import environment
+from leakcore.audit.shared.report import GATE
 from leakcore.mechanisms import Mechanism
 
 _AS_PAIR = "a replaced row counts as two rows, one that is taken out and one that is put in (group privacy)"

@@ -10,9 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from leakcore._base.results import Adjacency, Result
-from leakcore.audit.report import page
-from leakcore.audit.report.cards import BEATS, EPSILON, PROVED, REACHED, Card, adjacency_words, card, proof_card
-from leakcore.audit.report.format import (
+from leakcore.audit.scores.statistics import MeasuredRate
+from leakcore.audit.shared import page
+from leakcore.audit.shared.format import (
     ADJACENCY,
     above,
     chance,
@@ -26,10 +26,22 @@ from leakcore.audit.report.format import (
     power,
     proved,
 )
-from leakcore.audit.report.page import Finding
-from leakcore.audit.report.report import GATE, NOTHING, TOO_WEAK, AuditReport
-from leakcore.audit.report.tables import Cell, Column, Row, Table
-from leakcore.audit.scores.rates import MeasuredRate
+from leakcore.audit.shared.page import (
+    BEATS,
+    EPSILON,
+    PROVED,
+    REACHED,
+    Card,
+    Cell,
+    Column,
+    Finding,
+    Row,
+    Table,
+    adjacency_words,
+    card,
+    proof_card,
+)
+from leakcore.audit.shared.report import GATE, NOTHING, TOO_WEAK, AuditReport
 
 _SETTINGS = (
     "source",
@@ -420,7 +432,7 @@ class ScoresReport(AuditReport):
         )
 
     def sections(self) -> tuple[page.Section, ...]:
-        from leakcore.audit.report.plots import roc_svg
+        from leakcore.audit.shared.plots import roc_svg
 
         tables = self.tables()
         least = max(1e-5, min(1e-3, 0.5 / self.non_members))

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from leakcore._base import workers
 from leakcore._base.digest import digest
-from leakcore._base.files.writing import make_folder, place_in
-from leakcore._base.run_folder.sealed_file import seal, unseal
+from leakcore._base.run_folder import seal, unseal
+from leakcore._base.version import process_identity
+from leakcore._base.writing import make_folder, place_in
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block.batches import SLOTS
 from leakcore.dpsgd.ensemble.block.block import ARRAYS, BlockOutput, Plan
@@ -105,7 +105,7 @@ def _digest(plan: Plan, request: Request) -> str:
             add_array(f"{name} features", rows.features)
             add_array(f"{name} labels", rows.labels)
 
-    add("identity", workers.identity(), SLOTS)
+    add("identity", process_identity(), SLOTS)
     add("device", _device(request.device))
     add("plan", dataclasses.replace(plan, module=None))
     for name, part in plan.module.named_modules() if plan.module is not None else ():

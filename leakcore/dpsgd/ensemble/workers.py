@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from leakcore._base.futures import Finished, answers
+from leakcore._base.workers import Finished, answers
 from leakcore.dpsgd.ensemble.arguments import Samples
 from leakcore.dpsgd.ensemble.block import native_sums
 from leakcore.dpsgd.ensemble.block.batches import SLOTS

@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from leakcore import accounting, attacks, datasets, dpsgd
 from leakcore.bounds import orthogonal_success, reconstruction
-from leakcore.numerics.limits.binomial import clopper_pearson
+from leakcore.numerics.limits import clopper_pearson
 
 LOCAL = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[3].parent / "shared" / "data")
 pytestmark = [

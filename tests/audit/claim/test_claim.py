@@ -17,9 +17,8 @@ from click.testing import CliRunner
 from scipy import stats
 
 from leakcore import accounting, audit
-from leakcore.audit.claim.proofs import prove
+from leakcore.audit.claim.proofs import claim_of, prove
 from leakcore.audit.claim.report import area
-from leakcore.audit.report.claim import claim_of
 from leakcore.cli import main
 from tests.tolerances import HANG
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore import audit
-from leakcore.audit.claim.early import chunks
+from leakcore.audit.claim.proofs import chunks
 from leakcore.cli import main
 
 BROKEN: dict[str, dict[str, Any]] = {

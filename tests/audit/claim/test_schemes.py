@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leakcore import accounting, audit, mechanisms
-from leakcore.audit.report.claim import claim_of
+from leakcore.audit.claim.proofs import claim_of
 
 SECTIONS: dict[str, dict[str, Any]] = {
     "data": {"name": "digits", "num_rows": 200}, "audit": {"trials": 60, "k": [1]},

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore.audit import config_schema, read_config
-from leakcore.audit.config.file import FORMS, SECTIONS, read_settings
+from leakcore.audit.config_file import FORMS, SECTIONS, read_settings
 from leakcore.cli import main
 
 if sys.version_info >= (3, 11):

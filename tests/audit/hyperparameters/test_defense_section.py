@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from leakcore import attacks, audit, datasets, defenses, dpsgd, models
-from leakcore.audit.hyperparameters import defense_game, defense_rules, reconstruction_section
+from leakcore.audit.hyperparameters import defense as defended
+from leakcore.audit.hyperparameters import reconstruction
+from leakcore.audit.hyperparameters.request import noise_under_defense, parsed_defense, why_bounds_hold
 from leakcore.defenses import Clip, Compose, Dropout, GaussianNoise, Laplace, LocalSteps, Prune
 
 SMALL: dict[str, Any] = {"num_rows": 40, "steps": 6, "sweep": (), "runs": 32, "hidden": (4,), "learning_rate": 1.0}
@@ -61,7 +63,7 @@ def test_wrong_types_are_named() -> None:
 
 def test_clipped_gradients_match_torch() -> None:
     config = audit.AuditConfig(**{**SMALL, "hidden": (6, 5), "activation": "tanh", "max_grad_norm": 0.3})
-    game = defense_game._DefendedGame(config, 1.0, None)
+    game = defended._DefendedGame(config, 1.0, None)
     theta, candidates, _ = game.start(3, 2)
     apart = game._clipped(theta, game.pool[0][candidates], game.pool[1][candidates], apart=True)
     model = models.mlp((64, 6, 5, 10), "tanh")
@@ -81,23 +83,23 @@ def test_clipped_gradients_match_torch() -> None:
 def test_without_a_defence_it_is_the_audits_own_game() -> None:
     """The same candidates, targets, initial parameters and noise; an attack as good as the prior-aware one."""
     config = audit.AuditConfig(**{**SMALL, "runs": 96, "epsilon": 40.0})
-    noise = reconstruction_section.noise_levels(config)[0][0]
+    noise = reconstruction.noise_levels(config)[0][0]
     data = datasets.digits()
     known = config.num_rows - 1
     plain = attacks.reconstruction_game(
-        reconstruction_section.ensemble(config, noise),
+        reconstruction.ensemble(config, noise),
         dpsgd.Rows(data.features[:known], data.labels[:known]),
         dpsgd.Rows(data.features[known:], data.labels[known:]),
         attacks.GameRules(config.num_candidates),
         runs=96,
     )
-    mine = sum(defense_game.play(config, noise, None, first, 32).hits for first in (0, 32, 64))
+    mine = sum(defended.play(config, noise, None, first, 32).hits for first in (0, 32, 64))
     assert plain.hits > 30  # chance: 10
     assert abs(mine - plain.hits) <= 8
-    game = defense_game._DefendedGame(config, noise, None)
+    game = defended._DefendedGame(config, noise, None)
     theta, candidates, target = game.start(0, 4)
     chosen = np.take_along_axis(candidates.numpy(), target[:, None], 1)
-    trained = reconstruction_section.ensemble(config, noise).run(
+    trained = reconstruction.ensemble(config, noise).run(
         data.features[:known],
         data.labels[:known],
         runs=4,
@@ -111,8 +113,8 @@ def test_without_a_defence_it_is_the_audits_own_game() -> None:
 def test_a_run_is_the_same_in_whatever_range_it_is_played() -> None:
     config = audit.AuditConfig(**SMALL)
     defense = Compose(LocalSteps(2, 1.0), Dropout(0.5), Laplace(0.01), GaussianNoise(0.01))
-    whole = defense_game.play(config, 1.0, defense, 0, 6)
-    parts = [defense_game.play(config, 1.0, defense, first, 2) for first in (0, 2, 4)]
+    whole = defended.play(config, 1.0, defense, 0, 6)
+    parts = [defended.play(config, 1.0, defense, first, 2) for first in (0, 2, 4)]
     assert whole.hits == sum(p.hits for p in parts)
     assert whole.accuracy == pytest.approx(float(np.mean([p.accuracy for p in parts])), abs=1e-6)
 
@@ -132,10 +134,8 @@ def test_each_defence_in_the_game(defense: str, hampers: bool) -> None:
     """Noise, pruning and unknown masks hide the target; scaling hides nothing from one who undoes it, and two steps in
     one release little."""
     config = audit.AuditConfig(**{**SMALL, "epsilon": 60.0, "defense": defense})
-    noise = reconstruction_section.noise_levels(config)[0][0]
-    plain, under = (
-        defense_game.play(config, noise, d, 0, 48).hits for d in (None, defense_rules.parsed(config.defense))
-    )
+    noise = reconstruction.noise_levels(config)[0][0]
+    plain, under = (defended.play(config, noise, d, 0, 48).hits for d in (None, parsed_defense(config.defense)))
     assert plain > 24
     if hampers:
         assert under < plain - 8
@@ -172,15 +172,12 @@ def test_bounds_are_not_lowered_by_what_proves_nothing() -> None:
     ):  # fmt: skip
         config = audit.AuditConfig(**SMALL, defense=text)
         assert (
-            defense_rules.noise_multiplier(
-                defense_rules.parsed(config.defense), 1.0, config.num_rows, config.max_grad_norm
-            )
-            is not None
+            noise_under_defense(parsed_defense(config.defense), 1.0, config.num_rows, config.max_grad_norm) is not None
         ) == more, text
     config = audit.AuditConfig(**SMALL, defense="gaussian-noise:0.01")
-    assert defense_rules.noise_multiplier(
-        defense_rules.parsed(config.defense), 3.0, config.num_rows, config.max_grad_norm
+    assert noise_under_defense(
+        parsed_defense(config.defense), 3.0, config.num_rows, config.max_grad_norm
     ) == pytest.approx(5.0)  # 3² + (0.01·40/0.1)²
-    said = defense_rules.why_bounds_hold(defenses.parse("dropout:0.5 + prune:0.1"))
+    said = why_bounds_hold(defenses.parse("dropout:0.5 + prune:0.1"))
     assert "masks without the data" in said
     assert "post-processing" in said

@@ -15,23 +15,23 @@ import numpy as np
 import pytest
 
 from leakcore import audit
-from leakcore._base.run_folder.partial_results import PartialResults
-from leakcore.audit.hyperparameters import layer_section
+from leakcore._base.run_folder import PartialResults
+from leakcore.audit.hyperparameters import layers
 
 NOWHERE = PartialResults(None, "")
 SMALL: dict[str, Any] = {"num_rows": 200, "steps": 20}
 
 
 @pytest.fixture(scope="module")
-def study() -> layer_section.LayerStudy:
-    return layer_section.study(audit.AuditConfig(**SMALL), 2.0, NOWHERE, lambda *_: None)
+def study() -> layers.LayerStudy:
+    return layers.study(audit.AuditConfig(**SMALL), 2.0, NOWHERE, lambda *_: None)
 
 
-def test_each_layer_stands_next_to_its_null(study: layer_section.LayerStudy) -> None:
+def test_each_layer_stands_next_to_its_null(study: layers.LayerStudy) -> None:
     assert [study.name(i) for i in range(2)] == ["layer 1 (64→10)", "layer 2 (10→10)"]
     assert study.measures.parameters == (650, 110)
     assert not study.measures.sensitivity.probes
-    for measured in (study.measures.latent[layer_section.ATTRIBUTE], study.released):
+    for measured in (study.measures.latent[layers.ATTRIBUTE], study.released):
         assert measured.null.shape == (3, 2)
         assert measured.set_sizes[0] == measured.set_sizes[1] == 60
         assert (np.asarray(measured.value) < measured.largest).all()
@@ -40,32 +40,32 @@ def test_each_layer_stands_next_to_its_null(study: layer_section.LayerStudy) -> 
     assert sum("(≤ " in line for line in lines) == 2
 
 
-def test_less_noise_leaves_more(study: layer_section.LayerStudy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_less_noise_leaves_more(study: layers.LayerStudy, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without noise the release is the clipped gradient; the noise of σ = 2 on a norm of at most C hides it.
-    monkeypatch.setattr(layer_section, "_ROWS", 240)  # of 120 rows one that is surely wrong could undo the gain
-    clear = layer_section.study(audit.AuditConfig(**SMALL), 1e-6, NOWHERE, lambda *_: None)
+    monkeypatch.setattr(layers, "_ROWS", 240)  # of 120 rows one that is surely wrong could undo the gain
+    clear = layers.study(audit.AuditConfig(**SMALL), 1e-6, NOWHERE, lambda *_: None)
     assert np.max(clear.released.value) > 0.05 > np.max(study.released.value)
     assert "still shows" in clear.finding()
 
 
 def test_what_is_released_is_clipped_jointly() -> None:
     plain = {"a": np.array([[3.0, 0.0], [0.03, 0.0]]), "b": np.array([[4.0], [0.04]])}
-    result = layer_section._released(plain, 0.1, 0.0, 0)
+    result = layers._released(plain, 0.1, 0.0, 0)
     np.testing.assert_allclose(result["a"], [[0.06, 0], [0.03, 0]])
     np.testing.assert_allclose(result["b"], [[0.08], [0.04]])
-    noisy = layer_section._released({"a": np.zeros((400, 300))}, 0.1, 5.0, 0)
+    noisy = layers._released({"a": np.zeros((400, 300))}, 0.1, 5.0, 0)
     assert noisy["a"].std() == pytest.approx(0.5, rel=0.02)
-    far = layer_section._released({"a": np.zeros((1, 2))}, 1e9, 0.0, 0)  # without a warning
+    far = layers._released({"a": np.zeros((1, 2))}, 1e9, 0.0, 0)  # without a warning
     assert not far["a"].any()
 
 
-def test_the_finding_says_what_the_numbers_say(study: layer_section.LayerStudy) -> None:
+def test_the_finding_says_what_the_numbers_say(study: layers.LayerStudy) -> None:
     def told(plain: float, after: float) -> Any:
         def p(measured: Any, value: float) -> Any:
             limits = np.array([value, -1.0]), np.array([0.5, 1.0])
             return dataclasses.replace(measured, held_out_interval=limits, value=np.array([0.4, 0.0]))
 
-        latent = {layer_section.ATTRIBUTE: p(study.measures.latent[layer_section.ATTRIBUTE], plain)}
+        latent = {layers.ATTRIBUTE: p(study.measures.latent[layers.ATTRIBUTE], plain)}
         measures = dataclasses.replace(study.measures, latent=latent)
         return dataclasses.replace(study, measures=measures, released=p(study.released, after)).finding()
 
@@ -108,12 +108,12 @@ def test_it_is_in_the_report_interrupted_or_not(tmp_path: Path) -> None:
     assert again == content
 
 
-def test_a_finished_study_is_kept_to_the_bit(study: layer_section.LayerStudy, tmp_path: Path) -> None:
+def test_a_finished_study_is_kept_to_the_bit(study: layers.LayerStudy, tmp_path: Path) -> None:
     config = audit.AuditConfig(**SMALL)
     for name in ("first", "again"):
         calls: list[str] = []
         pieces = PartialResults(tmp_path, "audit")
-        stored = layer_section.study(config, 2.0, pieces, lambda task, *_, calls=calls: calls.append(task))
+        stored = layers.study(config, 2.0, pieces, lambda task, *_, calls=calls: calls.append(task))
         assert bool(calls) == (name == "first")
         assert stored.content() == study.content()
 
@@ -122,7 +122,7 @@ _SCRIPT = """
 import json
 from leakcore import audit
 from leakcore._base.run_folder.partial_results import PartialResults
-from leakcore.audit.hyperparameters import layer_section as _layers
+from leakcore.audit.hyperparameters import layers as _layers
 _layers._ROWS, _layers._PERMUTATIONS = 120, 3
 config = audit.AuditConfig(num_rows=200, steps=20)
 print(json.dumps(_layers.study(config, 2.0, PartialResults(None, ""), lambda *_: None).content()))
@@ -130,7 +130,7 @@ print(json.dumps(_layers.study(config, 2.0, PartialResults(None, ""), lambda *_:
 
 
 @pytest.mark.slow
-def test_no_number_depends_on_the_number_of_threads(study: layer_section.LayerStudy) -> None:
+def test_no_number_depends_on_the_number_of_threads(study: layers.LayerStudy) -> None:
     expected = json.loads(json.dumps(study.content()))
     env = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "3")}
     done = subprocess.run([sys.executable, "-c", _SCRIPT], env=env, capture_output=True, text=True, check=True)
@@ -138,7 +138,7 @@ def test_no_number_depends_on_the_number_of_threads(study: layer_section.LayerSt
 
 
 def test_a_deeper_model() -> None:
-    result = layer_section.study(audit.AuditConfig(**SMALL, hidden=(12, 8)), 2.0, NOWHERE, lambda *_: None)
+    result = layers.study(audit.AuditConfig(**SMALL, hidden=(12, 8)), 2.0, NOWHERE, lambda *_: None)
     assert [result.name(i) for i in range(3)] == ["layer 1 (64→12)", "layer 2 (12→8)", "layer 3 (8→10)"]
     assert len(result.table().rows) == 3
     assert result.finding()

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from leakcore import audit
-from leakcore.audit.hyperparameters import findings, reconstruction_section
+from leakcore.audit.hyperparameters import reconstruction
+from leakcore.audit.hyperparameters.report import _contradictions, _figure_caption
 
 SMALL: dict[str, Any] = {"runs": 64, "sweep": (4.0,), "num_rows": 200, "steps": 20, "label_trials": 5}
 
@@ -92,7 +93,7 @@ def test_the_same_configuration_gives_the_same_report(report: audit.RunReport, t
 def test_an_interrupted_audit_goes_on_and_gives_the_same_report(
     report: audit.RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reconstruction_section, "_PIECE", 32)
+    monkeypatch.setattr(reconstruction, "_PIECE", 32)
 
     def interrupt(task: str, done: int, total: int) -> None:
         if task.startswith("attack 2") and done >= 32:
@@ -172,7 +173,7 @@ def test_the_caption_says_what_the_intervals_say(report: audit.RunReport) -> Non
 
     def caption(interval: tuple[float, float], lower: float) -> str:
         point = dataclasses.replace(p, attack=dataclasses.replace(p.attack, interval=interval), attack_lower=lower)
-        return findings.figure_caption(report.config, [point])
+        return _figure_caption(report.config, [point])
 
     bound = float(p.bound.value)
     assert "with its whole interval" in caption((bound - 0.2, bound - 0.1), bound - 0.3)
@@ -214,29 +215,29 @@ def test_the_gate_fails_when_an_attack_beats_its_bound(report: audit.RunReport) 
 
     point = report.claimed
     beaten = dataclasses.replace(point, attack_lower=float(point.bound.value) + 0.01)
-    assert "is above the bound" in findings.contradictions([beaten])[0]
+    assert "is above the bound" in _contradictions([beaten])[0]
     proved = dataclasses.replace(point, epsilon_audited=dataclasses.replace(point.epsilon_audited, value=11.0))
-    assert "above the claimed" in findings.contradictions([proved])[0]
+    assert "above the claimed" in _contradictions([proved])[0]
     wrong = dataclasses.replace(point, epsilon_audited=point.epsilon_replace)
     with pytest.raises(ValueError, match="cannot compare"):
-        findings.contradictions([wrong])
+        _contradictions([wrong])
 
 
 def test_a_mechanism_without_enough_noise_is_caught() -> None:
     """Half the noise that was claimed: the game's counts against the claimed σ's bound."""
     config = audit.AuditConfig(**{**SMALL, "runs": 320, "sweep": (), "steps": 40})
-    honest = reconstruction_section.noise_levels(config)[0][0]
-    pieces = reconstruction_section.PartialResults(None, "audit")
-    (game,) = reconstruction_section._games(config, [honest / 3], pieces, lambda *_: None, None)
-    point = reconstruction_section._point(config, honest, True, game, 1)
-    assert findings.contradictions([point])
+    honest = reconstruction.noise_levels(config)[0][0]
+    pieces = reconstruction.PartialResults(None, "audit")
+    (game,) = reconstruction._games(config, [honest / 3], pieces, lambda *_: None, None)
+    point = reconstruction._point(config, honest, True, game, 1)
+    assert _contradictions([point])
 
 
 def test_audited_epsilon_is_zero_at_chance_and_never_above_its_ceiling(report: audit.RunReport) -> None:
     for p in report.points:
         assert 0 <= float(p.epsilon_audited.value) <= math.log(p.num_candidates)
     game = report.points[0].attack
-    at_chance = reconstruction_section._audited(report.config, game, 0.1, 0.999)
+    at_chance = reconstruction._audited(report.config, game, 0.1, 0.999)
     assert at_chance.value == 0.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore import accounting, audit, bounds, dpsgd, mechanisms
-from leakcore.audit.hyperparameters import layer_section, reconstruction_section, scheme, scheme_keys
+from leakcore.audit.hyperparameters import layers, reconstruction, scheme
 from leakcore.cli import main
 
 SMALL: dict[str, Any] = {
@@ -43,9 +44,9 @@ BATCHES: dict[str, Any] = {
 @pytest.fixture(scope="module", autouse=True)
 def _few_points() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reconstruction_section, "_FEW_CURVE_POINTS", 2)
-        patch.setattr(layer_section, "_PERMUTATIONS", 1)
-        patch.setattr(layer_section, "_ROWS", 40)
+        patch.setattr(reconstruction, "_FEW_CURVE_POINTS", 2)
+        patch.setattr(layers, "_PERMUTATIONS", 1)
+        patch.setattr(layers, "_ROWS", 40)
         yield
 
 
@@ -73,7 +74,7 @@ def reports() -> Reports:
 
 
 def test_every_scheme_has_a_report_here() -> None:
-    assert list(KEYS) == list(mechanisms.SCHEMES) == list(scheme_keys.Name.__args__)  # type: ignore[attr-defined]
+    assert list(KEYS) == list(mechanisms.SCHEMES) == list(typing.get_args(mechanisms.SchemeName))
 
 
 @pytest.mark.parametrize("name", KEYS)
@@ -102,8 +103,8 @@ def test_every_number_is_that_of_the_mechanism(name: str, reports: Reports) -> N
 @pytest.mark.parametrize("name", KEYS)
 def test_the_game_is_played_with_the_batches_of_the_scheme(name: str, reports: Reports) -> None:
     config = audit.AuditConfig(**{**SMALL, "sampling": name, **KEYS[name]})
-    assert reconstruction_section.ensemble(config, 0.9).sampling == BATCHES[name]
-    assert reconstruction_section.ensemble(config, 0.9).steps == 8
+    assert reconstruction.ensemble(config, 0.9).sampling == BATCHES[name]
+    assert reconstruction.ensemble(config, 0.9).steps == 8
     settings = reports[name].claimed.attack.settings
     assert settings["expected_batch_size"] in (BATCHES[name].expected_batch_size, None)
     assert settings["steps"] == 8
@@ -152,7 +153,7 @@ def test_only_shuffled_batches_are_warned_of_what_poisson_accounting_claims(repo
 def test_noise_for_a_claim_is_that_of_the_scheme(name: str) -> None:
     """And ε of that noise is not printed above the claim."""
     config = audit.AuditConfig(**{**SMALL, "sampling": name, **KEYS[name], "epsilon": 5.0, "noise_multiplier": None})
-    ((noise, claimed),) = reconstruction_section.noise_levels(config)
+    ((noise, claimed),) = reconstruction.noise_levels(config)
     epsilon = float(accounting.epsilon(MECHANISMS[name].with_noise(noise), delta=1e-5).value)
     assert claimed
     assert 5.0 * (1 - 1e-4) < epsilon <= 5.0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import audit, mechanisms
-from leakcore.audit.report import page
+from leakcore.audit.shared import page
 from tests.audit.canaries.canary_traces import simulated
 from tests.audit.trace.traces import orthogonal
 

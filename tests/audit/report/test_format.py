@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from leakcore import bounds
-from leakcore.audit.report.format import above, counted, ends, fixed, interval, number, percent
+from leakcore.audit.shared.format import above, counted, ends, fixed, interval, number, percent
 
 
 def test_bounds_are_rounded_to_the_side_on_which_they_hold() -> None:

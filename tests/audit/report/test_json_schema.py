@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from leakcore import audit
 from leakcore._base.results import Assumptions, Result
 from leakcore.audit import report_schema
-from leakcore.audit.report import page
+from leakcore.audit.shared import page
 from leakcore.cli import main
 from tests.audit.report import reports
 

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from leakcore import audit, leakage
-from leakcore.audit.report import leakage_section
-from leakcore.audit.report.page import Finding
+from leakcore.audit.hyperparameters.layers import beyond, limits
+from leakcore.audit.shared.page import Finding
 from leakcore.dpsgd import Trace
 from tests.audit.trace.traces import by_poisson
 
@@ -87,11 +87,11 @@ def test_only_whole_intervals_above_every_permutation_count(measures: leakage.Le
         changed = {"held_out_interval": limits, "null": table, "null_mean": mean, "value": value}
         return dataclasses.replace(measures.latent["bright"], **changed)
 
-    assert leakage_section.beyond(of([0.1, 0.3, 0.2], [[0.0, 0.0, 0.25]])) == [1, 0]
-    assert leakage_section.beyond(of([-0.01, 0.0, 0.0], [[-0.1, -0.1, -0.1]])) == []
+    assert beyond(of([0.1, 0.3, 0.2], [[0.0, 0.0, 0.25]])) == [1, 0]
+    assert beyond(of([-0.01, 0.0, 0.0], [[-0.1, -0.1, -0.1]])) == []
     unknown = of([0.1, -0.1, -0.1], [])
-    assert leakage_section.beyond(unknown) == [0]
-    assert "≤ —" in leakage_section.limits(unknown, 0)
+    assert beyond(unknown) == [0]
+    assert "≤ —" in limits(unknown, 0)
 
 
 def test_anything_else_is_refused() -> None:

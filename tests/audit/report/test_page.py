@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from leakcore import audit
-from leakcore.audit.report.cards import QUESTIONS
+from leakcore.audit.shared.page import QUESTIONS
 from tests.audit.report import reports
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}

@@ -15,8 +15,7 @@ from click.testing import CliRunner
 from scipy import stats
 
 from leakcore import audit, mechanisms
-from leakcore.audit.report.area import area, area_limits
-from leakcore.audit.scores import rates
+from leakcore.audit.scores.statistics import area, area_limits, rate_limits
 from leakcore.cli import main
 from tests.audit.scores.samples import INSIDE, OUTSIDE
 
@@ -31,7 +30,7 @@ def test_the_intervals_cover_as_often_as_they_say() -> None:
     for _ in range(1000):
         a, b = rng.normal(1, 1, 80), rng.normal(0, 1, 120)
         for f in levels:
-            result = rates.rate_limits(a, b, f, 0.95, ())
+            result = rate_limits(a, b, f, 0.95, ())
             assert result is not None
             assert result.interval is not None
             missed[f] += not result.interval[0] <= truth[f] <= result.interval[1]
@@ -41,7 +40,7 @@ def test_the_intervals_cover_as_often_as_they_say() -> None:
         missed["area"] += not low <= whole <= high
         # Scores 0 and 1 alone: at 10% false positives randomisation reaches 0.6·0.1/0.5 at best.
         a, b = (rng.random(80) < 0.6).astype(float), (rng.random(120) < 0.5).astype(float)
-        tied = rates.rate_limits(a, b, 0.1, 0.95, ())
+        tied = rate_limits(a, b, 0.1, 0.95, ())
         assert tied is not None
         assert tied.interval is not None
         missed["tied"] += not tied.interval[0] <= 0.12 <= tied.interval[1]

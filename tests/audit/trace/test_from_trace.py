@@ -14,8 +14,8 @@ import pytest
 from scipy import stats
 
 from leakcore import audit, mechanisms
-from leakcore.audit.report.format import percent
-from leakcore.audit.scores.coins import audited, provable
+from leakcore.audit.scores.statistics import audited, provable
+from leakcore.audit.shared.format import percent
 from leakcore.dpsgd import Sampling, Trace
 from tests.audit.trace.traces import by_poisson
 

@@ -12,8 +12,8 @@ import pytest
 from scipy import integrate, stats
 
 from leakcore import audit
-from leakcore.audit.report.format import percent
-from leakcore.audit.trace.rates import Compared, Measured, named, rank_sum, rate_at, separation
+from leakcore.audit.shared.format import percent
+from leakcore.audit.trace.measure import Compared, Measured, named, rank_sum, rate_at, separation
 from leakcore.dpsgd import Trace
 from tests.audit.trace.test_from_trace import _simulated
 from tests.audit.trace.traces import by_poisson
@@ -77,7 +77,7 @@ def test_the_exact_law_and_the_normal_one_agree(monkeypatch: pytest.MonkeyPatch)
     rng = np.random.default_rng(13)
     inside, outside = rng.standard_normal(120) + 0.2, rng.standard_normal(100)
     exact = rank_sum(inside, outside)
-    monkeypatch.setattr("leakcore.audit.trace.rates._EXACT", 0)
+    monkeypatch.setattr("leakcore.audit.trace.measure._EXACT", 0)
     assert rank_sum(inside, outside) != exact
     assert rank_sum(inside, outside) == pytest.approx(exact, rel=0.01)
 
@@ -290,7 +290,7 @@ def test_a_rate_stands_next_to_the_bound_that_it_is_compared_with(monkeypatch: p
         drawn.update(named_, fpr=fpr, bound=bound)
         return "<svg></svg>"
 
-    monkeypatch.setattr("leakcore.audit.report.plots.roc_svg", draw)
+    monkeypatch.setattr("leakcore.audit.shared.plots.roc_svg", draw)
     figure = report.sections()[0].figure
     assert figure is not None
     assert figure.markup() == "<svg></svg>"

@@ -17,7 +17,7 @@ from opacus.layers import DPLSTM
 from opacus.optimizers import DPOptimizer
 
 from leakcore.dpsgd import FusedDPOptimizer
-from leakcore.dpsgd.opacus.optimizer import row_gradients
+from leakcore.dpsgd.fused import row_gradients
 from tests.dpsgd.opacus_models import LEFT_TO_OPACUS, MODELS, OwnConv1d, made
 from tests.dpsgd.opacus_remarks import IGNORED
 

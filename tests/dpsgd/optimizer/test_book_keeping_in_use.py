@@ -18,7 +18,7 @@ from opacus.utils.batch_memory_manager import BatchMemoryManager
 
 import leakcore
 from leakcore.dpsgd import FusedDPOptimizer
-from leakcore.dpsgd.opacus.optimizer import book_keeping
+from leakcore.dpsgd.fused import activation_hooks
 from tests.dpsgd.opacus_models import Scale, Twice, made
 from tests.dpsgd.opacus_remarks import IGNORED
 
@@ -136,8 +136,8 @@ def test_evaluation_and_disabled_hooks_leave_layers_alone() -> None:
 def test_opacus_takes_its_hooks_off_and_ours_with_them() -> None:
     plain = nn.Sequential(nn.Linear(6, 5), Scale(5), nn.Linear(5, 3))
     module = GradSampleModule(plain)
-    assert book_keeping.attach(module, list(plain.parameters())) == 2
-    assert book_keeping.attach(module, list(plain.parameters())) == 2
+    assert activation_hooks.attach(module, list(plain.parameters())) == 2
+    assert activation_hooks.attach(module, list(plain.parameters())) == 2
     back = module.to_standard_module()
     assert back is plain
     assert all("forward" not in m.__dict__ and not m._forward_hooks for m in plain.modules())

@@ -101,7 +101,7 @@ def inversion(out: Path | None, as_json: bool, **options: Any) -> None:
     if options["gradient"] is not None and options["shape"] is None:
         raise click.UsageError("--shape is missing (or leave out --gradient)")
     if out is not None:
-        from leakcore._base.run_folder.output_folder import require_ours, require_writable
+        from leakcore._base.output_folder import require_ours, require_writable
 
         checked(lambda: require_writable(out, name="out"))
         checked(lambda: require_ours(out, "inversion.npz", "inversion.png", arrays=_ARRAYS))
@@ -144,7 +144,7 @@ def _inverted(
     import numpy as np
 
     from leakcore._base import validate
-    from leakcore._base.files.writing import place_in, write_atomically
+    from leakcore._base.writing import place_in, write_atomically
     from leakcore.attacks import inversion as attack
 
     weights = _weights(total_variation)

@@ -137,10 +137,9 @@ def _data(setting: types.SimpleNamespace) -> Dataset:
 def _played(setting: types.SimpleNamespace, out: Path | None) -> _Played:
     from leakcore import accounting, attacks, bounds, dpsgd
     from leakcore._base import validate
-    from leakcore._base.files.writing import place_in, write_atomically
-    from leakcore._base.run_folder.identity import identity
-    from leakcore._base.run_folder.output_folder import require_ours, require_writable
-    from leakcore._base.run_folder.partial_results import PartialResults
+    from leakcore._base.output_folder import require_ours, require_writable
+    from leakcore._base.run_folder import PartialResults, identity
+    from leakcore._base.writing import place_in, write_atomically
 
     if out is not None:
         require_writable(out, name="out")

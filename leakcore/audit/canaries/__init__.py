@@ -1,1 +1,0 @@
-"""Audits of a recorded run with canaries."""

@@ -1,1 +1,0 @@
-"""Configurations of an audit: their keys and their TOML file."""

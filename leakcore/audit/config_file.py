@@ -1,0 +1,178 @@
+"""One TOML file for every form of `leakcore audit`: its sections and keys, where the report goes, its JSON Schema."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import MinLen
+
+from leakcore._base.reading import of_file, read_toml
+from leakcore._base.text import printable, renaming
+from leakcore.audit.claim import request as claim
+from leakcore.audit.hyperparameters.request import AuditConfig
+from leakcore.audit.shared.settings import (
+    AdjacencyName,
+    ClaimedAdjacencyName,
+    Confidence,
+    Count,
+    CountFrom2,
+    Delta,
+    NonNegative,
+    PositiveDelta,
+    Probability,
+    Seed,
+    Text,
+    checked_sections,
+    refuse_sections,
+    schema_of,
+)
+from leakcore.mechanisms import argument_errors
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trace:
+    """[trace]: a recorded training run. file: one, or the parts of a run in order."""
+
+    file: Text | Annotated[tuple[Text, ...], MinLen(1)]
+    delta: PositiveDelta = 1e-5
+    claimed_epsilon: NonNegative | None = None
+    sample_rate: Probability | None = None
+    steps: Count | None = None
+    num_candidates: CountFrom2 = 10
+    coins: bool = False
+    confidence: Confidence = 0.95
+    divisor: Literal["rows", "constant"] | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.file,) if isinstance(self.file, str) else self.file
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scores:
+    """[scores]: membership scores of another tool."""
+
+    file: Text
+    members: Text | None = None
+    non_members: Text | None = None
+    values: Text | None = None
+    labels: Text | None = None
+    higher: Literal["members", "non-members"] | None = None
+    coins: bool = False
+    retrained: bool = False
+    k: Count = 1
+    delta: Delta = 1e-5
+    claimed_epsilon: NonNegative | None = None
+    claimed_adjacency: ClaimedAdjacencyName | None = None
+    adjacency: AdjacencyName | None = None
+    confidence: Confidence = 0.95
+    family: Literal["dp", "gdp"] = "dp"
+    seed: Seed = 0
+    select: Literal["simultaneous", "split"] = "simultaneous"
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (self.file,)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """[report]: where the report goes, and the limit of the gate."""
+
+    out: Text | None = None
+    json: Text | None = None
+    html: Text | None = None
+    fail_above: NonNegative | None = None
+
+
+SECTIONS: dict[str, type] = {"run": AuditConfig, "trace": Trace, "scores": Scores, **claim.SECTIONS, "report": Report}
+"""Section: the dataclass that defines its keys."""
+FORMS = {"run": ("run",), "trace": ("trace",), "scores": ("scores",), "claim": tuple(claim.SECTIONS)}
+"""Form of the audit: the sections that belong to it. [report] goes with each."""
+LACKING = (
+    "must have [run] (which may be empty: the defaults), [trace], [scores], or sections of a "
+    f"claim ({', '.join(f'[{name}]' for name in claim.SECTIONS)})"
+)
+"""What is said of a file that has none of these, where no option says which audit it is."""
+Settings = AuditConfig | claim.ClaimConfig | Trace | Scores
+
+
+def read_config(path: str | Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
+    """(form, sections) of the file; the form is None if the file has nothing but [report].
+
+    Sections are checked, keys are not yet: options may take their place.
+
+    Raises:
+        ValueError: names the file and what is wrong.
+        TypeError: the same, for a section that is not one.
+    """
+    sections = read_toml(path)
+    if not sections:
+        raise ValueError(f"`config` {LACKING}, got {printable(repr(str(path)))}, which is empty")
+    with of_file(path):
+        refuse_sections(sections, SECTIONS)
+        forms = [form for form, names in FORMS.items() if any(name in sections for name in names)]
+        if len(forms) > 1:
+            first, second = (next(n for n in FORMS[form] if n in sections) for form in forms[:2])
+            raise ValueError(f"[{first}], [{second}]: belong to different audits; a file describes one")
+    return forms[0] if forms else None, sections
+
+
+def with_options(
+    sections: Mapping[str, Mapping[str, Any]], options: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """The sections of a file, where options take precedence over keys.
+
+    In [run] a noise multiplier among the options takes precedence over the file's ε, and the other way round; a
+    sampling takes precedence over the keys that go with the file's.
+    """
+    out = {name: {**sections.get(name, {}), **options.get(name, {})} for name in {**sections, **options}}
+    run, typed = sections.get("run", {}), options.get("run", {})
+    for one, other in (("noise_multiplier", "epsilon"), ("epsilon", "noise_multiplier")):
+        if typed.get(one) is not None and other in run and typed.get(other) is None:
+            del out["run"][other]
+    if typed.get("sampling") is not None:
+        for name in argument_errors(typed["sampling"], run)[1]:
+            if typed.get(name) is None:
+                del out["run"][name]
+    return out
+
+
+def read_settings(form: str, sections: Mapping[str, Any]) -> tuple[Settings, Report]:
+    """What a form of audit is asked to do, checked, with defaults for missing keys; and where its report goes.
+
+    Raises:
+        ValueError: lists every fault of a key by section.key, its value and what is allowed.
+        TypeError: the same, where each of them is a value of another type.
+    """
+    names = (*FORMS[form], "report")
+    read = checked_sections({name: SECTIONS[name] for name in names}, sections)
+    report = Report(**read.pop("report"))
+    if form == "claim":
+        return claim.ClaimConfig(**{name: SECTIONS[name](**keys) for name, keys in read.items()}), report
+    if form != "run":
+        return SECTIONS[form](**read[form]), report
+    keys = read["run"]
+    if keys["noise_multiplier"] is not None and "epsilon" not in sections.get("run", {}):
+        keys["epsilon"] = None
+    with renaming({key: f"run.{key}" for key in keys}):  # of keys that do not go together
+        return AuditConfig(**keys), report
+
+
+def config_schema() -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of a file for `leakcore audit`.
+
+    It knows every section and key, types, ranges and choices. What belongs together (exactly one of `run.epsilon` and
+    `run.noise_multiplier`, for example) only reading the file tells.
+    """
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "leakcore audit configuration",
+        "type": "object",
+        "properties": {name: schema_of(cls) for name, cls in SECTIONS.items()},
+        "additionalProperties": False,
+        "oneOf": [{"anyOf": [{"required": [name]} for name in names]} for names in FORMS.values()],
+    }

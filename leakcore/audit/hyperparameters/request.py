@@ -1,0 +1,231 @@
+"""What an audit of hyperparameters is asked: one DP-SGD configuration, a sweep around it, the effort of the attacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from annotated_types import Interval
+
+from leakcore._base.results import jsonable
+from leakcore.audit.hyperparameters import scheme
+from leakcore.audit.shared.settings import (
+    ActivationName,
+    Claimable,
+    Confidence,
+    Count,
+    CountFrom2,
+    Positive,
+    PositiveDelta,
+    Runs,
+    SampleRate,
+    Seed,
+    Steps,
+    Width,
+    checked,
+)
+from leakcore.defenses import Clip, Defense, Dropout, GaussianNoise, Laplace, LocalSteps, Prune, parse, spell
+from leakcore.mechanisms import SchemeName
+
+_TAKEN = (LocalSteps, Dropout, Clip, GaussianNoise, Laplace, Prune)
+
+
+def checked_defense(
+    defense: Any,
+    *,
+    learning_rate: float,
+    steps: int | None,
+    sample_rate: float | None,
+    hidden: tuple[int, ...],
+    sampling: str,
+) -> str | None:
+    """A `Defense` or its spelling, checked against the training that it goes with, and spelt in full; None for None."""
+    if defense is None:
+        return None
+    if sampling not in ("poisson", "full"):
+        raise ValueError(
+            f"`sampling` must be 'full', or 'poisson' with sample_rate=1, with a defense, got {sampling!r}"
+        )
+    if isinstance(defense, str):
+        defense = parse(defense, learning_rate=learning_rate)
+    text = spell(defense)
+    if not defense.parts:
+        raise ValueError("`defense` must have a part, got none: None is the audit without a defence")
+    for part in defense.parts:
+        if not isinstance(part, _TAKEN):
+            raise ValueError(
+                f"`defense` must not have {type(part).__name__}, the audited mechanism itself, got {text!r}: set "
+                "max_grad_norm and epsilon or noise_multiplier"
+            )
+        if isinstance(part, LocalSteps):
+            if part.minibatches or part.learning_rate != learning_rate:
+                raise ValueError(
+                    "`defense` must have local steps of the audited training (full batches, learning_rate="
+                    f"{learning_rate:g}), got {text!r}"
+                )
+            if steps is None or steps % part.steps:
+                raise ValueError(
+                    f"`steps` must be a multiple of the {part.steps} local steps of defense={text!r}, got {steps}"
+                )
+    if sample_rate not in (None, 1):
+        raise ValueError(f"`sample_rate` must be 1 with defense={text!r}, got {sample_rate:g}")
+    if not hidden and any(isinstance(part, Dropout) for part in defense.parts):
+        raise ValueError(f"`hidden` must not be empty with defense={text!r}, got (): there are no units to drop")
+    return text
+
+
+def parsed_defense(defense: str | Defense | None) -> Defense | None:
+    """The defence of a checked configuration, which spells it."""
+    return parse(defense) if isinstance(defense, str) else defense
+
+
+def why_bounds_hold(defense: Defense) -> str:
+    """The argument, part by part."""
+    after = [part for part in defense.parts if not isinstance(part, Dropout)]
+    said = []
+    if any(isinstance(part, Dropout) for part in defense.parts):
+        said.append(
+            "dropout draws its masks without the data, and whatever they are, every gradient is clipped to C before "
+            "the noise"
+        )
+    if after:
+        said.append(
+            f"{spell_all(after)} acts on what DP-SGD has clipped and noised and looks at no data again "
+            "(post-processing), and later steps follow from it alone"
+        )
+    return "; ".join(said)
+
+
+def spell_all(parts: list[Defense]) -> str:
+    """Several, as `spell` writes them."""
+    return " + ".join(spell(part) for part in parts)
+
+
+def noise_under_defense(defense: Defense | None, noise: float, num_rows: int, max_grad_norm: float) -> float | None:
+    """σ of the release if Gaussian noise is the first thing added to each noisy mean: √(σ² + (scale·B/C)²).
+
+    That is DP-SGD with more noise. None if nothing beyond σ is known.
+    """
+    parts = [] if defense is None else [part for part in defense.parts if not isinstance(part, Dropout)]
+    if not parts or not isinstance(parts[0], GaussianNoise):
+        return None
+    return math.hypot(noise, parts[0].std * num_rows / max_grad_norm)
+
+
+_LABELLED = 569
+"""Rows of the breast cancer data."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditConfig:
+    """One audit of DP-SGD hyperparameters; the defaults are the full-batch setting of Hayes et al. (2023, Section 4).
+
+    The reconstruction game trains an MLP 64–hidden–10 on digits; the label game an MLP 30–label_hidden–1 with ReLU on
+    breast cancer data.
+
+    Args:
+        epsilon: claimed ε at `delta`, under the sampling's adjacency. None: pass `noise_multiplier`.
+        noise_multiplier: σ. None: from `epsilon`. Exactly one of the two.
+        sweep: further ε to audit, for the curve.
+        delta: δ in (0, 1).
+        sampling: how batches are drawn. What it does not take of the next six must be None.
+        sample_rate: "poisson": q in (0, 1], by default 1.
+        steps: "poisson", "full", "fixed": T, by default 100.
+        batch_size: "fixed".
+        dataset_size: "fixed": num_rows.
+        batches: "shuffled", "allocation": of an epoch.
+        epochs: likewise.
+        max_grad_norm: C.
+        learning_rate: the default was chosen by accuracy at ε = 1 (83%), not by the attack.
+        num_rows: training rows with the target.
+        hidden: sizes of the hidden layers.
+        activation: theirs.
+        num_candidates: equally likely ones, with the target.
+        runs: independent trainings for each noise level.
+        label_batch_size: rows of a gradient.
+        label_hidden: units.
+        label_steps: of the companion training.
+        label_trials: repetitions per batch.
+        defense: a `defenses.Defense` or its spelling ("prune:0.1"): play the game also through it. Full batches only.
+        confidence: of every interval, two-sided.
+        gate_confidence: a correct run fails the gate with probability at most 1 − gate_confidence, over all noise
+            levels.
+        seed: of everything random.
+
+    Raises:
+        ValueError: lists every fault: the field, its value and what is allowed.
+        TypeError: the same, if each is of another type.
+
+    Example:
+        >>> from leakcore import audit
+        >>> config = audit.AuditConfig(epsilon=4.0, sweep=(1.0, 10.0), runs=500)
+        >>> config.sweep, config.steps
+        ((1.0, 10.0), 100)
+    """
+
+    epsilon: Claimable | None = 10.0
+    noise_multiplier: Positive | None = None
+    sweep: tuple[Claimable, ...] = (1.0, 4.0, 10.0, 40.0)
+    delta: PositiveDelta = 1e-5
+    sampling: SchemeName = "poisson"
+    sample_rate: SampleRate | None = None
+    steps: Steps | None = None
+    batch_size: Count | None = None
+    dataset_size: Count | None = None
+    batches: Steps | None = None
+    epochs: Steps | None = None
+    max_grad_norm: Positive = 0.1
+    learning_rate: Positive = 10.0
+
+    num_rows: CountFrom2 = 1000
+    hidden: tuple[Width, ...] = (10,)
+    activation: ActivationName = "elu"
+    num_candidates: CountFrom2 = 10
+    runs: Runs = 1000
+
+    label_batch_size: Annotated[int, Interval(ge=1, le=_LABELLED)] = 32
+    label_hidden: Width = 64
+    label_steps: Steps = 100
+    label_trials: Runs = 100
+
+    defense: str | Defense | None = None
+
+    confidence: Confidence = 0.95
+    gate_confidence: Confidence = 0.999
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        values = checked(type(self), vars(self))
+        if (values["epsilon"] is None) == (values["noise_multiplier"] is None):
+            raise ValueError(
+                "`epsilon` or `noise_multiplier` must be given, exactly one of the two, got "
+                f"epsilon={self.epsilon!r}, noise_multiplier={self.noise_multiplier!r}"
+            )
+        values = scheme.filled(values)
+        training = {name: values[name] for name in ("learning_rate", "steps", "sample_rate", "hidden", "sampling")}
+        values["defense"] = checked_defense(values["defense"], **training)
+        values["sweep"] = tuple(sorted(set(values["sweep"])))
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> AuditConfig:
+        """The configuration with these fields, and defaults for the rest.
+
+        Args:
+            fields: by name.
+
+        Returns:
+            An `AuditConfig`.
+
+        Raises:
+            ValueError: lists every fault: a field that does not exist, or its value and what is allowed.
+            TypeError: the same, where each fault is a value of another type.
+        """
+        return cls(**checked(cls, fields))
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields as plain JSON types."""
+        return dict(jsonable(self))

@@ -1,1 +1,0 @@
-"""What every report shares: verdict, findings, tables, figures, page and terminal text."""

@@ -1,0 +1,433 @@
+"""A recorded training run: its schedule, how its batches were drawn, and the adversary's scores of the candidates."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, cast
+
+import numpy as np
+from scipy import special
+
+from leakcore._base import validate
+from leakcore._base.codec import FACTS, from_plain, to_npz, unpack
+from leakcore._base.results import Record
+from leakcore._base.tables import Rows, as_line, short
+from leakcore._base.text import printable, repr_of
+from leakcore._base.version import __version__
+from leakcore._base.writing import write_atomically
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Origin:
+    """candidates: digest of inputs and targets. shapes: of the parameters. before, after: digests of the parameters
+    before the first recorded step and after the last; None where they were not seen then.
+    """
+
+    candidates: str
+    shapes: tuple[tuple[int, ...], ...]
+    before: str | None
+    after: str | None
+
+
+class Stretch(NamedTuple):
+    """`steps` steps that were not recorded, after `after` recorded ones; σ or q is None where it is not known."""
+
+    after: int
+    noise_multiplier: float | None
+    sample_rate: float | None
+    steps: int
+
+
+def between(positions: np.ndarray, total: int) -> list[tuple[int, int, int]]:
+    """(after, first, end) of every stretch of 0 … total − 1 that `positions`, which grow, leave out."""
+    starts, ends = np.append(0, positions + 1), np.append(positions, total)
+    return [(int(k), int(starts[k]), int(ends[k])) for k in np.flatnonzero(ends > starts)]
+
+
+def settings_of(
+    history: Sequence[tuple[float, float | None, int]], stretches: Sequence[tuple[int, int, int]]
+) -> tuple[Stretch, ...]:
+    """The stretches with the settings that an accountant's history has for them, cut where these change."""
+    ends = np.cumsum([count for *_, count in history])
+    out = []
+    for after, first, end in stretches:
+        entry = int(np.searchsorted(ends, first, side="right"))
+        while first < end:
+            sigma, rate, _ = history[entry]
+            stop = min(end, int(ends[entry]))
+            out.append(Stretch(after, sigma, rate, stop - first))
+            first, entry = stop, entry + 1
+    return tuple(out)
+
+
+Scheme = Literal["poisson", "full-batch", "shuffled", "fixed-size", "unknown"]
+Violation = Literal["", "sampling", "sensitivity"]
+Divisor = Literal["rows", "constant"]
+"""What the released sum is divided by, and q and the number of steps: numbers that depend on how many rows there are
+("rows": Opacus divides by int(n·q) with q = 1/len(loader)), or numbers that somebody fixed ("constant")."""
+NO_LOADER = "the trace does not say by which loader its batches were drawn"
+
+
+def parse_divisor(divisor: str) -> Divisor:
+    """ValueError for anything but "rows" and "constant"."""
+    return cast(Divisor, validate.one_of("rows", "constant", divisor=divisor))
+
+
+def joined_divisor(first: Divisor | None, later: Divisor | None) -> Divisor | None:
+    """That of two parts of one run: what claims least."""
+    if "rows" in (first, later):
+        return "rows"
+    return first if first == later else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the batches of the recorded steps were drawn.
+
+    Attributes:
+        scheme: "poisson": each row by its own coin in each step. "full-batch": all rows in each step. "shuffled": each
+            pass over the data puts each row into at most one batch. "fixed-size": a fresh subset in each step.
+            "unknown": none of these is known to hold.
+        evidence: what says so, such as the sampler; for "unknown" why it is not known.
+        sample_rate: q of "poisson".
+        batch_size: rows of a batch, the expected number for "poisson"; None where it is not known.
+        dataset_size: rows of the data set; likewise.
+        batches: batches of one pass, over all processes.
+        passes: passes over the data in which there are recorded steps; None where they were not counted.
+        all_rows: whether a pass holds all rows.
+        fresh: whether each pass shuffles them again.
+        left_out: batches that these passes gave to the loop and no step trained on.
+        violation: of "unknown": "sampling" if steps are known not to be fresh samples (a batch used again, or in part),
+            "sensitivity" if a row can be in a step's sum several times.
+
+    Example:
+        >>> from leakcore import dpsgd
+        >>> dpsgd.Sampling(scheme="poisson", sample_rate=0.1, evidence="written by hand").scheme
+        'poisson'
+    """
+
+    scheme: Scheme = "unknown"
+    evidence: str = NO_LOADER
+    sample_rate: float | None = None
+    batch_size: int | None = None
+    dataset_size: int | None = None
+    batches: int | None = None
+    passes: int | None = None
+    all_rows: bool = False
+    fresh: bool = False
+    left_out: int = 0
+    violation: Violation = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the scheme is known."""
+        return self.scheme != "unknown"
+
+
+def unknown(why: str) -> Sampling:
+    """No scheme, and why."""
+    return Sampling(evidence=why)
+
+
+def joined_sampling(first: Sampling, later: Sampling) -> Sampling:
+    """That of two parts of one run; unknown where they differ."""
+    counts = {"passes": None, "left_out": 0}
+    alike = dataclasses.replace(first, **counts) == dataclasses.replace(later, **counts)  # type: ignore[arg-type]
+    if not alike:
+        if not first.is_known or not later.is_known:
+            order = ("", "sampling", "sensitivity")
+            return max(first, later, key=lambda s: (not s.is_known, order.index(s.violation)))
+        return unknown(f"the parts of the run were sampled in different ways: {first.evidence}; {later.evidence}")
+    passes = None if first.passes is None or later.passes is None else first.passes + later.passes
+    return dataclasses.replace(first, passes=passes, left_out=first.left_out + later.left_out)
+
+
+ARRAYS = {
+    "noise_multiplier": 1,
+    "max_grad_norm": 1,
+    "batch_rows": 1,
+    "members": 1,
+    "times_seen": 1,
+    "clipped_share": 1,
+    "membership_sum": 1,
+    "membership_likelihood": 1,
+    "pair_sum": 2,
+    "pair_likelihood": 2,
+}
+"""Fields of a trace that are arrays, and their dimensions."""
+_LEAST = {"noise_multiplier": 0, "max_grad_norm": 0, "batch_rows": 0, "times_seen": 0, "clipped_share": 0}
+_PER_STEP = ("noise_multiplier", "max_grad_norm", "batch_rows")
+_HEX = frozenset("0123456789abcdef")
+_MOST = 2**53
+
+
+def check_file(trace: Any) -> None:
+    """ValueError that names the field in which a trace that was read from a file cannot be one."""
+    _check_arrays(trace)
+    for name in ("sample_rate", "expected_batch_size"):
+        value = getattr(trace, name)
+        if value is not None and not 0 <= value < _MOST:
+            raise ValueError(f"`{name}` must be a number of at least 0 or null, got {value}")
+    before, total = 0, trace.steps
+    for stretch in trace.unrecorded:
+        total += stretch.steps
+        if not _is_possible(stretch, before, trace.steps) or total > _MOST:
+            raise ValueError(
+                "`unrecorded` must be a list of [recorded steps before, noise_multiplier, sample_rate, steps]"
+            )
+        before = stretch.after
+    _check_sampling(trace.sampling)
+    if trace.origin is not None and not _is_origin(trace.origin):
+        raise ValueError("`origin` must be digests of candidates and parameters, and shapes")
+
+
+def _check_arrays(trace: Any) -> None:
+    steps, n = trace.noise_multiplier.shape[:1], trace.members.shape[:1]
+    for name, dimensions in ARRAYS.items():
+        values = getattr(trace, name)
+        wanted = steps if name in _PER_STEP else n * dimensions
+        if values.ndim != dimensions or values.shape != wanted or values.dtype.kind not in "biuf":
+            raise ValueError(
+                f"`{name}` must be real numbers of shape {wanted}, got {values.dtype} of shape {values.shape}"
+            )
+    if steps == (0,) or n == (0,):
+        raise ValueError(f"a trace must hold at least one step and one candidate, got {steps[0]} and {n[0]}")
+    for name, low in _LEAST.items():
+        values = getattr(trace, name)
+        if not (np.isfinite(values) & (values >= low)).all():
+            raise ValueError(f"`{name}` must be finite numbers of at least {low}")
+    if trace.members.dtype != np.bool_:
+        raise ValueError(f"`members` must be of type bool, got {trace.members.dtype}")
+    for name in ("membership_sum", "pair_sum"):
+        if not np.isfinite(getattr(trace, name)).all():
+            raise ValueError(f"`{name}` must be finite")
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    numbers = (sampling.batch_size, sampling.dataset_size, sampling.batches, sampling.passes, sampling.left_out)
+    rate = sampling.sample_rate
+    needs = {"poisson": rate, "shuffled": sampling.batches, "fixed-size": sampling.batch_size}
+    if (
+        any(value is not None and not 0 <= value < _MOST for value in numbers)
+        or not (rate is None or 0 <= rate <= 1)
+        or needs.get(sampling.scheme, 1) is None
+        or (sampling.scheme == "shuffled" and sampling.batches == 0)
+        or (sampling.scheme == "fixed-size" and not 1 <= (sampling.batch_size or 0) <= (sampling.dataset_size or 0))
+    ):
+        raise ValueError("`sampling` must be a scheme with its numbers")
+
+
+def _is_possible(stretch: Stretch, before: int, steps: int) -> bool:
+    settings = ((stretch.noise_multiplier, math.inf), (stretch.sample_rate, 1.0))
+    known = [(value, high) for value, high in settings if value is not None]
+    return (
+        before <= stretch.after <= steps
+        and 1 <= stretch.steps <= _MOST
+        and all(0 <= value <= min(high, 2.0**1000) for value, high in known)
+    )
+
+
+def _is_origin(origin: Origin) -> bool:
+    digests = [d for d in (origin.candidates, origin.before, origin.after) if d is not None]
+    return all(len(d) == 64 and _HEX.issuperset(d) for d in digests) and all(
+        0 <= size < 2**63 for shape in origin.shapes for size in shape
+    )
+
+
+_CHANCE = 1e-6
+"""Batch sizes that Poisson sampling gives with less probability count as another sampling."""
+_NOT_KNOWN = Sampling()
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Trace(Record):
+    """A recorded DP-SGD run, as scores of n candidates for a white-box adversary.
+
+    The adversary is that of Hayes, Mahloujifar and Balle (2023), section 3. No gradient and no model is stored. c_tj
+    is candidate j's clipped gradient at θ_t, ḡ_t the released sum without the rows that are not
+    candidates.
+
+    Attributes:
+        noise_multiplier: (steps,) σ_t.
+        max_grad_norm: (steps,) C_t.
+        batch_rows: (steps,) rows of each batch.
+        sample_rate: q by which scores are weighed, or None.
+        expected_batch_size: as the optimizer has it, or None.
+        members: (n,) bool, candidates in the training data.
+        members_given: whether the caller named them; otherwise they were recognised in batches.
+        times_seen: (n,) batches with the candidate; all zero if inputs could not be recognised.
+        clipped_share: (n,) share of steps in which the gradient was longer than C.
+        membership_sum: (n,) Σ_t ⟨c_tj, ḡ_t⟩/C_t².
+        membership_likelihood: (n,) Σ_t log(1 − q + q·exp((2⟨c_tj, ḡ_t⟩ − ‖c_tj‖²)/(2σ_t²C_t²))), NaN without q or
+            noise.
+        pair_sum: (n, n), entry (i, j): the sum for j if the adversary knows all rows but i.
+        pair_likelihood: (n, n), likewise.
+        unrecorded: the other steps as (after, σ, q, steps): `steps` after `after` recorded ones; None: not known.
+        complete: False if the run may have more steps.
+        origin: digests of candidates and parameters, by which `audit.join` recognises parts of a run.
+        sampling: how the batches were drawn, and what says so.
+        divisor: "rows" if divisor, q or steps depend on the number of rows; "constant" if all are fixed; None: not
+            said.
+        version: of leakcore.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import dpsgd
+        >>> z, zz = np.zeros(2), np.zeros((2, 2))
+        >>> trace = dpsgd.Trace(
+        ...     noise_multiplier=np.ones(5), max_grad_norm=np.ones(5), batch_rows=np.full(5, 9), sample_rate=0.1,
+        ...     expected_batch_size=9.0, members=np.array([True, False]), members_given=True, times_seen=z,
+        ...     clipped_share=z, membership_sum=z, membership_likelihood=z, pair_sum=zz, pair_likelihood=zz,
+        ... )
+        >>> trace.steps, trace.candidates
+        (5, 2)
+    """
+
+    schema: ClassVar[str] = "leakcore.trace/5"
+
+    noise_multiplier: np.ndarray
+    max_grad_norm: np.ndarray
+    batch_rows: np.ndarray
+    sample_rate: float | None
+    expected_batch_size: float | None
+    members: np.ndarray
+    members_given: bool
+    times_seen: np.ndarray
+    clipped_share: np.ndarray
+    membership_sum: np.ndarray
+    membership_likelihood: np.ndarray
+    pair_sum: np.ndarray
+    pair_likelihood: np.ndarray
+    unrecorded: tuple[Stretch, ...] = ()
+    complete: bool = True
+    origin: Origin | None = None
+    sampling: Sampling = _NOT_KNOWN
+    divisor: Divisor | None = None
+    version: str = __version__
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unrecorded", tuple(Stretch(*stretch) for stretch in self.unrecorded))
+
+    def table_rows(self) -> Rows:
+        """What is shown of it, as (name, value in words)."""
+        sigma, norm = np.unique(self.noise_multiplier), np.unique(self.max_grad_norm)
+        return [
+            ("steps", f"{self.steps} recorded of {'' if self.complete else 'at least '}{self.run_steps}"),
+            ("noise multiplier", short(sigma)),
+            ("clipping norm", short(norm)),
+            ("sample rate", "not known" if self.sample_rate is None else short(self.sample_rate)),
+            ("sampling", f"{self.sampling.scheme}: {self.sampling.evidence}"),
+            ("candidates", f"{self.candidates}, {int(self.members.sum())} of them members"),
+        ]
+
+    def __repr__(self) -> str:
+        return as_line("Trace", self.table_rows())
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps recorded."""
+        return len(self.noise_multiplier)
+
+    @property
+    def run_steps(self) -> int:
+        """Steps of the run up to the end of the recording; if the trace is not `complete`, at least this many."""
+        return self.steps + sum(s.steps for s in self.unrecorded)
+
+    @property
+    def candidates(self) -> int:
+        """The number n of candidates."""
+        return len(self.members)
+
+    @property
+    def not_poisson(self) -> str:
+        """A sentence if the batches are too equal in size for Poisson samples, else "".
+
+        It is "" where nothing can be said: q = 1, one step, unknown q or expected size, or unknown batches. Under
+        Poisson sampling of n rows a size has probability at most p = max_k P(Bin(n, q) = k), so all but m of T steps
+        have one size with probability at most binom(T, m)·p^(T − m − 1). The sentence appears if that is below 1e-6.
+        The last batch of an epoch may differ.
+        """
+        q, expected = self.sample_rate, self.expected_batch_size
+        if not q or q >= 1 or not expected or self.steps < 2 or not self.batch_rows.any():
+            return ""
+        sizes, counts = np.unique(self.batch_rows, return_counts=True)
+        same, steps = int(counts.max()), self.steps
+        ways = -math.log(steps + 1) - float(special.betaln(same + 1, steps - same + 1))
+        if ways + (same - 1) * _log_likeliest(min(expected / q, 2.0**53), q) >= math.log(_CHANCE):
+            return ""
+        which = "all" if same == steps else f"{same} of"
+        return (
+            f"{which} {steps} batches have {int(sizes[counts.argmax()])} rows, as Poisson sampling at q = {q:.4g} "
+            f"would give them with probability below {_CHANCE:.0e}"
+        )
+
+    @property
+    def divisor_of_others(self) -> str:
+        """A sentence if one row more or less changes what `make_private` divides a mean loss by, int(n·q), else "".
+
+        q stays in it: with q = 1/len(loader) one row more may change that, too. It is "" where the optimizer's expected
+        batch size is another number.
+        """
+        n, q = self.sampling.dataset_size, self.sample_rate
+        if self.divisor != "rows" or n is None or not q or self.expected_batch_size is None:
+            return ""
+        own, others = int(n * q), {n + k: int((n + k) * q) for k in (-1, 1)}
+        if not math.isclose(self.expected_batch_size, own, rel_tol=1e-9):
+            return ""
+        changed = [f"{rows:,} rows by {divisor:,}" for rows, divisor in others.items() if divisor != own]
+        return (
+            f"Opacus divides the sum of {n:,} rows by {own:,}, and at the same q of {' and of '.join(changed)}, unless "
+            "loss_reduction='sum'"
+            if changed
+            else ""
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Write an npz file atomically: plain arrays and one JSON text, nothing pickled. Only its owner may read it.
+
+        Args:
+            path: of the file.
+        """
+        write_atomically(Path(path), to_npz(self, compressed=True), private=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read a file that `save` wrote. Nothing is unpickled.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            A `Trace`.
+
+        Raises:
+            ValueError: says what is wrong with any other file.
+        """
+        where = printable(path)
+        try:
+            facts, arrays = unpack(path, {FACTS, *ARRAYS})
+        except ValueError as error:
+            raise ValueError(f"{where}: cannot be read as a trace of leakcore ({printable(error)})") from error
+        if missing := sorted(ARRAYS.keys() - arrays.keys()):
+            raise ValueError(f"{where}: not a trace of leakcore: {', '.join(missing)} missing")
+        if not isinstance(facts, dict) or facts.get("schema") != cls.schema:
+            schema = facts.get("schema") if isinstance(facts, dict) else facts
+            raise ValueError(f"{where}: `schema` must be {cls.schema!r}, got {repr_of(schema, 100)}")
+        try:
+            facts["version"] = printable(facts.get("version"), 100)
+            trace: Trace = from_plain(facts, cls, arrays=arrays)
+            check_file(trace)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}: damaged") from error
+        return trace
+
+
+def _log_likeliest(rows: float, q: float) -> float:
+    """log max_k P(Bin(rows, q) = k), rows rounded."""
+    n = max(round(rows), 1)
+    k = min(int((n + 1) * q), n)
+    ways = -math.log(n + 1) - float(special.betaln(k + 1, n - k + 1))
+    return ways + k * math.log(q) + (n - k) * math.log1p(-q)
