@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from leakcore.audit.config_file import read_settings as read_settings
     from leakcore.audit.config_file import with_options as with_options
     from leakcore.audit.hyperparameters.layers import where_it_sits as where_it_sits
-    from leakcore.audit.hyperparameters.measure import require_report_folder as require_report_folder
     from leakcore.audit.hyperparameters.measure import run as run
     from leakcore.audit.hyperparameters.report import RunReport as RunReport
     from leakcore.audit.hyperparameters.request import AuditConfig as AuditConfig
@@ -48,12 +47,13 @@ if TYPE_CHECKING:
     from leakcore.audit.shared.format import power as power
     from leakcore.audit.shared.format import understated as understated
     from leakcore.audit.shared.report import AuditReport as AuditReport
+    from leakcore.audit.shared.report import require_report_folder as require_report_folder
     from leakcore.audit.trace.canaries import CanaryReport as CanaryReport
     from leakcore.audit.trace.canaries import from_canaries as from_canaries
-    from leakcore.audit.trace.canaries import holds_canaries as holds_canaries
     from leakcore.audit.trace.from_trace import from_trace as from_trace
     from leakcore.audit.trace.from_trace import join as join
     from leakcore.audit.trace.report import TraceReport as TraceReport
+    from leakcore.audit.trace.request import holds_canaries as holds_canaries
 
 _NAMES = {
     "AuditConfig": ".hyperparameters.request",
@@ -92,7 +92,7 @@ _SHARED = {
     "area": ".scores.statistics",
     "area_limits": ".scores.statistics",
     "config_schema": ".config_file",
-    "holds_canaries": ".trace.canaries",
+    "holds_canaries": ".trace.request",
     "LACKING": ".config_file",
     "fixed": ".shared.format",
     "guarantee": ".shared.format",
@@ -104,7 +104,7 @@ _SHARED = {
     "rate_limits": ".scores.statistics",
     "read_settings": ".config_file",
     "report_schema": ".report_schema",
-    "require_report_folder": ".hyperparameters.measure",
+    "require_report_folder": ".shared.report",
     "understated": ".shared.format",
     "with_options": ".config_file",
 }

@@ -15,7 +15,7 @@ from leakcore._base.reading import read_json
 from leakcore._base.results import Kind, Record
 from leakcore._base.tables import Rows
 from leakcore._base.text import line_of, markdown, name_of, printable, repr_of
-from leakcore.audit.shared.report import AuditReport
+from leakcore.audit.shared.report import AuditReport, Document
 
 _RESULT = "leakcore.result/"
 _ALSO = frozenset({"report", "environment", "seconds", "limit", "config"})
@@ -51,7 +51,7 @@ class Change(Record):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Comparison(Record):
+class Comparison(Document):
     """What changed from one report to another, as `audit.compare` returns it.
 
     Attributes:
@@ -86,10 +86,6 @@ class Comparison(Record):
             *((key, f"{before} → {after}") for key, before, after in self.settings),
             *((f"{c.quantity} ({c.where})", f"{c.before} → {c.after}: {c.how}") for c in self.changes),
         ]
-
-    def to_json(self, *, indent: int | None = None) -> str:
-        """`to_dict` as strict JSON."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
 
     def to_text(self) -> str:
         """For a terminal."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,8 @@ from leakcore._base.results import Record
 from leakcore._base.tables import Rows
 from leakcore.audit.scores.statistics import audited
 from leakcore.audit.shared.format import counted, number, power
-from leakcore.audit.shared.page import Cell, Column, Row, Table
+from leakcore.audit.shared.page import Table, heads, row_of
+from leakcore.audit.shared.report import Document
 from leakcore.numerics import gaussian_pair_epsilon
 
 _FACTORS = (1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0)
@@ -48,7 +48,7 @@ class PlannedAudit(Record):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class AuditPlan(Record):
+class AuditPlan(Document):
     """What audits of a claim could prove, as `audit.plan` returns it.
 
     Attributes:
@@ -73,34 +73,30 @@ class AuditPlan(Record):
     def table(self) -> Table:
         """The designs, one to a row; a mark where one can contradict the claim."""
         rows = tuple(
-            Row(
-                (
-                    Cell(a.design),
-                    Cell(_FAMILIES[a.family]),
-                    Cell(f"{a.trainings:,}"),
-                    Cell(f"{a.canaries:,}" if a.canaries > 1 else "—"),
-                    Cell(number(a.ceiling, kind="upper")),
-                    Cell(number(a.expected)),
-                    Cell(
-                        "never"
-                        if a.ceiling <= self.epsilon
-                        else f"over {_FACTORS[-1]:g} times"
-                        if a.noticed is None
-                        else f"{a.noticed:g} times"
-                    ),
-                ),
-                a.ceiling > self.epsilon,
+            row_of(
+                a.design,
+                _FAMILIES[a.family],
+                f"{a.trainings:,}",
+                f"{a.canaries:,}" if a.canaries > 1 else "—",
+                number(a.ceiling, kind="upper"),
+                number(a.expected),
+                "never"
+                if a.ceiling <= self.epsilon
+                else f"over {_FACTORS[-1]:g} times"
+                if a.noticed is None
+                else f"{a.noticed:g} times",
+                highlight=a.ceiling > self.epsilon,
             )
             for a in self.audits
         )
-        columns = (
-            Column("design", "parameter"),
-            Column("what is\nrefuted", "parameter"),
-            Column("trainings", "parameter"),
-            Column("canaries", "parameter"),
-            Column("most it\ncan prove", "upper"),
-            Column("expected if the\nclaim is kept", "estimate"),
-            Column("notices noise\ntoo small by", "estimate"),
+        columns = heads(
+            "design",
+            "what is\nrefuted",
+            "trainings",
+            "canaries",
+            "most it\ncan prove [upper]",
+            "expected if the\nclaim is kept [estimate]",
+            "notices noise\ntoo small by [estimate]",
         )
         return Table(
             f"Audits of the claim ε = {self.epsilon:g} at δ = {power(self.delta)}, at {100 * self.confidence:g}%",
@@ -110,10 +106,6 @@ class AuditPlan(Record):
             'if the mechanism is Gaussian. An audit of many runs with stop = "early" trains no more than it needs.',
             marked="what can contradict the claim",
         )
-
-    def to_json(self, *, indent: int | None = None) -> str:
-        """`to_dict` as strict JSON."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
 
     def to_text(self, width: int = 110) -> str:
         """The table for a terminal."""

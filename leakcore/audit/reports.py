@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import itertools
-import json
 import math
 import os
 import textwrap
@@ -29,7 +28,7 @@ from leakcore.audit.hyperparameters.report import RunReport
 from leakcore.audit.shared.format import number
 from leakcore.audit.shared.page import EPSILON, PROVED, Card
 from leakcore.audit.shared.plots import ATTACK, BOUND, INK, drawing_style, svg_of
-from leakcore.audit.shared.report import AuditReport
+from leakcore.audit.shared.report import AuditReport, Document
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -60,7 +59,7 @@ class ListedReport(Record):
         date: when its file was last written, UTC, ISO 8601.
         audit: what kind of audit it is.
         title: what was audited.
-        word: the verdict in a few words.
+        headline: the verdict in a few words.
         tone: "good", "neutral" or "bad", as on the report's page.
         verdict: the verdict's first sentence.
         claimed: the claimed ε, under the audit's adjacency; None without a claim.
@@ -74,7 +73,7 @@ class ListedReport(Record):
     date: str
     audit: str
     title: str
-    word: str
+    headline: str
     tone: str
     verdict: str
     claimed: ListedNumber | None
@@ -157,7 +156,7 @@ _TONES = ("bad", "neutral", "good")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class ReportList(Record):
+class ReportList(Document):
     """The reports of a folder, as `audit.list_reports` returns them.
 
     Attributes:
@@ -173,7 +172,7 @@ class ReportList(Record):
     problems: tuple[tuple[str, str], ...]
 
     @property
-    def word(self) -> str:
+    def headline(self) -> str:
         """How many gates fail, in a few words."""
         failed, all_ = sum(r.tone == "bad" for r in self.reports), len(self.reports)
         if failed:
@@ -197,22 +196,18 @@ class ReportList(Record):
     def table_rows(self) -> Rows:
         """The verdict of each report, and the problems."""
         return [
-            *((r.name, f"{r.date[:10]}, {r.audit}: {r.word} {_numbers(r)}") for r in self.reports),
+            *((r.name, f"{r.date[:10]}, {r.audit}: {r.headline} {_numbers(r)}") for r in self.reports),
             *((path, f"not read: {why}") for path, why in self.problems),
         ]
 
-    def to_json(self, *, indent: int | None = None) -> str:
-        """`to_dict` as strict JSON."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
-
     def to_text(self, width: int = 110) -> str:
         """For a terminal, a paragraph for each report."""
-        lines = [self.word]
+        lines = [self.headline]
         for r in self.reports:
             about = printable(f"({r.date[:16].replace('T', ' ')}, {r.audit}, leakcore {r.version})")
             lines.append(f"\n{line_of(r.name)}  {about}")
             lines += textwrap.wrap(
-                printable(f"{r.word} {_numbers(r)}"), width, initial_indent="  ", subsequent_indent="  "
+                printable(f"{r.headline} {_numbers(r)}"), width, initial_indent="  ", subsequent_indent="  "
             )
         if self.problems:
             lines.append("\nNot read:")
@@ -357,7 +352,7 @@ def _listed(path: Path, root: Path) -> ListedReport:
         date=written.isoformat(timespec="seconds"),
         audit=_AUDITS[kind],
         title=printable(report.title),
-        word=printable(report.word),
+        headline=printable(report.headline),
         tone=report.tone,
         verdict=printable(next(iter((*report.all_contradictions, *report.exceeded, *report.verdict_sentences())))),
         claimed=_claimed(report, epsilon),

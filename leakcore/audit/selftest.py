@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 from concurrent.futures import Executor
 from typing import Any, ClassVar
 
@@ -15,12 +14,13 @@ from scipy import special
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.progress import Progress
-from leakcore._base.results import Record, without
+from leakcore._base.results import without
 from leakcore._base.version import __version__
 from leakcore._base.workers import answers
 from leakcore.audit.selftest_cases import DELTA, MANY, OWN, Case, cases
 from leakcore.audit.shared.format import number, percent
-from leakcore.audit.shared.page import Cell, Column, Row, Table
+from leakcore.audit.shared.page import Table, heads, row_of
+from leakcore.audit.shared.report import Document
 from leakcore.numerics import clopper_pearson
 
 GATE = 0.999
@@ -61,7 +61,7 @@ class Promise:
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class SelfTest(Record):
+class SelfTest(Document):
     """The result of the self-test; `passed` is False if any promise is broken.
 
     Attributes:
@@ -91,31 +91,23 @@ class SelfTest(Record):
         """The inverse of `to_dict`. ValueError for anything else."""
         return super().from_dict(without(data, "version", "passed"))
 
-    def to_json(self, *, indent: int | None = None) -> str:
-        """`to_dict` as strict JSON."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
-
     def tables(self) -> tuple[Table, Table]:
         """False positives where nothing leaks, and coverage where ε is known."""
         null = [p for p in self.promises if p.epsilon == 0]
         known = [p for p in self.promises if p.epsilon > 0]
-        parameter, estimate = "parameter", "estimate"
-        heads = (Column("method", parameter), Column("trials per\naudit", parameter), Column("audits", parameter))
         share = 100 * (1 - self.confidence)
         first = Table(
             "False positives: a mechanism that leaks nothing",
-            (*heads, Column("reported\nε > 0", estimate), Column("allowed", parameter), Column("", "")),
+            heads("method", "trials per\naudit", "audits", "reported\nε > 0 [estimate]", "allowed", ""),
             tuple(
-                Row(
-                    (
-                        Cell(p.method),
-                        Cell(f"{p.trials:,}"),
-                        Cell(f"{p.audits:,}"),
-                        Cell(percent(p.rate), _range(p.interval)),
-                        Cell(percent(p.allowed)),
-                        Cell(_word(p)),
-                    ),
-                    not p.kept,
+                row_of(
+                    p.method,
+                    f"{p.trials:,}",
+                    f"{p.audits:,}",
+                    (percent(p.rate), _range(p.interval)),
+                    percent(p.allowed),
+                    _word(p),
+                    highlight=not p.kept,
                 )
                 for p in null
             ),
@@ -124,29 +116,22 @@ class SelfTest(Record):
         )
         second = Table(
             "Coverage: mechanisms whose ε is known",
-            (
-                Column("mechanism", parameter),
-                Column("true ε", parameter),
-                *heads,
-                Column("mean\nbound", "lower"),
-                Column("bound at or\nbelow ε", estimate),
-                Column("promised", parameter),
-                Column("", ""),
+            heads(
+                *("mechanism", "true ε", "method", "trials per\naudit", "audits"),
+                *("mean\nbound [lower]", "bound at or\nbelow ε [estimate]", "promised", ""),
             ),
             tuple(
-                Row(
-                    (
-                        Cell(p.mechanism),
-                        Cell(number(p.epsilon)),
-                        Cell(p.method),
-                        Cell(f"{p.trials:,}"),
-                        Cell(f"{p.audits:,}"),
-                        Cell(number(p.mean, 3)),
-                        Cell(percent(1 - p.rate), _range((1 - p.interval[1], 1 - p.interval[0]))),
-                        Cell(percent(1 - p.allowed)),
-                        Cell(_word(p)),
-                    ),
-                    not p.kept,
+                row_of(
+                    p.mechanism,
+                    number(p.epsilon),
+                    p.method,
+                    f"{p.trials:,}",
+                    f"{p.audits:,}",
+                    number(p.mean, 3),
+                    (percent(1 - p.rate), _range((1 - p.interval[1], 1 - p.interval[0]))),
+                    percent(1 - p.allowed),
+                    _word(p),
+                    highlight=not p.kept,
                 )
                 for p in known
             ),

@@ -53,7 +53,7 @@ def test_every_report_has_its_own_numbers_newest_first(folder: Path) -> None:
     for entry, name in zip(listed.reports, ("canaries", "scores", "trace"), strict=True):
         report = FORMS[name]()
         cards = report.cards()
-        assert (entry.title, entry.word, entry.tone) == (report.title, report.word, report.tone)
+        assert (entry.title, entry.headline, entry.tone) == (report.title, report.headline, report.tone)
         assert entry.proved is not None
         assert (entry.proved.text, entry.proved.kind) == (cards[2].value, "lower")
         assert entry.proved.guarantee == f"lower, {cards[2].guarantee}"
@@ -65,14 +65,14 @@ def test_every_report_has_its_own_numbers_newest_first(folder: Path) -> None:
         assert entry.page == ("" if name == "canaries" else f"{entry.name}/report.html")
     assert listed.reports[0].link == ""
     assert listed.reports[1].link == "below/scores%20%26%20co/report.html"
-    assert (listed.word, listed.tone, listed.problems) == ("2 of 3 audits fail.", "bad", ())
+    assert (listed.headline, listed.tone, listed.problems) == ("2 of 3 audits fail.", "bad", ())
     assert listed.sentences()[0].startswith("<b>$canaries_1$: The recorded schedule gives ε = ")
     assert audit.ReportList.from_dict(json.loads(listed.to_json())) == listed
 
 
 def test_a_list_without_a_failure_says_so(folder: Path) -> None:
     listed = audit.list_reports(folder / "trace")
-    assert (listed.word, listed.tone) == ("No audit fails. 0 of 1 tested a claim that held.", "neutral")
+    assert (listed.headline, listed.tone) == ("No audit fails. 0 of 1 tested a claim that held.", "neutral")
     assert [r.name for r in listed.reports] == ["."]
     assert "proved ε ≥" in listed.to_text()
 
@@ -135,7 +135,7 @@ def test_numbers_of_another_adjacency_do_not_stand_on_a_line() -> None:
         return audit.ListedNumber(value=2.0, text="ε = 2", kind=kind, guarantee="", adjacency=adjacency)
 
     entry = audit.ListedReport(
-        name="a", date="", audit="", title="", word="", tone="good", verdict="", version="", page="",
+        name="a", date="", audit="", title="", headline="", tone="good", verdict="", version="", page="",
         claimed=number("parameter", "replacement adjacency"), proved=number("lower", "add/remove adjacency"),
         accountant=number("upper", "add/remove adjacency"),
     )  # fmt: skip

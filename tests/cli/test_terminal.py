@@ -221,7 +221,7 @@ def test_the_page_spells_out_every_text_in_it() -> None:
     table = Table(EVIL, (Column(EVIL, "upper"),), (Row((Cell(EVIL, EVIL),)),), EVIL)
     card = Card(question=EVIL, value=EVIL, kind="upper", interval=EVIL, confidence=EVIL, adjacency=EVIL, detail=EVIL)
     page = Page(
-        title=EVIL, tone="good", word=EVIL, verdict=(EVIL, EVIL), limit=EVIL, cards=(card,),
+        title=EVIL, tone="good", headline=EVIL, verdict=(EVIL, EVIL), limit=EVIL, cards=(card,),
         findings=(f"{EVIL}: <b>{EVIL}",), sections=(Section(EVIL, (table,)),), assumptions=(EVIL,), seconds=1.0,
         settings={EVIL: EVIL}, environment={EVIL: EVIL},
     )  # fmt: skip

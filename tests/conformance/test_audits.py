@@ -425,7 +425,7 @@ def _read(report: audit.AuditReport, *, page: bool = False) -> None:
     for form in (text, re.sub(r"\s+", " ", report.to_html() if page else "")):
         assert not re.search(r"ε ≥ (&#48;|0)(?![.\d])", form), "a bound of 0 is shown as a proof"
     if report.passed is not False:
-        assert not _BROKEN.search(" ".join([report.word, *report.verdict_sentences()]))
+        assert not _BROKEN.search(" ".join([report.headline, *report.verdict_sentences()]))
         assert not any(_BROKEN.search(getattr(f, "verdict", "")) for f in report.findings())
     lower = [float(r.value) for r in _results(report) if r.kind == "lower"]
     for least in re.findall(r"ε ≥ (\d[\d.e+-]*\d|\d)", text):
@@ -463,7 +463,7 @@ def test_no_sentence_on_scores_says_more_than_its_number() -> None:
     tones = set()
     for number, report in enumerate(_score_reports()):
         _read(report, page=number % 9 == 0)
-        tones.add((report.tone, report.word))
+        tones.add((report.tone, report.headline))
     assert {tone for tone, _ in tones} == {"good", "neutral", "bad"}
     assert len(tones) >= 6
 
@@ -493,7 +493,7 @@ def test_canaries_between_the_two_levels_are_not_called_consistent() -> None:
     between = dataclasses.replace(report, proved=above)
     assert between.passed
     assert between.tone == "neutral"
-    assert between.word == "Above its claim at 95%, not at 99.9%: check."
+    assert between.headline == "Above its claim at 95%, not at 99.9%: check."
     assert "nothing contradicts" not in between.verdict()
     _read(between)
 
@@ -547,6 +547,6 @@ def test_canaries_that_prove_nothing_are_not_green() -> None:
     report = audit.from_canaries(null)
     assert float(report.proved.value) == 0
     assert (report.tone, report.passed) == ("neutral", True)
-    assert "Nothing was proved" in report.word
+    assert "Nothing was proved" in report.headline
     assert report.cards()[2].shown == "nothing"
     _read(report)

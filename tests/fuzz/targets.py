@@ -110,7 +110,7 @@ def _json(path: Path) -> object:
 def _checkpoint(path: Path) -> object:
     from leakcore._base.codec import from_plain, unpack
     from leakcore.dpsgd.ensemble import checkpoint
-    from leakcore.dpsgd.ensemble.block.block import BlockOutput
+    from leakcore.dpsgd.ensemble.block import BlockOutput
 
     try:
         return checkpoint._read(path, (0, 2), 0, 2)

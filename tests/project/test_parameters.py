@@ -34,7 +34,7 @@ INTERNAL = {
     "attacks/poisoning/poisoned_data.py: copies": "one call for each poisoning, which brings all of it",
     "dpsgd/rows/autograd_rows.py: __init__": "one call, in the row check",
     "leakage/mutual_information.py: mutual_information": "num_classes is a premise that only the user knows",
-    "audit/trace/question.py: ask": "the arguments of from_trace",
+    "audit/trace/request.py: parse": "the arguments of from_trace",
     "audit/trace/from_trace.py: from_trace": "the divisor is a premise that only the user knows",
     "dpsgd/record/recorder.py: __init__": "what record passes on",
     "models/features.py: _train": "one call, with what train_extractor has checked",

@@ -14,18 +14,16 @@ import numpy as np
 from leakcore import attacks, bounds, datasets, dpsgd, kernels, mechanisms, models
 from leakcore._base import validate
 from leakcore._base.progress import Progress, timed
-from leakcore._base.results import Result
 from leakcore._base.run_folder import PartialResults, identity
 from leakcore._base.text import renaming
 from leakcore._base.version import PAGE, need
-from leakcore._base.writing import place_in
 from leakcore.attacks import membership, poisoning
 from leakcore.audit.claim.proofs import ClaimedEpsilon, Proof, Scores, Stopped, claim_of, prove, until_decided
 from leakcore.audit.claim.report import ClaimReport
-from leakcore.audit.claim.request import SECTIONS, Audit, ClaimConfig, Stop
-from leakcore.audit.hyperparameters.measure import require_report_folder
+from leakcore.audit.claim.request import SECTIONS, ClaimConfig, Stop
 from leakcore.audit.scores.statistics import audited, provable
 from leakcore.audit.shared.doctor import environment
+from leakcore.audit.shared.report import require_report_folder, write_report
 from leakcore.audit.shared.settings import shown
 
 if TYPE_CHECKING:
@@ -38,9 +36,16 @@ _WIDTH, _EPOCHS = 16, 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClaimRows:
-    """Training and held-out rows, classes, image shape (None: not images), and a description.
+    """The rows of a claim's audit.
 
     Attributes:
+        features: (n, d) float32, training rows.
+        labels: (n,) their classes.
+        test_features: (m, d) float32, held-out rows.
+        test_labels: (m,) their classes.
+        classes: number of classes.
+        shape: (channels, height, width) of the images; None where rows are not images.
+        described: the data in words, for the report.
         images: the images behind the features of a frozen network, else None.
         test_images: the same of the held-out rows.
         extractor: the frozen network, else None.
@@ -237,11 +242,10 @@ def _claim(
     claimed = claim_of(config, len(rows.labels))
     ensemble = config.ensemble(rows.features.shape[1], rows.classes, claimed.noise_multiplier, len(rows.labels))
     pieces.begin()
-    how = {**how, "checkpoint": pieces.folder}
     play = {"membership": _membership, "one-run": _one_run, "crafted-gradient": _crafted_gradient}.get(
         config.audit.attack, _poisoning
     )
-    scores, proofs, stopped = play(config, rows, claimed, ensemble, show, how)
+    scores, proofs, stopped = play(_Game(config, rows, claimed, ensemble, show, {**how, "checkpoint": pieces.folder}))
     report = ClaimReport(
         config=config,
         claim=claimed,
@@ -254,10 +258,36 @@ def _claim(
         seconds=time.monotonic() - started,
     )
     if target is not None:
-        report.to_json(place_in(target, "report.json"), indent=2)
-        report.to_html(place_in(target, "report.html"))
-        pieces.remove()
+        write_report(report, target, pieces)
     return report
+
+
+_Outcome = tuple[Scores, tuple[Proof, ...], Stopped | None]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Game:
+    """What every attack is played on. how: the executor, threads and checkpoint of the trainings."""
+
+    config: ClaimConfig
+    rows: ClaimRows
+    claimed: ClaimedEpsilon
+    ensemble: dpsgd.Ensemble
+    show: Progress
+    how: dict[str, Any]
+
+    def execution(self, before: int = 0, total: int | None = None) -> dpsgd.Execution:
+        """How models are trained, whose progress counts on from `before`, up to `total` if that is more."""
+        task = f"{self.config.audit.attack}: models"
+        return dpsgd.Execution(progress=lambda done, all_: self.show(task, before + done, total or all_), **self.how)
+
+    def decided(self, train: Callable[[range], Scores]) -> _Outcome:
+        """Train every trial, or chunks of them until the claim is decided, and prove what follows."""
+        audit = self.config.audit
+        if audit.stop == "early":
+            return until_decided(train, self.claimed, audit)
+        scores = train(range(audit.trials))
+        return scores, prove(scores, self.claimed, audit.confidence, audit.seed), None
 
 
 def _poisoned(config: ClaimConfig, rows: ClaimRows) -> attacks.poisoning.Poisoning:
@@ -287,77 +317,33 @@ def _poisoned(config: ClaimConfig, rows: ClaimRows) -> attacks.poisoning.Poisoni
     return attack.poison(rows.features, rows.labels, **more)
 
 
-def _poisoning(
-    config: ClaimConfig,
-    rows: ClaimRows,
-    claimed: ClaimedEpsilon,
-    ensemble: dpsgd.Ensemble,
-    show: Progress,
-    how: dict[str, Any],
-) -> tuple[Scores, tuple[Proof, ...], Stopped | None]:
-    ks, trials = config.audit.k, config.audit.trials
-    name, sides = config.audit.attack, 1 + len(config.audit.k)
-    poisoned = _poisoned(config, rows)
+def _poisoning(game: _Game) -> _Outcome:
+    ks, trials = game.config.audit.k, game.config.audit.trials
+    sides, poisoned = 1 + len(ks), _poisoned(game.config, game.rows)
 
     def train(part: range) -> Scores:
-        before = sides * part.start
-        swept = poisoning.poisoning_sweep(
-            ensemble,
-            poisoned,
-            ks,
-            trials=part,
-            execution=dpsgd.Execution(
-                progress=lambda done, _: show(f"{name}: models", before + done, sides * trials), **how
-            ),
-        )
+        execution = game.execution(sides * part.start, sides * trials)
+        swept = poisoning.poisoning_sweep(game.ensemble, poisoned, ks, trials=part, execution=execution)
         return {f"k = {k}": (swept[k].scores_in, swept[k].scores_out, k) for k in ks}
 
-    return _decided(train, claimed, config.audit)
+    return game.decided(train)
 
 
-def _decided(
-    train: Callable[[range], Scores], claimed: ClaimedEpsilon, audit: Audit
-) -> tuple[Scores, tuple[Proof, ...], Stopped | None]:
-    """Train every trial, or chunks of them until the claim is decided, and prove what follows."""
-    if audit.stop == "early":
-        return until_decided(train, claimed, audit)
-    scores = train(range(audit.trials))
-    return scores, prove(scores, claimed, audit.confidence, audit.seed), None
-
-
-def _crafted_gradient(
-    config: ClaimConfig,
-    rows: ClaimRows,
-    claimed: ClaimedEpsilon,
-    ensemble: dpsgd.Ensemble,
-    show: Progress,
-    how: dict[str, Any],
-) -> tuple[Scores, tuple[Proof, ...], Stopped | None]:
-    trials = config.audit.trials
+def _crafted_gradient(game: _Game) -> _Outcome:
+    rows, trials = game.rows, game.config.audit.trials
 
     def train(part: range) -> Scores:
+        execution = game.execution(2 * part.start, 2 * trials)
         played = poisoning.crafted_gradient_scores(
-            ensemble,
-            rows.features,
-            rows.labels,
-            trials=part,
-            execution=dpsgd.Execution(
-                progress=lambda done, _: show("crafted-gradient: models", 2 * part.start + done, 2 * trials), **how
-            ),
+            game.ensemble, rows.features, rows.labels, trials=part, execution=execution
         )
         return {"k = 1": (played.scores_in, played.scores_out, 1)}
 
-    return _decided(train, claimed, config.audit)
+    return game.decided(train)
 
 
-def _membership(
-    config: ClaimConfig,
-    rows: ClaimRows,
-    claimed: ClaimedEpsilon,
-    ensemble: dpsgd.Ensemble,
-    show: Progress,
-    how: dict[str, Any],
-) -> tuple[Scores, tuple[Proof, ...], Stopped | None]:
+def _membership(game: _Game) -> _Outcome:
+    config, rows, claimed, ensemble = game.config, game.rows, game.claimed, game.ensemble
     learning = config.audit.trials // 2
     learnt = membership.coins(learning, len(rows.labels), seed=ensemble.seed)
     if (learnt.all(axis=0) | ~learnt.any(axis=0)).any():
@@ -365,13 +351,7 @@ def _membership(
             f"`audit.trials` must give models with and without each of {len(rows.labels)} rows for the likelihood "
             f"ratio, got {config.audit.trials}: the coins of the half that learns left some row on one side; take more"
         )
-    played = membership.play(
-        ensemble,
-        rows.features,
-        rows.labels,
-        runs=config.audit.trials,
-        execution=dpsgd.Execution(progress=lambda done, total: show("membership: models", done, total), **how),
-    )
+    played = membership.play(ensemble, rows.features, rows.labels, runs=config.audit.trials, execution=game.execution())
     references, target = played[:learning], played[learning:]
     included = target.included
     statistics: dict[str, Literal["loss", "lira"]] = {"loss threshold": "loss", "likelihood ratio": "lira"}
@@ -383,24 +363,18 @@ def _membership(
         # All rows for the loss threshold, as the text does; the clearest fifth where the statistic ranks them.
         share = 1.0 if name == "loss threshold" else 0.2
         correct, guesses = membership.guess(measured, share=share).tally(included)
-        proof: Result = bounds.epsilon_from_membership(
-            correct, guesses, coins="rows", rows=included.size, confidence=level, delta=claimed.delta
-        )
-        ceiling = bounds.epsilon_from_membership(
-            guesses, guesses, coins="rows", rows=included.size, confidence=level, delta=claimed.delta
+        proof, ceiling = (
+            bounds.epsilon_from_membership(
+                right, guesses, coins="rows", rows=included.size, confidence=level, delta=claimed.delta
+            )
+            for right in (correct, guesses)
         )
         proofs.append(Proof(method="guesses at coins", what=name, found=proof, ceiling=float(ceiling.value)))
     return scores, tuple(proofs), None
 
 
-def _one_run(
-    config: ClaimConfig,
-    rows: ClaimRows,
-    claimed: ClaimedEpsilon,
-    ensemble: dpsgd.Ensemble,
-    show: Progress,
-    how: dict[str, Any],
-) -> tuple[Scores, tuple[Proof, ...], Stopped | None]:
+def _one_run(game: _Game) -> _Outcome:
+    config, rows, claimed, ensemble = game.config, game.rows, game.claimed, game.ensemble
     points, labels = membership.canaries(
         rows.features, rows.classes, count=config.audit.canaries, seed=config.audit.seed
     )
@@ -409,14 +383,7 @@ def _one_run(
         raise ValueError(
             f"`audit.canaries` must have coins on both sides, got {len(there)} on one side: take more, or another seed"
         )
-    played = membership.play_canaries(
-        ensemble,
-        rows.features,
-        rows.labels,
-        points,
-        labels,
-        execution=dpsgd.Execution(progress=lambda done, total: show("one-run: models", done, total), **how),
-    )
+    played = membership.play_canaries(ensemble, rows.features, rows.labels, points, labels, execution=game.execution())
     scores = played.scores[0]
     families: dict[str, str | mechanisms.Mechanism] = {"guesses at coins, (ε, δ)": "dp"}
     if claimed.noise_multiplier > 0 and config.mechanism.scheme == "poisson":

@@ -21,13 +21,12 @@ from leakcore.audit.shared.page import (
     EPSILON,
     REACHED,
     Card,
-    Cell,
-    Column,
     Finding,
-    Row,
     Table,
     adjacency_words,
+    heads,
     proof_card,
+    row_of,
 )
 from leakcore.audit.shared.report import NOTHING, TOO_WEAK, AuditReport
 from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon, SequentialEpsilon
@@ -201,12 +200,12 @@ class ClaimReport(AuditReport):
         return said
 
     @property
-    def word(self) -> str:
+    def headline(self) -> str:
         if self.passed and max(p.ceiling for p in self.proofs) <= self.claim.epsilon:
             return TOO_WEAK
         if self.passed and self.epsilon <= 0:
             return NOTHING
-        return super().word
+        return super().headline
 
     def judged(self) -> tuple[page.Judged, ...]:
         sure = self._guarantee(self.best)
@@ -378,29 +377,20 @@ class ClaimReport(AuditReport):
 
     def tables(self) -> dict[str, Table]:
         rows = tuple(
-            Row(
-                (
-                    Cell(p.method),
-                    Cell(p.what),
-                    Cell(least(p.found)),
-                    Cell(number(self.claim.epsilon)),
-                    Cell(number(p.ceiling, kind="upper")),
-                    Cell("EXCEEDS THE CLAIM" if p.epsilon > self.claim.epsilon else "below"),
-                ),
-                p is self.best,
+            row_of(
+                p.method,
+                p.what,
+                least(p.found),
+                number(self.claim.epsilon),
+                number(p.ceiling, kind="upper"),
+                "EXCEEDS THE CLAIM" if p.epsilon > self.claim.epsilon else "below",
+                highlight=p is self.best,
             )
             for p in self.proofs
         )
         proved = Table(
             "Proved compared with claimed",
-            (
-                Column("method", "parameter"),
-                Column("chosen", "parameter"),
-                Column("audited ε", "lower"),
-                Column("claimed ε", "parameter"),
-                Column("most this\naudit can prove", "parameter"),
-                Column("", ""),
-            ),
+            heads("method", "chosen", "audited ε [lower]", "claimed ε", "most this\naudit can prove", ""),
             rows,
             f"δ = {power(self.claim.delta)}, {ADJACENCY[self._adjacency]} adjacency throughout; the lower bounds hold "
             f"together with {100 * self.config.audit.confidence:g}% confidence.{self._k_words()}",
@@ -408,24 +398,22 @@ class ClaimReport(AuditReport):
         )
         statistic = Table(
             "The attacker's statistic",
-            (
-                Column("", "parameter"),
-                Column("models or\nrows with", "parameter"),
-                Column("without", "parameter"),
-                Column("mean with", "estimate"),
-                Column("mean\nwithout", "estimate"),
-                Column("area under\nthe curve", "estimate"),
+            heads(
+                " [parameter]",
+                "models or\nrows with",
+                "without",
+                "mean with [estimate]",
+                "mean\nwithout [estimate]",
+                "area under\nthe curve [estimate]",
             ),
             tuple(
-                Row(
-                    (
-                        Cell(name),
-                        Cell(f"{len(a):,}"),
-                        Cell(f"{len(b):,}"),
-                        Cell(number(float(a.mean()))),
-                        Cell(number(float(b.mean()))),
-                        Cell(f"{area(a, b):.3f}"),
-                    )
+                row_of(
+                    name,
+                    f"{len(a):,}",
+                    f"{len(b):,}",
+                    number(float(a.mean())),
+                    number(float(b.mean())),
+                    f"{area(a, b):.3f}",
                 )
                 for name, (a, b, _) in self.scores.items()
             ),

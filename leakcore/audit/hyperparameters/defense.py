@@ -27,7 +27,7 @@ from leakcore.audit.hyperparameters import scheme
 from leakcore.audit.hyperparameters.reconstruction import ReconstructionPoint, ensemble
 from leakcore.audit.hyperparameters.request import AuditConfig, noise_under_defense, parsed_defense, why_bounds_hold
 from leakcore.audit.shared.format import guarantee, interval, number, percent
-from leakcore.audit.shared.page import Cell, Column, Finding, Part, Row, Section, Table
+from leakcore.audit.shared.page import Finding, Part, Section, Table, heads, row_of
 from leakcore.defenses import Clip, Defense, Dropout, LocalSteps, Prune
 from leakcore.dpsgd import Streams
 
@@ -327,26 +327,24 @@ def _part(config: AuditConfig, point: ReconstructionPoint, plain: Side, under: S
     runs = min(config.runs, MOST_RUNS)
     tighter = float(under.bound.value) < float(plain.bound.value)
     rows = tuple(
-        Row(
-            (
-                Cell(name),
-                Cell(percent(side.attack), interval(side.attack)),
-                Cell(percent(side.bound)),
-                Cell(number(side.epsilon)),
-                Cell(percent(side.accuracy)),
-            ),
-            name != "none",
+        row_of(
+            name,
+            (percent(side.attack), interval(side.attack)),
+            percent(side.bound),
+            number(side.epsilon),
+            percent(side.accuracy),
+            highlight=name != "none",
         )
         for name, side in (("none", plain), (spelling, under))
     )
     table = Table(
         "The same attack with and without the defence",
-        (
-            Column("defence", "parameter"),
-            Column("target named", "estimate"),
-            Column("no attacker\nabove", "upper"),
-            Column("ε of the run", "upper"),
-            Column("accuracy of\nthe models", "estimate"),
+        heads(
+            "defence",
+            "target named [estimate]",
+            "no attacker\nabove [upper]",
+            "ε of the run [upper]",
+            "accuracy of\nthe models [estimate]",
         ),
         rows,
         f"The claimed noise σ = {number(point.noise_multiplier, 4)}; {runs} trainings on either side with the same "

@@ -18,7 +18,7 @@ from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters.reconstruction import ensemble
 from leakcore.audit.hyperparameters.request import AuditConfig
 from leakcore.audit.shared.format import number
-from leakcore.audit.shared.page import Cell, Column, Figure, Finding, Part, Row, Section, Table
+from leakcore.audit.shared.page import Cell, Column, Figure, Finding, Part, Row, Section, Table, heads, row_of
 from leakcore.audit.shared.plots import heat_map_svg
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _finding(measures: LeakageByLayer) -> Finding:
         layers = beyond(latent)
         if layers:
             named.append(name)
-            said.append(f"about {name} layer {measures.layers[layers[0]]} shows most, {told(latent, layers[0])}")
+            said.append(f"about {name} layer {measures.layers[layers[0]]} shows most, {value_text(latent, layers[0])}")
         else:
             said.append(f"about {name} no layer shows more than permuted labels do")
     if named:
@@ -171,7 +171,7 @@ def limits(latent: VInformation, layer: int) -> str:
     return f"{low} to {high} (≤ {null})"
 
 
-def told(latent: VInformation, layer: int) -> str:
+def value_text(latent: VInformation, layer: int) -> str:
     """The value, its interval and its null in words."""
     low, high, null = _limits(latent, layer)
     return (
@@ -228,26 +228,24 @@ class LayerStudy:
 
     def table(self) -> Table:
         """A row per layer."""
-        columns = (
-            Column("layer", "parameter"),
-            Column("parameters", "parameter"),
-            Column("sensitivity\n‖∂g/∂x‖", "estimate"),
-            Column("per root of\nparameters", "estimate"),
-            Column("attribute, nats\nplain gradient", "estimate"),
-            Column("attribute, nats\none noisy step", "estimate"),
+        columns = heads(
+            "layer",
+            "parameters",
+            "sensitivity\n‖∂g/∂x‖ [estimate]",
+            "per root of\nparameters [estimate]",
+            "attribute, nats\nplain gradient [estimate]",
+            "attribute, nats\none noisy step [estimate]",
         )
         rows = []
         latent = self.measures.latent[ATTRIBUTE]
         for i, row in enumerate(self.measures.rows()):
             rows.append(
-                Row(
-                    (
-                        Cell(self.name(i)),
-                        Cell(f"{row['parameters']:,}"),
-                        Cell(number(row["sensitivity"])),
-                        Cell(number(row["per_parameter"], 3)),
-                        *(Cell(nats(at(v.value, i)), limits(v, i)) for v in (latent, self.released)),
-                    )
+                row_of(
+                    self.name(i),
+                    f"{row['parameters']:,}",
+                    number(row["sensitivity"]),
+                    number(row["per_parameter"], 3),
+                    *((nats(at(v.value, i)), limits(v, i)) for v in (latent, self.released)),
                 )
             )
         caption = (
@@ -268,8 +266,10 @@ class LayerStudy:
         per = self.measures.sensitivity.per_parameter()
         most = int(np.argmax(per))
         before, after = beyond(latent), beyond(self.released)
-        summary = f"{self.name(before[0])} shows most, {told(latent, before[0])}" if before else "no layer shows any"
-        left = f"{self.name(after[0])} still shows {told(self.released, after[0])}" if after else "none does"
+        summary = (
+            f"{self.name(before[0])} shows most, {value_text(latent, before[0])}" if before else "no layer shows any"
+        )
+        left = f"{self.name(after[0])} still shows {value_text(self.released, after[0])}" if after else "none does"
         sure = f"{100 * (latent.confidence or 0):g}%"
         if after:
             verdict = f"At {sure}: what the task never asks for is in single steps of this run; more noise hides more."

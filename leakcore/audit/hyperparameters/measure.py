@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from leakcore._base import validate
-from leakcore._base.output_folder import require_ours, require_writable
 from leakcore._base.progress import Progress, timed
 from leakcore._base.run_folder import PartialResults, identity
 from leakcore._base.version import PAGE, need
-from leakcore._base.writing import place_in
 from leakcore.audit.hyperparameters import labels, layers, reconstruction
 from leakcore.audit.hyperparameters.report import RunReport
 from leakcore.audit.hyperparameters.request import AuditConfig
 from leakcore.audit.shared.doctor import environment
+from leakcore.audit.shared.report import require_report_folder, write_report
 from leakcore.audit.shared.settings import shown
 
 
@@ -102,13 +101,5 @@ def _run(
         seconds=time.monotonic() - started,
     )
     if target is not None:
-        report.to_json(place_in(target, "report.json"), indent=2)
-        report.to_html(place_in(target, "report.html"))
-        pieces.remove()
+        write_report(report, target, pieces)
     return report
-
-
-def require_report_folder(folder: Path) -> None:
-    """Refuse a folder before the work: it must accept files, and hold no report that is not leakcore's."""
-    require_writable(folder)
-    require_ours(folder, "report.json", "report.html")

@@ -40,7 +40,9 @@ from leakcore.audit.shared.page import (
     adjacency_words,
     card,
     epsilon_card,
+    heads,
     proof_card,
+    row_of,
 )
 from leakcore.audit.shared.plots import ATTACK, BOUND, INK, MIDDLE, RDP, drawing_style, plain_axes, svg_of
 from leakcore.audit.shared.report import NOTHING, TOO_WEAK, AuditReport
@@ -466,25 +468,23 @@ def _labels_table(study: LabelStudy) -> Table:
     rows = []
     for o in study.outcomes:
         rows.append(
-            Row(
-                (
-                    Cell("no noise, no clipping" if o.noise_multiplier == 0 else f"ε = {number(o.epsilon)}"),
-                    Cell(number(o.noise_multiplier, 4)),
-                    Cell(f"{o.determined} of {o.labels}"),
-                    Cell(str(o.labels - o.determined)),
-                    Cell(percent(o.recovered), interval(o.recovered) if o.recovered.interval else ""),
-                    Cell(percent(o.majority)),
-                ),
-                o.claimed,
+            row_of(
+                "no noise, no clipping" if o.noise_multiplier == 0 else f"ε = {number(o.epsilon)}",
+                number(o.noise_multiplier, 4),
+                f"{o.determined} of {o.labels}",
+                str(o.labels - o.determined),
+                (percent(o.recovered), interval(o.recovered) if o.recovered.interval else ""),
+                percent(o.majority),
+                highlight=o.claimed,
             )
         )
-    columns = (
-        Column("companion run", "parameter"),
-        Column("noise\nmultiplier σ", "parameter"),
-        Column("determined\nlabels", "parameter"),
-        Column("undetermined", "parameter"),
-        Column("right, of the\ndetermined", "estimate"),
-        Column("guessing the\nmajority", "parameter"),
+    columns = heads(
+        "companion run",
+        "noise\nmultiplier σ",
+        "determined\nlabels",
+        "undetermined",
+        "right, of the\ndetermined [estimate]",
+        "guessing the\nmajority",
     )
     return Table("Labels", columns, tuple(rows), study.caption)
 
@@ -496,23 +496,21 @@ def _label_epsilon_table(study: LabelStudy) -> Table:
         if o.replacement is None:
             continue
         rows.append(
-            Row(
-                (
-                    Cell(f"ε = {number(o.epsilon)}"),
-                    Cell(number(o.noise_multiplier, 4)),
-                    *(Cell(number(o.lower[test], 4)) for test in ("paper", "optimal", "likelihood-ratio")),
-                    Cell(number(o.replacement, 4)),
-                ),
-                o.claimed,
+            row_of(
+                f"ε = {number(o.epsilon)}",
+                number(o.noise_multiplier, 4),
+                *(number(o.lower[test], 4) for test in ("paper", "optimal", "likelihood-ratio")),
+                number(o.replacement, 4),
+                highlight=o.claimed,
             )
         )
-    columns = (
-        Column("companion run", "parameter"),
-        Column("noise\nmultiplier σ", "parameter"),
-        Column("label ε,\npaper's test", "lower"),
-        Column("label ε,\nbest threshold", "lower"),
-        Column("label ε,\nlikelihood ratio", "lower"),
-        Column("replacement ε\nof one step", "upper"),
+    columns = heads(
+        "companion run",
+        "noise\nmultiplier σ",
+        "label ε,\npaper's test [lower]",
+        "label ε,\nbest threshold [lower]",
+        "label ε,\nlikelihood ratio [lower]",
+        "replacement ε\nof one step [upper]",
     )
     return Table("Label privacy of one step", columns, tuple(rows), study.epsilon_caption)
 
@@ -624,10 +622,10 @@ class RunReport(AuditReport):
         return _contradictions(self.points)
 
     @property
-    def word(self) -> str:
+    def headline(self) -> str:
         if self.passed and not self.claimed.testable:
             return TOO_WEAK
-        return NOTHING if self.passed and float(self.claimed.epsilon_audited.value) <= 0 else super().word
+        return NOTHING if self.passed and float(self.claimed.epsilon_audited.value) <= 0 else super().headline
 
     def judged(self) -> tuple[page.Judged, ...]:
         p = self.claimed

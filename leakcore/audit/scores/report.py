@@ -33,34 +33,16 @@ from leakcore.audit.shared.page import (
     REACHED,
     Card,
     Cell,
-    Column,
     Finding,
     Row,
     Table,
     adjacency_words,
     card,
+    heads,
     proof_card,
+    row_of,
 )
-from leakcore.audit.shared.report import GATE, NOTHING, TOO_WEAK, AuditReport
-
-_SETTINGS = (
-    "source",
-    "higher",
-    "coins",
-    "retrained",
-    "k",
-    "delta",
-    "claimed_epsilon",
-    "claimed_adjacency",
-    "adjacency",
-    "confidence",
-    "seed",
-    "select",
-    "family",
-    "members",
-    "non_members",
-)
-_RESULTS = ("area", "at_fpr", "epsilon", "converted", "gate", "ceiling", "p_value", "roc")
+from leakcore.audit.shared.report import GATE, NOTHING, TOO_WEAK, AuditReport, names, same_names
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -102,8 +84,11 @@ class ScoresReport(AuditReport):
     """
 
     schema: ClassVar[str] = "leakcore.scores-audit/1"
-    setting_names: ClassVar[tuple[str, ...]] = _SETTINGS
-    result_names: ClassVar[Mapping[str, str]] = {name: name for name in _RESULTS}
+    setting_names: ClassVar[tuple[str, ...]] = names(
+        "source higher coins retrained k delta claimed_epsilon claimed_adjacency adjacency confidence seed select "
+        "family members non_members"
+    )
+    result_names: ClassVar[Mapping[str, str]] = same_names("area at_fpr epsilon converted gate ceiling p_value roc")
 
     source: str
     higher: str
@@ -187,7 +172,7 @@ class ScoresReport(AuditReport):
         return self.epsilon if self.converted is None else self.converted
 
     @property
-    def word(self) -> str:
+    def headline(self) -> str:
         bad = self.all_contradictions or self.exceeded
         if not bad and (self.claimed_epsilon is None or not self.proved):
             return "Measured." if self.claimed_epsilon is None else "Measured; the claim was not tested."
@@ -197,7 +182,7 @@ class ScoresReport(AuditReport):
             return TOO_WEAK
         if not bad and float(self._compared.value) <= 0:
             return NOTHING
-        return super().word
+        return super().headline
 
     @property
     def _untested(self) -> bool:
@@ -386,25 +371,14 @@ class ScoresReport(AuditReport):
         ]
         rows.append(("area under the ROC curve", "0.5", number(self.area, 3), _span(self.area)))
         printed = tuple(Row(tuple(Cell(text) for text in row)) for row in rows)
-        columns = (
-            Column("test", "parameter"),
-            Column("guessing", "parameter"),
-            Column("these scores", "estimate"),
-            Column("interval", "estimate"),
-        )
+        columns = heads("test", "guessing", "these scores [estimate]", "interval [estimate]")
         caption = (
             f"{100 * self.confidence:g}% intervals, each for its own row, valid in finite samples for independent "
             "scores; they count the threshold's uncertainty. Rates too small for so few non-members are left out."
         )
         epsilon = Table(
             "What the scores say about ε",
-            (
-                Column("ε at least", self.epsilon.kind),
-                Column("δ", "parameter"),
-                Column("adjacency", "parameter"),
-                Column("confidence", "parameter"),
-                Column("claimed ε", "parameter"),
-            ),
+            heads(f"ε at least [{self.epsilon.kind}]", "δ", "adjacency", "confidence", "claimed ε"),
             tuple(self._row(result) for result in (self.epsilon, self.converted) if result is not None),
             f"By {self.epsilon.method}. "
             + (
@@ -421,14 +395,12 @@ class ScoresReport(AuditReport):
     def _row(self, result: Result) -> Row:
         """A bound, next to the claim if that is under the same relation."""
         comparable = self.claimed_epsilon is not None and result.adjacency == self.claimed_adjacency
-        return Row(
-            (
-                Cell(least(result) if self.proved else number(result)),
-                Cell(power(self.delta)),
-                Cell(ADJACENCY[result.adjacency]),
-                Cell("none" if result.confidence is None else f"{100 * result.confidence:g}%"),
-                Cell(number(self.claimed_epsilon or 0.0) if comparable else "—"),
-            )
+        return row_of(
+            least(result) if self.proved else number(result),
+            power(self.delta),
+            ADJACENCY[result.adjacency],
+            "none" if result.confidence is None else f"{100 * result.confidence:g}%",
+            number(self.claimed_epsilon or 0.0) if comparable else "—",
         )
 
     def sections(self) -> tuple[page.Section, ...]:

@@ -40,6 +40,20 @@ class Row:
     highlight: bool = False
 
 
+def heads(*texts: str) -> tuple[Column, ...]:
+    """Columns by their titles, with the kind in brackets, as a terminal prints it; without one it is "parameter"."""
+    parts = (text.rpartition(" [") for text in texts)
+    return tuple(
+        Column(title, kind[:-1]) if bracket else Column(kind, "parameter" if kind else "")
+        for title, bracket, kind in parts
+    )
+
+
+def row_of(*cells: str | tuple[str, str], highlight: bool = False) -> Row:
+    """A row of texts; a pair is a text and the note beneath it."""
+    return Row(tuple(Cell(c) if isinstance(c, str) else Cell(*c) for c in cells), highlight)
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     """A titled table with a caption that says confidence and adjacency. marked: what the highlighted rows are."""
@@ -326,7 +340,7 @@ class Page:
     """Everything that one report shows, in the order in which it is shown.
 
     Attributes:
-        word: the verdict in a few words.
+        headline: the verdict in a few words.
         tone: its colour, "good", "neutral" or "bad".
         verdict: sentences; the first one is the verdict.
         limit: what a limit on ε was compared with; empty without one.
@@ -338,7 +352,7 @@ class Page:
 
     title: str
     tone: str
-    word: str
+    headline: str
     verdict: tuple[str, ...]
     limit: str = ""
     cards: tuple[Card, ...] = ()

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, overload
 
 from leakcore._base import validate
 from leakcore._base.codec import fields_to_plain, from_fields
+from leakcore._base.output_folder import require_ours, require_writable
 from leakcore._base.pages import own_names, rendered
 from leakcore._base.results import Record, jsonable, without
+from leakcore._base.run_folder import PartialResults
 from leakcore._base.tables import Rows, as_html
 from leakcore._base.text import printable, visible
 from leakcore._base.version import __version__
-from leakcore._base.writing import write_atomically
+from leakcore._base.writing import place_in, write_atomically
 from leakcore.audit.shared import page
 from leakcore.audit.shared.page import Card, Figure, Judged, Page, Section, Table, about, follows
 
@@ -98,7 +100,7 @@ def _drawn(sections: tuple[Section, ...]) -> list[Section]:
 
 def to_text(page: Page, width: int) -> str:
     """The page in lines of at most `width` characters, readable without colour."""
-    verdict = " ".join(filter(None, (page.word, *page.verdict, page.limit)))
+    verdict = " ".join(filter(None, (page.headline, *page.verdict, page.limit)))
     parts = [
         _wrapped(verdict, "", width),
         _wrapped(f"leakcore {__version__}: {page.title}", "", width),
@@ -129,6 +131,8 @@ OUTSIDE = ("environment", "seconds")
 """Fields that the JSON has outside "report"."""
 GATE = 0.999
 """Confidence with which one run, or one file of scores, contradicts a claim."""
+GATE_SHARE = (1 - GATE) / 2
+"""Error of each of the gate's two ways to fail, where the run's own mechanism is tested as well as the claim."""
 HELD = "Consistent with its claim."
 """The first words of a report whose claim was tested, and held."""
 TOO_WEAK = "Not tested: this audit could not have contradicted the claim."
@@ -137,8 +141,29 @@ NOTHING = "Nothing was proved: the claim is neither contradicted nor confirmed."
 """The first words if an audit that could have contradicted its claim proved no ε above 0."""
 
 
+def names(text: str) -> tuple[str, ...]:
+    """Names that stand in a text, apart by spaces."""
+    return tuple(text.split())
+
+
+def same_names(text: str) -> dict[str, str]:
+    """The names of fields that are called so in the JSON as well."""
+    return {name: name for name in text.split()}
+
+
+class Document(Record):
+    """A record that is written as strict JSON."""
+
+    def to_json(self, path: str | Path | None = None, *, indent: int | None = None) -> str:
+        """`to_dict` as strict JSON, also written to `path` (atomically) when one is given."""
+        text = json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
+        if path is not None:
+            write_atomically(Path(path), text + "\n")
+        return text
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class AuditReport(Record, abc.ABC):
+class AuditReport(Document, abc.ABC):
     """What every report of an audit has: a verdict, findings and tables, as text, JSON and one self-contained page.
 
     Attributes:
@@ -253,7 +278,7 @@ class AuditReport(Record, abc.ABC):
         return ["{} is above the limit {}.".format(*j.compared(limit)) for j in self.judged() if j.value > limit]
 
     @property
-    def word(self) -> str:
+    def headline(self) -> str:
         """The verdict in a few words."""
         if self.all_contradictions:
             return "CLAIM CONTRADICTED."
@@ -261,10 +286,10 @@ class AuditReport(Record, abc.ABC):
 
     @property
     def tone(self) -> str:
-        """How the page colours `word`: "good" if a tested claim held, "bad" if the gate fails, else "neutral"."""
+        """How the page colours `headline`: "good" if a tested claim held, "bad" if the gate fails, else "neutral"."""
         if self.passed is False:
             return "bad"
-        return "good" if self.word == HELD else "neutral"
+        return "good" if self.headline == HELD else "neutral"
 
     def limit_kept(self) -> str:
         """What the limit was compared with, in one sentence; empty without a limit."""
@@ -347,23 +372,19 @@ class AuditReport(Record, abc.ABC):
 
     def table_rows(self) -> Rows:
         """What is shown of it, as (name, value in words)."""
-        return [("verdict", f"{self.word} {self.verdict()}"), *(("finding", str(text)) for text in self.all_findings)]
+        return [
+            ("verdict", f"{self.headline} {self.verdict()}"),
+            *(("finding", str(text)) for text in self.all_findings),
+        ]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({printable(self.title, 120)!r}: {printable(self.word, 80)})"
+        return f"{type(self).__name__}({printable(self.title, 120)!r}: {printable(self.headline, 80)})"
 
     def __str__(self) -> str:
         return self.to_text()
 
     def _repr_html_(self) -> str:
         return as_html(self.title, self.table_rows(), widest=1000)
-
-    def to_json(self, path: str | Path | None = None, *, indent: int | None = None) -> str:
-        """The report as strict JSON, also written to `path` (atomically) when one is given."""
-        text = json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
-        if path is not None:
-            write_atomically(Path(path), text + "\n")
-        return text
 
     @overload
     def to_html(self) -> str: ...
@@ -388,7 +409,7 @@ class AuditReport(Record, abc.ABC):
         return page.Page(
             title=self.title,
             tone=self.tone,
-            word=self.word,
+            headline=self.headline,
             verdict=(*claims, *self.exceeded, *self.verdict_sentences()),
             limit=self.limit_kept(),
             cards=self.cards(),
@@ -402,3 +423,16 @@ class AuditReport(Record, abc.ABC):
 
     def _assumed(self) -> list[str]:
         return [*self.assumptions(), *(text for part in self.parts for text in part.assumptions)]
+
+
+def require_report_folder(folder: Path) -> None:
+    """Refuse a folder before the work: it must accept files, and hold no report that is not leakcore's."""
+    require_writable(folder)
+    require_ours(folder, "report.json", "report.html")
+
+
+def write_report(report: AuditReport, folder: Path, pieces: PartialResults) -> None:
+    """Write report.json and report.html into the folder, and remove the finished pieces that they came from."""
+    report.to_json(place_in(folder, "report.json"), indent=2)
+    report.to_html(place_in(folder, "report.html"))
+    pieces.remove()

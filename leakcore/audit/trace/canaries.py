@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 
 from leakcore import accounting, bounds
 from leakcore._base import validate
-from leakcore._base.codec import FACTS, unpack
 from leakcore._base.progress import timed
 from leakcore._base.results import Result
 from leakcore.audit.scores.statistics import audited
@@ -36,45 +34,14 @@ from leakcore.audit.shared.format import (
     power,
     proved,
 )
-from leakcore.audit.shared.page import BEATS, REACHED, Card, Cell, Column, Finding, Row, Table, epsilon_card, proof_card
-from leakcore.audit.shared.report import GATE, NOTHING, AuditReport
+from leakcore.audit.shared.page import BEATS, REACHED, Card, Cell, Finding, Row, Table, epsilon_card, heads, proof_card
+from leakcore.audit.shared.report import GATE, GATE_SHARE, NOTHING, AuditReport, names, same_names
+from leakcore.audit.trace.request import read_trace
 from leakcore.dpsgd import CanaryTrace, parse_divisor
 from leakcore.mechanisms import Mechanism, Poisson
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import CanaryRecorder, Divisor
-
-GATE_SHARE = (1 - GATE) / 2
-"""Error of each of the gate's two ways to fail: ε above the claim, and the schedule itself."""
-_SETTINGS = (
-    "delta",
-    "claimed_epsilon",
-    "confidence",
-    "steps",
-    "noise_multiplier",
-    "max_grad_norm",
-    "sample_rate",
-    "mechanism",
-    "canaries",
-    "included",
-    "controls",
-    "parameters",
-    "divisor",
-)
-_RESULTS = (
-    "epsilon",
-    "proved",
-    "by_coins",
-    "from_release",
-    "gate",
-    "p_value",
-    "independent",
-    "noise_ratio",
-    "common_noise",
-    "repeated_noise",
-    "interference",
-    "times_seen",
-)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -115,8 +82,14 @@ class CanaryReport(AuditReport):
     """
 
     schema: ClassVar[str] = "leakcore.canary-audit/2"
-    setting_names: ClassVar[tuple[str, ...]] = _SETTINGS
-    result_names: ClassVar[Mapping[str, str]] = {name: name for name in _RESULTS}
+    setting_names: ClassVar[tuple[str, ...]] = names(
+        "delta claimed_epsilon confidence steps noise_multiplier max_grad_norm sample_rate mechanism canaries included "
+        "controls parameters divisor"
+    )
+    result_names: ClassVar[Mapping[str, str]] = same_names(
+        "epsilon proved by_coins from_release gate p_value independent noise_ratio common_noise repeated_noise "
+        "interference times_seen"
+    )
 
     delta: float
     claimed_epsilon: float | None
@@ -184,14 +157,14 @@ class CanaryReport(AuditReport):
         return True
 
     @property
-    def word(self) -> str:
+    def headline(self) -> str:
         if self.all_contradictions or self.exceeded:
-            return super().word
+            return super().headline
         if self.between:
             return f"Above its claim at {100 * self.confidence:g}%, not at {100 * GATE:g}%: check."
         if self.undecided:
             return "Not decided."
-        return NOTHING if float(self.proved.value) <= 0 else super().word
+        return NOTHING if float(self.proved.value) <= 0 else super().headline
 
     @property
     def contradictions(self) -> list[str]:
@@ -338,12 +311,7 @@ class CanaryReport(AuditReport):
             ("the same, by guesses at coins", least(self.by_coins), "", guarantee(self.by_coins)),
             ("sees the releases alone", number(self.from_release), "", "estimate"),
         ]
-        columns = (
-            Column("attacker", "parameter"),
-            Column("ε at least", "lower"),
-            Column("share of the\naccountant's", "lower"),
-            Column("guarantee", "parameter"),
-        )
+        columns = heads("attacker", "ε at least [lower]", "share of the\naccountant's [lower]", "guarantee")
         caption = (
             f"{self.included:,} canaries in the data, {self.canaries - self.included:,} left out by coins, "
             f"{self.controls:,} other coordinates of {self.parameters:,}; a canary was in {self.times_seen:.4g} of "
@@ -433,7 +401,7 @@ def from_canaries(
     slack = validate.open_probability(delta=delta)
     claim = None if claimed_epsilon is None else validate.non_negative(claimed_epsilon=claimed_epsilon)
     level = validate.confidence(confidence=confidence)
-    recorded = _read(trace)
+    recorded = read_trace(trace, CanaryTrace)
     claimed = _recorded(recorded) if mechanism is None else mechanism
     validate.instance(Mechanism, mechanism=claimed)
     hypothesis = bounds.Hypothesis(claimed)
@@ -496,37 +464,6 @@ def _supposing(epsilon: accounting.Epsilon, divisor: Divisor | None) -> accounti
     note = {"rows": ROWS_PUBLIC, "constant": NUMBERS_FIXED, None: f"{NUMBERS_FIXED} ({UNSAID})"}[divisor]
     assumed = epsilon.assumptions
     return dataclasses.replace(epsilon, assumptions=dataclasses.replace(assumed, notes=(*assumed.notes, note)))
-
-
-def holds_canaries(path: str | Path) -> bool:
-    """Whether a file is a trace of a run with canaries; anything else is left to other readers."""
-    try:
-        facts, _ = unpack(path, {FACTS})
-    except ValueError:
-        return False
-    return isinstance(facts, dict) and facts.get("schema") == CanaryTrace.schema
-
-
-def of_canaries(trace: object) -> bool:
-    """Whether a trace, the recorder that made it, or its file, has canaries."""
-    if isinstance(trace, (str, Path)):
-        return Path(trace).is_file() and holds_canaries(trace)
-    recorder = sys.modules.get("leakcore.dpsgd.record.canary_recorder")
-    return isinstance(trace, CanaryTrace) or (recorder is not None and isinstance(trace, recorder.CanaryRecorder))
-
-
-def _read(trace: object) -> CanaryTrace:
-    if isinstance(trace, CanaryTrace):
-        return trace
-    if isinstance(trace, (str, Path)):
-        return CanaryTrace.load(trace)
-    if callable(getattr(trace, "trace", None)):
-        recorded = trace.trace()  # type: ignore[attr-defined]
-        if isinstance(recorded, CanaryTrace):
-            return recorded
-    raise TypeError(
-        f"`trace` must be what leakcore.record gave with canaries, or the file it wrote, got {type(trace).__name__}"
-    )
 
 
 def _recorded(trace: CanaryTrace) -> Poisson:

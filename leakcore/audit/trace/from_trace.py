@@ -5,19 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any
 
 from leakcore._base.progress import timed
 from leakcore.audit.shared.doctor import environment
-from leakcore.audit.trace.canaries import from_canaries, of_canaries
-from leakcore.audit.trace.measure import limits, proved, reached, recorded
+from leakcore.audit.trace.canaries import CanaryReport, from_canaries
+from leakcore.audit.trace.measure import attack_rates, lower_bounds, recorded_steps, upper_bounds
 from leakcore.audit.trace.report import TraceReport
-from leakcore.audit.trace.request import ask, read_trace
-from leakcore.dpsgd import Trace, joined
+from leakcore.audit.trace.request import parse, read_trace
+from leakcore.dpsgd import CanaryTrace, Trace, joined
 
 if TYPE_CHECKING:
-    from leakcore.audit.trace.canaries import CanaryReport
-    from leakcore.dpsgd import CanaryRecorder, CanaryTrace, Divisor, Recorder, Trace
+    from leakcore.dpsgd import CanaryRecorder, Divisor, Recorder
     from leakcore.mechanisms import Mechanism
 
 
@@ -66,7 +65,7 @@ def join(traces: Sequence[Trace | Recorder | str | Path]) -> Trace:
         raise TypeError(f"`traces` must be a list of the parts of a run, in its order, got {type(traces).__name__}")
     if not traces:
         raise ValueError("`traces` must hold at least one part of a run, got none")
-    parts = [read_trace(part, f"traces[{i}]") for i, part in enumerate(traces)]
+    parts = [read_trace(part, Trace, name=f"traces[{i}]") for i, part in enumerate(traces)]
     whole = parts[0]
     for i, part in enumerate(parts[1:], 1):
         try:
@@ -75,48 +74,6 @@ def join(traces: Sequence[Trace | Recorder | str | Path]) -> Trace:
             file = f" ({str(traces[i])!r})" if isinstance(traces[i], (str, Path)) else ""
             raise ValueError(f"traces[{i}]{file}: {error}") from None
     return whole
-
-
-@overload
-def from_trace(
-    trace: CanaryTrace | CanaryRecorder,
-    *,
-    delta: float = 1e-5,
-    claimed_epsilon: float | None = None,
-    mechanism: Mechanism | None = None,
-    confidence: float = 0.95,
-    divisor: Divisor | None = None,
-) -> CanaryReport: ...
-
-
-@overload
-def from_trace(
-    trace: Trace | Recorder,
-    *,
-    delta: float = 1e-5,
-    claimed_epsilon: float | None = None,
-    mechanism: Mechanism | float | None = None,
-    steps: int | None = None,
-    num_candidates: int = 10,
-    coins: bool = False,
-    confidence: float = 0.95,
-    divisor: Divisor | None = None,
-) -> TraceReport: ...
-
-
-@overload
-def from_trace(
-    trace: str | Path,
-    *,
-    delta: float = 1e-5,
-    claimed_epsilon: float | None = None,
-    mechanism: Mechanism | float | None = None,
-    steps: int | None = None,
-    num_candidates: int = 10,
-    coins: bool = False,
-    confidence: float = 0.95,
-    divisor: Divisor | None = None,
-) -> TraceReport | CanaryReport: ...
 
 
 @timed
@@ -176,34 +133,26 @@ def from_trace(
         (20, 'upper')
     """
     start = time.monotonic()
-    if of_canaries(trace):
+    how: dict[str, Any] = {
+        "delta": delta,
+        "claimed_epsilon": claimed_epsilon,
+        "mechanism": mechanism,
+        "confidence": confidence,
+        "divisor": divisor,
+    }
+    recorded = read_trace(trace, Trace, CanaryTrace)
+    if isinstance(recorded, CanaryTrace):
         for name, value in (("steps", steps), ("coins", coins or None)):
             if value is not None:
                 raise ValueError(f"`{name}` must be left out for a trace with canaries, which knows it, got {value!r}")
-        how: dict[str, Any] = {
-            "delta": delta,
-            "claimed_epsilon": claimed_epsilon,
-            "confidence": confidence,
-            "divisor": divisor,
-        }
-        return from_canaries(trace, mechanism=mechanism, **how)  # type: ignore[arg-type]
-    question = ask(
-        cast("Trace | Recorder | str | Path", trace),
-        delta=delta,
-        claimed_epsilon=claimed_epsilon,
-        mechanism=mechanism,
-        steps=steps,
-        num_candidates=num_candidates,
-        coins=coins,
-        confidence=confidence,
-        divisor=divisor,
-    )
+        return from_canaries(recorded, **how)
+    request = parse(recorded, steps=steps, num_candidates=num_candidates, coins=coins, **how)
     return TraceReport(
         environment=environment(),
-        **question.settings(),
-        **recorded(question),
-        **limits(question),
-        **reached(question),
-        **proved(question),
+        **request.settings(),
+        **recorded_steps(request),
+        **upper_bounds(request),
+        **attack_rates(request),
+        **lower_bounds(request),
         seconds=time.monotonic() - start,
     )

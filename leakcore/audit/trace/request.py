@@ -10,24 +10,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from leakcore._base import validate
+from leakcore._base.codec import FACTS, unpack
 from leakcore._base.results import Adjacency, Result
 from leakcore.audit.scores.statistics import require_fair
 from leakcore.audit.shared.format import NUMBERS_FIXED, ROWS_PUBLIC, UNSAID, counted
-from leakcore.dpsgd import Divisor, Sampling, Trace, parse_divisor
+from leakcore.dpsgd import CanaryTrace, Divisor, Sampling, Trace, parse_divisor
 from leakcore.mechanisms import FixedSize, FullBatch, Mechanism, Poisson, RandomAllocation, Shuffled
 
 if TYPE_CHECKING:
-    from leakcore.dpsgd import Recorder
+    pass
 
 _LARGEST = 10**9
 """Steps of the longest run: no training makes as many, and accountants take minutes for more."""
 _WRITTEN_OUT = 10**7
 """Steps of different settings that are written out, one by one, for the bounds."""
 R = TypeVar("R", bound=Result)
+_Recorded = TypeVar("_Recorded", bound=Trace | CanaryTrace)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Extent:
+class RunCoverage:
     """How much of a run was recorded. recorded: steps of the trace. steps: of the run up to the end of the recording,
     at least that many unless `exact`. said: by the caller. unknown: why ε and bounds of the whole run are not known;
     empty where they are.
@@ -69,19 +71,19 @@ class WholeRun:
     else those of the recorded steps.
     """
 
-    extent: Extent
+    coverage: RunCoverage
     noise_multiplier: Any
     sample_rate: Any
     steps: int
 
     def of(self, result: R) -> R:
         """The result, which says so where it is of the recorded steps alone."""
-        extent = self.extent
-        if not extent.unknown:
+        coverage = self.coverage
+        if not coverage.unknown:
             return result
-        others = extent.steps - extent.recorded
-        more = f"{'' if extent.exact else 'at least '}{others:,} more" if others else "perhaps more"
-        note = f"of {extent.alone} alone, not of their run, which has {more}"
+        others = coverage.steps - coverage.recorded
+        more = f"{'' if coverage.exact else 'at least '}{others:,} more" if others else "perhaps more"
+        note = f"of {coverage.alone} alone, not of their run, which has {more}"
         assumed = result.assumptions
         return dataclasses.replace(result, assumptions=dataclasses.replace(assumed, notes=(*assumed.notes, note)))
 
@@ -104,14 +106,14 @@ def whole_run(trace: Trace, steps: int | None) -> WholeRun:
         if (sigma != sigma[0]).any()
         else [(float(sigma[0]), trace.sample_rate, trace.steps)]
     )
-    extent = Extent(
+    coverage = RunCoverage(
         recorded=trace.steps,
         steps=total,
         exact=trace.complete or steps is not None,
         said=steps is not None and not known,
         unknown="" if known or steps is not None else _why(trace),
     )
-    if not extent.unknown:
+    if not coverage.unknown:
         runs += [
             (
                 float(sigma[0]) if s.noise_multiplier is None else s.noise_multiplier,
@@ -124,7 +126,7 @@ def whole_run(trace: Trace, steps: int | None) -> WholeRun:
             runs.append((float(sigma[0]), trace.sample_rate, more))
     counts = [count for *_, count in runs]
     noise, rates = (_one_or_all([run[i] for run in runs], counts) for i in (0, 1))
-    return WholeRun(extent=extent, noise_multiplier=noise, sample_rate=rates, steps=sum(counts))
+    return WholeRun(coverage=coverage, noise_multiplier=noise, sample_rate=rates, steps=sum(counts))
 
 
 def _agreed(trace: Trace, steps: int) -> int:
@@ -177,7 +179,7 @@ _AGAIN = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Chosen:
+class MechanismChoice:
     """What a report says of the run's mechanism.
 
     Attributes:
@@ -224,18 +226,18 @@ class Chosen:
         return tuple(said for said in (divisor, self.left_out) if said)
 
 
-def none(why: str, *notes: str) -> tuple[None, Chosen]:
+def none(why: str, *notes: str) -> tuple[None, MechanismChoice]:
     """No mechanism."""
-    return None, Chosen(missing=why, remedy=_SAY, notes=notes)
+    return None, MechanismChoice(missing=why, remedy=_SAY, notes=notes)
 
 
-def choose(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, Chosen]:
+def choose(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, MechanismChoice]:
     """The mechanism that the trace's record of its sampling names."""
     sampling = trace.sampling
     if sampling.scheme == "unknown":
         refuted = trace.not_poisson
         if sampling.violation:
-            return None, Chosen(missing=sampling.evidence, remedy=_AGAIN)
+            return None, MechanismChoice(missing=sampling.evidence, remedy=_AGAIN)
         return none(sampling.evidence, *([f"{refuted}."] if refuted else []))
     if sampling.scheme == "poisson":
         if (sampling.sample_rate or 0) < 1 and trace.not_poisson:
@@ -256,7 +258,7 @@ def choose(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, Chosen]:
     return _shuffled(trace, run)
 
 
-def sampled(run: WholeRun, evidence: str) -> tuple[Mechanism, Chosen]:
+def sampled(run: WholeRun, evidence: str) -> tuple[Mechanism, MechanismChoice]:
     """Poisson sampling at the run's rates."""
     if not np.ndim(run.sample_rate) and run.sample_rate == 1:
         whole = FullBatch(run.noise_multiplier, run.steps)
@@ -265,7 +267,7 @@ def sampled(run: WholeRun, evidence: str) -> tuple[Mechanism, Chosen]:
     return poisson, named(poisson, evidence)
 
 
-def _shuffled(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, Chosen]:
+def _shuffled(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, MechanismChoice]:
     sampling, sigma = trace.sampling, np.asarray(run.noise_multiplier)
     if sigma.ndim:
         return none(
@@ -305,10 +307,10 @@ def _order(sampling: Sampling) -> list[str]:
     return notes
 
 
-def named(mechanism: Mechanism, evidence: str) -> Chosen:
+def named(mechanism: Mechanism, evidence: str) -> MechanismChoice:
     """What the report says of a mechanism."""
     adjacency = mechanism.adjacency
-    return Chosen(
+    return MechanismChoice(
         name=f"{type(mechanism).__name__}(…)" if len(repr(mechanism)) > 200 else repr(mechanism),
         words=_words(mechanism),
         evidence=evidence,
@@ -317,7 +319,7 @@ def named(mechanism: Mechanism, evidence: str) -> Chosen:
     )
 
 
-def under_its_relation(trace: Trace, mechanism: Mechanism | None, chosen: Chosen) -> Chosen:
+def under_its_relation(trace: Trace, mechanism: Mechanism | None, chosen: MechanismChoice) -> MechanismChoice:
     """The relation under which the mechanism's numbers hold for a program that divides as the trace says.
 
     For Poisson sampling and full batches add-remove and zero-out have one pair, which is that of the sums. Where the
@@ -361,7 +363,7 @@ def _words(mechanism: Mechanism) -> str:
     return type(mechanism).__name__
 
 
-def stated(trace: Trace, run: WholeRun, mechanism: Mechanism) -> tuple[Mechanism, Chosen]:
+def stated(trace: Trace, run: WholeRun, mechanism: Mechanism) -> tuple[Mechanism, MechanismChoice]:
     """A mechanism that the caller states; ValueError where the trace contradicts it."""
     sigma = getattr(mechanism, "noise_multiplier", None)
     if sigma is not None:
@@ -379,7 +381,7 @@ def stated(trace: Trace, run: WholeRun, mechanism: Mechanism) -> tuple[Mechanism
     return mechanism, limited_by_loader(sampling, mechanism, chosen)
 
 
-def limited_by_loader(sampling: Sampling, mechanism: Mechanism, chosen: Chosen) -> Chosen:
+def limited_by_loader(sampling: Sampling, mechanism: Mechanism, chosen: MechanismChoice) -> MechanismChoice:
     """The choice, whose upper limits alone hold if the loader is known to leave out what the lower ones need."""
     lacks: list[str] = []
     if isinstance(mechanism, Shuffled) and sampling.is_known:
@@ -424,7 +426,7 @@ _MOST_CANDIDATES = 2**53
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Question:
+class AuditRequest:
     """The arguments of `audit.from_trace`, checked. trace: with its sampling rate. run: the run it is a part of.
 
     mechanism: what the run was; None where that is not known. chosen: what says so.
@@ -433,7 +435,7 @@ class Question:
     trace: Trace
     run: WholeRun
     mechanism: Mechanism | None
-    chosen: Chosen
+    chosen: MechanismChoice
     delta: float
     claimed_epsilon: float | None
     num_candidates: int
@@ -446,20 +448,20 @@ class Question:
         return tuple(dict.fromkeys((2, self.num_candidates)))
 
     def settings(self) -> dict[str, Any]:
-        """The fields of the report that repeat the question."""
+        """The fields of the report that repeat the request."""
         return {
             "delta": self.delta,
             "claimed_epsilon": self.claimed_epsilon,
             "confidence": self.confidence,
             "coins": self.coins,
-            "run": self.run.extent,
+            "run": self.run.coverage,
             "candidate_counts": self.candidate_counts,
             "mechanism": self.chosen,
         }
 
 
-def ask(
-    trace: Trace | Recorder | str | Path,
+def parse(
+    trace: Trace,
     *,
     delta: float,
     claimed_epsilon: float | None,
@@ -469,25 +471,23 @@ def ask(
     coins: bool,
     confidence: float,
     divisor: Divisor | None,
-) -> Question:
-    """The question; ValueError or TypeError as `audit.from_trace` says."""
+) -> AuditRequest:
+    """The arguments of `audit.from_trace`, checked; ValueError or TypeError as that says."""
     slack = validate.open_probability(delta=delta)
     claim = None if claimed_epsilon is None else validate.non_negative(claimed_epsilon=claimed_epsilon)
     size = validate.integer(2, _MOST_CANDIDATES, num_candidates=num_candidates)
     level = validate.confidence(confidence=confidence)
-    steps_seen = read_trace(trace)
     validate.boolean(coins=coins)
     if divisor is not None:
-        steps_seen = dataclasses.replace(steps_seen, divisor=parse_divisor(divisor))
-    part, run, (what, chosen) = _mechanism(steps_seen, mechanism, steps)
-    chosen = under_its_relation(part, what, chosen)
+        trace = dataclasses.replace(trace, divisor=parse_divisor(divisor))
+    trace, run, (what, chosen) = _mechanism(trace, mechanism, steps)
     if coins:
-        _require_coins(part)
-    return Question(
-        trace=part,
+        _require_coins(trace)
+    return AuditRequest(
+        trace=trace,
         run=run,
         mechanism=what,
-        chosen=chosen,
+        chosen=under_its_relation(trace, what, chosen),
         delta=slack,
         claimed_epsilon=claim,
         num_candidates=size,
@@ -496,20 +496,32 @@ def ask(
     )
 
 
-def read_trace(trace: Any, name: str = "trace") -> Trace:
-    """The trace that is given as such, as its recorder or as its file."""
-    if isinstance(trace, Trace):
-        return trace
+def read_trace(trace: Any, *kinds: type[_Recorded], name: str = "trace") -> _Recorded:
+    """A trace of one of these kinds: given as such, by its recorder, or as its file, which is read here and once."""
     if isinstance(trace, (str, Path)):
-        return Trace.load(trace)
-    if callable(getattr(trace, "trace", None)):
-        recorded = trace.trace()
-        if isinstance(recorded, Trace):
-            return recorded
-    raise TypeError(f"`{name}` must be what leakcore.record gave, or the file it wrote, got {type(trace).__name__}")
+        kind: Any = CanaryTrace if Path(trace).is_file() and holds_canaries(trace) else Trace
+        kind = kind if kind in kinds else kinds[0]
+        loaded: _Recorded = kind.load(trace)
+        return loaded
+    recorded = trace if isinstance(trace, kinds) or not callable(getattr(trace, "trace", None)) else trace.trace()
+    if isinstance(recorded, kinds):
+        return recorded
+    what = "what leakcore.record gave" + " with canaries" * (kinds == (CanaryTrace,))
+    raise TypeError(f"`{name}` must be {what}, or the file it wrote, got {type(trace).__name__}")
 
 
-def _mechanism(trace: Trace, said: Any, steps: int | None) -> tuple[Trace, WholeRun, tuple[Mechanism | None, Chosen]]:
+def holds_canaries(path: str | Path) -> bool:
+    """Whether a file is a trace of a run with canaries; anything else is left to other readers."""
+    try:
+        facts, _ = unpack(path, {FACTS})
+    except ValueError:
+        return False
+    return isinstance(facts, dict) and facts.get("schema") == CanaryTrace.schema
+
+
+def _mechanism(
+    trace: Trace, said: Any, steps: int | None
+) -> tuple[Trace, WholeRun, tuple[Mechanism | None, MechanismChoice]]:
     """The trace with the sampling rate of its mechanism, its run, and the mechanism; ValueError as `from_trace`."""
     if said is not None:
         _require_fresh(trace, said)

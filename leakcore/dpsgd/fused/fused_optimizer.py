@@ -112,7 +112,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         Args:
             optimizer: Opacus's `DPOptimizer` or `DistributedDPOptimizer`, as `PrivacyEngine.make_private` returned it.
                 Its settings, accounting hook and wrapped optimizer are taken over; do not use it any more.
-            module: as in the constructor.
+            module: the `GradSampleModule` that Opacus made; None: the first called that holds the parameters.
 
         Returns:
             A `FusedDPOptimizer`.

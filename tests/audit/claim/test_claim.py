@@ -391,9 +391,9 @@ def test_an_audit_too_small_to_contradict_the_claim_has_not_tested_it() -> None:
     }
     report = audit.claim(small)
     assert max(p.ceiling for p in report.proofs) == 0
-    assert (report.word, report.tone, report.passed) == (weak, "neutral", True)
+    assert (report.headline, report.tone, report.passed) == (weak, "neutral", True)
     assert report.to_text().count("Consistent with") == 0
     more: dict[str, Any] = {**small, "audit": {"trials": 100, "k": [1]}}
-    assert (audit.claim(more).word, audit.claim(more).tone) == (weak, "neutral")
+    assert (audit.claim(more).headline, audit.claim(more).tone) == (weak, "neutral")
     smaller = audit.claim({**more, "claim": {"epsilon": 2.5}})
-    assert (smaller.word, smaller.tone) == ("Consistent with its claim.", "good")
+    assert (smaller.headline, smaller.tone) == ("Consistent with its claim.", "good")

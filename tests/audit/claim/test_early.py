@@ -90,7 +90,7 @@ def test_a_correct_mechanism_takes_all_trainings_or_stops_where_none_could_help(
     assert hopeless.stopped is not None
     assert (hopeless.stopped.why, hopeless.stopped.trainings, hopeless.stopped.planned) == ("hopeless", 64, 192)
     assert "could not have made the claim fall" in hopeless.verdict()
-    assert hopeless.word == "Not tested: this audit could not have contradicted the claim."
+    assert hopeless.headline == "Not tested: this audit could not have contradicted the claim."
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_an_audit_that_could_not_have_failed_says_so(report: audit.RunReport) ->
     assert p.attack_ceiling < p.bound.value
     assert weak.passed
     assert not p.testable
-    assert (weak.word, weak.tone) == ("Not tested: this audit could not have contradicted the claim.", "neutral")
+    assert (weak.headline, weak.tone) == ("Not tested: this audit could not have contradicted the claim.", "neutral")
     needed = re.search(
         r"16 right answers of 16 would prove .* takes ([\d,]+) trainings to be proved above it", weak.verdict()
     )

@@ -162,9 +162,9 @@ def test_every_number_says_its_kind_and_guarantee_and_a_missing_one_says_why(rep
 def test_the_terminal_has_the_order_of_the_page(report: audit.AuditReport) -> None:
     text = report.to_text(90)
     first_table = next(iter(report.tables().values())).title
-    marks = [report.word, *(f"\n{question}: " for question in QUESTIONS), "\n 1. ", f"\n{first_table}\n---"]
+    marks = [report.headline, *(f"\n{question}: " for question in QUESTIONS), "\n 1. ", f"\n{first_table}\n---"]
     assert [text.index(mark) for mark in marks] == sorted(text.index(mark) for mark in marks)
-    assert text.index(report.word) == 0
+    assert text.index(report.headline) == 0
     above_tables = text[: text.index(f"\n{first_table}\n---")]
     assert max(map(len, above_tables.splitlines())) <= 90
     if any(row.highlight for table in report.tables().values() for row in table.rows):

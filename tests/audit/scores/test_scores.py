@@ -69,7 +69,7 @@ def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_compared_with_it() ->
     )
     assert (plain.epsilon.kind, plain.epsilon.confidence, plain.gate) == ("estimate", None, None)
     assert plain.passed
-    assert "the claim was not tested" in plain.word
+    assert "the claim was not tested" in plain.headline
     assert "prove nothing about ε" in plain.verdict()
     with pytest.raises(ValueError, match="`fail_above` must be left out, got 1"):
         plain.with_limit(1.0)
@@ -94,7 +94,7 @@ def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_compared_with_it() ->
             adjacency="add-remove",
         )
         assert (untested.passed, untested.tone) == (True, "neutral")
-        assert untested.word == "Not tested: this audit could not have contradicted the claim."
+        assert untested.headline == "Not tested: this audit could not have contradicted the claim."
         report = audit.from_scores(
             INSIDE[:150],
             OUTSIDE[:150],
@@ -103,7 +103,7 @@ def test_a_proof_needs_coins_or_retrainings_and_a_claim_is_compared_with_it() ->
             **{how: True},
             adjacency="add-remove",
         )
-        assert (report.word, report.tone) == ("Consistent with its claim.", "good")
+        assert (report.headline, report.tone) == ("Consistent with its claim.", "good")
         assert report.ceiling is not None
         assert 2.0 < report.ceiling < 50.0
         assert not audit.from_scores(INSIDE + 3, OUTSIDE, **{how: True}, adjacency="add-remove").with_limit(0.1).passed
@@ -161,7 +161,7 @@ def test_between_the_quoted_level_and_the_gates_it_says_neither_consistent_nor_c
         adjacency="add-remove",
     )
     assert report.passed
-    assert report.word == "Above its claim at 95%, not at 99.9%: check."
+    assert report.headline == "Above its claim at 95%, not at 99.9%: check."
     assert any("at the gate's 99.9% it is not" in f.verdict for f in report.findings())  # type: ignore[attr-defined]
 
 

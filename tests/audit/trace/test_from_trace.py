@@ -166,23 +166,23 @@ def test_the_head_says_what_was_tested_and_its_colour_is_good_for_nothing_else()
         ({"claimed_epsilon": 0.5, "coins": True}, "CLAIM CONTRADICTED.", "bad"),
     ):
         report = audit.from_trace(trace, **arguments)
-        assert (report.word, report.tone, report.passed) == (word, tone, tone != "bad"), arguments
+        assert (report.headline, report.tone, report.passed) == (word, tone, tone != "bad"), arguments
         assert ("could not have contradicted the claim" in str(report.findings()[3].verdict)) == (word == weak)  # type: ignore[attr-defined]
     loose = audit.from_trace(_simulated(members, sigma=4.0, rate=1.0), coins=True)
-    assert loose.word == unclaimed
+    assert loose.headline == unclaimed
     assert "could not have contradicted the schedule" in loose.findings()[3].verdict  # type: ignore[attr-defined]
-    assert (report := audit.from_trace(trace).with_limit(0.5)).word == "ABOVE THE LIMIT."
+    assert (report := audit.from_trace(trace).with_limit(0.5)).headline == "ABOVE THE LIMIT."
     assert report.tone == "bad"
-    assert audit.from_trace(trace).with_limit(9.0).word == unclaimed
+    assert audit.from_trace(trace).with_limit(9.0).headline == unclaimed
 
 
 def test_a_run_without_noise_is_given_no_guarantee() -> None:
     fields = {**vars(_simulated(np.arange(40) < 20, sigma=2.0)), "noise_multiplier": np.zeros(20)}
     report = audit.from_trace(Trace(**fields))
-    assert (report.word, report.tone, report.passed) == ("No privacy guarantee.", "neutral", True)
+    assert (report.headline, report.tone, report.passed) == ("No privacy guarantee.", "neutral", True)
     assert report.findings()[0].verdict == "No finite ε holds: nothing is guaranteed."  # type: ignore[attr-defined]
     assert "The schedule was not tested by this run" in report.findings()[3].verdict  # type: ignore[attr-defined]
-    assert audit.from_trace(Trace(**fields), claimed_epsilon=4.0).word == "CLAIM CONTRADICTED."
+    assert audit.from_trace(Trace(**fields), claimed_epsilon=4.0).headline == "CLAIM CONTRADICTED."
 
 
 def test_the_page_colours_a_head_by_its_tone() -> None:
@@ -327,13 +327,13 @@ def test_between_the_quoted_level_and_the_gates_it_says_neither_consistent_nor_c
         audited=dataclasses.replace(report.audited, value=1.2), gate=dataclasses.replace(report.gate, value=0.8),
     )  # fmt: skip
     assert report.passed
-    assert report.word == "Above its claim at 95%, not at 99.9%: check."
+    assert report.headline == "Above its claim at 95%, not at 99.9%: check."
     verdict = next(f for f in report.findings() if f.startswith("What is proved")).verdict
     assert verdict.startswith("More than is claimed, at 95%; at the gate's 99.9% it is not")
     worse = dataclasses.replace(report, gate=dataclasses.replace(report.gate, value=1.0001))
     assert not worse.passed
     assert "prove ε ≥ 1.0001 " in worse.verdict(), "in as many digits as show that it is above 1"
-    assert worse.word != report.word
+    assert worse.headline != report.headline
 
 
 def test_coins_test_the_schedule_itself() -> None:

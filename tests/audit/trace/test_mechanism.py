@@ -79,7 +79,7 @@ def test_a_claim_is_contradicted_from_below_and_judged_from_above() -> None:
     assert wrong.passed is False
     assert "at least, and at most" in wrong.contradictions[0]
     between = audit.from_trace(trace, claimed_epsilon=float(low + high) / 2)
-    assert (between.passed, between.word) == (None, "Not judged: the claim lies where nothing is proved.")
+    assert (between.passed, between.headline) == (None, "Not judged: the claim lies where nothing is proved.")
     assert audit.from_trace(trace, claimed_epsilon=float(high)).passed
     assert audit.from_trace(trace).with_limit(float(high) * 0.99).passed is False
     assert audit.from_trace(trace).with_limit(float(high)).passed
@@ -148,7 +148,7 @@ def test_without_a_mechanism_no_number_is_printed_as_if_sampled(coins: bool, tmp
     assert (report.epsilon, report.epsilon_replace, report.membership, report.at_fpr) == (None,) * 4
     assert report.reconstruction == (None, None)
     assert report.named[0] is not None, "what the attack reached is measured all the same"
-    assert (report.passed, report.word) == (None, "Not judged: how batches were drawn is not known.")
+    assert (report.passed, report.headline) == (None, "Not judged: how batches were drawn is not known.")
     accountant = report.findings()[0]
     assert why in accountant
     assert "all 20 batches have 8 rows, as Poisson sampling at q = 0.2 would give them with probability" in accountant

@@ -13,7 +13,8 @@ from scipy import integrate, stats
 
 from leakcore import audit
 from leakcore.audit.shared.format import percent
-from leakcore.audit.trace.measure import Compared, Measured, named, rank_sum, rate_at, separation
+from leakcore.audit.trace.measure import Measured, named, rank_sum, rate_at, separation
+from leakcore.audit.trace.numbers import Compared
 from leakcore.dpsgd import Trace
 from tests.audit.trace.test_from_trace import _simulated
 from tests.audit.trace.traces import by_poisson
@@ -53,7 +54,7 @@ def test_members_who_can_be_told_are_said_to_be() -> None:
     report = dataclasses.replace(
         report, area=separation(rng.standard_normal(100) + 1.0, rng.standard_normal(100), 0.95)
     )  # fmt: skip
-    assert report.told
+    assert report.is_detected
     assert "Members can be told from non-members" in _finding(report, "Membership").verdict
     assert "Look at such rows first" in _finding(report, "Most exposed").verdict
 
@@ -163,9 +164,9 @@ def test_a_rate_above_its_bound_is_explained_in_the_report() -> None:
 def test_the_noise_of_an_eighth_is_to_be_checked_without_coins_and_the_honest_run_is_not() -> None:
     """300 and 300, fixed seed; the schedule says σ = 8 in 20 full batches."""
     members = np.arange(600) < 300
-    assert audit.from_trace(_simulated(members, sigma=8.0, rate=1.0, seed=3)).word == "Measured."
+    assert audit.from_trace(_simulated(members, sigma=8.0, rate=1.0, seed=3)).headline == "Measured."
     odd = audit.from_trace(_simulated(members, sigma=8.0, actual=1.0, rate=1.0, seed=3))
-    assert odd.word == "Above a bound: check."
+    assert odd.headline == "Above a bound: check."
     assert "Check the loop, σ and the sampling" in odd.verdict()
     assert "members and non-members that are not alike" in odd.verdict()
     assert "Check the loop" in _finding(odd, "Membership").verdict
@@ -196,7 +197,7 @@ def test_noise_that_all_candidates_share_contradicts_no_correct_run() -> None:
     rng = np.random.default_rng(16)
     reports = [audit.from_trace(_along_one_direction(rng, 200, 4.0), coins=True) for _ in range(60)]
     assert all(r.passed for r in reports)
-    assert sum(r.word == "Above a bound: check." for r in reports) >= 3
+    assert sum(r.headline == "Above a bound: check." for r in reports) >= 3
 
 
 def test_an_interval_above_the_bound_is_not_called_consistent() -> None:
@@ -207,7 +208,7 @@ def test_an_interval_above_the_bound_is_not_called_consistent() -> None:
     odd = dataclasses.replace(naming, value=bound + 0.1, interval=(bound + 0.01, 1.0))
     report = dataclasses.replace(report, named=(odd, *report.named[1:]))
     assert report.passed
-    assert report.word == "Above a bound: check."
+    assert report.headline == "Above a bound: check."
     assert "Check the loop, σ and the sampling" in report.verdict()
     assert "one run's noise may lift all of them" in _finding(report, "Reconstruction").verdict
 
@@ -238,10 +239,10 @@ def test_members_recognised_in_batches_are_compared_with_what_sampling_allows() 
         fields = {**fields, name: fields[name][np.ix_(chosen, chosen)]}
     fields = {**fields, "members": fields["times_seen"] > 0}
     stated = audit.from_trace(Trace(**{**fields, "members_given": True}))
-    assert stated.word == "Above a bound: check."
+    assert stated.headline == "Above a bound: check."
     report = audit.from_trace(Trace(**{**fields, "members_given": False}))
     assert report.picked == pytest.approx(0.1)
-    assert report.word == "Measured."
+    assert report.headline == "Measured."
     with pytest.raises(ValueError, match="knows as members only those that sampling picked"):
         audit.from_trace(Trace(**{**fields, "members_given": False}), coins=True)
     assert any("10.0%" in line for line in report.assumptions())

@@ -68,7 +68,7 @@ def test_steps_of_other_settings_count_with_their_own() -> None:
 def test_an_unnoised_step_that_was_not_recorded_leaves_no_guarantee() -> None:
     report = audit.from_trace(part(((0, 0.0, 1.0, 1),)))
     assert report.epsilon.value == np.inf
-    assert report.word == "No privacy guarantee."
+    assert report.headline == "No privacy guarantee."
     assert audit.from_trace(part(((0, 0.0, 1.0, 1),)), claimed_epsilon=100.0).passed is False
 
 
@@ -120,7 +120,7 @@ def test_rates_above_the_parts_bound_and_below_the_runs_are_not_called_chance() 
     unknown = audit.from_trace(dataclasses.replace(trace, unrecorded=(), complete=False))
     assert "by chance" not in unknown.to_text()
     assert "above the bound" not in unknown.to_text()
-    assert unknown.word != alone.word
+    assert unknown.headline != alone.headline
 
 
 @pytest.mark.parametrize("trace", [OLD, COUNTED, part(((0, None, None, 60),)), part(((0, 8.0, None, 60),))])
@@ -129,7 +129,7 @@ def test_a_run_that_is_not_known_passes_nothing(trace: Trace) -> None:
     for arguments in ({}, {"claimed_epsilon": 100.0}, {"coins": True}, {"coins": True, "claimed_epsilon": 100.0}):
         report = audit.from_trace(trace, **arguments)  # type: ignore[arg-type]
         assert report.passed is None, arguments
-        assert (report.word, report.tone) == ("Not judged: a part of the run is known.", "neutral")
+        assert (report.headline, report.tone) == ("Not judged: a part of the run is known.", "neutral")
         assert steps in report.verdict()
         assert report.undecided in report.verdict()
         assert "The run has ε" not in report.to_text()

@@ -6,27 +6,63 @@ import dataclasses
 import math
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Literal
 
 import numpy as np
 import torch
 
-from leakcore.dpsgd.ensemble.block.activations import ACTIVATIONS
-from leakcore.dpsgd.ensemble.block.batches import SLOTS, drawn
-from leakcore.dpsgd.ensemble.block.forward_backward import Pass, RowGroup
-from leakcore.dpsgd.ensemble.block.initial_parameters import Initialisation
-from leakcore.dpsgd.ensemble.block.module_block import FlatLayout, ModulePass
-from leakcore.dpsgd.ensemble.block.native_sums import NativeSums
-from leakcore.dpsgd.ensemble.block.parameter_layout import ParameterLayout
-from leakcore.dpsgd.ensemble.block.poisson_gather import Gather, gathered_rows
-from leakcore.dpsgd.ensemble.injected_fault import Fault
-from leakcore.dpsgd.ensemble.randomness import Streams
-from leakcore.dpsgd.ensemble.sampling import Batches, share
-from leakcore.dpsgd.ensemble.scorer import Running, Scorer
+from leakcore._base import validate
+from leakcore.dpsgd.ensemble.network import Initialisation
+from leakcore.dpsgd.ensemble.observer import Running, Watch
+from leakcore.dpsgd.ensemble.passes import (
+    IN_PLACE_ACTIVATIONS,
+    FlatLayout,
+    ModulePass,
+    NativeSums,
+    ParameterLayout,
+    Pass,
+    RowGroup,
+)
+from leakcore.dpsgd.ensemble.sampling import SLOTS, Batches, DrawnBatches, Gather, Streams, gathered_rows, share
 from leakcore.kernels import EnsembleRows
 
-BatchesKnown = Literal["common", "all", "none"]
-"""Whose batches an attacker knows: the common rows', the extra rows' as well, or nobody's."""
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fault:
+    """How a faulty implementation departs from DP-SGD. The defaults change nothing.
+
+    Use it to show that an audit detects the fault.
+
+    Args:
+        noise: factor, at least 0, on the standard deviation of all noise; 0.5 gives σ/2.
+        bias_noise: further factor, at least 0, for the noise of biases; 0 leaves biases without noise.
+        clip: "sample" clips each gradient to C, as DP-SGD must. "batch" clips the mean gradient instead, g = Σ
+            ∇ℓ·min{1, C/‖(1/B) Σ ∇ℓ‖}: one row then moves the sum by up to B·C, while the noise covers C.
+        clip_slack: added to the norm before dividing, at least 0. Opacus adds 1e-6, which departs from the definition
+            but is not a fault.
+
+    Raises:
+        ValueError: for a negative number or another `clip`.
+
+    Example:
+        >>> from leakcore import dpsgd
+        >>> settings = {"noise_multiplier": 2.0, "max_grad_norm": 1.0, "learning_rate": 0.1, "steps": 1, "seed": 0}
+        >>> broken = dpsgd.Ensemble((4, 2), fault=dpsgd.Fault(noise=0.5), **settings)
+        >>> broken.fault.noise
+        0.5
+    """
+
+    noise: float = 1.0
+    bias_noise: float = 1.0
+    clip: str = "sample"
+    clip_slack: float = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "noise", validate.non_negative(noise=self.noise))
+        object.__setattr__(self, "bias_noise", validate.non_negative(bias_noise=self.bias_noise))
+        validate.one_of("sample", "batch", clip=self.clip)
+        object.__setattr__(self, "clip_slack", validate.non_negative(clip_slack=self.clip_slack))
+
+
 Matrices = list[torch.Tensor]
 """One (slots, out, in + 1) matrix per layer."""
 
@@ -71,21 +107,6 @@ class BlockInput:
     batches: np.ndarray | None = None
     crafted: np.ndarray | None = None
     crafted_batches: np.ndarray | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Watch:
-    """What the steps yield in addition to the final parameters.
-
-    `keep_steps` keeps the dots and clipped norms of every step.
-    """
-
-    subtract_known: bool
-    batches: BatchesKnown
-    keep_steps: bool
-    cosines: bool
-    record: bool
-    scorers: Mapping[str, Scorer]
 
 
 @dataclasses.dataclass
@@ -148,7 +169,7 @@ class Trainer:
         self._probes = probes
         self._gathers = [_gather(chunk, plan, self._num_rows) for chunk in common]
         self._share = share(plan.sampling, self._num_rows)
-        self._drawn = drawn(plan.sampling, plan.streams, self._num_rows)
+        self._drawn = DrawnBatches(plan.sampling, plan.streams, self._num_rows)
         shapes = {c.count if g is None else g.rows for c, g in zip(common, self._gathers, strict=True)}
         self._passes = {rows: self._new_pass(rows) for rows in shapes}
 
@@ -158,7 +179,7 @@ class Trainer:
             return ModulePass(
                 plan.module, plan.input_shape, SLOTS, rows, self._clip_to, slack, self._dtype, self._device
             )
-        activation = ACTIVATIONS[plan.activation]
+        activation = IN_PLACE_ACTIVATIONS[plan.activation]
         return Pass(SLOTS, rows, plan.layers, activation, self._clip_to, slack, self._dtype, self._device)
 
     def train(self, block: BlockInput, stop: threading.Event) -> BlockOutput:
@@ -326,7 +347,7 @@ class Trainer:
     def _batch(self, block: BlockInput, step: int) -> np.ndarray | None:
         if block.batches is not None:
             return block.batches[:, step]
-        return None if self._drawn is None else self._drawn.batch(step, block.first_run)
+        return self._drawn.batch(step, block.first_run)
 
     def _outputs(self) -> BlockOutput:
         plan, watch = self._plan, self._watch
