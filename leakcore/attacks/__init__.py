@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from leakcore.attacks.reconstruction.reconstructor import Reconstructor as Reconstructor
     from leakcore.attacks.reconstruction.reconstructor import ReconstructorTraining as ReconstructorTraining
     from leakcore.attacks.reconstruction.reconstructor import reconstructor as reconstructor
-    from leakcore.attacks.reconstruction.shadow_model import shadow_models as shadow_models
+    from leakcore.attacks.reconstruction.reconstructor import shadow_models as shadow_models
     from leakcore.attacks.reconstruction.success import UNIFORM_MSE as UNIFORM_MSE
     from leakcore.attacks.reconstruction.success import SuccessRate as SuccessRate
     from leakcore.attacks.reconstruction.success import mean_squared_error as mean_squared_error
@@ -64,7 +64,7 @@ _NAMES = {
     "Reconstructor": ".reconstruction.reconstructor",
     "ReconstructorTraining": ".reconstruction.reconstructor",
     "reconstructor": ".reconstruction.reconstructor",
-    "shadow_models": ".reconstruction.shadow_model",
+    "shadow_models": ".reconstruction.reconstructor",
     "UNIFORM_MSE": ".reconstruction.success",
     "SuccessRate": ".reconstruction.success",
     "mean_squared_error": ".reconstruction.success",
