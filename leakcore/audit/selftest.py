@@ -33,16 +33,16 @@ class Promise:
 
     Attributes:
         mechanism: what was audited.
-        epsilon: its ε at δ.
+        epsilon: true ε of the mechanism at δ.
         delta: δ.
-        method: of the audit.
-        trials: of each audit.
+        method: how each audit bounds ε.
+        trials: trials in each audit.
         audits: how many audits.
         above: how many bounds exceeded ε.
         rate: above/audits.
-        interval: of the rate, two-sided, 95%.
+        interval: 95% interval of the rate, two-sided.
         allowed: 1 − confidence.
-        mean: of the bounds.
+        mean: mean of the bounds.
         kept: False if the rate is above `allowed` beyond doubt (`GATE`, over all rows together).
     """
 
@@ -66,9 +66,9 @@ class SelfTest(Document):
 
     Attributes:
         promises: one for each method and mechanism.
-        confidence: of the bounds.
+        confidence: level of the bounds, in (0, 1).
         audits: per method and mechanism.
-        seed: of everything random.
+        seed: seed of everything random.
     """
 
     schema: ClassVar[str] = "leakcore.selftest/1"
@@ -171,8 +171,8 @@ def selftest(
     Args:
         audits: per method and mechanism, at least 10; five times as many where nothing leaks, and a tenth where the
             mechanism's own family is refuted, which takes longest.
-        confidence: of the bounds.
-        seed: of everything random.
+        confidence: level of the bounds, in (0, 1).
+        seed: seed of everything random.
         executor: any `concurrent.futures.Executor`; a worker takes the audits of one method and mechanism.
         progress: called as `progress(task, done, total)`.
 

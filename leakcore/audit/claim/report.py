@@ -104,7 +104,7 @@ class ClaimReport(AuditReport):
     """The report of `audit.claim`.
 
     Attributes:
-        config: of the audit.
+        config: what was asked.
         claim: the claimed ε, under the audit's adjacency.
         data: what the models were trained on, in words.
         parameters: number of parameters of a model.

@@ -202,7 +202,7 @@ class LayerStudy:
     """The measures of the audited model, without the gains of single rows.
 
     Attributes:
-        measures: of gradients of single rows, as the model gives them.
+        measures: what gradients of single rows carry, as the model gives them.
         released: what is left of the attribute in one step's release after subtracting all other rows: the row's
             gradient clipped to C, with noise σC.
         noise_multiplier: σ.

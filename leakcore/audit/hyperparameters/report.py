@@ -594,7 +594,7 @@ class RunReport(AuditReport):
     """The report of `audit.run`.
 
     Attributes:
-        config: of the audit.
+        config: what was asked.
         points: one entry for each noise level; the claimed one is marked.
         curve: the bounds between the noise levels.
         labels: the label study.

@@ -31,7 +31,7 @@ class Retrained:
 
     Args:
         k: number of rows by which the two sides' training data differ. The proof is about one row, by group privacy.
-        seed: of the order of equal scores, or of the random halves.
+        seed: seed of the order of equal scores, or of the random halves.
         select: how the threshold is chosen, fixed before you look. "simultaneous": by all scores, which are all counted
             (`bounds.SimultaneousThreshold`). "split": by one half of them; the other is counted
             (`bounds.SplitThreshold`).
@@ -96,7 +96,7 @@ def from_scores(
         claimed_adjacency: the relation of that ε, required with it.
         adjacency: "add-remove" if a non-member was left out, "replace" if another row took its place. Required without
             coins.
-        confidence: of every interval and of the quoted lower bound.
+        confidence: level of every interval and of the quoted lower bound, in (0, 1).
         family: what is refuted, as in `bounds.Hypothesis`: "dp", "gdp" or the claimed mechanism.
 
     Returns:

@@ -57,10 +57,10 @@ class ScoresReport(AuditReport):
         k: rows by which the training data differ.
         delta: δ.
         claimed_epsilon: the claimed ε, or None.
-        claimed_adjacency: of the claim; None without one.
-        adjacency: of the audit.
-        confidence: of the intervals and of `epsilon`.
-        seed: of the order of equal scores, or of the random halves.
+        claimed_adjacency: relation of the claimed ε; None without a claim.
+        adjacency: relation that the audit tests.
+        confidence: level of the intervals and of `epsilon`, in (0, 1).
+        seed: seed of the order of equal scores, or of the random halves.
         select: how the threshold was chosen: "simultaneous", "split", or by "guesses" at coins.
         family: what is refuted: "dp", "gdp" or the claimed mechanism.
         members: number of members.
@@ -71,7 +71,7 @@ class ScoresReport(AuditReport):
         converted: what the scores prove under the claim's adjacency, at `confidence`; None where it is the audit's.
         gate: the proof at 99.9%, under the claim's adjacency; None without a claim or a proof.
         ceiling: what `gate` would be for scores that tell every member; None without `gate`.
-        p_value: of the claimed mechanism, if `family` is one: were it what ran, guesses would be as good this rarely.
+        p_value: how rarely guesses would be as good, were the claimed mechanism what ran; None unless `family` is one.
         roc: false-positive and true-positive rates of the curve.
 
     Example:

@@ -52,12 +52,12 @@ class CanaryReport(AuditReport):
         delta: δ of every ε.
         claimed_epsilon: ε that the run claims, under the adjacency of `epsilon`; None: the accountant's.
         divisor: what the program divides by: "rows" or "constant"; None if nobody said.
-        confidence: of `proved` and `by_coins`.
+        confidence: level of `proved` and `by_coins`, in (0, 1).
         steps: recorded steps.
         noise_multiplier: smallest and largest σ.
         max_grad_norm: smallest and largest C.
         sample_rate: q of the loader.
-        mechanism: that is claimed to have run in these steps.
+        mechanism: what is claimed to have run in these steps, as Python writes it.
         canaries: number of canaries.
         included: canaries in the data.
         controls: coordinates without a canary.
@@ -67,7 +67,7 @@ class CanaryReport(AuditReport):
         by_coins: lower bound on ε by guesses at the coins, which assumes nothing of noise or mechanism.
         from_release: the same for an attacker who does not know the other rows; an estimate, for dependent scores.
         gate: `proved` at the gate's confidence.
-        p_value: of the mechanism: were it what ran, scores would tell canaries apart this well this rarely.
+        p_value: how rarely scores would tell canaries apart this well, were the mechanism what ran.
         independent: whether the noise of coordinates and steps showed no dependence.
         noise_ratio: measured standard deviation of the noise over the stated one; an estimate.
         common_noise: p-value of noise that coordinates share.
@@ -368,10 +368,10 @@ def from_canaries(
         trace: a `CanaryTrace`, a recorder, or the file that it wrote.
         delta: δ in (0, 1).
         claimed_epsilon: ε that the run claims at δ, under the relation of the report. None: the accountant's.
-        mechanism: that is claimed to have run in the recorded steps. None: Poisson sampling as recorded.
+        mechanism: what is claimed to have run in the recorded steps. None: Poisson sampling as recorded.
         divisor: "constant" or "rows", as for `leakcore.record`; None: as the trace says. A coin decides whether a
             canary takes part, and what the run divides by stays: zero-out adjacency, unless it is "constant".
-        confidence: of the quoted lower bounds. Claims are contradicted at 99.9%.
+        confidence: level of the quoted lower bounds, in (0, 1). Claims are contradicted at 99.9%.
 
     Returns:
         A `CanaryReport`.
