@@ -108,7 +108,6 @@ lint: $(VENV)/.core
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
-	$(PY) tests/project/words.py
 	$(VENV)/bin/clang-format --dry-run -Werror $$(find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
 format: $(VENV)/.core

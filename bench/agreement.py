@@ -22,7 +22,7 @@ from scipy import stats
 
 from bench import environment, kept_page
 from leakcore import accounting, mechanisms
-from leakcore.numerics.limits.betting import betting_lower_limit, betting_upper_limit
+from leakcore.numerics.limits import betting_lower_limit, betting_upper_limit
 
 MARKS = ("<!-- agreement -->", "<!-- /agreement -->")
 ALPHA = 5e-4

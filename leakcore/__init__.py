@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from leakcore._base.lazy import attach as _attach
 from leakcore._base.version import __version__ as __version__
-from leakcore._base.workers import identify_by as _identify_by
+from leakcore._base.version import identify_by as _identify_by
 
 if TYPE_CHECKING:
     from leakcore import accounting as accounting

@@ -10,7 +10,7 @@ import numpy as np
 from bench.case import Case, Contender
 from leakcore import bounds
 from leakcore.bounds.audited_epsilon import ranks
-from leakcore.numerics.limits import order_band
+from leakcore.numerics import limits
 
 CONFIDENCE = 0.975
 
@@ -61,8 +61,8 @@ def _band(n: int) -> Case:
 
     def ours(_: Any) -> Callable[[], Any]:
         def run() -> np.ndarray:
-            order_band._local_level.cache_clear()
-            return order_band.simultaneous_lower_limits(n, confidence=CONFIDENCE)
+            limits._local_level.cache_clear()
+            return limits.simultaneous_lower_limits(n, confidence=CONFIDENCE)
 
         return run
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from leakcore import experiments
-from leakcore._base.files.json_file import read_json
+from leakcore._base.reading import read_json
 from leakcore.experiments.driver.registry import quick_of_all
 from leakcore.experiments.driver.result import shown
 from leakcore.experiments.driver.verdict import VERDICTS, Check, counted, together, verdict

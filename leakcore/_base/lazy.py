@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from leakcore._base.installed import missing
+from leakcore._base.version import missing
 
 
 class _Package(types.ModuleType):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
-from leakcore._base.printable import printable
+from leakcore._base.text import printable
 
 P = ParamSpec("P")
 R = TypeVar("R")

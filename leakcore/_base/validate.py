@@ -1,4 +1,4 @@
-"""One-line named validators: `sigma = _validate.non_negative(noise_multiplier=noise_multiplier)`.
+"""Named validators in one line: `sigma = validate.non_negative(noise_multiplier=noise_multiplier)`.
 
 Each takes exactly one keyword and returns the value as a plain Python number (or a float64 array for the `*_array`
 forms). The error names the keyword, what is allowed and the value: "`steps` must be at least 1, got 0".
@@ -6,11 +6,12 @@ forms). The error names the keyword, what is allowed and the value: "`steps` mus
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -306,3 +307,21 @@ def roundoff(value: Any) -> float:
     if isinstance(dtype, np.dtype):
         return float(np.finfo(dtype).eps) / 2 if dtype.kind == "f" else 0.0
     return _TORCH_ROUNDOFF.get(str(dtype), 0.0)
+
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+HOW_TO_CHOOSE = "was a row left out ('add-remove'), or replaced by another one ('replace')?"
+
+
+def asks_adjacency(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let a function without an `adjacency` say how to choose one, instead of Python's bare "missing argument"."""
+
+    @functools.wraps(function)
+    def asking(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if "adjacency" not in kwargs:
+            raise TypeError(f"`adjacency` must be given to {function.__name__}: {HOW_TO_CHOOSE}")
+        return function(*args, **kwargs)
+
+    return asking

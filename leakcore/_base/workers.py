@@ -1,47 +1,23 @@
-"""A worker must be the same leakcore as the process that sends it work: no result depends on who computes it."""
+"""Work handed to an executor: a worker must be the same leakcore as its sender, and Ctrl-C ends the wait cleanly."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import json
 import os
-from collections.abc import Callable, Mapping
-from pathlib import Path
+import queue
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Executor, Future
 from typing import Any, Generic, TypeVar
 
-from leakcore._base.installed import version_of
-from leakcore._base.version import __version__
+from leakcore._base.version import difference, identity_text, process_identity
 
+K = TypeVar("K")
 T = TypeVar("T")
-
-_parts: dict[str, Callable[[], Any]] = {}
-"""What other packages add to the identity; `leakcore/__init__.py` adds the arithmetic of the kernels."""
-
-
-def identify_by(name: str, part: Callable[[], Any]) -> None:
-    """Make `part()` a part of every identity under this name; it is called at the first use."""
-    _parts[name] = part
-
-
-def versions() -> dict[str, str | None]:
-    """The version of leakcore and of the libraries that compute for it."""
-    return {"leakcore": __version__, **{name: version_of(name) for name in ("numpy", "torch")}}
-
-
-def identity() -> dict[str, Any]:
-    """What decides the bits of a result in this process: versions, a digest of leakcore's source, and arithmetic.
-
-    A copy of the caller's own.
-    """
-    out: dict[str, Any] = json.loads(_identity())
-    return out
-
-
-@functools.cache
-def _identity() -> str:
-    """As JSON. It is the same for the life of the process."""
-    parts = {"versions": versions(), "source": _source(), **{name: part() for name, part in _parts.items()}}
-    return json.dumps(parts)
 
 
 class Task(Generic[T]):
@@ -52,12 +28,12 @@ class Task(Generic[T]):
     """
 
     def __init__(self, job: Callable[[], T]) -> None:
-        self._job, self._identity = job, _identity()
+        self._job, self._identity = job, identity_text()
 
     def __call__(self) -> T:
         # A fork is asked, too: it may have chosen its instruction tier by a variable that was set there.
-        if _identity() != self._identity:
-            text = difference(identity(), json.loads(self._identity))
+        if identity_text() != self._identity:
+            text = difference(process_identity(), json.loads(self._identity))
             import socket
 
             raise RuntimeError(
@@ -68,26 +44,100 @@ class Task(Generic[T]):
         return self._job()
 
 
-def difference(there: Any, here: Any, where: str = "") -> str:
-    """The first thing in which two identities differ, in words; empty where they are equal."""
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        for key in dict.fromkeys([*here, *there]):
-            inner = f"{where}.{key}" if where else str(key)
-            if text := difference(there.get(key), here.get(key), inner):
-                return text
-        return ""
-    # JSON text, so that NaN equals NaN.
-    one, two = json.dumps(there), json.dumps(here)
-    return "" if one == two else f"{where or 'it'} is {one[:80]} there, {two[:80]} here"
+class Finished(Iterator["Future[T]"]):
+    """Futures, in the order in which they finish; iteration ends when all that were added came out.
+
+    The interpreter waits inside one call of C, which an interrupt leaves cleanly. Cancelled is finished, too.
+    """
+
+    def __init__(self, futures: Iterable[Future[T]] = ()) -> None:
+        self._ready: queue.SimpleQueue[Future[T] | None] = queue.SimpleQueue()
+        self._waiting = 0
+        for future in futures:
+            self.add(future)
+
+    def add(self, future: Future[T]) -> None:
+        """Wait for this one, too."""
+        self._waiting += 1
+        future.add_done_callback(self._ready.put)
+
+    def __next__(self) -> Future[T]:
+        if self._waiting == 0:
+            raise StopIteration
+        answer = self._ready.get()
+        if answer is None:
+            raise KeyboardInterrupt
+        self._waiting -= 1
+        return answer
+
+    @contextlib.contextmanager
+    def interrupted_between(self) -> Generator[None, None, None]:
+        """While the block runs, Ctrl-C is a KeyboardInterrupt where the next future is asked for, or else at its end.
+
+        However often it comes, threads are thus started, told to stop and joined undisturbed; one that is left at work
+        while the interpreter ends is an abort. Only in the main thread, and only where Python's own handler of SIGINT
+        is in place: a caller's handler, which may not raise at all, is left alone.
+        """
+        ours = threading.current_thread() is threading.main_thread()
+        if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+        came: list[int] = []
+
+        def note(number: int, frame: Any) -> None:
+            came.append(number)
+            self._ready.put(None)  # may be called at any moment, in the middle of its own get as well
+
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if came:
+                raise KeyboardInterrupt from None
 
 
-def _source() -> str:
-    """A digest of the package's Python files, so that two states of one version are told apart."""
-    import hashlib
+def answers(
+    jobs: Iterable[tuple[K, Callable[[], T]]], executor: Executor | None, *, ahead: int | None = None
+) -> Generator[tuple[K, T], None, None]:
+    """(key, answer) of each job: done here in order, or by the executor's workers, as they finish.
 
-    package = Path(__file__).resolve().parents[1]
-    whole = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        content = path.read_bytes()
-        whole.update(f"{path.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
-    return whole.hexdigest()
+    ahead: how many at most are handed out at a time, if what they carry should not all be in memory; None: all. The
+    end of the iteration, of whatever kind, calls off what has not begun. Jobs are pickled where workers are processes.
+
+    Raises:
+        RuntimeError: if a worker is another leakcore than this process (version, source, libraries or arithmetic).
+    """
+    if executor is None:
+        for key, job in jobs:
+            yield key, job()
+        return
+    waiting = iter(jobs)
+    running: dict[Future[T], K] = {}
+    finished: Finished[T] = Finished()
+    try:
+        while True:
+            for key, job in itertools.islice(waiting, None if ahead is None else ahead - len(running)):
+                future = executor.submit(Task(job))
+                running[future] = key
+                finished.add(future)
+            if not running:
+                return
+            future = next(finished)
+            yield running.pop(future), future.result()
+    finally:
+        for future in running:
+            future.cancel()
+
+
+def in_order(function: Callable[[K], T], arguments: Iterable[K], executor: Executor | None) -> Generator[T, None, None]:
+    """`map(function, arguments)`, whose calls are made by the executor's workers where there is one."""
+    early: dict[int, T] = {}
+    due = 0
+    jobs = ((i, functools.partial(function, argument)) for i, argument in enumerate(arguments))
+    with contextlib.closing(answers(jobs, executor)) as results:
+        for i, answer in results:
+            early[i] = answer
+            while due in early:
+                yield early.pop(due)
+                due += 1

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from typing import Any, ClassVar
 
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import timed
 from leakcore._base.results import Result
-from leakcore.accounting.arguments import FAINT, Accountant, naming
-from leakcore.accounting.provenance import assumptions, label, provenance
+from leakcore.accounting.epsilon import FAINT, TINY, Accountant, above, assumptions, label, naming, provenance
 from leakcore.mechanisms import over_grids
 from leakcore.numerics import gaussian_pair
 
 _HOPELESS = -41.0
 """log δ below which an upper bound of δ is as good as its exact value."""
-_TINY = sys.float_info.min
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -119,10 +116,10 @@ def _log_limits(accountant: Accountant, epsilon: float) -> tuple[float, float]:
     if loss is not None and loss.log_no_escape != 0.0 and method != "exact":
         return 0.0, 0.0
     if method == "rdp":
-        from leakcore.numerics import dp_accounting_rdp
+        from leakcore.numerics import rdp_log_delta
 
         assert loss is not None
-        out = dp_accounting_rdp.log_delta(loss, epsilon, accountant.orders)
+        out = rdp_log_delta(loss, epsilon, accountant.orders)
         return out, out
     separation = accountant.separation
     if method == "exact" and separation < FAINT:
@@ -139,12 +136,6 @@ def _log_limits(accountant: Accountant, epsilon: float) -> tuple[float, float]:
     return min(low, high), high
 
 
-def above(log_value: float) -> float:
-    """e^log_value ≤ 1, rounded up where it is too small for a float's full precision: 0 for −inf only."""
-    value = math.exp(log_value)
-    return math.nextafter(value, 1.0) if value < _TINY and log_value > -math.inf else value
-
-
 def _below(log_value: float) -> float:
     value = math.exp(log_value)
-    return math.nextafter(value, 0.0) if value < _TINY else value
+    return math.nextafter(value, 0.0) if value < TINY else value

@@ -1,19 +1,154 @@
-"""ε at a δ: the smallest that is proved."""
+"""ε at a δ: the smallest that is proved. Also the arguments and statements that ε, δ and σ share."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import timed
-from leakcore._base.results import Result
-from leakcore.accounting.arguments import FAINT, Accountant, naming
-from leakcore.accounting.provenance import NEGLIGIBLE, assumptions, label, provenance
-from leakcore.mechanisms import over_grids
-from leakcore.numerics import BEST, Effort, gaussian_pair
+from leakcore._base.results import Adjacency, Assumptions, Result
+from leakcore.mechanisms import Mechanism, Poisson, as_mechanism, over_grids
+from leakcore.numerics import BEST, AccuracyError, Curve, DiscreteCurve, Effort, PrivacyLoss, gaussian_pair
+
+METHODS = ("exact", "pld", "rdp")
+TINY = sys.float_info.min
+"""Below it a float has not its full precision."""
+FAINT = 1e-6
+"""Separation of a Gaussian pair that leaks at least as much, below which that pair's profile is used."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Accountant:
+    """A mechanism with the relation and the method to account for it.
+
+    loss: where the mechanism's pair is one of sampled Gaussian steps, else None. orders: for "rdp", None: its own.
+    """
+
+    mechanism: Mechanism
+    relation: Adjacency
+    method: str
+    orders: Any
+    loss: PrivacyLoss | None
+
+    @classmethod
+    def parse(
+        cls, noise_multiplier: Any, sample_rate: Any, steps: Any, *, adjacency: str | None, method: str, orders: Any
+    ) -> Accountant:
+        """ValueError or TypeError names the argument that is out of range, or that the others do not go with."""
+        name = validate.one_of(*METHODS, method=method)
+        mechanism = as_mechanism(noise_multiplier, sample_rate, steps)
+        relation = mechanism.relation(adjacency)
+        if orders is not None and name != "rdp":
+            raise ValueError(f"`orders` must be None with method={name!r}, got {orders!r}: only method='rdp' takes it")
+        if relation == "replace" and name == "rdp" and mechanism.steps_loss(relation) is None:
+            raise ValueError(
+                "`method` must be 'exact' or 'pld' for adjacency='replace' with sample_rate < 1, got 'rdp'"
+            )
+        if name != "exact" and mechanism.steps_loss(relation) is None and not isinstance(mechanism, Poisson):
+            raise ValueError(f"`method` must be 'exact' for {type(mechanism).__name__}, got {name!r}")
+        return cls(mechanism, relation, name, _orders(orders), mechanism.steps_loss(relation))
+
+    def with_noise(self, sigma: float) -> Accountant:
+        """The same with another noise multiplier."""
+        changed = self.mechanism.with_noise(sigma)
+        return dataclasses.replace(self, mechanism=changed, loss=changed.steps_loss(self.relation))
+
+    @property
+    def curve(self) -> Curve:
+        """The profile by the method, which is not "rdp"."""
+        if self.method == "exact":
+            return self.mechanism.curve(self.relation)
+        return DiscreteCurve(self.loss) if self.loss is not None else DiscreteCurve(self._added, replaced=True)
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The directions of the profile that differ."""
+        return ("remove",) if self.mechanism.is_symmetric(self.relation) else ("remove", "add")
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing leaks."""
+        return self._added.silent if isinstance(self.mechanism, Poisson) else self.separation == 0.0
+
+    @property
+    def separation(self) -> float:
+        """Separation of a Gaussian pair that leaks at least as much; ∞ where none is known."""
+        return self.mechanism.separation(self.relation)
+
+    def total_variation(self) -> float:
+        """An upper bound of δ(0)."""
+        if self.loss is not None:
+            return self.loss.total_variation()
+        return 2.0 * self._added.total_variation() if isinstance(self.mechanism, Poisson) else 1.0
+
+    @property
+    def _added(self) -> PrivacyLoss:
+        loss = self.mechanism.steps_loss("add-remove")
+        assert loss is not None
+        return loss
+
+
+def _orders(orders: Any) -> Any:
+    if orders is None:
+        return None
+    if isinstance(orders, str):
+        from leakcore.numerics import AUTHORS_ORDERS
+
+        validate.one_of("authors", orders=orders)
+        return AUTHORS_ORDERS
+    return validate.real_array("above 1", lambda v: v > 1.0, orders=orders).ravel()
+
+
+@contextlib.contextmanager
+def naming(mechanism: Mechanism) -> Iterator[None]:
+    """Adds the mechanism to an AccuracyError, so that swapped σ and q are seen."""
+    try:
+        yield
+    except AccuracyError as error:
+        if "noise_multiplier=" in str(error):
+            raise
+        hint = "; method='pld' gives an upper bound"
+        hint = hint if isinstance(mechanism, Poisson) and "method=" not in str(error) else ""
+        raise AccuracyError(f"{error}, of {mechanism!r}{hint}") from error
+
+
+NEGLIGIBLE = 1e-6
+"""An upper bound of ε that is as good as the exact value: what "exact" promises."""
+_SOURCES = {
+    "exact": "privacy profile of the dominating pair (Zhu, Dong and Wang 2022)",
+    "exact, bounded": "privacy profile of the dominating pair, lattice laws from both sides (Doroshenko et al. 2022)",
+    "bracket": "privacy profiles of an upper and of a lower pair (Zhu, Dong and Wang 2022)",
+    "pld": "dp-accounting, privacy loss distributions, pessimistic (Doroshenko et al. 2022)",
+    "rdp": "dp-accounting, Renyi differential privacy (Mironov, Talwar and Zhang 2019; Canonne et al. 2020)",
+}
+_ATTACKER = "sees every noisy gradient sum and all model states, knows every other record and the hyperparameters"
+
+
+def label(accountant: Accountant, limits: tuple[float, float], size: float) -> str:
+    """The method's name, which says where the limits of "exact" are wider than promised; `size` is the result's."""
+    if accountant.method != "exact":
+        return accountant.method
+    if not accountant.mechanism.is_exact(accountant.relation):
+        return "bracket"
+    low, high = limits
+    return "exact, bounded" if low < high and not high - low <= NEGLIGIBLE * (1.0 + abs(size)) else "exact"
+
+
+def provenance(accountant: Accountant, route: str) -> str:
+    """How the number was computed, and what it rests on."""
+    return f"{_SOURCES[route]}; {accountant.mechanism.proof(accountant.relation)}"
+
+
+def assumptions(accountant: Accountant, more: tuple[str, ...] = ()) -> Assumptions:
+    """Adjacency, the attacker, how batches are drawn, and `more` notes."""
+    notes = accountant.mechanism.notes(accountant.relation)
+    return Assumptions(adjacency=accountant.relation, attacker=_ATTACKER, notes=notes + more)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -112,10 +247,10 @@ def epsilon_limits(
         return math.inf, math.inf
     target = math.log(delta)
     if method == "rdp":
-        from leakcore.numerics import dp_accounting_rdp
+        from leakcore.numerics import rdp_epsilon
 
         assert loss is not None
-        value = dp_accounting_rdp.epsilon(loss, target, accountant.orders)
+        value = rdp_epsilon(loss, target, accountant.orders)
         return value, value
     if method == "exact" and (high := _next_to_nothing(accountant, delta)) < NEGLIGIBLE:
         return 0.0, high
@@ -143,3 +278,62 @@ def _next_to_nothing(accountant: Accountant, delta: float) -> float:
         return 0.0
     separation = accountant.separation
     return max(0.0, gaussian_pair.epsilon_limits(math.log(delta), separation)[1]) if separation < FAINT else math.inf
+
+
+def above(log_value: float) -> float:
+    """e^log_value ≤ 1, rounded up where it is too small for a float's full precision: 0 for −inf only."""
+    value = math.exp(log_value)
+    return math.nextafter(value, 1.0) if value < TINY and log_value > -math.inf else value
+
+
+def to_replacement(claim: Epsilon) -> Epsilon:
+    """A claim under add-remove adjacency as one under replacement, by group privacy alone.
+
+    Replacing a row is removing one and adding another, so (ε, δ) becomes (2ε, (1 + e^ε)δ) (Dwork and Roth 2014, Section
+    2.3). This is loose: where the configuration is known, `epsilon(..., adjacency="replace")` is tighter and keeps δ.
+
+    Args:
+        claim: a result of `epsilon` under add-remove adjacency.
+
+    Returns:
+        `Epsilon` of kind "upper" under adjacency "replace", with its own, larger `delta`.
+
+    Raises:
+        ValueError: for a claim that is not under add-remove adjacency.
+        TypeError: for anything but an `Epsilon`.
+
+    Guarantees:
+        Deterministic; δ is rounded up.
+
+    Example:
+        >>> from leakcore import accounting
+        >>> claim = accounting.epsilon(1.0, 1.0, 1, delta=1e-5)
+        >>> replaced = accounting.to_replacement(claim)
+        >>> f"{claim.value:.2f} at {claim.delta:.0e} becomes {replaced.value:.2f} at {replaced.delta:.1e}"
+        '4.38 at 1e-05 becomes 8.75 at 8.1e-04'
+        >>> f"{accounting.epsilon(1.0, 1.0, 1, delta=1e-5, adjacency='replace').value:.2f}"
+        '10.00'
+    """
+    if not isinstance(claim, Epsilon):
+        raise TypeError(f"`claim` must be an Epsilon, as accounting.epsilon returns it, got {claim!r}")
+    if claim.adjacency != "add-remove":
+        raise ValueError(f"`claim` must be under add-remove adjacency, got one under {claim.adjacency} adjacency")
+    value = float(claim.value)
+    log_delta = -math.inf
+    if claim.delta:  # e^ε may overflow
+        log_delta = math.log(claim.delta) + max(value, 0.0) + math.log1p(math.exp(-abs(value)))
+        log_delta += 1e-15 * (1.0 + abs(math.log(claim.delta)) + abs(value))
+    return Epsilon(
+        value=2.0 * value,
+        kind="upper",
+        confidence=None,
+        interval=None,
+        method=f"{claim.method}, group privacy",
+        assumptions=Assumptions(
+            adjacency="replace",
+            attacker=claim.assumptions.attacker,
+            notes=("k=2 add/remove steps; delta has grown too",),
+        ),
+        provenance=f"group privacy (Dwork and Roth 2014, Section 2.3); {claim.provenance}",
+        delta=above(min(log_delta, 0.0)),
+    )

@@ -9,12 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import timed
 from leakcore._base.results import Result
-from leakcore.accounting.arguments import Accountant
-from leakcore.accounting.epsilon import epsilon_limits
-from leakcore.accounting.provenance import assumptions, provenance
+from leakcore.accounting.epsilon import Accountant, assumptions, epsilon_limits, provenance
 from leakcore.mechanisms import Mechanism, Poisson, might_be_numbers, no_mechanism
 from leakcore.numerics import AccuracyError, fft_rounding, gaussian_pair, least_noise, search
 

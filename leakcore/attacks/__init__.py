@@ -1,4 +1,7 @@
-"""What an attacker can do: each attack is a pure function, or a game that repeats one and counts its successes."""
+"""What an attacker can do: each attack is a pure function, or a game that repeats one and counts its successes.
+
+Whatever takes an argument that is not allowed raises a ValueError or TypeError that names the argument.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,15 +1,19 @@
-"""What several attacks read: a box of inputs, a gradient by parameter name, and the precision that it was stored in."""
+"""What several attacks read: a box, a gradient in any form of release, the precision in which it was stored."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from leakcore._base import array_memory, validate
-from leakcore.gradients import FlatModule, tensor
+
+if TYPE_CHECKING:
+    import torch
+
+    from leakcore.dpsgd import Execution
 
 
 def read_box(box: Any) -> tuple[float, float]:
@@ -99,34 +103,57 @@ def lost_below(roundoff: float) -> float:
     return 2.0 ** (_LEAST_FLOAT16 - 1) if roundoff >= 2.0**-_LONGEST else 0.0
 
 
+def counting_on(execution: Execution, before: int, total: int) -> Execution:
+    """The same execution for one part of some work: its progress counts on from `before` and says `total`."""
+    progress = execution.progress
+    if progress is None:
+        return execution
+    return dataclasses.replace(execution, progress=lambda done, _: progress(before + done, total))
+
+
+def read_gradient(gradient: Any) -> Any:
+    """One tensor, a tuple of them, or a dictionary of them; ValueError or TypeError that names `gradient`."""
+    import torch
+
+    from leakcore.gradients import tensor
+
+    gradient = getattr(gradient, "gradient", gradient)  # of `defenses.release`
+    if isinstance(gradient, Mapping):
+        return {str(name): tensor(part, f"gradient[{name!r}]") for name, part in gradient.items()}
+    if not isinstance(gradient, list | tuple) or all(isinstance(part, float | int | np.number) for part in gradient):
+        return tensor(gradient, "gradient")
+    parts = tuple(tensor(part, f"gradient[{i}]") for i, part in enumerate(gradient))
+    return torch.stack(parts) if all(part.ndim == 0 for part in parts) else parts
+
+
 def gradient_by_name(model: Any, gradient: Any, noise_std: float) -> tuple[dict[str, torch.Tensor], float]:
     """{parameter: float64 gradient}, and the unit roundoff of the coarsest of gradient, its numbers and the model.
 
-    gradient: (D,), a list of tensors, one per parameter that requires grad, a dictionary by name that may hold some
-    parameters only, or what `defenses.release` returned. noise_std: as the attack was told; where it is not 0 it stands
-    for rounding as well, as of a change of weights, whose numbers show few bits.
+    gradient: in any form of `read_gradient`; a dictionary may hold some of the parameters only. noise_std: as the
+    attack was told; where it is not 0 it stands for rounding as well, as of a change of weights, whose numbers show few
+    bits.
     """
+    from leakcore.gradients import FlatModule
+
     flat = FlatModule(model)
-    gradient = getattr(gradient, "gradient", gradient)
+    gradient = read_gradient(gradient)
     shapes = dict(zip(flat.names, flat.shapes, strict=True))
     if isinstance(gradient, Mapping):
-        parts = {str(name): tensor(part, f"gradient[{name!r}]") for name, part in gradient.items()}
+        parts = gradient
         unknown = [name for name in parts if name not in shapes]
         if unknown or not parts:
             raise ValueError(f"`gradient` must hold parameters of the model that require grad, got {unknown[:3]}")
-    elif isinstance(gradient, list | tuple):
-        listed = [tensor(part, f"gradient[{i}]") for i, part in enumerate(gradient)]
-        if len(listed) != len(shapes):
-            raise ValueError(f"`gradient` must hold {len(shapes)} tensors, one per parameter, got {len(listed)}")
-        parts = dict(zip(flat.names, listed, strict=True))
+    elif isinstance(gradient, tuple):
+        if len(gradient) != len(shapes):
+            raise ValueError(f"`gradient` must hold {len(shapes)} tensors, one per parameter, got {len(gradient)}")
+        parts = dict(zip(flat.names, gradient, strict=True))
     else:
-        vector = tensor(gradient, "gradient")
-        if tuple(vector.shape) != (len(flat),):
+        if tuple(gradient.shape) != (len(flat),):
             raise ValueError(
                 f"`gradient` must have shape ({len(flat)},), one number for each of the model's parameters, got "
-                f"{tuple(vector.shape)}"
+                f"{tuple(gradient.shape)}"
             )
-        parts = flat.split(vector)
+        parts = flat.split(gradient)
     for name, part in parts.items():
         if tuple(part.shape) != shapes[name]:
             raise ValueError(

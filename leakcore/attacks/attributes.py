@@ -17,8 +17,8 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.columns import Columns as _Columns
-from leakcore._base.installed import need as _need
 from leakcore._base.results import Assumptions, Result
+from leakcore._base.version import need as _need
 from leakcore.gradients import layer_gradients as layer_gradients
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def matched_batches(
         targets: (n,) integers; None: all alike.
         size: rows per batch.
         limit: batches per side at most, drawn at random; None: all.
-        seed: of the shuffles.
+        seed: seed of the shuffles.
 
     Returns:
         `MatchedBatches`.
@@ -179,10 +179,6 @@ def gradient_sets(
     Returns:
         `GradientSets`, snapshot by snapshot.
 
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Deterministic for a machine and torch build.
 
@@ -229,15 +225,14 @@ def infer(
         observed: gradients of the victim's rows, from the same model. The caller makes sure that no row is behind both.
         layers: the layers that the attacker sees; None: all.
         trees: in the forest, at least 1.
-        confidence: of the interval.
-        seed: of the forest.
+        confidence: level of the interval, in (0, 1).
+        seed: seed of the forest.
 
     Returns:
         `AttributeInference`. A probability of exactly ½ counts as "without".
 
     Raises:
         ValueError: where the two have different layers, where one holds only one side, or where a batch has both.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic by seed. An estimate: another classifier may do better.

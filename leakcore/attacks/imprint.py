@@ -35,17 +35,14 @@ class Imprint(nn.Module):
 
     Args:
         model: the module that is called with the imprint's outputs.
-        shape: of one input.
+        shape: shape of one input.
         thresholds: (bins,) of the measurement, rising.
         centre: mean and standard deviation of the gate's measurement.
-        scale: of what is added to the inputs.
+        scale: how much is added to the inputs.
 
     Attributes:
         first: (bins,) units that measure; its weights and biases carry the rows.
         second: the same units, behind a gate that weighs rows differently.
-
-    Raises:
-        ValueError: for a shape or thresholds that are not allowed.
 
     Example:
         >>> import torch
@@ -139,14 +136,13 @@ def plant(model: nn.Module, samples: Any, *, bins: int, scale: float = 1.0) -> I
             quantiles of their means, and one below them all.
         bins: units of each of two layers, at least 2; fewer where samples have equal means. Of B rows about
             B(1 − 1/bins)^(B − 1) fall alone.
-        scale: of what the imprint adds to the inputs, which it moves along one pattern.
+        scale: how far the imprint moves the inputs along its pattern.
 
     Returns:
         `Imprint`: a module that takes the model's inputs and holds it as `model`.
 
     Raises:
         ValueError: for a value or shape that is not allowed, and for samples whose means are all equal.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic.
@@ -189,18 +185,14 @@ def read(
 
     Args:
         planted: what `plant` returned, unchanged since the victim computed the gradient.
-        gradient: of the batch's loss: (D,), a list, a dict by name that holds the four of `first` and `second`, or
+        gradient: gradient of the loss: (D,), a list, a dict by name that holds the four of `first` and `second`, or
             what `defenses.release` returned. Clipped gradients, also row by row, give the same rows.
         batch_size: B.
         accuracy: the largest error of a number of a row.
-        noise_std: of the noise in each number of the gradient.
+        noise_std: standard deviation of the noise in each number of the gradient.
 
     Returns:
         `ImprintRecovery`. Equal rows are recovered once. Rows on whose loss the imprint has no influence are not seen.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         An estimate; computed in float64, deterministic. No false bin from noise, with a probability of 1e-11 per

@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from leakcore._base.codec import from_plain
-from leakcore._base.files.json_file import read_json
-from leakcore._base.printable import line_of, markdown, name_of, printable, repr_of
-from leakcore._base.results import Kind, Record, Rows
+from leakcore._base.reading import read_json
+from leakcore._base.results import Kind, Record
+from leakcore._base.tables import Rows
+from leakcore._base.text import line_of, markdown, name_of, printable, repr_of
 from leakcore.audit.shared.report import AuditReport, Document
 
 _RESULT = "leakcore.result/"

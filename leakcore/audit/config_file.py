@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import MinLen
 
-from leakcore._base.files.toml_file import of_file, read_toml
-from leakcore._base.naming import renaming
-from leakcore._base.printable import printable
+from leakcore._base.reading import of_file, read_toml
+from leakcore._base.text import printable, renaming
 from leakcore.audit.claim import request as claim
 from leakcore.audit.hyperparameters.request import AuditConfig
 from leakcore.audit.shared.settings import (
@@ -30,7 +29,7 @@ from leakcore.audit.shared.settings import (
     refuse_sections,
     schema_of,
 )
-from leakcore.mechanisms import misfit
+from leakcore.mechanisms import argument_errors
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -136,7 +135,7 @@ def with_options(
         if typed.get(one) is not None and other in run and typed.get(other) is None:
             del out["run"][other]
     if typed.get("sampling") is not None:
-        for name in misfit(typed["sampling"], run)[1]:
+        for name in argument_errors(typed["sampling"], run)[1]:
             if typed.get(name) is None:
                 del out["run"][name]
     return out

@@ -11,7 +11,8 @@ from scipy import optimize, special
 from leakcore import bounds
 from leakcore._base import validate
 from leakcore._base.progress import timed
-from leakcore._base.results import Record, Rows
+from leakcore._base.results import Record
+from leakcore._base.tables import Rows
 from leakcore.audit.scores.statistics import audited
 from leakcore.audit.shared.format import counted, number, power
 from leakcore.audit.shared.page import Table, heads, row_of

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from leakcore import accounting, bounds
+from leakcore._base.json_schema import JsonSchemas, Schema
 from leakcore._base.results import Result
-from leakcore._base.results.json_schema import JsonSchemas, Schema
 from leakcore.audit.claim.report import ClaimReport
 from leakcore.audit.hyperparameters.report import RunReport
 from leakcore.audit.scores.report import ScoresReport

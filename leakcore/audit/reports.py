@@ -15,13 +15,14 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from leakcore._base import validate
-from leakcore._base.figures.tips import Tips
-from leakcore._base.files.json_file import read_json
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.pages.rendering import own_names, rendered
-from leakcore._base.printable import line_of, name_of, printable, visible
+from leakcore._base.pages import own_names, rendered
+from leakcore._base.pictures import Tips
 from leakcore._base.progress import timed
-from leakcore._base.results import Record, Rows
+from leakcore._base.reading import read_json
+from leakcore._base.results import Record
+from leakcore._base.tables import Rows
+from leakcore._base.text import line_of, name_of, printable, visible
+from leakcore._base.writing import write_atomically
 from leakcore.audit.claim.report import ClaimReport
 from leakcore.audit.hyperparameters.report import RunReport
 from leakcore.audit.shared.format import number

@@ -15,10 +15,10 @@ from scipy import special
 
 from leakcore import accounting, bounds, kernels, mechanisms
 from leakcore._base import validate
-from leakcore._base.futures import answers
 from leakcore._base.progress import Progress
 from leakcore._base.results import without
 from leakcore._base.version import __version__
+from leakcore._base.workers import answers
 from leakcore.audit.shared.format import number, percent
 from leakcore.audit.shared.page import Table, heads, row_of
 from leakcore.audit.shared.report import Document

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import click
 
-from leakcore._base.installed import missing
+from leakcore._base.version import missing
 from leakcore.cli.numbers import as_typed
 from leakcore.cli.terminal import in_lines, spelt_out_streams
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from leakcore._base.naming import renamed
+from leakcore._base.text import renamed
 
 LARGE = 1e150
 """Beyond it squares overflow."""

@@ -43,7 +43,7 @@ def require_place(called: str, path: Path) -> None:
 
     called: what the user calls the place.
     """
-    from leakcore._base.files.writing import is_stream, try_writing
+    from leakcore._base.writing import is_stream, try_writing
 
     try:
         if path.is_dir():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from leakcore._base.printable import printable
+from leakcore._base.text import printable
 from leakcore.cli.terminal import Drawing
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import IO, Any
 
-from leakcore._base.printable import printable, visible
+from leakcore._base.text import printable, visible
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 def read_arrays(path: Path) -> dict[str, Any]:
     """Arrays by name; nothing is unpickled."""
     if path.suffix == ".npz":
-        from leakcore._base.files.npz_file import read_npz
+        from leakcore._base.archives import read_npz
 
         return dict(read_npz(path))
     if path.suffix == ".safetensors":

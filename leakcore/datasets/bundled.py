@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.installed import need
+from leakcore._base.version import need
 from leakcore.datasets.dataset import Dataset
 
 

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.files.npz_file import read_npz
-from leakcore._base.files.tar_file import read_tar
-from leakcore._base.printable import printable
+from leakcore._base.archives import read_npz, read_tar
+from leakcore._base.text import printable
 from leakcore.datasets.dataset import Dataset, RemoteFile, find
 
 Folder = str | os.PathLike[str]

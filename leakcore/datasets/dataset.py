@@ -15,8 +15,8 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate
-from leakcore._base.files.limits import open_regular
-from leakcore._base.files.writing import replacing
+from leakcore._base.reading import open_regular
+from leakcore._base.writing import replacing
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

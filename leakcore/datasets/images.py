@@ -16,8 +16,8 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import memory_limit, validate
-from leakcore._base.files.gzip_file import read_gzip
-from leakcore._base.printable import printable
+from leakcore._base.archives import read_gzip
+from leakcore._base.text import printable
 from leakcore.datasets.dataset import Dataset, RemoteFile, find
 
 Folder = str | os.PathLike[str]

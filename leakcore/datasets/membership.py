@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from leakcore._base.files.tar_file import read_tar
-from leakcore._base.printable import printable
+from leakcore._base.archives import read_tar
+from leakcore._base.text import printable
 from leakcore.datasets.dataset import Dataset, RemoteFile, find
 
 Folder = str | os.PathLike[str]

@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.files import zip_file
-from leakcore._base.files.csv_file import table_of
-from leakcore._base.files.limits import read_bytes
+from leakcore._base.archives import opened_zip, read_entry
+from leakcore._base.reading import read_bytes, table_of
 from leakcore.datasets.dataset import Dataset, RemoteFile, find
 
 Folder = str | os.PathLike[str]
@@ -194,11 +193,11 @@ def bank_marketing(part: str = "additional", *, path: Folder | None = None, down
 def _zipped(where: Path, name: str) -> bytes:
     """The bytes of the file of that name, in any folder of a zip archive."""
     try:
-        with zip_file.opened(where) as (archive, size):
+        with opened_zip(where) as (archive, size):
             matches = [entry for entry in archive.infolist() if Path(entry.filename).name == name]
             if len(matches) != 1:
                 raise ValueError(f"holds {f'{len(matches)} files named' if matches else 'no'} {name}")
-            return zip_file.read_entry(archive, matches[0], size)
+            return read_entry(archive, matches[0], size)
     except ValueError as why:
         raise ValueError(f"{where}: {why}") from why
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate
-from leakcore._base.files.csv_file import table_of
-from leakcore._base.files.gzip_file import read_gzip
-from leakcore._base.printable import names_of, printable
+from leakcore._base.archives import read_gzip
+from leakcore._base.reading import table_of
+from leakcore._base.text import names_of, printable
 from leakcore.datasets.dataset import Dataset, RemoteFile, find
 
 _SUBSET = RemoteFile("imdb", "imdb_subset.csv.gz", "b20efe106367bdc1628f4da2c069457cc00e5b0aca4a3cd1021c2febe8cb80a5")

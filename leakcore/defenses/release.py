@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from leakcore import kernels
-from leakcore._base.quiet import quiet_batching
+from leakcore._base.process_wide import quiet_batching
 from leakcore.defenses.transforms import Defense, Dropout, LocalSteps, need_seed, through
 from leakcore.gradients import FlatModule, lock_of, require_classes, tensor
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from leakcore._base import array_memory
-from leakcore._base.quiet import quiet
+from leakcore._base.process_wide import quiet
 from leakcore.gradients.checks import mean_cross_entropy, tensor, trained_parameters
 from leakcore.gradients.functional import Functional, lock_of
 

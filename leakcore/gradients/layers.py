@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.quiet import quiet_batching
+from leakcore._base.process_wide import quiet_batching
 from leakcore.gradients.functional import Functional, lock_of, locked
 
 if TYPE_CHECKING:

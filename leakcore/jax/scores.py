@@ -10,7 +10,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate
-from leakcore._base.installed import need
+from leakcore._base.version import need
 from leakcore.jax.call_frame import register
 
 

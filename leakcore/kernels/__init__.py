@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from leakcore._base.lazy import attach as _attach
 
 if TYPE_CHECKING:
+    from leakcore._base.array_memory import is_torch as is_torch
     from leakcore.kernels.allocation import Allocation as Allocation
     from leakcore.kernels.allocation import allocation_tail as allocation_tail
     from leakcore.kernels.api import allocation_log_ratio as allocation_log_ratio
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from leakcore.kernels.api import mixture_log_ratio as mixture_log_ratio
     from leakcore.kernels.api import solve_labels as solve_labels
     from leakcore.kernels.arrays import empty_on as empty_on
-    from leakcore.kernels.arrays import is_torch as is_torch
     from leakcore.kernels.arrays import require_device as require_device
     from leakcore.kernels.arrays import to_numpy as to_numpy
     from leakcore.kernels.arrays import wrap as wrap

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leakcore import _C
-from leakcore._base.installed import version_of
+from leakcore._base.version import version_of
 
 
 def build_info() -> dict[str, Any]:

@@ -13,9 +13,9 @@ from leakcore import kernels
 from leakcore._base import array_memory, validate
 from leakcore._base.digest import digest
 from leakcore._base.progress import Progress
-from leakcore._base.results import Record, Rows
-from leakcore._base.results.table import short
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.results import Record
+from leakcore._base.run_folder import PartialResults
+from leakcore._base.tables import Rows, short
 from leakcore.attacks import attributes as attack
 from leakcore.gradients import LayeredModel, gradients_of_layers
 from leakcore.leakage import layer_pictures

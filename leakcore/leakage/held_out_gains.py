@@ -16,7 +16,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from leakcore._base.results import picture
+from leakcore._base import pictures
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -202,7 +202,7 @@ def draw(report: Measured, ax: Axes | None) -> Axes:
     divider = make_axes_locatable(axes)
     places = [axes, *(divider.append_axes("right", size="100%", pad=0.12) for _ in panels[1:])]
     for place, panel in zip(places, panels, strict=True):
-        picture.bars(place, [plain(n) for n in report.layers], panel.values, panel.interval, label=panel.unit)
+        pictures.bars(place, [plain(n) for n in report.layers], panel.values, panel.interval, label=panel.unit)
         place.set_ylim(len(report.layers) - 0.5, -0.5)
         # Two lines in every panel: the layout of a figure makes room for the first one's title alone.
         kind, _, attribute = panel.title.partition(": ")

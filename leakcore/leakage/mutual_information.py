@@ -14,9 +14,9 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import array_memory, memory_limit, validate
-from leakcore._base.futures import answers
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Assumptions, Result
+from leakcore._base.workers import answers
 from leakcore.leakage import mine_limits
 from leakcore.leakage.v_information import prepared
 

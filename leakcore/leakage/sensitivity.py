@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from leakcore import kernels
-from leakcore._base import validate
-from leakcore._base.quiet import quiet_batching
-from leakcore._base.results import Assumptions, Result, parse_adjacency, picture
+from leakcore._base import pictures, validate
+from leakcore._base.process_wide import quiet_batching
+from leakcore._base.results import Assumptions, Result, parse_adjacency
 from leakcore.gradients import Functional, LayeredModel, lock_of
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Sensitivity(Result):
         """
         norm = next(iter(self.means))
         mean, error = self.means[norm], np.nan_to_num(self.standard_errors[norm])
-        return picture.bars(ax, self.layers, mean, (mean - error, mean + error), label=f"{self.quantity} ({norm})")
+        return pictures.bars(ax, self.layers, mean, (mean - error, mean + error), label=f"{self.quantity} ({norm})")
 
 
 @dataclasses.dataclass(frozen=True)

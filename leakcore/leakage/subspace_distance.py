@@ -11,7 +11,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import memory_limit, validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Assumptions, Result
 
 _TIE = 1e-9

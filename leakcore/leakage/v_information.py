@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import kernels
-from leakcore._base import array_memory, validate
-from leakcore._base.futures import answers
-from leakcore._base.one_thread import one_thread
-from leakcore._base.results import Assumptions, Result, picture
+from leakcore._base import array_memory, pictures, validate
+from leakcore._base.process_wide import one_thread
+from leakcore._base.results import Assumptions, Result
+from leakcore._base.workers import answers
 from leakcore.leakage.families import family_of
 from leakcore.leakage.held_out_gains import Gains, Problem, Units, gain_limits, gains_of, student
 
@@ -82,7 +82,7 @@ class VInformation(Result):
             The axes.
         """
         names = self.layers or ("gradient",)
-        axes = picture.bars(ax, names, self.value, self.interval, label=self.quantity)
+        axes = pictures.bars(ax, names, self.value, self.interval, label=self.quantity)
         axes.plot(np.atleast_1d(self.null_mean), range(len(names)), "|", color="0.3", markersize=12, label="null")
         axes.legend()
         return axes

@@ -15,9 +15,9 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate
-from leakcore._base.futures import answers
-from leakcore._base.quiet import quiet_batching
+from leakcore._base.process_wide import quiet_batching
 from leakcore._base.results import Assumptions, Result
+from leakcore._base.workers import answers
 from leakcore.attacks import ssim
 from leakcore.gradients import LayeredModel
 

@@ -1,4 +1,8 @@
-"""Noise that is correlated from step to step: DP-FTRL, banded and buffered matrix mechanisms."""
+"""Noise that is correlated from step to step: DP-FTRL, banded and buffered matrix mechanisms.
+
+What is released is Cx + σz, C a matrix, which a decoder turns into prefix sums. The matrices come first, then when a
+row takes part and how far it then moves the release, then the mechanism.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,327 @@ from leakcore._base import validate
 from leakcore._base.results import Adjacency
 from leakcore.mechanisms.allocation import RandomAllocation
 from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
-from leakcore.mechanisms.participation import BallsInBins, CyclicPoisson, MinSeparation, Participation, sensitivity
 from leakcore.mechanisms.poisson import Poisson, parse_noise
 from leakcore.numerics import Bounded, Bracket, ExactCurve, LatticeCurve, PrivacyLoss, Sides, sides_of
+
+_MOST_STEPS = 8192
+
+
+def _steps(steps: int) -> int:
+    return validate.integer(1, _MOST_STEPS, steps=steps)
+
+
+def toeplitz(coefficients: np.ndarray, steps: int) -> np.ndarray:
+    """The lower triangular Toeplitz matrix C_{s,t} = coefficients[s − t], 0 beyond the last one.
+
+    Args:
+        coefficients: (m,), finite; the first positive.
+        steps: T, at most 8192.
+
+    Returns:
+        (T, T) float64.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import mechanisms
+        >>> mechanisms.toeplitz([1.0, 0.5], 3).tolist()
+        [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.0, 0.5, 1.0]]
+    """
+    size = _steps(steps)
+    values = validate.real_array("finite", np.isfinite, coefficients=coefficients)
+    if values.ndim != 1 or len(values) == 0 or not values[0] > 0.0:
+        raise ValueError(f"`coefficients` must be a sequence whose first entry is positive, got {coefficients!r}")
+    column = np.zeros(size)
+    column[: min(size, len(values))] = values[:size]
+    out = np.zeros((size, size))
+    for t in range(size):
+        out[t:, t] = column[: size - t]
+    return out
+
+
+def square_root(steps: int, *, bands: int | None = None) -> np.ndarray:
+    """The square root of the matrix of prefix sums, C² = A: C_{s,t} = binom(2j, j)/4^j, j = s − t.
+
+    It is optimal up to a constant for prefix sums (Fichtenberger, Henzinger and Upadhyay 2023). Cut to `bands`
+    diagonals it is the banded square root of Kalinin and Lampert (2024).
+
+    Args:
+        steps: T, at most 8192.
+        bands: β ≥ 1, diagonals to keep; None: all.
+
+    Returns:
+        (T, T) float64.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import mechanisms
+        >>> mechanisms.square_root(3).tolist()
+        [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.375, 0.5, 1.0]]
+    """
+    size = _steps(steps)
+    width = size if bands is None else min(validate.integer(1, bands=bands), size)
+    j = np.arange(1, width)
+    return toeplitz(np.concatenate(([1.0], np.cumprod((2.0 * j - 1.0) / (2.0 * j)))), size)
+
+
+def blt(scales: np.ndarray, decays: np.ndarray, steps: int) -> np.ndarray:
+    """A buffered linear Toeplitz matrix: coefficients 1, then Σ_i scales_i·decays_i^{j−1} at distance j ≥ 1.
+
+    Dvijotham et al. (2024). Its noise takes one buffer for each scale.
+
+    Args:
+        scales: (d,), at least 0.
+        decays: (d,) in [0, 1).
+        steps: T, at most 8192.
+
+    Returns:
+        (T, T) float64.
+
+    Raises:
+        ValueError: for a value or shape that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import mechanisms
+        >>> mechanisms.blt([0.5], [0.5], 3).tolist()
+        [[1.0, 0.0, 0.0], [0.5, 1.0, 0.0], [0.25, 0.5, 1.0]]
+    """
+    size = _steps(steps)
+    weights = validate.real_array("at least 0", lambda v: v >= 0.0, scales=scales)
+    rates = validate.real_array("in [0, 1)", lambda v: (v >= 0.0) & (v < 1.0), decays=decays)
+    if weights.ndim != 1 or weights.shape != rates.shape:
+        raise ValueError(f"`decays` must have the shape of `scales`, {weights.shape}, got {rates.shape}")
+    with np.errstate(over="ignore"):
+        total = weights.sum()
+    if not np.isfinite(total):
+        raise ValueError(f"`scales` must have a finite sum, got {scales!r}")
+    powers = rates[:, None] ** np.arange(size - 1)
+    return toeplitz(np.concatenate(([1.0], weights @ powers)), size)
+
+
+def tree(steps: int) -> np.ndarray:
+    """The binary tree of partial sums: a row for each node, 1 at the steps below it (Dwork et al. 2010).
+
+    Args:
+        steps: T, at most 8192.
+
+    Returns:
+        (nodes, T) float64; nodes that no step is below are left out.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import mechanisms
+        >>> mechanisms.tree(2).tolist()
+        [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
+    """
+    size = _steps(steps)
+    rows, width = [], 1
+    while True:
+        for start in range(0, size, width):
+            row = np.zeros(size)
+            row[start : start + width] = 1.0
+            rows.append(row)
+        if width >= size:
+            return np.array(rows)
+        width *= 2
+
+
+@dataclasses.dataclass(frozen=True)
+class MinSeparation:
+    """A row takes part at most `participations` times, any two at least `separation` steps apart.
+
+    Attributes:
+        separation: b ≥ 1.
+        participations: k ≥ 1.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import mechanisms
+        >>> mechanisms.MinSeparation(separation=100, participations=5)
+        MinSeparation(separation=100, participations=5)
+    """
+
+    separation: int
+    participations: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "separation", validate.integer(1, separation=self.separation))
+        object.__setattr__(self, "participations", validate.integer(1, participations=self.participations))
+
+
+@dataclasses.dataclass(frozen=True)
+class CyclicPoisson:
+    """Rows are in β groups, β the matrix's bands; step t samples group t mod β by Poisson, at βq each row.
+
+    Attributes:
+        sample_rate: q in (0, 1], a row's rate averaged over all steps; βq must be at most 1.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import mechanisms
+        >>> mechanisms.CyclicPoisson(0.01)
+        CyclicPoisson(sample_rate=0.01)
+    """
+
+    sample_rate: float
+
+    def __post_init__(self) -> None:
+        rate = validate.probability(sample_rate=self.sample_rate)
+        if rate == 0.0:
+            raise ValueError("`sample_rate` must be above 0, got 0")
+        object.__setattr__(self, "sample_rate", rate)
+
+
+@dataclasses.dataclass(frozen=True)
+class BallsInBins:
+    """Each row draws one of b batches once, and is in that batch of every epoch.
+
+    Attributes:
+        batches: b ≥ 1, steps of an epoch.
+
+    Raises:
+        ValueError: for a value that is not allowed; the text names the argument.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import mechanisms
+        >>> mechanisms.BallsInBins(batches=100)
+        BallsInBins(batches=100)
+    """
+
+    batches: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "batches", validate.integer(1, batches=self.batches))
+
+
+Participation = MinSeparation | CyclicPoisson | BallsInBins
+
+
+_MOST_PATTERNS = 20_000
+"""Patterns of participation that are tried one by one."""
+
+
+def sensitivity(matrix: np.ndarray, participation: MinSeparation) -> tuple[float, float]:
+    """(low, high) of max over π and unit x_t of ‖Σ_{t∈π} c_t x_tᵀ‖, π as the participation allows, c_t the columns.
+
+    They agree, except for rounding, where
+    - columns at least a separation apart are orthogonal: the squares add up, and dynamic programming finds the best π;
+    - no ⟨c_s, c_t⟩ that matters is negative and π are few: all are tried;
+    - the matrix is square, lower triangular and Toeplitz with coefficients that are not negative and do not rise: the
+      earliest steps are the worst (Kalinin and Lampert 2024, Theorem 2).
+    Else the high limit counts each t with the most that Σ_{s∈π} |⟨c_s, c_t⟩| can be (Choquette-Choo et al. 2023), and
+    the low one is the largest ‖Σ ±c_t‖ that a search meets. Only CᵀC counts, so that no shape of C is assumed.
+    """
+    scale = float(np.abs(matrix).max())
+    if scale == 0.0:
+        return 0.0, 0.0
+    scaled = matrix / scale  # squares must neither overflow nor vanish
+    gram = scaled.T @ scaled
+    steps, separation = len(gram), participation.separation
+    most = min(participation.participations, -(-steps // separation))
+    squares = np.diag(gram).copy()
+    apart = np.abs(np.subtract.outer(np.arange(steps), np.arange(steps))) >= separation
+    others = np.where(apart, np.abs(gram), 0.0) if most > 1 else np.zeros_like(gram)
+    candidates = [list(range(0, steps, separation))[:most], best_steps(squares, separation, most)]
+    weights = squares
+    if others.any():
+        weights = squares + np.array([_most(row, t, separation, most) for t, row in enumerate(others)])
+        candidates.append(best_steps(weights, separation, most))
+    high = float(weights[best_steps(weights, separation, most)].sum())
+    if others.any() and _patterns(steps, separation, most) <= _MOST_PATTERNS:
+        worst, chosen = _worst_pattern(squares, others, separation, most)
+        high = min(high, worst)
+        candidates.append(chosen)
+    low = max(_with_signs(gram[np.ix_(steps_of, steps_of)]) for steps_of in candidates)
+    if _is_decreasing_toeplitz(matrix):
+        high = min(high, float(gram[np.ix_(candidates[0], candidates[0])].sum()))
+    # Rounding of an inner product, relative to the product of norms; signs may cancel, so that it is counted for each
+    # pair of participations.
+    pairs = 1 if (matrix >= 0.0).all() else most
+    rounding = 2.0**-51 * (len(matrix) + steps) * pairs
+    return (scale * math.sqrt(max(low, 0.0)) * max(1.0 - rounding, 0.0), scale * math.sqrt(high) * (1.0 + rounding))
+
+
+def _patterns(steps: int, separation: int, most: int) -> int:
+    """How many sets of at most `most` steps are at least a separation apart."""
+    return sum(math.comb(max(steps - (size - 1) * (separation - 1), 0), size) for size in range(1, most + 1))
+
+
+def _worst_pattern(squares: np.ndarray, others: np.ndarray, separation: int, most: int) -> tuple[float, list[int]]:
+    """(Σ_{s,t∈π} |⟨c_s, c_t⟩|, π) of the π for which this is largest, of all that are allowed."""
+    steps, best = len(squares), (0.0, [0])
+    pending: list[tuple[float, list[int]]] = [(0.0, [])]
+    while pending:
+        value, chosen = pending.pop()
+        if value > best[0]:
+            best = value, chosen
+        if len(chosen) == most:
+            continue
+        for t in range(chosen[-1] + separation if chosen else 0, steps):
+            pending.append((value + squares[t] + 2.0 * float(others[t, chosen].sum()), [*chosen, t]))
+    return best
+
+
+def _with_signs(gram: np.ndarray) -> float:
+    """The largest xᵀGx that turning one sign of x after the other from all +1 leads to."""
+    x = np.ones(len(gram))
+    for _ in range(len(gram)):
+        gains = -4.0 * x * (gram @ x - np.diag(gram) * x)
+        t = int(np.argmax(gains))
+        if gains[t] <= 0.0:
+            break
+        x[t] = -x[t]
+    return float(x @ gram @ x)
+
+
+def best_steps(weights: np.ndarray, separation: int, most: int) -> list[int]:
+    """The at most `most` steps, `separation` or more apart, whose weights ≥ 0 have the largest sum."""
+    steps = len(weights)
+    best = np.zeros((most + 1, steps + separation + 1))  # best[j, t]: of steps t, t + 1, …
+    for j in range(1, most + 1):
+        taken = weights + best[j - 1, separation : separation + steps]
+        best[j, :steps] = np.maximum.accumulate(taken[::-1])[::-1]
+    out, j, t = [], most, 0
+    while j and t < steps:
+        taken = weights[t:] + best[j - 1, t + separation : steps + separation]
+        first = t + int(np.argmax(taken))
+        if taken[first - t] <= 0.0:
+            break
+        out.append(first)
+        j, t = j - 1, first + separation
+    return out
+
+
+def _most(row: np.ndarray, step: int, separation: int, most: int) -> float:
+    """The most that the entries of other steps add up to where this step is taken."""
+    if most == 1 or not row.any():
+        return 0.0
+    return float(row[best_steps(row, separation, most - 1)].sum())
+
+
+def _is_decreasing_toeplitz(matrix: np.ndarray) -> bool:
+    """Whether the matrix is square, lower triangular and Toeplitz, its coefficients not negative and not rising."""
+    rows, steps = matrix.shape
+    first = matrix[:, 0]
+    if rows != steps or (first < 0.0).any() or (np.diff(first) > 0.0).any():
+        return False
+    return all(np.array_equal(matrix[t:, t], first[: steps - t]) and not matrix[:t, t].any() for t in range(steps))
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)

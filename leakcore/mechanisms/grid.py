@@ -13,7 +13,7 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore._base.results import Result
-from leakcore._base.results.table import Rows, as_html, as_text
+from leakcore._base.tables import Rows, as_html, as_text
 from leakcore.mechanisms.mechanism import Mechanism
 
 P = ParamSpec("P")

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
-from leakcore._base.results import Adjacency, parse_adjacency
-from leakcore._base.results.record import Record
+from leakcore._base.process_wide import one_thread
+from leakcore._base.results import Adjacency, Record, parse_adjacency
 from leakcore.numerics import Bounded, Capped, ExactCurve, LatticeCurve, PrivacyLoss, Sides, repeated, sides_of
 
 DIRECTIONS = ("remove", "add")

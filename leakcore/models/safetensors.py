@@ -14,10 +14,9 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from leakcore._base.files.json_file import parse_json
-from leakcore._base.files.limits import open_regular, size_of
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.printable import name_of, printable, repr_of
+from leakcore._base.reading import open_regular, parse_json, size_of
+from leakcore._base.text import name_of, printable, repr_of
+from leakcore._base.writing import write_atomically
 
 _TYPES = {
     "F64": torch.float64,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leakcore import accounting
-from leakcore.numerics.privacy_loss.loss import PrivacyLoss
+from leakcore.numerics.loss import PrivacyLoss
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])

@@ -120,16 +120,16 @@ def test_bad_folders_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.Mon
         audit.list_reports(tmp_path)
     with pytest.raises(TypeError, match="`folder` must be"):
         audit.list_reports(3)  # type: ignore[arg-type]
-    from leakcore.audit.reports import list_reports
+    from leakcore.audit import reports as module
 
-    monkeypatch.setattr(list_reports, "_MOST", 0)
+    monkeypatch.setattr(module, "_MOST", 0)
     (tmp_path / "report.json").write_text("{}")
     with pytest.raises(ValueError, match="`folder` must hold at most 0 reports, got 1"):
         audit.list_reports(tmp_path)
 
 
 def test_numbers_of_another_adjacency_do_not_stand_on_a_line() -> None:
-    from leakcore._base.results import picture
+    from leakcore.audit import reports
 
     def number(kind: str, adjacency: str) -> audit.ListedNumber:
         return audit.ListedNumber(value=2.0, text="ε = 2", kind=kind, guarantee="", adjacency=adjacency)
@@ -139,8 +139,8 @@ def test_numbers_of_another_adjacency_do_not_stand_on_a_line() -> None:
         claimed=number("parameter", "replacement adjacency"), proved=number("lower", "add/remove adjacency"),
         accountant=number("upper", "add/remove adjacency"),
     )  # fmt: skip
-    assert picture._on_the_line(entry, "claimed") is None
-    assert picture._on_the_line(entry, "accountant") is entry.accountant
+    assert reports._on_the_line(entry, "claimed") is None
+    assert reports._on_the_line(entry, "accountant") is entry.accountant
 
 
 def test_the_command_writes_the_page_and_replaces_its_own_only(folder: Path) -> None:

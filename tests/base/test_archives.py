@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from leakcore import audit, models
-from leakcore._base.files.npz_file import read_npz
-from leakcore._base.run_folder.sealed_file import seal
+from leakcore._base.archives import read_npz
+from leakcore._base.run_folder import seal
 from leakcore.cli.user_files import read_arrays
 from leakcore.datasets import images
 from leakcore.dpsgd import Trace
-from leakcore.dpsgd.ensemble.block.block import BlockOutput
+from leakcore.dpsgd.ensemble.block import BlockOutput
 from leakcore.dpsgd.ensemble.checkpoint import _read as _read_checkpoint
 from tests.base.tricks import TRICKS, npy, written
 

@@ -15,10 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from leakcore._base.codec import from_plain, to_plain
-from leakcore._base.codec.npz import from_npz, to_npz, unpack
-from leakcore._base.results.equal import equal
-from leakcore._base.results.record import Record
+from leakcore._base.array_record import equal
+from leakcore._base.codec import from_npz, from_plain, to_npz, to_plain, unpack
+from leakcore._base.results import Record
 
 PLAIN = (
     st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats() | st.text(max_size=5)

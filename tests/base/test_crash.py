@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from leakcore import dpsgd
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.run_folder import partial_results
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base import run_folder
+from leakcore._base.run_folder import PartialResults
+from leakcore._base.writing import write_atomically
 from tests.base.crashing_disk import Recorder, State, content, restore, states
 
 ME = {"command": "mine"}
@@ -118,7 +118,7 @@ def test_the_check_notices_a_folder_that_is_not_synced(tmp_path: Path, monkeypat
     (tmp_path / "one").mkdir()
     (tmp_path / "crashed").mkdir()
     # Of `remove`: pieces would go before their folder.
-    monkeypatch.setattr(partial_results, "sync_folder", lambda folder: None)
+    monkeypatch.setattr(run_folder, "sync_folder", lambda folder: None)
     with pytest.raises((AssertionError, ValueError)):
         _check_a_run_folder(tmp_path / "one", tmp_path / "crashed")
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from leakcore import audit, datasets, models
-from leakcore._base.files import csv_file, toml_file
-from leakcore._base.files.gzip_file import read_gzip
-from leakcore._base.files.json_file import parse_json, read_json
-from leakcore._base.run_folder.sealed_file import seal, unseal
+from leakcore._base import reading
+from leakcore._base.archives import read_gzip
+from leakcore._base.reading import parse_json, read_json
+from leakcore._base.run_folder import seal, unseal
 from leakcore.datasets import images, tabular
 from leakcore.dpsgd import Trace
 from tests.base.tricks import FREE, TRICKS, npy, twice, written
@@ -102,10 +102,10 @@ def test_tricks_with_toml_are_refused(text: str, message: str, tmp_path: Path) -
 def test_a_byte_order_mark_and_long_configurations_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.toml"
     path.write_bytes(b"\xef\xbb\xbf[run]\r\nsweep = [" + b"1.5, " * 5000 + b"2.0]\r\n")
-    assert len(toml_file.read_toml(path)["run"]["sweep"]) == 5001
+    assert len(reading.read_toml(path)["run"]["sweep"]) == 5001
     path.write_bytes(b"[run]\na = '\xff'")
     with pytest.raises(ValueError, match="cannot be read"):
-        toml_file.read_toml(path)
+        reading.read_toml(path)
 
 
 # csv
@@ -138,7 +138,7 @@ def test_a_device_and_a_folder_are_not_files(tmp_path: Path) -> None:
     (tmp_path / "f.toml").symlink_to("/dev/zero")
     for read, name in (
         (audit.read_scores, "f.npz"), (audit.read_scores, "f.csv"), (models.read_safetensors, "f.safetensors"),
-        (toml_file.read_toml, "f.toml"), (Trace.load, "f.npz"),
+        (reading.read_toml, "f.toml"), (Trace.load, "f.npz"),
     ):  # fmt: skip
         with pytest.raises(ValueError, match=name):
             read(tmp_path / name)
@@ -235,11 +235,11 @@ def test_a_sealed_file_of_arrays_is_read_by_the_same_rules(tmp_path: Path) -> No
 
 def test_one_reader_for_every_format() -> None:
     """No other file of the package opens an archive or parses a format by itself."""
-    package = Path(csv_file.__file__).parents[2]
+    package = Path(reading.__file__).parents[1]
     readers = {
-        r"np\.load\(": set(), r"ZipFile\(": {"zip_file.py"}, r"gzip\.open\(|GzipFile\(": {"gzip_file.py"},
-        r"tarfile\.open\(": {"tar_file.py"}, r"csv\.(reader|DictReader)\(": {"csv_file.py"},
-        r"tomllib\.loads?\(|tomli\.": {"toml_file.py"}, r"pickle\.loads?\(|torch\.load\(": set(),
+        r"np\.load\(": set(), r"ZipFile\(": {"archives.py"}, r"gzip\.open\(|GzipFile\(": {"archives.py"},
+        r"tarfile\.open\(": {"archives.py"}, r"csv\.(reader|DictReader)\(": {"reading.py"},
+        r"tomllib\.loads?\(|tomli\.": {"reading.py"}, r"pickle\.loads?\(|torch\.load\(": set(),
     }  # fmt: skip
     for pattern, allowed in readers.items():
         users = {p.name for p in package.rglob("*.py") if re.search(pattern, p.read_text(encoding="utf-8"))}

@@ -17,10 +17,9 @@ from typing import Any
 
 import pytest
 
-from leakcore._base.files.writing import CannotWrite
-from leakcore._base.run_folder import lock as _lock
-from leakcore._base.run_folder.lock import FolderBusy, FolderLock
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base import run_folder
+from leakcore._base.run_folder import FolderBusy, FolderLock, PartialResults
+from leakcore._base.writing import CannotWrite
 from tests.tolerances import HANG
 
 ME = {"command": "mine", "seed": 0}
@@ -139,7 +138,7 @@ def _child(code: str, *words: object) -> subprocess.CompletedProcess[str]:
 _WORK = """
 import sys
 from pathlib import Path
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults
 print(PartialResults(Path(sys.argv[1]), "run", {"command": "mine", "seed": 0}).get_or_run("b", lambda: {"v": 9}))
 """
 
@@ -187,7 +186,7 @@ def test_a_child_neither_works_nor_keeps_the_lock_alive(tmp_path: Path) -> None:
     script.write_text(
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from leakcore._base.run_folder.partial_results import PartialResults\n"
+        "from leakcore._base.run_folder import PartialResults\n"
         "pieces = PartialResults(Path(sys.argv[1]), 'run', {'command': 'mine', 'seed': 0})\n"
         "pieces.get_or_run('a', lambda: {'v': 1})\n"
         "if os.fork() == 0:\n"
@@ -291,7 +290,7 @@ def test_remove_in_the_middle_of_anothers_opening(tmp_path: Path, monkeypatch: p
             path.mkdir()
         real(handle, how)
 
-    monkeypatch.setattr(_lock.fcntl, "flock", flock)
+    monkeypatch.setattr(run_folder.fcntl, "flock", flock)
     lock = FolderLock(path)
     assert lock.holds()
     assert (path / "lock").exists()
@@ -302,7 +301,7 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
     def flock(handle: int, how: int) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(_lock.fcntl, "flock", flock)
+    monkeypatch.setattr(run_folder.fcntl, "flock", flock)
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(ValueError, match=r"run: cannot be locked \(.*file system with locks"):
         folder(tmp_path).get_or_run("a", never)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from leakcore._base.codec import from_plain, to_plain
+from leakcore._base.json_schema import JsonSchemas
 from leakcore._base.results import Record, jsonable
-from leakcore._base.results.json_schema import JsonSchemas
 
 jsonschema = pytest.importorskip("jsonschema")
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from leakcore._base.naming import renamed, renaming
+from leakcore._base.text import renamed, renaming
 
 KEYS = {"steps": "trace.steps", "mechanism": "trace.sample_rate", "sample_rate": "trace.sample_rate"}
 

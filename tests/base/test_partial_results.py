@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from leakcore._base.files.writing import CannotWrite, write_atomically
-from leakcore._base.run_folder.identity import identity
-from leakcore._base.run_folder.output_folder import require_ours
-from leakcore._base.run_folder.partial_results import PartialResults
-from leakcore._base.run_folder.sealed_file import seal
+from leakcore._base.output_folder import require_ours
+from leakcore._base.run_folder import PartialResults, identity, seal
+from leakcore._base.writing import CannotWrite, write_atomically
 from leakcore.audit.hyperparameters.request import AuditConfig
 from tests.tolerances import HANG
 
@@ -191,7 +189,7 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
     pieces = folder(tmp_path)
     pieces.get_or_run("piece", lambda: {"hits": 7})
     code = (
-        "import sys; from pathlib import Path; from leakcore._base.run_folder.partial_results import PartialResults\n"
+        "import sys; from pathlib import Path; from leakcore._base.run_folder import PartialResults\n"
         f"PartialResults(Path(sys.argv[1]), 'audit', {ME!r})"
     )
     other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from leakcore import attacks, dpsgd
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.run_folder.sealed_file import seal
+from leakcore._base.run_folder import seal
+from leakcore._base.writing import write_atomically
 from leakcore.dpsgd.trace.file import TraceFile
 
 

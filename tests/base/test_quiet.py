@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 
-from leakcore._base.quiet import quiet
+from leakcore._base.process_wide import quiet
 from tests.tolerances import HANG
 
 

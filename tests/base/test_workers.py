@@ -17,8 +17,8 @@ import pytest
 
 import leakcore
 from leakcore import audit, bounds, dpsgd, kernels, leakage, mechanisms
-from leakcore._base import workers
-from leakcore._base.futures import in_order
+from leakcore._base.version import difference, process_identity
+from leakcore._base.workers import in_order
 
 PACKAGE = Path(leakcore.__file__).resolve().parent
 OTHER_TIER = next((t for t in kernels.build_info()["simd_available"] if t != kernels.build_info()["simd"]), "")
@@ -132,7 +132,7 @@ _FORKED = """
 import multiprocessing, os, sys
 from concurrent.futures import ProcessPoolExecutor
 import leakcore
-from leakcore._base.futures import in_order
+from leakcore._base.workers import in_order
 
 def other():
     os.environ["LEAKCORE_ISA"] = sys.argv[1]
@@ -160,11 +160,11 @@ def test_workers_of_this_leakcore_are_taken() -> None:
 
 
 def test_the_identity_is_plain_values() -> None:
-    identity = workers.identity()
+    identity = process_identity()
     assert set(identity) == {"versions", "source", "arithmetic"}
-    assert workers.difference(identity, identity) == ""
+    assert difference(identity, identity) == ""
     identity["versions"].clear()  # a caller's copy
-    assert workers.identity()["versions"]["leakcore"]
+    assert process_identity()["versions"]["leakcore"]
 
 
 def test_all_work_goes_to_workers_with_the_identity() -> None:
@@ -175,6 +175,6 @@ def test_all_work_goes_to_workers_with_the_identity() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "submit"
     }
-    assert calls == {("_base/futures.py", "executor"), ("dpsgd/ensemble/workers.py", "pool")}
+    assert calls == {("_base/workers.py", "executor"), ("dpsgd/ensemble/workers.py", "pool")}
     mapped = [path.as_posix() for path in PACKAGE.rglob("*.py") if "executor.map(" in path.read_text(encoding="utf-8")]
     assert mapped == []

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore import attacks, bounds, leakage
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters import reconstruction
 from leakcore.cli import main
 from leakcore.cli.exit_codes import checked

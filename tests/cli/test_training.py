@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore import bounds, mechanisms
-from leakcore.cli import main, training
+from leakcore.cli import main
 
 WORDS = {
     "poisson": ("--sample-rate", "0.1", "--steps", "10"),
@@ -40,7 +40,8 @@ def test_the_command_has_every_scheme_and_what_it_takes() -> None:
     assert list(WORDS) == list(mechanisms.SCHEMES)
     (choice,) = [p for p in main.commands["bound"].params if p.name == "sampling"]
     assert list(choice.type.choices) == list(mechanisms.SCHEMES)  # type: ignore[attr-defined]
-    assert set(training._OPTIONS) == {name for scheme in mechanisms.SCHEMES.values() for name in scheme.arguments}
+    taken = {name for scheme in mechanisms.SCHEMES.values() for name in scheme.arguments}
+    assert set(mechanisms.ARGUMENTS) == taken <= {p.name for p in main.commands["bound"].params}
 
 
 @pytest.mark.parametrize("sampling", WORDS)

@@ -71,7 +71,7 @@ def report_text() -> str:
 @functools.cache
 def canary_trace() -> bytes:
     from leakcore import mechanisms
-    from leakcore._base.codec.npz import to_npz
+    from leakcore._base.codec import to_npz
     from tests.audit.canaries.canary_traces import simulated
 
     return to_npz(simulated(mechanisms.Poisson(1.0, 0.3, 3), 20))
@@ -80,7 +80,7 @@ def canary_trace() -> bytes:
 @functools.cache
 def reconstructor() -> bytes:
     from leakcore import attacks
-    from leakcore._base.codec.npz import to_npz
+    from leakcore._base.codec import to_npz
 
     return to_npz(attacks.Reconstructor(
         layers=(3, 2, 4), mean=np.zeros(3), basis=None, columns=None, units=0, scale=np.ones(3),
@@ -142,7 +142,7 @@ def _canaries(path: Path) -> object:
 
 
 def _sealed(path: Path) -> object:
-    from leakcore._base.run_folder.sealed_file import unseal
+    from leakcore._base.run_folder import unseal
 
     return unseal(path)
 
@@ -151,14 +151,14 @@ def _sealed(path: Path) -> object:
 def _sealed_good() -> list[bytes]:
     import tempfile
 
-    from leakcore._base.run_folder.sealed_file import seal
+    from leakcore._base.run_folder import seal
 
     with tempfile.TemporaryDirectory() as folder:
         return [seal(Path(folder), "input", {"a": [1, 2.5, None], "b": "c"}).read_bytes()]
 
 
 def _experiment(path: Path) -> object:
-    from leakcore._base.files.json_file import read_json
+    from leakcore._base.reading import read_json
     from leakcore.experiments.driver.result import ExperimentResult
 
     return ExperimentResult.from_dict(read_json(path)).to_text()

@@ -25,7 +25,7 @@ from opacus import PrivacyEngine
 import leakcore
 from leakcore import audit, dpsgd, mechanisms
 from leakcore.dpsgd import Canaries, FusedDPOptimizer
-from leakcore.dpsgd.opacus.recorder.sampling.loader_sampling import sampling_of_loader
+from leakcore.dpsgd.record.sampling import sampling_of_loader
 from leakcore.dpsgd.trace.trace import Origin
 from tests.dpsgd.opacus_remarks import IGNORED
 

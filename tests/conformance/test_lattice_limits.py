@@ -23,9 +23,9 @@ from leakcore.numerics import (
     ShuffledLowerStep,
     StepGroup,
     gaussian_pair,
-    tail,
+    moments,
 )
-from leakcore.numerics.lattice.cells import StepLaw
+from leakcore.numerics.lattice import StepLaw
 
 DIRECTIONS = ("remove", "add")
 EPSILONS = (-30.0, -1.0, 0.0, 2.0, 4.0, 20.0, 60.0, 1e3, 1e4)
@@ -118,7 +118,7 @@ def test_moments_are_above_those_of_who_sees_less(law, remove):
         log_nu, losses = atoms.log_nu, atoms.losses
     elif isinstance(law, SampledStep):
         edges = np.concatenate(([-np.inf], np.linspace(-12.0, 12.0 + 1.0 / law.group.sigma, 40_001), [np.inf]))
-        from leakcore.numerics.pairs.masses import log_normal_masses
+        from leakcore.numerics.arithmetic import log_normal_masses
 
         log_nu, hit = log_normal_masses(edges), log_normal_masses(edges - 1.0 / law.group.sigma)
         with np.errstate(divide="ignore"):
@@ -194,7 +194,7 @@ def test_the_limits_are_tight_as_far_as_floats_go(name):
             low, high = mechanism.curve(relation).log_delta(epsilon, direction)
             if name != "k with a remainder":  # of it nothing is known from below
                 assert high - low < 1e-3
-            assert tail.log_delta_above(mechanism.sides(relation).upper, epsilon, direction) >= high - 1e-9
+            assert moments.log_delta_above(mechanism.sides(relation).upper, epsilon, direction) >= high - 1e-9
 
 
 @pytest.mark.slow

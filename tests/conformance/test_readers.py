@@ -522,8 +522,8 @@ def test_pages_show_text_and_obey_none(tmp_path: Path) -> None:
 
 def test_a_link_does_not_lead_out_of_a_folder(tmp_path: Path) -> None:
     from leakcore import experiments
-    from leakcore._base.files.writing import CannotWrite, place_in
-    from leakcore._base.run_folder.partial_results import PartialResults
+    from leakcore._base.run_folder import PartialResults
+    from leakcore._base.writing import CannotWrite, place_in
 
     outside = tmp_path / "outside"
     inside = tmp_path / "inside"
@@ -573,7 +573,7 @@ STRANGE: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", STRANGE)
 def test_a_run_folder_of_strange_things_is_refused_by_name_and_stays(name: str, tmp_path: Path) -> None:
-    from leakcore._base.run_folder.partial_results import PartialResults
+    from leakcore._base.run_folder import PartialResults
 
     folder = tmp_path / "partial" / "run"
     folder.mkdir(parents=True)
@@ -590,7 +590,7 @@ def test_a_run_folder_of_strange_things_is_refused_by_name_and_stays(name: str, 
 
 
 def _chained(folder: Path) -> Path:
-    from leakcore._base.files.writing import place_in
+    from leakcore._base.writing import place_in
 
     (folder / "chain").symlink_to("out-0")
     return place_in(folder, "out-3")

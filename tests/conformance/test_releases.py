@@ -22,8 +22,8 @@ from opacus.layers import DPLSTM
 import leakcore
 from leakcore import audit, dpsgd, mechanisms
 from leakcore.dpsgd import Canaries, FusedDPOptimizer
-from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw
-from leakcore.dpsgd.opacus.recorder.sampling.repetitions import RepeatedDraws, RepeatedNoise
+from leakcore.dpsgd.record.sampling import RepeatedDraws, RepeatedNoise
+from leakcore.dpsgd.rows.hooks import Draw
 from tests.conformance.release_loops import KINDS, MEMBERS, Loop, Member
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from leakcore import experiments
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults
 from leakcore.experiments.driver.context import Context
 
 

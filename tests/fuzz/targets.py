@@ -102,16 +102,15 @@ def _texts(path: Path) -> object:
 
 
 def _json(path: Path) -> object:
-    from leakcore._base.files.json_file import read_json
+    from leakcore._base.reading import read_json
 
     return read_json(path)
 
 
 def _checkpoint(path: Path) -> object:
-    from leakcore._base.codec import from_plain
-    from leakcore._base.codec.npz import unpack
+    from leakcore._base.codec import from_plain, unpack
     from leakcore.dpsgd.ensemble import checkpoint
-    from leakcore.dpsgd.ensemble.block.block import BlockOutput
+    from leakcore.dpsgd.ensemble.block import BlockOutput
 
     try:
         return checkpoint._read(path, (0, 2), 0, 2)
@@ -124,7 +123,7 @@ def _checkpoint(path: Path) -> object:
 
 def _result(path: Path) -> object:
     from leakcore import bounds
-    from leakcore._base.files.json_file import read_json
+    from leakcore._base.reading import read_json
     from leakcore._base.results import Result
     from leakcore.bounds.reconstruction.certificate import CertificateState
 
@@ -165,9 +164,9 @@ READS: dict[str, tuple[str, Callable[[Path], object]]] = {
 """The name's ending and the call that reads such a file, by the parser's name."""
 TARGETS: dict[str, Callable[[bytes], object]] = {name: _file(*how) for name, how in READS.items()}
 READERS = (
-    "files/npz_file", "files/zip_file", "files/gzip_file", "files/tar_file", "files/csv_file", "files/json_file",
-    "files/toml_file", "files/limits", "trace/trace", "trace/question", "trace/measure", "trace/whole_run",
-    "trace/checks", "codec/reading", "codec/numbers", "scores/from_scores", "scores/file", "config/checking",
+    "_base/archives", "_base/reading",
+    "trace/trace", "trace/question", "trace/measure", "trace/whole_run",
+    "trace/checks", "_base/codec", "_base/json_arrays", "scores/from_scores", "scores/file", "config/checking",
     "config/faults", "config/plain", "claim/config", "cli/user_files", "models/safetensors", "datasets/tabular",
     "datasets/text", "datasets/images", "datasets/cifar", "datasets/membership", "ensemble/checkpoint",
     "report_list/list_reports",

@@ -11,7 +11,7 @@ import torch
 from opacus import PrivacyEngine
 
 from leakcore.dpsgd import FusedDPOptimizer
-from leakcore.dpsgd.opacus.recorder.aside import is_aside
+from leakcore.dpsgd.rows.preserve_state import is_paused
 
 
 class Witness:
@@ -48,7 +48,7 @@ class Witness:
         self.steps, self.releases, self._batches = [], [], []
 
     def _fed(self, module: Any, args: Any, kwargs: Any) -> None:
-        if module.training and torch.is_grad_enabled() and not is_aside():
+        if module.training and torch.is_grad_enabled() and not is_paused():
             first = args[0] if args else next(iter(kwargs.values()))
             self._batches.append(first.detach().clone())
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from leakcore import accounting, bounds, mechanisms
-from leakcore.mechanisms.participation import sensitivity
+from leakcore.mechanisms.correlated import sensitivity
 
 DELTA = 1e-5
 

@@ -1,12 +1,16 @@
-"""Mechanisms: against references, against each other, what is refused, and what results say of them."""
+"""Mechanisms, their compositions, claims, events of dp-accounting, and the table of schemes."""
+
+from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from leakcore import accounting, bounds, mechanisms
+from leakcore.mechanisms import schemes
 
 DELTA = 1e-5
 SHUFFLED = mechanisms.Shuffled(1.0, 10, 1)
@@ -181,3 +185,94 @@ def test_a_discrete_prior_from_the_curve_agrees_with_the_exact_one():
     curve = bounds.discrete_prior(composed, prior=prior)
     assert exact.value * (1.0 - 1e-6) <= curve.value <= exact.value * 1.03
     assert curve.value <= curve.blow_up
+
+
+def test_events_become_mechanisms():
+    dp = pytest.importorskip("dp_accounting")
+    step = dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(1.0))
+    assert mechanisms.from_event(dp.SelfComposedDpEvent(step, 1000)) == mechanisms.Poisson(1.0, 0.01, 1000)
+    fixed = dp.SampledWithoutReplacementDpEvent(1000, 10, dp.GaussianDpEvent(1.0))
+    assert mechanisms.from_event(dp.SelfComposedDpEvent(fixed, 5)) == mechanisms.FixedSize(1.0, 10, 1000, 5)
+    assert mechanisms.from_event(dp.NoOpDpEvent()) == mechanisms.GDP(0.0)
+    assert mechanisms.from_event(dp.ZCDpEvent(0.5)) == mechanisms.ZCDP(0.5, claimed_under="add-remove")
+    both = mechanisms.from_event(dp.ComposedDpEvent([dp.SelfComposedDpEvent(step, 100), dp.GaussianDpEvent(5.0)]))
+    assert both == mechanisms.Poisson(1.0, 0.01, 100) @ mechanisms.FullBatch(5.0, 1)
+
+
+def test_events_agree_with_dp_accounting():
+    dp = pytest.importorskip("dp_accounting")
+    step = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(1.2)), 200)
+    event = dp.ComposedDpEvent([step, dp.GaussianDpEvent(4.0)])
+    theirs = dp.pld.PLDAccountant().compose(event).get_epsilon(1e-5)
+    ours = accounting.epsilon(mechanisms.from_event(event), delta=1e-5)
+    assert ours.interval[0] <= theirs <= ours.value * 1.001
+
+
+def test_other_events_are_refused_by_name():
+    dp = pytest.importorskip("dp_accounting")
+    for event in (dp.NonPrivateDpEvent(), dp.SampledWithReplacementDpEvent(10, 2, dp.GaussianDpEvent(1.0)), 3):
+        with pytest.raises(ValueError, match="`event` must be an event"):
+            mechanisms.from_event(event)
+
+
+@pytest.mark.parametrize(("rho", "delta"), [(0.01, 1e-5), (0.5, 1e-5), (3.0, 1e-8)])
+def test_zcdp_is_no_tighter_than_the_gaussian_and_tighter_than_its_first_conversion(rho, delta):
+    """A Gaussian of μ²/2 = ρ is ρ-zCDP; Bun and Steinke's ε = ρ + 2√(ρ·log(1/δ)) is looser."""
+    spent = accounting.epsilon(mechanisms.ZCDP(rho), delta=delta).value
+    assert accounting.epsilon(mechanisms.GDP(math.sqrt(2.0 * rho)), delta=delta).value < spent
+    assert spent < rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
+    assert accounting.delta(mechanisms.ZCDP(rho), epsilon=spent).value == pytest.approx(delta, rel=1e-3)
+
+
+def test_zcdp_composes_with_others_from_above():
+    both = accounting.epsilon(mechanisms.ZCDP(0.5) @ mechanisms.GDP(1.0), delta=1e-5).value
+    assert accounting.epsilon(mechanisms.GDP(math.sqrt(2.0)), delta=1e-5).value < both
+    assert both < accounting.epsilon(mechanisms.ZCDP(1.0), delta=1e-5).value * 1.01
+
+
+def test_reconstruction_under_zcdp_lies_above_the_gaussian():
+    kappa = np.array([0.01, 0.1, 0.5])
+    claimed = bounds.reconstruction(mechanisms.ZCDP(0.5), kappa=kappa).value
+    assert (bounds.reconstruction(mechanisms.GDP(1.0), kappa=kappa).value < claimed).all()
+    assert (claimed < 1.0).all()
+
+
+VALUES: dict[str, Any] = {
+    "sample_rate": 0.5, "steps": 3, "batch_size": 2, "dataset_size": 4, "batches": 5, "epochs": 6,
+}  # fmt: skip
+
+
+def _of(sampling: str) -> dict[str, Any]:
+    return {name: VALUES[name] for name in schemes.SCHEMES[sampling].arguments}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "mechanism"),
+    [
+        ("poisson", mechanisms.Poisson(2.0, 0.5, 3)),
+        ("full", mechanisms.FullBatch(2.0, 3)),
+        ("fixed", mechanisms.FixedSize(2.0, 2, 4, 3)),
+        ("shuffled", mechanisms.Shuffled(2.0, 5, 6)),
+        ("allocation", mechanisms.RandomAllocation(2.0, 5, 6)),
+    ],
+)
+def test_a_scheme_is_its_mechanism(sampling: str, mechanism: mechanisms.Mechanism) -> None:
+    assert schemes.of_scheme(sampling, 2.0, _of(sampling)) == mechanism
+
+
+@pytest.mark.parametrize("sampling", schemes.SCHEMES)
+def test_each_argument_is_needed_and_no_other_is_taken(sampling: str) -> None:
+    own = _of(sampling)
+    for name in schemes.ARGUMENTS:
+        if name in own:
+            with pytest.raises(ValueError, match=f"`{name}` must be given with sampling='{sampling}'"):
+                schemes.of_scheme(sampling, 1.0, {**own, name: None})
+        else:
+            with pytest.raises(ValueError, match=f"`{name}` must be left out with sampling='{sampling}', got"):
+                schemes.of_scheme(sampling, 1.0, {**own, name: VALUES[name]})
+            assert sampling not in schemes.schemes_taking(name)
+
+
+def test_a_scheme_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="sampling"):
+        schemes.of_scheme("cyclic", 1.0, {})

@@ -1,7 +1,7 @@
 """Mutation testing of a sample: small changes of the formulas; a test should notice each.
 
     make mutants                                   a sample of every module below
-    make mutants ARGS="--module numerics/limits/betting.py --sample 50"
+    make mutants ARGS="--module numerics/limits.py --sample 50"
 
 cosmic-ray makes the mutants and runs the tests, in a copy of the tree (build/mutants). A survivor is a change that no
 test noticed: it is printed as a diff. Some are equivalent to the original, such as a tolerance of another size.
@@ -21,20 +21,19 @@ from cosmic_ray.work_item import TestOutcome, WorkerOutcome, WorkResult
 MODULES = {
     "accounting/delta.py": "tests/accounting/test_delta.py",
     "accounting/epsilon.py": "tests/accounting/test_epsilon.py",
-    "accounting/noise_multiplier.py": "tests/accounting/test_noise_multiplier.py",
-    "attacks/labels/solving/known_probabilities.py": "tests/attacks/labels/test_known_probabilities.py",
-    "attacks/labels/result.py": "tests/attacks/labels/test_labels.py tests/attacks/labels/test_observations.py "
+    "accounting/noise_multiplier.py": "tests/accounting/test_epsilon.py",
+    "attacks/labels/known_probabilities.py": "tests/attacks/labels/test_known_probabilities.py",
+    "attacks/labels/result.py": "tests/attacks/labels/test_last_layer.py tests/attacks/labels/test_observation.py "
     "tests/attacks/labels/test_consistency.py",
-    "attacks/labels/solving/sign_alignment.py": "tests/attacks/labels/test_second_last_layer.py",
+    "attacks/labels/hidden_layers.py": "tests/attacks/labels/test_hidden_layers.py",
     "bounds/audited_epsilon/counts.py": "tests/bounds/audited_epsilon/test_counts.py",
     "bounds/audited_epsilon/one_run.py": "tests/bounds/audited_epsilon/test_one_run.py",
     "bounds/reconstruction/fixed_batch.py": "tests/bounds/reconstruction/test_fixed_batch.py",
     "bounds/reconstruction/kappa.py": "tests/bounds/reconstruction/test_kappa.py",
     "bounds/labels/label_epsilon.py": "tests/bounds/labels/test_label_epsilon.py tests/bounds/labels/test_limits.py",
     "bounds/laplace/mechanism.py": "tests/bounds/laplace/test_laplace.py",
-    "numerics/limits/betting.py": "tests/numerics/test_betting.py",
-    "numerics/limits/binomial.py": "tests/numerics/test_binomial.py",
-    "numerics/gaussian/epsilon.py": "tests/numerics/test_gaussian_epsilon.py",
+    "numerics/limits.py": "tests/numerics/test_limits.py",
+    "numerics/gaussian_pair.py": "tests/numerics/test_gaussian_pair.py",
     "numerics/search.py": "tests/numerics/test_search.py",
 }
 """Under leakcore/, and the quick tests that should notice."""

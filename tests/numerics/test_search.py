@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leakcore.numerics import search
-from leakcore.numerics.privacy_loss.loss import AccuracyError
+from leakcore.numerics.arithmetic import AccuracyError
 
 
 def _least(answer: float, *gaps: tuple[float, float], guess: float = 10.0) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leakcore._base.installed import EXTRAS
+from leakcore._base.version import EXTRAS
 
 ROOT = Path(__file__).resolve().parents[2]
 BARE = f"""

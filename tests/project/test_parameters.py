@@ -32,11 +32,11 @@ OF_THE_CONTRACT = {
 INTERNAL = {
     "attacks/labels/hidden_layers.py: recover_up_to_sign": "one call each for three attacks, all by keyword",
     "attacks/poisoning/poisoned_data.py: copies": "one call for each poisoning, which brings all of it",
-    "dpsgd/opacus/row_check/rows_alone.py: __init__": "one call, in the row check",
+    "dpsgd/rows/autograd_rows.py: __init__": "one call, in the row check",
     "leakage/mutual_information.py: mutual_information": "num_classes is a premise that only the user knows",
     "audit/trace/request.py: parse": "the arguments of from_trace",
     "audit/trace/from_trace.py: from_trace": "the divisor is a premise that only the user knows",
-    "dpsgd/opacus/recorder/recorder.py: __init__": "what record passes on",
+    "dpsgd/record/recorder.py: __init__": "what record passes on",
     "models/features.py: _train": "one call, with what train_extractor has checked",
     **{
         f"{place}: {name}": "the contract's"
@@ -45,7 +45,7 @@ INTERNAL = {
             ("kernels/mixture.py", "mixture_tail"), ("bounds/reconstruction/reconstruction.py", "reconstruction"),
             ("audit/scores/from_scores.py", "from_scores"),
             ("bounds/audited_epsilon/one_run.py", "epsilon_lower_bound_one_run"),
-            ("dpsgd/opacus/recorder/record.py", "record"),
+            ("dpsgd/record/record.py", "record"),
         )
     },
 }  # fmt: skip

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from leakcore import datasets
-from leakcore._base.figures.style import figure_style
-from leakcore._base.quiet import quiet
+from leakcore._base.pictures import figure_style
+from leakcore._base.process_wide import quiet
 from tests.datasets.test_membership import _archive
 from tests.tolerances import HANG
 
@@ -30,11 +30,11 @@ BANNED = {
 }  # fmt: skip
 ONLY_IN = {
     # Filters, counted over the blocks of all threads; and torch's generator, which a model's own draws come from.
-    "warnings.catch_warnings": {"_base/quiet.py"},
-    "warnings.filterwarnings": {"_base/quiet.py"},
+    "warnings.catch_warnings": {"_base/process_wide.py"},
+    "warnings.filterwarnings": {"_base/process_wide.py"},
     # The main thread alone, and only where Python's own handler is in place: SIGINT while results are waited for,
     # SIGTERM while a command runs.
-    "signal.signal": {"_base/futures.py", "cli/exit_codes.py"},
+    "signal.signal": {"_base/workers.py", "cli/exit_codes.py"},
     # A recorded model draws from the global generators itself, and is evaluated again; they are put back.
     "np.random.seed": {"gradients/module_state.py"},
     "random.seed": {"gradients/module_state.py"},

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from leakcore import attacks, dpsgd, kernels
-from leakcore._base.array_record import ArrayRecord
-from leakcore._base.results.equal import equal
+from leakcore._base.array_record import ArrayRecord, equal
 from leakcore.attacks import membership
 from leakcore.audit.scores.request import LAYOUTS, ScoreFile
 

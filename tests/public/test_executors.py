@@ -19,9 +19,9 @@ import pytest
 import torch
 
 from leakcore import audit, bounds, experiments, leakage, models
-from leakcore._base.futures import answers, in_order
-from leakcore._base.one_thread import one_thread
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.process_wide import one_thread
+from leakcore._base.run_folder import PartialResults
+from leakcore._base.workers import answers, in_order
 from leakcore.audit.hyperparameters import layers, reconstruction
 
 SMALL: dict[str, Any] = {

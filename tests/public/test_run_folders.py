@@ -18,9 +18,9 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore import audit, dpsgd, experiments
+from leakcore._base import run_folder, version
 from leakcore._base.codec import from_plain, to_plain
-from leakcore._base.files.writing import CannotWrite
-from leakcore._base.run_folder import identity, sealed_file
+from leakcore._base.writing import CannotWrite
 from leakcore.audit.hyperparameters import reconstruction
 from leakcore.cli import main
 
@@ -138,7 +138,7 @@ def cut(command: tuple[Run, dict[str, Any]], tmp_path: Path, monkeypatch: pytest
     """A folder whose run ended at its second write of a piece."""
     run, _ = command
     out, written = tmp_path / "out", [0]
-    write = sealed_file.write_atomically
+    write = run_folder.write_atomically
 
     def stop(path: Path, text: str | bytes, **options: bool) -> None:
         written[0] += path.name != "run.json"
@@ -147,7 +147,7 @@ def cut(command: tuple[Run, dict[str, Any]], tmp_path: Path, monkeypatch: pytest
         write(path, text, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(sealed_file, "write_atomically", stop)
+        patched.setattr(run_folder, "write_atomically", stop)
         with pytest.raises((CannotWrite, ValueError), match="cannot be written"):
             run(out)
     assert len(_pieces(out)) == 1
@@ -194,14 +194,14 @@ def test_it_goes_on_from_what_is_there(
     (piece,) = _pieces(cut)
     modified = piece.stat().st_mtime_ns
     written: list[Path] = []
-    write = sealed_file.write_atomically
+    write = run_folder.write_atomically
 
     def note(path: Path, text: str | bytes, **options: bool) -> None:
         written.append(path)
         assert piece.stat().st_mtime_ns == modified
         write(path, text, **options)
 
-    monkeypatch.setattr(sealed_file, "write_atomically", note)
+    monkeypatch.setattr(run_folder, "write_atomically", note)
     assert run(cut) == whole
     assert piece not in written
     assert not (cut / "partial").exists()
@@ -222,7 +222,8 @@ def test_another_seed_and_another_version_are_refused(tmp_path: Path, monkeypatc
     with pytest.raises(ValueError, match=r"config\.seed is 0 there, 1 here"):
         audit.run(audit.AuditConfig(**SMALL, seed=1), folder=tmp_path)
     with monkeypatch.context() as patched:
-        patched.setattr(identity, "__version__", "99.0")
+        patched.setattr(version, "__version__", "99.0")
+        patched.setattr(version, "identity_text", version.identity_text.__wrapped__)
         with pytest.raises(ValueError, match=r'versions\.leakcore is .* there, "99\.0" here'):
             audit.run(audit.AuditConfig(**SMALL), folder=tmp_path)
     assert _content(tmp_path) == before

@@ -14,9 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore import bounds, kernels
-from leakcore._base import workers
-from leakcore._base.run_folder.identity import identity
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults, identity
+from leakcore._base.version import process_identity
 from leakcore.cli import main
 
 HERE = kernels.build_info()["simd"]
@@ -75,8 +74,8 @@ def test_threads_are_not_part_of_it() -> None:
 _FOLDER = """
 import sys
 from pathlib import Path
-from leakcore._base.run_folder.identity import identity
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import identity
+from leakcore._base.run_folder import PartialResults
 me = identity("mine", {}, 0)
 PartialResults(Path(sys.argv[1]), "run", me).get_or_run(sys.argv[2], lambda: {"v": 1})
 """
@@ -105,21 +104,21 @@ def test_a_folder_of_another_state_of_the_source_is_refused(tmp_path: Path) -> N
     PartialResults(tmp_path, "run", other).get_or_run("a", lambda: {"v": 1})
     with pytest.raises(ValueError, match=r'another kind \(source is "0000'):
         PartialResults(tmp_path, "run", identity("mine", {}, 0))
-    assert set(identity("mine", {}, 0)) == {"command", "config", "seed", *workers.identity()}
+    assert set(identity("mine", {}, 0)) == {"command", "config", "seed", *process_identity()}
 
 
 _COMMAND = ("attack", "prior-aware", "--runs", "600", "--steps", "3", "--num-rows", "30", "--quiet", "--out")
 _CUT = """
 import sys
-from leakcore._base.run_folder import sealed_file
+from leakcore._base import run_folder
 from leakcore.cli import main
-write, done = sealed_file.write_atomically, []
+write, done = run_folder.write_atomically, []
 def stop(path, text, **options):
     write(path, text, **options)
     done.append(path)
     if len(done) == 2:
         raise KeyboardInterrupt
-sealed_file.write_atomically = stop
+run_folder.write_atomically = stop
 main(sys.argv[1:])
 """
 

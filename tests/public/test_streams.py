@@ -35,16 +35,16 @@ ALLOWED = {
     ("attacks/labels/solving/forward_rounding.py", "torch.set_rng_state"),
     ("gradients/layers.py", "torch.set_rng_state"),
     # Puts back what a trial of the user's loop drew.
-    ("dpsgd/opacus/row_check/left_alone.py", "random"),
-    ("dpsgd/opacus/row_check/left_alone.py", "np.random.get_state"),
-    ("dpsgd/opacus/row_check/left_alone.py", "np.random.set_state"),
+    ("dpsgd/rows/preserve_state.py", "random"),
+    ("dpsgd/rows/preserve_state.py", "np.random.get_state"),
+    ("dpsgd/rows/preserve_state.py", "np.random.set_state"),
     # Seeds a user's model from the registry.
     ("gradients/module_state.py", "random"),
     ("gradients/module_state.py", "np.random.seed"),
     ("gradients/module_state.py", "generator.manual_seed"),
     # Names of files and tokens of locks, no part of a result.
-    ("_base/run_folder/partial_results.py", "secrets"),
-    ("_base/files/writing.py", "secrets"),
+    ("_base/run_folder.py", "secrets"),
+    ("_base/writing.py", "secrets"),
 }
 """What stands outside the door, each with its reason."""
 MAKERS = {

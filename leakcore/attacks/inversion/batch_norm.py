@@ -5,16 +5,13 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from leakcore._base import validate
-from leakcore.gradients import lock_of, tensor
-
-if TYPE_CHECKING:
-    from leakcore.gradients import FlatModule
+from leakcore.gradients import FlatModule, lock_of, tensor
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 Statistics = dict[str, tuple[torch.Tensor, torch.Tensor]]
@@ -39,7 +36,6 @@ def batch_statistics(model: nn.Module, after: Any, steps: int = 1) -> Statistics
     Raises:
         ValueError: if there is no batch norm with running statistics, if its momentum is 0, if nothing changed, if the
             count of batches grew by another number than `steps`, or if no batches give these numbers.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Exact up to the rounding of the running statistics, divided by m (1 − (1 − m)ᵏ after k steps). Deterministic.

@@ -6,7 +6,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,14 +14,12 @@ from torch import nn
 
 from leakcore._base import memory_limit, validate
 from leakcore._base.results import Assumptions
+from leakcore.attacks.inversion import search
+from leakcore.attacks.inversion.batch_norm import batchwise, mixes
+from leakcore.attacks.inversion.objectives import L2, LBFGS, Adam, Cosine, DPSGDSteps, LocalSteps
+from leakcore.attacks.inversion.problem import input_probe, read, read_release, released_rows
 from leakcore.attacks.inversion.result import Inversion, host
-from leakcore.gradients import locked
-
-if TYPE_CHECKING:
-    import torch
-
-    from leakcore.attacks.inversion.objectives import L2, LBFGS, Adam, Cosine, DPSGDSteps, LocalSteps
-    from leakcore.gradients import FlatModule
+from leakcore.gradients import FlatModule, locked, require_classes, tensor
 
 _KINKED = {
     "Relu": "ReLU",
@@ -115,10 +113,6 @@ def gradient(
     Returns:
         (D,) tensor of the model's type and device.
 
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Deterministic for a machine and torch build.
 
@@ -130,11 +124,6 @@ def gradient(
         >>> inversion.gradient(model, [[1.0, 2.0]], [0]).tolist()  # weights row by row, then biases
         [-0.5, -1.0, 0.5, 1.0, -0.5, 0.5]
     """
-    import torch
-
-    from leakcore.attacks.inversion.batch_norm import batchwise, mixes
-    from leakcore.gradients import FlatModule, require_classes
-
     validate.callback(loss=loss)
     flat = FlatModule(batchwise(model), loss, parameters, mixing=True)
     x, y = _pair(inputs, targets, flat.theta)
@@ -150,8 +139,6 @@ def gradient(
 
 
 def _pair(inputs: Any, targets: Any, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    from leakcore.gradients import tensor
-
     x, y = tensor(inputs, "inputs").to(like), tensor(targets, "targets").to(like.device)
     if x.ndim < 2 or len(x) == 0:
         raise ValueError(
@@ -185,21 +172,17 @@ def invert(
         model: in the client's mode, without dropout; the search uses its float type and device.
         gradient: (D,) numbers, a list of tensors (one per parameter), a dict by name, what `defenses.release` returned,
             or a `ReleasedGradient`; for `LocalSteps` the weights' change.
-        shape: of one input, such as (3, 32, 32).
+        shape: shape of one input, such as (3, 32, 32).
         labels: (B,) classes, −1 where unknown. None: all are optimised with the inputs. "recover": read from the signs
             of the last layer's gradient (one row), and optimised where these do not decide. Or a result of
             `attacks.labels`. With a custom loss: its targets; None: real ones, of the outputs' shape.
         objective: `L2`, `Cosine`, `DPSGDSteps` or `LocalSteps`; None: `L2()`.
         optimizer: `LBFGS`, `Adam` or `SignedAdam`; None: the objective's own.
-        seed: of the starts.
+        seed: seed of the random starts.
         progress: called as progress(done, total), of restarts, or of iterations for Adam.
 
     Returns:
         `Inversion`, with every restart. Its `compared_with` measures it against the originals.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed, before any work; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         An estimate: a better search may reconstruct more. Deterministic by seed on a machine and torch build. Warns
@@ -217,10 +200,6 @@ def invert(
         >>> inverted.ends, bool(abs(inverted.reconstructions - secret.numpy()).max() < 0.01)
         (('converged',), True)
     """
-    from leakcore.attacks.inversion import search
-    from leakcore.attacks.inversion.objectives import L2, LBFGS, Adam, Cosine, DPSGDSteps, LocalSteps
-    from leakcore.attacks.inversion.problem import read, read_release
-
     validate.callback(progress=progress)
     objective = L2() if objective is None else objective
     validate.instance(L2, Cosine, DPSGDSteps, LocalSteps, objective=objective)
@@ -291,7 +270,7 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
         model: its first module with parameters must be nn.Linear with bias, receive the flattened input unchanged, and
             be called once.
         gradient: as in `invert`, at one state.
-        shape: of the input.
+        shape: shape of the input.
 
     Returns:
         (*shape) float64.
@@ -312,9 +291,6 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
         >>> inversion.closed_form(model, released, (3,)).round(4).tolist()
         [0.25, 0.5, 1.0]
     """
-    from leakcore.attacks.inversion.problem import read_release, released_rows
-    from leakcore.gradients import FlatModule
-
     release = read_release(gradient)
     if release.states is not None:
         raise ValueError("`states` must be None: a closed form reads one gradient at the model's present parameters")
@@ -331,10 +307,6 @@ def closed_form(model: torch.nn.Module, gradient: Any, shape: Sequence[int]) -> 
 
 def _first_linear(flat: FlatModule, shape: tuple[int, ...]) -> tuple[str, str]:
     """Names of weight and bias of the linear layer that the flattened input enters first; ValueError without one."""
-    import torch
-
-    from leakcore.attacks.inversion.problem import input_probe
-
     x = input_probe(shape).to(flat.theta)
     flat.require_no_draws(x)
     try:

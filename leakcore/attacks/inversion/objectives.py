@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 
 from leakcore._base import validate
 from leakcore.attacks.arguments import read_box
-
-if TYPE_CHECKING:
-    from leakcore.gradients import FlatModule
+from leakcore.gradients import FlatModule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,15 +38,11 @@ class LBFGS(_Optimizer):
     In a box it searches t in x = low + (high − low)(1 + sin t)/2.
 
     Args:
-        iterations: of each search, at least 1.
-        learning_rate: of its steps, > 0.
+        iterations: number of iterations of each search, at least 1.
+        learning_rate: length of its steps, > 0.
         restarts: R ≥ 1, from different starts.
         start: "uniform" in the box ([0, 1] without one) or "normal".
         patience: iterations over which the objective must fall by 10⁻⁴ of itself, or the search has stalled.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -66,16 +60,13 @@ class Adam(_Optimizer):
     """Adam, whose step falls to 0 along a cosine; in a box it clamps.
 
     Args:
-        iterations: of each search, at least 1. Searches that run together end early only when all of them have ended.
+        iterations: number of iterations of each search, at least 1. Searches that run together end when all of them
+            have ended.
         learning_rate: > 0, in units of high − low where there is a box.
         restarts: as in `LBFGS`.
         start: as in `LBFGS`.
         patience: as in `LBFGS`.
         together: search all restarts at once (`torch.func.vmap`), or one after the other.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -104,10 +95,6 @@ class SignedAdam(Adam):
         start: as in `LBFGS`.
         patience: as in `LBFGS`.
         together: as in `Adam`.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -200,13 +187,9 @@ class L2(_WithStatistics):
         total_variation: weight of the mean absolute difference of neighbouring pixels; 1e-3 suits images in [0, 1].
             Several, falling: one search for each, started where the last one ended; they share the iterations. For a
             batch (1e-2, 3e-3, 1e-3, 3e-4, 1e-4) reconstructs what no single weight does.
-        statistics_weight: of the batch norm statistics in a `ReleasedGradient`, where it has them: its docstring has
-            the formula. The distance includes them.
+        statistics_weight: weight of the batch norm statistics in a `ReleasedGradient`, where it has them: its
+            docstring has the formula. The distance includes them.
         tolerance: distance at which a search ends.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -236,10 +219,6 @@ class Cosine(_WithStatistics):
         total_variation: as in `L2`.
         statistics_weight: as in `L2`.
         tolerance: as in `L2`.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -278,10 +257,6 @@ class DPSGDSteps(_Objective):
         box: as in `L2`.
         total_variation: as in `L2`.
         tolerance: as in `L2`; by default no distance ends a search.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import inversion
@@ -338,9 +313,7 @@ class LocalSteps(_WithStatistics):
         tolerance: as in `L2`.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument. `invert` refuses several states, and
-            labels that are to be recovered from signs.
-        TypeError: for an argument of another type.
+        ValueError: `invert` refuses several states, and labels that are to be recovered from signs.
 
     Example:
         >>> from leakcore.attacks import inversion

@@ -13,8 +13,9 @@ from torch import nn
 
 from leakcore import kernels
 from leakcore._base import memory_limit, validate
-from leakcore._base.quiet import quiet_batching
+from leakcore._base.process_wide import quiet_batching
 from leakcore.attacks import labels as label_attacks
+from leakcore.attacks.arguments import read_gradient
 from leakcore.attacks.inversion.batch_norm import (
     Statistics,
     apart,
@@ -69,23 +70,10 @@ class ReleasedGradient:
     statistics: Mapping[str, tuple[Any, Any]] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gradient", _read_gradient(self.gradient))
+        object.__setattr__(self, "gradient", read_gradient(self.gradient))
         validate.callback(loss=self.loss)
         if self.batch_size is not None:
             object.__setattr__(self, "batch_size", validate.integer(1, None, batch_size=self.batch_size))
-
-
-def _read_gradient(gradient: Any) -> Any:
-    """One tensor, a tuple of them, or a dictionary of them; ValueError or TypeError that names `gradient`."""
-    from leakcore.gradients import tensor
-
-    gradient = getattr(gradient, "gradient", gradient)  # of `defenses.release`
-    if isinstance(gradient, Mapping):
-        return {name: tensor(part, f"gradient[{name!r}]") for name, part in gradient.items()}
-    if not isinstance(gradient, list | tuple) or all(isinstance(part, float | int | np.number) for part in gradient):
-        return tensor(gradient, "gradient")
-    parts = tuple(tensor(part, f"gradient[{i}]") for i, part in enumerate(gradient))
-    return torch.stack(parts) if all(part.ndim == 0 for part in parts) else parts
 
 
 def read_release(gradient: Any) -> ReleasedGradient:
@@ -262,12 +250,10 @@ def _joined(flat: FlatModule, parts: Mapping[str, Any], what: str) -> torch.Tens
 
 
 def released_rows(flat: FlatModule, gradient: Any, steps: int) -> torch.Tensor:
-    """(T, D) from any form in which gradients are released."""
-    gradient = getattr(gradient, "gradient", gradient)
+    """(T, D) from what `read_gradient` returns."""
     if isinstance(gradient, Mapping):
         flat_gradient = _joined(flat, gradient, "gradient")
-    elif isinstance(gradient, (list, tuple)) and steps == 1:
-        gradient = [tensor(part, f"gradient[{i}]") for i, part in enumerate(gradient)]
+    elif isinstance(gradient, tuple) and steps == 1:
         shapes = [tuple(part.shape) for part in gradient]
         if shapes != flat.shapes:
             raise ValueError(f"`gradient` must have parts of the parameters' shapes, {flat.shapes}, got {shapes}")

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 
 from leakcore._base import array_memory, validate
 from leakcore._base.results import Result
-from leakcore.gradients import numbers
+from leakcore.gradients import numbers, tensor
 
 if TYPE_CHECKING:
-    import torch
     from matplotlib.figure import Figure
 
 _WINDOW, _SIGMA = 11, 1.5
@@ -51,10 +51,6 @@ def compare(reconstructions: torch.Tensor, originals: torch.Tensor, value_range:
         `Quality`. A reconstruction that is not finite, or whose squares are not, has NaN throughout; the others are
         matched as without it.
 
-    Raises:
-        ValueError: for another shape or range.
-        TypeError: for anything but tensors of real numbers.
-
     Guarantees:
         Deterministic.
 
@@ -66,8 +62,6 @@ def compare(reconstructions: torch.Tensor, originals: torch.Tensor, value_range:
         >>> quality.order.tolist(), quality.psnr.round(1).tolist()  # dB; the zeros are perfect
         ([1, 0], [inf, 20.0])
     """
-    from scipy.optimize import linear_sum_assignment
-
     span = validate.positive(value_range=value_range)
     array_memory.refuse_transforms("originals")
     originals = _images("originals", originals).detach()
@@ -116,10 +110,6 @@ def ssim(first: torch.Tensor, second: torch.Tensor, value_range: float) -> torch
 
     Returns:
         (n,) float64 tensor, at most 1, which identical images reach.
-
-    Raises:
-        ValueError: for another shape or range.
-        TypeError: for anything but tensors of real numbers.
 
     Guarantees:
         Deterministic for a machine and torch build.
@@ -199,14 +189,7 @@ class Inversion(Result):
 
         Args:
             originals: (B, ...), the truth, which the search did not see.
-
-        Raises:
-            ValueError: for another shape.
         """
-        import torch
-
-        from leakcore.gradients import tensor
-
         points = torch.from_numpy(self.every)
         truth = tensor(originals, "originals").to(points)
         if truth.shape != points.shape[1:]:

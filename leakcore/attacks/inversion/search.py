@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from leakcore import kernels
-from leakcore._base.quiet import quiet_batching
+from leakcore._base.process_wide import quiet_batching
 from leakcore.attacks.inversion.objectives import LBFGS, Adam, SignedAdam
 from leakcore.attacks.inversion.problem import Problem
 

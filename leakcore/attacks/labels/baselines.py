@@ -43,9 +43,6 @@ def idlg(gradients: Any, *, bias_gradients: Any = None) -> SingleExampleLabels:
         `SingleExampleLabels` of kind "estimate": rounding and noise are not accounted for. A label is −1 where the rule
         names no class or several, as for a saturated example, whose gradient is 0.
 
-    Raises:
-        ValueError: for other shapes and for values that are not finite.
-
     Guarantees:
         Deterministic.
 

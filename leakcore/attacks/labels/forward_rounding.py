@@ -3,39 +3,35 @@
 Two float32 evaluations of one model differ by the order of their sums. How much cannot be read off the model, but it
 can be measured: the distance between the model's own precision and float64, times four (two evaluations, each trusted
 to twice the measured distance). A float64 model is measured against float32 and scaled by the ratio of the roundoffs.
-
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore.attacks.arguments import coarsest_roundoff
-from leakcore.gradients import evaluate, locked
-
-if TYPE_CHECKING:
-    import torch
+from leakcore.gradients import evaluate, locked, require_memory
 
 SAFETY = 4.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LastLayer:
-    """activations: (N, d) inputs of the last linear layer; weight: (K, d); bias: (K,) or None; logits: (N, K). float64.
+    """The last linear layer: its inputs `activations` (N, d), weights (K, d + 1) with the bias last, and logits (N, K).
 
     activation_error: (N,), logit_error: (N, K): how far the victim's may be, from rounding.
-    roundoff: unit roundoff of the model's type.
+    roundoff: unit roundoff of the model's type. Arrays are float64.
     """
 
     activations: np.ndarray
-    weight: np.ndarray
-    bias: np.ndarray | None
+    weights: np.ndarray
     logits: np.ndarray
     activation_error: np.ndarray
     logit_error: np.ndarray
@@ -44,20 +40,20 @@ class LastLayer:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HiddenLayer:
-    """The linear layer before the last, with p units: activations (N, d) are its inputs; weight: (p, d); bias (p,).
+    """The linear layer before the last, with p units: rows (N, d) are its inputs, row_error (N,) their error.
 
     slope: (N, p) derivative of what lies between it and the last layer, where rounding makes it uncertain the largest
     it may be. slope_error: (N, p), 0 but where the derivative's sign is uncertain: there slope is 0, and this is how
-    large the derivative may be. activation_error: (N,).
+    large the derivative may be. weights: (1, p, d + 1), the bias last, or None. who: what the attacker knows, in words.
     """
 
-    activations: np.ndarray
-    weight: np.ndarray
-    bias: np.ndarray | None
+    rows: np.ndarray
     slope: np.ndarray
+    row_error: np.ndarray
     slope_error: np.ndarray
-    activation_error: np.ndarray
+    weights: np.ndarray | None
     roundoff: float
+    who: str
 
 
 class _LayerCall(NamedTuple):
@@ -75,21 +71,14 @@ def last_linear(model: torch.nn.Module, inputs: Any) -> LastLayer:
     mask), when the model's output is neither that layer's output nor its sigmoid or softmax, when the model uses the
     layer's weights in another place, too, or when it does not run in a second precision.
     """
-    check_model(model)
-    dtype, other, ratio = precisions(model)
-    calls = _linear_calls(model, inputs, dtype, 1)
-    call = calls[-1]
-    second = _linear_calls(model, inputs, other, 1)[-1]
-    _require_single_use(model, inputs, calls, -1)
-    entering, logits = _host(call.entering), _host(call.output)
+    calls, entering, logits, entering_error, logit_error = _recomputed(model, inputs, -1)
     return LastLayer(
         activations=entering,
-        weight=_host(call.layer.weight),
-        bias=None if call.layer.bias is None else _host(call.layer.bias).reshape(-1),
+        weights=_weights(calls[-1].layer),
         logits=logits,
-        activation_error=SAFETY * ratio * np.linalg.norm(entering - _host(second.entering), axis=1),
-        logit_error=SAFETY * ratio * np.abs(logits - _host(second.output)),
-        roundoff=roundoff_of(dtype),
+        activation_error=entering_error,
+        logit_error=logit_error,
+        roundoff=roundoff_of(precisions(model)[0]),
     )
 
 
@@ -100,40 +89,49 @@ def hidden_linear(model: torch.nn.Module, inputs: Any) -> HiddenLayer:
     Raises ValueError in addition when there is one linear layer only, or when what lies between the last two is not
     elementwise.
     """
-    check_model(model)
-    dtype, other, ratio = precisions(model)
-    calls = _linear_calls(model, inputs, dtype, 2)
-    call = calls[-2]
-    second = _linear_calls(model, inputs, other, 2)[-2]
-    _require_single_use(model, inputs, calls, -2)
-    entering, z = _host(call.entering), _host(call.output)
-    weight = _host(call.layer.weight)
-    bias = None if call.layer.bias is None else _host(call.layer.bias).reshape(-1)
-    roundoff = roundoff_of(dtype)
-    magnitude = np.abs(entering) @ np.abs(weight).T + (0.0 if bias is None else np.abs(bias))
-    band = SAFETY * ratio * np.abs(z - _host(second.output)) + (entering.shape[1] + 8) * roundoff * magnitude
+    calls, entering, _, entering_error, z_error = _recomputed(model, inputs, -2)
+    dtype, z = precisions(model)[0], calls[-2].output
+    weights, roundoff = _weights(calls[-2].layer), roundoff_of(dtype)
+    magnitude = np.abs(entering) @ np.abs(weights[:, :-1]).T + np.abs(weights[:, -1])
+    band = z_error + (entering.shape[1] + 8) * roundoff * magnitude
     # Rounding may have moved z within a band, and the victim's derivative lies between the ones at the band's ends. If
     # these have one sign, it is c times the largest with c in [0, 1], and the solved residual c·e keeps the sign of e.
-    slopes = np.stack([_slope(model, inputs, dtype, len(calls), call.output, shift) for shift in (0.0, band, -band)])
+    slopes = np.stack([_slope(model, inputs, dtype, len(calls), z, shift) for shift in (0.0, band, -band)])
     largest = np.take_along_axis(slopes, np.abs(slopes).argmax(axis=0)[None], axis=0)[0]
     crossing = (slopes.min(axis=0) < 0) & (slopes.max(axis=0) > 0)
     return HiddenLayer(
-        activations=entering,
-        weight=weight,
-        bias=bias,
+        rows=entering,
         slope=np.where(crossing, 0.0, largest),
+        row_error=entering_error,
         slope_error=np.where(crossing, np.abs(largest), 0.0),
-        activation_error=SAFETY * ratio * np.linalg.norm(entering - _host(second.entering), axis=1),
+        weights=weights[None] if len(weights) == slopes.shape[2] else None,
         roundoff=roundoff,
+        who="the model up to its last layer and the batch's inputs",
     )
+
+
+def _recomputed(
+    model: torch.nn.Module, inputs: Any, at: int
+) -> tuple[list[_LayerCall], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """All linear calls; of call `at`, −1 or −2, inputs (N, d) and outputs (N, p), and their errors (N,) and (N, p)."""
+    check_model(model)
+    dtype, other, ratio = precisions(model)
+    calls = _linear_calls(model, inputs, dtype, -at)
+    second = _linear_calls(model, inputs, other, -at)[at]
+    _require_single_use(model, inputs, calls, at)
+    entering, output = _host(calls[at].entering), _host(calls[at].output)
+    entering_error = SAFETY * ratio * np.linalg.norm(entering - _host(second.entering), axis=1)
+    return calls, entering, output, entering_error, SAFETY * ratio * np.abs(output - _host(second.output))
+
+
+def _weights(layer: torch.nn.Linear) -> np.ndarray:
+    """(outputs, inputs + 1), the bias last, zeros where there is none."""
+    weight = _host(layer.weight)
+    return np.asarray(np.c_[weight, np.zeros(len(weight)) if layer.bias is None else _host(layer.bias).reshape(-1)])
 
 
 def check_model(model: Any) -> None:
     """Refuse what is not a module, and modules whose forward pass is random in their present mode."""
-    import torch
-
-    from leakcore.gradients import require_memory
-
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}")
     require_memory(model)
@@ -148,8 +146,6 @@ def check_model(model: Any) -> None:
 @locked
 def precisions(model: torch.nn.Module) -> tuple[torch.dtype, torch.dtype, float]:
     """The model's own type, the one to measure its rounding against, and the factor from that distance to rounding."""
-    import torch
-
     own = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     if own == torch.float64:
         return own, torch.float32, 2.0**-29
@@ -158,8 +154,6 @@ def precisions(model: torch.nn.Module) -> tuple[torch.dtype, torch.dtype, float]
 
 def roundoff_of(dtype: torch.dtype) -> float:
     """Unit roundoff of a torch type."""
-    import torch
-
     return float(torch.finfo(dtype).eps) / 2
 
 
@@ -182,8 +176,6 @@ def cast_inputs(inputs: Any, dtype: torch.dtype) -> torch.Tensor:
 
 def same_as_logits(prediction: Any, logits: torch.Tensor) -> bool:
     """Whether a model's output is the logits, or their sigmoid (one logit), softmax or log-softmax (several)."""
-    import torch
-
     if not isinstance(prediction, torch.Tensor) or prediction.numel() != logits.numel():
         return False
     forms = [logits]
@@ -201,8 +193,6 @@ def forward(
     replace: tuple[int, torch.Tensor] | None = None,
 ) -> tuple[Any, list[_LayerCall]]:
     """The prediction and every call of a linear layer, in order; replace: (i, output) puts another output at call i."""
-    import torch
-
     calls: list[_LayerCall] = []
 
     def record(module: torch.nn.Module, args: tuple[Any, ...], output: Any) -> Any:
@@ -225,8 +215,6 @@ def forward(
 
 def _require_the_same(prediction: Any, again: Callable[[], Any], before: torch.Tensor) -> None:
     """ValueError where the model, run with other random numbers, predicts something else. The generator is put back."""
-    import torch
-
     try:
         for repetition in range(2):
             torch.set_rng_state(kernels.torch_generator(0, kernels.Stream.REDRAW_PROBE, step=repetition).get_state())
@@ -240,8 +228,6 @@ def _require_the_same(prediction: Any, again: Callable[[], Any], before: torch.T
 
 
 def _linear_calls(model: torch.nn.Module, inputs: Any, dtype: torch.dtype, at_least: int) -> list[_LayerCall]:
-    import torch
-
     own = precisions(model)[0]
     try:
         with torch.no_grad():
@@ -266,16 +252,12 @@ def _linear_calls(model: torch.nn.Module, inputs: Any, dtype: torch.dtype, at_le
 
 def _probe(shape: Sequence[int]) -> torch.Tensor:
     """Weights in (½, 3/2) that tell outputs apart, the same at every call."""
-    import torch
-
     source = kernels.torch_generator(0, kernels.Stream.SLOPE_PROBE)
     return torch.rand(tuple(shape), generator=source, dtype=torch.float64) + 0.5
 
 
 def _require_single_use(model: torch.nn.Module, inputs: Any, calls: list[_LayerCall], at: int) -> None:
     """ValueError where the weights of linear call `at` act elsewhere, too: their gradient is then the sum of uses."""
-    import torch
-
     layer = calls[at].layer
     parameters = {id(p): n for n, p in model.named_parameters()}
     names = [parameters[id(p)] for p in (layer.weight, layer.bias) if p is not None and id(p) in parameters]
@@ -313,8 +295,6 @@ def _slope(
     model: torch.nn.Module, inputs: Any, dtype: torch.dtype, count: int, z: torch.Tensor, shift: np.ndarray | float
 ) -> np.ndarray:
     """Derivative of the last layer's inputs by the outputs of the one before it, at z + shift."""
-    import torch
-
     at = (z.detach().double() + torch.as_tensor(shift, device=z.device).reshape(z.shape if np.ndim(shift) else ())).to(
         z.dtype
     )
@@ -396,8 +376,6 @@ class LogitJacobian:
         if len(parts) == 1:
             return parts[0]
         if all(hasattr(p, "requires_grad") for p in parts):
-            import torch
-
             return torch.cat(parts)
         return np.concatenate([np.asarray(p) for p in parts])
 
@@ -445,8 +423,6 @@ def logit_jacobian(model: torch.nn.Module, inputs: Any, parameters: str | Sequen
 def _evaluate(
     model: torch.nn.Module, inputs: Any, names: tuple[str, ...], dtype: torch.dtype
 ) -> tuple[np.ndarray, np.ndarray]:
-    import torch
-
     state = cast_state(model, dtype)
     batch = cast_inputs(inputs, dtype)
     leaves = [state[n].requires_grad_() for n in names]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from scipy import special
 
 from leakcore._base import validate
@@ -25,9 +26,6 @@ from leakcore.attacks.labels.observation import (
 from leakcore.attacks.labels.result import CONTRADICTION, UNDETERMINED, LabelRecovery, worst_condition
 from leakcore.gradients import locked
 from leakcore.kernels import Stream, standard_normal
-
-if TYPE_CHECKING:
-    import torch
 
 _SIGN_TEST = 1e-3
 
@@ -231,7 +229,6 @@ def second_last_layer(
 
     Raises:
         ValueError: for bad shapes, neurons out of range and activations that are not elementwise.
-        TypeError: for an argument of another type.
 
     Guarantees:
         As `last_layer`. More: docs/explanation/attacks.md.
@@ -252,10 +249,7 @@ def second_last_layer(
     known = known_of_hidden_layer(knowledge)
     rows, count = known.rows, known.slope.shape[1]
     observed = observe(
-        read_observation(observation),
-        rows.shape[1],
-        known_weights=known.weights,
-        weights_roundoff=arithmetic.stored(known.roundoff),
+        observation, rows.shape[1], known_weights=known.weights, weights_roundoff=arithmetic.stored(known.roundoff)
     )
     if observed.values.shape[1] != count:
         raise ValueError(f"`gradient` must be of the layer's {count} neurons, got {observed.values.shape[1]}")
@@ -341,10 +335,6 @@ class MaliciousInput:
         Returns:
             `LabelRecovery`, "lower" if the prior proves the sign and the features were verified on a model.
 
-        Raises:
-            ValueError: for a value or shape that is not allowed; the text names the argument.
-            TypeError: for an argument of another type.
-
         Guarantees:
             Deterministic.
         """
@@ -411,7 +401,7 @@ def malicious_input(
         model: a torch module whose first layer is linear and receives the features unchanged. Its activation is checked
             and the construction is verified on it.
         batch_size: N, at least 1 and at most p₁ − p₂.
-        seed: of V and of the choice in the null space.
+        seed: seed of V and of the choice in the null space.
         weights: instead of a model: (p₂, p₁).
         bias: with weights: (p₂,), or None.
         activation: with weights: the activation as a function of a tensor.
@@ -438,8 +428,6 @@ def malicious_input(
     """
     if (model is None) == (weights is None):
         raise ValueError("exactly one of `model` and `weights` must be given")
-    import torch
-
     n = validate.integer(1, batch_size=batch_size)
     key = validate.seed(seed=seed)
     if model is not None:
@@ -509,11 +497,18 @@ def _features(matrix: np.ndarray, n: int, seed: int) -> np.ndarray:
     return np.asarray(common + np.sqrt(n) * np.linalg.norm(common) * basis.T)
 
 
-def _check_activation(activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """For every activation in use, a derivative of 0 at ±3 or ±½ means one of 0 on an interval."""
-    import torch
+_PLACES = (-3.0, -0.5, 0.5, 3.0)
+"""For every activation in use, a derivative of 0 at one of these means one of 0 on an interval."""
 
-    at = torch.tensor([-3.0, -0.5, 0.5, 3.0], dtype=torch.float64, requires_grad=True)
+
+def _is_flat(after: torch.Tensor, at: torch.Tensor) -> bool:
+    """Whether some number of `at` does not move `after`, which is computed from it elementwise."""
+    slope = torch.autograd.grad(after.sum(), at, allow_unused=True)[0] if after.requires_grad else None
+    return slope is None or bool((slope == 0).any())
+
+
+def _check_activation(activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    at = torch.tensor(_PLACES, dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
         try:
             after = activation(at)
@@ -523,8 +518,7 @@ def _check_activation(activation: Callable[[torch.Tensor], torch.Tensor]) -> Non
             ) from None
         if not isinstance(after, torch.Tensor) or after.shape != at.shape:
             raise ValueError("`activation` must map a tensor to a tensor of the same shape")
-        slope = torch.autograd.grad(after.sum(), at, allow_unused=True)[0] if after.requires_grad else None
-    if slope is None or bool((slope == 0).any()):
+    if _is_flat(after, at):
         raise ValueError(
             "`activation` must be strictly monotone, as tanh, sigmoid and ELU are; a derivative that is 0 on an "
             "interval (as ReLU's) can hide the labels"
@@ -533,8 +527,6 @@ def _check_activation(activation: Callable[[torch.Tensor], torch.Tensor]) -> Non
 
 def _verify(model: torch.nn.Module, features: torch.Tensor) -> tuple[float, np.ndarray]:
     """Largest difference of the logits, and the neurons whose factor g_J clearly has one sign over the rows."""
-    import torch
-
     dtype = forward_rounding.precisions(model)[0]
     state = forward_rounding.cast_state(model, dtype)
     with torch.no_grad():
@@ -571,15 +563,11 @@ def _verify(model: torch.nn.Module, features: torch.Tensor) -> tuple[float, np.n
 
 def _check_elementwise(model: torch.nn.Module, state: Any, features: torch.Tensor, calls: list[Any]) -> None:
     """The derivative between the first two linear layers must not vanish where a neuron is off."""
-    import torch
-
-    for value in (-3.0, -0.5, 0.5, 3.0):
+    for value in _PLACES:
         at = torch.full_like(calls[0].output, value).requires_grad_()
         with torch.enable_grad():
             _, again = forward_rounding.forward(model, state, features, replace=(0, at))
-            after = again[1].entering
-            slope = torch.autograd.grad(after.sum(), at, allow_unused=True)[0] if after.requires_grad else None
-        if slope is None or bool((slope == 0).any()):
+        if _is_flat(again[1].entering, at):
             raise ValueError(
                 "model: the derivative of its first activation is 0 on an interval (as ReLU's), which can hide the "
                 "labels; Algorithm 5 needs tanh, sigmoid, ELU or another that is strictly monotone"

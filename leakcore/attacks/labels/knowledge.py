@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from scipy import special
 
 from leakcore._base import validate
-from leakcore.attacks.labels.forward_rounding import SAFETY, LogitJacobian, hidden_linear, last_linear
+from leakcore.attacks.labels.forward_rounding import (
+    SAFETY,
+    HiddenLayer,
+    LastLayer,
+    LogitJacobian,
+    hidden_linear,
+    last_linear,
+)
 from leakcore.attacks.labels.linear_system import differences
-
-if TYPE_CHECKING:
-    import torch
+from leakcore.gradients import tensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,10 +52,6 @@ class KnownModel:
     inputs: Any
 
     def __post_init__(self) -> None:
-        import torch
-
-        from leakcore.gradients import tensor
-
         if isinstance(self.model, list | tuple) and not self.model:
             raise ValueError("`model` must hold at least one module")
         for module in self.models:
@@ -78,9 +80,6 @@ class KnownHiddenLayer:
     Args:
         activations: (N, d), the inputs of the layer for the batch.
         derivatives: (N, p), the derivatives U = A′(Z) of its p neurons; (N,) for one neuron.
-
-    Raises:
-        ValueError: for other shapes and for values that are not finite.
 
     Example:
         >>> import numpy as np
@@ -112,27 +111,11 @@ def _check_layer(rows: np.ndarray, slope: np.ndarray) -> None:
         )
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class KnownNeurons:
-    """What is known of a hidden layer's p neurons: rows (N, d), slope (N, p), their errors (N,) and (N, p).
-
-    weights: (1, p, d + 1) of the model, or None. who: what the attacker knows, in words.
-    """
-
-    rows: np.ndarray
-    slope: np.ndarray
-    row_error: np.ndarray
-    slope_error: np.ndarray
-    weights: np.ndarray | None
-    roundoff: float
-    who: str
-
-
-def known_of_hidden_layer(knowledge: Any) -> KnownNeurons:
+def known_of_hidden_layer(knowledge: Any) -> HiddenLayer:
     """The layer before the last, as it was given or recomputed from the model."""
     if isinstance(knowledge, KnownHiddenLayer):
         rows, slope = knowledge.activations, knowledge.derivatives
-        return KnownNeurons(
+        return HiddenLayer(
             rows=rows,
             slope=slope,
             row_error=np.zeros(len(rows)),
@@ -146,26 +129,29 @@ def known_of_hidden_layer(knowledge: Any) -> KnownNeurons:
             f"`knowledge` must be a labels.KnownModel or labels.KnownHiddenLayer, got a {type(knowledge).__name__}"
         )
     layer = hidden_linear(knowledge.the_one(), knowledge.inputs)
-    _check_layer(layer.activations, layer.slope)
-    bias = np.zeros(len(layer.weight)) if layer.bias is None else layer.bias
-    weights = np.c_[layer.weight, bias][None]
-    return KnownNeurons(
-        rows=layer.activations,
-        slope=layer.slope,
-        row_error=layer.activation_error,
-        slope_error=layer.slope_error,
-        weights=weights if weights.shape[1] == layer.slope.shape[1] else None,
-        roundoff=layer.roundoff,
-        who="the model up to its last layer and the batch's inputs",
-    )
+    _check_layer(layer.rows, layer.slope)
+    return layer
+
+
+class Probabilities(NamedTuple):
+    """Probabilities (S, N, K), and how far each may be from the victim's."""
+
+    values: np.ndarray
+    error: np.ndarray
+
+    @classmethod
+    def of_steps(cls, steps: Sequence[Probabilities | None]) -> Probabilities | None:
+        """One of (N, K) for each step, or None where none are known."""
+        known = [step for step in steps if step is not None]
+        return cls(*(np.stack(parts) for parts in zip(*known, strict=True))) if known else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KnownSystem:
     """What the attacker knows of S steps: rows (S, N, d); forward: (S, N) their error; weights: (S, K, d + 1) or None.
 
-    probs: (S, N, K) and doubt, their error, or None. own, own_doubt: the same of the model, where the attacker holds it
-    and was not told to use them. steps: None where one step came without a leading axis.
+    probs: the probabilities that the attack uses, or None. own: those of the model, where the attacker holds it, to
+    check residuals against. steps: None where one step came without a leading axis.
     wide: None, or the number K of logits behind one weight vector: rows and forward are then the N·(K − 1) of
     `differences`, and summed (d,) the magnitudes behind the gradient's rounding.
     """
@@ -173,20 +159,23 @@ class KnownSystem:
     rows: np.ndarray
     forward: np.ndarray
     weights: np.ndarray | None
-    probs: np.ndarray | None
-    doubt: np.ndarray | None
+    probs: Probabilities | None
     roundoff: float
     steps: int | None
     who: str
     wide: int | None = None
     summed: np.ndarray | None = None
-    own: np.ndarray | None = None
-    own_doubt: np.ndarray | None = None
+    own: Probabilities | None = None
 
     @property
     def samples(self) -> int:
         """N."""
         return int(self.rows.shape[1]) // (1 if self.wide is None else self.wide - 1)
+
+    def rougher(self, factor: float) -> KnownSystem:
+        """The same with all errors grown by a factor."""
+        probs, own = (None if p is None else p._replace(error=p.error * factor) for p in (self.probs, self.own))
+        return dataclasses.replace(self, forward=self.forward * factor, probs=probs, own=own)
 
 
 def known_of_last_layer(knowledge: Any, known_probs: Any) -> KnownSystem:
@@ -195,30 +184,29 @@ def known_of_last_layer(knowledge: Any, known_probs: Any) -> KnownSystem:
         return known_of_arrays(known_probs, activations=knowledge)
     layers = [last_linear(model, knowledge.inputs) for model in knowledge.models]
     several = isinstance(knowledge.model, list | tuple)
-    if len({(lay.activations.shape, lay.weight.shape) for lay in layers}) > 1:
+    if len({(lay.activations.shape, lay.weights.shape) for lay in layers}) > 1:
         raise ValueError("model: the last layers of the steps differ in shape")
     of_each = [known_probs] * len(layers)
     if several and known_probs is not None and not isinstance(known_probs, (bool, np.bool_)):
         of_each = list(known_probs) if np.iterable(known_probs) else []
         if len(of_each) != len(layers):
             raise ValueError(f"`known_probs` must hold one array for each of {len(layers)} models, got {len(of_each)}")
-    pairs = [
-        _probs_of(probs, lay.logits, lay.logit_error, lay.roundoff) for probs, lay in zip(of_each, layers, strict=True)
-    ]
-    recomputed = [_of_model(lay.logits, lay.logit_error, lay.roundoff) for lay in layers]
-    roundoff = max(lay.roundoff for lay in layers)
-    empty = np.zeros(layers[0].weight.shape[0])
+    rows = np.stack([lay.activations for lay in layers])
+    if 0 in rows.shape:
+        raise ValueError(
+            f"`activations` must have shape (N, d) with at least one row and one column, got {rows.shape[1:]}"
+        )
+    if not np.isfinite(rows).all():
+        raise ValueError("model: its activations are not finite on these inputs")
     return KnownSystem(
-        rows=_checked(np.stack([lay.activations for lay in layers]), "activations"),
+        rows=rows,
         forward=np.stack([lay.activation_error for lay in layers]),
-        weights=np.stack([np.c_[lay.weight, empty if lay.bias is None else lay.bias] for lay in layers]),
-        probs=None if pairs[0][0] is None else np.stack([p for p, _ in pairs if p is not None]),
-        doubt=None if pairs[0][1] is None else np.stack([d for _, d in pairs if d is not None]),
-        roundoff=roundoff,
+        weights=np.stack([lay.weights for lay in layers]),
+        probs=Probabilities.of_steps([_probs_of(p, lay) for p, lay in zip(of_each, layers, strict=True)]),
+        roundoff=max(lay.roundoff for lay in layers),
         steps=len(layers) if several else None,
         who="knows the model and the batch's inputs",
-        own=np.stack([p for p, _ in recomputed]),
-        own_doubt=np.stack([d for _, d in recomputed]),
+        own=Probabilities.of_steps([_of_model(lay) for lay in layers]),
     )
 
 
@@ -239,16 +227,16 @@ def known_of_arrays(known_probs: Any, **kwargs: Any) -> KnownSystem:
     rows = rows.reshape(-1, *rows.shape[-2:])
     if known_probs is True:
         raise ValueError("`known_probs=True` is allowed only with labels.KnownModel; pass the probabilities")
-    probs = doubt = None
+    probs = None
     if known_probs is not None:
-        probs, fine = _probabilities(known_probs)
-        lead = rows.shape[: 2 if steps else 1] if steps else rows.shape[1:2]
-        if probs.shape[: len(lead)] != lead or probs.ndim > len(lead) + 1:
+        values, fine = _probabilities(known_probs)
+        lead = rows.shape[:2] if steps else rows.shape[1:2]
+        if values.shape[: len(lead)] != lead or values.ndim > len(lead) + 1:
             raise ValueError(
-                f"`known_probs` must have shape {lead} or {(*lead, 'K')} to match {name}, got {probs.shape}"
+                f"`known_probs` must have shape {lead} or {(*lead, 'K')} to match {name}, got {values.shape}"
             )
-        probs = probs.reshape(*rows.shape[:2], -1)
-        doubt = np.full(probs.shape, 4.0 * fine)
+        values = values.reshape(*rows.shape[:2], -1)
+        probs = Probabilities(values, np.full(values.shape, 4.0 * fine))
         roundoff = max(roundoff, fine)
     layer = "inputs of the last layer" if name == "activations" else "logits' derivatives"
     return KnownSystem(
@@ -256,7 +244,6 @@ def known_of_arrays(known_probs: Any, **kwargs: Any) -> KnownSystem:
         forward=np.zeros(rows.shape[:2]),
         weights=None,
         probs=probs,
-        doubt=doubt,
         roundoff=roundoff,
         steps=steps,
         who=f"knows the {layer} for the batch",
@@ -265,8 +252,7 @@ def known_of_arrays(known_probs: Any, **kwargs: Any) -> KnownSystem:
 
 def known_of_jacobian(derivatives: LogitJacobian, known_probs: Any) -> KnownSystem:
     """One step of a model whose logits' derivatives were computed."""
-    probs, doubt = _probs_of(known_probs, derivatives.logits, derivatives.logit_error, derivatives.roundoff)
-    own, own_doubt = _of_model(derivatives.logits, derivatives.logit_error, derivatives.roundoff)
+    probs = Probabilities.of_steps([_probs_of(known_probs, derivatives)])
     classes = derivatives.logits.shape[1]
     rows, forward, summed = derivatives.jacobian[:, 0], derivatives.error[:, 0], None
     if classes > 1:
@@ -275,24 +261,14 @@ def known_of_jacobian(derivatives: LogitJacobian, known_probs: Any) -> KnownSyst
         rows=rows[None],
         forward=forward[None],
         weights=derivatives.weights[None, None, :],
-        probs=None if probs is None else probs[None],
-        doubt=None if doubt is None else doubt[None],
+        probs=probs,
         roundoff=derivatives.roundoff,
         steps=None,
         who="knows the model and the batch's inputs",
         wide=classes if classes > 1 else None,
         summed=summed,
-        own=own[None],
-        own_doubt=own_doubt[None],
+        own=Probabilities.of_steps([_of_model(derivatives)]),
     )
-
-
-def _checked(rows: np.ndarray, name: str) -> np.ndarray:
-    if 0 in rows.shape:
-        raise ValueError(f"`{name}` must have shape (N, d) with at least one row and one column, got {rows.shape[1:]}")
-    if not np.isfinite(rows).all():
-        raise ValueError("model: its activations are not finite on these inputs")
-    return rows
 
 
 def _probabilities(known_probs: Any) -> tuple[np.ndarray, float]:
@@ -301,25 +277,25 @@ def _probabilities(known_probs: Any) -> tuple[np.ndarray, float]:
     return probs, roundoff
 
 
-def _probs_of(
-    known_probs: Any, logits: np.ndarray, logit_error: np.ndarray, roundoff: float
-) -> tuple[np.ndarray | None, np.ndarray | None]:
+def _probs_of(known_probs: Any, layer: LastLayer | LogitJacobian) -> Probabilities | None:
     """(N, K) probabilities and their errors: given, or the model's own where known_probs is True."""
     if known_probs is None or known_probs is False:
-        return None, None
+        return None
     if known_probs is not True:
         probs, fine = _probabilities(known_probs)
+        logits = layer.logits
         if probs.shape not in {logits.shape, logits.shape[:1]} or probs.size != logits.size:
             raise ValueError(
                 f"`known_probs` must have shape {logits.shape} to match the model's logits, got {probs.shape}"
             )
-        return probs.reshape(logits.shape), np.full(logits.shape, 4.0 * max(fine, roundoff))
-    return _of_model(logits, logit_error, roundoff)
+        return Probabilities(probs.reshape(logits.shape), np.full(logits.shape, 4.0 * max(fine, layer.roundoff)))
+    return _of_model(layer)
 
 
-def _of_model(logits: np.ndarray, logit_error: np.ndarray, roundoff: float) -> tuple[np.ndarray, np.ndarray]:
-    """(N, K) probabilities of these logits, and their errors."""
+def _of_model(layer: LastLayer | LogitJacobian) -> Probabilities:
+    """(N, K) probabilities of a model's logits, and their errors."""
+    logits, logit_error = layer.logits, layer.logit_error
     probs = np.asarray(special.expit(logits) if logits.shape[1] == 1 else special.softmax(logits, axis=1))
     # dp/dz ≤ p(1 − p) ≤ 1/4 for a sigmoid; a softmax moves by at most half the largest change of a logit.
     moved = logit_error if logits.shape[1] == 1 else np.broadcast_to(logit_error.max(axis=1)[:, None], logits.shape)
-    return probs, moved / 2 + SAFETY * 2.0 * roundoff
+    return Probabilities(probs, moved / 2 + SAFETY * 2.0 * layer.roundoff)

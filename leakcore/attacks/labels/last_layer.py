@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base.results import Assumptions
+from leakcore.attacks.labels import known_probabilities, linear_system
 from leakcore.attacks.labels.forward_rounding import logit_jacobian
 from leakcore.attacks.labels.knowledge import (
     KnownModel,
@@ -16,28 +17,6 @@ from leakcore.attacks.labels.knowledge import (
     known_of_arrays,
     known_of_jacobian,
     known_of_last_layer,
-)
-from leakcore.attacks.labels.known_probabilities import (
-    ClippedSamples,
-    Observation,
-    read_clipping,
-    solve_box,
-    two_values,
-)
-from leakcore.attacks.labels.linear_system import (
-    BLIND,
-    FLOAT32,
-    HARD,
-    MISFIT,
-    Conditions,
-    SystemSolution,
-    as_the_model_says,
-    every_class,
-    growth,
-    last_state,
-    noise_notes,
-    read_conditions,
-    solve,
 )
 from leakcore.attacks.labels.observation import (
     Clipping,
@@ -65,20 +44,14 @@ def recover(
     steps, unknowns, width = known.rows.shape
     n = known.samples
     divisor = observed.source.divisor(n)
-    how = read_conditions(
+    how = linear_system.read_conditions(
         max(unknowns, width),
         roundoff=max(known.roundoff, observed.roundoff),
         divisor=divisor,
         noise=noise,
         precision=precision,
     )
-    coarser = how.coarser_than(known.roundoff)
-    known = dataclasses.replace(
-        known,
-        forward=known.forward * coarser,
-        doubt=None if known.doubt is None else known.doubt * coarser,
-        own_doubt=None if known.own_doubt is None else known.own_doubt * coarser,
-    )
+    known = known.rougher(how.coarser_than(known.roundoff))
     vectors = observed.values.shape[1]
     if vectors == 0:
         raise ValueError("`gradient` must have at least one row, got none")
@@ -88,23 +61,23 @@ def recover(
             f"logits, got {vectors}"
         )
     classes = known.wide or vectors
-    clipped = read_clipping(clipping, known_probs=known.probs is not None, steps=known.steps, n=n)
+    clipped = known_probabilities.read_clipping(clipping, known_probs=known.probs is not None, steps=known.steps, n=n)
     if clipped is not None and classes > 1:
         raise ValueError(
             f"`clipping` is allowed only with one logit; with {classes} a clipped residual takes {classes} values"
         )
-    if known.probs is not None and known.probs.shape[2] != classes:
+    if known.probs is not None and known.probs.values.shape[2] != classes:
         raise ValueError(
             f"`known_probs` must have as many classes as the gradient has weight vectors, {classes}, got "
-            f"{known.probs.shape[2]}"
+            f"{known.probs.values.shape[2]}"
         )
     blind = observed.stored is None
     exact = how.noise is not None and not blind
     notes = ["binary labels, logistic loss, one logit"] if classes == 1 else [f"{classes} classes, softmax loss"]
-    notes.append(HARD)
-    notes += noise_notes(how)
+    notes.append(linear_system.HARD)
+    notes += linear_system.noise_notes(how)
     if blind:
-        notes.append(BLIND)
+        notes.append(linear_system.BLIND)
     if clipped is not None:
         notes.append(
             f"every sample's gradient clipped to {clipped.clip:g}"
@@ -125,7 +98,7 @@ def recover(
     total = np.swapaxes(observed.values, 1, 2) * divisor
     stored = None if observed.stored is None else np.swapaxes(observed.stored, 1, 2) * divisor
     if known.summed is not None:
-        more = growth(unknowns + n, how.roundoff) * known.summed[None, :, None]
+        more = linear_system.growth(unknowns + n, how.roundoff) * known.summed[None, :, None]
         stored = more if stored is None else stored + more
     if known.probs is not None:
         return _with_probs(known, total, stored, how, clipped, common)
@@ -138,39 +111,45 @@ def recover(
             how.noise is not None and _two_labels(solution.residuals, solution.tolerance)
         ):
             named = np.full_like(named, UNDETERMINED)
-            what = _contradicted(common, MISFIT)
-        parts.append(
-            LabelRecovery(
-                **what,
-                value=float((named != UNDETERMINED).mean()),
-                method="signs of the minimum-norm solution of the aggregated gradient's linear system",
-                labels=named,
-                residuals=_squeezed(solution.residuals),
-                identifiable=solution.identifiable,
-                determined=named != UNDETERMINED,
-                tolerance=_squeezed(solution.tolerance),
-                rank=solution.rank,
-                condition=solution.condition,
-            )
-        )
+            what = _contradicted(common, linear_system.MISFIT)
+        method = "signs of the minimum-norm solution of the aggregated gradient's linear system"
+        parts.append(_recovery(what, method, named, solution))
     return combine(parts)
 
 
+def _recovery(
+    common: dict[str, Any], method: str, named: np.ndarray, solution: linear_system.SystemSolution
+) -> LabelRecovery:
+    residuals, tolerance = (a[:, 0] if a.shape[1] == 1 else a for a in (solution.residuals, solution.tolerance))
+    return LabelRecovery(
+        **common,
+        value=float((named != UNDETERMINED).mean()),
+        method=method,
+        labels=named,
+        residuals=residuals,
+        identifiable=solution.identifiable,
+        determined=named != UNDETERMINED,
+        tolerance=tolerance,
+        rank=solution.rank,
+        condition=solution.condition,
+    )
+
+
 def _solved(
-    known: KnownSystem, step: int, total: np.ndarray, stored: np.ndarray | None, how: Conditions
-) -> SystemSolution:
+    known: KnownSystem, step: int, total: np.ndarray, stored: np.ndarray | None, how: linear_system.Conditions
+) -> linear_system.SystemSolution:
     """The residuals of one step. Where the attacker holds the model, they must agree with its probabilities to fit."""
-    for conditions in (how, dataclasses.replace(how, roundoff=FLOAT32)):
-        solution = solve(known.rows[step], total, conditions, stored=stored, forward=known.forward[step])
+    for conditions in (how, dataclasses.replace(how, roundoff=linear_system.FLOAT32)):
+        solution = linear_system.solve(known.rows[step], total, conditions, stored=stored, forward=known.forward[step])
         if known.wide is not None:
-            solution = every_class(solution, known.wide, conditions)
-        if known.own is None or known.own_doubt is None or not solution.fits or how.noise is None:
+            solution = linear_system.every_class(solution, known.wide, conditions)
+        if known.own is None or not solution.fits or how.noise is None:
             return solution
         clear = solution.identifiable
-        doubt = known.own_doubt[step] * (conditions.roundoff / how.roundoff)
-        if as_the_model_says(solution.residuals[clear], solution.alarm[clear], known.own[step][clear], doubt[clear]):
+        own, doubt = known.own.values[step], known.own.error[step] * (conditions.roundoff / how.roundoff)
+        if linear_system.as_the_model_says(solution.residuals[clear], solution.alarm[clear], own[clear], doubt[clear]):
             return solution
-        if how.roundoff >= FLOAT32:
+        if how.roundoff >= linear_system.FLOAT32:
             break
     return dataclasses.replace(solution, fits=False)
 
@@ -179,16 +158,15 @@ def _with_probs(
     known: KnownSystem,
     total: np.ndarray,
     stored: np.ndarray | None,
-    how: Conditions,
-    clipped: ClippedSamples | None,
+    how: linear_system.Conditions,
+    clipped: known_probabilities.ClippedSamples | None,
     common: dict[str, Any],
 ) -> LabelRecovery:
     """One box-constrained problem per weight vector; all steps are stacked."""
     assert known.probs is not None
-    assert known.doubt is not None
     steps, unknowns, _ = known.rows.shape
     n, wide = known.samples, known.wide
-    probs, doubt = known.probs, known.doubt
+    probs, doubt = known.probs
     if wide is not None:
         probs, doubt = (a[:, :, :-1].reshape(steps, unknowns, 1) for a in (probs, doubt))
     problems = total.shape[2]
@@ -197,11 +175,11 @@ def _with_probs(
         equations = []
         for s in range(steps):
             rows, forward = known.rows[s], known.forward[s]
-            high, gap, error = two_values(
+            high, gap, error = known_probabilities.two_values(
                 probs[s, :, k], doubt[s, :, k], rows, forward, s, clipped, max(how.roundoff, known.roundoff)
             )
             equations.append(
-                Observation(
+                known_probabilities.Observation(
                     rows=rows,
                     total=total[s, :, k],
                     high=high,
@@ -211,7 +189,7 @@ def _with_probs(
                     doubt=error,
                 )
             )
-        box = solve_box(equations, how.shared(problems))
+        box = known_probabilities.solve_box(equations, how.shared(problems))
         solved.append((equations[0].high - equations[0].gap * box.y, box.reach, box.labels))
         if not box.fits:
             common = _contradicted(
@@ -223,8 +201,8 @@ def _with_probs(
     if wide is not None:
         residuals, tolerance, states = (a.reshape(n, wide - 1) for a in (residuals, tolerance, states))
         residuals = np.c_[residuals, -residuals.sum(axis=1)]
-        tolerance, states = np.c_[tolerance, tolerance.sum(axis=1)], last_state(states)
-    stacked = solve(
+        tolerance, states = np.c_[tolerance, tolerance.sum(axis=1)], linear_system.last_state(states)
+    stacked = linear_system.solve(
         np.concatenate(list(known.rows), axis=1),
         np.concatenate(list(total), axis=0),
         how,
@@ -232,21 +210,15 @@ def _with_probs(
         forward=np.zeros(unknowns),
     )
     if wide is not None:
-        stacked = every_class(stacked, wide, how)
+        stacked = linear_system.every_class(stacked, wide, how)
     classes = states.shape[1]
     named = states[:, 0] if classes == 1 else _one_class(states)
-    determined = named != UNDETERMINED
-    return LabelRecovery(
-        **common,
-        value=float(determined.mean()),
-        method="least squares over labels in [0, 1] with known probabilities, each label certified by a dual vector",
-        labels=named.astype(np.int64),
-        residuals=_squeezed(residuals),
-        identifiable=stacked.identifiable | determined,
-        determined=determined,
-        tolerance=_squeezed(tolerance),
-        rank=stacked.rank,
-        condition=stacked.condition,
+    identifiable = stacked.identifiable | (named != UNDETERMINED)
+    return _recovery(
+        common,
+        "least squares over labels in [0, 1] with known probabilities, each label certified by a dual vector",
+        named.astype(np.int64),
+        dataclasses.replace(stacked, residuals=residuals, tolerance=tolerance, identifiable=identifiable),
     )
 
 
@@ -267,10 +239,6 @@ def _one_class(states: np.ndarray) -> np.ndarray:
     proved = is_one.sum(axis=1) == 1
     left = ~is_one.any(axis=1) & (open_.sum(axis=1) == 1)
     return np.where(proved, is_one.argmax(axis=1), np.where(left, open_.argmax(axis=1), UNDETERMINED))
-
-
-def _squeezed(values: np.ndarray) -> np.ndarray:
-    return values[:, 0] if values.shape[1] == 1 else values
 
 
 def last_layer(
@@ -295,14 +263,11 @@ def last_layer(
             steps are then solved together, and labels beyond the system's rank can be certified.
         clipping: how each sample's gradient was clipped; only with known_probs and one logit.
         noise: None: unknown; labels are then an estimate, by sign.
-        precision: of the arithmetic, where the arrays do not show it.
+        precision: the arithmetic, where the arrays do not show it.
 
     Returns:
         `LabelRecovery`. A row is identifiable when its residual is a linear function of the gradient, and determined
         when also |residual| > tolerance. Any other row gets −1.
-
-    Raises:
-        ValueError, TypeError: for bad shapes, values that are not finite and empty batches.
 
     Guarantees:
         Kind "lower" proves the determined labels. Where no residuals explain the gradient, nothing is determined.
@@ -323,7 +288,7 @@ def last_layer(
     arithmetic = read_precision(precision)
     known = known_of_last_layer(knowledge, known_probs)
     observed = observe(
-        read_observation(observation),
+        observation,
         known.rows.shape[2],
         known_weights=known.weights,
         weights_roundoff=arithmetic.stored(known.roundoff),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from leakcore._base import array_memory, validate
 from leakcore.attacks.arguments import stored_roundoff
@@ -87,9 +88,6 @@ class Clipping:
             order, over all parameters that were clipped together. None: the observed weights alone were clipped.
         clip_slack: what was added to the norm, at least 0; Opacus adds 1e-6.
 
-    Raises:
-        ValueError: for values out of range. The attack checks the shape of grad_norms.
-
     Example:
         >>> from leakcore.attacks import labels
         >>> labels.Clipping(max_grad_norm=1.0, clip_slack=1e-6).max_grad_norm
@@ -112,10 +110,10 @@ class Precision:
     Every label attack takes it.
 
     Args:
-        unit_roundoff: of the arithmetic that computed the gradient, 2⁻²⁴ for float32. None: the coarsest among the
-            arrays and the model. Set it where the arithmetic was coarser than the dtype shows (2⁻¹¹ for TF32), or where
-            a float64 weight difference is of weights that were stored more coarsely and neither a model nor `weights`
-            show it.
+        unit_roundoff: unit roundoff of the arithmetic that computed the gradient, 2⁻²⁴ for float32. None: the coarsest
+            among the arrays and the model. Set it where the arithmetic was coarser than the dtype shows (2⁻¹¹ for
+            TF32), or where a float64 weight difference is of weights that were stored more coarsely and neither a model
+            nor `weights` show it.
         rcond: singular values below rcond times the largest count as zero, in [0, 1). None: 2·max(N, d)·unit_roundoff.
 
     Raises:
@@ -164,7 +162,7 @@ class SGD:
 
     Args:
         lr: learning rate, > 0; plain SGD needs nothing else.
-        momentum: of the running mean of gradients, at least 0.
+        momentum: share of the running mean of gradients that each step keeps, at least 0.
         dampening: in [0, 1).
         weight_decay: at least 0.
         nesterov: Nesterov's variant, which needs momentum > 0 and dampening = 0.
@@ -214,8 +212,6 @@ class SGD:
         Raises TypeError for any other optimiser: how an adaptive method changes the weights is not a linear function of
         the gradient. Raises ValueError for differing groups and for maximize=True.
         """
-        import torch
-
         if not isinstance(optimizer, torch.optim.SGD):
             raise TypeError(
                 f"`optimizer` must be torch.optim.SGD or labels.SGD, got {type(optimizer).__name__}; the "
@@ -289,15 +285,15 @@ class WeightDifference(_Aggregate):
     """The weights after one step of SGD minus those before it; the attack computes the gradient behind them.
 
     Args:
-        weight_difference: of the shape that the attack states for a gradient.
+        weight_difference: array of the shape that the attack states for a gradient.
         optimizer: a `labels.SGD` (plain: `SGD(lr)`), or a torch.optim.SGD without momentum, whose settings are read at
             once. Adaptive optimisers are refused.
         bias_difference: likewise for the bias, as `GradientObservation.bias_gradient`.
         weights: the weights before the step, of the difference's shape, with the bias last where it is observed. Their
             rounding limits the precision of a difference. They are taken from the model where the attacker knows it;
             without either the result is an estimate.
-        reduction: of the gradient in that step, as in `GradientObservation`.
-        batch_size: of the gradient in that step, as in `GradientObservation`.
+        reduction: how that step reduced its gradient, as in `GradientObservation`.
+        batch_size: what that step divided by, as in `GradientObservation`.
 
     Raises:
         ValueError, TypeError: for optimisers whose steps do not give the gradient back, and as `GradientObservation`.
@@ -330,18 +326,20 @@ def _read_fields(observation: Any, needed: str, *others: str) -> None:
             object.__setattr__(observation, name, parts_of_layers(name, value))
 
 
-def read_observation(observation: Any, *, without: tuple[str, ...] = (), why: str = "") -> Any:
+def read_observation(
+    observation: Any, *, without: tuple[str, ...] = (), why: str = ""
+) -> GradientObservation | WeightDifference:
     """The observation as one of the two classes; ValueError with `why` where it holds what the attack does not read."""
-    if not isinstance(observation, GradientObservation | WeightDifference):
-        if observation is None:
-            raise TypeError(
-                "`observation` must be a gradient, labels.GradientObservation or labels.WeightDifference, got None"
-            )
-        observation = GradientObservation(observation)
+    if observation is None:
+        raise TypeError(
+            "`observation` must be a gradient, labels.GradientObservation or labels.WeightDifference, got None"
+        )
+    known = isinstance(observation, GradientObservation | WeightDifference)
+    read: GradientObservation | WeightDifference = observation if known else GradientObservation(observation)
     for name in without:
-        if getattr(observation, name, None) is not None:
+        if getattr(read, name, None) is not None:
             raise ValueError(f"{name}: {why}")
-    return observation
+    return read
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -362,18 +360,14 @@ class ObservedGradient:
 
 
 def observe(
-    observation: GradientObservation | WeightDifference,
-    width: int,
-    *,
-    known_weights: np.ndarray | None,
-    weights_roundoff: float,
-    steps: int | None = None,
+    observation: Any, width: int, *, known_weights: np.ndarray | None, weights_roundoff: float, steps: int | None = None
 ) -> ObservedGradient:
     """The observed gradient, or the gradient behind an observed difference, checked.
 
     steps=None: one step, without a leading axis; known_weights: (S, K, d + 1) of the model. weights_roundoff: unit
     roundoff of the victim's stored weights, as far as anything but these arrays shows it.
     """
+    observation = read_observation(observation)
     if isinstance(observation, GradientObservation):
         bias = observation.bias_gradient
         values, roundoff = _joined(steps, width, ("gradient", observation.gradient), ("bias_gradient", bias))

@@ -30,9 +30,9 @@ class LabelRecovery(Result):
         identifiable: (N,) bool, whether the system determines the row at all.
         determined: (N,) bool, identifiable, and the residual is further than `tolerance` from what another label would
             give.
-        tolerance: of the residuals' shape: how much rounding and (where its level is known) noise can move each
-            residual; ∞ where not identifiable.
-        rank: of the system; the largest one where several systems were joined.
+        tolerance: how much rounding and (where its level is known) noise can move each residual, ∞ where not
+            identifiable; the residuals' shape.
+        rank: rank of the system; the largest one where several systems were joined.
         condition: the system's largest singular value over its smallest non-zero one, ∞ for rank 0; where several
             systems were joined, the largest finite one.
     """

@@ -42,14 +42,10 @@ def canaries(features: Any, classes: int, *, count: int, seed: int) -> tuple[np.
         features: (rows, inputs) floating, the training data; only the mean of the rows' norms is used.
         classes: number of classes, at least 2; each label is uniform over them.
         count: how many canaries, at least 1.
-        seed: of directions and labels.
+        seed: seed of directions and labels.
 
     Returns:
         Features (count, inputs), of the dtype of `features`, and labels (count,) int64.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Pure functions of the seed, the same on every machine to rounding.
@@ -86,10 +82,6 @@ def canary_coins(runs: int | range, canaries: int, *, seed: int) -> np.ndarray:
 
     Returns:
         (runs, canaries) bool, True for "in the training set".
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         A pure function of (seed, run, canary), the same on every machine, from a random stream that nothing else uses.
@@ -143,10 +135,6 @@ def play_canaries(
 
     Returns:
         `CanaryTrials`. `bounds.epsilon_lower_bound_one_run` turns guesses at the coins into a proof.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic on one machine.

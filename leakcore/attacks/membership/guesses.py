@@ -51,15 +51,11 @@ def guess(scores: Any, *, share: float = 1.0, seed: int = 0) -> Guesses:
 
     Args:
         scores: (runs, rows), positive for "was trained on".
-        share: of the rows, in (0, 1]; at least one row per model is guessed.
-        seed: of the order of equally clear scores. The rows' own order could tell who is a member.
+        share: share of the rows to guess, in (0, 1]; at least one row per model.
+        seed: seed of the order of equally clear scores. The rows' own order could tell who is a member.
 
     Returns:
         `Guesses`. A score of 0 is guessed "was not".
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic.

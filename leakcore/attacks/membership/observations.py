@@ -12,7 +12,7 @@ from leakcore._base import validate
 from leakcore._base.array_record import ArrayRecord
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 _Own = TypeVar("_Own", bound="Observations")
 
@@ -24,17 +24,13 @@ class Observations(ArrayRecord):
     Each attack of `scores` says which fields it reads; the others may be None. The population are rows that no model
     was trained on, drawn as the rows in question were.
 
-    Args:
+    Attributes:
         losses: (models, rows) cross-entropy of each model at the rows in question, at least 0.
         population_losses: (models, others) of each model at the population.
         checkpoint_losses: (models, checkpoints, rows), the losses during training, the final ones last.
         copies_right: (models, rows) in [0, 1], the share of a row's noisy copies that the model gives the row's label.
         features: (rows, columns) of the rows, for all models.
         population_features: (others, columns) of the population.
-
-    Raises:
-        ValueError: names the argument, its value and what is allowed.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import membership
@@ -65,6 +61,7 @@ class Observations(ArrayRecord):
         name: str,
         axes: tuple[str, ...],
         sizes: tuple[int | None, ...] = (),
+        *,
         least: float = 0.0,
         most: float = np.inf,
     ) -> Any:
@@ -89,7 +86,9 @@ class Observations(ArrayRecord):
         return len(self.losses)
 
     def __getitem__(self: _Own, models: slice) -> _Own:
-        first, stop, step = _range(models, len(self))
+        if not isinstance(models, slice):
+            raise TypeError(f"`models` must be a slice, first:stop, got {type(models).__name__}")
+        first, stop, step = models.indices(len(self))
         if step != 1 or stop <= first:
             raise ValueError(f"`models` must be a range of the {len(self)} models, first:stop, got {models}")
         return dataclasses.replace(self, **self._of(first, stop))
@@ -111,19 +110,11 @@ class Observations(ArrayRecord):
 class References(Observations):
     """What an attacker observes of models whose training sets it knows, because it trained them.
 
-    Args:
-        losses: (models, rows), as in `Observations`, at the rows in question.
-        population_losses: (models, others), as there.
-        checkpoint_losses: (models, checkpoints, rows), as there.
-        copies_right: (models, rows), as there; no attack reads it.
-        features: (rows, columns), as there; no attack reads it.
-        population_features: (others, columns), as there; no attack reads it.
+    Of the fields of `Observations` no attack reads a reference's `copies_right`, `features` and `population_features`.
+
+    Attributes:
         included: (models, rows) bool, which rows each model was trained on. All False for models that were trained on
             other data ("offline").
-
-    Raises:
-        ValueError: names the argument, its value and what is allowed.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import membership
@@ -175,12 +166,6 @@ def confidence(losses: np.ndarray) -> np.ndarray:
     one such row's φ drown all others' spread.
     """
     return np.asarray(-losses - np.log(-np.expm1(-np.maximum(losses, 2.0**-53))))
-
-
-def _range(models: slice, count: int) -> tuple[int, int, int]:
-    if not isinstance(models, slice):
-        raise TypeError(f"`models` must be a slice, first:stop, got {type(models).__name__}")
-    return models.indices(count)
 
 
 _AT_ONCE = 4096
@@ -250,7 +235,6 @@ def observe(models: Iterable[Any], features: Any, labels: Any, *, queries: Queri
 
     Raises:
         ValueError: names the argument, its value and what is allowed; or a layer that mixes rows or draws.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic on one machine.
@@ -271,7 +255,7 @@ def observe(models: Iterable[Any], features: Any, labels: Any, *, queries: Queri
         )
     if queries is not None:
         validate.instance(Queries, queries=queries)
-    asked = {name: (own, others) for name, own, others in (queries or Queries()).arrays(x)}
+    asked = {name: (own, answers) for name, own, answers in (queries or Queries()).arrays(x)}
     if hasattr(models, "parameters") or not isinstance(models, Iterable):
         raise TypeError(f"`models` must be a sequence of torch modules, got {type(models).__name__}")
     runs = [tuple(own) if isinstance(own, Sequence) else (own,) for own in models]
@@ -286,7 +270,7 @@ def observe(models: Iterable[Any], features: Any, labels: Any, *, queries: Queri
             assert answers is not None
             others.append(_losses(run[-1], rows, answers))
         if "copies" in asked:
-            shares.append(np.mean([_right(run[-1], copy, y) for copy in asked["copies"][0]], axis=0))
+            shares.append(np.mean([right(_logits(run[-1], copy), y) for copy in asked["copies"][0]], axis=0))
     trajectory = np.array(losses)
     own: dict[str, Any] = {}
     if "population" in asked:
@@ -329,10 +313,6 @@ def _losses(model: Any, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.asarray(np.maximum(np.logaddexp.reduce(logits - chosen, axis=1), 0.0))
 
 
-def _right(model: Any, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return right(_logits(model, features), labels)
-
-
 def _logits(model: Any, features: np.ndarray) -> np.ndarray:
     """(rows, outputs) float64."""
     import torch
@@ -352,15 +332,13 @@ def _logits(model: Any, features: np.ndarray) -> np.ndarray:
                 out = model(rows[start : start + _AT_ONCE])
             except RuntimeError as error:
                 raise ValueError(f"`features` must fit the models, got shape {tuple(rows.shape)} ({error})") from error
-            _require_logits(out, len(rows[start : start + _AT_ONCE]))
+            shape, wanted = tuple(getattr(out, "shape", ())), len(rows[start : start + _AT_ONCE])
+            if len(shape) != 2 or shape[0] != wanted:
+                raise ValueError(
+                    f"`models` must return logits of shape ({wanted}, classes), got {shape or type(out).__name__}"
+                )
             parts.append(out.double().cpu().numpy())
     logits = np.concatenate(parts)
     if not np.isfinite(logits).all():
         raise ValueError(f"`models` must return finite logits, got {logits[~np.isfinite(logits)][0]}")
     return logits
-
-
-def _require_logits(out: torch.Tensor | Any, rows: int) -> None:
-    shape = tuple(getattr(out, "shape", ()))
-    if len(shape) != 2 or shape[0] != rows:
-        raise ValueError(f"`models` must return logits of shape ({rows}, classes), got {shape or type(out).__name__}")

@@ -29,10 +29,6 @@ class Releases(ArrayRecord):
         sample_rate: q in (0, 1].
         noise_multiplier: σ; required by "likelihood".
 
-    Raises:
-        ValueError: names the argument, its value and what is allowed.
-        TypeError: for an argument of another type.
-
     Example:
         >>> import numpy as np
         >>> from leakcore.attacks import membership
@@ -81,19 +77,21 @@ class Releases(ArrayRecord):
 
         Returns:
             `Releases` of one model.
-
-        Raises:
-            ValueError: names the argument, its value and what is allowed.
         """
         norm = validate.positive(max_grad_norm=max_grad_norm)
         sums = validate.squarable(updates=updates)
         if sums.ndim != 2 or 0 in sums.shape:
             raise ValueError(f"`updates` must have shape (steps, parameters), at least 1 each, got {sums.shape}")
-        pairs = [
-            kernels.clip_scores(_rows(step, own, sums.shape[1]), sums[step], norm)
-            for step, own in enumerate(gradients)
-            if step < len(sums) or _refuse_steps(len(sums))
-        ]
+        pairs = []
+        for step, own in enumerate(gradients):
+            if step == len(sums):
+                raise ValueError(f"`gradients` must be of {len(sums)} steps, as `updates`, got more")
+            rows = validate.squarable(**{f"gradients[{step}]": own})
+            if rows.ndim != 2 or rows.shape[1] != sums.shape[1]:
+                raise ValueError(
+                    f"`gradients[{step}]` must have shape (rows, {sums.shape[1]}), as `updates`, got {rows.shape}"
+                )
+            pairs.append(kernels.clip_scores(rows, sums[step], norm))
         if len(pairs) != len(sums):
             raise ValueError(f"`gradients` must be of {len(sums)} steps, as `updates`, got {len(pairs)}")
         return cls(
@@ -112,9 +110,6 @@ class ReleasedProducts:
     Args:
         method: "sum": Σ_t ⟨clip_C(∇ℓ(θ_t, z)), ḡ_t⟩/C². "likelihood": Σ_t log(1 − q + q·exp((2⟨·, ·⟩ − ‖·‖²)/(2σ²C²))),
             the log likelihood ratio of "in" to "out" where the attacker knows all other rows.
-
-    Raises:
-        ValueError: for another word.
 
     Example:
         >>> from leakcore.attacks import membership
@@ -149,15 +144,3 @@ class ReleasedProducts:
                 "'sum'"
             )
         return np.array(own, np.float64)[None]
-
-
-def _rows(step: int, own: Any, parameters: int) -> np.ndarray:
-    """The gradients of one step's rows, flat as its update is."""
-    rows = validate.squarable(**{f"gradients[{step}]": own})
-    if rows.ndim != 2 or rows.shape[1] != parameters:
-        raise ValueError(f"`gradients[{step}]` must have shape (rows, {parameters}), as `updates`, got {rows.shape}")
-    return rows
-
-
-def _refuse_steps(steps: int) -> bool:
-    raise ValueError(f"`gradients` must be of {steps} steps, as `updates`, got more")

@@ -11,7 +11,7 @@ from scipy import special
 
 from leakcore import kernels
 from leakcore._base import memory_limit, validate
-from leakcore._base.installed import need
+from leakcore._base.version import need
 from leakcore.attacks.membership.observations import Observations, References, confidence
 from leakcore.attacks.membership.releases import ReleasedProducts, Releases
 
@@ -27,10 +27,6 @@ class LossThreshold:
         threshold: a number; or None for the reference models' mean loss at the rows that they were trained on, and for
             0 where there are none, which leaves the order of the rows and nothing to guess by. The text takes each
             attacked model's own training loss, which DP-SGD does not release.
-
-    Raises:
-        ValueError: for a threshold that is not finite.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import membership
@@ -50,9 +46,10 @@ class LossThreshold:
 
     def score(self, target: Observations, references: References | None) -> np.ndarray:
         """(models, rows) scores."""
-        limit = self.threshold
-        if limit is None:
-            limit = 0.0 if references is None else _mean_over_models(references)
+        limit = 0.0 if self.threshold is None else self.threshold
+        if self.threshold is None and references is not None and references.included.any():
+            trained = references.included.any(axis=1)
+            limit = float(mean_training_loss(references)[trained].mean())
         return np.asarray(limit - target.losses)
 
 
@@ -60,12 +57,6 @@ def mean_training_loss(models: References) -> np.ndarray:
     """(models,), each model's mean loss at the rows that it was trained on; 0 without any."""
     inside = models.included
     return np.asarray((models.losses * inside).sum(axis=1) / np.maximum(inside.sum(axis=1), 1))
-
-
-def _mean_over_models(references: References) -> float:
-    """0 where no model was trained on any of the rows."""
-    trained = references.included.any(axis=1)
-    return float(mean_training_loss(references)[trained].mean()) if trained.any() else 0.0
 
 
 _LEAST_SPREAD = 1e-6
@@ -82,10 +73,6 @@ class LiRA:
         offline: True needs each row out of one reference model; False in one and out of one.
         spread: "shared": one standard deviation for all rows, one in and one out, for few references (some row must be
             in two, and some row out of two). "row": each row's own, for many (at least two in and two out).
-
-    Raises:
-        ValueError: for another word.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import membership
@@ -144,10 +131,6 @@ class RMIA:
             best value depends on the data.
         online: P(x) = ½(P_in(x) + P_out(x)), which needs each row in one reference model and out of one, and P(z) =
             P_out(z). False uses models that were not trained on the row; each row must be out of one.
-
-    Raises:
-        ValueError: for a number out of range.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import membership
@@ -218,10 +201,6 @@ class QuantileRegression:
         quantile: the upper one, in (0.5, 1). Near 1 it needs a large population.
         iterations: trees of each regression, of 8 leaves.
 
-    Raises:
-        ValueError: for a number out of range.
-        TypeError: for an argument of another type.
-
     Example:
         >>> from leakcore.attacks import membership
         >>> membership.QuantileRegression()
@@ -278,10 +257,6 @@ class LossTrajectory:
 
     Args:
         strength: inverse weight of the ridge penalty, above 0.
-
-    Raises:
-        ValueError: for a number out of range.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import membership
@@ -352,14 +327,10 @@ def noisy_copies(features: Any, *, scales: Sequence[float], count: int, seed: in
         features: (rows, ...) floating.
         scales: standard deviations of the noise in units of each feature's own standard deviation over the rows.
         count: copies at each scale.
-        seed: of the noise.
+        seed: seed of the noise.
 
     Returns:
         (copies, rows, ...) of the features' type: the rows themselves first, then `count` copies at each scale.
-
-    Raises:
-        ValueError: names the argument, its value and what is allowed.
-        TypeError: for an argument of another type.
 
     Guarantees:
         A pure function of the seed, the same on every machine to rounding.
@@ -427,7 +398,6 @@ def scores(
 
     Raises:
         ValueError: names what is missing or does not fit.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic. `audit.from_scores` says what scores prove, from how members were chosen.

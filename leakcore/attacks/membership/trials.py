@@ -22,14 +22,9 @@ if TYPE_CHECKING:
 class MembershipTrials(References):
     """Models trained on random halves of the rows: attacked models, references, or both (`trials[64:]`, `trials[:64]`).
 
+    The fields of `References` are those of the final models, at every row; `included` are the coins.
+
     Attributes:
-        losses: (runs, rows) float64, of each final model at every row.
-        population_losses: (runs, others) at the population of the queries.
-        checkpoint_losses: (runs, checkpoints, rows) during training, the final ones last.
-        copies_right: (runs, rows), the share of each row's copies with the right label.
-        features: (rows, columns), the rows' numbers and labels.
-        population_features: (others, columns) of the population.
-        included: (runs, rows) bool, the coins.
         first_run: number of the first model.
     """
 
@@ -54,10 +49,6 @@ def coins(runs: int | range, rows: int, *, seed: int) -> np.ndarray:
 
     Returns:
         (runs, rows) bool, True for "in the training set".
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         A pure function of (seed, run, row) on every machine.
@@ -99,10 +90,6 @@ def play(
 
     Returns:
         `MembershipTrials`.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic on one machine.

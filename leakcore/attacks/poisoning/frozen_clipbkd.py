@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.adjacency import asks_adjacency
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
+from leakcore._base.validate import asks_adjacency
 from leakcore.attacks.poisoning.poisoned_data import Poisoning, copies
 
 if TYPE_CHECKING:
@@ -46,14 +46,10 @@ class FrozenClipBKD:
 
     Args:
         extractor: the frozen torch module, images to (rows, features).
-        shape: of an image, (channels, height, width).
-        steps: of the descent, at least 1.
-        learning_rate: of Adam, > 0.
+        shape: shape of an image, (channels, height, width).
+        steps: number of steps of the descent, at least 1.
+        learning_rate: step size of Adam, > 0.
         probabilities: as in `ClipBKD`, of features.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> import numpy as np
@@ -94,14 +90,10 @@ class FrozenClipBKD:
             labels: (rows,) class numbers.
             adjacency: "replace" or "add-remove", as in `Backdoor.poison`.
             k: how many rows.
-            seed: of the choice of rows.
+            seed: seed of the choice of rows.
 
         Returns:
             `FrozenPoisoning`.
-
-        Raises:
-            ValueError: for a value or shape that is not allowed; the text names the argument.
-            TypeError: for an argument of another type.
 
         Guarantees:
             Deterministic for a machine and torch build.
@@ -166,16 +158,12 @@ def through(poisoning: Poisoning, extractor: torch.nn.Module, shape: Sequence[in
     """A poisoning of images as a poisoning of the features that a frozen network computes from them.
 
     Args:
-        poisoning: of flattened images, as `Backdoor.poison` returns.
+        poisoning: poisoning of flattened images, as `Backdoor.poison` returns.
         extractor: the torch module, images to (rows, features).
-        shape: of an image, (channels, height, width).
+        shape: shape of an image, (channels, height, width).
 
     Returns:
         `Poisoning` with the features in place of the images; labels stay.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic for a machine and torch build.

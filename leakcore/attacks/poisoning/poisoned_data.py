@@ -10,9 +10,9 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import array_memory, validate
-from leakcore._base.installed import need
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Adjacency, parse_adjacency
+from leakcore._base.version import need
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import EnsembleRun
@@ -28,10 +28,6 @@ def losses(run: EnsembleRun, features: Any, labels: Any) -> np.ndarray:
 
     Returns:
         (runs, rows) float64.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic for a machine and torch build.
@@ -95,7 +91,7 @@ class Poisoning:
     """Two data sets that differ in k rows, and the points whose loss tells them apart.
 
     Attributes:
-        name: of the attack.
+        name: name of the attack.
         common_features: the rows that both data sets hold.
         common_labels: their labels.
         clean_features: the k rows that only D₀ holds; none under add/remove.

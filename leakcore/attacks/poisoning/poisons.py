@@ -10,8 +10,8 @@ import numpy as np
 import scipy.linalg
 
 from leakcore._base import validate
-from leakcore._base.adjacency import asks_adjacency
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
+from leakcore._base.validate import asks_adjacency
 from leakcore.attacks.poisoning.poisoned_data import Poisoning, copies, order, place, read_probabilities, read_rows
 
 
@@ -43,14 +43,10 @@ class Backdoor:
     held-out rows of other classes, with label y_p.
 
     Args:
-        shape: of an image, (channels, height, width); rows are flattened in that order.
+        shape: shape of an image, (channels, height, width); rows are flattened in that order.
         label: y_p, of the perturbed rows.
         patch: side of the square, at least 1 and at most the image's.
-        value: of its pixels; 1 for images in [0, 1].
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        value: value of its pixels; 1 for images in [0, 1].
 
     Example:
         >>> import numpy as np
@@ -104,15 +100,13 @@ class Backdoor:
             adjacency: "replace": the perturbed rows replace their originals. "add-remove": they are added, the
                 originals stay. There is no default: what is in and out decides what an audit proves.
             k: how many rows.
-            seed: of the choice.
+            seed: seed of the choice.
 
         Returns:
             `Poisoning`.
 
         Raises:
             ValueError: where fewer than k rows, or no test row, have another label.
-            ValueError: for a value or shape that is not allowed; the text names the argument.
-            TypeError: for an argument of another type.
 
         Guarantees:
             A pure function of the seed and the data.
@@ -176,14 +170,10 @@ class ClipBKD:
             labels: (rows,) class numbers.
             adjacency: "replace" or "add-remove", as in `Backdoor.poison`.
             k: how many rows.
-            seed: of the choice of rows.
+            seed: seed of the choice of rows.
 
         Returns:
             `Poisoning`.
-
-        Raises:
-            ValueError: for a value or shape that is not allowed; the text names the argument.
-            TypeError: for an argument of another type.
         """
         x, y = read_rows(features, labels, "")
         point = self.direction(x)
@@ -199,12 +189,8 @@ class ZeroInput:
 
     Args:
         label: y of the row; None: the class that a clean model finds least likely for it, as in `ClipBKD`.
-        probabilities: of that model, as in `ClipBKD`.
+        probabilities: function to class probabilities of that model, as in `ClipBKD`.
         contrast: as in `ClipBKD`; with a label, D₀ holds class 0, or 1 where the label is 0.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> import numpy as np

@@ -10,6 +10,7 @@ import numpy as np
 
 from leakcore._base import array_memory, memory_limit, validate
 from leakcore._base.results import Adjacency
+from leakcore.attacks.arguments import counting_on
 from leakcore.attacks.poisoning.poisoned_data import Poisoning
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ class PoisoningScores:
         scores_out: (trials,) float64, of models trained without it (D₀).
         first_trial: number of the first trial, on both.
         k: how many rows the poisoning replaces or adds.
-        name: of the poisoning.
-        adjacency: of the poisoning, "replace" or "add-remove".
+        name: name of the poisoning.
+        adjacency: relation of the two data sets, "replace" or "add-remove".
     """
 
     scores_in: np.ndarray
@@ -62,10 +63,6 @@ def poisoning_scores(
 
     Returns:
         `PoisoningScores`. `bounds.epsilon_lower_bound_from_scores` turns them into a proof.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic on one machine.
@@ -108,10 +105,6 @@ def poisoning_sweep(
         {k: `PoisoningScores`}. All share one array scores_out, so the bounds for different k are not independent (each
         is valid by itself, and so is a choice that was made on other trials).
 
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Guarantees:
         As `poisoning_scores`.
 
@@ -143,10 +136,6 @@ def poisoning_sweep(
     how = read_execution(execution)
 
     def train(before: int, first_run: int, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        def report(done: int, _: int) -> None:
-            if how.progress is not None:
-                how.progress(before + done, total)
-
         run = ensemble.run(
             poisoning.common_features,
             poisoning.common_labels,
@@ -154,7 +143,7 @@ def poisoning_sweep(
             per_run=PerRun(Rows(features, labels) if len(labels) else None),
             probes=Rows(poisoning.test_features, poisoning.test_labels),
             keep_parameters=False,
-            execution=dataclasses.replace(how, progress=report),
+            execution=counting_on(how, before, total),
         )
         assert run.probe_losses is not None
         return np.asarray(-run.probe_losses.mean(axis=1))
@@ -213,10 +202,6 @@ def crafted_gradient_scores(
     Returns:
         `PoisoningScores`, k = 1, adjacency add-remove.
 
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Deterministic on one machine. Trials share no randomness with the references.
 
@@ -257,18 +242,12 @@ def crafted_gradient_scores(
     def moved(mechanism: Ensemble, runs: range, crafted: CraftedGradient | None = None) -> np.ndarray:
         """(runs, parameters), how far each parameter went against its gradient."""
         nonlocal finished
-        before = finished
-
-        def report(done: int, _: int) -> None:
-            if how.progress is not None:
-                how.progress(before + done, total)
-
         run = mechanism.run(
             features,
             labels,
             runs=runs,
             per_run=PerRun(initial=start[0], crafted=crafted),
-            execution=dataclasses.replace(how, progress=report),
+            execution=counting_on(how, finished, total),
         )
         finished += len(runs)
         assert run.parameters is not None

@@ -14,7 +14,8 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.digest import digest
-from leakcore._base.futures import answers
+from leakcore._base.workers import answers
+from leakcore.attacks.arguments import counting_on
 from leakcore.attacks.reconstruction import game_result, prior_aware
 from leakcore.attacks.reconstruction.game_result import COUNTS, FIXED_POINT, ReconstructionGame, result
 from leakcore.dpsgd import arguments
@@ -43,10 +44,6 @@ class GameRules:
         subtract_known: whether the attacker subtracts the known rows' gradients, as in `dpsgd.Observer`. False is the
             weaker attacker of Appendix E.
         nearest_cosines: measure how close candidates' gradients are; None: if there are at most 256 candidates.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore import attacks
@@ -98,15 +95,11 @@ def reconstruction_game(
         rules: number of candidates, prior, attacker; None: the defaults of `GameRules`.
         method: as in `prior_aware`; "auto" for allocated batches is "likelihood".
         runs: how many, or which, as range(first, stop). Multiples of 32 waste nothing.
-        confidence: of the interval, in (0, 1 − 1e-12].
+        confidence: level of the interval, in (0, 1 − 1e-12].
         execution: device, threads, workers and progress; a game has no checkpoint.
 
     Returns:
         `ReconstructionGame`.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Run r is a pure function of (seed, r) and the data: results over disjoint ranges `merge` to exactly one call's
@@ -152,16 +145,12 @@ def reconstruction_games(
         rules: as in `reconstruction_game`.
         methods: names of attacks, as in `prior_aware`.
         runs: as in `reconstruction_game`.
-        confidence: of each interval, in (0, 1 − 1e-12].
+        confidence: level of each interval, in (0, 1 − 1e-12].
         execution: as in `reconstruction_game`. With an executor, ranges of 128 runs go to its workers, each with the
             rows; at most 4 GiB of them, but at least 64 ranges, are handed out at a time.
 
     Returns:
         {method: `ReconstructionGame`}.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         As `reconstruction_game`.
@@ -198,7 +187,7 @@ def reconstruction_games(
             how.progress(done, stop - first)
     settings = {**game.settings(), "confidence": level}
     return {
-        name: result({**settings, "method": which}, ((first, stop),), **totals[name])
+        name: result({**settings, "method": which}, ((first, stop),), totals[name])
         for name, which in game.methods.items()
     }
 
@@ -266,12 +255,7 @@ def _played(game: _Game, first: int, count: int, how: Execution) -> Iterator[tup
     stop = first + count
     if how.executor is None:
         for start in range(first, stop, _PORTION):
-
-            def report(done: int, total: int, before: int = start - first) -> None:
-                if how.progress is not None:
-                    how.progress(before + done, count)
-
-            alone = dataclasses.replace(how, progress=report)
+            alone = counting_on(how, start - first, count)
             yield _play(game, range(start, min(start + _PORTION, stop)), alone), None
         return
     in_worker = dataclasses.replace(how, executor=None, progress=None, num_threads=how.num_threads or 1)

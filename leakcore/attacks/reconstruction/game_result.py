@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from leakcore._base.results import Adjacency, Assumptions, Result, picture
+from leakcore._base import pictures
+from leakcore._base.results import Adjacency, Assumptions, Result
 from leakcore.attacks.reconstruction import prior_aware
 from leakcore.numerics import clopper_pearson
 
@@ -163,11 +164,7 @@ class ReconstructionGame(Result):
         return result(
             self.settings,
             _joined(self.run_ranges + other.run_ranges),
-            hits=self.hits + other.hits,
-            undecided=self.undecided + other.undecided,
-            clipped=self.clipped + other.clipped,
-            gradients=self.gradients + other.gradients,
-            cosine_units=self.cosine_units + other.cosine_units,
+            {name: getattr(self, name) + getattr(other, name) for name in COUNTS},
         )
 
     def __post_init__(self) -> None:
@@ -193,7 +190,7 @@ class ReconstructionGame(Result):
         Returns:
             The axes.
         """
-        axes = picture.bars(ax, ["this attack"], [self.value], self.interval, label=self.quantity)
+        axes = pictures.bars(ax, ["this attack"], [self.value], self.interval, label=self.quantity)
         axes.axvline(self.chance, linestyle=":", color="0.5", label="blind guess")
         axes.set_xlim(0.0, 1.0)
         axes.legend()
@@ -216,16 +213,10 @@ def _joined(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
 
 
 def result(
-    settings: Mapping[str, Any],
-    ranges: tuple[tuple[int, int], ...],
-    *,
-    hits: int,
-    undecided: int,
-    clipped: int,
-    gradients: int,
-    cosine_units: int,
+    settings: Mapping[str, Any], ranges: tuple[tuple[int, int], ...], counts: Mapping[str, Any]
 ) -> ReconstructionGame:
-    trials = sum(high - low for low, high in ranges)
+    """The game over these runs, from its `COUNTS`."""
+    trials, hits = sum(high - low for low, high in ranges), counts["hits"]
     algorithm = {"sum": "Algorithm 2", "top": "Algorithm 3", "likelihood": "Appendix G"}[settings["method"]]
     if settings["method"] == "likelihood" and name_of(settings) == "allocation":
         algorithm += " for one batch of each epoch"
@@ -247,14 +238,10 @@ def result(
         ),
         seed=settings["seed"],
         provenance=f"Hayes et al. 2023, Section 3.4, {algorithm}",
-        hits=hits,
         trials=trials,
-        undecided=undecided,
         num_candidates=settings["num_candidates"],
         chance=1 / settings["num_candidates"] if settings["prior"] is None else max(settings["prior"]),
-        clipped=clipped,
-        gradients=gradients,
-        cosine_units=cosine_units,
         run_ranges=ranges,
         settings=settings,
+        **counts,
     )

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,16 +18,11 @@ import torch
 from leakcore import kernels, models
 from leakcore._base import memory_limit, validate
 from leakcore._base.array_record import ArrayRecord
-from leakcore._base.futures import answers
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
+from leakcore._base.workers import answers
 from leakcore.attacks.arguments import read_finite_box
-from leakcore.dpsgd import arguments
+from leakcore.dpsgd import EnsembleRun, Execution, arguments, read_execution
 from leakcore.gradients import lock_of
-
-if TYPE_CHECKING:
-    import torch
-
-    from leakcore.dpsgd import EnsembleRun, Execution
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,11 +31,7 @@ class FrozenEmbedding:
 
     Args:
         module: from points (rows, *shape) to (rows, inputs); used in evaluation mode, on a copy.
-        shape: of one point, such as (3, 32, 32).
-
-    Raises:
-        ValueError: for a shape that is not allowed.
-        TypeError: for anything but a torch module.
+        shape: shape of one point, such as (3, 32, 32).
 
     Example:
         >>> import torch
@@ -53,15 +44,11 @@ class FrozenEmbedding:
     shape: Sequence[int]
 
     def __post_init__(self) -> None:
-        import torch
-
         validate.instance(torch.nn.Module, module=self.module)
         object.__setattr__(self, "shape", validate.sizes(shape=self.shape))
 
     def frozen(self, inputs: int, dtype: str) -> torch.nn.Module:
         """A copy, so that no gradient of the search reaches the caller's parameters."""
-        import torch
-
         with lock_of(self.module):
             copied = copy.deepcopy(self.module)
         module = copied.eval().requires_grad_(False).to(getattr(torch, dtype))
@@ -203,7 +190,6 @@ class GradientReconstruction(ArrayRecord):
 def _require_recorded(run: Any) -> None:
     """Errors for anything but a recorded run of an MLP."""
     from leakcore import models
-    from leakcore.dpsgd import EnsembleRun
 
     validate.instance(EnsembleRun, run=run)
     if run.thetas is None or run.observed is None:
@@ -235,10 +221,6 @@ class Descent:
         iterations: steps of each search, at least 1.
         restarts: starts of each run, at least 1; the best counts.
         learning_rate: at the start, > 0.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore import attacks
@@ -299,16 +281,12 @@ def gradient(
         l1_weight: None: the loss above. λ ≥ 0: λ‖g_t − ḡ_t‖₁/C in place of ½‖g_t‖²/C²; 1/C as printed, over C².
         box: (low, high), the range of a feature.
         embedding: the frozen network on whose features the run was trained; the point is then its input, flattened.
-        seed: of the starts.
+        seed: seed of the random starts.
         execution: threads, workers, and progress in runs, on the CPU without a checkpoint; None: as
             `dpsgd.Execution()`.
 
     Returns:
         `GradientReconstruction`.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         A run's result is a pure function of its trace and these settings, on one machine and torch build.
@@ -323,8 +301,6 @@ def gradient(
         >>> bool(abs(answer.points - target).max() < 0.1)
         True
     """
-    from leakcore.dpsgd import read_execution
-
     _require_recorded(run)
     low, high = read_finite_box(box)
     thetas, observed = run.thetas, run.observed
@@ -389,10 +365,6 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
     Returns:
         (runs, points) float64.
 
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Deterministic for a machine and torch build.
 
@@ -406,8 +378,6 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
         >>> bool(true < other)
         True
     """
-    import torch
-
     _require_recorded(run)
     assert run.thetas is not None
     assert run.observed is not None
@@ -437,8 +407,6 @@ def _labels(labels: Any, runs: int, outputs: int) -> np.ndarray:
 
 
 def _targets(labels: Sequence[int], outputs: int, dtype: Any) -> Any:
-    import torch
-
     which = torch.as_tensor(labels)
     levels = torch.ones(1, dtype=torch.int64) if outputs == 1 else torch.arange(outputs)
     return (which[:, None] == levels).to(dtype)
@@ -449,8 +417,6 @@ def _reconstruct(
     task: _Task, thetas: np.ndarray, observed: np.ndarray, label: int | None, run: int
 ) -> tuple[np.ndarray, int, float, int]:
     """(point, label, loss, restart) of one run, on one torch thread; the worker's own number of threads is restored."""
-    import torch
-
     trace = ReleasedSteps.of(thetas, observed, task.layers, task.max_grad_norm)
     size, count = math.prod(task.shape), task.descent.restarts
     draws = kernels.uniform((1, count * size), seed=task.seed, purpose=kernels.Stream.GRADIENT_STARTS, first_row=run)
@@ -477,8 +443,6 @@ def _reconstruct(
 
 
 def _descend(evaluate: Callable[[Any], Any], starts: Any, task: _Task) -> Any:
-    import torch
-
     points = starts.clone().requires_grad_()
     optimiser = torch.optim.Adam([points], lr=task.descent.learning_rate)
     fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, task.descent.iterations)
@@ -497,8 +461,6 @@ def _spread(
     work: Callable[..., Any], jobs: list[tuple[Any, ...]], threads: int | None, executor: Executor | None
 ) -> Iterator[tuple[int, Any]]:
     """(number, answer) of each job as it finishes."""
-    import torch
-
     before = torch.get_num_threads()
     pool = None if executor is not None else ThreadPoolExecutor(min(threads or kernels.num_threads(), len(jobs)))
     where = executor if executor is not None else pool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ class Sum:
 
     max_grad_norm: float
 
-    def start(self, shape: tuple[int, ...]) -> _RunningSum:
-        return _RunningSum(shape, self.max_grad_norm)
+    def start(self, shape: tuple[int, ...]) -> _RunningTotal:
+        return _RunningTotal(shape, lambda dots, _: dots, self.max_grad_norm**2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +43,9 @@ class Likelihood:
     noise_multiplier: float
     sample_rate: float
 
-    def start(self, shape: tuple[int, ...]) -> _RunningLikelihood:
-        return _RunningLikelihood(shape, self)
+    def start(self, shape: tuple[int, ...]) -> _RunningTotal:
+        noise = self.noise_multiplier * self.max_grad_norm
+        return _RunningTotal(shape, lambda dots, norms: step_log_ratio(dots, norms, noise, self.sample_rate))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +63,14 @@ class Allocated:
         return _RunningAllocated(shape, self)
 
 
-class _RunningSum:
-    def __init__(self, shape: tuple[int, ...], max_grad_norm: float) -> None:
-        self._total = np.zeros(shape)
-        self._unit = max_grad_norm**2
+class _RunningTotal:
+    def __init__(
+        self, shape: tuple[int, ...], term: Callable[[np.ndarray, np.ndarray], np.ndarray], unit: float = 1.0
+    ) -> None:
+        self._total, self._term, self._unit = np.zeros(shape), term, unit
 
     def add(self, dots: np.ndarray, clipped_norms: np.ndarray) -> None:
-        self._total += dots
+        self._total += self._term(dots, clipped_norms)
 
     def scores(self) -> np.ndarray:
         return self._total / self._unit
@@ -89,19 +92,6 @@ class _RunningTop:
         for values in np.sort(self._best, axis=0):
             total += values
         return total / self._unit
-
-
-class _RunningLikelihood:
-    def __init__(self, shape: tuple[int, ...], rule: Likelihood) -> None:
-        self._total = np.zeros(shape)
-        self._noise = rule.noise_multiplier * rule.max_grad_norm
-        self._rate = rule.sample_rate
-
-    def add(self, dots: np.ndarray, clipped_norms: np.ndarray) -> None:
-        self._total += step_log_ratio(dots, clipped_norms, self._noise, self._rate)
-
-    def scores(self) -> np.ndarray:
-        return self._total
 
 
 class _RunningAllocated:
@@ -224,10 +214,6 @@ def prior_aware(
     Returns:
         `PriorAware`. A best score that candidates share exactly is not a guess: index −1, undecided True. A single
         candidate is always guessed. Without steps scores are zero, or log p.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         With subtraction "likelihood" is the best possible guess on average. Deterministic.

@@ -12,10 +12,10 @@ from scipy import linalg
 
 from leakcore import kernels, models
 from leakcore._base import array_memory, memory_limit, validate
-from leakcore._base.codec.npz import from_npz, to_npz
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.printable import printable
-from leakcore._base.results.record import Record
+from leakcore._base.codec import from_npz, to_npz
+from leakcore._base.results import Record
+from leakcore._base.text import printable
+from leakcore._base.writing import write_atomically
 from leakcore.attacks.arguments import read_finite_box
 
 if TYPE_CHECKING:
@@ -171,11 +171,11 @@ class Reconstructor(Record):
     """A trained reconstructor network (RecoNN; Balle, Cherubin and Hayes 2022, as in Hayes et al. 2023, Section 2.1).
 
     Attributes:
-        layers: of the network, (what it sees, hidden…, features of a point).
+        layers: sizes of the network, (its inputs, hidden…, features of a point).
         mean: (parameters,), subtracted from a model's parameters.
         basis: (components, parameters), on which they are then projected, or None.
         columns: (components, inputs), on which the first layer's rows are projected, or None.
-        units: of the first layer, 0 where the network does not see its rows.
+        units: number of units of the first layer, 0 where the network does not see its rows.
         scale: (what it sees,), by which the network's input is then divided.
         weights: the network's flat weights.
         low: least value of a feature.
@@ -271,10 +271,6 @@ class ReconstructorTraining:
         noise: ≥ 0, standard deviation of Gaussian noise that each parameter gets afresh in every epoch. It stands for
             the mechanism's where shadow models are trained without: ησC√T/B with short steps.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Example:
         >>> from leakcore import attacks
         >>> attacks.ReconstructorTraining(hidden=(32,), epochs=5).batch_size
@@ -328,15 +324,11 @@ def reconstructor(
         points: (models, inputs), what each was trained on.
         training: sizes of the network, epochs and the like; None: the defaults.
         box: (low, high), the range of a feature; reconstructions are clipped to it.
-        seed: of weights and order.
+        seed: seed of the initial weights and of the order of the shadow models.
         progress: called as progress(epochs done, epochs).
 
     Returns:
         The trained `Reconstructor`.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic for a machine, torch build and number of torch threads. It is one chain of steps, so there is no

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from leakcore._base import validate
+from leakcore.attacks.arguments import counting_on
 
 if TYPE_CHECKING:
     from leakcore.dpsgd import Ensemble, Execution
@@ -45,8 +45,6 @@ def shadow_models(
         (points, parameters) in the ensemble's dtype.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
         FloatingPointError: as `dpsgd.Ensemble.run`.
 
     Guarantees:
@@ -76,16 +74,11 @@ def shadow_models(
     out = np.empty((len(x), ensemble.num_parameters), ensemble.dtype)
     for start in range(0, len(x), _PORTION):
         part = slice(start, min(start + _PORTION, len(x)))
-
-        def report(done: int, total: int, before: int = start) -> None:
-            if how.progress is not None:
-                how.progress(before + done, len(x))
-
         out[part] = ensemble.run(
             known_features,
             known_labels,
             runs=range(first + part.start, first + part.stop),
             per_run=PerRun(Rows(x[part, None], y[part, None])),
-            execution=dataclasses.replace(how, progress=report),
+            execution=counting_on(how, start, len(x)),
         ).parameters
     return out

@@ -45,15 +45,11 @@ def nearest_prior(
         target_index: (rows,), each target's row in the pool.
         pool: (P, d).
         num_candidates: n ≥ 2, at most P.
-        confidence: of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
+        confidence: level of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
 
     Returns:
         `SuccessRate`, kind "estimate". Its `value` compares with a prior-aware attack with as many candidates; chance
         is 1/n.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic; rounding decides no comparison of distances.
@@ -109,10 +105,6 @@ def pixels_within(reconstructions: Any, originals: Any, *, tolerance: float = 32
     Returns:
         (rows,) float64 in [0, 1].
 
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Deterministic.
 
@@ -139,14 +131,10 @@ def pixel_success(
         originals: (rows, d).
         fraction: ρ in [0, 1].
         tolerance: > 0, in units of a feature.
-        confidence: of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
+        confidence: level of the interval, in (0, 1 − 1e-12]; it takes the rows as independent.
 
     Returns:
         `SuccessRate`, kind "estimate".
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic.
@@ -178,10 +166,6 @@ def mean_squared_error(reconstructions: Any, originals: Any) -> np.ndarray:
     Returns:
         (rows,) float64. A uniform guess at a uniform point in [0, 1] has `UNIFORM_MSE` = 1/6.
 
-    Raises:
-        ValueError: for a shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Deterministic.
 
@@ -204,10 +188,6 @@ def nearest_neighbour_mse(points: Any) -> np.ndarray:
 
     Returns:
         (rows,) float64.
-
-    Raises:
-        ValueError: for a shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic.

@@ -50,7 +50,7 @@ class JointFit:
             power = np.einsum("i...,ia->i...a", power, u) if p else power[:, None] * u
         tensor -= power.sum(axis=0)
         value += float(np.square(tensor).sum()) / (2.0 * math.factorial(last) * unit)
-        reduced = np.stack([_applied(tensor, row) for row in u])
+        reduced = np.stack([_contract(tensor, row, 1) for row in u])
         at_x -= scale * r[:, None] * (reduced @ basis.T) / (math.factorial(last - 1) * unit)
         at_r -= scale * (reduced * u).sum(axis=1) / (math.factorial(last) * unit)
         if known.outside is not None:
@@ -66,9 +66,9 @@ class JointFit:
         return value, np.concatenate([at_x.ravel(), at_r])
 
 
-def _applied(tensor: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """All indices but one contracted with v."""
-    while tensor.ndim > 1:
+def _contract(tensor: np.ndarray, v: np.ndarray, left: int) -> np.ndarray:
+    """All but `left` indices contracted with v."""
+    while tensor.ndim > left:
         tensor = tensor @ v
     return tensor
 
@@ -144,8 +144,7 @@ def decompose(
             directions, weights, misfit = system.polish(directions, weights)
             name += ", least-squares polish"
         if best is None or misfit < best.misfit:
-            best = Parts(directions, weights, misfit / max(1, system.freedom(k)), name)
-            best = dataclasses.replace(best, misfit=misfit)
+            best = Parts(directions, weights, misfit, name)
     if best is None:
         return None
     return dataclasses.replace(best, misfit=best.misfit / max(1, system.freedom(k)))
@@ -158,8 +157,8 @@ def _pencils(moments: Moments, last: int, rng: np.random.Generator) -> list[np.n
         return [np.ones((1, 1))]
     out = []
     for _ in range(_PENCILS):
-        left = _contract(tensor, rng.standard_normal((k,)))
-        right = moments.tensors[2] if 2 in moments.tensors else _contract(tensor, rng.standard_normal((k,)))
+        left = _contract(tensor, rng.standard_normal((k,)), 2)
+        right = moments.tensors[2] if 2 in moments.tensors else _contract(tensor, rng.standard_normal((k,)), 2)
         try:
             values, vectors = np.linalg.eig(left @ np.linalg.inv(right))
         except np.linalg.LinAlgError:
@@ -170,13 +169,6 @@ def _pencils(moments: Moments, last: int, rng: np.random.Generator) -> list[np.n
         if (lengths > 0).all():
             out.append(real / lengths)
     return out
-
-
-def _contract(tensor: np.ndarray, a: np.ndarray) -> np.ndarray:
-    """(k, k): all but two indices contracted with a."""
-    while tensor.ndim > 2:
-        tensor = tensor @ a
-    return tensor
 
 
 def _power(moments: Moments, last: int, rng: np.random.Generator) -> np.ndarray | None:
@@ -194,12 +186,12 @@ def _power(moments: Moments, last: int, rng: np.random.Generator) -> np.ndarray 
             v = rng.standard_normal(k)
             v /= np.linalg.norm(v)
             for _ in range(_POWER_STEPS):
-                moved = _apply(tensor, v, 1)
+                moved = _contract(tensor, v, 1)
                 length = np.linalg.norm(moved)
                 if length == 0.0:
                     return None
                 v = moved / length
-            strength = float(_apply(tensor, v, 0))
+            strength = float(_contract(tensor, v, 0))
             if abs(strength) > strongest:
                 best, strongest = (v, strength), abs(strength)
         if best is None:
@@ -211,12 +203,6 @@ def _power(moments: Moments, last: int, rng: np.random.Generator) -> np.ndarray 
         tensor = tensor - rank_one
     directions = np.array(components) * np.sqrt(np.abs(values))
     return np.asarray(directions / np.linalg.norm(directions, axis=1, keepdims=True))
-
-
-def _apply(tensor: np.ndarray, v: np.ndarray, left: int) -> np.ndarray:
-    while tensor.ndim > left:
-        tensor = tensor @ v
-    return tensor
 
 
 class _System:

@@ -81,7 +81,6 @@ class Decomposition:
     Raises:
         ValueError: for a value that is not allowed; the text names the argument. The attack checks the orders against
             the activation.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore.attacks import tensor
@@ -129,7 +128,7 @@ def reconstruct(
         refined: also run least squares on the gradient, which is exact for exact gradients and goes beyond the paper.
         certify: False: return the answer untested, with errors NaN (with refined: the distance moved). Faster, and for
             gradients that a defence changed.
-        seed: of the random starts.
+        seed: seed of the random starts.
 
     Returns:
         `TensorReconstruction`. Inputs that cannot be told from noise are counted, not guessed; an answer that the
@@ -137,7 +136,6 @@ def reconstruct(
 
     Raises:
         ValueError: for bad shapes or values, and for a linear network, which leaks only Σ r_i x_i.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic for a machine and its BLAS threads. How answers are tested: docs/explanation/attacks.md.
@@ -328,10 +326,6 @@ def match(recovered: Any, inputs: Any, *, signs_known: bool | None = None) -> Ma
 
     Returns:
         `Matched`.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic.

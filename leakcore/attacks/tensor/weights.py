@@ -26,7 +26,7 @@ class Orders:
     """The Hermite orders of an activation σ, and those that the tensor method uses.
 
     Attributes:
-        name: of the activation.
+        name: name of the activation.
         function: σ on a float64 array, elementwise.
         coefficients: c_p = E[σ^{(p)}(z)] = E[σ(z) He_p(z)], z ~ N(0, 1), p = 0 … 4.
         shares: c_p²/(p! E[σ(z)²]), each order's part of the signal.
@@ -82,10 +82,6 @@ def hermite_coefficients(activation: Any, *, max_order: int = MAX_ORDER) -> np.n
 
     Returns:
         (max_order + 1,) float64, accurate to about 1e-12 for smooth σ and for those kinks.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic.
@@ -201,11 +197,7 @@ class GaussianWeights:
     Args:
         num_neurons: m ≥ 1.
         num_inputs: d ≥ 1.
-        seed: of the weights.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        seed: seed of the weights.
 
     Example:
         >>> from leakcore.attacks import tensor
@@ -271,10 +263,6 @@ def output_gradient(inputs: Any, residuals: Any, weights: Any, activation: Any) 
 
     Returns:
         (m,) float64.
-
-    Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Deterministic for a machine and its number of BLAS threads.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import betaln
 from torch import nn
 
 from leakcore.gradients import lock_of
@@ -83,7 +84,6 @@ class Span:
 
 def _false_share(free: int, rank: int) -> float:
     """The share of a random direction's square outside the span that it falls below with probability FALSE_RATE."""
-    from scipy.special import betaln
     from scipy.stats import beta
 
     if free == 1:  # SciPy's search fails so near to 0, where the distribution function is √x/(B/2)

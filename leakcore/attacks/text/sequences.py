@@ -36,7 +36,7 @@ class SequenceRecovery(Result):
         distances: (S,) the largest relative distance of the sequence's positions from the second layer's span.
         tolerances: (S,) the tolerance at that position.
         candidates: (length,) int64, how many tokens pass the first layer's test at each position.
-        ranks: of the first and the second layer's gradient: how many positions each can hold at most.
+        ranks: ranks of the two layers' gradients: how many positions each can hold at most.
         width: dimension of the space of the layers' inputs; a gradient whose rank reaches it excludes nothing.
         causal: whether a position depends on earlier ones only, as in a decoder.
         complete: whether the search tried every sequence that the first layer allows.
@@ -90,13 +90,13 @@ def sequences(
 
     Args:
         model: in eval mode, called as model(tokens) with (n, L) int64; a decoder (causal) or an encoder.
-        gradient: of the batch's loss: (D,), a list, a dict by name that may lack other parameters, or what
+        gradient: gradient of the batch's loss: (D,), a list, a dict by name that may lack other parameters, or what
             `defenses.release` returned. Clipping changes no span.
         batch_size: B.
         length: the longest sequence considered.
         layers: for each of the two layers the names of its query, key and value modules; None: by their usual names.
         vocabulary: the tokens considered; None: all of the model's embedding.
-        noise_std: of the noise in each number of the gradient; a change of weights has that of rounding.
+        noise_std: standard deviation of the noise in each number of the gradient; for a change of weights, of rounding.
         progress: called as progress(done, total), of positions.
 
     Returns:
@@ -105,7 +105,6 @@ def sequences(
 
     Raises:
         ValueError: for a value or shape that is not allowed, dropout in train mode, a gradient of zeros.
-        TypeError: for an argument of another type.
 
     Guarantees:
         An estimate, tested in float64; deterministic for a machine and torch build. Nothing is determined where the

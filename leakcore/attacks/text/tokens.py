@@ -88,10 +88,6 @@ def tokens(
         `TokenSet`. A token of the batch can be missing: one at `padding_idx`, or one on which no loss depends, has a
         row of zeros.
 
-    Raises:
-        ValueError: for a shape or value that is not allowed; names the argument.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Kind "lower", which needs `tied=False` and an `update`, proves each token if both statements are true, with
         noise all of them at its confidence. Else they are an estimate. Where every row differs from 0, or
@@ -207,14 +203,13 @@ def next_tokens(
         layer_norm: (γ, β), each (d,), of the `nn.LayerNorm` before the output layer.
         tied: with layer_norm: whether the input embedding shares the weights. None: not known.
         clipped: whether the gradient, or each sequence's, was multiplied by an unknown factor of at most 1.
-        precision: of the arithmetic, where the numbers do not show it.
+        precision: the arithmetic, where the numbers do not show it.
 
     Returns:
         `TokenCounts`.
 
     Raises:
         ValueError: for a shape or value that is not allowed; a cross-entropy's gradient sums to 0.
-        TypeError: for an argument of another type.
 
     Guarantees:
         Kind "lower", which needs `update`, `label_smoothing` and, with layer_norm, `tied=False`, proves the limits if

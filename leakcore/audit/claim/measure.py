@@ -13,11 +13,10 @@ import numpy as np
 
 from leakcore import attacks, bounds, datasets, dpsgd, kernels, mechanisms, models
 from leakcore._base import validate
-from leakcore._base.installed import PAGE, need
-from leakcore._base.naming import renaming
 from leakcore._base.progress import Progress, timed
-from leakcore._base.run_folder.identity import identity
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults, identity
+from leakcore._base.text import renaming
+from leakcore._base.version import PAGE, need
 from leakcore.attacks import membership, poisoning
 from leakcore.audit.claim.proofs import ClaimedEpsilon, Proof, Scores, Stopped, claim_of, prove, until_decided
 from leakcore.audit.claim.report import ClaimReport

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, MinLen
 
-from leakcore._base.files.toml_file import of_file, read_toml
+from leakcore._base.reading import of_file, read_toml
 from leakcore._base.results import jsonable
 from leakcore.audit.shared.settings import (
     ActivationName,

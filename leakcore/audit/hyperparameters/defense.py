@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from leakcore import accounting, bounds, datasets, kernels, models, numerics
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import Progress
 from leakcore._base.results import Assumptions, Result, jsonable
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults
 from leakcore.attacks import draw_candidates
 from leakcore.audit.hyperparameters import scheme
 from leakcore.audit.hyperparameters.reconstruction import ReconstructionPoint, ensemble

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from leakcore import accounting, bounds, datasets, dpsgd, kernels
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import Progress
 from leakcore._base.results import Assumptions, Result
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults
 from leakcore.attacks import labels as label_attacks
 from leakcore.audit.hyperparameters.request import AuditConfig
 from leakcore.audit.shared.format import power

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from leakcore import datasets, kernels, leakage
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import Progress
 from leakcore._base.results import jsonable
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters.reconstruction import ensemble
 from leakcore.audit.hyperparameters.request import AuditConfig
 from leakcore.audit.shared.format import number

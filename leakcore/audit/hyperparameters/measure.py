@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from leakcore._base import validate
-from leakcore._base.installed import PAGE, need
 from leakcore._base.progress import Progress, timed
-from leakcore._base.run_folder.identity import identity
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults, identity
+from leakcore._base.version import PAGE, need
 from leakcore.audit.hyperparameters import labels, layers, reconstruction
 from leakcore.audit.hyperparameters.report import RunReport
 from leakcore.audit.hyperparameters.request import AuditConfig

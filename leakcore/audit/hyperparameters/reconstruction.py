@@ -14,7 +14,7 @@ import numpy as np
 from leakcore import accounting, attacks, bounds, datasets, dpsgd, numerics
 from leakcore._base.progress import Progress
 from leakcore._base.results import Adjacency, Assumptions, Result
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters import scheme
 from leakcore.audit.hyperparameters.request import AuditConfig
 from leakcore.audit.shared.claimed_epsilon import proved_epsilon

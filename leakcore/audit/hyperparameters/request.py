@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from leakcore._base.results import jsonable
-from leakcore.audit.hyperparameters import scheme_keys
+from leakcore.audit.hyperparameters import scheme
 from leakcore.audit.shared.settings import (
     ActivationName,
     Claimable,
@@ -27,6 +27,7 @@ from leakcore.audit.shared.settings import (
     checked,
 )
 from leakcore.defenses import Clip, Defense, Dropout, GaussianNoise, Laplace, LocalSteps, Prune, parse, spell
+from leakcore.mechanisms import SchemeName
 
 _TAKEN = (LocalSteps, Dropout, Clip, GaussianNoise, Laplace, Prune)
 
@@ -168,7 +169,7 @@ class AuditConfig:
     noise_multiplier: Positive | None = None
     sweep: tuple[Claimable, ...] = (1.0, 4.0, 10.0, 40.0)
     delta: PositiveDelta = 1e-5
-    sampling: scheme_keys.Name = "poisson"
+    sampling: SchemeName = "poisson"
     sample_rate: SampleRate | None = None
     steps: Steps | None = None
     batch_size: Count | None = None
@@ -202,7 +203,7 @@ class AuditConfig:
                 "`epsilon` or `noise_multiplier` must be given, exactly one of the two, got "
                 f"epsilon={self.epsilon!r}, noise_multiplier={self.noise_multiplier!r}"
             )
-        values = scheme_keys.filled(values)
+        values = scheme.filled(values)
         training = {name: values[name] for name in ("learning_rate", "steps", "sample_rate", "hidden", "sampling")}
         values["defense"] = checked_defense(values["defense"], **training)
         values["sweep"] = tuple(sorted(set(values["sweep"])))

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from leakcore import mechanisms
-from leakcore.audit.hyperparameters.request import AuditConfig
-from leakcore.audit.shared.format import counted
+from leakcore.audit.shared.settings import MOST_STEPS
+
+if TYPE_CHECKING:
+    from leakcore.audit.hyperparameters.request import AuditConfig
+
+
+def filled(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a configuration with the defaults of its scheme.
+
+    ValueError names a key that the scheme needs or has no use for, or that does not go with the rows of the game.
+    """
+    out, name = dict(values), values["sampling"]
+    if name not in _BATCHES:
+        raise ValueError(f"`sampling` must be one of {', '.join(map(repr, _BATCHES))} in an audit, got {name!r}")
+    for argument in mechanisms.SCHEMES[name].arguments:
+        if out[argument] is None:
+            out[argument] = out["num_rows"] if argument == "dataset_size" else mechanisms.ARGUMENTS[argument].default
+    mechanisms.of_scheme(name, 1.0, out)
+    rows, batches = out["num_rows"], out["batches"]
+    if out["dataset_size"] not in (None, rows):
+        raise ValueError(
+            f"`dataset_size` must be num_rows={rows}, the rows that the game trains on, or be left out, got "
+            f"{out['dataset_size']}"
+        )
+    if name == "shuffled" and rows % batches:
+        raise ValueError(f"`num_rows` must be a multiple of batches={batches}, got {rows}")
+    if batches is not None and batches * out["epochs"] > MOST_STEPS:
+        raise ValueError(f"`batches` times `epochs` must be at most {MOST_STEPS}, got {batches} times {out['epochs']}")
+    return out
 
 
 def mechanism(config: AuditConfig, noise: float) -> mechanisms.Mechanism:
-    """What is trained, with this noise."""
+    """What is trained, with this noise multiplier."""
     return mechanisms.of_scheme(config.sampling, noise, vars(config))
 
 
@@ -39,28 +67,12 @@ def batches(config: AuditConfig) -> Any:
     """The batches of `dpsgd.Ensemble`. Their divisor B never depends on whether the target is there."""
     from leakcore import dpsgd
 
-    rows = config.num_rows
-    if config.sampling == "fixed":
-        assert config.batch_size is not None
-        return dpsgd.FixedBatches(config.batch_size)
-    if config.sampling in ("shuffled", "allocation"):
-        assert config.batches is not None
-        if config.sampling == "shuffled":
-            return dpsgd.ShuffledBatches(rows // config.batches)
-        return dpsgd.AllocatedBatches(config.batches, expected_batch_size=rows / config.batches)
-    rate = 1.0 if config.sample_rate is None else config.sample_rate
-    return dpsgd.PoissonBatches(rate, expected_batch_size=rate * rows)
+    return _BATCHES[config.sampling](dpsgd, config)
 
 
 def words(config: AuditConfig) -> str:
     """The scheme in a few words."""
-    if config.sampling == "fixed":
-        return f"a fresh batch of {config.batch_size:,} of {config.num_rows:,} rows in each step"
-    if config.sampling == "shuffled":
-        return f"{counted(config.batches or 0, 'shuffled batch', 'shuffled batches')} an epoch"
-    if config.sampling == "allocation":
-        return f"random allocation to {counted(config.batches or 0, 'batch', 'batches')} an epoch"
-    return "full batches" if full_batches(config) else f"Poisson sampling q = {config.sample_rate:g}"
+    return mechanisms.scheme_words(config.sampling, vars(config))
 
 
 def batches_known(config: AuditConfig) -> str:
@@ -70,3 +82,13 @@ def batches_known(config: AuditConfig) -> str:
     if config.sampling == "fixed":
         return "but not which of them were in a batch"
     return "which of them were in each batch"
+
+
+_BATCHES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "poisson": lambda dpsgd, c: dpsgd.PoissonBatches(c.sample_rate, expected_batch_size=c.sample_rate * c.num_rows),
+    "full": lambda dpsgd, c: dpsgd.PoissonBatches(1.0, expected_batch_size=c.num_rows),
+    "fixed": lambda dpsgd, c: dpsgd.FixedBatches(c.batch_size),
+    "shuffled": lambda dpsgd, c: dpsgd.ShuffledBatches(c.num_rows // c.batches),
+    "allocation": lambda dpsgd, c: dpsgd.AllocatedBatches(c.batches, expected_batch_size=c.num_rows / c.batches),
+}
+"""How `dpsgd` draws the batches of each scheme that the game can be played with."""

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from leakcore._base import validate
+from leakcore._base.archives import npz_names, read_npz
 from leakcore._base.array_record import ArrayRecord
-from leakcore._base.files.csv_file import read_csv
-from leakcore._base.files.npz_file import npz_names, read_npz
-from leakcore._base.printable import name_of, names_of, printable
 from leakcore._base.progress import timed
+from leakcore._base.reading import read_csv
 from leakcore._base.score_arrays import is_boolean, require_no_label_at_all
+from leakcore._base.text import name_of, names_of, printable
 
 _MOST = 2**27
 """Scores in one array: a hundred million."""

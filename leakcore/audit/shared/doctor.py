@@ -11,10 +11,9 @@ import subprocess
 import sys
 from typing import Any
 
-from leakcore._base.installed import EXTRAS, install
-from leakcore._base.installed import version_of as _version
-from leakcore._base.quiet import quiet
-from leakcore._base.version import __version__
+from leakcore._base.process_wide import quiet
+from leakcore._base.version import EXTRAS, __version__, install
+from leakcore._base.version import version_of as _version
 
 _WITHOUT_TORCH = (
     "models, defenses, leakage, training (`dpsgd.Ensemble`, `record`), attacks and the commands attack, leakage, "

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from leakcore._base.codec import from_plain, to_plain
-from leakcore._base.pages.drawing import drawing
+from leakcore._base.drawing import drawing
 from leakcore.audit.shared.format import ADJACENCY, above, confidence_words, guarantee, number, power
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from leakcore._base.figures.style import figure_style
-from leakcore._base.figures.tips import Tips
+from leakcore._base.pictures import Tips, figure_style
 from leakcore.audit.shared.format import number, percent
 
 if TYPE_CHECKING:

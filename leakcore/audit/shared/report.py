@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, overload
 
 from leakcore._base import validate
 from leakcore._base.codec import fields_to_plain, from_fields
-from leakcore._base.files.writing import place_in, write_atomically
-from leakcore._base.pages.rendering import own_names, rendered
-from leakcore._base.printable import printable, visible
-from leakcore._base.results import Record, Rows, jsonable, without
-from leakcore._base.results.table import as_html
-from leakcore._base.run_folder.output_folder import require_ours, require_writable
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.output_folder import require_ours, require_writable
+from leakcore._base.pages import own_names, rendered
+from leakcore._base.results import Record, jsonable, without
+from leakcore._base.run_folder import PartialResults
+from leakcore._base.tables import Rows, as_html
+from leakcore._base.text import printable, visible
 from leakcore._base.version import __version__
+from leakcore._base.writing import place_in, write_atomically
 from leakcore.audit.shared import page
 from leakcore.audit.shared.page import Card, Figure, Judged, Page, Section, Table, about, follows
 

@@ -17,7 +17,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Interval, MinLen, Predicate
 
 from leakcore._base import array_memory
-from leakcore._base.printable import name_of, printable
+from leakcore._base.text import name_of, printable
 from leakcore._base.validate import either
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.codec.npz import FACTS, unpack
+from leakcore._base.codec import FACTS, unpack
 from leakcore._base.results import Adjacency, Result
 from leakcore.audit.scores.statistics import require_fair
 from leakcore.audit.shared.format import NUMBERS_FIXED, ROWS_PUBLIC, UNSAID, counted

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from leakcore._base import validate
-from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.results import Assumptions, Result, parse_adjacency
+from leakcore._base.validate import asks_adjacency
 from leakcore.bounds.audited_epsilon.hypothesis import ATTACKER, PRIVATE, Hypothesis, RefutableClaim
 from leakcore.numerics import clopper_pearson
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Adjacency, Assumptions, Result, parse_adjacency
 from leakcore.bounds.audited_epsilon.curve_families import (
     ApproximateFamily,

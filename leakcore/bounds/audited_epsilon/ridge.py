@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special
 
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Assumptions, Result
 from leakcore.numerics import gaussian_pair_epsilon
 

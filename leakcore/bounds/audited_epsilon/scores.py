@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from leakcore._base import validate
-from leakcore._base.adjacency import asks_adjacency
+from leakcore._base.validate import asks_adjacency
 from leakcore.bounds.audited_epsilon.hypothesis import PRIVATE, Hypothesis, RefutableClaim
 from leakcore.bounds.audited_epsilon.threshold import HALVES, EpsilonFromScores, ScoredAudit, Threshold
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.results import Assumptions, Result
+from leakcore._base.validate import asks_adjacency
 from leakcore.bounds.audited_epsilon.bets import Curve, bet_on
 from leakcore.bounds.audited_epsilon.hypothesis import ATTACKER, Family, Hypothesis, RefutableClaim
 from leakcore.bounds.audited_epsilon.threshold import ScoredAudit

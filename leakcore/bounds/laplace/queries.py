@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.results import Adjacency, Assumptions, Result, parse_adjacency
+from leakcore._base.validate import asks_adjacency
 
 SOURCE = "Dwork, McSherry, Nissim and Smith (2006); Lecture 13 (Lei 2024), Definition 4 (eq. 3.3)"
 

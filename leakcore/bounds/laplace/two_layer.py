@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Assumptions, Result, parse_adjacency
 from leakcore.bounds.laplace.mechanism import LaplaceScale, noise_scale
 from leakcore.numerics import Activation

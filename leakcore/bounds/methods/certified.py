@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, parse_adjacency
-from leakcore._base.workers import difference
+from leakcore._base.version import difference
 from leakcore.bounds.methods.method import POINTWISE, PROVENANCE, SampledLimits, assumptions
 from leakcore.bounds.reconstruction.arguments import Kappa, ReconstructionBound, SampledGaussian
 from leakcore.bounds.reconstruction.certificate import Certificate, CertificateState, certify, samples_needed

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from leakcore._base import validate
-from leakcore._base.results import Number, Result, picture
+from leakcore._base import pictures, validate
+from leakcore._base.results import Number, Result
 from leakcore.mechanisms import Poisson
 from leakcore.numerics import PrivacyLoss, parse_schedule
 
@@ -69,7 +69,7 @@ class ReconstructionBound(Result):
         Returns:
             The axes.
         """
-        axes = picture.curve(ax, self.kappa, self.value, self.interval, label=f"no attacker above ({self.method})")
+        axes = pictures.curve(ax, self.kappa, self.value, self.interval, label=f"no attacker above ({self.method})")
         at = np.sort(np.atleast_1d(self.kappa))
         axes.plot(at, at, linestyle=":", color="0.5", label="blind guess")
         axes.set(xscale="log", xlabel="κ, success of a blind guess", ylabel=self.quantity, ylim=(0.0, 1.02))

@@ -10,7 +10,7 @@ import numpy as np
 
 from leakcore import accounting
 from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import timed
 from leakcore._base.results import Assumptions, Result
 from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from leakcore._base.futures import in_order
-from leakcore._base.results.record import Record
+from leakcore._base.results import Record
+from leakcore._base.workers import in_order
 from leakcore.bounds.reconstruction.pair import CHUNK, SHARD, Pair, computed_with, draw, fingerprint, ranges
 from leakcore.numerics import betting_upper_limit, choose_bet, clopper_pearson
 

@@ -9,7 +9,7 @@ B_κ. Upper: B_κ ≤ κe^t + E_μ(1 − e^{t−L})_+ for every t. Lower: with i
 ν(E₁) ≤ κ ≤ ν(E₂), the test that adds to E₁ so much of E₂ that ν holds κ has, since dμ ≥ e^{t₂}dν on E₂,
     B_κ ≥ μ(E₁) + e^{t₂}(κ − ν(E₁)) = κe^{t₂} + E_μ[(1 − e^{t₂−L}); E₁].
 Both err by the second order of the thresholds' error, and by the sampling error of one bounded mean. Steps are drawn
-from tables (`numerics/gaussian/step_tables.py`): "dots" for the upper limit, which dominate the step, "cells" for the
+from tables (`numerics/one_step.py`): "dots" for the upper limit, which dominate the step, "cells" for the
 lower one, which it dominates. Nothing is lost but the tables' resolution.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 from scipy import special
 
 from leakcore import kernels
-from leakcore._base.futures import in_order
+from leakcore._base.workers import in_order
 from leakcore.numerics import (
     AccuracyError,
     PairSums,

@@ -13,8 +13,8 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate
-from leakcore._base.futures import answers
 from leakcore._base.results import Kind
+from leakcore._base.workers import answers
 from leakcore.numerics import PrivacyLoss, dot
 
 _CHUNK = 1 << 14

@@ -7,10 +7,10 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from leakcore._base import validate
-from leakcore._base.one_thread import one_thread
+from leakcore._base import pictures, validate
+from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import timed
-from leakcore._base.results import Number, Result, picture
+from leakcore._base.results import Number, Result
 from leakcore.bounds.reconstruction.reconstruction import reconstruction
 from leakcore.mechanisms import as_mechanism, over_grids
 from leakcore.numerics import AccuracyError, gaussian_pair
@@ -48,7 +48,7 @@ class MembershipBound(Result):
         Returns:
             The axes.
         """
-        axes = picture.curve(ax, self.fpr, self.value, self.interval, label=f"no attacker above ({self.method})")
+        axes = pictures.curve(ax, self.fpr, self.value, self.interval, label=f"no attacker above ({self.method})")
         axes.plot([0, 1], [0, 1], linestyle=":", color="0.5", label="guessing")
         axes.set(xlabel="false-positive rate", ylabel=self.quantity, xlim=(0.0, 1.0), ylim=(0.0, 1.02))
         axes.legend()

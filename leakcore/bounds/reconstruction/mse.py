@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from leakcore._base import validate
-from leakcore._base.adjacency import asks_adjacency
 from leakcore._base.results import Assumptions, Result, parse_adjacency
+from leakcore._base.validate import asks_adjacency
 from leakcore.bounds.reconstruction.arguments import ATTACKER, SampledGaussian
 from leakcore.numerics import PrivacyLoss, dot
 

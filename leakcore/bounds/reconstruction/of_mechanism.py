@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Assumptions
 from leakcore.bounds.methods import Auto, Certified, Exact, Method
 from leakcore.bounds.reconstruction.arguments import Kappa, ReconstructionBound, SampledGaussian

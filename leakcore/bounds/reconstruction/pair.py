@@ -11,9 +11,9 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore._base.digest import digest
-from leakcore._base.futures import in_order
 from leakcore._base.results import parse_adjacency
 from leakcore._base.version import __version__
+from leakcore._base.workers import in_order
 from leakcore.bounds.reconstruction.arguments import SampledGaussian
 
 CHUNK = 1 << 16

@@ -85,7 +85,7 @@ def leakage(model: str, figure: Path | None, as_json: bool, **options: Any) -> N
 def _drawn(report: Any, figure: Path) -> None:
     import io
 
-    from leakcore._base.files.writing import write_atomically
+    from leakcore._base.writing import write_atomically
 
     picture = io.BytesIO()
     report.figure().savefig(picture, format=figure.suffix[1:], dpi=130)
@@ -112,10 +112,9 @@ def _measured(
 
     from leakcore import kernels
     from leakcore._base import validate
-    from leakcore._base.files.writing import place_in, write_atomically
-    from leakcore._base.run_folder.identity import identity
-    from leakcore._base.run_folder.output_folder import require_ours, require_writable
-    from leakcore._base.run_folder.partial_results import PartialResults
+    from leakcore._base.output_folder import require_ours, require_writable
+    from leakcore._base.run_folder import PartialResults, identity
+    from leakcore._base.writing import place_in, write_atomically
     from leakcore.cli.token_inputs import on_embeddings, reads_tokens
     from leakcore.gradients import LayeredModel
     from leakcore.leakage import LayerMeasures, measure_layers
@@ -190,7 +189,7 @@ def _behaviour(module: Any, x: Any) -> Iterable[tuple[str, Any]]:
     """Outputs of a few inputs and their derivative: two models with the same weights may still compute other things."""
     import torch
 
-    from leakcore._base.one_thread import one_thread
+    from leakcore._base.process_wide import one_thread
 
     with one_thread(), torch.enable_grad():
         try:

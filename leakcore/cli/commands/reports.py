@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from leakcore._base.installed import PAGE, absent, sentence
+from leakcore._base.version import PAGE, absent, sentence
 from leakcore.cli.commands.audit.report_files import width
 from leakcore.cli.exit_codes import Failure, checked
 from leakcore.cli.options import as_json
@@ -33,8 +33,8 @@ def reports(folder: Path, html_path: Path | None, as_json: bool) -> None:
     leakcore reports runs
     """
     from leakcore import audit
-    from leakcore._base.files.writing import place_in
-    from leakcore._base.run_folder.output_folder import is_our_page
+    from leakcore._base.output_folder import is_our_page
+    from leakcore._base.writing import place_in
 
     place = checked(lambda: place_in(folder, "index.html")) if html_path is None else html_path
     require_place("--html", place)

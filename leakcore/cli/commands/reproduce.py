@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from leakcore._base.installed import need
+from leakcore._base.version import need
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.options import DATA_FOLDER, QUIET, SEED, as_json
 from leakcore.cli.output import finish

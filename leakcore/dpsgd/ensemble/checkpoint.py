@@ -16,17 +16,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from leakcore._base import workers
 from leakcore._base.digest import digest
-from leakcore._base.files.writing import make_folder, place_in
-from leakcore._base.run_folder.sealed_file import seal, unseal
-from leakcore.dpsgd.ensemble.arguments import Samples
-from leakcore.dpsgd.ensemble.block.batches import SLOTS
-from leakcore.dpsgd.ensemble.block.block import ARRAYS, BlockOutput, Plan
-from leakcore.dpsgd.ensemble.fingerprint import Teller
-from leakcore.dpsgd.ensemble.rows import Source
-from leakcore.dpsgd.ensemble.run_request import Request
+from leakcore._base.run_folder import seal, unseal
+from leakcore._base.version import process_identity
+from leakcore._base.writing import make_folder, place_in
+from leakcore.dpsgd.ensemble.arguments import Samples, Source
+from leakcore.dpsgd.ensemble.block import ARRAYS, BlockOutput, Plan
+from leakcore.dpsgd.ensemble.fingerprint import ObjectHasher
+from leakcore.dpsgd.ensemble.sampling import SLOTS
+from leakcore.dpsgd.ensemble.workers import Request
 
+_SAME_FOR_ALL_RUNS = {f"{name} {what}" for name in ("common", "probes", "pool") for what in ("features", "labels")} | {
+    "crafted"
+}
 _NAME = re.compile(r"runs-(\d+)-(\d+)\.npz")
 
 
@@ -82,18 +84,18 @@ def _digest(plan: Plan, request: Request) -> str:
     If rows or numbers differ by run, the range of runs is part of it. TypeError names a scorer, or a part of the
     module, that cannot be distinguished from another of its type.
     """
-    teller = Teller()
+    hasher = ObjectHasher()
     parts: list[bytes] = []
 
     def add(name: str, *values: object) -> None:
-        parts.append(teller.tell(values, name))
+        parts.append(hasher.digest(values, name))
 
     def add_array(name: str, array: np.ndarray | None) -> None:
         if array is None:
             return
         if array.ndim and array.strides[0] == 0 and len(array):
             array = array[0]  # the same for all runs
-        elif name not in _SHARED:
+        elif name not in _SAME_FOR_ALL_RUNS:
             add("runs", request.first, request.stop)
         add(name, name, array)
 
@@ -105,7 +107,7 @@ def _digest(plan: Plan, request: Request) -> str:
             add_array(f"{name} features", rows.features)
             add_array(f"{name} labels", rows.labels)
 
-    add("identity", workers.identity(), SLOTS)
+    add("identity", process_identity(), SLOTS)
     add("device", _device(request.device))
     add("plan", dataclasses.replace(plan, module=None))
     for name, part in plan.module.named_modules() if plan.module is not None else ():
@@ -113,12 +115,12 @@ def _digest(plan: Plan, request: Request) -> str:
         # The values of the parameters are in `initial`.
         add(where, name, [(n, tuple(p.shape)) for n, p in part.named_parameters(recurse=False)])
         add(where, *part.named_buffers(recurse=False))
-        parts.append(teller.module_settings(part, where))
+        parts.append(hasher.module_settings(part, where))
     watch, scorers = request.watch, request.watch.scorers
     add("request", request.device, request.keep_parameters, dataclasses.replace(watch, scorers={}))
     for name in sorted(scorers):
         add(f"scorers[{name!r}]", name)
-        parts.append(teller.tell(scorers[name], f"scorers[{name!r}]"))
+        parts.append(hasher.digest(scorers[name], f"scorers[{name!r}]"))
     for name in ("common", "extra", "candidates"):
         add_rows(name, getattr(request, name))
     add_rows("own probes" if isinstance(request.probes, Source) else "probes", request.probes)
@@ -132,6 +134,3 @@ def _device(device: str) -> tuple[object, ...]:
     if device == "cpu":
         return ()
     return torch.version.cuda, torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
-
-
-_SHARED = {f"{name} {what}" for name in ("common", "probes", "pool") for what in ("features", "labels")} | {"crafted"}

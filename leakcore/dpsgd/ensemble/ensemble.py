@@ -13,29 +13,32 @@ from typing import Any
 import numpy as np
 
 from leakcore._base import memory_limit, validate
-from leakcore.dpsgd.ensemble import arguments, run_request
-from leakcore.dpsgd.ensemble.block.batches import SLOTS
-from leakcore.dpsgd.ensemble.block.block import Plan
-from leakcore.dpsgd.ensemble.block.initial_parameters import Initialisation
+from leakcore.dpsgd.ensemble.arguments import PerRun, RowReader, Rows, run_range
+from leakcore.dpsgd.ensemble.block import Fault, Plan
 from leakcore.dpsgd.ensemble.checkpoint import Checkpoint
-from leakcore.dpsgd.ensemble.execution import Execution, read_execution
-from leakcore.dpsgd.ensemble.injected_fault import Fault
-from leakcore.dpsgd.ensemble.network import ModuleNetwork, Network, read_network
+from leakcore.dpsgd.ensemble.network import Initialisation, ModuleNetwork, Network, read_network
 from leakcore.dpsgd.ensemble.observer import Observer
-from leakcore.dpsgd.ensemble.per_run import PerRun
-from leakcore.dpsgd.ensemble.randomness import Streams
 from leakcore.dpsgd.ensemble.result import EnsembleRun
-from leakcore.dpsgd.ensemble.rows import RowReader, Rows
-from leakcore.dpsgd.ensemble.run_request import Request
 from leakcore.dpsgd.ensemble.sampling import (
+    SLOTS,
     AllocatedBatches,
     Batches,
     FixedBatches,
     PoissonBatches,
     ShuffledBatches,
+    Streams,
     read_sampling,
 )
-from leakcore.dpsgd.ensemble.workers import Collector, Piece, train, train_elsewhere
+from leakcore.dpsgd.ensemble.workers import (
+    Collector,
+    Execution,
+    Piece,
+    Request,
+    losses,
+    read_execution,
+    train,
+    train_elsewhere,
+)
 from leakcore.kernels import num_threads
 
 
@@ -268,7 +271,7 @@ class Ensemble:
             activation=self.activation,
             max_grad_norm=self.max_grad_norm,
             first_run=request.first,
-            probe_losses=run_request.losses(arrays.get("probe_logits"), request.probes if labelled else None),
+            probe_losses=losses(arrays.get("probe_logits"), request.probes if labelled else None),
             template=copy.deepcopy(self.network.module) if isinstance(self.network, ModuleNetwork) else None,
             **arrays,
         )
@@ -293,7 +296,7 @@ class Ensemble:
             if value is not None:
                 validate.instance(kind, **{name: value})
         own, attacker = per_run or PerRun(), observer or Observer()
-        first, stop = arguments.run_range(runs)
+        first, stop = run_range(runs)
         count = stop - first
         reader = RowReader(self.layers, self.dtype, count)
         common = reader.common(features, labels)

@@ -26,66 +26,66 @@ import torch
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), type(NotImplemented))
 _RECORDED = {"leakcore", "numpy", "torch", "scipy", "sklearn", "opacus", "builtins"} | set(sys.stdlib_module_names)
 """Top-level packages whose versions the digest of a run holds, or that come with Python."""
-_OF_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
+_TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)
 _NO_CODE = {"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__", "_abc_impl"}
-_BOOKS = set(vars(torch.nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
+_MODULE_ATTRIBUTES = set(vars(torch.nn.Module())) | {"_flat_weights", "_flat_weight_refs"}
 """Attributes of every torch module: parameters, buffers and parts, which have names, and hooks, which have numbers."""
 
 
 def fingerprint(value: object, name: str) -> str:
     """A hexadecimal digest of `value`. TypeError names the part, from `name` on, that has no value to digest."""
-    return Teller().tell(value, name).hex()
+    return ObjectHasher().digest(value, name).hex()
 
 
-class Teller:
-    """Digests of objects, each part read once."""
+class ObjectHasher:
+    """Digests of objects; each part is read once."""
 
     def __init__(self) -> None:
-        self._told: dict[int, bytes] = {}
+        self._digests: dict[int, bytes] = {}
         self._above: dict[int, int] = {}
-        self._kept: list[object] = []  # the id of a deleted object could go to another
+        self._alive: list[object] = []  # the id of a deleted object could go to another
 
-    def tell(self, value: object, where: str) -> bytes:
+    def digest(self, value: object, where: str) -> bytes:
         """The digest of one object."""
         if type(value) in _PLAIN:
             plain = bytes(value) if isinstance(value, (bytes, bytearray)) else repr(value)
             return _digest(type(value).__name__, plain)
         key = id(value)
-        if key in self._told:
-            return self._told[key]
+        if key in self._digests:
+            return self._digests[key]
         if key in self._above:  # a part that refers back to the whole
             return _digest("above", str(len(self._above) - self._above[key]))
         self._above[key] = len(self._above)
         try:
-            digest = self._value(value, where)
+            result = self._value(value, where)
         except RecursionError:
             raise _refused(where, value, "is nested too deeply") from None
         finally:
             del self._above[key]
-        self._told[key] = digest
-        self._kept.append(value)
-        return digest
+        self._digests[key] = result
+        self._alive.append(value)
+        return result
 
     def _value(self, value: Any, where: str) -> bytes:
         kind = _name(type(value))
         if isinstance(value, type):
             return self._class(value, where)
         if isinstance(value, enum.Enum):
-            return _digest("member", self.tell(type(value), where), value.name)
+            return _digest("member", self.digest(type(value), where), value.name)
         if isinstance(value, np.ndarray | np.generic):
             return self._array(value, where)
         if isinstance(value, torch.Tensor):
             return self._tensor(value, where)
         if isinstance(value, torch.nn.Module):
             return self._module(value, where)
-        if isinstance(value, _OF_TORCH):
+        if isinstance(value, _TORCH_CONSTANTS):
             return _digest(kind, str(value))
         if isinstance(value, torch.Generator):
             return _digest(kind, str(value.device), self._tensor(value.get_state(), where))
         if type(value) in (tuple, list):
-            return _digest(kind, *(self.tell(v, f"{where}[{i}]") for i, v in enumerate(value)))
+            return _digest(kind, *(self.digest(v, f"{where}[{i}]") for i, v in enumerate(value)))
         if type(value) in (set, frozenset):
-            return _digest(kind, *sorted(self.tell(v, where) for v in value))
+            return _digest(kind, *sorted(self.digest(v, where) for v in value))
         if type(value) in (dict, types.MappingProxyType):
             return _digest(kind, *self._items(value, where))
         if isinstance(value, types.FunctionType):
@@ -96,43 +96,43 @@ class Teller:
             return _digest("module", value.__name__, _content(value))
         if isinstance(value, property | staticmethod | classmethod | functools.cached_property):
             inside = [getattr(value, name, None) for name in ("fget", "fset", "fdel", "__func__", "func")]
-            return _digest(kind, *(self.tell(v, where) for v in inside))
+            return _digest(kind, *(self.digest(v, where) for v in inside))
         if isinstance(value, types.MemberDescriptorType | types.GetSetDescriptorType | types.WrapperDescriptorType):
             return _digest(kind, value.__name__)
         return self._parts(value, where)
 
     def _items(self, value: Mapping[Any, Any], where: str) -> Iterable[bytes]:
         for key, inside in value.items():
-            yield self.tell(key, where)
-            yield self.tell(inside, f"{where}[{key!r}]" if isinstance(key, (str, int)) else where)
+            yield self.digest(key, where)
+            yield self.digest(inside, f"{where}[{key!r}]" if isinstance(key, (str, int)) else where)
 
     def _parts(self, value: Any, where: str) -> bytes:
         """The digest of the parts into which the pickle protocol takes the object apart."""
         if isinstance(value, weakref.ReferenceType | types.FrameType | types.TracebackType):
-            raise _refused(where, value, "has no value that tells it from another")
+            raise _refused(where, value, "has no value that distinguishes it from another")
         try:
             reduce = copyreg.dispatch_table.get(type(value))
             parts = value.__reduce_ex__(4) if reduce is None else reduce(value)
         except Exception as why:
-            raise _refused(where, value, f"has no value that tells it from another ({why})") from None
+            raise _refused(where, value, f"has no value that distinguishes it from another ({why})") from None
         if isinstance(parts, str):
             return _digest("global", getattr(value, "__module__", None) or "", parts)
         build, arguments, state, listed, mapped = (*parts, None, None, None)[:5]
-        out = [self.tell(build, where), *(self.tell(v, where) for v in arguments)]
+        out = [self.digest(build, where), *(self.digest(v, where) for v in arguments)]
         if isinstance(state, dict):
             for key, inside in sorted(state.items(), key=lambda item: str(item[0])):
-                out += [self.tell(key, where), self.tell(inside, f"{where}.{key}")]
+                out += [self.digest(key, where), self.digest(inside, f"{where}.{key}")]
         else:
-            out.append(self.tell(state, where))
-        out += [self.tell(v, f"{where}[{i}]") for i, v in enumerate(listed or ())]
+            out.append(self.digest(state, where))
+        out += [self.digest(v, f"{where}[{i}]") for i, v in enumerate(listed or ())]
         out += self._items(dict(mapped or ()), where)
-        return _digest("object", self.tell(type(value), where), *out)
+        return _digest("object", self.digest(type(value), where), *out)
 
     def _array(self, value: np.ndarray | np.generic, where: str) -> bytes:
         array = np.asarray(value)
         head = _name(type(value)), str(array.dtype.descr if array.dtype.names else array.dtype.str), str(array.shape)
         if array.dtype.hasobject:
-            return _digest(*head, *(self.tell(v, where) for v in array.ravel().tolist()))
+            return _digest(*head, *(self.digest(v, where) for v in array.ravel().tolist()))
         own = getattr(value, "__dict__", {})  # of a subclass: a mask
         flat = np.ascontiguousarray(array).reshape(-1)
         content = flat.view(np.uint8).data if flat.nbytes else b""
@@ -149,48 +149,52 @@ class Teller:
     def _module(self, value: torch.nn.Module, where: str) -> bytes:
         named = [*value.named_parameters(recurse=False), *value.named_buffers(recurse=False)]
         inside = [(name, part) for name, part in value.named_children()]
-        values = [v for name, part in [*named, *inside] for v in (_digest(name), self.tell(part, f"{where}.{name}"))]
+        values = [v for name, part in [*named, *inside] for v in (_digest(name), self.digest(part, f"{where}.{name}"))]
         return _digest("module", self.module_settings(value, where), *values)
 
     def module_settings(self, value: torch.nn.Module, where: str) -> bytes:
         """The digest of a module without its parameters, buffers and parts."""
-        out = [self.tell(type(value), where), _digest(str(value.training))]
+        out = [self.digest(type(value), where), _digest(str(value.training))]
         for name, member in sorted(vars(value).items()):
-            if name not in _BOOKS:
-                out += [_digest(name), self.tell(member, f"{where}.{name}")]
+            if name not in _MODULE_ATTRIBUTES:
+                out += [_digest(name), self.digest(member, f"{where}.{name}")]
             elif name.endswith("_hooks") and member:
-                out += [_digest(name), *(self.tell(hook, f"{where}.{name}") for hook in member.values())]
+                out += [_digest(name), *(self.digest(hook, f"{where}.{name}") for hook in member.values())]
         return _digest("settings", *out)
 
     def _class(self, value: type, where: str) -> bytes:
         head = "class", _name(value)
         if (version := _version(value.__module__)) is not None:
             return _digest(*head, version)
-        out = [self.tell(base, where) for base in value.__bases__]
+        out = [self.digest(base, where) for base in value.__bases__]
         for name, member in sorted(vars(value).items()):
             if name not in _NO_CODE:
-                out += [_digest(name), self.tell(member, f"{where}.{name}")]
+                out += [_digest(name), self.digest(member, f"{where}.{name}")]
         return _digest(*head, *out)
 
     def _function(self, value: types.FunctionType, where: str) -> bytes:
         code, out = value.__code__, []
         for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
             try:
-                out.append(self.tell(cell.cell_contents, f"{where}.{name}"))
+                out.append(self.digest(cell.cell_contents, f"{where}.{name}"))
             except ValueError:  # not filled yet
                 out.append(_digest("empty"))
         head = "function", str(value.__module__), value.__qualname__
         if (version := _version(value.__module__)) is not None:
             return _digest(*head, version, *out)
-        out += [self._code(code, where), self.tell(value.__defaults__, where), self.tell(value.__kwdefaults__, where)]
+        out += [
+            self._code(code, where),
+            self.digest(value.__defaults__, where),
+            self.digest(value.__kwdefaults__, where),
+        ]
         out += self._items(value.__dict__, where)
         for name in sorted(_names(code) & value.__globals__.keys()):
-            out += [_digest(name), self.tell(value.__globals__[name], f"{where}.{name}")]
+            out += [_digest(name), self.digest(value.__globals__[name], f"{where}.{name}")]
         return _digest(*head, *out)
 
     def _code(self, code: types.CodeType, where: str) -> bytes:
         names = (*code.co_names, *code.co_varnames, *code.co_freevars, *code.co_cellvars)
-        constants = (self.tell(constant, where) for constant in code.co_consts)
+        constants = (self.digest(constant, where) for constant in code.co_consts)
         shape = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
         jumps = getattr(code, "co_exceptiontable", b"")
         return _digest("code", code.co_code, jumps, str(names), str(shape), *constants)

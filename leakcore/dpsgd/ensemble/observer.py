@@ -4,12 +4,81 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import get_args
+from typing import Literal, Protocol, get_args
+
+import numpy as np
 
 from leakcore._base import validate
-from leakcore.dpsgd.ensemble.block.block import BatchesKnown, Watch
-from leakcore.dpsgd.ensemble.rows import Rows
-from leakcore.dpsgd.ensemble.scorer import Scorer
+from leakcore.dpsgd.ensemble.arguments import Rows
+
+BatchesKnown = Literal["common", "all", "none"]
+"""Whose batches an attacker knows: the common rows', the extra rows' as well, or nobody's."""
+
+
+class Running(Protocol):
+    """The running scores of one attack, for a block of runs. A `Scorer` creates it."""
+
+    def add(self, dots: np.ndarray, clipped_norms: np.ndarray) -> None:
+        """Take the scores of one step.
+
+        Args:
+            dots: (..., candidates) float64, ⟨clip_C(∇ℓ(θ_t, z_i)), ḡ_t⟩.
+            clipped_norms: (..., candidates) float64, ‖clip_C(∇ℓ(θ_t, z_i))‖.
+        """
+
+    def scores(self) -> np.ndarray:
+        """The scores after the last step, (..., candidates) float64."""
+
+
+class Scorer(Protocol):
+    """A rule that turns the scores of all steps into one score per candidate.
+
+    It must be possible to pickle it, because runs may be trained in other processes. Memory does not grow with the
+    steps.
+
+    Example:
+        >>> import numpy as np
+        >>> from leakcore import dpsgd
+        >>> class LastStep:  # a Running, created by itself
+        ...     def start(self, shape):
+        ...         return LastStep()
+        ...     def add(self, dots, clipped_norms):
+        ...         self.dots = dots
+        ...     def scores(self):
+        ...         return self.dots
+        >>> rows = dpsgd.Rows(np.eye(4)[None].repeat(2, 0), [[0, 1, 0, 1]] * 2)
+        >>> watcher = dpsgd.Observer(rows, scorers={"last": LastStep()})
+        >>> ensemble = dpsgd.Ensemble(
+        ...     (4, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=3, seed=0
+        ... )
+        >>> ensemble.run(np.ones((5, 4)), [0, 1, 0, 1, 0], runs=2, observer=watcher).scores["last"].shape
+        (2, 4)
+    """
+
+    def start(self, shape: tuple[int, ...]) -> Running:
+        """Begin the scores of a block of runs.
+
+        Args:
+            shape: the shape of the scores; the last axis is the candidates. Rows must not influence each other.
+
+        Returns:
+            A `Running` of that shape.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Watch:
+    """What the steps yield in addition to the final parameters.
+
+    `keep_steps` keeps the dots and clipped norms of every step.
+    """
+
+    subtract_known: bool
+    batches: BatchesKnown
+    keep_steps: bool
+    cosines: bool
+    record: bool
+    scorers: Mapping[str, Scorer]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

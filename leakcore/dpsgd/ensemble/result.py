@@ -25,8 +25,8 @@ class EnsembleRun(ArrayRecord):
     the released sum (see `Observer`).
 
     Attributes:
-        layers: sizes of the network; (inputs, outputs) of a `ModuleNetwork`.
-        activation: of the hidden layers.
+        layers: (inputs, hidden..., outputs); (inputs, outputs) for a `ModuleNetwork`.
+        activation: name of the activation of the hidden layers.
         max_grad_norm: C.
         first_run: number of the first run.
         parameters: (runs, parameters) after the last step, flat in the order of `models.mlp(...).parameters()`; (runs,
@@ -79,7 +79,7 @@ class EnsembleRun(ArrayRecord):
         """One run as a torch module in the ensemble's dtype.
 
         Args:
-            run: its absolute number, from `first_run` on.
+            run: absolute number of the run, at least `first_run`.
 
         Returns:
             A new torch module with the run's final parameters.

@@ -1,28 +1,197 @@
-"""Who trains a request's blocks: threads of this process, or the workers of an executor; and where the pieces go."""
+"""How runs are carried out: cut into blocks and ranges, trained by threads or by the workers of an executor."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
+import itertools
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from leakcore._base.futures import Finished, answers
-from leakcore.dpsgd.ensemble.arguments import Samples
-from leakcore.dpsgd.ensemble.block import native_sums
-from leakcore.dpsgd.ensemble.block.batches import SLOTS
-from leakcore.dpsgd.ensemble.block.block import ARRAYS, BlockOutput, Plan, Trainer
-from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
-from leakcore.dpsgd.ensemble.block.poisson_gather import CHUNK, gathered_rows
-from leakcore.dpsgd.ensemble.run_request import Request, ranges
+from leakcore._base import validate
+from leakcore._base.workers import Finished, answers
+from leakcore.dpsgd.ensemble.arguments import Samples, Source, placed
+from leakcore.dpsgd.ensemble.block import ARRAYS, BlockInput, BlockOutput, Plan, Trainer
+from leakcore.dpsgd.ensemble.observer import Watch
+from leakcore.dpsgd.ensemble.passes import RowGroup, has_native_sums
+from leakcore.dpsgd.ensemble.sampling import CHUNK, SLOTS, gathered_rows
 from leakcore.kernels import EnsembleRows
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Execution:
+    """How runs are carried out. No option changes a result, except `device` in the last digits.
+
+    Args:
+        device: "cpu", "cuda" or "cuda:0", ...: where products and activations are computed. Everything random is drawn
+            on the CPU. Results on CUDA agree with the CPU's to rounding, which training amplifies. Arrays are NumPy's.
+        num_threads: threads over blocks of 32 runs. None: as many as the kernels use (`kernels.num_threads`), or one in
+            each worker of an executor. A range of runs that is not aligned to 32 costs as much as the aligned range
+            around it.
+        executor: any `concurrent.futures.Executor`, whose workers train ranges of runs. The bits are the same for any
+            number of workers on machines of one kind.
+        checkpoint: a folder for finished runs. Each file is written atomically and never changed. The same call again
+            reads them and trains only the missing runs, with the same bits. Files of another mechanism, data set,
+            version or arithmetic (`kernels.arithmetic`) are ignored. leakcore never deletes the folder. Scorers and
+            modules are compared by value and code, so an object that has neither, such as a lock, raises TypeError.
+        progress: called as `progress(done, total)`, in runs, from the calling thread.
+
+    Raises:
+        ValueError: for a device that does not exist here, or a number out of range.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import dpsgd
+        >>> dpsgd.Execution(num_threads=2).device
+        'cpu'
+    """
+
+    device: str = "cpu"
+    num_threads: int | None = None
+    executor: Executor | None = None
+    checkpoint: str | Path | None = None
+    progress: Callable[[int, int], object] | None = None
+
+    def __post_init__(self) -> None:
+        _check_device(self.device)
+        if self.num_threads is not None:
+            object.__setattr__(self, "num_threads", validate.integer(1, None, num_threads=self.num_threads))
+        validate.executor(executor=self.executor)
+        validate.callback(progress=self.progress)
+        if self.checkpoint is not None:
+            validate.instance(str, Path, checkpoint=self.checkpoint)
+
+
+def read_execution(execution: Execution | None) -> Execution:
+    """The defaults for None; TypeError for anything but an `Execution`."""
+    if execution is None:
+        return Execution()
+    validate.instance(Execution, execution=execution)
+    return execution
+
+
+def _check_device(device: object) -> None:
+    """ValueError unless it is the CPU or a CUDA device that torch sees here."""
+    kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
+    if device == "cpu":
+        return
+    if kind != "cuda" or not (number.isdigit() or device == "cuda"):
+        raise ValueError(f"`device` must be 'cpu', 'cuda' or 'cuda:0', 'cuda:1', …, got {device!r}")
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(number or 0) >= count:
+        raise ValueError(f"`device` must be one of the {count} CUDA devices that torch has here, got {device!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """The checked arguments of `Ensemble.run` for runs first, …, stop − 1; arrays of runs begin with the first."""
+
+    first: int
+    stop: int
+    common: Samples
+    extra: Source | None
+    candidates: Source | None
+    probes: Samples | Source | None
+    watch: Watch
+    keep_parameters: bool
+    device: str
+    initial: np.ndarray | None
+    noise: np.ndarray | None
+    batches: np.ndarray | None
+    crafted: np.ndarray | None
+    crafted_batches: np.ndarray | None
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of one run's training set."""
+        return self.common.rows + (0 if self.extra is None else self.extra.rows)
+
+    @property
+    def scored(self) -> int:
+        """Candidates per run."""
+        return 0 if self.candidates is None else self.candidates.rows
+
+    @property
+    def own_probes(self) -> Source | None:
+        """Probes that differ between runs."""
+        return self.probes if isinstance(self.probes, Source) else None
+
+    def part(self, low: int, high: int) -> Request:
+        """The same for the absolute runs [low, high)."""
+        a, b = low - self.first, high - self.first
+
+        def cut(array: np.ndarray | None) -> np.ndarray | None:
+            return None if array is None else array[a:b]
+
+        return dataclasses.replace(
+            self,
+            first=low,
+            stop=high,
+            extra=None if self.extra is None else self.extra.part(a, b),
+            candidates=None if self.candidates is None else self.candidates.part(a, b),
+            probes=self.probes.part(a, b) if isinstance(self.probes, Source) else self.probes,
+            initial=cut(self.initial),
+            noise=cut(self.noise),
+            batches=cut(self.batches),
+            crafted_batches=cut(self.crafted_batches),
+        )
+
+    def block(self, begin: int, outputs: int, dtype: torch.dtype) -> BlockInput:
+        """What the block of runs begin, …, begin + SLOTS − 1 reads."""
+        low, high = max(begin, self.first) - self.first, min(begin + SLOTS, self.stop) - self.first
+        at = low + self.first - begin
+        device = torch.device(self.device)
+
+        def rows(source: Source | None) -> RowGroup | None:
+            return None if source is None else source.take(low, high, at, outputs, dtype, device)
+
+        def spread(array: np.ndarray | None) -> np.ndarray | None:
+            return None if array is None else placed(array[low:high], at)
+
+        return BlockInput(
+            first_run=begin,
+            used=range(at, at + high - low),
+            extra=rows(self.extra),
+            candidates=rows(self.candidates),
+            probes=rows(self.own_probes),
+            initial=spread(self.initial),
+            noise=spread(self.noise),
+            batches=spread(self.batches),
+            crafted=self.crafted,
+            crafted_batches=spread(self.crafted_batches),
+        )
+
+
+def losses(logits: np.ndarray | None, at: Samples | Source | None) -> np.ndarray | None:
+    """(runs, n) float64, log Σ_k e^{z_k} − z_y, or log(1 + e^z) − y·z for one logit; None without labels."""
+    if logits is None or at is None:
+        return None
+    labels = at.labels if isinstance(at, Samples) else at.samples.labels
+    z = logits.astype(np.float64)
+    if z.shape[-1] == 1:
+        return np.asarray(np.logaddexp(0, z[..., 0]) - labels * z[..., 0])
+    top = z.max(axis=-1, keepdims=True)
+    z -= top
+    of_label = np.take_along_axis(z, np.broadcast_to(labels, z.shape[:-1])[..., None], -1)[..., 0]
+    return np.asarray(np.log(np.exp(z).sum(axis=-1)) - of_label)
+
+
+def ranges(first: int, stop: int, size: int) -> list[tuple[int, int]]:
+    """[first, stop) cut at multiples of `size`, itself a multiple of SLOTS; none if first = stop."""
+    size = validate.integer(1, None, size=size)
+    cuts = [first, *range(first - first % size + size, stop, size), stop]
+    return list(itertools.pairwise(cuts)) if first < stop else []
+
 
 _LEAST_RUNS, _MOST_SHARE, _SECONDS = 4 * SLOTS, 32, 5.0
 """The least runs of an executor's task; the least tasks into which many runs are cut; the seconds that a task should
@@ -89,8 +258,8 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
     outputs, dtype = plan.layers[-1], getattr(torch, plan.dtype)
     device = torch.device(request.device)
     chunks: list[RowGroup] | EnsembleRows
-    if request.device == "cpu" and plan.module is None and native_sums.known(plan.layers, plan.activation):
-        chunks = native_sums.shared_rows(request.common)
+    if request.device == "cpu" and plan.module is None and has_native_sums(plan.layers, plan.activation):
+        chunks = EnsembleRows.of(request.common.features, request.common.labels)
     else:
         chunks = _chunks(request.common, outputs, dtype, device, whole=_gathered(plan, request))
     probes = _chunks(request.probes, outputs, dtype, device) if isinstance(request.probes, Samples) else []

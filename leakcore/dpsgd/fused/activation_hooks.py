@@ -19,8 +19,8 @@ from torch.nn.utils.rnn import PackedSequence
 from leakcore.dpsgd.fused.layer_kinds import Kind, kind_of
 from leakcore.dpsgd.fused.row_gradients import EmbeddingBagRows, Use, padded
 from leakcore.dpsgd.fused.shared_parameters import together
-from leakcore.dpsgd.opacus.row_check.known_opacus_errors import no_rows, padding_setting, wrong_setting
-from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
+from leakcore.dpsgd.rows.preserve_state import Uncopied
+from leakcore.dpsgd.rows.unsupported_layers import no_rows, padding_setting, wrong_setting
 
 
 class LazyRowGradients:
@@ -36,20 +36,20 @@ class LazyRowGradients:
 
     def squared_norms(self) -> torch.Tensor:
         """(rows,), float64"""
-        return self._padded(self._made().squared_norms() * self._factor**2)
+        return self._padded(self._live().squared_norms() * self._factor**2)
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """Σ_i weights_i·g_i"""
-        use = self._made()
+        use = self._live()
         return use.weighted_sum(weights[: use.rows] * self._factor)
 
     def dense(self) -> torch.Tensor:
         """(rows, *shape), the rows, computed now."""
-        return self._padded(self._made().dense(slice(None)) * self._factor)
+        return self._padded(self._live().dense(slice(None)) * self._factor)
 
     def row(self, index: int) -> torch.Tensor:
-        """One of them."""
-        use = self._made()
+        """One row, (*shape)."""
+        use = self._live()
         one = use.dense(slice(index, index + 1)) * self._factor
         return one[0] if len(one) else one.new_zeros(one.shape[1:])
 
@@ -57,7 +57,7 @@ class LazyRowGradients:
         """Drop the inputs and output gradients from which the rows are computed."""
         self._use = None
 
-    def _made(self) -> Use:
+    def _live(self) -> Use:
         if self._use is None:
             raise ValueError("grad_sample: these rows were used in a step, and no longer exist")
         return self._use
@@ -105,16 +105,16 @@ def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Paramete
                 f"{_why_left(layer, hooks._module, left, ours)}"
             )
     watching = require_one_input(left, hooks)
-    ledger = BackwardPasses(hooks)
-    fresh = [m for m in known if not isinstance(m.__dict__.get("forward"), Watched)]
+    passes = BackwardPasses(hooks)
+    fresh = [m for m in known if not isinstance(m.__dict__.get("forward"), WatchedForward)]
     second = _rows_second(hooks._module)
     for layer in fresh:
         gone = (layer._forward_hooks, layer._backward_hooks)
         for handle in [h for h in hooks.autograd_grad_sample_hooks if h.hooks_dict_ref() in gone]:
             if getattr(handle.hooks_dict_ref().get(handle.id), "__self__", hooks) is hooks:
                 handle.remove()
-        layer.forward = Watched(layer, ledger, second.get(layer))
-    hooks.autograd_grad_sample_hooks += [*_tell_orders(hooks._module), *watching]
+        layer.forward = WatchedForward(layer, passes, second.get(layer))
+    hooks.autograd_grad_sample_hooks += [*_order_hooks(hooks._module), *watching]
     hooks.autograd_grad_sample_hooks.append(_Restore(fresh))
     return len(known)
 
@@ -156,23 +156,22 @@ def _rows_second(module: nn.Module) -> dict[nn.Module, bool]:
     }
 
 
-def _tell_orders(module: nn.Module) -> list[Any]:
-    """Before each pass of Opacus's recurrent networks, inform their layers of the order of their rows, by length if
-    packed.
+def _order_hooks(module: nn.Module) -> list[Any]:
+    """Hooks that note, before each pass of Opacus's recurrent networks, the order of their rows: by length if packed.
 
     Returns:
         The hooks' handles.
     """
 
-    def tell(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note_order(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         inputs = args[0] if args else kwargs.get("input")
         order = inputs.unsorted_indices if isinstance(inputs, PackedSequence) else None
         for layer in network.modules():
-            if isinstance(own := layer.__dict__.get("forward"), Watched):
+            if isinstance(own := layer.__dict__.get("forward"), WatchedForward):
                 own.order = order
 
     networks = [m for m in module.modules() if isinstance(m, DPRNNBase)]
-    return [network.register_forward_pre_hook(Uncopied(tell), with_kwargs=True) for network in networks]
+    return [network.register_forward_pre_hook(Uncopied(note_order), with_kwargs=True) for network in networks]
 
 
 def find_hooks(module: nn.Module | GradSampleHooks) -> GradSampleHooks | None:
@@ -182,7 +181,7 @@ def find_hooks(module: nn.Module | GradSampleHooks) -> GradSampleHooks | None:
     for layer in module.modules():
         if isinstance(layer, GradSampleHooks):
             return layer
-        if isinstance(own := layer.__dict__.get("forward"), Watched):
+        if isinstance(own := layer.__dict__.get("forward"), WatchedForward):
             return own.hooks
         for hook in layer._forward_hooks.values():
             owner = getattr(hook, "__self__", None)
@@ -196,32 +195,32 @@ class BackwardPasses:
 
     def __init__(self, hooks: GradSampleHooks) -> None:
         self.hooks = hooks
-        self._waiting: dict[nn.Parameter, weakref.WeakSet[Entry]] = {}
-        self._made: dict[nn.Parameter, list[tuple[int, Use, int]]] = {}
+        self._waiting: dict[nn.Parameter, weakref.WeakSet[PendingBackward]] = {}
+        self._finished: dict[nn.Parameter, list[tuple[int, Use, int]]] = {}
         self._unfinished: set[int] = set()
 
-    def expect(self, p: nn.Parameter, entry: Entry) -> None:
-        """A forward pass has used p. An entry whose graph is dropped without a backward pass is forgotten."""
+    def expect(self, p: nn.Parameter, pending: PendingBackward) -> None:
+        """A forward pass has used p. One whose graph is dropped without a backward pass is forgotten."""
         if self._unfinished and _backward_pass() == -1:
             self._forget_failed()
-        self._waiting.setdefault(p, weakref.WeakSet()).add(entry)
+        self._waiting.setdefault(p, weakref.WeakSet()).add(pending)
 
-    def arrived(self, p: nn.Parameter, entry: Entry, use: Use, rows: int) -> None:
-        """Note an entry's backward pass. With the last entry of a parameter its rows are complete."""
+    def add(self, p: nn.Parameter, pending: PendingBackward, use: Use, rows: int) -> None:
+        """Note that a backward pass reached a layer. With the last one of a parameter its rows are complete."""
         waiting = self._waiting[p]
-        waiting.discard(entry)
+        waiting.discard(pending)
         this = _backward_pass()
         if this not in self._unfinished:
             self._unfinished.add(this)
             torch.autograd.Variable._execution_engine.queue_callback(lambda: self._unfinished.discard(this))
-        self._made.setdefault(p, []).append((this, use, rows))
+        self._finished.setdefault(p, []).append((this, use, rows))
         if len(waiting) == 0:
-            uses = self._made.pop(p)
+            uses = self._finished.pop(p)
             most = max(rows for _, _, rows in uses)
             if any(rows != most for _, _, rows in uses):
                 counts = sorted({rows for _, _, rows in uses})
                 raise ValueError(
-                    f"a parameter of {entry.layer} must be used with batches of one size in a backward pass, got "
+                    f"a parameter of {pending.layer} must be used with batches of one size in a backward pass, got "
                     f"{counts} rows"
                 )
             factor = float(most) if self.hooks.loss_reduction == "mean" else 1.0
@@ -236,8 +235,8 @@ class BackwardPasses:
 
     def _forget_failed(self) -> None:
         """Drop what arrived in backward passes that an exception ended, as a loop that continues expects."""
-        for p, uses in self._made.items():
-            self._made[p] = [use for use in uses if use[0] not in self._unfinished]
+        for p, uses in self._finished.items():
+            self._finished[p] = [use for use in uses if use[0] not in self._unfinished]
         self._unfinished.clear()
 
 
@@ -246,30 +245,30 @@ def _backward_pass() -> int:
     return int(torch._C._current_graph_task_id())
 
 
-class Entry:
+class PendingBackward:
     """One forward pass of one layer, waiting for its output gradient.
 
     Attributes:
         second: whether rows are the second dimension of an input, if it has one for them.
-        order: for each row of the batch, its number among the layer's rows; None if the order is the same.
+        order: (rows,) position of each row of the batch among the layer's rows; None if the order is the same.
     """
 
     def __init__(
-        self, ledger: BackwardPasses, layer: nn.Module, kind: Kind, a: Any, second: bool, order: torch.Tensor | None
+        self, passes: BackwardPasses, layer: nn.Module, kind: Kind, a: Any, second: bool, order: torch.Tensor | None
     ) -> None:
-        self._ledger, self.layer, self._kind = ledger, layer, kind
+        self._passes, self.layer, self._kind = passes, layer, kind
         self._a = a.detach() if isinstance(a, torch.Tensor) else a
         self._versions = [(t, t._version) for t in (a.tensors if isinstance(a, EmbeddingBagRows) else [self._a])]
         self._second, self._order = second, order
         self._trained = _trained(layer)
         self._rows = getattr(layer, "max_batch_len", 0) if type(layer) is RNNLinear else 0
         for p in self._trained.values():
-            ledger.expect(p, self)
+            passes.expect(p, self)
 
-    def arrive(self, delta: torch.Tensor) -> None:
+    def on_backward(self, delta: torch.Tensor) -> None:
         """The output gradient: the uses of the layer's parameters are known."""
         a = self._a
-        if not self._ledger.hooks.hooks_enabled:
+        if not self._passes.hooks.hooks_enabled:
             return
         if a is None:
             raise ValueError(
@@ -291,25 +290,25 @@ class Entry:
             a, delta = (padded(x, rows).index_select(0, self._order) for x in (a, delta))
         for name, use in self._kind.uses(self.layer, a, delta):
             if name in self._trained:
-                self._ledger.arrived(self._trained[name], self, use, max(use.rows, self._rows))
+                self._passes.add(self._trained[name], self, use, max(use.rows, self._rows))
 
 
-class Watched:
-    """A forward pass that replaces a layer's own, where Opacus's hooks would have watched it.
+class WatchedForward:
+    """The forward pass of a layer, in place of its own, where Opacus's hooks would have watched it.
 
     Attributes:
         second: whether rows are the second dimension; None: as the hooks assume.
-        order: see `Entry`.
+        order: (rows,) position of each row of the batch among the layer's rows; None if the order is the same.
     """
 
-    def __init__(self, layer: nn.Module, ledger: BackwardPasses, second: bool | None) -> None:
-        self._layer, self._ledger, self._second = layer, ledger, second
+    def __init__(self, layer: nn.Module, passes: BackwardPasses, second: bool | None) -> None:
+        self._layer, self._passes, self._second = layer, passes, second
         self._parameters = {p for p in layer._parameters.values() if p is not None}
         self.order: torch.Tensor | None = None
 
     @property
     def hooks(self) -> GradSampleHooks:
-        return self._ledger.hooks
+        return self._passes.hooks
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """A copy of the layer has its class's forward pass: nobody watches it."""
@@ -320,23 +319,23 @@ class Watched:
         return getattr, (self._layer, "forward")
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        layer, hooks = self._layer, self._ledger.hooks
+        layer, hooks = self._layer, self._passes.hooks
         trained = _trained(layer)
         watching = layer.training and torch.is_grad_enabled() and hooks.hooks_enabled
         if not watching or not trained or not self._parameters.issuperset(trained.values()):
             return type(layer).forward(layer, *args, **kwargs)  # type: ignore[no-any-return]
         kind = kind_of(layer)
         assert kind is not None
-        fed = kind.read(layer, *args, **kwargs)
+        inputs = kind.read(layer, *args, **kwargs)
 
         def detached(name: str) -> torch.Tensor | None:
             p = getattr(layer, name)
             return None if p is None else p.detach()
 
-        output = kind.forward(layer, fed, detached)
+        output = kind.forward(layer, inputs, detached)
         second = not hooks.batch_first if self._second is None else self._second
-        entry = Entry(self._ledger, layer, kind, fed, second, self.order)
-        return _Tap.apply(output, next(iter(trained.values())), entry)  # type: ignore[no-any-return, no-untyped-call]
+        pending = PendingBackward(self._passes, layer, kind, inputs, second, self.order)
+        return _Tap.apply(output, next(iter(trained.values())), pending)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _Tap(torch.autograd.Function):
@@ -346,14 +345,14 @@ class _Tap(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, output: torch.Tensor, anchor: torch.Tensor, entry: Entry) -> torch.Tensor:
-        ctx.entry = entry
+    def forward(ctx: Any, output: torch.Tensor, anchor: torch.Tensor, pending: PendingBackward) -> torch.Tensor:
+        ctx.pending = pending
         ctx.mark_dirty(output)
         return output
 
     @staticmethod
     def backward(ctx: Any, delta: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        ctx.entry.arrive(delta.detach())
+        ctx.pending.on_backward(delta.detach())
         return delta, None, None
 
 
@@ -380,7 +379,7 @@ def _trained(layer: nn.Module) -> dict[str, nn.Parameter]:
 def _is_known(layer: nn.Module) -> bool:
     kind = kind_of(layer)
     own = layer.__dict__.get("forward")
-    mine = own is None or isinstance(own, Watched) or getattr(own, "__func__", None) is type(layer).forward
+    mine = own is None or isinstance(own, WatchedForward) or getattr(own, "__func__", None) is type(layer).forward
     return kind is not None and mine and kind.suits(layer)
 
 

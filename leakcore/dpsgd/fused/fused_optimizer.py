@@ -16,15 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 from leakcore import kernels
 from leakcore.dpsgd.fused.row_gradients import Dense
 from leakcore.dpsgd.fused.secure_noise import secure_normal
-from leakcore.dpsgd.opacus.recorder.aside import is_aside
-from leakcore.dpsgd.opacus.recorder.forward_passes import rows_of
-from leakcore.dpsgd.opacus.recorder.ranks import Ranks
-from leakcore.dpsgd.opacus.recorder.sampling.deliveries import Deliveries, Source
-from leakcore.dpsgd.opacus.recorder.sampling.drawn_batches import Draw, Drawing, Part
-from leakcore.dpsgd.opacus.recorder.wrapped_module import behind_hooks, behind_wrappers, is_parallel
-from leakcore.dpsgd.opacus.row_check.row_check import RowCheck
-from leakcore.dpsgd.opacus.row_check.uncopied import Uncopied
-from leakcore.dpsgd.opacus.row_check.unsupported_layers import names_of, require_real, without_rows
+from leakcore.dpsgd.rows.hooks import BatchSource, Deliveries, Draw, LoaderHook, Part, rows_of
+from leakcore.dpsgd.rows.preserve_state import Uncopied, is_paused
+from leakcore.dpsgd.rows.ranks import Ranks, behind_hooks, behind_wrappers, is_parallel
+from leakcore.dpsgd.rows.row_check import RowCheck
+from leakcore.dpsgd.rows.unsupported_layers import names_of, require_real, unsupported_layers
 from leakcore.dpsgd.trace.trace import Sampling
 
 try:
@@ -36,7 +32,7 @@ except ImportError as error:
     raise ImportError("FusedDPOptimizer builds on Opacus: pip install 'leakcore[opacus]'") from error
 
 _log = logging.getLogger(__name__)
-_FROM = Source(Sampling(), 0)
+_FROM = BatchSource(Sampling(), 0)
 
 
 _ADDED = 1e-6
@@ -116,7 +112,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         Args:
             optimizer: Opacus's `DPOptimizer` or `DistributedDPOptimizer`, as `PrivacyEngine.make_private` returned it.
                 Its settings, accounting hook and wrapped optimizer are taken over; do not use it any more.
-            module: as in the constructor.
+            module: the `GradSampleModule` that Opacus made; None: the first called that holds the parameters.
 
         Returns:
             A `FusedDPOptimizer`.
@@ -232,7 +228,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
                 "use bfloat16, which needs no scaling, or GradScaler(enabled=False)"
             )
         parameters = self.params
-        if lacking := without_rows(parameters, self._names, root=self._root):
+        if lacking := unsupported_layers(parameters, self._names, root=self._root):
             raise ValueError(f"Per sample gradient is not initialized. Not updated in backward pass? {lacking}")
         batches = [_batches(p) for p in parameters]
         if len({len(rows_of_batch) for rows_of_batch in batches}) > 1:
@@ -384,7 +380,7 @@ class LogicalBatch:
     def __init__(self, is_mine: Callable[[Any], bool]) -> None:
         self._is_mine = is_mine
         self._deliveries = Deliveries()
-        self._drawing = Drawing(self._delivered)
+        self._drawing = LoaderHook(self._delivered)
         self._of_call: Part | None = None
         self._draw: Draw | None = None
         self._summed = 0
@@ -394,7 +390,7 @@ class LogicalBatch:
 
     def called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """The model is called."""
-        if not module.training or not torch.is_grad_enabled() or is_aside() or not self._deliveries.any:
+        if not module.training or not torch.is_grad_enabled() or is_paused() or not self._deliveries.any:
             return
         use = self._deliveries.use_of(rows_of((args, kwargs)))
         self._of_call = self._deliveries.newest() if use is None else use.part

@@ -51,7 +51,7 @@ class Dense:
         return len(self.values)
 
     def row(self, index: int) -> torch.Tensor:
-        """One of them."""
+        """One row, (*shape)."""
         return self.values[index]
 
     def squared_norms(self) -> torch.Tensor:

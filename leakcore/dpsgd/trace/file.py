@@ -7,7 +7,7 @@ import os
 import warnings
 from pathlib import Path
 
-from leakcore._base.files.writing import is_stream
+from leakcore._base.writing import is_stream
 from leakcore.dpsgd.trace.trace import Trace
 
 _Mark = tuple[int, int, int, int]

@@ -12,13 +12,12 @@ import numpy as np
 from scipy import special
 
 from leakcore._base import validate
-from leakcore._base.codec import from_plain
-from leakcore._base.codec.npz import FACTS, to_npz, unpack
-from leakcore._base.files.writing import write_atomically
-from leakcore._base.printable import printable, repr_of
-from leakcore._base.results.record import Record
-from leakcore._base.results.table import Rows, as_line, short
+from leakcore._base.codec import FACTS, from_plain, to_npz, unpack
+from leakcore._base.results import Record
+from leakcore._base.tables import Rows, as_line, short
+from leakcore._base.text import printable, repr_of
 from leakcore._base.version import __version__
+from leakcore._base.writing import write_atomically
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -256,7 +255,7 @@ class Trace(Record):
         max_grad_norm: (steps,) C_t.
         batch_rows: (steps,) rows of each batch.
         sample_rate: q by which scores are weighed, or None.
-        expected_batch_size: as the optimizer has it, or None.
+        expected_batch_size: the divisor B of the optimizer, or None.
         members: (n,) bool, candidates in the training data.
         members_given: whether the caller named them; otherwise they were recognised in batches.
         times_seen: (n,) batches with the candidate; all zero if inputs could not be recognised.
@@ -272,7 +271,7 @@ class Trace(Record):
         sampling: how the batches were drawn, and what says so.
         divisor: "rows" if divisor, q or steps depend on the number of rows; "constant" if all are fixed; None: not
             said.
-        version: of leakcore.
+        version: version of leakcore that recorded it.
 
     Example:
         >>> import numpy as np
@@ -390,7 +389,7 @@ class Trace(Record):
         """Write an npz file atomically: plain arrays and one JSON text, nothing pickled. Only its owner may read it.
 
         Args:
-            path: of the file.
+            path: file name, usually with the suffix .npz.
         """
         write_atomically(Path(path), to_npz(self, compressed=True), private=True)
 
@@ -399,7 +398,7 @@ class Trace(Record):
         """Read a file that `save` wrote. Nothing is unpickled.
 
         Args:
-            path: of the file.
+            path: file name, usually with the suffix .npz.
 
         Returns:
             A `Trace`.

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from leakcore._base.progress import Progress
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults
 from leakcore.experiments.driver.registry import Experiment
 from leakcore.experiments.driver.result import Departure, ExperimentResult, Panel, Pictures, Stated, TextTable
 from leakcore.experiments.driver.verdict import Check

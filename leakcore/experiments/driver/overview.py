@@ -11,18 +11,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from leakcore._base import validate
-from leakcore._base.files.json_file import read_json
-from leakcore._base.files.limits import read_bytes
-from leakcore._base.files.writing import place_in, write_atomically
-from leakcore._base.installed import PAGE as FRAME
-from leakcore._base.installed import need
-from leakcore._base.pages.drawing import drawing
-from leakcore._base.pages.rendering import own_names, rendered
-from leakcore._base.printable import visible
+from leakcore._base.drawing import drawing
+from leakcore._base.output_folder import require_ours, require_writable
+from leakcore._base.pages import own_names, rendered
 from leakcore._base.progress import Progress
-from leakcore._base.results import Record, Rows
-from leakcore._base.run_folder.output_folder import require_ours, require_writable
-from leakcore._base.version import __version__
+from leakcore._base.reading import read_bytes, read_json
+from leakcore._base.results import Record
+from leakcore._base.tables import Rows
+from leakcore._base.text import visible
+from leakcore._base.version import PAGE as FRAME
+from leakcore._base.version import __version__, need
+from leakcore._base.writing import place_in, write_atomically
 from leakcore.experiments.driver.context import SCALES
 from leakcore.experiments.driver.registry import find, names
 from leakcore.experiments.driver.result import ExperimentResult

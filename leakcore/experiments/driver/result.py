@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.results import Record, Result, Rows, without
+from leakcore._base.results import Record, Result, without
+from leakcore._base.tables import Rows
 from leakcore._base.version import __version__
 from leakcore.experiments.driver.verdict import Check, counted, verdict
 

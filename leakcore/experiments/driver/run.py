@@ -7,11 +7,10 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from leakcore._base import validate
-from leakcore._base.files.writing import place_in, write_atomically
+from leakcore._base.output_folder import require_ours, require_writable
 from leakcore._base.progress import Progress
-from leakcore._base.run_folder.identity import identity
-from leakcore._base.run_folder.output_folder import require_ours, require_writable
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults, identity
+from leakcore._base.writing import place_in, write_atomically
 from leakcore.experiments.driver.context import SCALES, TRAINERS, Context
 from leakcore.experiments.driver.registry import find
 from leakcore.experiments.driver.result import ExperimentResult

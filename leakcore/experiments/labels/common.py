@@ -14,8 +14,7 @@ from scipy import special
 
 from leakcore import accounting, bounds, datasets, dpsgd, kernels, models
 from leakcore._base.digest import digest
-from leakcore._base.one_thread import one_thread
-from leakcore._base.quiet import quiet
+from leakcore._base.process_wide import one_thread, quiet
 from leakcore.dpsgd import Ensemble, Streams
 from leakcore.experiments.driver.context import Context
 from leakcore.experiments.driver.result import ExperimentResult, Series

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from leakcore import kernels
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore.experiments.driver.context import Context
 from leakcore.experiments.driver.result import ExperimentResult, Panel, Series, Stated, TextTable
 from leakcore.experiments.driver.verdict import Check

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from leakcore import bounds, kernels
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore.experiments.driver.context import Context
 from leakcore.experiments.driver.result import ExperimentResult, Panel, Series, Stated
 from leakcore.experiments.driver.verdict import Check

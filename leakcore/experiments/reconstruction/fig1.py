@@ -14,7 +14,7 @@ from scipy import special
 
 from leakcore import attacks, bounds, dpsgd
 from leakcore._base.digest import digest
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore.experiments.driver.context import Context
 from leakcore.experiments.driver.result import ExperimentResult, Panel, Series, Stated, TextTable
 from leakcore.experiments.driver.verdict import Check

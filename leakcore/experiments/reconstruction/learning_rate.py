@@ -10,7 +10,7 @@ import numpy as np
 
 from leakcore import dpsgd
 from leakcore._base.digest import digest
-from leakcore._base.one_thread import one_thread
+from leakcore._base.process_wide import one_thread
 from leakcore.attacks import ReconstructionGame
 from leakcore.bounds import orthogonal_success
 from leakcore.experiments.driver.context import Context

@@ -18,7 +18,7 @@ from scipy import stats
 
 from leakcore import accounting, audit
 from leakcore.audit.claim.proofs import claim_of, prove
-from leakcore.audit.claim.report import area
+from leakcore.audit.scores.statistics import area
 from leakcore.cli import main
 from tests.tolerances import HANG
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leakcore import audit
-from leakcore._base.files import toml_file
+from leakcore._base import reading
 from leakcore.audit import config_file as file
 from leakcore.cli import main
 from tests.audit.trace.traces import orthogonal
@@ -122,7 +122,7 @@ def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
 def test_a_file_that_is_not_a_configuration_is_refused(tmp_path: Path) -> None:
     assert "cannot be read" in run("--config", tmp_path / "none.toml").output
     path = tmp_path / "huge.toml"
-    path.write_bytes(b"#" * (toml_file.LARGEST + 1))
+    path.write_bytes(b"#" * (reading.LARGEST_TOML + 1))
     assert "is larger than" in run("--config", path).output
     path.write_bytes(b"\xff\xfe")
     assert "cannot be read" in run("--config", path).output
@@ -243,7 +243,7 @@ def test_the_documentation_lists_every_key_with_its_default(tmp_path: Path) -> N
     blocks = re.findall(r"^```toml\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     visited = set()
     for block in blocks:
-        values = toml_file.read_toml(written(tmp_path, block))
+        values = reading.read_toml(written(tmp_path, block))
         for name, body in re.findall(r"^\[(\w+)\][^\n]*\n(.*?)(?=^\[|\Z)", block, re.DOTALL | re.MULTILINE):
             defaults = {field.name: field.default for field in dataclasses.fields(file.SECTIONS[name])}
             missing = (None, dataclasses.MISSING)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from leakcore._base import workers
-from leakcore._base.run_folder.identity import identity
+from leakcore._base import version
+from leakcore._base.run_folder import identity
 from leakcore.audit.hyperparameters.request import AuditConfig
 
 
@@ -44,8 +44,8 @@ def test_the_sweep_is_a_sorted_set() -> None:
 
 def test_partial_results_of_another_release_are_not_mixed_in(monkeypatch: pytest.MonkeyPatch) -> None:
     before = identity("audit", AuditConfig().to_dict(), 0)
-    monkeypatch.setattr("leakcore._base.workers.__version__", "99.0")
-    monkeypatch.setattr(workers, "_identity", workers._identity.__wrapped__)
+    monkeypatch.setattr("leakcore._base.version.__version__", "99.0")
+    monkeypatch.setattr(version, "identity_text", version.identity_text.__wrapped__)
     after = identity("audit", AuditConfig().to_dict(), 0)
     assert after["versions"].pop("leakcore") == "99.0" != before["versions"].pop("leakcore")
     assert after == before

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from leakcore import audit
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters import layers
 
 NOWHERE = PartialResults(None, "")

@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 from leakcore import audit
-from leakcore._base.files import csv_file
+from leakcore._base import reading
 from tests.audit.scores.samples import BOTH, INSIDE, LABELS, OUTSIDE, RNG
 
 
@@ -188,4 +188,4 @@ def test_files_of_no_known_kind_are_refused(tmp_path: Path) -> None:
     for name in ("x.npz", "x.csv"):
         with pytest.raises(ValueError, match=f"`scores` must be a file that exists, got .*{name}"):
             audit.read_scores(tmp_path / name)
-    assert csv_file.LARGEST == 2**30
+    assert reading.LARGEST_CSV == 2**30

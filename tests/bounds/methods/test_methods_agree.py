@@ -83,7 +83,7 @@ def test_where_a_published_package_falls_below_the_truth() -> None:
         assert bound.value > 10.0 * 0.0168
     # Curves by the dual of the REMOVE distribution stay above the truth on finer grids, too.
     from leakcore.bounds.reconstruction.arguments import SampledGaussian
-    from leakcore.numerics.profile.dp_accounting_pld import DiscreteLoss
+    from leakcore.numerics.peers import DiscreteLoss
 
     pytest.importorskip("dp_accounting")
     loss = SampledGaussian.parse(*arguments).loss()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leakcore import bounds
-from leakcore.numerics.privacy_loss.loss import PrivacyLoss
+from leakcore.numerics.loss import PrivacyLoss
 
 
 def test_rdp_full_batch_is_its_closed_form() -> None:

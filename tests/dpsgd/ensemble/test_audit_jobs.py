@@ -9,8 +9,7 @@ import torch
 from scipy import stats
 
 from leakcore import dpsgd
-from leakcore.dpsgd.ensemble.block.batches import Shuffled
-from leakcore.dpsgd.ensemble.randomness import Streams
+from leakcore.dpsgd.ensemble.sampling import DrawnBatches, Streams
 from tests.dpsgd.ensemble import flat_arguments as flat
 
 RNG = np.random.default_rng(8)
@@ -56,14 +55,14 @@ def test_shuffled_batches_are_cut_from_each_epochs_order(size) -> None:
 
 
 def test_every_row_once_per_epoch_in_orders_that_differ() -> None:
-    shuffled = Shuffled(Streams(1, "float32"), 10, 3)
+    shuffled = DrawnBatches(dpsgd.ShuffledBatches(3), Streams(1, "float32"), 10)
     steps = np.stack([shuffled.batch(t, 32) for t in range(6)])
     assert (steps.sum(axis=2) == 3).all()
     for epoch in (steps[:3], steps[3:]):
         assert epoch.sum(axis=0).max() == 1
     assert (steps[:3] != steps[3:]).any(axis=(0, 2)).all()
     assert len(np.unique(steps[0], axis=0)) > 20
-    again = Shuffled(Streams(1, "float32"), 10, 3)
+    again = DrawnBatches(dpsgd.ShuffledBatches(3), Streams(1, "float32"), 10)
     assert (again.batch(5, 32) == steps[5]).all()
 
 

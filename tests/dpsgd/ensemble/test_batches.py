@@ -10,9 +10,8 @@ import pytest
 from scipy import stats
 
 from leakcore import dpsgd
-from leakcore.dpsgd.ensemble.block import native_sums
-from leakcore.dpsgd.ensemble.block.batches import Allocated, Drawn, Fixed
-from leakcore.dpsgd.ensemble.randomness import Streams
+from leakcore.dpsgd.ensemble import workers
+from leakcore.dpsgd.ensemble.sampling import DrawnBatches, Streams
 
 ROWS, STEPS, RUNS = 40, 6, 5
 RNG = np.random.default_rng(0)
@@ -21,7 +20,7 @@ EXTRA = dpsgd.Rows(RNG.random((RUNS, 1, 4)), np.zeros((RUNS, 1), int))
 CANDIDATES = dpsgd.Rows(RNG.random((RUNS, 3, 4)), np.zeros((RUNS, 3), int))
 
 
-def _drawn(batches: Drawn, steps: int, blocks: int = 1) -> np.ndarray:
+def _drawn(batches: DrawnBatches, steps: int, blocks: int = 1) -> np.ndarray:
     """(steps, runs, rows) bool."""
     runs = [np.stack([batches.batch(t, 32 * block) for t in range(steps)]) for block in range(blocks)]
     return np.concatenate(runs, axis=1)
@@ -32,7 +31,7 @@ def test_every_subset_of_a_fixed_size_is_equally_likely() -> None:
 
     χ² against equal shares; fixed seed, p = 0.001 each.
     """
-    taken = _drawn(Fixed(Streams(3, "float32"), 6, 2), steps=10, blocks=10)
+    taken = _drawn(DrawnBatches(dpsgd.FixedBatches(2), Streams(3, "float32"), 6), steps=10, blocks=10)
     assert (taken.sum(axis=2) == 2).all()
     pairs = {pair: i for i, pair in enumerate(itertools.combinations(range(6), 2))}
     which = np.array([[pairs[tuple(np.flatnonzero(row))] for row in step] for step in taken])
@@ -44,7 +43,7 @@ def test_every_subset_of_a_fixed_size_is_equally_likely() -> None:
 def test_every_row_draws_one_batch_of_each_epoch_by_itself() -> None:
     """Batches of one row, and of two rows together, in 6,400 draws: χ² against equal shares; fixed seed, p = 0.001."""
     batches, epochs = 4, 20
-    taken = _drawn(Allocated(Streams(3, "float32"), 7, batches), batches * epochs, blocks=10)
+    taken = _drawn(DrawnBatches(dpsgd.AllocatedBatches(batches), Streams(3, "float32"), 7), batches * epochs, blocks=10)
     whole = taken.reshape(epochs, batches, 320, 7)
     assert (whole.sum(axis=1) == 1).all()
     which = whole.argmax(axis=1)
@@ -68,12 +67,7 @@ def _ensemble(batches: Any, **change: Any) -> dpsgd.Ensemble:
 def _own(batches: Any) -> np.ndarray:
     """(runs, steps, rows) bool: the batches that runs draw by themselves."""
     streams, rows = Streams(5, "float64"), ROWS + 1
-    drawn = (
-        Fixed(streams, rows, batches.batch_size)
-        if isinstance(batches, dpsgd.FixedBatches)
-        else Allocated(streams, rows, batches.batches)
-    )
-    return np.moveaxis(_drawn(drawn, STEPS), 0, 1)[:RUNS]
+    return np.moveaxis(_drawn(DrawnBatches(batches, streams, rows), STEPS), 0, 1)[:RUNS]
 
 
 @pytest.mark.parametrize("native", [True, False])
@@ -82,7 +76,7 @@ def _own(batches: Any) -> np.ndarray:
 )
 def test_runs_train_on_the_batches_that_they_draw(batches: Any, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gathered, masked and by the native loops: the same as Poisson runs with these very batches."""
-    monkeypatch.setattr(native_sums, "known", lambda *_: native)
+    monkeypatch.setattr(workers, "has_native_sums", lambda *_: native)
     size = batches.batch_size if isinstance(batches, dpsgd.FixedBatches) else (ROWS + 1) / batches.batches
     ours = _ensemble(batches).run(X, Y, runs=RUNS, per_run=dpsgd.PerRun(EXTRA))
     poisson = _ensemble(dpsgd.PoissonBatches(0.5, expected_batch_size=size))
@@ -99,7 +93,7 @@ def test_runs_train_on_the_batches_that_they_draw(batches: Any, native: bool, mo
 def test_an_attacker_without_batches_subtracts_their_average(
     size: int, native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native_sums, "known", lambda *_: native)
+    monkeypatch.setattr(workers, "has_native_sums", lambda *_: native)
     batches = dpsgd.FixedBatches(size)
     watcher = dpsgd.Observer(CANDIDATES, batches="none", record=True)
     out = _ensemble(batches).run(X, Y, runs=RUNS, per_run=dpsgd.PerRun(EXTRA), observer=watcher)

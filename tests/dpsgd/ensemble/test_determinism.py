@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from leakcore import dpsgd, kernels
-from leakcore.dpsgd.ensemble import rows, run_request, workers
-from leakcore.dpsgd.ensemble.block import batches, block, native_sums
-from leakcore.dpsgd.ensemble.randomness import Streams
+from leakcore.dpsgd.ensemble import arguments, block, sampling, workers
+from leakcore.dpsgd.ensemble.sampling import Streams
 from tests.dpsgd.ensemble import flat_arguments as flat
 
 FIELDS = ("parameters", "dots", "clipped_norms", "cosine")
@@ -49,7 +48,7 @@ def path(request) -> Iterator[None]:
     """Both ways to the sums; the second is what other devices take."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "batched products":
-            patch.setattr(native_sums, "known", lambda layers, activation: False)
+            patch.setattr(workers, "has_native_sums", lambda layers, activation: False)
         yield
 
 
@@ -110,11 +109,8 @@ def test_negative_control_noise_keyed_by_place_instead_of_run(monkeypatch, whole
 
 
 def test_another_number_of_slots_changes_rounding_only(monkeypatch, whole) -> None:
-    monkeypatch.setattr(block, "SLOTS", 3)
-    monkeypatch.setattr(batches, "SLOTS", 3)
-    monkeypatch.setattr(rows, "SLOTS", 3)
-    monkeypatch.setattr(run_request, "SLOTS", 3)
-    monkeypatch.setattr(workers, "SLOTS", 3)
+    for module in (arguments, block, sampling, workers):
+        monkeypatch.setattr(module, "SLOTS", 3)
     part = _run(_ensemble(), 0, TOTAL)
     np.testing.assert_allclose(part.parameters, whole.parameters, rtol=0, atol=1e-4)
 

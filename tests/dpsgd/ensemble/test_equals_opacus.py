@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from leakcore import dpsgd, models
-from leakcore.dpsgd.ensemble.block.batches import Shuffled
-from leakcore.dpsgd.ensemble.randomness import Streams
+from leakcore.dpsgd.ensemble.sampling import DrawnBatches, Streams
 
 pytest.importorskip("opacus")
 from opacus import GradSampleModule
@@ -78,7 +77,7 @@ def test_one_run_of_the_ensemble_is_the_run_of_opacus(layers, activation, monkey
     x, y = _data(layers)
     runs = _ours(layers, activation).run(x, y, runs=70)
     start = _ours(layers, activation, steps=0).run(x, y, runs=70)
-    shuffled = Shuffled(Streams(SEED, "float64"), ROWS, SIZE)
+    shuffled = DrawnBatches(dpsgd.ShuffledBatches(SIZE), Streams(SEED, "float64"), ROWS)
     for run in (3, 69):
         at = run % 32
         batches = [shuffled.batch(step, run - at)[at] for step in range(STEPS)]
@@ -101,7 +100,7 @@ def test_negative_control_without_the_slack_the_runs_differ(monkeypatch) -> None
     x, y = _data(layers)
     ours = _ours(layers, "elu", clip_slack=0.0).run(x, y, runs=1).parameters[0]
     start = _ours(layers, "elu", steps=0).run(x, y, runs=1).parameters[0]
-    shuffled = Shuffled(Streams(SEED, "float64"), ROWS, SIZE)
+    shuffled = DrawnBatches(dpsgd.ShuffledBatches(SIZE), Streams(SEED, "float64"), ROWS)
     batches = [shuffled.batch(step, 0)[0] for step in range(STEPS)]
     theirs = _by_opacus(layers, "elu", 0, start, batches, monkeypatch)
     assert 1e-9 < np.abs(ours - theirs).max() < 1e-4

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from leakcore import dpsgd
-from leakcore._base.futures import Finished
+from leakcore._base.workers import Finished
 from tests.tolerances import HANG
 
 _ENSEMBLE = dpsgd.Ensemble((6, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.1, steps=3, seed=0)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from leakcore import dpsgd, models
-from leakcore.dpsgd.ensemble.block import module_block
+from leakcore.dpsgd.ensemble import passes
 from tests.dpsgd.ensemble import flat_arguments as flat
 
 RNG = np.random.default_rng(2)
@@ -27,7 +27,7 @@ def _mlp(layers: tuple[int, ...]) -> nn.Module:
     "how", [{}, {"sample_rate": 0.1}, {"batch_size": 20, "clip_slack": 1e-6}, {"fault": dpsgd.Fault(bias_noise=0)}]
 )
 def test_an_mlp_given_as_a_module_is_that_mlp(layers, how, monkeypatch) -> None:
-    monkeypatch.setattr(module_block, "_GRADIENTS", 700)
+    monkeypatch.setattr(passes, "_GRADIENTS", 700)
     module = _mlp(layers)
     classes = max(2, layers[-1])
     data = {

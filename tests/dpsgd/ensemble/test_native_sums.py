@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from leakcore import dpsgd
-from leakcore.dpsgd.ensemble.block import native_sums
+from leakcore.dpsgd.ensemble import workers
 from leakcore.kernels.ensemble import EnsembleRows, EnsembleSums, Taken
 from tests.dpsgd.ensemble import flat_arguments as flat
 
@@ -37,7 +37,7 @@ def _run(layers, activation, dtype, **how) -> dpsgd.EnsembleRun:
 @pytest.mark.parametrize("how", [{}, {"sample_rate": 0.3}, {"batch_size": 17}, {"clip_slack": 1e-6}], ids=str)
 def test_equal_to_batched_products(layers, activation, how, monkeypatch) -> None:
     ours = {dtype: _run(layers, activation, dtype, **how).parameters for dtype in ("float32", "float64")}
-    monkeypatch.setattr(native_sums, "known", lambda layers, activation: False)
+    monkeypatch.setattr(workers, "has_native_sums", lambda layers, activation: False)
     products = {dtype: _run(layers, activation, dtype, **how).parameters for dtype in ours}
     np.testing.assert_allclose(ours["float64"], products["float64"], rtol=0, atol=1e-12)
     # A rounding may put a unit on the other side of ReLU's kink: one row's contribution, η·C/B, is then another.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from leakcore import attacks, dpsgd
-from leakcore.dpsgd.ensemble.rows import RowReader
+from leakcore.dpsgd.ensemble.arguments import RowReader
 
 X, Y = np.random.default_rng(0).random((12, 3)), np.arange(12) % 2
 ENSEMBLE = dpsgd.Ensemble((3, 2), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=2, seed=0)

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from leakcore import dpsgd, models
-from leakcore.dpsgd.ensemble.block import native_sums, poisson_gather
-from leakcore.dpsgd.ensemble.block.forward_backward import RowGroup
+from leakcore.dpsgd.ensemble import sampling, workers
+from leakcore.dpsgd.ensemble.passes import RowGroup
 from tests.dpsgd.ensemble import flat_arguments as flat
 
 FIELDS = ("parameters", "dots", "clipped_norms", "cosine", "clipped")
@@ -38,20 +38,20 @@ def _run(first: int = 0, runs: int = RUNS, **more) -> dpsgd.EnsembleRun:
 @pytest.fixture
 def by_products(monkeypatch) -> None:
     """Batched matrix products, as on other devices: the native loops copy no batches."""
-    monkeypatch.setattr(native_sums, "known", lambda layers, activation: False)
+    monkeypatch.setattr(workers, "has_native_sums", lambda layers, activation: False)
 
 
 def test_small_rates_gather_and_large_ones_do_not() -> None:
-    assert poisson_gather.block_rows(1000, 0.01) == 24
-    assert poisson_gather.block_rows(1000, 0.5) is None
-    assert poisson_gather.block_rows(1000, 1.0) is None
-    assert poisson_gather.block_rows(10, 0.01) is None
+    assert sampling.block_rows(1000, 0.01) == 24
+    assert sampling.block_rows(1000, 0.5) is None
+    assert sampling.block_rows(1000, 1.0) is None
+    assert sampling.block_rows(10, 0.01) is None
 
 
 @pytest.mark.usefixtures("by_products")
 def test_gathered_batches_equal_masked_passes(monkeypatch) -> None:
     gathered = _run()
-    monkeypatch.setattr(poisson_gather, "block_rows", lambda rows, rate: None)
+    monkeypatch.setattr(sampling, "block_rows", lambda rows, rate: None)
     masked = _run()
     for field in FIELDS:
         np.testing.assert_allclose(getattr(gathered, field), getattr(masked, field), rtol=1e-10, atol=1e-12)
@@ -62,7 +62,7 @@ def test_gathered_batches_equal_masked_passes(monkeypatch) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_bits_do_not_depend_on_company_even_where_a_batch_overflows_its_block(monkeypatch, dtype) -> None:
     """Blocks of 16 rows per chunk of 750, mean batch 15: nearly every step of some run needs a second block."""
-    monkeypatch.setattr(poisson_gather, "block_rows", lambda rows, rate: 16)
+    monkeypatch.setattr(sampling, "block_rows", lambda rows, rate: 16)
     whole = _run(dtype=dtype, num_threads=1)
     for first, runs, threads in [(0, 1, 1), (33, 30, 2), (69, 1, 1), (5, 40, 3)]:
         part = _run(first, runs, dtype=dtype, num_threads=threads)
@@ -72,7 +72,7 @@ def test_bits_do_not_depend_on_company_even_where_a_batch_overflows_its_block(mo
 
 def test_blocks_hold_each_sampled_row_once() -> None:
     common = RowGroup.of(X[:100], Y[:100], 4, torch.float64, torch.device("cpu"))
-    gather = poisson_gather.Gather(common, 3, 8)
+    gather = sampling.Gather(common, 3, 8)
     taken = np.random.default_rng(0).random((3, 100)) < 0.15
     taken[1] = False
     sums = np.zeros((3, 6))

@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from leakcore import dpsgd
-from leakcore.dpsgd.ensemble.randomness import Streams
+from leakcore.dpsgd.ensemble.sampling import Streams
 from tests.dpsgd.ensemble import flat_arguments as flat
 
 RATE, ROWS, RUNS = 0.3, 40, 3000

@@ -23,7 +23,7 @@ from leakcore.dpsgd.fused.shared_parameters import Tied, together
 from tests.dpsgd.opacus_models import MODELS, made
 from tests.dpsgd.opacus_remarks import IGNORED
 from tests.dpsgd.optimizer.row_truth import clipped_rows, error_of
-from tests.dpsgd.row_check.layer_models import bag, words
+from tests.dpsgd.rows.layer_models import bag, words
 
 pytestmark = [*IGNORED, pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import math
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from leakcore.cli.progress import bars
 from leakcore.cli.user_files import built_model, read_arrays
 
 if TYPE_CHECKING:
-    from leakcore.attacks.inversion import L2, Cosine, Inversion
+    from leakcore.attacks.inversion import Inversion
     from leakcore.defenses import Defense
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -100,7 +101,7 @@ def inversion(out: Path | None, as_json: bool, **options: Any) -> None:
     if options["gradient"] is not None and options["shape"] is None:
         raise click.UsageError("--shape is missing (or leave out --gradient)")
     if out is not None:
-        from leakcore._base.run_folder.output_folder import require_ours, require_writable
+        from leakcore._base.output_folder import require_ours, require_writable
 
         checked(lambda: require_writable(out, name="out"))
         checked(lambda: require_ours(out, "inversion.npz", "inversion.png", arrays=_ARRAYS))
@@ -117,71 +118,59 @@ def _lines(inverted: Inversion) -> Iterator[str]:
     yield f"attacker   {inverted.assumptions.attacker}"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Search:
-    """How the inputs are looked for, as the options of the same names say."""
-
-    method: str
-    restarts: int
-    iterations: int | None
-    total_variation: str
-
-    def weights(self) -> tuple[float, ...]:
-        """The weights of the prior on images, one after the other."""
-        try:
-            weights = tuple(float(part) for part in self.total_variation.split(","))
-        except ValueError:
-            raise ValueError(
-                f"`total_variation` must be numbers between commas, got {self.total_variation!r}"
-            ) from None
-        if not all(0 <= weight <= _MOST_WEIGHT for weight in weights):
-            raise ValueError(
-                f"`total_variation` must be numbers in [0, {_MOST_WEIGHT:g}], got {self.total_variation!r}"
-            )
-        return weights
-
-    def objective(self, weights: tuple[float, ...], box: tuple[float, float] | None) -> L2 | Cosine:
-        from leakcore.attacks import inversion as attack
-
-        kind = attack.Cosine if self.method == "cosine" else attack.L2
-        return kind(total_variation=weights, box=box)
-
-    def optimizer(self, objective: L2 | Cosine) -> Any:
-        optimizer = dataclasses.replace(objective.default_optimizer, restarts=self.restarts)
-        return optimizer if self.iterations is None else dataclasses.replace(optimizer, iterations=self.iterations)
+def _weights(total_variation: str) -> tuple[float, ...]:
+    """The weights of the prior on images, one after the other."""
+    try:
+        weights = tuple(float(part) for part in total_variation.split(","))
+    except ValueError:
+        raise ValueError(f"`total_variation` must be numbers between commas, got {total_variation!r}") from None
+    if not all(0 <= weight <= _MOST_WEIGHT for weight in weights):
+        raise ValueError(f"`total_variation` must be numbers in [0, {_MOST_WEIGHT:g}], got {total_variation!r}")
+    return weights
 
 
-def _inverted(out: Path | None, *, dataset: str | None, unknown_labels: bool, seed: int, **options: Any) -> Inversion:
+def _inverted(
+    out: Path | None,
+    *,
+    dataset: str | None,
+    unknown_labels: bool,
+    method: str,
+    restarts: int,
+    iterations: int | None,
+    total_variation: str,
+    seed: int,
+    **options: Any,
+) -> Inversion:
     import numpy as np
 
     from leakcore._base import validate
-    from leakcore._base.files.writing import place_in, write_atomically
+    from leakcore._base.writing import place_in, write_atomically
     from leakcore.attacks import inversion as attack
 
-    search = _Search(**{field.name: options.pop(field.name) for field in dataclasses.fields(_Search)})
-    weights = search.weights()
+    weights = _weights(total_variation)
     validate.seed(seed=seed)
     protection = _defense(options.pop("defense"), options.pop("noise_std"), options.pop("keep_fraction"))
-    if dataset is None:
-        module, gradient, shape, inputs, labels, rows = _from_files(seed=seed, protection=protection, **options)
-    else:
-        module, gradient, shape, inputs, labels, rows = _from_data(dataset, seed=seed, protection=protection, **options)
+    read = _from_files if dataset is None else functools.partial(_from_data, dataset)
+    module, gradient, shape, inputs, labels, rows = read(seed=seed, protection=protection, **options)
     batch = rows or 1
     if inputs is not None and inputs.shape != (batch, *shape):
         raise ValueError(
             f"`--batch` must hold inputs of shape {(batch, *shape)}, --batch-size rows of --shape, got {inputs.shape}"
         )
     bar = bars()
-    boxed = search.method == "cosine" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
-    box = (0.0, 1.0) if boxed else None
-    objective = search.objective(weights, box)
+    boxed = method == "cosine" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
+    kind = attack.Cosine if method == "cosine" else attack.L2
+    objective = kind(total_variation=weights, box=(0.0, 1.0) if boxed else None)
+    optimizer = dataclasses.replace(objective.default_optimizer, restarts=restarts)
+    if iterations is not None:
+        optimizer = dataclasses.replace(optimizer, iterations=iterations)
     inverted = attack.invert(
         module,
         attack.ReleasedGradient(gradient, batch_size=rows),
         shape,
         labels=None if unknown_labels else labels,
         objective=objective,
-        optimizer=search.optimizer(objective),
+        optimizer=optimizer,
         seed=seed,
         progress=None if bar is None else lambda done, total: bar("gradient inversion", done, total),
     )
@@ -281,28 +270,21 @@ def _from_data(
 
     from leakcore import datasets, defenses, kernels, models
 
-    count = 1 if num_rows is None else num_rows
-    if count < 1:
-        raise ValueError(f"`num_rows` must be at least 1, got {count}")
+    mlp: Callable[[], torch.nn.Module] | None = None
     if dataset == "digits":
-        whole = datasets.digits()
+        whole, shape, mlp = datasets.digits(), (1, 8, 8), models.digits_mlp
     elif dataset == "mnist":
-        whole = datasets.mnist("test", path=data, download=False)
+        whole, shape, mlp = datasets.mnist("test", path=data, download=False), (1, 28, 28), models.mnist_mlp
     else:
-        whole = datasets.cifar100("test", part="subset", path=data, download=False)
-    shape = {"digits": (1, 8, 8), "mnist": (1, 28, 28), "cifar100": (3, 32, 32)}[dataset]
+        whole, shape = datasets.cifar100("test", part="subset", path=data, download=False), (3, 32, 32)
+
+    def build() -> torch.nn.Module:
+        return models.dlg_lenet(100) if mlp is None else torch.nn.Sequential(torch.nn.Flatten(), mlp())
+
+    count = 1 if num_rows is None else num_rows
     chosen = kernels.generator(seed, kernels.Stream.COMMAND_ROWS).permutation(len(whole.labels))[:count]
     inputs = np.array(whole.features[chosen], np.float32).reshape(-1, *shape)
     labels = np.array(whole.labels[chosen], np.int64)
-    module = _initial(
-        seed,
-        lambda: (
-            models.dlg_lenet(100)
-            if dataset == "cifar100"
-            else torch.nn.Sequential(
-                torch.nn.Flatten(), models.digits_mlp() if dataset == "digits" else models.mnist_mlp()
-            )
-        ),
-    )
+    module = _initial(seed, build)
     released = defenses.release(module, inputs, labels, defense=protection, seed=seed)
     return module, released, shape, inputs, labels, count

@@ -83,7 +83,7 @@ def membership(out: Path | None, as_json: bool, **options: Any) -> None:
     proves holds for one attack, not for the best of several.
     """
     if out is not None:
-        from leakcore._base.run_folder.output_folder import require_ours, require_writable
+        from leakcore._base.output_folder import require_ours, require_writable
 
         checked(lambda: require_writable(out, name="out"))
         for name in options["names"] or _ATTACKS:
@@ -125,7 +125,7 @@ def _attacked(
     import numpy as np
 
     from leakcore._base import validate
-    from leakcore._base.files.writing import place_in, write_atomically
+    from leakcore._base.writing import place_in, write_atomically
     from leakcore.attacks import membership as attacks
 
     validate.seed(seed=seed)

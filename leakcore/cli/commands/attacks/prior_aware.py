@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -60,36 +60,13 @@ def prior_aware(as_json: bool, out: Path | None, **options: Any) -> None:
     """
     if options["epsilon"] is not None and options["noise_multiplier"] is not None:
         raise click.UsageError("give --epsilon or --noise-multiplier, not both")
-    setting = _Setting(**options)
+    setting = types.SimpleNamespace(**options)  # the options by their names
     played = checked(
         lambda: _played(setting, out),
         pieces=None if out is None else out / "partial" / _RUN,
         names={"expected_batch_size": "--sample-rate × --num-rows"},
     )
     finish(played.to_dict(), as_json, lambda: _lines(played, setting), [] if out is None else [out / _REPORT])
-
-
-@dataclasses.dataclass(frozen=True)
-class _Setting:
-    """What the options say, by their names."""
-
-    dataset: str
-    data: Path | None
-    epsilon: float | None
-    noise_multiplier: float | None
-    delta: float
-    steps: int
-    sample_rate: float
-    max_grad_norm: float
-    learning_rate: float
-    hidden: int
-    num_rows: int
-    num_candidates: int
-    runs: int
-    method: str
-    no_subtraction: bool
-    confidence: float
-    seed: int
 
 
 class _Played(NamedTuple):
@@ -104,8 +81,8 @@ class _Played(NamedTuple):
         return both if self.reference is None else {**both, "orthogonal": self.reference.to_dict()}
 
 
-def _lines(played: _Played, setting: _Setting) -> Iterator[str]:
-    from leakcore.audit import guarantee, number
+def _lines(played: _Played, setting: types.SimpleNamespace) -> Iterator[str]:
+    from leakcore.audit import guarantee, number, power, proved_epsilon
 
     game, bound, reference = played
     low, high = (number(end, 4, side) for end, side in zip(game.interval or (), ("lower", "upper"), strict=True))
@@ -119,7 +96,9 @@ def _lines(played: _Played, setting: _Setting) -> Iterator[str]:
     yield f"guessing    {game.chance:.4f}"
     yield f"clipped     {100 * game.clipped_share:.1f}% of candidates' gradients"
     sigma = game.settings["noise_multiplier"]
-    yield f"noise       σ = {number(sigma, 6, 'upper')}: {_epsilon(sigma, setting)}"
+    proved = proved_epsilon(sigma, setting.sample_rate, setting.steps, delta=setting.delta)
+    epsilon = f"ε = {number(proved)} at δ = {power(setting.delta)} ({guarantee(proved)})"
+    yield f"noise       σ = {number(sigma, 6, 'upper')}: {epsilon}"
     yield f"attacker    {game.assumptions.attacker}"
 
 
@@ -130,21 +109,13 @@ def _shown(success: Result) -> str:
     return fixed(success, 4) if not 0 < float(success.value) < 1e-3 else number(success)
 
 
-def _epsilon(sigma: float, setting: _Setting) -> str:
-    """What the accountant says of the noise, as text."""
-    from leakcore.audit import guarantee, number, power, proved_epsilon
-
-    proved = proved_epsilon(sigma, setting.sample_rate, setting.steps, delta=setting.delta)
-    return f"ε = {number(proved)} at δ = {power(setting.delta)} ({guarantee(proved)})"
-
-
 _RUN = "prior-aware"
 _REPORT = "prior-aware.json"
 _PIECE = 256
 """Runs that a kill may cost: seconds."""
 
 
-def _data(setting: _Setting) -> Dataset:
+def _data(setting: types.SimpleNamespace) -> Dataset:
     """All rows; ValueError where they are too few for the game."""
     from leakcore import datasets
 
@@ -163,13 +134,12 @@ def _data(setting: _Setting) -> Dataset:
     return whole
 
 
-def _played(setting: _Setting, out: Path | None) -> _Played:
+def _played(setting: types.SimpleNamespace, out: Path | None) -> _Played:
     from leakcore import accounting, attacks, bounds, dpsgd
     from leakcore._base import validate
-    from leakcore._base.files.writing import place_in, write_atomically
-    from leakcore._base.run_folder.identity import identity
-    from leakcore._base.run_folder.output_folder import require_ours, require_writable
-    from leakcore._base.run_folder.partial_results import PartialResults
+    from leakcore._base.output_folder import require_ours, require_writable
+    from leakcore._base.run_folder import PartialResults, identity
+    from leakcore._base.writing import place_in, write_atomically
 
     if out is not None:
         require_writable(out, name="out")
@@ -192,16 +162,9 @@ def _played(setting: _Setting, out: Path | None) -> _Played:
     )
     show = bars()
     total = validate.integer(1, None, runs=setting.runs)
-    settings = {
-        **ensemble.settings(),
-        "dataset": setting.dataset,
-        "num_rows": setting.num_rows,
-        "num_candidates": setting.num_candidates,
-        "runs": setting.runs,
-        "method": setting.method,
-        "subtract_known": not setting.no_subtraction,
-        "confidence": setting.confidence,
-    }
+    names = ("dataset", "num_rows", "num_candidates", "runs", "method", "confidence")
+    chosen = {name: getattr(setting, name) for name in names}
+    settings = {**ensemble.settings(), **chosen, "subtract_known": not setting.no_subtraction}
 
     def play(first: int, count: int) -> attacks.ReconstructionGame:
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from leakcore._base.files.toml_file import called as config_called
+from leakcore._base.reading import called as config_called
 from leakcore.cli.commands.audit.report_files import REPORT_KEYS, leave_with, places_of, require_apart
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import remember_keys

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from leakcore._base.installed import PAGE, absent, sentence
+from leakcore._base.version import PAGE, absent, sentence
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.output import finish, require_place
 
@@ -48,7 +48,7 @@ def require_apart(
     places: Mapping[str, Path], folder: Path | None, read: Mapping[str, Any], names: Mapping[str, str]
 ) -> None:
     """A report must not replace what the audit reads, nor one of its own. names: as `places_of` takes them."""
-    from leakcore._base.files.writing import is_stream
+    from leakcore._base.writing import is_stream
 
     taken = {os.path.realpath(path): name for name, path in read.items() if path is not None}
     if folder is not None:
@@ -103,7 +103,7 @@ def width() -> int:
 
 
 def _write(result: audits.AuditReport, places: list[tuple[str, Path]], folder: Path | None) -> None:
-    from leakcore._base.files.writing import place_in
+    from leakcore._base.writing import place_in
 
     for kind, named in sorted(places, key=lambda place: place[0] != "json"):  # the larger page may not find room
         path = named if folder is None or named.parent != folder else place_in(folder, named.name)

@@ -9,8 +9,8 @@ import click
 
 from leakcore.cli.commands.audit.form import Form, FormCommand, audited, keys_of
 from leakcore.cli.commands.audit.options import DELTA, PIECES, SEED, about_the_report, confidence
-from leakcore.cli.numbers import MOST_RUNS, MOST_STEPS, REAL, count, overflowed
-from leakcore.cli.training import scheme_options
+from leakcore.cli.numbers import MOST_RUNS, REAL, count, overflowed
+from leakcore.cli.training import audited_training_options
 
 if TYPE_CHECKING:
     from leakcore import audit as audits
@@ -57,13 +57,7 @@ def _levels(context: click.Context, parameter: click.Parameter, value: str | Non
     "--sweep", metavar="ε,ε,…", callback=_levels, help="Further ε to audit as well, '' for none.  [default: 1,4,10,40]"
 )
 @DELTA
-@click.option(
-    "--steps", type=count(1, MOST_STEPS), metavar="T", help="poisson, full, fixed: DP-SGD steps.  [default: 100]"
-)
-@click.option(
-    "--sample-rate", type=REAL, metavar="q", help="poisson: probability of a row to be in a batch.  [default: 1]"
-)
-@scheme_options("batch_size", "dataset_size", "batches", "epochs")
+@audited_training_options
 @click.option("--max-grad-norm", type=REAL, metavar="C", help="Clipping norm.  [default: 0.1]")
 @click.option("--num-candidates", type=int, metavar="N", help="Number of equally likely candidates.  [default: 10]")
 @click.option("--num-rows", type=int, metavar="N", help="Training rows, the target included.  [default: 1000]")

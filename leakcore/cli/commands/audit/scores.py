@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leakcore._base.adjacency import HOW_TO_CHOOSE
+from leakcore._base.validate import HOW_TO_CHOOSE
 from leakcore.cli.commands.audit.form import Form, FormCommand, audited, keys_of, require_files, require_folder
 from leakcore.cli.commands.audit.options import (
     ADJACENCIES,

@@ -1,1 +1,0 @@
-"""Figures of matplotlib: settings for one figure at a time, and values under the pointer."""

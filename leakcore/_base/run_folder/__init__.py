@@ -1,1 +1,0 @@
-"""What a run folder is made of: its lock and its pieces."""

@@ -1,1 +1,0 @@
-"""One block of runs: its parameters, passes and clipped sums."""

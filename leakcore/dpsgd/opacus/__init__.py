@@ -1,1 +1,0 @@
-"""Training runs of Opacus: recorded, or trained with the fused optimizer."""

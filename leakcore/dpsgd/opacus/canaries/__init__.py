@@ -1,1 +1,0 @@
-"""Canaries planted in an Opacus run, whose gradients lie on coordinates of their own."""

@@ -1,1 +1,0 @@
-"""The loss of a recorded loop."""

@@ -1,1 +1,0 @@
-"""How the batches of a recorded loop were drawn."""

@@ -1,1 +1,0 @@
-"""Check that the clipped rows are the rows of the batch."""

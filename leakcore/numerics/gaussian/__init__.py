@@ -1,1 +1,0 @@
-"""Pairs of Gaussians, and single steps of the sampled Gaussian mechanism."""

@@ -1,1 +1,0 @@
-"""Privacy losses on a lattice, rounded outwards."""

@@ -1,1 +1,0 @@
-"""Confidence limits for finite samples."""

@@ -1,1 +1,0 @@
-"""Step laws beyond the sampled Gaussian: each is a pair (μ, ν), as masses of its loss log μ/ν, for the lattice."""

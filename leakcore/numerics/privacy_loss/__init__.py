@@ -1,1 +1,0 @@
-"""The privacy loss of a composition, and its tails by Fourier inversion."""

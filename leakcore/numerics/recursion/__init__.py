@@ -1,1 +1,0 @@
-"""The privacy profile, step by step."""
