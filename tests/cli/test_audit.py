@@ -19,7 +19,7 @@ from leakcore.audit import config_schema
 from leakcore.audit.shared.report import GATE
 from leakcore.cli import main
 from leakcore.cli.commands.audit import claim, group, run, scores, trace
-from tests.audit.trace.traces import orthogonal
+from tests.audit.samples import orthogonal
 
 AUDIT = main.commands["audit"]
 FORMS = {form.name: form for form in (run.FORM, claim.FORM, trace.FORM, scores.FORM)}

@@ -26,9 +26,8 @@ from leakcore.attacks import membership
 from leakcore.audit.hyperparameters.report import _bracket_text
 from leakcore.audit.scores.statistics import audited
 from leakcore.cli import main
-from tests.audit.canaries.canary_traces import simulated
-from tests.audit.report import reports
-from tests.audit.trace.traces import orthogonal
+from tests.audit import samples as reports
+from tests.audit.samples import orthogonal, simulated
 from tests.conformance.audit_levels import LEVEL, Case, cases
 
 _CASES = cases()

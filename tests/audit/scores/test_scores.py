@@ -17,7 +17,7 @@ from scipy import stats
 from leakcore import audit, mechanisms
 from leakcore.audit.scores.statistics import area, area_limits, rate_limits
 from leakcore.cli import main
-from tests.audit.scores.samples import INSIDE, OUTSIDE
+from tests.audit.samples import INSIDE, OUTSIDE
 
 
 def test_the_intervals_cover_as_often_as_they_say() -> None:

@@ -17,7 +17,7 @@ from leakcore import audit, mechanisms
 from leakcore.audit.scores.statistics import audited, provable
 from leakcore.audit.shared.format import percent
 from leakcore.dpsgd import Sampling, Trace
-from tests.audit.trace.traces import by_poisson
+from tests.audit.samples import by_poisson
 
 
 def _simulated(

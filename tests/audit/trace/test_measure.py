@@ -16,8 +16,8 @@ from leakcore.audit.shared.format import percent
 from leakcore.audit.trace.measure import Measured, named, rank_sum, rate_at, separation
 from leakcore.audit.trace.numbers import Compared
 from leakcore.dpsgd import Trace
+from tests.audit.samples import by_poisson
 from tests.audit.trace.test_from_trace import _simulated
-from tests.audit.trace.traces import by_poisson
 
 LEVEL = 0.95
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from leakcore import audit
-from tests.audit.report import browser, reports
+from tests.audit import samples as reports
+from tests.audit.shared import browser
 
 FORMS = {"trace": reports.trace, "scores": reports.scores, "claim": reports.claim}
 WIDTHS = (375, 1280)
