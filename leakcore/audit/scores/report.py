@@ -25,6 +25,7 @@ from leakcore.audit.shared.format import (
     percent,
     power,
     proved,
+    sentence,
 )
 from leakcore.audit.shared.page import (
     BEATS,
@@ -36,8 +37,8 @@ from leakcore.audit.shared.page import (
     Finding,
     Row,
     Table,
-    adjacency_words,
     card,
+    claim_card,
     heads,
     proof_card,
     row_of,
@@ -234,14 +235,7 @@ class ScoresReport(AuditReport):
             proof,
             Card(question=EPSILON, detail="No ε was claimed, and no accountant saw the training.")
             if claimed is None
-            else Card(
-                question=EPSILON,
-                value=f"ε = {number(claimed)}",
-                kind="parameter",
-                confidence="claimed",
-                adjacency=adjacency_words(self.claimed_adjacency),
-                detail=f"At δ = {power(self.delta)}: as claimed; no accountant saw the training.",
-            ),
+            else claim_card(claimed, self.delta, self.claimed_adjacency, "as claimed; no accountant saw the training"),
         )
 
     def findings(self) -> list[str]:
@@ -453,7 +447,7 @@ class ScoresReport(AuditReport):
             f"Intervals: {self._independence()}",
             f"The scores mean what was stated: {self.higher} score higher ({self._from}).",
             *([self._gate_assumed()] if self.proved else []),
-            *(f"{note[0].upper()}{note[1:]}." for note in self.epsilon.assumptions.notes),
+            *(sentence(note) for note in self.epsilon.assumptions.notes),
             "What another attack on the same model would find is not known: a low number does not prove privacy.",
         ]
 
