@@ -258,25 +258,6 @@ def test_the_documentation_lists_every_key_with_its_default(tmp_path: Path) -> N
     assert visited == set(file.SECTIONS)
 
 
-@pytest.mark.parametrize(
-    ("change", "adjacency"),
-    [
-        ({}, "add-remove"),
-        ({"claim": {"epsilon": 4.0, "adjacency": "replace"}}, "replace"),
-        ({"mechanism": {"batch_size": 50}}, "replace"),
-        ({"audit": {"contrast": True}}, "replace"),
-    ],
-)
-def test_the_example_says_what_an_adjacency_left_out_is(change: dict[str, Any], adjacency: str) -> None:
-    assert "left out: the claim's own, but replace with shuffled batches or contrast" in EXAMPLE.read_text("utf-8")
-    assert audit.ClaimConfig.from_dict({"claim": {"epsilon": 4.0}, **change}).adjacency == adjacency
-
-
-def test_nothing_in_the_output_is_coloured(tmp_path: Path, trace: Path) -> None:
-    done = CliRunner().invoke(main, ["audit", "--trace", str(trace), "--out", str(tmp_path / "o")], color=True)
-    assert "\x1b" not in done.output
-
-
 def test_a_report_takes_parts_of_other_studies(trace: Path) -> None:
     from leakcore.audit.shared import page as _page
 

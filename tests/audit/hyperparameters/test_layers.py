@@ -21,7 +21,6 @@ from leakcore import audit, leakage
 from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters import layers
 from leakcore.audit.hyperparameters.layers import beyond, limits
-from leakcore.audit.shared.page import Finding
 from leakcore.dpsgd import Trace
 from tests.audit.samples import by_poisson
 
@@ -66,23 +65,6 @@ def test_the_report_on_a_recorded_run_says_where_it_sits(measures: leakage.Leaka
     assert report.passed == audit.from_trace(_trace()).passed
     with pytest.raises(ValueError, match="`key` must differ from the report's parts and fields, got 'layers'"):
         report.with_parts(audit.where_it_sits(measures))
-
-
-def test_the_finding_on_a_model_of_the_callers(measures: leakage.LeakageByLayer) -> None:
-    (finding,) = audit.where_it_sits(measures).findings
-    assert isinstance(finding, Finding)
-    assert "about bright layer" in finding
-    assert "about coin no layer shows more" in finding
-    assert finding.verdict.endswith("never asks for: bright.")
-    assert "score" in finding
-    bare = dataclasses.replace(measures, latent={}, original=None)
-    (short,) = audit.where_it_sits(bare).findings
-    assert isinstance(short, Finding)
-    assert short.verdict == "No attribute was looked for."
-    assert "score" not in short
-    (hidden,) = audit.where_it_sits(dataclasses.replace(measures, latent={"coin": measures.latent["coin"]})).findings
-    assert isinstance(hidden, Finding)
-    assert "reads none of the attributes" in hidden.verdict
 
 
 def test_only_whole_intervals_above_every_permutation_count(measures: leakage.LeakageByLayer) -> None:

@@ -280,22 +280,6 @@ def test_an_unnoised_step_that_was_not_recorded_leaves_no_guarantee() -> None:
     assert audit.from_trace(part(((0, 0.0, 1.0, 1),)), claimed_epsilon=100.0).passed is False
 
 
-def test_what_is_said_names_the_whole_and_the_part() -> None:
-    report = audit.from_trace(part())
-    assert ": 20 of 80 steps, full batches" in report.title
-    assert ", over 80 steps, 20 of them recorded: no attacker" in report.verdict()
-    assert "candidates in the recorded steps reached" in report.verdict()
-    assert "over the run's 80 steps gives ε = " in report.findings()[0]
-    assert "20 were recorded, 60 are as the optimizer's accountant has them" in report.findings()[0]
-    assert "In the 20 recorded steps the prior-aware attack named" in report.findings()[1]
-    assert "reached in\nrecorded steps" in [c.title for c in report.tables()["attacks"].columns]
-    assert "rates of the 20 that were recorded" in report.tables()["attacks"].caption
-    assert any(line.startswith("ε and bounds are of 80 steps: 20 were recorded") for line in report.assumptions())
-    read = json.loads(report.to_json())
-    assert read["config"]["run"] == {"recorded": 20, "steps": 80, "exact": True, "said": False, "unknown": ""}
-    assert (read["passed"], read["undecided"]) == (True, "")
-
-
 def test_a_claim_is_about_the_whole_run() -> None:
     alone, whole = (float(audit.from_trace(t).epsilon.value) for t in (part(()), part()))
     claim = (alone + whole) / 2
@@ -353,13 +337,6 @@ def test_a_run_that_is_not_known_passes_nothing(trace: Trace) -> None:
     limited = audit.from_trace(trace).with_limit(100.0)
     assert limited.passed is None
     assert "NOT DECIDED" in limited.limit_kept()
-
-
-def test_the_page_of_a_part_says_so() -> None:
-    page = audit.from_trace(OLD, claimed_epsilon=100.0).to_html()
-    assert "bound of the 20 recorded steps alone" in page
-    assert "Not judged: a part of the run is known." in page
-    assert '<header class="verdict neutral"' in page
 
 
 def test_a_part_alone_can_contradict() -> None:
@@ -532,15 +509,6 @@ def test_shuffled_batches_give_a_bracket_and_name_what_poisson_accounting_claims
     assert "Poisson sampling at q" not in text
     assert "Zero-out adjacency; bounds are deterministic." in report.tables()["attacks"].caption
     assert report.passed
-
-
-def test_the_page_and_the_json_of_a_shuffled_run(tmp_path: Path) -> None:
-    report = audit.from_trace(_trace(SHUFFLED))
-    read = json.loads(report.to_json(tmp_path / "r.json"))
-    assert read["config"]["mechanism"]["evidence"] == SHUFFLED.evidence
-    assert read["config"]["sample_rate"] is None
-    assert audit.TraceReport.from_dict(read) == report
-    assert "<svg" in report.to_html()
 
 
 @pytest.mark.slow
