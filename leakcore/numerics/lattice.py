@@ -237,24 +237,21 @@ class KnownMasses(abc.ABC):
         return -math.inf, -math.inf
 
     def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
-        """See `StepLaw`: none is proved."""
+        # None is proved.
         return np.full(len(s), np.inf)
 
     @abc.abstractmethod
-    def loss_range(self, reach: float) -> tuple[float, float]:
-        """See `StepLaw`."""
+    def loss_range(self, reach: float) -> tuple[float, float]: ...
 
     @abc.abstractmethod
     def log_masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """log of ν's and of μ's mass of losses in (edges[i], edges[i + 1]]; edges rise from −∞ to ∞."""
 
     def cells(self, spacing: float, reach: float, fine: tuple[float, float] = EVERYWHERE) -> LossCells:
-        """See `StepLaw`."""
         grid = Grid.within(self.loss_range(reach), fine, 0.0, spacing)
         return LossCells(grid, *self.log_masses(grid.edges()), self.log_infinite)
 
     def out_of_reach(self, theta: float) -> AccuracyError:
-        """See `StepLaw`."""
         return AccuracyError(f"one step's loss tilted by {theta:.3g} is out of reach at {self}")
 
 

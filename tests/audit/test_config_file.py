@@ -24,7 +24,15 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "audit.toml"
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["audit", "--quiet", *map(str, arguments)])
+    return CliRunner().invoke(main, ["audit", *map(str, arguments), "--quiet"])
+
+
+def run_file(path: Path, *arguments: object) -> Result:
+    """`leakcore audit FORM --config`, with the form that the file's first section describes."""
+    text = path.read_bytes().decode(errors="replace") if path.exists() else ""
+    sections = [name for name in re.findall(r"^\[?(\w+)", text, re.MULTILINE) if name in file.SECTIONS]
+    form = next((name for name in sections if name != "report"), "run")
+    return run(form if form in ("run", "trace", "scores") else "claim", "--config", path, *arguments)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -95,7 +103,7 @@ def trace(tmp_path: Path) -> Path:
 def test_what_is_wrong_is_named_with_section_key_value_and_what_is_allowed(
     text: str, message: str, tmp_path: Path
 ) -> None:
-    done = run("--config", written(tmp_path, text), "--out", tmp_path / "out")
+    done = run_file(written(tmp_path, text), "--out", tmp_path / "out")
     assert done.exit_code == 2, done.output
     assert re.search(message, done.output.replace("\n", " ")), done.output
     assert "Traceback" not in done.output
@@ -105,7 +113,7 @@ def test_what_is_wrong_is_named_with_section_key_value_and_what_is_allowed(
 def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
     text = "[claim]\nepsilon = -1\ndelta = 3\n[audit]\nk = [0, 'a']\ntrial = 5\n[report]\nout = 3\nfail_above = -1\n"
     path = written(tmp_path, text)
-    done = run("--config", path, "--confidence", "2")
+    done = run_file(path, "--confidence", "2")
     assert done.exit_code == 2
     assert done.stderr.splitlines() == [
         f"Error: config='{path}': `claim.epsilon` must be above 0, got -1",
@@ -123,28 +131,18 @@ def test_all_faults_are_named_at_once(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_a_configuration_is_refused(tmp_path: Path) -> None:
-    assert "cannot be read" in run("--config", tmp_path / "none.toml").output
+    assert "cannot be read" in run_file(tmp_path / "none.toml").output
     path = tmp_path / "huge.toml"
     path.write_bytes(b"#" * (reading.LARGEST_TOML + 1))
-    assert "is larger than" in run("--config", path).output
+    assert "is larger than" in run_file(path).output
     path.write_bytes(b"\xff\xfe")
-    assert "cannot be read" in run("--config", path).output
+    assert "cannot be read" in run_file(path).output
 
 
-def test_options_that_belong_to_another_form_are_refused(tmp_path: Path, trace: Path) -> None:
-    config = written(tmp_path, "[run]\nsteps = 5\n")
+def test_options_that_cannot_be_are_refused(tmp_path: Path, trace: Path) -> None:
     for arguments, message in (
-        (("--trace", trace, "--runs", "7"), "`--runs` is not allowed with --trace"),
-        (("--trace", trace, "--scores", "x.npz"), "give `--trace` or `--scores`, not both"),
-        (("--attack", "clipbkd", "--config", config), "describes another audit, [run]"),
-        (("--trials", "7"), "`--trials` is allowed only with --attack"),
-        (("--attack", "clipbkd", "--runs", "7"), "`--runs` is not allowed with --attack"),
-        (("--coins",), "`--coins` is allowed only with --trace or --scores"),
-        (("--members", "a"), "`--members` is allowed only with --scores"),
-        (("--retrained",), "`--retrained` is allowed only with --scores"),
-        (("--adjacency", "replace"), "`--adjacency` is allowed only with --scores or --attack"),
-        (("--fail-above", "-1"), "`--fail-above` must be at least 0, got -1.0"),
-        (("--trace", trace, "--json", tmp_path), "is a folder"),
+        (("scores", "x.npz", "--fail-above", "-1"), "`--fail-above` must be at least 0, got -1.0"),
+        (("trace", trace, "--json", tmp_path), "is a folder"),
     ):
         done = run(*arguments)
         assert done.exit_code == 2, done.output
@@ -158,9 +156,7 @@ def test_a_recorded_run_from_a_file_and_options_before_it(
     config = written(
         tmp_path, f"[trace]\nfile = '{trace}'\ndelta = 1e-6\nnum_candidates = 5\n[report]\nfail_above = 100\n"
     )
-    done = run(
-        "--config", config, "--delta", "1e-4", "--json", tmp_path / "a" / "r.json", "--html", tmp_path / "r.html"
-    )
+    done = run_file(config, "--delta", "1e-4", "--json", tmp_path / "a" / "r.json", "--html", tmp_path / "r.html")
     assert done.exit_code == 0, done.output
     content = json.loads((tmp_path / "a" / "r.json").read_text(encoding="utf-8"))
     assert (content["config"]["delta"], content["candidate_counts"]) == (1e-4, [2, 5])
@@ -175,14 +171,14 @@ def test_a_recorded_run_from_a_file_and_options_before_it(
 
 def test_the_limit_is_a_gate_of_its_own(tmp_path: Path, trace: Path) -> None:
     out = ("--out", tmp_path / "out")
-    failed = run("--trace", trace, "--fail-above", "1", *out)
+    failed = run("trace", trace, "--fail-above", "1", *out)
     assert failed.exit_code == 1
     line = failed.stderr.splitlines()[-1]
     assert line.startswith("GATE FAILED: the accountant's ε of the recorded schedule = ")
     assert line.endswith("is above the limit 1.")
     assert "ABOVE THE LIMIT." in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["passed"] is False
-    alone = run("--trace", trace, "--json", *out)
+    alone = run("trace", trace, "--json", *out)
     assert alone.exit_code == 0
     assert json.loads(alone.stdout)["limit"] == {
         "fail_above": None,
@@ -193,7 +189,7 @@ def test_the_limit_is_a_gate_of_its_own(tmp_path: Path, trace: Path) -> None:
 
 def test_the_default_audit_from_a_file(tmp_path: Path) -> None:
     text = "[run]\nepsilon = 2.0\nsweep = []\nruns = 16\nnum_rows = 60\nsteps = 4\nlabel_trials = 2\nlabel_steps = 4\n"
-    done = run("--config", written(tmp_path, text), "--noise-multiplier", "3", "--fail-above", "0.5", "--out", tmp_path)
+    done = run_file(written(tmp_path, text), "--noise-multiplier", "3", "--fail-above", "0.5", "--out", tmp_path)
     assert done.exit_code == 1, done.output
     content = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert (content["config"]["noise_multiplier"], content["config"]["epsilon"], content["config"]["runs"]) == (
@@ -217,7 +213,7 @@ def test_the_annotated_example_is_read_and_every_key_in_it_exists(tmp_path: Path
         form, sections = file.read_config(written(tmp_path, f"[{name}]\n{block}"))
         assert form == name
         assert isinstance(file.read_settings(name, sections)[0], file.SECTIONS[name])
-    done = run("--config", EXAMPLE, "--trials", "20", "--steps", "4", "--out", tmp_path / "out")
+    done = run_file(EXAMPLE, "--trials", "20", "--steps", "4", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert "Limit ε = 4: kept. Compared with it: the audited ε" in done.stdout.replace("\n", " ").replace("  ", " ")
     assert json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))["config"]["audit"]["trials"] == 20
@@ -225,17 +221,16 @@ def test_the_annotated_example_is_read_and_every_key_in_it_exists(tmp_path: Path
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "[report]\nfail_above = 3\n"])
 def test_a_file_that_describes_no_audit_is_refused_before_any_work(text: str, tmp_path: Path) -> None:
-    done = run("--config", written(tmp_path, text), "--runs", "10", "--out", tmp_path / "out")
-    assert done.exit_code == 2, done.output
-    assert (
-        "must have [run] (which may be empty: the defaults), [trace], [scores], or sections of a claim" in done.output
-    )
+    for form, subject in (("trace", "FILE"), ("scores", "FILE"), ("claim", "ATTACK")):
+        done = run(form, "--config", written(tmp_path, text), "--out", tmp_path / "out")
+        assert done.exit_code == 2, done.output
+        assert f"{subject} must be given, or a --config that describes the audit" in done.output
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_with_only_a_report_goes_with_an_option_that_says_the_audit(tmp_path: Path, trace: Path) -> None:
+def test_a_file_with_only_a_report(tmp_path: Path, trace: Path) -> None:
     config = written(tmp_path, "[report]\nfail_above = 1\n")
-    done = run("--config", config, "--trace", trace, "--out", tmp_path / "out")
+    done = run("trace", trace, "--config", config, "--out", tmp_path / "out")
     assert done.exit_code == 1, done.output
     assert "is above the limit 1." in done.output
 

@@ -13,7 +13,7 @@ import pytest
 
 from bench import kept_page
 from bench.clusters import shard_times, throughput
-from leakcore.bounds.reconstruction import certificate
+from leakcore.bounds.methods import certified
 from leakcore.dpsgd.ensemble import workers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ def test_what_is_said_follows_the_numbers() -> None:
 
 
 def test_the_plan_cuts_jobs_as_leakcore_does() -> None:
-    assert throughput._MOST_SHARDS == certificate._MOST_SHARDS
+    assert throughput._MOST_SHARDS == certified._MOST_SHARDS
     assert throughput._SHARD_SECONDS == workers._SECONDS
 
 

@@ -35,7 +35,7 @@ _P_VALUE = 1e-4
 """Of all cases together, by Bonferroni: how often the suite would fail although every bound keeps its level."""
 _ELSEWHERE = {
     "ridge_output_perturbation": "exact, no trials: tests/bounds/audited_epsilon/test_ridge.py recomputes it",
-    "label_epsilon": "exact, no trials: tests/bounds/labels",
+    "label_epsilon": "exact, no trials: tests/bounds/test_labels.py",
     "mse_lower_bound": "bounds an error, not ε",
 }
 """Public names with a bound from below that no trial decides, and why they have no case."""
@@ -48,7 +48,7 @@ _BY_THEIR_STATISTIC = {
 
 
 def _public(module: Any) -> Iterator[tuple[str, Any]]:
-    for name in module._NAMES:
+    for name in module.__all__:
         value = getattr(module, name)
         if not inspect.ismodule(value):
             yield name, value

@@ -109,8 +109,11 @@ def test_groups_of_two_sizes_use_all_batches(sigma, batches, k, epsilon):
 def test_more_batches_than_a_grid_holds_are_bounded_by_as_many_as_it_does():
     many = mechanisms.RandomAllocation(1.0, 1_000_000, 1)
     assert not many.is_exact("add-remove")
-    assert many.sides("add-remove").upper == mechanisms.RandomAllocation(1.0, 131_072, 1).sides("add-remove").upper
-    assert many.sides("add-remove").lower == ()
+    assert (
+        many.dominating_laws("add-remove").upper
+        == mechanisms.RandomAllocation(1.0, 131_072, 1).dominating_laws("add-remove").upper
+    )
+    assert many.dominating_laws("add-remove").lower == ()
 
 
 def test_it_lies_near_poisson_sampling_and_below_shuffling():

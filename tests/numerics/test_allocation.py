@@ -12,13 +12,13 @@ from leakcore.numerics import lattice_profile
 from leakcore.numerics.allocation import AllocationPair, AllocationStep, traded
 from leakcore.numerics.allocation_levels import LevelPlan, LogNormal, SumLevel
 from leakcore.numerics.arithmetic import AccuracyError
-from leakcore.numerics.lattice_profile import ProfileQuestion, Sides
+from leakcore.numerics.lattice_profile import DominatingLaws, ProfileQuestion
 
 DIRECTIONS = ("remove", "add")
 
 
 def answers(law, direction, **question):
-    return lattice_profile.limits(Sides((law,), (law,)), ProfileQuestion(**question), direction)
+    return lattice_profile.limits(DominatingLaws((law,), (law,)), ProfileQuestion(**question), direction)
 
 
 def one_epoch(pair, epsilon, direction, dominating):

@@ -8,14 +8,14 @@ from scipy import optimize, stats
 
 from leakcore import accounting, bounds, mechanisms
 from leakcore.numerics import PrivacyLoss, lattice_profile
-from leakcore.numerics.lattice_profile import ProfileQuestion, Sides, log_blow_up
-from leakcore.numerics.step_laws import AtomLaw, FixedBatchStep, ReplacementStep, ShuffledLowerStep, sides_of
+from leakcore.numerics.lattice_profile import DominatingLaws, ProfileQuestion, log_blow_up
+from leakcore.numerics.step_laws import AtomLaw, FixedBatchStep, ReplacementStep, ShuffledLowerStep, dominating_laws
 
 DIRECTIONS = ("remove", "add")
 
 
 def both(law):
-    return Sides((law,), (law,))
+    return DominatingLaws((law,), (law,))
 
 
 def epsilon(law, delta, direction):
@@ -157,7 +157,7 @@ def test_randomised_response_composes_to_its_binomial():
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.01, 1000), (2.0, 0.1, 100), (0.5, 0.1, 10)])
 def test_blow_up_holds_the_exact_bound(sigma, rate, steps):
     kappa = np.array([1e-6, 0.01, 0.1, 0.5, 0.9, 1.0])
-    sides = sides_of(PrivacyLoss.of_steps(np.array(sigma), np.array(rate), steps))
+    sides = dominating_laws(PrivacyLoss.of_steps(np.array(sigma), np.array(rate), steps))
     low, high = (np.exp(end) for end in log_blow_up(sides, np.log(kappa)))
     exact = bounds.reconstruction(sigma, rate, steps, kappa=kappa).value
     assert (low <= exact * (1.0 + 1e-9)).all()
@@ -168,7 +168,7 @@ def test_blow_up_holds_the_exact_bound(sigma, rate, steps):
 def test_many_different_steps_are_brought_to_a_few():
     sigma = np.linspace(1.0, 2.0, 60)
     loss = PrivacyLoss.of_steps(sigma, np.full(60, 0.1), 60)
-    sides = sides_of(loss)
+    sides = dominating_laws(loss)
     assert len(sides.upper) < 60
     assert sides.upper != sides.lower
     low, high = lattice_profile.limits(sides, ProfileQuestion(log_delta=math.log(1e-5)), "remove")

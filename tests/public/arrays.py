@@ -305,7 +305,7 @@ EXEMPT = dict.fromkeys(RESULTS, "what a function returns: nobody else makes one"
     "audit.run": "minutes of training behind an AuditConfig, which is bent",
     "audit.selftest": "minutes; its arguments are checked in tests/audit/test_selftest.py",
     "dpsgd.record": "wraps an Opacus optimizer: tests/dpsgd/record/test_recorder.py",
-    "dpsgd.FusedDPOptimizer": "wraps an Opacus optimizer: tests/dpsgd/optimizer/test_fused_optimizer.py",
+    "dpsgd.FusedDPOptimizer": "wraps an Opacus optimizer: tests/dpsgd/fused/test_fused_optimizer.py",
     "attacks.poisoning.FrozenClipBKD": "optimises images through an extractor: tests/attacks/test_poisoning.py",
     "attacks.poisoning.through": "needs an extractor: tests/attacks/test_poisoning.py",
     "defenses.Defense": "the base class",

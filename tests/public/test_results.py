@@ -20,7 +20,7 @@ import leakcore
 from leakcore import audit, bounds, mechanisms
 from leakcore._base.results import Record, Result
 from leakcore.audit.selftest import Promise, SelfTest
-from leakcore.bounds.reconstruction.certificate import CertificateState
+from leakcore.bounds.methods.certified import CertificateState
 from leakcore.experiments.driver.overview import Reproduction
 from leakcore.experiments.driver.result import Departure, ExperimentResult, Panel, Pictures, Series, Stated, TextTable
 from leakcore.experiments.driver.verdict import Check

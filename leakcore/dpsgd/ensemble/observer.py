@@ -142,11 +142,5 @@ class Observer:
 
     def watch(self) -> Watch:
         """The part of these options that the training loop needs."""
-        return Watch(
-            subtract_known=self.subtract_known,
-            batches=self.batches,
-            keep_steps=self.keep_steps,
-            cosines=self.cosines,
-            record=self.record,
-            scorers=dict(self.scorers or {}),
-        )
+        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(Watch)}
+        return Watch(**options | {"scorers": dict(self.scorers or {})})

@@ -120,22 +120,22 @@ def test_the_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:
         ("[claim]\ne = 1", "`claim.e = 1`: no such key"),
     ):
         path.write_text(text, encoding="utf-8")
-        done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--config", str(path)])
+        done = CliRunner().invoke(main, ["audit", "claim", "clipbkd", "--config", str(path)])
         assert done.exit_code == 2
         assert message in done.output
-    done = CliRunner().invoke(main, ["audit", "--config", "none.toml"])
+    done = CliRunner().invoke(main, ["audit", "claim", "--config", "none.toml"])
     assert done.exit_code == 2
     assert "cannot be read" in done.output
-    done = CliRunner().invoke(main, ["audit", "--attack", "clipbkd", "--num-candidates", "3"])
+    done = CliRunner().invoke(main, ["audit", "claim", "clipbkd", "--num-candidates", "3"])
     assert done.exit_code == 2
-    assert "`--num-candidates` is not allowed with" in done.output
+    assert "`--num-candidates` is allowed only with" in done.output
 
 
 def test_options_stand_for_keys_of_the_file(tmp_path: Path) -> None:
     options = {"--epsilon": "3", "--delta": "1e-6", "--steps": "4", "--num-rows": "60", "--trials": "16", "--seed": "5"}
     flat = [word for pair in options.items() for word in pair]
     done = CliRunner().invoke(
-        main, ["audit", "--attack", "zero-input", *flat, "--out", str(tmp_path), "--quiet", "--json"]
+        main, ["audit", "claim", "zero-input", *flat, "--out", str(tmp_path), "--quiet", "--json"]
     )
     assert done.exit_code == 0, done.output
     config = json.loads(done.stdout)["config"]
@@ -223,7 +223,7 @@ def test_without_noise_on_biases_a_canary_of_zeros_ends_with_exit_code_1(tmp_pat
         '[fault]\nbias_noise = 0.0\n[claim]\nepsilon = 1.0\n[audit]\ntrials = 400\nk = [1]\nadjacency = "add-remove"\n',
         encoding="utf-8",
     )
-    arguments = ["audit", "--attack", "zero-input", "--config", str(path), "--out", str(tmp_path), "--quiet"]
+    arguments = ["audit", "claim", "zero-input", "--config", str(path), "--out", str(tmp_path), "--quiet"]
     done = CliRunner().invoke(main, arguments)
     assert done.exit_code == 1, done.output
     assert "GATE FAILED: The attack proves more than is claimed: ε ≥ " in done.stderr
@@ -260,7 +260,7 @@ def test_one_run_with_canaries_is_an_audit(tmp_path: Path) -> None:
     assert "guesses right" in " ".join(report.findings())
     assert report.to_html()
     done = CliRunner().invoke(
-        main, ["audit", "--attack", "one-run", "--num-rows", "60", "--out", str(tmp_path), "--quiet"]
+        main, ["audit", "claim", "one-run", "--num-rows", "60", "--out", str(tmp_path), "--quiet"]
     )
     assert done.exit_code == 0, done.output
     assert "500 canaries in one run" in done.stdout
@@ -440,7 +440,9 @@ def test_a_broken_mechanism_is_stopped_early_and_the_report_says_what_that_saved
         encoding="utf-8",
     )
     out = tmp_path / "out"
-    done = CliRunner().invoke(main, ["audit", "--config", str(tmp_path / "claim.toml"), "--out", str(out), "--quiet"])
+    done = CliRunner().invoke(
+        main, ["audit", "claim", "--config", str(tmp_path / "claim.toml"), "--out", str(out), "--quiet"]
+    )
     assert done.exit_code == 1, done.output
     assert (out / "report.json").read_bytes() == (tmp_path / "report.json").read_bytes()
     whole = audit.claim({**BROKEN, "audit": {**BROKEN["audit"], "trials": 64}})

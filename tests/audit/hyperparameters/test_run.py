@@ -306,7 +306,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path: Pa
 
 KILLS = 50
 COMMAND = (
-    "audit", "--sweep", "4", "--runs", "600", "--steps", "20", "--num-rows", "200", "--quiet", "--json",
+    "audit", "run", "--sweep", "4", "--runs", "600", "--steps", "20", "--num-rows", "200", "--quiet", "--json",
 )  # fmt: skip
 
 

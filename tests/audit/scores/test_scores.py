@@ -183,7 +183,7 @@ def test_the_command_and_its_exit_codes(tmp_path: Path) -> None:
     np.savez(path, a=INSIDE + 3, b=OUTSIDE)
 
     def run(*arguments: str) -> Any:
-        return CliRunner().invoke(main, ["audit", "--scores", str(path), "--out", str(tmp_path / "r"), *arguments])
+        return CliRunner().invoke(main, ["audit", "scores", str(path), "--out", str(tmp_path / "r"), *arguments])
 
     assert run().exit_code == 2
     names = ("--members", "a", "--non-members", "b")

@@ -125,10 +125,10 @@ def test_the_report_in_every_form(tmp_path: Path) -> None:
     assert "What the canaries prove" in report.to_html()
     assert report.with_limit(0.1).passed is False
     assert not audit.from_canaries(path, claimed_epsilon=0.5).passed
-    done = CliRunner().invoke(main, ["audit", "--trace", str(path), "--out", str(tmp_path / "out")])
+    done = CliRunner().invoke(main, ["audit", "trace", str(path), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     assert "The canaries prove ε ≥" in done.output
-    mixed = CliRunner().invoke(main, ["audit", "--trace", str(path), "--coins"])
+    mixed = CliRunner().invoke(main, ["audit", "trace", str(path), "--coins"])
     assert mixed.exit_code == 2
     assert "holds canaries" in mixed.output
     with pytest.raises(TypeError, match=r"`trace` must be what leakcore\.record gave with canaries"):

@@ -81,7 +81,7 @@ def test_a_part_is_not_reported_as_the_run(tmp_path: Path) -> None:
         report = audit.from_trace(trace, claimed_epsilon=claim)
         assert report.passed is False
         assert 0.98 * whole < float(report.epsilon.value) <= whole, "the accountant's is rounded up"
-    command = ["audit", "--trace", str(tmp_path / "trace.npz"), "--json", str(tmp_path / "report.json")]
+    command = ["audit", "trace", str(tmp_path / "trace.npz"), "--json", str(tmp_path / "report.json")]
     assert CliRunner().invoke(main, [*command, "--fail-above", str(claim)]).exit_code == 1
     assert CliRunner().invoke(main, [*command, "--fail-above", str(whole)]).exit_code == 0
 
@@ -245,7 +245,7 @@ COUNTED = part(((0, None, None, 60),), complete=False)
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(main, ["audit", "--quiet", *map(str, arguments)])
+    return CliRunner().invoke(main, ["audit", "trace", "--quiet", *map(str, arguments)])
 
 
 def test_bounds_match_all_steps() -> None:
@@ -408,7 +408,7 @@ def test_members_that_were_recognised_in_a_part_are_not_compared_with_bounds() -
 
 def test_the_commands_exit_codes(tmp_path: Path) -> None:
     COUNTED.save(tmp_path / "trace.npz")
-    command = ("--trace", tmp_path / "trace.npz", "--json", tmp_path / "report.json")
+    command = (tmp_path / "trace.npz", "--json", tmp_path / "report.json")
     for options in (("--epsilon", 100), ("--fail-above", 100), ("--coins",)):
         done = run(*command, *options)
         assert done.exit_code == 2, done.output
@@ -427,7 +427,7 @@ def test_the_commands_exit_codes(tmp_path: Path) -> None:
 def test_a_file_that_knows_its_run_is_judged_whole(tmp_path: Path) -> None:
     part().save(tmp_path / "trace.npz")
     whole = float(audit.from_trace(part()).epsilon.value)
-    options = ("--trace", tmp_path / "trace.npz", "--json", tmp_path / "report.json")
+    options = (tmp_path / "trace.npz", "--json", tmp_path / "report.json")
     assert run(*options, "--fail-above", whole * 1.01).exit_code == 0
     assert run(*options, "--fail-above", whole * 0.99).exit_code == 1
 
@@ -441,7 +441,7 @@ def test_several_files_are_one_run_in_the_command_and_its_config(tmp_path: Path)
     files = [tmp_path / f"{name}.npz" for name in ("first", "second")]
     for file in files:
         recording.part(out=file)
-    options = [word for file in files for word in ("--trace", file)]
+    options = list(files)
     done = run(*options, "--json", tmp_path / "r.json")
     assert done.exit_code == 0, done.output
     read = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
@@ -453,8 +453,8 @@ def test_several_files_are_one_run_in_the_command_and_its_config(tmp_path: Path)
     assert json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["epsilon"] == read["epsilon"]
     for arguments, message in (
         (options[2:] + options[:2], "traces[1] ("),
-        ([*options, "--trace", tmp_path / "none.npz"], "none.npz'"),
-        ([*options, "--json", files[1]], "which is also --trace (2)"),
+        ([*options, tmp_path / "none.npz"], "none.npz'"),
+        ([*options, "--json", files[1]], "which is also FILE (2)"),
     ):
         refused = run(*arguments)
         assert refused.exit_code == 2, refused.output
