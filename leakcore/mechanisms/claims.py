@@ -413,7 +413,7 @@ def from_event(event: Any) -> Mechanism:
     4ρ, Gaussians 2/σ apart). Randomised response of a row's own value is one under replacement.
 
     Args:
-        event: of dp-accounting; only its type's name and its fields are read.
+        event: a `DpEvent`; only its type's name and its fields are read.
 
     Returns:
         A mechanism of this package.

@@ -128,10 +128,10 @@ class Mechanism(Record, abc.ABC):
         """log μ(x)/ν(x) of samples first_sample, first_sample + 1, … of the mechanism's own pair.
 
         Args:
-            num_samples: how many.
+            num_samples: number of samples.
             under: "null": x ~ ν; "alternative": x ~ μ.
-            seed: of the random numbers; sample i depends on it, on `under` and on i only.
-            first_sample: the first one's number.
+            seed: seed of the random numbers; sample i depends on it, on `under` and on i only.
+            first_sample: number of the first sample.
 
         Returns:
             (num_samples,) float64.
@@ -174,7 +174,7 @@ class Loss:
     """A mechanism's privacy loss in one direction, as `Mechanism.loss` returns it.
 
     Attributes:
-        mechanism: whose loss it is.
+        mechanism: the mechanism.
         adjacency: the neighbouring relation.
         direction: "remove" or "add".
     """

@@ -180,7 +180,7 @@ class Capped(_Derived):
 
 @dataclasses.dataclass(frozen=True)
 class Bracket:
-    """Low limits from one curve, high ones from another: of a mechanism that no pair is known to describe exactly."""
+    """Low limits from one curve, high ones from another, for a mechanism that no pair is known to describe exactly."""
 
     lower: Bounded
     upper: Bounded

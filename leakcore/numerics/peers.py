@@ -47,9 +47,15 @@ def import_dp_accounting(method: str) -> Any:
 
 
 class DiscreteLoss:
-    """The composed, discretised privacy loss: pessimistic, an upper bound in both directions, or optimistic, a lower
-    bound in the REMOVE direction only, which is all that a blow-up needs. replaced: of the steps under replacement,
-    pessimistic only."""
+    """The composed, discretised privacy loss.
+
+    Args:
+        loss: the steps.
+        pessimistic: whether it is an upper bound in both directions; else it is a lower bound in the REMOVE direction
+            only, which is all that a blow-up needs.
+        interval: width of the loss's cells; None: it follows from the loss's spread.
+        replaced: whether the steps are taken under replacement, which is pessimistic only.
+    """
 
     def __init__(
         self, loss: PrivacyLoss, *, pessimistic: bool, interval: float | None = None, replaced: bool = False
