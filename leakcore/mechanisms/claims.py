@@ -40,7 +40,7 @@ class Claim(Mechanism):
     def __post_init__(self) -> None:
         if self.claimed_under is not None:
             relation = validate.one_of(*self._relations, claimed_under=self.claimed_under)
-            object.__setattr__(self, "claimed_under", relation)
+            self._set(claimed_under=relation)
 
     @property
     def adjacencies(self) -> tuple[Adjacency, ...]:
@@ -87,7 +87,7 @@ class GDP(Claim):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "mu", validate.non_negative(mu=self.mu))
+        self._set(mu=validate.non_negative(mu=self.mu))
 
     def proof(self, adjacency: str | None = None) -> str:
         self.relation(adjacency)
@@ -150,9 +150,9 @@ class ApproximateDP(Claim):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "reached", validate.boolean(reached=self.reached))
-        object.__setattr__(self, "epsilon", validate.non_negative(epsilon=self.epsilon))
-        object.__setattr__(self, "delta", validate.below_one(delta=self.delta))
+        self._set(reached=validate.boolean(reached=self.reached))
+        self._set(epsilon=validate.non_negative(epsilon=self.epsilon))
+        self._set(delta=validate.below_one(delta=self.delta))
         if self.epsilon > 1e5:
             raise ValueError(f"`epsilon` must be at most 1e5, got {self.epsilon:g}")
 
@@ -297,7 +297,7 @@ class ZCDP(Claim):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "rho", validate.non_negative(rho=self.rho))
+        self._set(rho=validate.non_negative(rho=self.rho))
         if self.rho > 1e4:
             raise ValueError(f"`rho` must be at most 1e4, got {self.rho:g}")
 

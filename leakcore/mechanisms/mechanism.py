@@ -162,6 +162,11 @@ class Mechanism(Record, abc.ABC):
         changed: Mechanism = dataclasses.replace(self, noise_multiplier=noise_multiplier)  # type: ignore[call-arg]
         return changed
 
+    def _set(self, **values: Any) -> None:
+        """Set fields while the object is made."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
     def __matmul__(self, other: Any) -> Composition:
         if not isinstance(other, Mechanism):
             return NotImplemented
@@ -223,7 +228,7 @@ class Composition(Mechanism):
     def __post_init__(self) -> None:
         if not isinstance(self.parts, tuple | list) or not all(isinstance(part, Mechanism) for part in self.parts):
             raise TypeError(f"`parts` must be a tuple of mechanisms, got {self.parts!r}")
-        object.__setattr__(self, "parts", tuple(self.parts))
+        self._set(parts=tuple(self.parts))
         if not self.parts:
             raise ValueError("`parts` must hold at least one mechanism, got none")
         if not self.adjacencies:
