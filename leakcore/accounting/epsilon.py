@@ -14,7 +14,7 @@ from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import timed
 from leakcore._base.results import Adjacency, Assumptions, Result
 from leakcore.mechanisms import Mechanism, Poisson, as_mechanism, over_grids
-from leakcore.numerics import BEST, AccuracyError, Curve, DiscreteCurve, Precision, PrivacyLoss, gaussian_pair
+from leakcore.numerics import BEST, AccuracyError, Curve, DiscreteLoss, Precision, PrivacyLoss, gaussian_pair
 
 METHODS = ("exact", "pld", "rdp")
 TINY = sys.float_info.min
@@ -66,7 +66,8 @@ class Accountant:
         """The profile by the method, which is not "rdp"."""
         if self.method == "exact":
             return self.mechanism.curve(self.relation)
-        return DiscreteCurve(self.loss) if self.loss is not None else DiscreteCurve(self._added, replaced=True)
+        replaced = self.loss is None
+        return DiscreteLoss(self._added if self.loss is None else self.loss, pessimistic=True, replaced=replaced)
 
     @property
     def directions(self) -> tuple[str, ...]:

@@ -115,7 +115,8 @@ class RandomAllocation(Mechanism):
 
     def curve(self, adjacency: Adjacency) -> Bounded:
         if adjacency == "replace" and self.k < self.batches:
-            return Capped(Between(self.lattice_curve("add-remove")), self.separation(adjacency))
+            laws = self.dominating_laws("add-remove").upper
+            return Capped(Between(self.lattice_curve("add-remove"), laws), self.separation(adjacency))
         return super().curve(adjacency)
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:

@@ -14,16 +14,7 @@ from leakcore._base.results import Adjacency
 from leakcore.mechanisms.fixed_size import FixedSize
 from leakcore.mechanisms.mechanism import Composition, Mechanism, gaussian_laws
 from leakcore.mechanisms.poisson import FullBatch, Poisson
-from leakcore.numerics import (
-    AccuracyError,
-    AtomLaw,
-    Bounded,
-    Bracket,
-    DominatingLaws,
-    ExactCurve,
-    Precision,
-    PrivacyLoss,
-)
+from leakcore.numerics import AtomLaw, Bounded, Bracket, DominatingLaws, ExactCurve, Precision, PrivacyLoss
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -228,10 +219,6 @@ class ClaimCurve:
     bound: float
     slack: float
 
-    def chernoff_tables(self, log_floor: float) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """A bare claim has no moments worth a tilt."""
-        raise AccuracyError("a bare claim has no moments")
-
     def epsilon(self, log_delta: float, direction: str, *, precision: Precision | None = None) -> tuple[float, float]:
         """(low, high) of the smallest x with δ(x) at most e^log_delta."""
         asked = math.exp(log_delta)
@@ -335,10 +322,6 @@ class ConvertedCurve:
     """The converted profile, the same in both directions; see `numerics.Bounded`."""
 
     rho: float
-
-    def chernoff_tables(self, log_floor: float) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """log δ(ε) ≤ K − sε with s = α − 1."""
-        raise AccuracyError("a converted profile has no tilt")
 
     def epsilon(self, log_delta: float, direction: str, *, precision: Precision | None = None) -> tuple[float, float]:
         """(−∞, the smallest ε that is proved)."""

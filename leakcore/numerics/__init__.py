@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from leakcore.numerics.curves import Bracket as Bracket
     from leakcore.numerics.curves import Capped as Capped
     from leakcore.numerics.curves import Curve as Curve
-    from leakcore.numerics.curves import DiscreteCurve as DiscreteCurve
     from leakcore.numerics.curves import EitherWay as EitherWay
     from leakcore.numerics.curves import ExactCurve as ExactCurve
     from leakcore.numerics.curves import LatticeCurve as LatticeCurve
@@ -79,7 +78,6 @@ _SHARED = {
     "Bracket": ".curves",
     "Capped": ".curves",
     "Curve": ".curves",
-    "DiscreteCurve": ".curves",
     "DiscreteLoss": ".peers",
     "DominatingLaws": ".lattice_profile",
     "EitherWay": ".curves",
