@@ -109,8 +109,7 @@ def discrete_prior(
         `DiscretePriorBound` of kind "upper".
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument or a shape that is not allowed, which the text names.
 
     Guarantees:
         The mechanism's own adjacency; deterministic; in [max p, B(max p)]. Approximations are on the safe side: beyond
@@ -155,8 +154,7 @@ def label_success(
         `DiscretePriorBound` of kind "upper". σ = 0 with q = 1 gives 1; σ = ∞, q = 0 or T = 0 give the largest weight.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument or a shape that is not allowed, which the text names.
 
     Guarantees:
         Replacement adjacency (one label changes); deterministic.

@@ -332,8 +332,7 @@ def label_epsilon(
         `LabelEpsilon` of kind "lower" ("estimate" for composed steps), adjacency "replace".
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument or a shape that is not allowed, which the text names.
 
     Guarantees:
         Exact and deterministic, for this batch and these p.
@@ -499,8 +498,7 @@ def extrapolate_label_epsilon(
         `LabelEpsilonExtrapolation` of kind "estimate", adjacency "replace".
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         None: the exponential tail is an observation about data, not a theorem. Deterministic.

@@ -403,17 +403,14 @@ class ApproximateFamily(CurveFamily):
     k: int = 1
 
     def lines(self, parameter: float) -> Tangents:
-        """Lines above the curve."""
         apart = min(self.largest, self.k * parameter)
         times = float(self.k) if parameter == 0 else math.expm1(apart) / math.expm1(apart / self.k)
         return Tangents(np.array([apart]), np.array([self.delta * (times if self.k > 1 else 1.0)]))
 
     def epsilon(self, parameter: float) -> float:
-        """The smallest ε at δ of a mechanism with this curve, from below."""
         return parameter
 
     def notes(self) -> tuple[str, ...]:
-        """What must be true of the mechanism."""
         return ()
 
 
@@ -431,17 +428,14 @@ class GaussianFamily(CurveFamily):
     k: int = 1
 
     def lines(self, parameter: float) -> Tangents:
-        """Lines above the curve."""
         apart = self.k * parameter
         epsilons = log_ratios(apart, _GAUSSIAN_LINES)
         return Tangents(epsilons, np.exp(gaussian_pair.log_profile(epsilons, apart)))
 
     def epsilon(self, parameter: float) -> float:
-        """The smallest ε at δ of a mechanism with this curve, from below."""
         return float(gaussian_pair_epsilon(parameter, delta=self.delta))
 
     def notes(self) -> tuple[str, ...]:
-        """What must be true of the mechanism."""
         return (_IS_GAUSSIAN,)
 
 
@@ -460,7 +454,6 @@ class MechanismFamily(CurveFamily):
     epsilons: np.ndarray
 
     def lines(self, parameter: float) -> Tangents:
-        """Lines above the curve."""
         claimed, adjacency = self.mechanism.claimed, self.mechanism.adjacency
         curve = self.mechanism.at(parameter).curve(adjacency)
         precision = Precision() if claimed.steps_loss(adjacency) is not None else Precision(bits=13)
@@ -472,11 +465,9 @@ class MechanismFamily(CurveFamily):
         return Tangents(self.epsilons, np.mean(deltas, axis=0))
 
     def epsilon(self, parameter: float) -> float:
-        """The smallest ε at δ of a mechanism with this curve, from below."""
         return self.mechanism.epsilon(parameter)
 
     def notes(self) -> tuple[str, ...]:
-        """What must be true of the mechanism."""
         return (f"the mechanism is {self.mechanism.claimed!r} with some noise multiplier",)
 
 

@@ -337,8 +337,7 @@ def epsilon_from_membership(
         `MembershipEpsilon` of kind "lower" or "estimate"; 0 where nothing is proved.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         The rule that guesses, its threshold included, must be fixed beforehand or come from other models.

@@ -221,15 +221,9 @@ class SequentialTest:
         return next(iter(self._audits.values())).trials if self._audits else 0
 
     def add(self, audits: Mapping[str, tuple[Any, Any, int]]) -> None:
-        """The scores of the next trials.
+        """Take the scores of the next trials: name → (scores_in, scores_out, k), as in `epsilon_lower_bound_best`.
 
-        Args:
-            audits: name → (scores_in, scores_out, k), as in `epsilon_lower_bound_best`: the same names and k in every
-                look, as many scores in as out, the same number for each name.
-
-        Raises:
-            ValueError: for a value that is not allowed; the text names the argument.
-            TypeError: for an argument of another type.
+        Names and k must be the same in every look, and all sides must have equally many scores.
         """
         if not isinstance(audits, Mapping) or not audits:
             raise ValueError("`audits` must be a mapping of at least one name to (scores_in, scores_out, k)")
@@ -262,18 +256,7 @@ class SequentialTest:
         return math.exp(-self._evidence(self._parameter))
 
     def hopeless(self, trials: int) -> bool:
-        """Whether not even perfect scores could refute the claim any more.
-
-        Args:
-            trials: still to come, on each data set.
-
-        Returns:
-            True if the claim cannot fall within these trials.
-
-        Raises:
-            ValueError: for a negative number.
-            TypeError: for another type.
-        """
+        """Whether not even perfect scores of so many more trials, on each data set, could refute the claim."""
         left = validate.integer(0, trials=trials)
         if self._evidence(self._parameter) >= self._needed:
             return False
@@ -283,18 +266,7 @@ class SequentialTest:
         return bool(best) and _log_mean(np.array(best)[:, None])[0] < self._needed
 
     def ceiling(self, trials: int) -> float:
-        """The most that could be proved, whatever the scores.
-
-        Args:
-            trials: in all, on each data set.
-
-        Returns:
-            ε for one row, from above.
-
-        Raises:
-            ValueError: for a negative number.
-            TypeError: for another type.
-        """
+        """The most that could be proved by so many trials in all, on each data set: ε for one row, from above."""
         audits = list(self._audits.values())
         total = validate.integer(0, trials=trials)
         betted = total - min([total, *(a.learnt for a in audits)])
@@ -314,11 +286,7 @@ class SequentialTest:
         return self._claim.epsilon(high)
 
     def proof(self) -> SequentialEpsilon:
-        """What is proved so far.
-
-        Returns:
-            `SequentialEpsilon` of kind "lower".
-        """
+        """What is proved so far, of kind "lower"."""
         parameter, claim = self._proved(), self._claim
         value = claim.epsilon(parameter) if parameter > 0 else 0.0
         ks = sorted({a.curve.k for a in self._audits.values()})

@@ -136,12 +136,10 @@ def calibrate_noise(
     if unseen:
         notes += ("less noise may do: the exact bound reaches no smaller noise multiplier",)
     epsilon = _epsilon_that_implies(goal, log_k, slack)
-    if silent or (sigma == 0.0 and goal == 1.0):
+    if silent or math.isinf(epsilon):
         usual = 0.0
     elif epsilon < 0.0:
         usual = math.inf
-    elif math.isinf(epsilon):
-        usual = 0.0
     else:
         try:
             for_epsilon = accounting.noise_multiplier(scheme, epsilon=epsilon, delta=slack)

@@ -271,8 +271,7 @@ def fano_advantage(
         `FanoBound` of kind "upper" ("estimate" for "monte-carlo"), without interval. σ = 0 gives 1, one candidate 0.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Deterministic given the seed, for any number of workers and none.
