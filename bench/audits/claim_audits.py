@@ -150,7 +150,8 @@ _SIMULATED = (
 _TRAINED = (
     "ClipBKD against logistic regression, ε = 4 claimed, means of {seeds} seeds (trained). {trainings:,} trainings "
     "prove ε: a split lets one half of the models choose the threshold, ranks are tests of the order of all scores. "
-    "The least trainings are those with which an audit of a fixed size contradicts the claim, if somebody knows that size."
+    "The least trainings are those with which an audit of a fixed size contradicts the claim, if somebody knows that "
+    "size."
 )
 
 
