@@ -170,10 +170,9 @@ class Hypothesis:
         family: the kind of guarantee. "dp": (ε, δ)-privacy, no further assumption. "gdp": the stronger claim that the
             mechanism is μ-GDP for some μ (full-batch DP-SGD is, subsampled DP-SGD is not); needs δ > 0. A mechanism of
             `leakcore.mechanisms`: the claim that it ran, with some noise; needs δ > 0, k = 1 and direction "in".
-        direction: the side on which the event is likelier. "in": with the k rows; "out": without them. Each of these
-            two uses one limit per side at (1 − confidence)/2. "both": not fixed, so the error is split over all four
-            limits and the larger result is taken (or a split's choosing trials settle it, at no cost). Picking "in" or
-            "out" by looking at the counts doubles the error.
+        direction: the side on which the event is likelier. "in": with the k rows; "out": without them. "both": not
+            fixed, so the error is split over both (or a split's choosing trials settle it, at no cost). Picking "in"
+            or "out" by looking at the counts doubles the error.
         TypeError: for an argument of another type, or a mechanism without noise.
 
     Example:

@@ -1,18 +1,10 @@
 """A claimed ε tested while trials arrive: one may look after every chunk of them, and stop whenever one likes.
 
-The test bets against trade-off curves, with factors that no mechanism of the curve can make grow, whatever the scores
-are.
+The test bets against trade-off curves, with factors whose mean no mechanism of the curve can lift above 1, whatever the
+scores are (docs/explanation/bounds.md, "Bets, valid at every look"). With A = 1{in ≥ τ}, B = 1{out ≥ τ}, lines (a, b)
+above the curve and weights w, w₀, w₁ with the sum 1, the factors of a model with and one without the rows are
 
-A curve T bounds what an event of probability q without the rows has with them: p ≤ T(q) ≤ a q + b for every line (a, b)
-above T. Give each line and threshold τ a weight, such that the weights and two more have the sum 1. With A = 1{in ≥ τ}
-and B = 1{out ≥ τ} the two functions
-
-    f(in) = 2 w₁ + Σ 2w A/(a + b),    g(out) = 2 w₀ + Σ 2w a(1 − B)/(a + b)
-
-are nonnegative, and E f + E g ≤ 2 Σ w (p + a − a q)/(a + b) + 2 w₀ + 2 w₁ ≤ 2. A model with the rows and one without
-are independent, so E f(in) g(out) = E f · E g ≤ ((E f + E g)/2)² ≤ 1. With weights that earlier trials chose, the
-product over later pairs is therefore a nonnegative supermartingale: the probability that it ever reaches 1/α is at most
-α (Ville 1939).
+    f(in) = 2 w₁ + Σ 2w A/(a + b),    g(out) = 2 w₀ + Σ 2w a(1 − B)/(a + b).
 """
 
 from __future__ import annotations

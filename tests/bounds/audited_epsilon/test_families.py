@@ -17,9 +17,14 @@ SIMULTANEOUS = bounds.SimultaneousThreshold()
 
 def prove(inside: np.ndarray, outside: np.ndarray, family: mechanisms.Mechanism, confidence: float = 0.95):
     return bounds.epsilon_lower_bound_from_scores(
-        inside, outside, adjacency="add-remove", threshold=SIMULTANEOUS, confidence=confidence, delta=DELTA,
+        inside,
+        outside,
+        adjacency="add-remove",
+        threshold=SIMULTANEOUS,
+        confidence=confidence,
+        delta=DELTA,
         hypothesis=bounds.Hypothesis(family),
-    )  # fmt: skip
+    )
 
 
 def ordered(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
@@ -138,6 +143,10 @@ def test_refusals() -> None:
         bounds.epsilon_lower_bound(3, 1, 5, k=2, delta=DELTA, **claimed)
     with pytest.raises(ValueError, match="`adjacency` must be 'add-remove' or 'replace' for GDP"):
         bounds.epsilon_lower_bound(
-            3, 1, 5, adjacency="zero-out", delta=DELTA,
+            3,
+            1,
+            5,
+            adjacency="zero-out",
+            delta=DELTA,
             hypothesis=bounds.Hypothesis(mechanisms.GDP(1.0, claimed_under="add-remove")),
-        )  # fmt: skip
+        )

@@ -92,9 +92,13 @@ def _most_likely(v: int, r: int, m: int, lines: Tangents) -> float:
     whole = np.zeros((1, wide))
     whole[0, : r + 1] = 1.0
     solved = optimize.linprog(
-        objective, A_ub=sparse.vstack([each, sums]), b_ub=np.concatenate([np.zeros(number * r), m * lines.deltas]),
-        A_eq=whole, b_eq=[1.0], method="highs",
-    )  # fmt: skip
+        objective,
+        A_ub=sparse.vstack([each, sums]),
+        b_ub=np.concatenate([np.zeros(number * r), m * lines.deltas]),
+        A_eq=whole,
+        b_eq=[1.0],
+        method="highs",
+    )
     assert solved.status == 0
     return -float(solved.fun)
 

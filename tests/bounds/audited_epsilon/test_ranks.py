@@ -93,9 +93,13 @@ def test_a_random_order_of_ties_costs_little_power() -> None:
         inside, outside = rng.normal(2.0, size=500), rng.normal(size=500)
         for out, digits in ((exact, 9), (rounded, 1)):
             proof = bounds.epsilon_lower_bound_from_scores(
-                inside.round(digits), outside.round(digits), adjacency="replace", delta=DELTA,
-                hypothesis=Hypothesis("gdp"), threshold=bounds.SimultaneousThreshold(seed=seed),
-            )  # fmt: skip
+                inside.round(digits),
+                outside.round(digits),
+                adjacency="replace",
+                delta=DELTA,
+                hypothesis=Hypothesis("gdp"),
+                threshold=bounds.SimultaneousThreshold(seed=seed),
+            )
             out.append(float(proof.value))
     assert np.mean(rounded) == pytest.approx(np.mean(exact), rel=0.03)
 
@@ -129,9 +133,13 @@ def test_what_a_thousand_scores_a_side_prove(family: str, mu: float, wanted: flo
         scores = rng.normal(mu, size=1000), rng.normal(size=1000)
         for out, threshold in ((values, bounds.SimultaneousThreshold()), (splits, bounds.SplitThreshold(seed=seed))):
             proof = bounds.epsilon_lower_bound_from_scores(
-                *scores, adjacency="add-remove", threshold=threshold, confidence=0.95, delta=DELTA,
+                *scores,
+                adjacency="add-remove",
+                threshold=threshold,
+                confidence=0.95,
+                delta=DELTA,
                 hypothesis=Hypothesis(family),  # type: ignore[arg-type]
-            )  # fmt: skip
+            )
             out.append(float(proof.value))
     truth = float(numerics.gaussian_pair_epsilon(mu, delta=DELTA))
     assert wanted < np.mean(values) < truth

@@ -74,10 +74,14 @@ def test_coverage_on_the_gaussian_mechanism(select: str, family: str) -> None:
     values = []
     for i in range(audits):
         bound = bounds.epsilon_lower_bound_from_scores(
-            rng.normal(mu, size=100), rng.normal(size=100), threshold=_threshold(select, i),
-            hypothesis=bounds.Hypothesis(family), delta=delta, confidence=0.9,
+            rng.normal(mu, size=100),
+            rng.normal(size=100),
+            threshold=_threshold(select, i),
+            hypothesis=bounds.Hypothesis(family),
+            delta=delta,
+            confidence=0.9,
             adjacency="replace",
-        )  # fmt: skip
+        )
         values.append(float(bound.value))
     assert sum(v > truth for v in values) <= stats.binom.ppf(1 - 1e-4, audits, 0.1)
     assert np.median(values) > (0.15 if family == "gdp" else 0.02) * truth

@@ -184,14 +184,20 @@ def _hockey_stick(shifts: tuple[float, ...], t: float) -> float:
     if len(shifts) == 1:
         a = shifts[0]
         return integrate.quad(
-            lambda x: max(0.0, 0.5 * math.exp(-abs(x)) - math.exp(t) * 0.5 * math.exp(-abs(x - a))), -60, 60,
-            points=[0.0, a, 0.5 * (a - t)], limit=400,
-        )[0]  # fmt: skip
+            lambda x: max(0.0, 0.5 * math.exp(-abs(x)) - math.exp(t) * 0.5 * math.exp(-abs(x - a))),
+            -60,
+            60,
+            points=[0.0, a, 0.5 * (a - t)],
+            limit=400,
+        )[0]
     a = shifts[0]
     return integrate.quad(
-        lambda x: 0.5 * math.exp(-abs(x)) * _hockey_stick(shifts[1:], t - (abs(x - a) - abs(x))), -40, 40,
-        points=[0.0, a], limit=200,
-    )[0]  # fmt: skip
+        lambda x: 0.5 * math.exp(-abs(x)) * _hockey_stick(shifts[1:], t - (abs(x - a) - abs(x))),
+        -40,
+        40,
+        points=[0.0, a],
+        limit=200,
+    )[0]
 
 
 @pytest.mark.parametrize("t", [0.0, 0.4, 0.9])
