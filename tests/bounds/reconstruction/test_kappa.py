@@ -14,7 +14,7 @@ from scipy import stats
 from leakcore import bounds
 
 
-def test_erratum_eight_sample_centred_balls_miss_the_centre() -> None:
+def test_erratum_8_sample_centred_balls() -> None:
     # Points on a 50-sphere of radius 1: the ball of radius 1 about the origin holds all, those about samples few.
     points = np.random.default_rng(3).standard_normal((800, 51))
     points /= np.linalg.norm(points, axis=1)[:, None]
@@ -87,7 +87,7 @@ def test_pixels() -> None:
     assert bounds.kappa_pixels(100_000, fraction=0.5).log_value < -1e4
 
 
-def test_a_tail_of_many_pixels_is_summed_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pixel_tail_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = ((3000, 0.5), (20_000, 0.3), (20_000, 0.9))
     whole = [bounds.kappa_pixels(n, fraction=f).log_value for n, f in sizes]
     assert min(whole) < -700
@@ -149,7 +149,7 @@ def test_pixels_are_rounded_up(pixels: int, fraction: float, chance: float, trut
     assert truth <= bound <= truth + allowed
 
 
-def test_pixels_say_that_they_are_uniform_and_black_beats_them_on_real_digits():
+def test_black_guess_on_real_digits():
     """κ of 64 uniform pixels at ρ = 0.4 is below 1%; an all-black guess has them right in over 90% of digits."""
     from sklearn.datasets import load_digits
 
