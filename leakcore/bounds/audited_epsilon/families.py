@@ -261,13 +261,13 @@ class RefutableClaim:
         if self.family == "dp" and self.delta > 0 and self.k > 1:
             pairs = zip(p_hi.tolist(), p_lo.tolist(), strict=True)
             return np.array([self.proved(a, b) if b > 0 else 0.0 for a, b in pairs])
-        apart = (p_lo > 0) & (p_hi > p_lo + (self.k * self.delta if self.family == "dp" else 0.0))
-        hi, lo = np.where(apart, p_hi, 0.5), np.where(apart, p_lo, 0.5)
+        differs = (p_lo > 0) & (p_hi > p_lo + (self.k * self.delta if self.family == "dp" else 0.0))
+        hi, lo = np.where(differs, p_hi, 0.5), np.where(differs, p_lo, 0.5)
         if self.family != "dp":
             parameters = (special.ndtri(hi) - special.ndtri(lo)) / self.k
         else:
-            parameters = np.log((hi - self.delta * apart) / lo) / self.k
-        return np.where(apart, np.maximum(parameters, 0.0), 0.0)
+            parameters = np.log((hi - self.delta * differs) / lo) / self.k
+        return np.where(differs, np.maximum(parameters, 0.0), 0.0)
 
     def epsilon(self, parameter: float) -> float:
         """ε of one row at δ."""
@@ -402,9 +402,9 @@ class ApproximateFamily(CurveFamily):
     k: int = 1
 
     def lines(self, parameter: float) -> Tangents:
-        apart = min(self.largest, self.k * parameter)
-        times = float(self.k) if parameter == 0 else math.expm1(apart) / math.expm1(apart / self.k)
-        return Tangents(np.array([apart]), np.array([self.delta * (times if self.k > 1 else 1.0)]))
+        epsilon_of_k = min(self.largest, self.k * parameter)
+        times = float(self.k) if parameter == 0 else math.expm1(epsilon_of_k) / math.expm1(epsilon_of_k / self.k)
+        return Tangents(np.array([epsilon_of_k]), np.array([self.delta * (times if self.k > 1 else 1.0)]))
 
     def epsilon(self, parameter: float) -> float:
         return parameter
@@ -427,9 +427,9 @@ class GaussianFamily(CurveFamily):
     k: int = 1
 
     def lines(self, parameter: float) -> Tangents:
-        apart = self.k * parameter
-        epsilons = log_ratios(apart, _GAUSSIAN_LINES)
-        return Tangents(epsilons, np.exp(gaussian_pair.log_profile(epsilons, apart)))
+        separation = self.k * parameter
+        epsilons = log_ratios(separation, _GAUSSIAN_LINES)
+        return Tangents(epsilons, np.exp(gaussian_pair.log_profile(epsilons, separation)))
 
     def epsilon(self, parameter: float) -> float:
         return float(gaussian_pair_epsilon(parameter, delta=self.delta))

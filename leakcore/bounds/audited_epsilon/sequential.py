@@ -45,12 +45,12 @@ class Curve:
 
     def lines(self, parameter: float) -> tuple[np.ndarray, np.ndarray]:
         """(a, b) of the lines above a parameter's curve that are bet on."""
-        apart = min(_MOST, self.k * parameter)
+        separation = min(_MOST, self.k * parameter)
         if self.family == "gdp":
-            slopes = np.exp(-apart * _TANGENTS)
-            at = _TANGENTS - apart / 2
-            return slopes, np.asarray(special.ndtr(at + apart) - slopes * special.ndtr(at))
-        ratio = math.exp(apart)
+            slopes = np.exp(-separation * _TANGENTS)
+            at = _TANGENTS - separation / 2
+            return slopes, np.asarray(special.ndtr(at + separation) - slopes * special.ndtr(at))
+        ratio = math.exp(separation)
         start = float(allowed(np.zeros(1), parameter, "dp", self.delta, self.k)[0])
         return np.array([ratio, 1 / ratio]), np.array([start, 1 - (1 - start) / ratio])
 

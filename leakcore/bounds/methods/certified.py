@@ -354,5 +354,5 @@ class Certified(SampledLimits):
         same = state.log_kappa.shape == prior.log.shape and bool((state.log_kappa == prior.log).all())
         if not same or (state.seed, state.confidence, state.pair) != (self.seed, self.confidence, fingerprint(pair)):
             raise ValueError("`resume` must be of this mechanism, kappa, seed and confidence, but belongs to another")
-        if apart := difference(dict(state.computed_with), computed_with(pair)):
-            raise ValueError(f"`resume` was begun elsewhere ({apart}), where the last bits differ: begin again")
+        if changes := difference(dict(state.computed_with), computed_with(pair)):
+            raise ValueError(f"`resume` was begun elsewhere ({changes}), where the last bits differ: begin again")

@@ -104,7 +104,7 @@ class PLD(Method):
         loss = steps_loss(mechanism)
         if loss.silent:
             low = high = prior.log
-            note = "nothing leaks: no step samples and tells"
+            note = "nothing leaks in any step"
         else:
             above, below = (DiscreteLoss(loss, pessimistic=side) for side in (True, False))
             rounding = max(above.rounding, below.rounding, _LEAST_ROUNDING)

@@ -114,7 +114,7 @@ class Kappa:
 
     log: np.ndarray
     shape: tuple[int, ...]
-    given: np.ndarray | None
+    values: np.ndarray | None
 
     @classmethod
     def parse(cls, kappa: Any, log_kappa: Any) -> Kappa:
@@ -131,13 +131,14 @@ class Kappa:
 
     def __str__(self) -> str:
         """The argument that was passed and its first value, for messages."""
-        name, values = ("log_kappa", self.log) if self.given is None else ("kappa", self.given)
-        return f"{name}={values[0]:.6g}"
+        if self.values is None:
+            return f"log_kappa={self.log[0]:.6g}"
+        return f"kappa={self.values[0]:.6g}"
 
     @property
     def plain(self) -> np.ndarray:
         """κ itself; 0 where it underflows."""
-        return self.given if self.given is not None else np.exp(self.log)
+        return self.values if self.values is not None else np.exp(self.log)
 
     def shaped(self, flat: np.ndarray) -> Number:
         """A flat answer as a float (0-d) or an array of κ's shape."""
