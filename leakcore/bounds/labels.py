@@ -45,12 +45,6 @@ class SignTest(LabelTest):
         complement: also use the complementary event, which the flipped label makes likelier: the larger of LB_r and
             log((Φ(|u′_r|/w_r) − δ)/Φ(−|u_r|/w_r)). It costs nothing, since the probabilities are exact, but is not in
             the printed algorithm.
-
-    Example:
-        >>> from leakcore import bounds
-        >>> test = bounds.SignTest(complement=True)
-        >>> test.name, test.composes
-        ('paper', False)
     """
 
     complement: bool = False
@@ -88,11 +82,6 @@ class ThresholdTest(_SeparationTest):
             known, so sampling amplifies nothing. For two steps or more the result is of kind "estimate": later weights
             depend on earlier noise, so under the other label the separations would differ. It is a lower bound where
             the weights of all steps are fixed beforehand.
-
-    Example:
-        >>> from leakcore import bounds
-        >>> bounds.ThresholdTest(compose=True).composes
-        True
     """
 
     name: ClassVar[str] = "optimal"
@@ -109,11 +98,6 @@ class LikelihoodRatioTest(_SeparationTest):
 
     Args:
         compose: as in `ThresholdTest`.
-
-    Example:
-        >>> from leakcore import bounds
-        >>> bounds.LikelihoodRatioTest().name
-        'likelihood-ratio'
     """
 
     name: ClassVar[str] = "likelihood-ratio"

@@ -62,13 +62,7 @@ def _checked(name: str, values: object) -> np.ndarray:
 
 
 class Threshold(abc.ABC):
-    """A valid way to choose the threshold, and which of several audits is reported.
-
-    Example:
-        >>> from leakcore import bounds
-        >>> [issubclass(way, bounds.Threshold) for way in (bounds.SplitThreshold, bounds.SimultaneousThreshold)]
-        [True, True]
-    """
+    """A valid way to choose the threshold, and which of several audits is reported."""
 
     @abc.abstractmethod
     def prove(self, audit: ScoredAudit) -> EpsilonFromScores:

@@ -91,11 +91,6 @@ class PLD(Method):
 
     The interval is (optimistic, pessimistic), the value its upper end. Without dp-accounting it raises ImportError,
     which names the package to install (`pip install leakcore[accounting]`).
-
-    Example:
-        >>> from leakcore import bounds
-        >>> bounds.methods.PLD().name
-        'pld'
     """
 
     name: ClassVar[str] = "pld"
