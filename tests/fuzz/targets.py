@@ -54,7 +54,7 @@ def _scores(path: Path) -> object:
 
 
 def _arrays(path: Path) -> object:
-    from leakcore.cli.user_files import read_arrays
+    from leakcore.cli.options import read_arrays
 
     return read_arrays(path)
 
