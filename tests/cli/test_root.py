@@ -16,7 +16,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from leakcore._base.progress import progress_bars
+from leakcore.audit import progress_bars
 from leakcore.cli import main
 from leakcore.cli.commands.explain import SHELLS
 

@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leakcore import audit
-from leakcore._base.progress import progress_bars
 from leakcore._base.text import LONGEST_MESSAGE, name_of, names_of, printable, visible
+from leakcore.audit.progress import progress_bars
 from leakcore.audit.shared.page import Card, Cell, Column, Page, Row, Section, Table
 from leakcore.audit.shared.report import to_html, to_text
 from leakcore.cli import main

@@ -49,7 +49,7 @@ _BY_THEIR_STATISTIC = {
 
 
 def _public(module: Any) -> Iterator[tuple[str, Any]]:
-    for name in module._NAMES:
+    for name in module.__all__:
         value = getattr(module, name)
         if not inspect.ismodule(value):
             yield name, value

@@ -12,7 +12,7 @@ from leakcore import accounting, bounds
 from leakcore._base import validate
 from leakcore._base.progress import timed
 from leakcore._base.results import Adjacency, Result, parse_adjacency
-from leakcore._base.validate import HOW_TO_CHOOSE
+from leakcore._base.text import HOW_TO_CHOOSE
 from leakcore.audit.scores.report import ScoresReport
 from leakcore.audit.scores.request import sides_of
 from leakcore.audit.scores.statistics import PROVENANCE, area, area_limits, assumed, audited, rate_limits, require_fair

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leakcore._base.validate import HOW_TO_CHOOSE
+from leakcore._base.text import HOW_TO_CHOOSE
 from leakcore.cli.commands.audit_form import (
     ADJACENCIES,
     DELTA,

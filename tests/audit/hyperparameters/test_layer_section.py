@@ -121,7 +121,7 @@ def test_a_finished_study_is_kept_to_the_bit(study: layers.LayerStudy, tmp_path:
 _SCRIPT = """
 import json
 from leakcore import audit
-from leakcore._base.run_folder.partial_results import PartialResults
+from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters import layers as _layers
 _layers._ROWS, _layers._PERMUTATIONS = 120, 3
 config = audit.AuditConfig(num_rows=200, steps=20)

@@ -135,9 +135,9 @@ def _on_data(
     import numpy as np
 
     from leakcore.audit import guarantee, number, power
-    from leakcore.experiments import released
+    from leakcore.experiments import play
 
-    outcome = released.play(
+    outcome = play(
         dataset,
         data=data,
         noise_multiplier=0.0 if noise_multiplier is None else noise_multiplier,
