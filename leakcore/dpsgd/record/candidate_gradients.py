@@ -218,11 +218,13 @@ class Route:
         one_by_one: vmap does not accept the model.
         checked: vmap agrees with one by one.
         by_layer: None as long as nobody knows; then whether layers' inputs give what vmap gives.
+        compared: a candidate was compared with its own row in a batch.
     """
 
     one_by_one: bool = False
     checked: bool = False
     by_layer: bool | None = None
+    compared: bool = False
 
 
 class CandidateGradients:

@@ -432,12 +432,13 @@ class CandidateRows:
     candidate that the caller called no member is another row as well.
 
     Attributes:
+        members: (n,) bool, as the caller says; None if nobody did.
         confirmed: candidates that came with their own targets.
         contradicted: candidates that came with other targets, and these.
     """
 
     def __init__(self, candidates: GivenRows, members: np.ndarray | None) -> None:
-        self.candidates, self._members = candidates, members
+        self.candidates, self.members = candidates, members
         self._keys: RowKeys | None = None
         self._targets: torch.Tensor | None = None
         self._by_inputs: dict[bytes, list[int]] = {}
@@ -450,8 +451,8 @@ class CandidateRows:
         inside: set[int] = set()
         for forward in passes:
             inside.update(i for i, _ in self.places(forward, form))
-        if self._members is not None:
-            for i in [i for i in inside if not self._members[i]]:
+        if self.members is not None:
+            for i in [i for i in inside if not self.members[i]]:
                 inside.discard(i)
                 self._warn(
                     "members",
@@ -480,14 +481,14 @@ class CandidateRows:
         wrong = [i for i in self.contradicted if i not in self.confirmed and self._is_member(i)]
         if not wrong:
             return
-        away = 0.5 if self._members is None or not sample_rate else (1 - sample_rate) ** steps
+        away = 0.5 if self.members is None or not sample_rate else (1 - sample_rate) ** steps
         asked = len(wrong) + sum(self._is_member(i) for i in self.confirmed)
         by_chance = float(stats.binom.sf(len(wrong) - 1, asked, away))
         if by_chance < _CHANCE or (not self.confirmed and len(wrong) >= _CONTRADICTED):
             raise ValueError(self._mismatch(wrong[0], self.contradicted[wrong[0]], f", and so for {len(wrong)} rows"))
 
     def _is_member(self, i: int) -> bool:
-        return self._members is None or bool(self._members[i])
+        return self.members is None or bool(self.members[i])
 
     def _of_pass(self, groups: list[list[int]], targets: torch.Tensor | None) -> list[tuple[int, int]]:
         known = self._targets

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from leakcore.dpsgd.record.forward_passes import ForwardPass, Output
 from leakcore.dpsgd.rows.hooks import number_of
 from leakcore.dpsgd.rows.preserve_state import pause_recording, preserve_state
-from leakcore.gradients import Reached, around
+from leakcore.gradients import Criterion, Reached, around
 
 _NARROW = (torch.float16, torch.bfloat16)
 _NAME_IT = "pass criterion=, a function (outputs, targets)"
@@ -158,31 +158,42 @@ class _LossCall:
         return len(self.weights) if self.weights.ndim else 1
 
 
-class CalledLoss:
-    """Hooks `before` and `after` every module's forward pass, and `go_back` every backward pass; `take` at every step.
+class LoopLoss:
+    """The loss of a loop: `before` and `after` every module's forward pass, `go_back` at every backward pass, `take` at
+    every step.
 
     A loss counts only if the loop went back through it, so metrics do not count.
 
     Args:
-        named: the module that is the loss. None: any loss of `torch.nn` may be it.
+        is_model: whether a module holds the trained parameters.
+        criterion: the module that is the loss, or a function, with which no call is observed. None: any loss of
+            `torch.nn` may be it.
+
+    Attributes:
+        criterion: the loss, as far as it is known.
+        is_observed: whether calls of modules are observed.
     """
 
-    def __init__(self, is_model: Callable[[nn.Module], bool], named: nn.Module | None = None) -> None:
-        self._is_model, self._named = is_model, named
+    def __init__(self, is_model: Callable[[nn.Module], bool], criterion: Criterion | None = None) -> None:
+        self.criterion = criterion
+        self.is_observed = criterion is None or isinstance(criterion, nn.Module)
+        self._is_model, self._named = is_model, criterion
         self._running: list[nn.Module] = []
         self._calls: list[_LossCall] = []
         self._outputs: list[Output] = []
         self._unit: float | None = None
 
     def before(self, module: nn.Module) -> None:
-        self._running.append(module)
+        if self.is_observed:
+            self._running.append(module)
 
     def gave(self, outputs: list[Output]) -> None:
         """Note outputs of the model.
 
         A loss that receives neither these nor something derived from them belongs to another model.
         """
-        self._outputs += outputs
+        if self.is_observed:
+            self._outputs += outputs
 
     def after(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if not any(m is module for m in self._running):
@@ -219,6 +230,8 @@ class CalledLoss:
 
     def go_back(self, tensors: list[torch.Tensor]) -> None:
         """A backward pass begins at these tensors."""
+        if not self.is_observed:
+            return
         roots = [t.grad_fn for t in tensors if t.grad_fn is not None]
         root = float(tensors[0].detach().double()) if len(tensors) == 1 and tensors[0].numel() == 1 else None
         calls = {c.number: c for c in self._calls if c.weights is None}
@@ -236,8 +249,8 @@ class CalledLoss:
         """A step ended."""
         self._calls, self._running, self._outputs = [], [], []
 
-    def take(self, loss_reduction: str) -> Callable[..., torch.Tensor] | None:
-        """The loss of the step that ends here, as a function of the model's output; None if the step had no loss.
+    def take(self, loss_reduction: str) -> None:
+        """A step ends: its loss, if it had one, is the criterion.
 
         Args:
             loss_reduction: "mean" or "sum", Opacus's.
@@ -246,6 +259,10 @@ class CalledLoss:
             ValueError: if the call may not be what the loop minimises, if it mixes rows, or if it is reduced in another
                 way than Opacus assumes.
         """
+        self.criterion = self._of_step(loss_reduction) or self.criterion
+
+    def _of_step(self, loss_reduction: str) -> Callable[..., torch.Tensor] | None:
+        """The loss as a function of the model's output and the targets; None if there was none."""
         calls = [c for c in self._calls if c.weights is not None]
         losses = [o for o in self._outputs if o.is_loss and o.arrived is not None]
         self.clear()
