@@ -184,7 +184,8 @@ class SampleRate:
             raise ValueError(
                 f"optimizer: a step accumulates {batches} batches, each sampled at q = {of_batch:.4g}: together "
                 "they are neither a Poisson sample nor one of equal parts of a shuffled pass. Sample once per step "
-                "(Opacus's BatchMemoryManager computes such a batch in parts), or pass sampling=q if your loop does that"
+                "(Opacus's BatchMemoryManager computes such a batch in parts), or pass sampling=q if your loop does "
+                "that"
             )
         self.value = rate
 
