@@ -48,7 +48,7 @@ class Coordinates:
     """Some coordinates of parameters.
 
     Args:
-        parameters: whose coordinates count one after the other.
+        parameters: the tensors whose coordinates count one after the other.
         chosen: (n,) their numbers, distinct.
     """
 
@@ -204,7 +204,7 @@ class DrawnIndices:
 
     Args:
         planted: the data set.
-        parameters: of the optimizer: the model is the first module called that holds all of them.
+        parameters: the optimizer's; the model is the first module called that holds all of them.
     """
 
     def __init__(self, planted: Any, parameters: Sequence[torch.Tensor]) -> None:
@@ -263,10 +263,10 @@ class PlantedRows:
     """The canaries among the rows of one clipping, and what the other rows add at the coordinates.
 
     Args:
-        parameters: of the optimizer.
-        coordinates: of the canaries that are in the data, first, and of others.
+        parameters: the optimizer's.
+        coordinates: first those of the canaries in the data, then the others that are watched.
         part_of: gives the waiting batch with that number of rows; None if there is none.
-        rows: of the data set without canaries; index rows + i is canary i.
+        rows: the number of rows without canaries; index rows + i is canary i.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class GivenRows:
 
     Attributes:
         tree: what one row is, with a number in place of each leaf: {"inputs": ..., "targets": ...} or {"inputs": ...}.
-        paths: of the leaves in this tree.
+        paths: the path of each leaf in this tree.
         stacks: the rows.
         fills: what the loader's collate_fn adds to a shorter row, by leaf: (value, whether at the end), or None.
     """
@@ -219,7 +219,7 @@ class CallForm:
     What the loop passes besides, and is not one value per row (a setting, a number of tokens), is passed as it is.
 
     Args:
-        candidates: to be passed.
+        candidates: the rows to pass.
         module: the model.
         args: positional arguments of one call in the loop.
         kwargs: its keywords.
@@ -369,7 +369,7 @@ class RowKeys:
     adds to shorter rows does not count.
 
     Args:
-        names: of the leaves of a row.
+        names: the last key of each leaf of a row.
         fills: what fills a leaf up, (value, whether at the end), or None.
     """
 

@@ -14,10 +14,10 @@ from leakcore.dpsgd.rows.ranks import WrongRowsError, behind_wrappers
 from leakcore.dpsgd.rows.row_check import Norms, RowCheck, RowsOfParameter
 from leakcore.dpsgd.rows.unsupported_layers import (
     LayerCall,
-    asleep,
+    layers_in_evaluation,
     names_of,
-    other_counts,
     require_real,
+    unequal_row_counts,
     unsupported_layers,
 )
 
@@ -152,9 +152,9 @@ class RecordedRows:
         """Which parameters have no rows, or others than the batch, if an error of Opacus is about that; else ""."""
         names = {} if self._model is None else names_of(self._model)
         if str(error).startswith("No activations detected for"):
-            return asleep(self._model, self._calls)
+            return layers_in_evaluation(self._model, self._calls)
         if str(error).startswith("stack expects each tensor to be equal size"):
-            return other_counts(self._optimizer.params, names)
+            return unequal_row_counts(self._optimizer.params, names)
         attribute = "_norm_sample" if "'_norm_sample'" in str(error) else "grad_sample"
         if attribute == "grad_sample" and not str(error).startswith("Per sample gradient is not initialized"):
             return ""

@@ -30,7 +30,7 @@ class Output:
         is_loss: whether it is a single number, as a loss is that the model computes itself.
         arrived: the factor of that number in what the loop went back from first; None if it did not.
         part: whether the loop went back from more of the outputs at once.
-        value: of that number.
+        value: that number; only for a loss.
         root: what the loop went back from; None if that is not one number.
     """
 

@@ -24,7 +24,7 @@ _NAME_IT = "pass criterion=, a function (outputs, targets)"
 _MIXED = (
     "criterion: {name} over several rows is neither the mean nor the sum of what it is for each: a row's gradient "
     "depends on the others in its batch (a mean by class weights or without ignored targets, targets of another shape "
-    "than the outputs), which no ε is proved for; let it give a value per row (reduction='none') and take the mean of "
+    "than the outputs); this has no DP guarantee. Let it give a value per row (reduction='none') and take the mean of "
     "these"
 )
 
@@ -121,11 +121,11 @@ class _LossCall:
         derived: whether it received something derived from the model's outputs.
         reduced: what `how_reduced` says of it.
         targets: the argument next to the outputs.
-        number: of the node of its value.
-        total: of its values.
+        number: autograd's number of the node of its value.
+        total: the sum of its values.
         together: the calls that one backward pass goes through.
         part: whether that pass also reaches the model's outputs around the loss.
-        weights: of its values in what the loop went back from, at the first backward pass; None before it.
+        weights: each value's weight in what the loop went back from first; None before that.
         root: what the loop went back from; None if that is not one number.
     """
 
@@ -293,7 +293,7 @@ class LoopLoss:
             raise ValueError(
                 f"criterion: the loop multiplies {name} by {units[0]:.4g} in this step and by {self._unit:.4g} before: "
                 "a factor that changes (with the batch's size, or by a gradient scaler) makes a row's clipped gradient "
-                "depend on the others, which no ε is proved for"
+                "depend on the others: this has no DP guarantee"
             )
         self._unit = units[0]
         leaf = leaves.pop() if leaves else None
@@ -482,7 +482,7 @@ class LossTerms:
             raise ValueError(
                 "criterion: the loop adds to the loss a penalty on the parameters themselves. Ghost clipping adds its "
                 "gradient once for each row, unclipped, so that a row can move the release by more than max_grad_norm, "
-                "and no ε is proved for that: pass weight_decay= to the wrapped optimizer instead"
+                "and this has no DP guarantee: pass weight_decay= to the wrapped optimizer instead"
             )
         if not self._warned and not hasattr(optimizer, "accumulate"):
             self._warned = True

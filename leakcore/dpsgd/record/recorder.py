@@ -111,10 +111,10 @@ class StepPart:
         settings: σ, C, q and the number of accumulated batches.
         parameters: a digest of the parameters, in the first step.
         inside: the candidates in its batch.
-        rows: of its batch.
+        rows: number of rows in its batch.
         confirmed: candidates that came with their own targets.
         contradicted: candidates that came with other targets, and these.
-        release: from which draws its rows came.
+        release: the draws from which its rows came.
     """
 
     settings: tuple[float, float, float | None, int]

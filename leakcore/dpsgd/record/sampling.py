@@ -41,7 +41,7 @@ class RepeatedDraws:
     """The draws so far.
 
     Attributes:
-        count: of the draws, those that equal an earlier one.
+        count: the number of draws that equal an earlier one.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class RepeatedNoise:
         """ValueError if this is the noise of an earlier step.
 
         Args:
-            noise: of a step at `places`, in standard deviations.
+            noise: a step's noise at `places`, in standard deviations.
             resolution: the rounding error of these. Noise that rounding hides is not compared.
         """
         if len(noise) < _FEWEST or resolution > _ALIKE / 10:
@@ -364,7 +364,7 @@ class Release:
     """What is known of the rows of a step, in one process.
 
     Attributes:
-        sources: of its draws, one for each draw; None for rows that no loader is known to have drawn.
+        sources: the loader of each draw; None for rows that no loader is known to have drawn.
         why: why it is not one draw, or several whole ones; else "".
         violation: what that breaks.
     """
@@ -498,7 +498,7 @@ class SamplingOfSteps:
             release: what this process knows of its rows.
             elsewhere: what every process knows of them.
             rows: how many this process had.
-            divisor: by which it divided their sum; None: by none.
+            divisor: what it divided their sum by; None if by nothing.
         """
         if divisor is not None:
             self._divisors.add(divisor, rows)

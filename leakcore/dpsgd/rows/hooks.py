@@ -321,8 +321,8 @@ class UsedRows:
     """Rows of a part of a draw, on which a forward pass trains.
 
     Attributes:
-        start: of the rows within the part.
-        stop: likewise; None: to the end.
+        start: the first of the rows within the part.
+        stop: the end of the rows within the part; None: its end.
     """
 
     source: BatchSource
