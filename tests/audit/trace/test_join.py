@@ -21,7 +21,7 @@ pytest.importorskip("opacus")
 from opacus.schedulers import StepNoise
 
 from tests.dpsgd.opacus_remarks import IGNORED
-from tests.dpsgd.record.parts import Run, require_equal, unrecorded
+from tests.dpsgd.record.recorded_runs import Run, require_equal, unrecorded
 
 pytestmark = IGNORED
 
@@ -86,7 +86,7 @@ def test_a_part_is_not_reported_as_the_run(tmp_path: Path) -> None:
 _RESUMED = """
 import sys
 from pathlib import Path
-from tests.dpsgd.record.parts import Run
+from tests.dpsgd.record.recorded_runs import Run
 folder = Path(sys.argv[1])
 run = Run(seed=77)  # other parameters and random numbers, until the checkpoint is loaded
 run.load(folder / "checkpoint.pt")

@@ -214,7 +214,7 @@ def test_a_mechanism_says_how_many_steps_a_run_has() -> None:
 @pytest.mark.parametrize("poisson", [True, False])
 def test_a_recorded_run_has_the_mechanism_of_its_loader(poisson: bool) -> None:
     pytest.importorskip("opacus")
-    from tests.dpsgd.record.parts import Run
+    from tests.dpsgd.record.recorded_runs import Run
 
     report = audit.from_trace(Run(poisson_sampling=poisson).part(2))
     assert report.mechanism.words == (

@@ -250,7 +250,7 @@ def test_a_file_that_knows_its_run_is_judged_whole(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 def test_several_files_are_one_run_in_the_command_and_its_config(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
-    from tests.dpsgd.record.parts import Run
+    from tests.dpsgd.record.recorded_runs import Run
 
     recording = Run()
     files = [tmp_path / f"{name}.npz" for name in ("first", "second")]
