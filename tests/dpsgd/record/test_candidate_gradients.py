@@ -12,17 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from opacus import PrivacyEngine
-from opacus.layers import DPGRU, DPLSTM, DPRNN
 from torch import nn
 from torch.nn import functional
 
 import leakcore
 from leakcore.dpsgd import FusedDPOptimizer, Trace
+from leakcore.gradients.module_state import State
+
+pytest.importorskip("opacus")
+from opacus import PrivacyEngine
+from opacus.layers import DPGRU, DPLSTM, DPRNN
+
 from leakcore.dpsgd.record import candidate_gradients
 from leakcore.dpsgd.record.candidate_gradients import CandidateGradients, Route, RowsByLayer, UnknownLayerError
 from leakcore.dpsgd.record.candidates import CallForm, read_candidates
-from leakcore.gradients.module_state import State
 from tests.dpsgd.opacus_remarks import IGNORED
 from tests.dpsgd.record import awkward_models
 from tests.dpsgd.record.awkward_models import MODELS, REFUSED, Base
@@ -212,9 +215,6 @@ def test_every_is_refused_where_it_hides_who_is_a_member() -> None:
         leakcore.record(optimizer, canaries=5, sampling=loader, every=2)
     with pytest.raises(ValueError, match="`every` must be at least 1, got 0"):
         leakcore.record(optimizer, candidates=candidates(), every=0)
-
-
-pytest.importorskip("opacus")
 
 
 def _private(module: nn.Module, **settings: Any) -> Any:

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from opacus import GradSampleModule
-from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
 import leakcore
 from leakcore.dpsgd import FusedDPOptimizer, Trace
-from tests.dpsgd.opacus_remarks import IGNORED
-from tests.dpsgd.record.recorded_runs import private
 
 pytest.importorskip("opacus")
+from opacus import GradSampleModule
+from opacus.optimizers import DPOptimizer
 
+from tests.dpsgd.opacus_remarks import IGNORED
+from tests.dpsgd.record.recorded_runs import private
 
 pytestmark = IGNORED
 WORDS, ROWS = 20, 12
@@ -321,9 +321,6 @@ def test_a_criterion_that_is_not_the_loops_is_found_by_a_candidate_in_the_batch(
         return
     with pytest.raises(ValueError, match="the gradient of candidate 0 has another norm"):
         _run(step, _inputs(), criterion=whole)
-
-
-pytest.importorskip("opacus")
 
 
 X = torch.randn(12, 5, generator=torch.Generator().manual_seed(1))

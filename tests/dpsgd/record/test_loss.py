@@ -10,22 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from opacus import GradSampleModule
-from opacus.grad_sample import GradSampleModuleFastGradientClipping
-from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
-from opacus.utils.batch_memory_manager import BatchMemoryManager
-from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn
 from torch.nn import functional
 from torch.nn.modules.loss import _Loss
 
 import leakcore
 from leakcore.dpsgd import FusedDPOptimizer
-from tests.dpsgd.opacus_remarks import IGNORED
-from tests.dpsgd.record.recorded_runs import candidates, data, loop, private, recorded
 
 pytest.importorskip("opacus")
+from opacus import GradSampleModule
+from opacus.grad_sample import GradSampleModuleFastGradientClipping
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
+from tests.dpsgd.opacus_remarks import IGNORED
+from tests.dpsgd.record.recorded_runs import candidates, data, loop, private, recorded
 
 pytestmark = IGNORED
 
@@ -276,9 +276,6 @@ def test_a_candidate_whose_target_the_loop_changes_is_refused(mode: str) -> None
     with pytest.raises(ValueError, match=r"candidates: the target of row 0 is \[.*\], and the loop passes the loss \["):
         run(soft[4:12].float())
     np.testing.assert_array_equal(run((0.9 * soft[4:12] + 0.1 / 3).float()).times_seen, 1)
-
-
-pytest.importorskip("opacus")
 
 
 _ENTROPY = nn.CrossEntropyLoss()

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from opacus import GradSampleModule
-from opacus.optimizers import DPOptimizer, FSDPOptimizerFastGradientClipping
-from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.nn import functional
 
 import leakcore
 from leakcore import dpsgd
 from leakcore.dpsgd import FusedDPOptimizer, Trace
-from tests.dpsgd.opacus_remarks import IGNORED
-from tests.dpsgd.record.recorded_runs import MEMBERS, candidates, data, loop, private, recorded
 
 pytest.importorskip("opacus")
+from opacus import GradSampleModule
+from opacus.optimizers import DPOptimizer, FSDPOptimizerFastGradientClipping
+from opacus.utils.adaptive_clipping import PrivacyEngineAdaptiveClipping
+from opacus.utils.batch_memory_manager import BatchMemoryManager
 
+from tests.dpsgd.opacus_remarks import IGNORED
+from tests.dpsgd.record.recorded_runs import MEMBERS, candidates, data, loop, private, recorded
 
 pytestmark = IGNORED
 
@@ -215,17 +215,6 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exceptio
         leakcore.record(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0), candidates=candidates())
 
 
-def test_equal_candidates_are_refused() -> None:
-    module, optimizer, loader = private()
-    x, y = candidates()
-    x[4], y[4] = x[2], y[2]
-    with (
-        pytest.raises(ValueError, match="rows 2 and 4 have equal inputs"),
-        leakcore.record(optimizer, candidates=(x, y)),
-    ):
-        loop(module, optimizer, loader, nn.CrossEntropyLoss())
-
-
 @pytest.mark.parametrize("clipping", ["per_layer", "adaptive"])
 def test_other_clipping_is_refused_by_type(clipping: str) -> None:
     settings: dict[str, Any] = {"clipping": clipping}
@@ -283,9 +272,6 @@ def test_candidates_that_do_not_fit_are_named_in_the_first_step(candidates: Any,
     candidates[0][:, 0] = torch.arange(3)
     with pytest.raises(ValueError, match=f"candidates: {message}"):
         recorded(nn.CrossEntropyLoss(), candidates=candidates)
-
-
-pytest.importorskip("opacus")
 
 
 def test_a_batch_that_poisson_sampling_leaves_empty_is_a_step() -> None:

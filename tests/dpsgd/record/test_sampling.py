@@ -10,10 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from opacus import PrivacyEngine
-from opacus.data_loader import DPDataLoader
-from opacus.utils.batch_memory_manager import BatchMemoryManager
-from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from torch import nn
 from torch.utils.data import (
     BatchSampler,
@@ -32,11 +28,15 @@ from torch.utils.data import (
 import leakcore
 from leakcore.cli.commands.audit import trace as _trace
 from leakcore.dpsgd import Sampling, Trace, joined
-from tests.dpsgd.opacus_remarks import IGNORED
-from tests.dpsgd.record.recorded_runs import candidates, data, loop, recorded
 
 pytest.importorskip("opacus")
+from opacus import PrivacyEngine
+from opacus.data_loader import DPDataLoader
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 
+from tests.dpsgd.opacus_remarks import IGNORED
+from tests.dpsgd.record.recorded_runs import candidates, data, loop, recorded
 
 pytestmark = IGNORED
 ROWS = 40
@@ -329,9 +329,6 @@ def test_parts_of_a_run_add_their_passes_and_must_agree(tmp_path: Any) -> None:
         broken.save(tmp_path / "t.npz")
         with pytest.raises(ValueError, match=r"sampling|scheme"):
             Trace.load(tmp_path / "t.npz")
-
-
-pytest.importorskip("opacus")
 
 
 def _sized(rows: list[int], q: float | None = 0.2, expected: float | None = 8.0) -> Trace:

@@ -11,10 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from opacus import GradSampleModule, PrivacyEngine
-from opacus.grad_sample import GradSampleHooks
-from opacus.layers import DPLSTM
-from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -22,14 +18,18 @@ from torch.utils.checkpoint import checkpoint
 
 import leakcore
 from leakcore.dpsgd import FusedDPOptimizer
+
+pytest.importorskip("opacus")
+from opacus import GradSampleModule, PrivacyEngine
+from opacus.grad_sample import GradSampleHooks
+from opacus.layers import DPLSTM
+from opacus.utils.batch_memory_manager import BatchMemoryManager
+
 from leakcore.dpsgd.rows import row_check
 from tests.dpsgd.opacus_models import made
 from tests.dpsgd.opacus_remarks import IGNORED
 from tests.dpsgd.rows.layer_models import EXAMPLES, Then, dense, sequences
 from tests.dpsgd.rows.training import ROWS, Y, fused, take_step
-
-pytest.importorskip("opacus")
-
 
 pytestmark = IGNORED
 
@@ -381,9 +381,6 @@ def test_batches_in_parts() -> None:
     assert plain.calls == 4
 
 
-pytest.importorskip("opacus")
-
-
 _WAYS: dict[str, tuple[str, str]] = {
     "DPLSTM, sorted within": ("hooks", "are not the rows'"),
     "one layer in another order": ("ghost", "are not the rows'"),
@@ -492,9 +489,6 @@ def test_a_penalty_on_activations_is_not_a_fault_of_the_layers(caplog: pytest.Lo
         (functional.cross_entropy(outputs, Y) + module._module.hidden.square().mean()).backward()
         optimizer.step()
     assert "also goes back to its layers around its outputs" in caplog.text
-
-
-pytest.importorskip("opacus")
 
 
 NUM_ROWS, NORM = 5, 0.05
