@@ -121,7 +121,7 @@ clean:
 # The environment: every dependency, and the package itself in editable form with its `leakcore` command.
 ifdef SYSTEM
 $(VENV)/.deps:
-	@$(PY) -c 'import ninja, numpy, pybind11, pydantic, pytest, scipy, setuptools, sklearn, threadpoolctl, torch'
+	@$(PY) -c 'import filelock, lazy_loader, ninja, numpy, pybind11, pydantic, pytest, scipy, setuptools, sklearn, threadpoolctl, torch'
 	@mkdir -p $(VENV)
 	@touch $@
 

@@ -33,6 +33,7 @@ PACKAGES = (
     Need("numpy", "numpy", ("build", "test", "bench"), "1.26"),
     Need("scipy", "scipy", ("test", "bench"), "1.11"),
     Need("threadpoolctl", "threadpoolctl", ("test", "bench"), "3"),
+    Need("lazy_loader", "lazy_loader", ("test", "bench"), "0.4"),
     Need("pytest", "pytest", ("test",), "8"),
     Need("pytest-timeout", "pytest_timeout", ("test",), "2.3"),
     Need("hypothesis", "hypothesis", ("test",), "6.100"),

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import io
 import itertools
 import math
 import stat
 import struct
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
@@ -207,6 +205,8 @@ class Expanding(io.RawIOBase):
     """
 
     def __init__(self, path: Path) -> None:
+        import gzip
+
         self._file = open_regular(path)
         self._size = size_of(self._file)
         self._stream = gzip.GzipFile(fileobj=self._file)
@@ -257,6 +257,8 @@ def read_tar(path: Path, names: set[str] | None = None) -> dict[str, bytes]:
     wrong with any other: no archive, damaged, two files of one name, or one that expands beyond what `reading`
     allows.
     """
+    import tarfile
+
     contents: dict[str, bytes] = {}
     with _opened_tar(path) as stream:
         try:

@@ -1,64 +1,115 @@
-"""PEP 562: a package's public names are looked up in its modules at first use, so importing it is cheap."""
+"""What `lazy_loader` lacks: a package's public names stand in the stub next to it, and are looked up at first use."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
+
+import lazy_loader
 
 from leakcore._base.version import missing
 
+_SHARED = '"""For leakcore\'s other packages: no promise to users."""'
+"""The line of a stub below which the names of leakcore's own packages stand, which `__all__` leaves out."""
+
 
 class _Package(types.ModuleType):
-    """A package in which a name stays what it says, where a module has the same name.
+    """A package in which a name stays what its stub says, where a module or a folder has the same name.
 
     Python binds every imported module to its package: `attacks/labels/last_layer.py` would take the place of the
     function `last_layer`.
     """
 
-    _names: Mapping[str, str]
+    _names: frozenset[str]
+    _modules: frozenset[str]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, types.ModuleType) and value.__name__ == f"{self.__name__}.{name}" and name in self._names:
-            if self._names[name] == f".{name}" and not hasattr(value, name):
-                super().__setattr__(name, value)
-            return
-        super().__setattr__(name, value)
+        module = isinstance(value, types.ModuleType) and value.__name__ == f"{self.__name__}.{name}"
+        if not module or name not in self._names or name in self._modules:
+            super().__setattr__(name, value)
 
 
 def attach(
-    package: str, names: Mapping[str, str], shared: Mapping[str, str] | None = None
+    package: str, file: Any, shared_names: Any = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of `package`, given {public name: module that defines it}.
+    """`__getattr__`, `__dir__` and `__all__` of the package in `file`, from `__init__.pyi` next to it.
 
-    A module path that ends in the name, as {"laplace": ".laplace"}, hands up the module unless the module defines the
-    name. `shared`: names for leakcore's other packages, which `__all__` leaves out.
+    `from . import laplace as laplace` hands up a module, `from .counts import epsilon_opt as epsilon_opt` a name.
     """
-    every = {**names, **(shared or {})}
+    if not isinstance(file, str):  # until every package has its stub
+        return _attach_tables(package, file, shared_names or {})  # type: ignore[no-any-return]
+    find, _, every = lazy_loader.attach_stub(package, file)
+    with open(f"{file}i", encoding="utf-8") as stub:
+        public, _, shared = stub.read().partition(_SHARED)
+    apart = _sources(shared)
+    where = {**_sources(public), **apart}
+    names = [name for name in every if name not in apart]
+
+    def __getattr__(name: str) -> Any:
+        if name not in where:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            value = find(name)
+        except ModuleNotFoundError as error:
+            if (named := missing(error, f"{package}.{name}")) is None:
+                raise
+            raise named from error
+        except AttributeError:  # a module of an inner folder, which Python's own `from` would import
+            value = importlib.import_module(f"{where[name]}.{name}", package)
+        module.__dict__[name] = value  # the next look-up does not come here
+        return value
+
+    def __dir__() -> list[str]:
+        return names.copy()
+
+    module = sys.modules[package]
+    module.__dict__["_names"] = frozenset(every)
+    module.__dict__["_modules"] = frozenset(name for name, source in where.items() if source == ".")
+    module.__class__ = _Package
+    return __getattr__, __dir__, names
+
+
+def _sources(stub: str) -> dict[str, str]:
+    """{name: module} of lines such as `from .module import name as name`."""
+    return {line.split()[3]: line.split()[1] for line in stub.splitlines() if line.startswith("from ")}
+
+
+def _attach_tables(package: str, names: Any, shared: Any) -> Any:
+    every = {**names, **shared}
 
     def __getattr__(name: str) -> Any:
         if name not in every:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         try:
-            module = importlib.import_module(every[name], package)
+            found = importlib.import_module(every[name], package)
         except ModuleNotFoundError as error:
             if (named := missing(error, f"{package}.{name}")) is None:
                 raise
             raise named from error
         named_so = every[name].rpartition(".")[2] == name
-        value = getattr(module, name, module) if named_so else getattr(module, name)
-        setattr(sys.modules[package], name, value)  # the next look-up does not come here
+        value = getattr(found, name, found) if named_so else getattr(found, name)
+        module.__dict__[name] = value
         return value
 
     def __dir__() -> list[str]:
         return sorted(names)
 
-    sys.modules[package].__dict__["_names"] = every
-    sys.modules[package].__class__ = _Package
+    module = sys.modules[package]
+    module.__dict__["_names"] = frozenset(every)
+    module.__dict__["_modules"] = frozenset(n for n, path in every.items() if path == f".{n}" and _is_module(module, n))
+    module.__class__ = _Package
     return __getattr__, __dir__, list(names)
+
+
+def _is_module(module: Any, name: str) -> bool:
+    stub = f"from {module.__name__} import {name} as {name}"
+    with open(module.__file__, encoding="utf-8") as file:
+        return stub in file.read()
 
 
 def import_offered(name: str) -> None:
@@ -68,9 +119,11 @@ def import_offered(name: str) -> None:
         inner: list[str] = []
         for package in level:
             with contextlib.suppress(ImportError):
-                names: Mapping[str, str] = vars(importlib.import_module(package)).get("_names", {})
+                module = importlib.import_module(package)
+                names = vars(module).get("_names", frozenset())
                 if name in names:
-                    importlib.import_module(names[name], package)
+                    getattr(module, name)
                     return
-                inner += [f"{package}.{n}" for n, path in names.items() if path == f".{n}"]
+                folder = os.path.dirname(module.__file__ or "")
+                inner += [f"{package}.{n}" for n in sorted(names) if os.path.exists(f"{folder}/{n}/__init__.py")]
         level = inner

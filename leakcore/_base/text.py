@@ -25,6 +25,8 @@ _PLAIN = re.compile(r"—|(?!\d+[.)](?!\d))[^\W_](?:[^\W_]|[ ,;%=+≥≤≈→±
 LONGEST_NAME = 100
 LONGEST_MESSAGE = 4000
 """Characters that are shown of a name and of a message; what is longer is cut."""
+HOW_TO_CHOOSE = "was a row left out ('add-remove'), or replaced by another one ('replace')?"
+"""How an audit's adjacency is chosen."""
 
 
 def printable(text: object, longest: int = LONGEST_MESSAGE) -> str:

@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from leakcore._base import array_memory
+from leakcore._base.text import HOW_TO_CHOOSE
 
 
 def _one(kwargs: dict[str, Any]) -> tuple[str, Any]:
@@ -311,8 +312,6 @@ def roundoff(value: Any) -> float:
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-
-HOW_TO_CHOOSE = "was a row left out ('add-remove'), or replaced by another one ('replace')?"
 
 
 def asks_adjacency(function: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 __version__ = "0.1.0"
@@ -93,6 +91,8 @@ def process_identity() -> dict[str, Any]:
 
     A copy of the caller's own.
     """
+    import json
+
     out: dict[str, Any] = json.loads(identity_text())
     return out
 
@@ -100,6 +100,8 @@ def process_identity() -> dict[str, Any]:
 @functools.cache
 def identity_text() -> str:
     """As JSON. It is the same for the life of the process."""
+    import json
+
     parts = {"versions": versions(), "source": _source(), **{name: part() for name, part in _parts.items()}}
     return json.dumps(parts)
 
@@ -112,6 +114,8 @@ def difference(there: Any, here: Any, where: str = "") -> str:
             if text := difference(there.get(key), here.get(key), inner):
                 return text
         return ""
+    import json
+
     # JSON text, so that NaN equals NaN.
     one, two = json.dumps(there), json.dumps(here)
     return "" if one == two else f"{where or 'it'} is {one[:80]} there, {two[:80]} here"
@@ -120,6 +124,7 @@ def difference(there: Any, here: Any, where: str = "") -> str:
 def _source() -> str:
     """A digest of the package's Python files, so that two states of one version are told apart."""
     import hashlib
+    from pathlib import Path
 
     package = Path(__file__).resolve().parents[1]
     whole = hashlib.sha256()

@@ -10,12 +10,9 @@ from leakcore._base import validate
 from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import timed
 from leakcore._base.results import Result
-from leakcore.accounting.epsilon import FAINT, TINY, Accountant, above, assumptions, label, naming, provenance
+from leakcore.accounting.epsilon import MIN_SEPARATION, TINY, Accountant, above, assumptions, label, naming, provenance
 from leakcore.mechanisms import over_grids
-from leakcore.numerics import gaussian_pair
-
-_HOPELESS = -41.0
-"""log δ below which an upper bound of δ is as good as its exact value."""
+from leakcore.numerics import MIN_LOG_DELTA, gaussian_pair
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -93,7 +90,7 @@ def delta(
         log_low, log_high = _log_limits(accountant, target)
     value = above(log_high)
     claimed = accountant.mechanism.poisson_claim
-    route = label(accountant, (log_low, log_high), 0.0 if log_high > _HOPELESS else math.inf)
+    route = label(accountant, (log_low, log_high), 0.0 if log_high > MIN_LOG_DELTA else math.inf)
     return Delta(
         value=value,
         kind="upper",
@@ -122,7 +119,7 @@ def _log_limits(accountant: Accountant, epsilon: float) -> tuple[float, float]:
         out = rdp_log_delta(loss, epsilon, accountant.orders)
         return out, out
     separation = accountant.separation
-    if method == "exact" and separation < FAINT:
+    if method == "exact" and separation < MIN_SEPARATION:
         bound = gaussian_pair.log_profile_limits(epsilon, separation)[1]
         if bound < math.log(1e-18):
             return -math.inf, bound

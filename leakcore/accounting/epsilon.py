@@ -14,12 +14,12 @@ from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import timed
 from leakcore._base.results import Adjacency, Assumptions, Result
 from leakcore.mechanisms import Mechanism, Poisson, as_mechanism, over_grids
-from leakcore.numerics import BEST, AccuracyError, Curve, DiscreteCurve, Effort, PrivacyLoss, gaussian_pair
+from leakcore.numerics import BEST, AccuracyError, Curve, DiscreteCurve, Precision, PrivacyLoss, gaussian_pair
 
 METHODS = ("exact", "pld", "rdp")
 TINY = sys.float_info.min
 """Below it a float has not its full precision."""
-FAINT = 1e-6
+MIN_SEPARATION = 1e-6
 """Separation of a Gaussian pair that leaks at least as much, below which that pair's profile is used."""
 
 
@@ -237,7 +237,11 @@ def epsilon(
 
 
 def epsilon_limits(
-    accountant: Accountant, delta: float, *, effort: Effort = BEST, directions: tuple[str, ...] = ("remove", "add")
+    accountant: Accountant,
+    delta: float,
+    *,
+    precision: Precision = BEST,
+    directions: tuple[str, ...] = ("remove", "add"),
 ) -> tuple[float, float]:
     """(low, high) of the smallest ε ≥ 0. directions: which profiles count."""
     loss, method = accountant.loss, accountant.method
@@ -262,7 +266,7 @@ def epsilon_limits(
         # ε of adding ends at −minimum.
         if direction == "add" and loss is not None and -loss.minimum - loss.log_no_escape <= low > -math.inf:
             continue
-        pair = curve.epsilon(target, direction, effort=effort)
+        pair = curve.epsilon(target, direction, precision=precision)
         if math.isnan(pair[0]) or math.isnan(pair[1]):  # `max` would pass over it, and leave no bound at all
             pair = (-math.inf, math.inf)
         low, high = max(low, pair[0]), max(high, pair[1])
@@ -277,7 +281,11 @@ def _next_to_nothing(accountant: Accountant, delta: float) -> float:
     if accountant.total_variation() * (1.0 + 1e-12) <= delta:
         return 0.0
     separation = accountant.separation
-    return max(0.0, gaussian_pair.epsilon_limits(math.log(delta), separation)[1]) if separation < FAINT else math.inf
+    return (
+        max(0.0, gaussian_pair.epsilon_limits(math.log(delta), separation)[1])
+        if separation < MIN_SEPARATION
+        else math.inf
+    )
 
 
 def above(log_value: float) -> float:

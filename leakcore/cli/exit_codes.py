@@ -1,5 +1,5 @@
-"""What goes wrong as exit codes: complaints of the library 2, the unexpected 70, Ctrl-C 130, SIGTERM 143, a closed pipe
-141."""
+"""Exit codes where click's own is 1, which here says that a gate failed: 2 for bad input, 70 for an error of leakcore's
+own, 130 for Ctrl-C, 143 for SIGTERM, 141 for a pipe whose reader went away."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from typing import Any, TypeVar
 import click
 
 from leakcore._base.version import missing
-from leakcore.cli.numbers import as_typed
-from leakcore.cli.terminal import in_lines, spelt_out_streams
+from leakcore.cli.numbers import with_option_names
+from leakcore.cli.output import escaped_streams, indented
 
 T = TypeVar("T")
 
 _INTERRUPTED = 130
 _TERMINATED = 143
-"""128 + SIGTERM."""
 _UNEXPECTED = 70
 _PIPE = 141
-"""128 + SIGPIPE: what a shell says of a Unix program whose reader went away."""
+"""128 + the signal, as shells count; 70 is EX_SOFTWARE."""
 
 
 class Failure(click.ClickException):
@@ -39,14 +38,21 @@ class Failure(click.ClickException):
     exit_code = 2
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a command as Ctrl-C does: whatever tidies up after the one does after the other."""
+
+
 def checked(call: Callable[[], T], *, pieces: Path | None = None, names: Mapping[str, str] | None = None) -> T:
     """Run `call`; the library's own complaints become exit code 2 with its message, arguments named as options.
 
-    pieces: where it keeps what is finished; Ctrl-C says so where there is anything by then. names: options by what the
-    library calls them, where that is not the name of the command's parameter.
-    ArithmeticError: a number that would not be reliable (AccuracyError), training that overflowed (FloatingPointError).
-    OSError: a data set that is not there, a disk that is full. A closed pipe is none of them: see `Commands`.
-    MemoryError: sizes beyond the machine. An interruption that other code made an error of its own is still one.
+    ArithmeticError is a number that would not be reliable, or a training that overflowed; OSError a data set that is
+    not there, or a full disk (a closed pipe is left to `Commands`). An interruption stays one in whatever error it is
+    wrapped.
+
+    Args:
+        call: the library's function, with its arguments bound.
+        pieces: folder of finished pieces; a message after Ctrl-C says whether the same command goes on from there.
+        names: options by the names of the library's arguments, where these are not the command's parameters.
     """
     try:
         return call()
@@ -61,18 +67,14 @@ def checked(call: Callable[[], T], *, pieces: Path | None = None, names: Mapping
         if isinstance(error, ModuleNotFoundError):
             raise Failure(str(missing(error) or error)) from error
         if isinstance(error, (ValueError, TypeError, ImportError, ArithmeticError, OSError)):
-            raise Failure(as_typed(error, names or {})) from error
+            raise Failure(with_option_names(error, names or {})) from error
         if isinstance(error, MemoryError) or "not enough memory" in str(error):  # the second is torch's RuntimeError
-            raise Failure(as_typed(MemoryError("not enough memory for that"), {})) from error
+            raise Failure(with_option_names(MemoryError("not enough memory for that"), {})) from error
         raise
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends a command as Ctrl-C does: whatever tidies up after the one does after the other."""
-
-
 def interruption(error: BaseException) -> KeyboardInterrupt | None:
-    """The Ctrl-C (or SIGTERM) that an error is, or was made of: a module that is interrupted while it is imported says
+    """The Ctrl-C or SIGTERM that an error is or was raised from: a module that is interrupted while it is imported says
     ImportError, a callback's caller raises an error of its own."""
     rest: list[BaseException | None] = [error]
     known: set[int] = set()
@@ -98,16 +100,11 @@ def _holds_any(pieces: Path) -> bool:
 
 
 class Commands(click.Group):
-    """Exit codes of every command where click's own is 1, which here says that a gate failed.
-
-    Ctrl-C is 130, SIGTERM 143, at whatever moment. What cannot be printed is 141 where the reader closed the pipe
-    (`leakcore … | head -1`), whatever the answer was, and 2 where there is no place to write. An exception that nobody
-    expected is 70 (EX_SOFTWARE), with its traceback.
-    """
+    """A group whose commands end with the exit codes of this chapter, whatever ends them and whenever."""
 
     def main(self, *words: Any, **how: Any) -> Any:
         """Run the command line: control characters are spelt out from the first word to the last error."""
-        with spelt_out_streams(), _terminated_as_interrupted():
+        with escaped_streams(), _terminated_as_interrupted():
             return super().main(*words, **how)
 
     def make_context(
@@ -115,37 +112,39 @@ class Commands(click.Group):
     ) -> click.Context:
         if parent is None:
             _make_streams_forgiving()
-        return _ended(lambda: super(Commands, self).make_context(info_name, args, parent, **extra))
+        with _exit_codes():
+            return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        return _ended(lambda: super(Commands, self).invoke(ctx))
+        with _exit_codes():
+            return super().invoke(ctx)
 
 
-def _ended(call: Callable[[], T]) -> T:
-    """Run `call`; whatever ends it becomes click's own way to leave, with the exit codes of `Commands`."""
+@contextlib.contextmanager
+def _exit_codes() -> Iterator[None]:
+    """Whatever ends the block becomes click's own way to leave."""
     try:
-        return _printed(call)
+        yield
     except (click.exceptions.Exit, SystemExit):
-        raise
-    except click.ClickException as error:
-        if stopped := interruption(error):
-            raise _left(stopped) from None
-        vars(error)["message"] = in_lines(error.message)
         raise
     except BaseException as error:
         if stopped := interruption(error):
-            raise _left(stopped) from None
+            click.echo("Interrupted: nothing half-written.", err=True)
+            raise click.exceptions.Exit(_code(stopped)) from None
         if isinstance(error, click.Abort):  # a question that was left with Ctrl-D
             raise click.exceptions.Exit(_INTERRUPTED) from None
+        if isinstance(error, OSError):
+            _discard()
+            if error.errno == errno.EPIPE:
+                raise click.exceptions.Exit(_PIPE) from None
+            error = Failure(str(error))
+        if isinstance(error, click.ClickException):
+            vars(error)["message"] = indented(error.message)
+            raise error from error.__cause__
         if not isinstance(error, Exception):
             raise
         traceback.print_exc()
         raise click.exceptions.Exit(_UNEXPECTED) from None
-
-
-def _left(stopped: KeyboardInterrupt) -> click.exceptions.Exit:
-    click.echo("Interrupted: nothing half-written.", err=True)
-    return click.exceptions.Exit(_code(stopped))
 
 
 @contextlib.contextmanager
@@ -176,16 +175,6 @@ def _make_streams_forgiving() -> None:
             stream.reconfigure(errors="backslashreplace", encoding="utf-8" if ascii_only else None)
     atexit.unregister(_discard)
     atexit.register(_discard)
-
-
-def _printed(call: Callable[[], T]) -> T:
-    try:
-        return call()
-    except OSError as error:
-        _discard()
-        if error.errno == errno.EPIPE:
-            raise click.exceptions.Exit(_PIPE) from None
-        raise Failure(str(error)) from error
 
 
 def _discard() -> None:

@@ -43,7 +43,7 @@ def count(low: int, high: int) -> click.IntRange:
     return click.IntRange(low, high)
 
 
-def as_typed(error: BaseException, names: Mapping[str, str]) -> str:
+def with_option_names(error: BaseException, names: Mapping[str, str]) -> str:
     """The message with options in place of the arguments that it names, such as `--steps` for `steps`.
 
     names: further names of the library's, and the options or keys that stand for them. Where a computation failed and
@@ -55,7 +55,7 @@ def as_typed(error: BaseException, names: Mapping[str, str]) -> str:
         return message
     named = {str(p.name): p.opts[0] for p in _options(context)}
     message = renamed(message, {**named, **names})
-    far = far_out()
+    far = extreme_values()
     if isinstance(error, (ArithmeticError, MemoryError)) and far and not any(name in message for name in far):
         message = f"cannot be computed with {_listed(far)} ({message})"
     return message
@@ -71,7 +71,7 @@ def remember_keys(sections: Mapping[str, Mapping[str, Any]], *, but: Collection[
 _KEYS = "leakcore.keys"
 
 
-def far_out() -> dict[str, Any]:
+def extreme_values() -> dict[str, Any]:
     """The options and keys of a file that were given numbers far from 1, with them."""
     context = click.get_current_context(silent=True)
     if context is None:
@@ -82,7 +82,7 @@ def far_out() -> dict[str, Any]:
         for p in _options(context)
         if context.get_parameter_source(str(p.name)) == typed
     } | context.meta.get(_KEYS, {})
-    return {name: value for name, value in values.items() if _is_far(value)}
+    return {name: value for name, value in values.items() if _is_extreme(value)}
 
 
 def _listed(far: Mapping[str, Any]) -> str:
@@ -95,9 +95,9 @@ def _options(context: click.Context) -> list[click.Option]:
     ]
 
 
-def _is_far(value: Any) -> bool:
+def _is_extreme(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return any(map(_is_far, value))
+        return any(map(_is_extreme, value))
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return not (value == 0 or 1e-4 <= abs(value) <= 1e4) or math.isnan(value)
@@ -105,6 +105,6 @@ def _is_far(value: Any) -> bool:
 
 def overflowed(error: FloatingPointError, advice: str) -> ValueError:
     """What overflowed, with advice in options of the command: the library's names keywords that it may not have."""
-    far = far_out()
+    far = extreme_values()
     beyond = f"; given were {_listed(far)}" if far else ""
     return ValueError(f"{str(error).partition(': take a')[0]}; {advice}{beyond}")

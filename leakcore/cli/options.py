@@ -1,9 +1,11 @@
-"""Options that several commands share, each spelled and explained once."""
+"""Options that several commands share, each explained once, and what they name: arrays in files, a model."""
 
 from __future__ import annotations
 
 import functools
+import importlib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,20 +13,20 @@ from typing import Any
 import click
 
 from leakcore.cli.numbers import REAL
-from leakcore.cli.progress import set_loudness
+from leakcore.cli.output import set_verbosity
 
 Option = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 SEED: Option = click.option("--seed", type=int, default=0, show_default=True)
 
 
-def _hush(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+def _set_quiet(context: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
-        set_loudness(context, quiet=True)
+        set_verbosity(context, quiet=True)
 
 
 QUIET: Option = click.option(
-    "--quiet", is_flag=True, expose_value=False, callback=_hush, help="No progress bars and no warnings."
+    "--quiet", is_flag=True, expose_value=False, callback=_set_quiet, help="No progress bars and no warnings."
 )
 MODEL: Option = click.option(
     "--model", metavar="MODULE:FACTORY", help="What returns the torch module when called: package.module:factory."
@@ -60,7 +62,7 @@ def seed_json_quiet(what: str = "everything") -> Option:
     return decorate
 
 
-def chance_of_a_guess(command: Callable[..., Any]) -> Callable[..., Any]:
+def prior_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Exactly one of --num-candidates, --kappa and --log-kappa must be given. The command gets kappa and log_kappa,
     one of them None.
     """
@@ -116,3 +118,46 @@ def _one_kappa(
             return None, -math.log(num_candidates)
         kappa = 1.0 / num_candidates
     return kappa, log_kappa
+
+
+def read_arrays(path: Path) -> dict[str, Any]:
+    """Arrays by name; nothing is unpickled."""
+    if path.suffix == ".npz":
+        from leakcore._base.archives import read_npz
+
+        return dict(read_npz(path))
+    if path.suffix == ".safetensors":
+        from leakcore.models import read_safetensors
+
+        return dict(read_safetensors(path))
+    raise ValueError(f"a file of arrays must end in .safetensors or .npz, got {path}")
+
+
+def built_model(spec: str) -> Any:
+    """The torch module that `package.module:factory` returns; the current folder is searched as well."""
+    import torch
+
+    where, _, name = spec.partition(":")
+    if not where or not name:
+        raise ValueError(f"`model` must be package.module:factory, got {spec!r}")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(where)
+    except (Exception, SystemExit) as error:  # a module of the user's raises what it likes
+        raise ValueError(
+            f"`model` must name a module that can be imported, got {spec!r} ({type(error).__name__}: {error})"
+        ) from error
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    factory = getattr(module, name, None)
+    if not callable(factory):
+        raise ValueError(f"`model` must name a callable, got {spec!r}: {where} has no callable {name!r}")
+    try:
+        built = factory()
+    except (Exception, SystemExit) as error:
+        raise ValueError(
+            f"`model` must name a factory, got {spec!r}, which failed ({type(error).__name__}: {error})"
+        ) from error
+    if not isinstance(built, torch.nn.Module):
+        raise TypeError(f"`model` must return a torch.nn.Module, got {type(built).__name__} from {spec!r}")
+    return built

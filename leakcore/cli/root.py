@@ -1,30 +1,52 @@
-"""The `leakcore` command. Exit codes: 0 done, 1 a gate failed, 2 bad input or no place to write, 130 interrupted,
-70 an error of leakcore's own, 141 the reader of the output closed it.
+"""The `leakcore` command: its group, whose help lists every command under the question that it answers.
 
 Only click is imported at the top: `leakcore bound` must answer in well under a second.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import click
 
 from leakcore._base.version import __version__
 from leakcore.cli.commands.attack import attack
-from leakcore.cli.commands.audit.group import audit
-from leakcore.cli.commands.bench import bench
+from leakcore.cli.commands.audit import audit
 from leakcore.cli.commands.bound import bound
 from leakcore.cli.commands.calibrate import calibrate
-from leakcore.cli.commands.compare import compare
-from leakcore.cli.commands.completion import completion
-from leakcore.cli.commands.doctor import doctor
-from leakcore.cli.commands.explain import explain
+from leakcore.cli.commands.explain import completion, explain, schema
+from leakcore.cli.commands.installation import bench, doctor, selftest
 from leakcore.cli.commands.leakage import leakage
-from leakcore.cli.commands.reports import reports
+from leakcore.cli.commands.reports import compare, reports
 from leakcore.cli.commands.reproduce import reproduce
-from leakcore.cli.commands.schema import schema
-from leakcore.cli.commands.selftest import selftest
-from leakcore.cli.grouped import GroupedCommands
-from leakcore.cli.progress import set_loudness
+from leakcore.cli.exit_codes import Commands
+from leakcore.cli.output import set_verbosity
+
+_SENTENCE = 120
+"""Signs of a command's help that are shown at most: two lines."""
+
+
+class GroupedCommands(Commands):
+    """A group whose help has a section for each question."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._questions: dict[str, list[str]] = {}
+
+    def answers(self, question: str, commands: Iterable[click.Command]) -> None:
+        """Add commands under a question."""
+        for command in commands:
+            self.add_command(command)
+            self._questions.setdefault(question, []).append(str(command.name))
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write every command under its question, with the first sentence of its help."""
+        for question, names in self._questions.items():
+            formatter.write_paragraph()
+            formatter.write(f"{question}\n")
+            with formatter.indentation():
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(_SENTENCE)) for name in names])
 
 
 @click.group(cls=GroupedCommands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -40,7 +62,7 @@ def main(context: click.Context, quiet: bool, verbose: bool) -> None:
     """
     if quiet and verbose:
         raise click.UsageError("--quiet, --verbose: give one or the other")
-    set_loudness(context, quiet=quiet, verbose=verbose)
+    set_verbosity(context, quiet=quiet, verbose=verbose)
 
 
 main.answers("What can no attacker do?", (bound, calibrate))

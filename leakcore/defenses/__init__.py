@@ -30,49 +30,6 @@ here is statistical, for measurement. To release a model use `leakcore.dpsgd.Fus
 Opacus's secure mode.
 """
 
-from typing import TYPE_CHECKING
-
 from leakcore._base.lazy import attach as _attach
 
-if TYPE_CHECKING:
-    from leakcore.defenses.release import Release as Release
-    from leakcore.defenses.release import release as release
-    from leakcore.defenses.spelling import parse as parse
-    from leakcore.defenses.spelling import spell as spell
-    from leakcore.defenses.training import Attached as Attached
-    from leakcore.defenses.training import attach as attach
-    from leakcore.defenses.training import defended as defended
-    from leakcore.defenses.transforms import DPSGD as DPSGD
-    from leakcore.defenses.transforms import STAGES as STAGES
-    from leakcore.defenses.transforms import Clip as Clip
-    from leakcore.defenses.transforms import ClipSamples as ClipSamples
-    from leakcore.defenses.transforms import Compose as Compose
-    from leakcore.defenses.transforms import Defense as Defense
-    from leakcore.defenses.transforms import Dropout as Dropout
-    from leakcore.defenses.transforms import GaussianNoise as GaussianNoise
-    from leakcore.defenses.transforms import Laplace as Laplace
-    from leakcore.defenses.transforms import LocalSteps as LocalSteps
-    from leakcore.defenses.transforms import Prune as Prune
-
-_NAMES = {
-    "Release": ".release",
-    "release": ".release",
-    "parse": ".spelling",
-    "spell": ".spelling",
-    "Attached": ".training",
-    "attach": ".training",
-    "defended": ".training",
-    "DPSGD": ".transforms",
-    "STAGES": ".transforms",
-    "Clip": ".transforms",
-    "ClipSamples": ".transforms",
-    "Compose": ".transforms",
-    "Defense": ".transforms",
-    "Dropout": ".transforms",
-    "GaussianNoise": ".transforms",
-    "Laplace": ".transforms",
-    "LocalSteps": ".transforms",
-    "Prune": ".transforms",
-}
-if not TYPE_CHECKING:  # a checker would take any name from it
-    __getattr__, __dir__, __all__ = _attach(__name__, _NAMES)
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

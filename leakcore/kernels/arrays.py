@@ -18,11 +18,11 @@ import numpy as np
 
 from leakcore import _C
 from leakcore._base import array_memory
+from leakcore._base.array_memory import is_torch as is_torch
 from leakcore.kernels import backends
 from leakcore.kernels.backends import CPU as CPU
 from leakcore.kernels.backends import Host as Host
 from leakcore.kernels.backends import Library as Library
-from leakcore.kernels.backends import is_torch as is_torch
 
 _DTYPE_CODES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
 _NAMES = {

@@ -10,16 +10,16 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore._base.results import Adjacency
-from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
+from leakcore.mechanisms.mechanism import Mechanism, gaussian_laws
 from leakcore.mechanisms.poisson import parse_noise
 from leakcore.numerics import (
     AllocationStep,
     Between,
     Bounded,
     Capped,
+    DominatingLaws,
     PrivacyLoss,
     SampledStep,
-    Sides,
     StepGroup,
     StepLaw,
 )
@@ -74,7 +74,6 @@ class RandomAllocation(Mechanism):
         object.__setattr__(self, "fixed", validate.boolean(fixed=self.fixed))
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         one = "random allocation: Chua et al. (2025), Feldman and Shenfeld (2025)"
         one += "; k batches as one of each of k groups of them" if 1 < self.k < self.batches else ""
         if self.relation(adjacency) != "replace":
@@ -82,47 +81,43 @@ class RandomAllocation(Mechanism):
         return f"{one}; replacement through the data set between, not tight"
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         often = "in the first epoch, for all epochs" if self.fixed else "in each epoch"
         notes = (f"each row draws {self.k} of {self.batches} batches {often}",)
         return notes if self.is_exact(adjacency) else (*notes, "interval: not tight from below")
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return self.k == self.batches or (
             self.k == 1 and adjacency != "replace" and self.batches <= AllocationStep.MOST_BATCHES
         )
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        """See `Mechanism`: all batches are one Gaussian."""
+        # A row that is in all batches is in one Gaussian release.
         return PrivacyLoss((), self.separation(adjacency) ** 2) if self.k == self.batches else None
 
     def separation(self, adjacency: Adjacency) -> float:
-        """See `Mechanism`: of rows whose batches are known."""
+        # As if the batches of each row were known.
         apart = 2.0 if adjacency == "replace" else 1.0
         return apart * math.sqrt(self.k * self.epochs) / self.noise_multiplier
 
-    def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
         if adjacency == "replace":
             raise ValueError("`adjacency` must be 'add-remove' or 'zero-out' where random allocation is composed")
         loss = self.steps_loss(adjacency)
         if loss is not None:
-            return gaussian_sides(loss)
+            return gaussian_laws(loss)
         sigma, epochs = self._epoch
         size, larger = divmod(self.batches, self.k)
         groups = ((size, self.k - larger), (size + 1, larger))
         laws = tuple(_one_of(size, sigma, count * epochs) for size, count in groups if count)
-        return Sides(laws, laws if self.is_exact(adjacency) else ())
+        return DominatingLaws(laws, laws if self.is_exact(adjacency) else ())
 
     def curve(self, adjacency: Adjacency) -> Bounded:
-        """See `Mechanism`."""
         if adjacency == "replace" and self.k < self.batches:
             return Capped(Between(self.lattice_curve("add-remove")), self.separation(adjacency))
         return super().curve(adjacency)
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`: of the add-remove pair, by the native kernel, for every k."""
+        # The add-remove pair for every k, by the native kernel.
         from leakcore import kernels
 
         sigma, epochs = self._epoch

@@ -12,9 +12,18 @@ import numpy as np
 from leakcore._base import validate
 from leakcore._base.results import Adjacency
 from leakcore.mechanisms.fixed_size import FixedSize
-from leakcore.mechanisms.mechanism import Composition, Mechanism, gaussian_sides
+from leakcore.mechanisms.mechanism import Composition, Mechanism, gaussian_laws
 from leakcore.mechanisms.poisson import FullBatch, Poisson
-from leakcore.numerics import AccuracyError, AtomLaw, Bounded, Bracket, Effort, ExactCurve, PrivacyLoss, Sides
+from leakcore.numerics import (
+    AccuracyError,
+    AtomLaw,
+    Bounded,
+    Bracket,
+    DominatingLaws,
+    ExactCurve,
+    Precision,
+    PrivacyLoss,
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -46,7 +55,6 @@ class Claim(Mechanism):
         return 2 if self.claimed_under == "add-remove" and adjacency == "replace" else 1
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         if self.claimed_under is None:
             return (f"the claim is read as one under {adjacency}: it names no relation",)
         if self.steps(adjacency) == 2:
@@ -54,7 +62,6 @@ class Claim(Mechanism):
         return ()
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return self.steps(adjacency) == 1
 
 
@@ -83,24 +90,20 @@ class GDP(Claim):
         object.__setattr__(self, "mu", validate.non_negative(mu=self.mu))
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         self.relation(adjacency)
         return f"the claim of {self.mu:g}-GDP (Dong, Roth and Su 2022)"
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        """See `Mechanism`."""
         return PrivacyLoss((), (self.steps(adjacency) * self.mu) ** 2)
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`: Gaussian noise on a sum is twice as far from the third data set."""
+        # Gaussian noise on a sum is twice as far from the third data set.
         return True
 
-    def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
-        return gaussian_sides(PrivacyLoss((), (self.steps(adjacency) * self.mu) ** 2))
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
+        return gaussian_laws(PrivacyLoss((), (self.steps(adjacency) * self.mu) ** 2))
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`."""
         from leakcore import kernels
 
         if self.mu == 0.0:
@@ -154,30 +157,25 @@ class ApproximateDP(Claim):
             raise ValueError(f"`epsilon` must be at most 1e5, got {self.epsilon:g}")
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         self.relation(adjacency)
         return "the pair that dominates every (epsilon, delta)-private mechanism: Kairouz, Oh and Viswanath (2015)"
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         notes = super().notes(adjacency)
         return notes if self.is_exact(adjacency) else (*notes, "interval: nothing is known from below")
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return True
 
     def separation(self, adjacency: Adjacency) -> float:
-        """See `Mechanism`."""
         return 0.0 if self.epsilon == self.delta == 0.0 else math.inf
 
     def curve(self, adjacency: Adjacency) -> Bounded:
-        """See `Mechanism`."""
         curve = ClaimCurve(*self.under(adjacency))
         return curve if self.is_exact(adjacency) else Bracket(_nothing_known(), curve)
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`. Taken twice, a claim allows less than randomised response of twice its ε."""
+        # Taken twice, a claim allows less than randomised response of twice its ε.
         return self.reached and self.steps(adjacency) == 1
 
     def under(self, adjacency: Adjacency) -> tuple[float, float]:
@@ -193,18 +191,17 @@ class ApproximateDP(Claim):
             )
         return 2.0 * self.epsilon, delta
 
-    def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
         epsilon, delta = self.under(adjacency)
         rest = math.log1p(-delta)
         more = rest - math.log1p(math.exp(-epsilon))
         less = more - epsilon
         lost = math.log(delta) if delta > 0.0 else -math.inf
         law = AtomLaw.of(np.array([more, less]), np.array([less, more]), (lost, lost), anchor=epsilon)
-        return Sides((law,), (law,) if self.is_exact(adjacency) else ())
+        return DominatingLaws((law,), (law,) if self.is_exact(adjacency) else ())
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`; ±∞ where all is revealed."""
+        # ±∞ where all is revealed.
         from leakcore.kernels import Stream, uniform
 
         side = 1.0 if validate.one_of("null", "alternative", under=under) == "alternative" else -1.0
@@ -235,7 +232,7 @@ class ClaimCurve:
         """A bare claim has no moments worth a tilt."""
         raise AccuracyError("a bare claim has no moments")
 
-    def epsilon(self, log_delta: float, direction: str, *, effort: Effort | None = None) -> tuple[float, float]:
+    def epsilon(self, log_delta: float, direction: str, *, precision: Precision | None = None) -> tuple[float, float]:
         """(low, high) of the smallest x with δ(x) at most e^log_delta."""
         asked = math.exp(log_delta)
         if asked < self.slack:
@@ -249,7 +246,7 @@ class ClaimCurve:
             value = self.bound + math.log(share)
         return value - _SLACK * (1.0 + abs(value)), value + _SLACK * (1.0 + abs(value))
 
-    def log_delta(self, epsilon: float, direction: str, *, effort: Effort | None = None) -> tuple[float, float]:
+    def log_delta(self, epsilon: float, direction: str, *, precision: Precision | None = None) -> tuple[float, float]:
         """(low, high) of log δ(x) at x = `epsilon`."""
         if epsilon < -self.bound:
             value = -math.expm1(epsilon) + self.slack * math.exp(epsilon)
@@ -305,37 +302,32 @@ class ZCDP(Claim):
             raise ValueError(f"`rho` must be at most 1e4, got {self.rho:g}")
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         self.relation(adjacency)
         return "the claim of zero-concentrated privacy, converted by Canonne, Kamath and Steinke (2020), Proposition 12"
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return self.rho == 0.0
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return True
 
     def separation(self, adjacency: Adjacency) -> float:
-        """See `Mechanism`: no Gaussian is known to leak as much."""
+        # No Gaussian is known to leak as much.
         return 0.0 if self.rho == 0.0 else math.inf
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         return (*super().notes(adjacency), "interval: nothing is known from below")
 
     def curve(self, adjacency: Adjacency) -> Bounded:
-        """See `Mechanism`."""
         return ConvertedCurve(self.under(adjacency))
 
     def under(self, adjacency: Adjacency) -> float:
         """ρ of the relation: 4ρ where the claim is taken twice (Bun and Steinke 2016, Proposition 27)."""
         return self.steps(adjacency) ** 2 * self.rho
 
-    def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`: the pair whose profile joins points of the converted one by chords."""
-        return Sides((_law(self.under(adjacency)),), ())
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
+        # The pair whose profile joins points of the converted one by chords.
+        return DominatingLaws((_law(self.under(adjacency)),), ())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -348,14 +340,14 @@ class ConvertedCurve:
         """log δ(ε) ≤ K − sε with s = α − 1."""
         raise AccuracyError("a converted profile has no tilt")
 
-    def epsilon(self, log_delta: float, direction: str, *, effort: Effort | None = None) -> tuple[float, float]:
+    def epsilon(self, log_delta: float, direction: str, *, precision: Precision | None = None) -> tuple[float, float]:
         """(−∞, the smallest ε that is proved)."""
         s = _ORDERS
         values = (1.0 + s) * self.rho + (_log_factor(s) - log_delta) / s
         high = float(np.min(values))
         return -math.inf, high + _ZCDP_SLACK * (1.0 + abs(high))
 
-    def log_delta(self, epsilon: float, direction: str, *, effort: Effort | None = None) -> tuple[float, float]:
+    def log_delta(self, epsilon: float, direction: str, *, precision: Precision | None = None) -> tuple[float, float]:
         """(−∞, log δ(ε))."""
         return -math.inf, float(_log_profile(self.rho, np.array([epsilon]))[0])
 

@@ -16,9 +16,9 @@ import numpy as np
 from leakcore._base import validate
 from leakcore._base.results import Adjacency
 from leakcore.mechanisms.allocation import RandomAllocation
-from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
+from leakcore.mechanisms.mechanism import Mechanism, gaussian_laws
 from leakcore.mechanisms.poisson import Poisson, parse_noise
-from leakcore.numerics import Bounded, Bracket, ExactCurve, LatticeCurve, PrivacyLoss, Sides, sides_of
+from leakcore.numerics import Bounded, Bracket, DominatingLaws, ExactCurve, LatticeCurve, PrivacyLoss, dominating_laws
 
 _MOST_STEPS = 8192
 
@@ -397,7 +397,6 @@ class CorrelatedNoise(Mechanism):
         return max((int(at[-1] - at[0]) + 1 for at in rows if len(at)), default=1)
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         self.relation(adjacency)
         return {
             MinSeparation: "a Gaussian mechanism of the matrix's sensitivity: Choquette-Choo et al. (2023)",
@@ -406,7 +405,6 @@ class CorrelatedNoise(Mechanism):
         }[type(self.participation)]
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         notes = (f"noise correlated by a matrix; {self.participation!r}",)
         if self.is_exact(adjacency):
             return notes
@@ -419,7 +417,6 @@ class CorrelatedNoise(Mechanism):
         return (*notes, "interval: nothing is known from below")
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         how = self.participation
         if isinstance(how, MinSeparation):
             low, high = self._sensitivity
@@ -429,7 +426,6 @@ class CorrelatedNoise(Mechanism):
         return self.without_correlation() is not None
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        """See `Mechanism`: None where only limits are known."""
         how = self.participation
         if (independent := self.without_correlation()) is not None:
             return independent.steps_loss(adjacency)
@@ -442,26 +438,24 @@ class CorrelatedNoise(Mechanism):
         return None
 
     def curve(self, adjacency: Adjacency) -> Bounded:
-        """See `Mechanism`."""
         if (independent := self.without_correlation()) is not None:
             return independent.curve(adjacency)
         if isinstance(self.participation, BallsInBins) or self.is_exact(adjacency):
             return super().curve(adjacency)
         lower, upper = self._both_losses(adjacency)
-        below = ExactCurve(lower) if len(lower.groups) < 2 else LatticeCurve(sides_of(lower))
+        below = ExactCurve(lower) if len(lower.groups) < 2 else LatticeCurve(dominating_laws(lower))
         return Bracket(below, ExactCurve(upper))
 
-    def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
         if (independent := self.without_correlation()) is not None:
-            return independent.sides(adjacency)
+            return independent.dominating_laws(adjacency)
         if isinstance(self.participation, BallsInBins):
-            return Sides(gaussian_sides(PrivacyLoss((), self.separation(adjacency) ** 2)).upper, ())
+            return DominatingLaws(gaussian_laws(PrivacyLoss((), self.separation(adjacency) ** 2)).upper, ())
         lower, upper = self._both_losses(adjacency)
-        return Sides(gaussian_sides(upper).upper, gaussian_sides(lower).lower)
+        return DominatingLaws(gaussian_laws(upper).upper, gaussian_laws(lower).lower)
 
     def separation(self, adjacency: Adjacency) -> float:
-        """See `Mechanism`: of rows whose steps are known."""
+        # As if the steps of each row were known.
         how = self.participation
         if isinstance(how, MinSeparation):
             return self._sensitivity[1] / self.noise_multiplier
@@ -470,14 +464,13 @@ class CorrelatedNoise(Mechanism):
         return float(_norms(self._means(how)).max()) * (1.0 + 1e-12) / self.noise_multiplier
 
     def with_noise(self, noise_multiplier: float) -> Mechanism:
-        """See `Mechanism`. The sensitivity is the same, and takes seconds for a large matrix."""
+        # The sensitivity is the same, and takes seconds for a large matrix.
         changed = super().with_noise(noise_multiplier)
         if isinstance(self.participation, MinSeparation):
             changed.__dict__["_sensitivity"] = self._sensitivity
         return changed
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`: of balls in bins by the native kernel, of sampled steps by theirs."""
         from leakcore import kernels
 
         how = self.participation

@@ -10,19 +10,19 @@ from scipy import special
 
 from leakcore._base import validate
 from leakcore._base.results import Adjacency, Number
-from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
+from leakcore.mechanisms.mechanism import Mechanism, gaussian_laws
 from leakcore.mechanisms.poisson import FullBatch
 from leakcore.numerics import (
     Bounded,
     Bracket,
+    DominatingLaws,
     EitherWay,
     ExactCurve,
     FixedBatchStep,
     LatticeCurve,
     PrivacyLoss,
-    Sides,
+    dominating_laws,
     parse_schedule,
-    sides_of,
 )
 
 
@@ -73,7 +73,6 @@ class FixedSize(Mechanism):
             object.__setattr__(self, name, value)
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         self.relation(adjacency)
         return (
             "batches of a fixed size without replacement: Balle, Barthe and Gaboardi (2018), Theorem 9; Zhu, Dong and "
@@ -81,36 +80,31 @@ class FixedSize(Mechanism):
         )
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        """See `Mechanism`."""
         if self.batch_size < self.dataset_size:
             return None
         return FullBatch(self.noise_multiplier, self.steps).steps_loss("replace")
 
-    def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
         loss = self.steps_loss(adjacency)
         if loss is not None:
-            return gaussian_sides(loss)
-        return Sides(self._laws(), sides_of(self._reached()).lower)
+            return gaussian_laws(loss)
+        return DominatingLaws(self._laws(), dominating_laws(self._reached()).lower)
 
     def curve(self, adjacency: Adjacency) -> Bounded:
-        """See `Mechanism`."""
         if self.steps_loss(adjacency) is not None:
             return super().curve(adjacency)
-        upper = LatticeCurve(Sides(self._laws(), self._laws()))
+        upper = LatticeCurve(DominatingLaws(self._laws(), self._laws()))
         if self.steps <= 1:
             return upper
         loss = self._reached()
         if len(loss.groups) == 1:
             return Bracket(EitherWay(ExactCurve(loss)), upper)
-        return Bracket(LatticeCurve(sides_of(loss)), upper)
+        return Bracket(LatticeCurve(dominating_laws(loss)), upper)
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return self.steps <= 1 or self.batch_size == self.dataset_size
 
     def is_exact_composed(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return self.steps == 0 or self.batch_size == self.dataset_size
 
     def _laws(self) -> tuple[FixedBatchStep, ...]:
@@ -125,22 +119,18 @@ class FixedSize(Mechanism):
         return PrivacyLoss.of_steps(sigma, rate, self.steps)
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return True
 
     def separation(self, adjacency: Adjacency) -> float:
-        """See `Mechanism`."""
         return FullBatch(self.noise_multiplier, self.steps).separation("replace")
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         notes = ("batches of a fixed size, drawn again in each step without replacement; independent steps",)
         if self.is_exact(adjacency):
             return notes
         return (*notes, "interval: from an attacker whose neighbours are fixed to an upper bound for several steps")
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`: 64 random bits for each step."""
 
         sigma = np.broadcast_to(np.asarray(self.noise_multiplier, dtype=np.float64), (self.steps,))
         rate = np.full(self.steps, self.batch_size / self.dataset_size)

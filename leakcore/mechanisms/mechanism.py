@@ -12,7 +12,16 @@ import numpy as np
 from leakcore._base import validate
 from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Adjacency, Record, parse_adjacency
-from leakcore.numerics import Bounded, Capped, ExactCurve, LatticeCurve, PrivacyLoss, Sides, repeated, sides_of
+from leakcore.numerics import (
+    Bounded,
+    Capped,
+    DominatingLaws,
+    ExactCurve,
+    LatticeCurve,
+    PrivacyLoss,
+    dominating_laws,
+    repeated,
+)
 
 DIRECTIONS = ("remove", "add")
 
@@ -59,7 +68,7 @@ class Mechanism(Record, abc.ABC):
         return None
 
     @abc.abstractmethod
-    def sides(self, adjacency: Adjacency) -> Sides:
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
         """Step laws that dominate the mechanism, and step laws that it dominates."""
 
     def curve(self, adjacency: Adjacency) -> Bounded:
@@ -69,7 +78,7 @@ class Mechanism(Record, abc.ABC):
 
     def lattice_curve(self, adjacency: Adjacency) -> Bounded:
         """The same from the step laws, and from the Gaussian pair that leaks at least as much."""
-        return Capped(LatticeCurve(self.sides(adjacency)), self.separation(adjacency))
+        return Capped(LatticeCurve(self.dominating_laws(adjacency)), self.separation(adjacency))
 
     def is_exact(self, adjacency: Adjacency) -> bool:
         """Whether the limits of `curve` differ by numerical error alone."""
@@ -227,13 +236,11 @@ class Composition(Mechanism):
         return tuple(name for name in self.parts[0].adjacencies if all(name in part.adjacencies for part in self.parts))
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         relation = self.relation(adjacency)
         each = "; ".join(dict.fromkeys(part.proof(relation) for part in self.parts))
         return f"adaptive composition multiplies dominating pairs (Zhu, Dong and Wang 2022, Theorem 10); {each}"
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        """See `Mechanism`."""
         whole: list[PrivacyLoss] = []
         for part, times in _counted(self.parts):
             loss = part.steps_loss(adjacency)
@@ -246,38 +253,31 @@ class Composition(Mechanism):
             math.fsum(loss.log_no_escape for loss in whole),
         )
 
-    def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
-        every = [(part.sides(adjacency), times) for part, times in _counted(self.parts)]
-        return Sides(
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
+        every = [(part.dominating_laws(adjacency), times) for part, times in _counted(self.parts)]
+        return DominatingLaws(
             tuple(repeated(law, times) for one, times in every for law in one.upper),
             tuple(repeated(law, times) for one, times in every for law in one.lower),
         )
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         if len(self.parts) == 1:
             return self.parts[0].is_exact(adjacency)
         return all(part.is_exact_composed(adjacency) for part in self.parts)
 
     def is_exact_composed(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return all(part.is_exact_composed(adjacency) for part in self.parts)
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return all(part.is_symmetric(adjacency) for part in self.parts)
 
     def separation(self, adjacency: Adjacency) -> float:
-        """See `Mechanism`."""
         return math.hypot(*(part.separation(adjacency) for part in self.parts))
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         return tuple(dict.fromkeys(note for part in self.parts for note in part.notes(adjacency)))
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`. Every part draws from a seed of its own."""
         from leakcore.kernels import Stream, subseed
 
         out = np.zeros(num_samples)
@@ -298,8 +298,8 @@ def _counted(parts: tuple[Mechanism, ...]) -> list[tuple[Mechanism, int]]:
     return [(part, times) for part, times in once.values()]
 
 
-def gaussian_sides(loss: PrivacyLoss) -> Sides:
+def gaussian_laws(loss: PrivacyLoss) -> DominatingLaws:
     """The step laws of sampled Gaussian steps; ValueError without noise, whose loss is infinite."""
     if loss.log_no_escape != 0.0:
         raise ValueError("`noise_multiplier` must be positive where a mechanism is composed with others, got 0")
-    return sides_of(loss)
+    return dominating_laws(loss)

@@ -10,16 +10,16 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore._base.results import Adjacency, Number
-from leakcore.mechanisms.mechanism import Mechanism, gaussian_sides
+from leakcore.mechanisms.mechanism import Mechanism, gaussian_laws
 from leakcore.numerics import (
     AtomLaw,
+    DominatingLaws,
     PrivacyLoss,
     ReplacementStep,
     SampledStep,
-    Sides,
     StepGroup,
+    dominating_laws,
     parse_schedule,
-    sides_of,
 )
 
 _SUMS = "Hayes, Mahloujifar and Balle (2023), Corollary 4; Zhu, Dong and Wang (2022), Theorem 11"
@@ -68,7 +68,6 @@ class Poisson(Mechanism):
         object.__setattr__(self, "steps", count)
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         if self.relation(adjacency) != "replace":
             return f"Poisson-sampled Gaussian steps: {_SUMS}"
         if self._all_in():
@@ -76,34 +75,29 @@ class Poisson(Mechanism):
         return f"Poisson-sampled Gaussian steps under replacement: {_REPLACED}"
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        """See `Mechanism`."""
         loss = self._loss()
         if adjacency != "replace":
             return loss
-        return None if loss.groups or -math.inf < loss.log_no_escape < 0.0 else twice_apart(loss)
+        return None if loss.groups or -math.inf < loss.log_no_escape < 0.0 else double_separation(loss)
 
-    def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
         loss = self.steps_loss(adjacency)
         if loss is not None:
-            return gaussian_sides(loss)
+            return gaussian_laws(loss)
         whole = self._loss()
         return replaced(whole)
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return adjacency == "replace" or super().is_symmetric(adjacency)
 
     def separation(self, adjacency: Adjacency) -> float:
-        """See `Mechanism`."""
         return (2.0 if adjacency == "replace" else 1.0) * self._loss().full_batch_separation()
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         return ("Poisson sampling; independent steps",)
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`: of the add-remove pair, by the native kernel."""
+        # The add-remove pair, by the native kernel.
         from leakcore import kernels
 
         # A step with infinite noise says nothing; the sampler wants finite numbers.
@@ -157,33 +151,28 @@ class FullBatch(Mechanism):
         object.__setattr__(self, "steps", poisson.steps)
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         apart = 2 if self.relation(adjacency) == "replace" else 1
         return f"two Gaussians {apart}/sigma apart in each step: Dong, Roth and Su (2022), Corollary 3.3"
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         return ("every row is in every batch",)
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        """See `Mechanism`."""
         return Poisson(self.noise_multiplier, 1.0, self.steps).steps_loss(adjacency)
 
-    def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
-        return Poisson(self.noise_multiplier, 1.0, self.steps).sides(adjacency)
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
+        return Poisson(self.noise_multiplier, 1.0, self.steps).dominating_laws(adjacency)
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`: of the add-remove pair."""
         return Poisson(self.noise_multiplier, 1.0, self.steps).sample_log_ratio(num_samples, under, seed, first_sample)
 
 
-def twice_apart(loss: PrivacyLoss) -> PrivacyLoss:
+def double_separation(loss: PrivacyLoss) -> PrivacyLoss:
     """Full batches under replacement: clipped gradients are up to 2C apart."""
     return PrivacyLoss((), 4.0 * loss.gaussian_variance, loss.log_no_escape)
 
 
-def replaced(loss: PrivacyLoss) -> Sides:
+def replaced(loss: PrivacyLoss) -> DominatingLaws:
     """Poisson-sampled steps under replacement, from the add-remove loss of the same steps."""
     more: list[AtomLaw] = []
     if loss.log_no_escape != 0.0:
@@ -191,12 +180,12 @@ def replaced(loss: PrivacyLoss) -> Sides:
         revealed = math.log(-math.expm1(loss.log_no_escape))
         rest = np.array([loss.log_no_escape])
         more.append(AtomLaw.of(rest, rest, (revealed, revealed)))
-    both = sides_of(PrivacyLoss(loss.groups, loss.gaussian_variance))
+    both = dominating_laws(PrivacyLoss(loss.groups, loss.gaussian_variance))
     upper, lower = (
         tuple(_replacement_of(law.group) for law in laws if isinstance(law, SampledStep)) + tuple(more)
         for laws in (both.upper, both.lower)
     )
-    return Sides(upper, upper if both.upper == both.lower else lower)
+    return DominatingLaws(upper, upper if both.upper == both.lower else lower)
 
 
 def _replacement_of(group: StepGroup) -> ReplacementStep:

@@ -13,7 +13,7 @@ from leakcore._base.results import Adjacency
 from leakcore.mechanisms.claims import GDP
 from leakcore.mechanisms.mechanism import Mechanism
 from leakcore.mechanisms.poisson import Poisson, parse_noise
-from leakcore.numerics import Bounded, Bracket, LatticeCurve, ShuffledLowerStep, Sides
+from leakcore.numerics import Bounded, Bracket, DominatingLaws, LatticeCurve, ShuffledLowerStep
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -55,7 +55,6 @@ class Shuffled(Mechanism):
 
     @property
     def poisson_claim(self) -> Poisson:
-        """See `Mechanism`: sampling at rate 1/b for the same number of steps."""
         return Poisson(self.noise_multiplier, 1.0 / self.batches, self.batches * self.epochs)
 
     def upper(self, adjacency: str | None = None) -> GDP:
@@ -64,7 +63,6 @@ class Shuffled(Mechanism):
         return GDP(apart * math.sqrt(self.epochs) / self.noise_multiplier)
 
     def proof(self, adjacency: str | None = None) -> str:
-        """See `Mechanism`."""
         self.relation(adjacency)
         return (
             "upper: a row is in one batch of each epoch, a Gaussian mechanism (Dong, Roth and Su 2022); lower, for a "
@@ -72,33 +70,28 @@ class Shuffled(Mechanism):
         )
 
     def is_exact(self, adjacency: Adjacency) -> bool:
-        """See `Mechanism`."""
         return self.batches == 1
 
-    def sides(self, adjacency: Adjacency) -> Sides:
-        """See `Mechanism`."""
+    def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
         lower = ShuffledLowerStep(self.noise_multiplier, self.batches, count=self.epochs)
-        return Sides(self.upper(adjacency).sides("add-remove").upper, (lower,))
+        return DominatingLaws(self.upper(adjacency).dominating_laws("add-remove").upper, (lower,))
 
     def curve(self, adjacency: Adjacency) -> Bounded:
-        """See `Mechanism`."""
         upper = self.upper(adjacency).curve("add-remove")
         if self.batches == 1:
             return upper
-        lower = self.sides(adjacency).lower
-        return Bracket(LatticeCurve(Sides(lower, lower)), upper)
+        lower = self.dominating_laws(adjacency).lower
+        return Bracket(LatticeCurve(DominatingLaws(lower, lower)), upper)
 
     def separation(self, adjacency: Adjacency) -> float:
-        """See `Mechanism`."""
         return self.upper(adjacency).mu
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """See `Mechanism`."""
         return (
             "each row is in one batch of each epoch",
             "interval: from a lower bound for fresh permutations to the upper bound, which holds for any order",
         )
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Mechanism`: of the upper pair."""
+        # The upper pair.
         return self.upper().sample_log_ratio(num_samples, under, seed, first_sample)

@@ -18,7 +18,7 @@ import numpy as np
 
 from leakcore.numerics.allocation_levels import LevelAtoms, LevelPlan, LogNormal, SumLevel, split_variance
 from leakcore.numerics.arithmetic import AccuracyError
-from leakcore.numerics.lattice import EVERYWHERE, Grid, LatticeStep, LossCells
+from leakcore.numerics.lattice import EVERYWHERE, Grid, LatticeStep, LossCells, StepLaw
 from leakcore.numerics.moments import gaussian_log_moments
 
 _TRADES = 4
@@ -265,7 +265,7 @@ class AllocationPair:
 
 
 @dataclasses.dataclass(frozen=True)
-class AllocationStep:
+class AllocationStep(StepLaw):
     """One epoch as a step law of the lattice, `count` times, each time with a fresh draw.
 
     Attributes:
@@ -280,13 +280,8 @@ class AllocationStep:
     batches: int
     count: int = 1
 
-    @property
-    def log_infinite(self) -> tuple[float, float]:
-        """See `StepLaw`."""
-        return -math.inf, -math.inf
-
     def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
-        """See `StepLaw`. Moments are jointly convex, so that those of two Gaussians bound both; "remove": `_norms` as
+        """Moments are jointly convex, so that those of two Gaussians bound both; "remove": `_norms` as
         well. "add": a mean of numbers is at least their geometric one, L ≥ (1/b)Σ(x_t − ½)/σ², which is Gaussian."""
         out = gaussian_log_moments(s, 1.0 / self.sigma)
         if not remove:
@@ -300,16 +295,13 @@ class AllocationStep:
         return np.asarray(np.minimum(np.minimum(out, chords), triangle))
 
     def loss_range(self, reach: float) -> tuple[float, float]:
-        """See `StepLaw`."""
         return self._pair(reach).loss_range(-0.5 * reach * reach)
 
     def cells(self, spacing: float, reach: float, fine: tuple[float, float] = EVERYWHERE) -> LossCells:
-        """See `StepLaw`."""
         pair = self._pair(reach)
         return _AllocationCells(pair, Grid.within(self.loss_range(reach), fine, 0.0, spacing))
 
     def out_of_reach(self, theta: float) -> AccuracyError:
-        """See `StepLaw`."""
         return AccuracyError(
             f"one epoch's loss tilted by {theta:.3g} is out of reach at noise_multiplier={self.sigma:g}"
         )
@@ -382,13 +374,11 @@ class _AllocationCells(LossCells):
         self._pair, self._grid = pair, grid
 
     def dots(self, remove: bool) -> LatticeStep:
-        """See `LossCells`."""
         atoms = self._pair.atoms(remove, True)
         lost = (atoms.log_mu_lost, atoms.log_nu_lost)
         return LossCells(self._grid, *atoms.part_log_masses(self._grid.edges()), lost).dots(remove)
 
     def cells(self, remove: bool, theta: float) -> LatticeStep:
-        """See `LossCells`."""
         parts = []
         for masses in self._pair.atoms(remove, False).point_log_masses(self._grid):
             part = np.full(2 * len(masses) + 1, -np.inf)

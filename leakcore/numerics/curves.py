@@ -17,11 +17,11 @@ from leakcore.numerics import gaussian_pair, lattice_profile, moments, search
 from leakcore.numerics import profile as _profile
 from leakcore.numerics.arithmetic import AccuracyError
 from leakcore.numerics.blow_up import log_blow_up_exact
-from leakcore.numerics.lattice_profile import ProfileQuestion, Sides
+from leakcore.numerics.lattice_profile import DominatingLaws, ProfileQuestion
 from leakcore.numerics.loss import PrivacyLoss
 from leakcore.numerics.moments import Moments, moments_of_loss
-from leakcore.numerics.profile import BEST, Effort
-from leakcore.numerics.step_laws import sides_of
+from leakcore.numerics.profile import BEST, Precision
+from leakcore.numerics.step_laws import dominating_laws
 
 Tables = tuple[tuple[np.ndarray, np.ndarray], ...]
 _ROUNDING = 1e-14
@@ -47,9 +47,9 @@ class Curve(Protocol):
         """(s, K) of "remove" and of "add": log δ(ε) ≤ K − sε for each s."""
         ...
 
-    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]: ...
+    def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]: ...
 
-    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]: ...
+    def log_delta(self, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]: ...
 
 
 class Bounded(Curve, Protocol):
@@ -67,24 +67,20 @@ class ExactCurve:
     loss: PrivacyLoss
 
     def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
-        return lattice_profile.chernoff_tables(sides_of(self.loss).upper, log_floor)
+        return lattice_profile.chernoff_tables(dominating_laws(self.loss).upper, log_floor)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounded`."""
         tail = log_blow_up_exact(self.loss, log_kappa)
         return tail.log_low, tail.log_high
 
-    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`; AccuracyError where moments disprove the number."""
-        low, high = _profile.epsilon_for(self.loss, log_delta, direction, effort=effort)
+    def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
+        low, high = _profile.epsilon_for(self.loss, log_delta, direction, precision=precision)
         moments = self._moments(direction)
         least = -math.inf if moments is None else moments.epsilon(math.exp(log_delta))
         return _held(low, high, least, "epsilon")
 
-    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`; AccuracyError where moments disprove the number."""
-        low, high = _profile.log_delta(self.loss, epsilon, direction, effort=effort)
+    def log_delta(self, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
+        low, high = _profile.log_delta(self.loss, epsilon, direction, precision=precision)
         moments = self._moments(direction)
         least = -math.inf if moments is None else moments.log_delta(epsilon)
         if high < least and least > _NEARLY_ONE:  # the tilt is lost where δ is 1 up to rounding; 1 is a limit anyway
@@ -105,22 +101,20 @@ class ExactCurve:
 class LatticeCurve:
     """Any step laws, by lattice laws from both sides."""
 
-    sides: Sides
+    sides: DominatingLaws
 
     def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
         return lattice_profile.chernoff_tables(self.sides.upper, log_floor)
 
-    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`; −∞ to Chernoff's bound where the lattice has no answer."""
+    def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
+        # Where the lattice has no answer, −∞ to Chernoff's bound.
         if max(moments.infinite(laws, direction) for laws in (self.sides.upper, self.sides.lower)) >= log_delta:
             return (math.inf if moments.infinite(self.sides.lower, direction) >= log_delta else -math.inf), math.inf
-        low, high = self._limits(ProfileQuestion(log_delta=log_delta), direction, effort, (-math.inf, math.inf))
+        low, high = self._limits(ProfileQuestion(log_delta=log_delta), direction, precision, (-math.inf, math.inf))
         return low, min(high, moments.epsilon_above(self.sides.upper, log_delta, direction))
 
-    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
-        low, high = self._limits(ProfileQuestion(epsilon=epsilon), direction, effort, (-math.inf, 0.0))
+    def log_delta(self, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
+        low, high = self._limits(ProfileQuestion(epsilon=epsilon), direction, precision, (-math.inf, 0.0))
         low, high = min(low, 0.0), min(high, 0.0, moments.log_delta_above(self.sides.upper, epsilon, direction))
         if epsilon < 0.0:
             # One pair's two profiles tell each other: δ(ε) = 1 − e^ε + e^ε·δ′(−ε).
@@ -130,16 +124,15 @@ class LatticeCurve:
         return low, min(high, 0.0)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounded`."""
         low, high = lattice_profile.log_blow_up(self.sides, log_kappa)
         return low, np.minimum(high, moments.log_blow_up_above(self.sides.upper, log_kappa))
 
     def _limits(
-        self, question: ProfileQuestion, direction: str, effort: Effort, unknown: tuple[float, float]
+        self, question: ProfileQuestion, direction: str, precision: Precision, unknown: tuple[float, float]
     ) -> tuple[float, float]:
-        if effort.sharp:
+        if precision.sharp:
             raise AccuracyError("a lattice gives limits, not a number to its last digits")
-        bits = effort.bits or (0 if self.sides.lower else lattice_profile.LAST_BITS)
+        bits = precision.bits or (0 if self.sides.lower else lattice_profile.LAST_BITS)
         try:
             if bits:
                 return unknown[0], lattice_profile.upper_limit(self.sides, question, direction, bits)
@@ -149,30 +142,35 @@ class LatticeCurve:
 
 
 @dataclasses.dataclass(frozen=True)
-class Capped:
-    """A curve whose high limits are at most those of a Gaussian pair that leaks at least as much."""
+class _Derived:
+    """A curve that is made from another one."""
 
     curve: Bounded
-    separation: float
 
     def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
         return self.curve.chernoff_tables(log_floor)
 
-    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
-        low, high = self.curve.epsilon(log_delta, direction, effort=effort)
+    def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.curve.log_blow_up(log_kappa)
+
+
+@dataclasses.dataclass(frozen=True)
+class Capped(_Derived):
+    """A curve whose high limits are at most those of a Gaussian pair that leaks at least as much."""
+
+    separation: float
+
+    def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
+        low, high = self.curve.epsilon(log_delta, direction, precision=precision)
         most = gaussian_pair.epsilon_limits(log_delta, self.separation)[1]
         return (min(low, most), most) if high > most else (low, high)
 
-    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
-        low, high = self.curve.log_delta(epsilon, direction, effort=effort)
+    def log_delta(self, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
+        low, high = self.curve.log_delta(epsilon, direction, precision=precision)
         most = gaussian_pair.log_profile_limits(epsilon, self.separation)[1]
         return (min(low, most), most) if high > most else (low, high)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounded`."""
         low, high = self.curve.log_blow_up(log_kappa)
         most = gaussian_pair.log_blow_up(log_kappa, self.separation)
         most += gaussian_pair.log_blow_up_error(log_kappa, self.separation) + _ROUNDING
@@ -188,47 +186,34 @@ class Bracket:
     upper: Bounded
 
     def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
         return self.upper.chernoff_tables(log_floor)
 
-    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
-        high = self.upper.epsilon(log_delta, direction, effort=effort)[1]
-        return (-math.inf if effort.bits else self.lower.epsilon(log_delta, direction)[0]), high
+    def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
+        high = self.upper.epsilon(log_delta, direction, precision=precision)[1]
+        return (-math.inf if precision.bits else self.lower.epsilon(log_delta, direction)[0]), high
 
-    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
-        high = self.upper.log_delta(epsilon, direction, effort=effort)[1]
-        return (-math.inf if effort.bits else self.lower.log_delta(epsilon, direction)[0]), high
+    def log_delta(self, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
+        high = self.upper.log_delta(epsilon, direction, precision=precision)[1]
+        return (-math.inf if precision.bits else self.lower.log_delta(epsilon, direction)[0]), high
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounded`."""
         return self.lower.log_blow_up(log_kappa)[0], self.upper.log_blow_up(log_kappa)[1]
 
 
 @dataclasses.dataclass(frozen=True)
-class EitherWay:
-    """What neighbours leak that may be taken in either order: the larger of both directions, from below."""
+class EitherWay(_Derived):
+    """What neighbours leak that may be taken in either order: the larger of both directions, from below.
 
-    curve: Bounded
+    B_κ is that of the order of the curve's own pair.
+    """
 
-    def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
-        return self.curve.chernoff_tables(log_floor)
-
-    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
-        pairs = [self.curve.epsilon(log_delta, side, effort=effort) for side in ("remove", "add")]
+    def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
+        pairs = [self.curve.epsilon(log_delta, side, precision=precision) for side in ("remove", "add")]
         return max(low for low, _ in pairs), max(high for _, high in pairs)
 
-    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
-        pairs = [self.curve.log_delta(epsilon, side, effort=effort) for side in ("remove", "add")]
+    def log_delta(self, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
+        pairs = [self.curve.log_delta(epsilon, side, precision=precision) for side in ("remove", "add")]
         return max(low for low, _ in pairs), max(high for _, high in pairs)
-
-    def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounded`: of the order of the curve's own pair."""
-        return self.curve.log_blow_up(log_kappa)
 
 
 class DiscreteCurve:
@@ -241,10 +226,9 @@ class DiscreteCurve:
         self._discrete = DiscreteLoss(loss, pessimistic=True, replaced=replaced)
 
     def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
         return ExactCurve(self.loss).chernoff_tables(log_floor)
 
-    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+    def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
         low, high = -1.0, 1.0
         while self.log_delta(low, direction)[1] < log_delta and low > -1e6:
             low *= 2.0
@@ -257,14 +241,14 @@ class DiscreteCurve:
             low, high = (middle, high) if self.log_delta(middle, direction)[1] > log_delta else (low, middle)
         return high, high
 
-    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+    def log_delta(self, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
         value = self._discrete.delta(epsilon, direction)
         out = math.log(value) if value > 0.0 else -math.inf
         return out, out
 
 
 _LOGITS = np.linspace(-12.0, 12.0, 97)
-_ROUGH = Effort(bits=14)
+_ROUGH = Precision(bits=14)
 _TRIVIAL = -1e-3
 """log δ above which a bound says next to nothing."""
 _OUTSIDE = 5.0
@@ -272,37 +256,29 @@ _OUTSIDE = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Between:
+class Between(_Derived):
     """Replacing a row by way of the data set without it: high limits from both steps, low ones from either of them.
 
-    A row whose gradient is 0 is a row, too, so that replacing leaks at least what removing does.
+    A row whose gradient is 0 is a row, too, so that replacing leaks at least what removing does. Removing alone bounds
+    B_κ from below, nothing from above.
     """
 
-    curve: Bounded
-
-    def chernoff_tables(self, log_floor: float) -> Tables:
-        """See `Curve`."""
-        return self.curve.chernoff_tables(log_floor)
-
-    def epsilon(self, log_delta: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
-        high = epsilon_between(self.curve, log_delta, effort=effort)
-        low = -math.inf if effort.bits else max(self.curve.epsilon(log_delta, side)[0] for side in ("remove", "add"))
+    def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
+        high = epsilon_between(self.curve, log_delta, precision=precision)
+        low = -math.inf if precision.bits else max(self.curve.epsilon(log_delta, side)[0] for side in ("remove", "add"))
         return low, high
 
-    def log_delta(self, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
-        """See `Curve`."""
+    def log_delta(self, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
         low = max(self.curve.log_delta(epsilon, side)[0] for side in ("remove", "add"))
         return low, log_delta_between(self.curve, epsilon)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounded`: removing alone bounds it from below, nothing from above."""
         return self.curve.log_blow_up(log_kappa)[0], np.zeros_like(log_kappa)
 
 
-def epsilon_between(curve: Curve, log_target: float, *, effort: Effort = BEST) -> float:
+def epsilon_between(curve: Curve, log_target: float, *, precision: Precision = BEST) -> float:
     """The high limit of ε₁ + ε₂ ≥ 0 with δ_remove(ε₁) = αδ and e^{ε₁}·δ_add(ε₂) = (1 − α)δ, for a good α."""
-    return max(0.0, _at_split(curve, log_target, best_split(curve, log_target), effort))
+    return max(0.0, _at_split(curve, log_target, best_split(curve, log_target), precision))
 
 
 def best_split(curve: Curve, log_target: float) -> float:
@@ -311,10 +287,10 @@ def best_split(curve: Curve, log_target: float) -> float:
     return search.valley(lambda x: _at_split(curve, log_target, x, _ROUGH), few, 8)
 
 
-def _at_split(curve: Curve, log_target: float, logit: float, effort: Effort) -> float:
-    first = curve.epsilon(log_target - math.log1p(math.exp(-logit)), "remove", effort=effort)[1]
+def _at_split(curve: Curve, log_target: float, logit: float, precision: Precision) -> float:
+    first = curve.epsilon(log_target - math.log1p(math.exp(-logit)), "remove", precision=precision)[1]
     rest = log_target - math.log1p(math.exp(logit)) - first
-    return first + curve.epsilon(min(rest, -1e-12), "add", effort=effort)[1]
+    return first + curve.epsilon(min(rest, -1e-12), "add", precision=precision)[1]
 
 
 def _chernoff_split(curve: Curve, log_target: float) -> float:
@@ -331,9 +307,9 @@ def _chernoff_split(curve: Curve, log_target: float) -> float:
 def log_delta_between(curve: Curve, epsilon: float) -> float:
     """The high limit of log δ(ε) at a good ε₁, which may lie outside [0, ε]; the sum is convex in e^{ε₁}."""
 
-    def total(first: float, effort: Effort = _ROUGH) -> float:
-        removed = curve.log_delta(first, "remove", effort=effort)[1]
-        added = curve.log_delta(epsilon - first, "add", effort=effort)[1]
+    def total(first: float, precision: Precision = _ROUGH) -> float:
+        removed = curve.log_delta(first, "remove", precision=precision)[1]
+        added = curve.log_delta(epsilon - first, "add", precision=precision)[1]
         return float(np.logaddexp(removed, first + added))
 
     places = np.linspace(-_OUTSIDE, epsilon + _OUTSIDE, 201)
@@ -356,5 +332,5 @@ def _inverted(curve: Curve, at: float) -> float:
     low, high = -700.0, 0.0
     for _ in range(10):
         middle = 0.5 * (low + high)
-        low, high = (low, middle) if epsilon_between(curve, middle, effort=_ROUGH) <= at else (middle, high)
+        low, high = (low, middle) if epsilon_between(curve, middle, precision=_ROUGH) <= at else (middle, high)
     return high

@@ -156,14 +156,14 @@ def in_floats(laws: Sequence[StepLaw]) -> Iterator[None]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sides:
+class DominatingLaws:
     """A composition from both sides: step laws that dominate it, and step laws that it dominates; often the same."""
 
     upper: tuple[StepLaw, ...]
     lower: tuple[StepLaw, ...]
 
 
-def upper_limit(sides: Sides, question: ProfileQuestion, direction: str, bits: int) -> float:
+def upper_limit(sides: DominatingLaws, question: ProfileQuestion, direction: str, bits: int) -> float:
     """The upper limit alone, from a lattice of 2^bits points; proved like the other one."""
     most = _upper_by_moments(sides, question, direction) if _total(sides) >= _MANY else math.inf
     if _total(sides) >= TOO_MANY:
@@ -174,7 +174,9 @@ def upper_limit(sides: Sides, question: ProfileQuestion, direction: str, bits: i
         return min(high, side.answer(question, bits, high), most)
 
 
-def limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int = LAST_BITS) -> tuple[float, float]:
+def limits(
+    sides: DominatingLaws, question: ProfileQuestion, direction: str, bits: int = LAST_BITS
+) -> tuple[float, float]:
     """(low, high) around the answer, low perhaps −∞. `bits`: log₂ of the most lattice points.
 
     AccuracyError where a float cannot hold the loss.
@@ -200,11 +202,11 @@ def limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int = 
     return min(low, high), high
 
 
-def _total(sides: Sides) -> int:
+def _total(sides: DominatingLaws) -> int:
     return sum(law.count for law in sides.upper)
 
 
-def _upper_by_moments(sides: Sides, question: ProfileQuestion, direction: str) -> float:
+def _upper_by_moments(sides: DominatingLaws, question: ProfileQuestion, direction: str) -> float:
     """The upper limit from moments of steps; ∞, or 0 of log δ, for laws that have none."""
     unknown = math.inf if question.epsilon is None else 0.0
     with in_floats(sides.upper):
@@ -220,7 +222,7 @@ def _upper_by_moments(sides: Sides, question: ProfileQuestion, direction: str) -
         return out
 
 
-def _lower_by_moments(sides: Sides, question: ProfileQuestion, direction: str) -> float:
+def _lower_by_moments(sides: DominatingLaws, question: ProfileQuestion, direction: str) -> float:
     """The lower limit from moments of many steps; −∞ for fewer, or for laws that have none."""
     if not sides.lower:
         return -math.inf
@@ -235,7 +237,7 @@ def _lower_by_moments(sides: Sides, question: ProfileQuestion, direction: str) -
         return moments.epsilon(math.exp(question.log_delta))
 
 
-def _lattice_limits(sides: Sides, question: ProfileQuestion, direction: str, bits: int) -> tuple[float, float]:
+def _lattice_limits(sides: DominatingLaws, question: ProfileQuestion, direction: str, bits: int) -> tuple[float, float]:
     with in_floats(sides.upper):
         floor = _log_floor(sides.upper, question, direction)
         upper, high = prepared(sides.upper, floor, direction, question, True)
@@ -257,7 +259,9 @@ def _lattice_limits(sides: Sides, question: ProfileQuestion, direction: str, bit
     return low, high
 
 
-def _by_the_other_tilt(sides: Sides, question: ProfileQuestion, high: float, direction: str, bits: int) -> float:
+def _by_the_other_tilt(
+    sides: DominatingLaws, question: ProfileQuestion, high: float, direction: str, bits: int
+) -> float:
     """The upper limit from a tilt for the contrary question at the limit that is known: where a lattice is coarse, ε
     of a δ and δ of that ε would else come from different laws, and disagree."""
     unknown = math.inf if question.epsilon is None else 0.0
@@ -335,7 +339,7 @@ _AS_GOOD = 3.0
 _THRESHOLDS = 2001
 
 
-def log_blow_up(sides: Sides, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def log_blow_up(sides: DominatingLaws, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(low, high) of log B_κ for each of a 1-d array of log κ ≤ 0; low at least log κ, high at most 0."""
     low, high = log_kappa.copy(), np.zeros_like(log_kappa)
     pending = np.flatnonzero(log_kappa < 0.0)
@@ -358,7 +362,7 @@ def log_blow_up(sides: Sides, log_kappa: np.ndarray) -> tuple[np.ndarray, np.nda
     return low, high
 
 
-def _laws(sides: Sides, log_kappa: float, bits: int) -> tuple[Tails | None, Tails | None]:
+def _laws(sides: DominatingLaws, log_kappa: float, bits: int) -> tuple[Tails | None, Tails | None]:
     """The tails of the laws on both sides under a tilt for this κ."""
     out: list[Tails | None] = []
     for laws, dominating in ((sides.upper, True), (sides.lower, False)):

@@ -18,14 +18,14 @@ from leakcore.numerics.arithmetic import AccuracyError, log1mexp
 from leakcore.numerics.fourier import TiltedLaw
 from leakcore.numerics.loss import LEAST_SIGMA, PrivacyLoss
 from leakcore.numerics.moments import epsilon_from_below, log_tail_bound
-from leakcore.numerics.step_laws import sides_of
+from leakcore.numerics.step_laws import dominating_laws
 
 _FLOOR = 4e-15
 _MOST_GROUPS = 64
 """Largest number of different steps for Fourier inversion."""
 _MANY = 1 << 20
 """Steps beyond which a rough lattice is too rough to search with; Fourier inversion is as quick."""
-_HOPELESS = -41.0
+MIN_LOG_DELTA = -41.0
 """log δ below which an upper bound is the answer: 1.6e-18."""
 _PROMISE = 1e-6
 """Largest relative error of δ that is accepted: about 1e-7 in ε."""
@@ -40,7 +40,7 @@ _NARROW = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Effort:
+class Precision:
     """How much work an answer is worth.
 
     bits: a lattice of 2^bits points from above and nothing else, so that low may be −∞; 0: all there is. sharp: Fourier
@@ -51,30 +51,30 @@ class Effort:
     sharp: bool = False
 
 
-BEST = Effort()
+BEST = Precision()
 
 
-def log_delta(loss: PrivacyLoss, epsilon: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+def log_delta(loss: PrivacyLoss, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
     """(low, high) of log δ(ε), −inf where δ = 0 exactly.
 
     They agree to 1e-6 where Fourier inversion serves, else as well as the lattice laws do. Where δ is below 1e-18, or
     no float holds the loss, low may be −inf and high a bound by moments or by full batches.
     """
     if loss.log_no_escape == 0.0:
-        return _inner_log_delta(loss, epsilon, direction, effort)
+        return _inner_log_delta(loss, epsilon, direction, precision)
     if math.isinf(loss.log_no_escape):
         return 0.0, 0.0
     if direction == "add":
         # Off the escape, μ is ν's partner scaled by s = Π(1 − q): the loss is shifted by log s.
-        return _inner_log_delta(loss, epsilon + loss.log_no_escape, direction, effort)
-    inner = _inner_log_delta(loss, epsilon - loss.log_no_escape, direction, effort)
+        return _inner_log_delta(loss, epsilon + loss.log_no_escape, direction, precision)
+    inner = _inner_log_delta(loss, epsilon - loss.log_no_escape, direction, precision)
     escaped = float(log1mexp(np.array(loss.log_no_escape)))
     low, high = (min(float(np.logaddexp(escaped, loss.log_no_escape + part)), 0.0) for part in inner)
     return low, high
 
 
 @one_thread()
-def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, effort: Effort) -> tuple[float, float]:
+def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, precision: Precision) -> tuple[float, float]:
     if not loss.groups:
         return gaussian_pair.log_profile_limits(epsilon, math.sqrt(loss.gaussian_variance))
     threshold = epsilon if direction == "remove" else -epsilon
@@ -87,21 +87,21 @@ def _inner_log_delta(loss: PrivacyLoss, epsilon: float, direction: str, effort: 
         return -math.inf, 0.0
     question = lattice_profile.ProfileQuestion(epsilon=epsilon)
     with contextlib.suppress(AccuracyError):
-        if effort.bits and loss.num_mixture_steps <= _MANY:
-            return -math.inf, lattice_profile.upper_limit(sides_of(loss), question, direction, effort.bits)
+        if precision.bits and loss.num_mixture_steps <= _MANY:
+            return -math.inf, lattice_profile.upper_limit(dominating_laws(loss), question, direction, precision.bits)
         if len(loss.groups) <= _MOST_GROUPS:
             return _log_delta_by_inversion(loss, epsilon, direction)
     most = gaussian_pair.log_profile_limits(epsilon, loss.full_batch_separation())[1]
     with contextlib.suppress(AccuracyError):
         most = min(most, _chernoff_log_delta(loss, threshold, power, sign))
-    if most >= _HOPELESS and direction == "remove":
+    if most >= MIN_LOG_DELTA and direction == "remove":
         most = min(most, log_tail_bound(loss, epsilon))
-    if most < _HOPELESS:
+    if most < MIN_LOG_DELTA:
         return -math.inf, most
     with contextlib.suppress(AccuracyError):
         return _around(*_agreed(*recursion.log_delta(loss, epsilon, direction)))
     try:
-        low, high = lattice_profile.limits(sides_of(loss), question, direction)
+        low, high = lattice_profile.limits(dominating_laws(loss), question, direction)
     except AccuracyError:
         return -math.inf, most
     return low, min(high, most)
@@ -174,7 +174,9 @@ def _chernoff_log_delta(
 
 
 @one_thread()
-def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort: Effort = BEST) -> tuple[float, float]:
+def epsilon_for(
+    loss: PrivacyLoss, log_target: float, direction: str, *, precision: Precision = BEST
+) -> tuple[float, float]:
     """(low, high) of the real ε, of either sign, with log δ(ε) = log_target < 0; ∓inf where there is none.
 
     They differ by about 1e-6 at most where Fourier inversion serves, else by what the lattice laws leave between them
@@ -182,7 +184,7 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort:
     """
     if loss.log_no_escape != 0.0:
         if direction == "add":
-            low, high = epsilon_for(_without_escape(loss), log_target, direction, effort=effort)
+            low, high = epsilon_for(_without_escape(loss), log_target, direction, precision=precision)
             return low - loss.log_no_escape, high - loss.log_no_escape
         escaped = float(log1mexp(np.array(loss.log_no_escape)))
         if log_target <= escaped:
@@ -190,7 +192,7 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort:
         rest = log_target + float(log1mexp(np.array(escaped - log_target))) - loss.log_no_escape
         if rest >= 0.0:
             return -math.inf, -math.inf
-        low, high = epsilon_for(_without_escape(loss), rest, direction, effort=effort)
+        low, high = epsilon_for(_without_escape(loss), rest, direction, precision=precision)
         return low + loss.log_no_escape, high + loss.log_no_escape
     if not loss.groups:
         return gaussian_pair.epsilon_limits(log_target, math.sqrt(loss.gaussian_variance))
@@ -203,24 +205,26 @@ def epsilon_for(loss: PrivacyLoss, log_target: float, direction: str, *, effort:
         least = epsilon_from_below(loss, log_target)
         if least > -math.inf and -loss.minimum - least <= _EPSILON_PROMISE * (1.0 + abs(least)):
             return least, -loss.minimum
-    if len(loss.groups) <= _MOST_GROUPS and (not effort.bits or loss.num_mixture_steps > _MANY):
+    if len(loss.groups) <= _MOST_GROUPS and (not precision.bits or loss.num_mixture_steps > _MANY):
         with contextlib.suppress(AccuracyError):
             value, error = _epsilon_by_inversion(loss, log_target, direction)
             return value - error, value + error
-    if effort.sharp:
+    if precision.sharp:
         return recursion.epsilon(loss, log_target, direction)
     most = gaussian_pair.epsilon_limits(log_target, loss.full_batch_separation())[1]
     if direction == "add":
         most = min(most, -loss.minimum)
     question = lattice_profile.ProfileQuestion(log_delta=log_target)
     try:
-        if effort.bits:
-            return least, min(lattice_profile.upper_limit(sides_of(loss), question, direction, effort.bits), most)
-        low, high = lattice_profile.limits(sides_of(loss), question, direction, lattice_profile.SECOND_BITS)
+        if precision.bits:
+            return least, min(
+                lattice_profile.upper_limit(dominating_laws(loss), question, direction, precision.bits), most
+            )
+        low, high = lattice_profile.limits(dominating_laws(loss), question, direction, lattice_profile.SECOND_BITS)
         if high - low > _EPSILON_PROMISE * (1.0 + abs(high)):
             with contextlib.suppress(AccuracyError):
                 return _sharp_epsilon(loss, log_target, direction)
-            low, high = lattice_profile.limits(sides_of(loss), question, direction)
+            low, high = lattice_profile.limits(dominating_laws(loss), question, direction)
     except AccuracyError:
         return least, most
     low, high = max(low, least), min(high, most)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from leakcore.numerics.arithmetic import AccuracyError
-from leakcore.numerics.profile import BEST, Effort
+from leakcore.numerics.profile import BEST, Precision
 
 _PATIENCE = 8
 """Values of σ, each half as large again as the last, that may be refused before the search is given up."""
@@ -156,8 +156,8 @@ def _lower(proved: Callable[[float], float], sigma: float, stride: float = 1.0) 
     return 0.25 * sigma, proved(0.25 * sigma)
 
 
-_ROUGH, _FINER, _FINEST, _SHARP = Effort(bits=14), Effort(bits=17), Effort(bits=19), Effort(sharp=True)
-"""Efforts of 0.05 s, 0.2 s and 0.5 s, and the one that gives ε to 1e-6 or not at all."""
+_ROUGH, _FINER, _FINEST, _SHARP = Precision(bits=14), Precision(bits=17), Precision(bits=19), Precision(sharp=True)
+"""What takes 0.05 s, 0.2 s and 0.5 s, and what gives ε to 1e-6 or not at all."""
 NEGLIGIBLE = 1e-6
 """ε below which its relative error does not matter."""
 _TINY = 1e-9
@@ -172,22 +172,22 @@ def least_noise(limits: Callable[..., tuple[float, float]], wanted: float, guess
     sigma = guess
     for how in hows:
 
-        def upper(at: float, effort: Effort, how: dict[str, Any] = how) -> float:
-            return limits(at, effort=effort, **how)[1]
+        def upper(at: float, precision: Precision, how: dict[str, Any] = how) -> float:
+            return limits(at, precision=precision, **how)[1]
 
         near = 0.0 if how is hows[0] else 2e-3
-        sigma, _ = least_sigma(functools.partial(upper, effort=_ROUGH), wanted, sigma, 1e-2, near=near)
+        sigma, _ = least_sigma(functools.partial(upper, precision=_ROUGH), wanted, sigma, 1e-2, near=near)
         value, tight, closed_in = sigma, False, False
         # The last one takes seconds a look: only where finer lattices do not close in on what the coarse one found.
-        for effort, tolerance in ((_SHARP, 1e-9), (_FINER, 1e-6), (_FINEST, 1e-8), (BEST, 2e-2)):
-            if wanted < (NEGLIGIBLE if effort is _SHARP else _TINY) or (effort is BEST and closed_in):
+        for precision, tolerance in ((_SHARP, 1e-9), (_FINER, 1e-6), (_FINEST, 1e-8), (BEST, 2e-2)):
+            if wanted < (NEGLIGIBLE if precision is _SHARP else _TINY) or (precision is BEST and closed_in):
                 continue
             with contextlib.suppress(AccuracyError):
-                closer = close_in(functools.partial(upper, effort=effort), wanted, value, tolerance)
+                closer = close_in(functools.partial(upper, precision=precision), wanted, value, tolerance)
                 value, closed_in = closer or value, closer is not None
-                tight = effort is _SHARP and closed_in
+                tight = precision is _SHARP and closed_in
             if tight:
                 break
-        if "directions" not in how or limits(value, effort=_ROUGH, directions=("add",))[1] <= wanted:
+        if "directions" not in how or limits(value, precision=_ROUGH, directions=("add",))[1] <= wanted:
             return value, tight
     raise AssertionError

@@ -1,8 +1,8 @@
 """The step laws: what one step of each kind leaks, as masses of its loss between any two places.
 
 `SampledStep` and `ReplacementStep` are Poisson-sampled Gaussian steps, `FixedBatchStep` has a batch of fixed size,
-`ShuffledLowerStep` is an epoch of shuffled batches from below, and `AtomLaw` has finitely many losses. `sides_of` makes
-step laws of a `PrivacyLoss`.
+`ShuffledLowerStep` is an epoch of shuffled batches from below, and `AtomLaw` has finitely many losses.
+`dominating_laws` makes step laws of a `PrivacyLoss`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scipy import special
 
 from leakcore.numerics.arithmetic import AccuracyError, log1mexp, log_differences, log_normal_masses
 from leakcore.numerics.lattice import EVERYWHERE, ROUNDING, Grid, KnownMasses, LossCells, StepLaw
-from leakcore.numerics.lattice_profile import Sides
+from leakcore.numerics.lattice_profile import DominatingLaws
 from leakcore.numerics.loss import PrivacyLoss, StepGroup
 from leakcore.numerics.moments import gaussian_log_moments
 
@@ -57,7 +57,7 @@ class StepCells(LossCells):
 
 
 @dataclasses.dataclass(frozen=True)
-class SampledStep:
+class SampledStep(StepLaw):
     """A group of equal sampled Gaussian steps as a step law; its rate may be 1."""
 
     group: StepGroup
@@ -67,14 +67,8 @@ class SampledStep:
         """How many steps there are in the group."""
         return self.group.count
 
-    @property
-    def log_infinite(self) -> tuple[float, float]:
-        """See `StepLaw`."""
-        return -math.inf, -math.inf
-
     def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
-        """See `StepLaw`. "remove": norms of order 1 + s have ‖1 − q + qX‖ ≤ 1 − q + q‖X‖ as well; "add": no loss is
-        below log(1 − q)."""
+        # "remove": norms of order 1 + s have ‖1 − q + qX‖ ≤ 1 − q + q‖X‖ as well. "add": no loss is below log(1 − q).
         sigma, rate = self.group.sigma, self.group.rate
         out = gaussian_log_moments(s, 1.0 / sigma, rate)
         if rate == 1.0:
@@ -85,23 +79,19 @@ class SampledStep:
         return np.asarray(np.minimum(out, (1.0 + s) * norm))
 
     def loss_range(self, reach: float) -> tuple[float, float]:
-        """See `StepLaw`: from the minimum, where there is one."""
         return loss_range(self.group, reach)
 
     def cells(self, spacing: float, reach: float, fine: tuple[float, float] = EVERYWHERE) -> StepCells:
-        """See `StepLaw`."""
         origin = _origin(self.group, spacing)
         return StepCells(self.group, Grid.within(self.loss_range(reach), fine, origin, spacing))
 
     def log_masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `KnownMasses`."""
         z = _positions(edges, self.group)
         nu, hit = log_normal_masses(z), log_normal_masses(z - 1.0 / self.group.sigma)
         with np.errstate(divide="ignore"):
             return nu, np.logaddexp(np.log1p(-self.group.rate) + nu, math.log(self.group.rate) + hit)
 
     def out_of_reach(self, theta: float) -> AccuracyError:
-        """See `StepLaw`."""
         return self.group.out_of_reach(theta)
 
 
@@ -152,7 +142,7 @@ class ReplacementStep(KnownMasses):
     rate: float
 
     def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
-        """See `StepLaw`. Also μ/ν ≤ 1 + cX with c = q/(1 − q) and X = dN(1, σ²)/dN(0, σ²), whose norms of order s ≥ 1
+        """Also μ/ν ≤ 1 + cX with c = q/(1 − q) and X = dN(1, σ²)/dN(0, σ²), whose norms of order s ≥ 1
         are at most 1 + c‖X‖ under N(1, σ²), where ‖X‖ = e^{(s + 1)/(2σ²)}."""
         out = gaussian_log_moments(s, 2.0 / self.sigma, self.rate)
         if self.rate == 1.0:
@@ -162,13 +152,11 @@ class ReplacementStep(KnownMasses):
         return np.asarray(np.minimum(out, s * norm))
 
     def loss_range(self, reach: float) -> tuple[float, float]:
-        """See `StepLaw`."""
         z = reach + 1.0 / self.sigma
         high = float(np.logaddexp(*self._parts(z)) - np.logaddexp(*self._parts(-z)))
         return -high, high
 
     def log_masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `KnownMasses`."""
         z, shift = self._positions(edges), 1.0 / self.sigma
         with np.errstate(divide="ignore"):
             unsampled = np.log1p(-self.rate) + log_normal_masses(z)
@@ -209,7 +197,7 @@ class FixedBatchStep(KnownMasses):
     rate: float
 
     def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
-        """See `StepLaw`. A convex function of μ/ν has a mean that is linear in the profile, which is one pair's at ε ≥
+        """A convex function of μ/ν has a mean that is linear in the profile, which is one pair's at ε ≥
         0 and another's at ε < 0, each a mixture with two Gaussians: M ≤ 1 + (M₁ − 1) + (M₂ − 1)."""
         one = gaussian_log_moments(s, 2.0 / self.sigma, self.rate)
         if self.rate == 1.0:
@@ -220,7 +208,6 @@ class FixedBatchStep(KnownMasses):
         return np.asarray(first + np.log1p(np.exp(-first) * np.expm1(np.minimum(second, first))))
 
     def loss_range(self, reach: float) -> tuple[float, float]:
-        """See `StepLaw`."""
         log_ratio = 2.0 * (self.sigma * reach + 1.0) / self.sigma**2
         high = (
             float(np.logaddexp(math.log1p(-self.rate), math.log(self.rate) + log_ratio))
@@ -230,7 +217,6 @@ class FixedBatchStep(KnownMasses):
         return -high, high
 
     def log_masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `KnownMasses`."""
         positive, negative = np.maximum(edges, 0.0), np.minimum(edges, 0.0)
         # ν's mass of (a, b] is μ's of [−b, −a).
         up, down = self._standard(positive), self._standard(-negative[::-1])
@@ -276,12 +262,11 @@ class ShuffledLowerStep(KnownMasses):
     batches: int
 
     def loss_range(self, reach: float) -> tuple[float, float]:
-        """See `StepLaw`."""
         _, losses = self._table(reach)
         return float(losses[0]), float(losses[-1])
 
     def log_masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `KnownMasses`: of M between the places where its loss is at the edges."""
+        # M between the places where its loss is at the edges.
         places, losses = self._table(60.0)
         ends = np.interp(edges, losses, places)
         ends[0], ends[-1] = -np.inf, np.inf
@@ -373,11 +358,9 @@ class AtomLaw(KnownMasses):
 
     @property
     def log_infinite(self) -> tuple[float, float]:
-        """See `KnownMasses`."""
         return self.log_lost
 
     def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
-        """See `StepLaw`."""
         losses = self.log_mu - self.log_nu
         logs, outward = (self.log_mu, losses) if remove else (self.log_nu, -losses)
         out = np.empty(len(s))
@@ -388,7 +371,6 @@ class AtomLaw(KnownMasses):
         return out
 
     def loss_range(self, reach: float) -> tuple[float, float]:
-        """See `StepLaw`."""
         losses = self.log_mu - self.log_nu
         heavy = losses[np.maximum(self.log_nu, self.log_mu) > -0.5 * reach * reach - 30.0]
         low, high = float(heavy[0]), float(heavy[-1])
@@ -396,7 +378,6 @@ class AtomLaw(KnownMasses):
         return low - pad, high + pad
 
     def log_masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `KnownMasses`."""
         ends = np.searchsorted(self.log_mu - self.log_nu, edges, side="right")
         used = ends[1:] > ends[:-1]
         out = []
@@ -408,7 +389,6 @@ class AtomLaw(KnownMasses):
         return out[0], out[1]
 
     def cells(self, spacing: float, reach: float, fine: tuple[float, float] = EVERYWHERE) -> LossCells:
-        """See `StepLaw`."""
         grid = Grid.within(self.loss_range(reach), fine, self.anchor, spacing)
         return LossCells(grid, *self.log_masses(grid.edges()), self.log_infinite)
 
@@ -419,7 +399,7 @@ class AtomLaw(KnownMasses):
 _MOST_GROUPS = 24
 
 
-def sides_of(loss: PrivacyLoss) -> Sides:
+def dominating_laws(loss: PrivacyLoss) -> DominatingLaws:
     """The step laws of a privacy loss: its groups, the full batches as one more.
 
     Many different steps are brought to a few: less noise and a larger sample for the upper limit, the contrary for the
@@ -430,9 +410,9 @@ def sides_of(loss: PrivacyLoss) -> Sides:
         groups.append(StepGroup(1.0 / math.sqrt(loss.gaussian_variance), 1.0, 1))
     if len(groups) <= _MOST_GROUPS:
         laws = tuple(SampledStep(group) for group in groups)
-        return Sides(laws, laws)
+        return DominatingLaws(laws, laws)
     upper, lower = (tuple(SampledStep(group) for group in _merged(groups, up)) for up in (True, False))
-    return Sides(upper, lower)
+    return DominatingLaws(upper, lower)
 
 
 def repeated(law: StepLaw, times: int) -> StepLaw:

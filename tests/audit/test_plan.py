@@ -41,14 +41,14 @@ def test_a_design_that_cannot_fail_is_left_out() -> None:
 
 
 def test_the_command_prints_the_table_and_takes_no_other_option() -> None:
-    done = CliRunner().invoke(main, ["audit", "--plan", "--epsilon", "3", "--confidence", "0.9"])
+    done = CliRunner().invoke(main, ["audit", "plan", "--epsilon", "3", "--confidence", "0.9"])
     assert done.exit_code == 0, done.output
     assert "Audits of the claim ε = 3 at δ = 1e-5, at 90%" in done.stdout
-    printed = CliRunner().invoke(main, ["audit", "--plan", "--epsilon", "3", "--json"])
+    printed = CliRunner().invoke(main, ["audit", "plan", "--epsilon", "3", "--json"])
     assert json.loads(printed.stdout)["epsilon"] == 3.0
-    refused = CliRunner().invoke(main, ["audit", "--plan", "--steps", "3"])
+    refused = CliRunner().invoke(main, ["audit", "plan", "--steps", "3"])
     assert refused.exit_code == 2
-    assert "`--steps` is not allowed with --plan" in refused.output
+    assert "`--steps` is allowed only with `leakcore audit run`" in refused.output
 
 
 def test_bad_input_is_named() -> None:

@@ -17,7 +17,7 @@ import pytest
 from leakcore import audit, models
 from leakcore._base.archives import read_npz
 from leakcore._base.run_folder import seal
-from leakcore.cli.user_files import read_arrays
+from leakcore.cli.options import read_arrays
 from leakcore.datasets import images
 from leakcore.dpsgd import Trace
 from leakcore.dpsgd.ensemble.block import BlockOutput

@@ -122,6 +122,7 @@ def test_no_stage_needs_a_package_that_it_does_not_name() -> None:
         "pydantic",
         "pydantic_core",
         "annotated_types",
+        "filelock",
         "click",
         "tqdm",
         "sklearn",

@@ -91,17 +91,17 @@ def commands(
     command: click.Command = main, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Every command that does something, by its words."""
-    if not isinstance(command, click.Group) or command.invoke_without_command:
+    if not isinstance(command, click.Group):
         yield path, command
-    if isinstance(command, click.Group):
+    else:
         for name, inner in command.commands.items():
             yield from commands(inner, (*path, name))
 
 
 def numeric(command: click.Command) -> list[click.Option]:
-    """The options of a command that take numbers. Hidden ones belong to other commands, and are tried there."""
+    """The options of a command that take numbers."""
     kinds = (click.types.IntParamType, click.types.FloatParamType)
-    options = [p for p in command.params if isinstance(p, click.Option) and not p.is_flag and not p.hidden]
+    options = [p for p in command.params if isinstance(p, click.Option) and not p.is_flag]
     return [p for p in options if isinstance(p.type, kinds) or p.name in NUMBERS_IN_TEXT]
 
 
@@ -204,7 +204,6 @@ def forms(folder: Path) -> dict[tuple[str, ...], list[Form]]:
             Form((scores, "--retrained", "--adjacency", "replace")),
         ],
         ("audit", "plan"): [Form(())],
-        ("audit",): [Form((*quick, *short))],
     }  # fmt: skip
 
 
@@ -225,6 +224,11 @@ def configurations() -> dict[str, dict[str, str]]:
             "report": "",
         },
     }
+
+
+def form_of(sections: dict[str, str]) -> str:
+    """The subcommand of `leakcore audit` that runs such a configuration."""
+    return next((form for form in ("run", "trace", "scores") if form in sections), "claim")
 
 
 def keys() -> dict[str, list[str]]:

@@ -119,7 +119,7 @@ def test_a_table_is_printed_and_the_audit_reads_the_file() -> None:
     assert [line.split()[0] for line in lines[1:4]] == ["loss", "label-only", "quantile"]
     assert "rmia: left out: `references` must be given for RMIA" in out
     assert "table/loss.npz" in out
-    done = CliRunner().invoke(main, ["audit", "--scores", "table/loss.npz", "--coins", "--quiet"])
+    done = CliRunner().invoke(main, ["audit", "scores", "table/loss.npz", "--coins", "--quiet"])
     assert done.exit_code == 0, done.output
 
 

@@ -101,10 +101,13 @@ def test_an_estimate_says_that_it_is_one_and_warns_where_it_may_mislead() -> Non
             ),
             "pld",
         ),
-        (("audit", "--delta", "2"), "`--delta` must be in (0, 1), got 2.0"),
-        (("audit", "--epsilon", "1", "--noise-multiplier", "1"), "`--noise-multiplier` must be given, exactly one"),
-        (("audit", "--sweep", "1,x"), "`--sweep` must be numbers separated by commas, got '1,x'"),
-        (("audit", "--num-rows", "1797", "--quiet"), "digits has 1797 rows"),
+        (("audit", "run", "--delta", "2"), "`--delta` must be in (0, 1), got 2.0"),
+        (
+            ("audit", "run", "--epsilon", "1", "--noise-multiplier", "1"),
+            "`--noise-multiplier` must be given, exactly one",
+        ),
+        (("audit", "run", "--sweep", "1,x"), "`--sweep` must be numbers separated by commas, got '1,x'"),
+        (("audit", "run", "--num-rows", "1797", "--quiet"), "digits has 1797 rows"),
     ],
 )
 def test_bad_input_is_exit_code_2_with_the_reason(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -119,7 +122,7 @@ SMALL = ["--runs", "32", "--sweep", "", "--num-rows", "200", "--steps", "10", "-
 
 
 def test_audit_writes_both_reports_and_exits_0(tmp_path: Path) -> None:
-    code, out, err = run("audit", *SMALL, "--out", str(tmp_path))
+    code, out, err = run("audit", "run", *SMALL, "--out", str(tmp_path))
     assert code == 0, err
     assert "Consistent with its claim." in out
     assert json.loads((tmp_path / "report.json").read_text())["passed"] is True
@@ -127,7 +130,7 @@ def test_audit_writes_both_reports_and_exits_0(tmp_path: Path) -> None:
 
 
 def test_audit_as_json_prints_the_report(tmp_path: Path) -> None:
-    code, out, _ = run("audit", *SMALL, "--json", "--out", str(tmp_path))
+    code, out, _ = run("audit", "run", *SMALL, "--json", "--out", str(tmp_path))
     assert code == 0
     assert json.loads(out)["schema"] == "leakcore.audit/2"
 
@@ -138,7 +141,7 @@ def test_ctrl_c_leaves_no_half_written_report_and_the_next_call_finishes(tmp_pat
         "import faulthandler, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "faulthandler.register(signal.SIGUSR1); from leakcore.cli import main; main()"
     )
-    command = [sys.executable, "-c", heard, "audit", "--sweep", "", "--runs", "4000", "--out", str(tmp_path)]
+    command = [sys.executable, "-c", heard, "audit", "run", "--sweep", "", "--runs", "4000", "--out", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ.copy())
     deadline = time.monotonic() + HANG
     while not list(tmp_path.glob("partial/*/game-*.json")):

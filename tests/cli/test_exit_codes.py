@@ -20,7 +20,7 @@ from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters import reconstruction
 from leakcore.cli import main
 from leakcore.cli.exit_codes import checked
-from leakcore.cli.numbers import as_typed
+from leakcore.cli.numbers import with_option_names
 
 BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10")
 
@@ -47,7 +47,7 @@ def test_an_audit_is_141_with_its_reports_written(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     scores = tmp_path / "scores.npz"
     np.savez(scores, members=rng.normal(1, 1, 50), non_members=rng.normal(0, 1, 50))
-    audit = ("audit", "--scores", str(scores), "--adjacency", "replace", "--quiet", "--out", str(tmp_path / "out"))
+    audit = ("audit", "scores", str(scores), "--adjacency", "replace", "--quiet", "--out", str(tmp_path / "out"))
     assert _to_a_closed_pipe(*audit) == (141, b"")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
 
@@ -80,7 +80,7 @@ SAYS = "Interrupted: nothing half-written; the same command goes on from here."
         (("attack", "prior-aware", "--runs", "8", "--num-rows", "20", "--steps", "2"), attacks, "reconstruction_game"),
         (("leakage", "leakcore.models:digits_mlp", "--data", "digits"), leakage, "measure_layers"),
         (("reproduce", "reconstruction-fig11"), bounds, "fano_advantage"),
-        (("audit", "--runs", "8"), reconstruction, "study"),
+        (("audit", "run", "--runs", "8"), reconstruction, "study"),
     ],
 )
 def test_an_interrupted_command_says_that_it_goes_on_only_where_it_does(
@@ -132,8 +132,8 @@ def test_an_interrupted_fano_figure_goes_on(name: str, tmp_path: Path, monkeypat
 def _scores(folder: Path) -> tuple[str, ...]:
     rng = np.random.default_rng(0)
     np.savez(folder / "scores.npz", members=rng.normal(1, 1, 50), non_members=rng.normal(0, 1, 50))
-    options = ("--scores", str(folder / "scores.npz"), "--adjacency", "replace")
-    return "audit", *options, "--quiet", "--out", str(folder / "out")
+    options = (str(folder / "scores.npz"), "--adjacency", "replace")
+    return "audit", "scores", *options, "--quiet", "--out", str(folder / "out")
 
 
 def test_an_encoding_that_lacks_a_sign_ends_no_audit(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def _claim(folder: Path) -> tuple[str, ...]:
     (folder / "claim.toml").write_text(
         "[data]\nnum_rows = 40\n[mechanism]\nnoise_multiplier = 2\nsteps = 2\n[audit]\nattack = 'clipbkd'\ntrials = 4\n"
     )
-    return "audit", "--config", str(folder / "claim.toml"), "--out", str(folder / "out")
+    return "audit", "claim", "--config", str(folder / "claim.toml"), "--out", str(folder / "out")
 
 
 def test_without_standard_error_there_are_no_bars_and_a_report(tmp_path: Path) -> None:
@@ -194,9 +194,9 @@ def test_reports_do_not_replace_what_is_read_or_each_other(tmp_path: Path) -> No
     before = Path(scores).read_bytes()
     result = CliRunner().invoke(main, (*audit, "--json", scores))
     assert (result.exit_code, Path(scores).read_bytes()) == (2, before)
-    assert "is also --scores" in result.output
+    assert "is also FILE" in result.output
     (tmp_path / "audit.toml").write_text(f"[scores]\nfile = '{scores}'\n")
-    of_file = ("audit", "--config", str(tmp_path / "audit.toml"), "--quiet", "--out", str(tmp_path / "out"))
+    of_file = ("audit", "scores", "--config", str(tmp_path / "audit.toml"), "--quiet", "--out", str(tmp_path / "out"))
     one = str(tmp_path / "one")
     for wrong in (
         (*of_file, "--json", scores),
@@ -364,6 +364,6 @@ def test_an_error_names_the_option_in_place_of_the_argument(message: str, printe
     @click.command()
     @click.option("--steps", type=int)
     def command(steps: int) -> None:
-        click.echo(as_typed(ValueError(message), {}))
+        click.echo(with_option_names(ValueError(message), {}))
 
     assert CliRunner().invoke(command, ["--steps", "0"]).output == f"{printed}\n"

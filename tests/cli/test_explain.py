@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from leakcore.cli import main
-from leakcore.cli.glossary import entries, plain
+from leakcore.cli.commands.explain import entries, plain
 
 
 def run(*arguments: str) -> Any:
@@ -16,9 +17,7 @@ def run(*arguments: str) -> Any:
 
 
 def test_every_entry_of_the_page_is_read() -> None:
-    from leakcore.cli import glossary
-
-    text = glossary.resources.files("leakcore.cli").joinpath("glossary.md").read_text(encoding="utf-8")
+    text = resources.files("leakcore.cli").joinpath("glossary.md").read_text(encoding="utf-8")
     assert [f"**{e.word}**" for e in entries()] == [line for line in text.splitlines() if line.startswith("**")]
     assert all(e.section and e.meaning for e in entries())
     assert sum(bool(e.names) for e in entries()) > 20

@@ -24,6 +24,7 @@ from tests.cli.numbers import (
     Outcome,
     commands,
     configurations,
+    form_of,
     forms,
     keys,
     numeric,
@@ -140,7 +141,7 @@ def test_numbers_that_training_cannot_take_are_refused_by_their_options(option: 
 
 
 def test_an_epsilon_whose_exponential_is_not_a_float_is_refused_by_its_option(place: Path) -> None:
-    done = outcome(["audit", "--sweep=", *GAME[2:], "--epsilon", "1e9"], place / "out")
+    done = outcome(["audit", "run", "--sweep=", *GAME[2:], "--epsilon", "1e9"], place / "out")
     shutil.rmtree(place / "out", ignore_errors=True)
     assert done.code == 2, done
     assert done.faults("--epsilon") == [], done
@@ -153,7 +154,7 @@ def test_what_no_key_can_mean_is_refused_by_its_name(section: str, place: Path) 
         for value in ("nan", "100000000000000000000", "'text'"):
             text = with_key(sections, section, key, f"[{value}]" if key in LISTS else value)
             (place / "a.toml").write_text(text)
-            done = outcome(["audit", "--config", str(place / "a.toml"), "--quiet"], place / "out")
+            done = outcome(["audit", form_of(sections), "--config", str(place / "a.toml"), "--quiet"], place / "out")
             assert done.code == 2, (key, value, done)
             assert done.faults(f"{section}.{key}") == [], (key, value, done)
 
@@ -174,14 +175,14 @@ def test_a_key_that_the_work_alone_refuses_is_named_as_the_file_has_it(
 ) -> None:
     section, _, name = key.partition(".")
     (place / "a.toml").write_text(with_key(configurations()[form], section, name, value))
-    done = _tried(["audit", "--config", str(place / "a.toml"), "--quiet"], place)
+    done = _tried(["audit", form_of(configurations()[form]), "--config", str(place / "a.toml"), "--quiet"], place)
     assert done.faults(key) == [], done
     assert done.code == 2, done
 
 
 def test_an_option_in_place_of_a_key_is_named_as_it_was_typed(place: Path) -> None:
     (place / "a.toml").write_text(with_key(configurations()["trace"], "trace", "delta", "1e-6"))
-    call = ["audit", "--config", str(place / "a.toml"), "--quiet"]
+    call = ["audit", "trace", "--config", str(place / "a.toml"), "--quiet"]
     assert outcome([*call, "--sample-rate", "0.25"]).faults("`--sample-rate` must be") == []
     assert outcome([*call, "--steps", "1"]).faults("`--steps` must be") == []
 
@@ -209,13 +210,13 @@ def test_every_option_far_out(path: tuple[str, ...], quick: dict[tuple[str, ...]
 def test_every_key_far_out(form: str, place: Path) -> None:
     sections = configurations()[form]
     (place / "a.toml").write_text("".join(f"[{name}]\n{text}" for name, text in sections.items()))
-    assert _tried(["audit", "--config", str(place / "a.toml"), "--quiet"], place).code == 0
+    assert _tried(["audit", form_of(sections), "--config", str(place / "a.toml"), "--quiet"], place).code == 0
     wrong = []
     for section in sections:
         for key in keys().get(section, []):
             for value in TOML_VALUES:
                 (place / "a.toml").write_text(with_key(sections, section, key, f"[{value}]" if key in LISTS else value))
-                done = _tried(["audit", "--config", str(place / "a.toml"), "--quiet"], place)
+                done = _tried(["audit", form_of(sections), "--config", str(place / "a.toml"), "--quiet"], place)
                 if faults := done.faults(f"{section}.{key}"):
                     wrong.append((section, key, value, faults, done.errors[-200:]))
     assert wrong == []

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from leakcore import attacks, bounds
 from leakcore.cli import main
-from leakcore.cli.progress import bars, set_loudness
+from leakcore.cli.output import bars, set_verbosity
 
 DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 GAME = ("attack", "prior-aware", "--runs", "16", "--num-rows", "20", "--steps", "2")
@@ -95,7 +95,7 @@ def test_label_bounds_say_what_they_are() -> None:
 def test_a_file_that_is_not_a_path_is_bad_input(form: str, tmp_path: Path) -> None:
     for value in ("3", '"a\\u0000b"'):
         (tmp_path / "audit.toml").write_text(f"[{form}]\nfile = {value}\n")
-        result = CliRunner().invoke(main, ["audit", "--config", str(tmp_path / "audit.toml")])
+        result = CliRunner().invoke(main, ["audit", form, "--config", str(tmp_path / "audit.toml")])
         assert result.exit_code == 2, result.output
         assert f"`{form}.file` must be a path or a name" in result.output
 
@@ -103,7 +103,7 @@ def test_a_file_that_is_not_a_path_is_bad_input(form: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "options"),
     [
-        (("audit", "--num-rows", "5", "--runs", "20", "--sweep", ""), ("--num-rows", "[run] of a --config")),
+        (("audit", "run", "--num-rows", "5", "--runs", "20", "--sweep", ""), ("--num-rows", "[run] of a --config")),
         (("attack", "prior-aware", "--num-rows", "5", "--runs", "20"), ("--num-rows", "--learning-rate")),
     ],
 )
@@ -134,7 +134,7 @@ def test_there_are_bars_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(sys, "stderr", stream)
         assert (bars() is not None) == drawn
         with click.Context(main) as context:
-            set_loudness(context, quiet=True)
+            set_verbosity(context, quiet=True)
             assert bars() is None
     done = subprocess.run([sys.executable, "-m", "leakcore.cli", *GAME], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -144,7 +144,7 @@ def test_a_file_where_a_folder_must_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "afile").touch()
     np.savez(tmp_path / "scores.npz", members=np.arange(9.0), non_members=np.arange(9.0))
     for path in ("afile/x.html", "afile/deeper/x.html"):
-        scores = ("--scores", str(tmp_path / "scores.npz"), "--adjacency", "replace")
+        scores = ("scores", str(tmp_path / "scores.npz"), "--adjacency", "replace")
         wrong = ("audit", *scores, "--html", str(tmp_path / path))
         result = CliRunner().invoke(main, wrong)
         assert result.exit_code == 2

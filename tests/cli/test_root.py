@@ -16,9 +16,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from leakcore._base.progress import progress_bars
+from leakcore.audit import progress_bars
 from leakcore.cli import main
-from leakcore.cli.commands.completion import SHELLS
+from leakcore.cli.commands.explain import SHELLS
 
 BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10")
 
@@ -127,7 +127,7 @@ def test_verbose_says_what_is_computed_and_when(option: str) -> None:
 
 
 def test_verbose_says_how_far_a_task_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from leakcore.cli import progress
+    from leakcore._base import progress
 
     clock = iter([0.0, 2.0, 12.0, 13.0, 20.0, 21.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
@@ -187,7 +187,7 @@ def test_bars_say_the_time_left() -> None:
 
 
 def test_an_option_of_a_command_silences_as_that_of_the_root_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    from leakcore.cli import progress
+    from leakcore._base import progress
 
     answers = []
 

@@ -18,13 +18,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leakcore import audit
-from leakcore._base.progress import progress_bars
 from leakcore._base.text import LONGEST_MESSAGE, name_of, names_of, printable, visible
+from leakcore.audit.progress import progress_bars
 from leakcore.audit.shared.page import Card, Cell, Column, Page, Row, Section, Table
 from leakcore.audit.shared.report import to_html, to_text
 from leakcore.cli import main
 from leakcore.cli.exit_codes import checked
-from leakcore.cli.terminal import Drawing, in_lines, spelt_out_streams
+from leakcore.cli.output import RawStream, escaped_streams, indented
 
 EVIL = "a\x1b]0;owned\x07b\x1b[2J\x9b1m\x85c\u202ed\u2066e\u2028f\x7f\r\ngate: PASSED\u200b"
 """Title, clear screen, C1 forms, overrides, separators, a line of its own."""
@@ -51,7 +51,7 @@ def test_json_that_is_spelt_out_stays_json() -> None:
 
 
 def test_lines_of_an_error_do_not_look_like_lines_of_ours() -> None:
-    lines = in_lines("first\n  second\ngate: PASSED" + "\nx" * 100)
+    lines = indented("first\n  second\ngate: PASSED" + "\nx" * 100)
     assert lines.startswith("first\n  second\n  gate: PASSED\n  x")
     assert len(lines.splitlines()) == 41
 
@@ -91,17 +91,21 @@ def _trace(folder: Path) -> Path:
 
 _LABELS = ("attack", "labels", "--model", "leakcore.models:digits_mlp")
 DOORS: dict[str, Callable[[Path], tuple[str, ...]]] = {
-    "names in npz": lambda f: ("audit", "--scores", str(_npz(f / "s.npz", [EVIL, "b"]))),
-    "long names in npz": lambda f: ("audit", "--scores", str(_npz(f / "s.npz", [f"{i}" * 500 for i in range(99)]))),
-    "asked names": lambda f: ("audit", "--scores", str(_npz(f / "s.npz", ["a"])), "--values", EVIL, "--labels", "a"),
-    "header of csv": lambda f: ("audit", "--scores", str(_text(f / "s.csv", f'"{EVIL}",b\n1,2\n'))),
-    "cell of csv": lambda f: ("audit", "--scores", str(_text(f / "s.csv", f'score,member\n1,"{EVIL}"\n'))),
-    "schema of a trace": lambda f: ("audit", "--trace", str(_trace(f))),
-    "section of toml": lambda f: ("audit", "--config", str(_text(f / "a.toml", f'["{_toml()}"]\n'))),
-    "key of toml": lambda f: ("audit", "--config", str(_text(f / "a.toml", f'[run]\n"{_toml()}" = 1\n'))),
-    "value of toml": lambda f: ("audit", "--config", str(_text(f / "a.toml", f'[run]\nactivation = "{_toml()}"\n'))),
-    "path in toml": lambda f: ("audit", "--config", str(_text(f / "a.toml", f'[scores]\nfile = "{_toml()}"\n'))),
-    "raw bytes in toml": lambda f: ("audit", "--config", str(_text(f / "a.toml", f"[run]\n{EVIL} = 1\n"))),
+    "names in npz": lambda f: ("audit", "scores", str(_npz(f / "s.npz", [EVIL, "b"]))),
+    "long names in npz": lambda f: ("audit", "scores", str(_npz(f / "s.npz", [f"{i}" * 500 for i in range(99)]))),
+    "asked names": lambda f: ("audit", "scores", str(_npz(f / "s.npz", ["a"])), "--values", EVIL, "--labels", "a"),
+    "header of csv": lambda f: ("audit", "scores", str(_text(f / "s.csv", f'"{EVIL}",b\n1,2\n'))),
+    "cell of csv": lambda f: ("audit", "scores", str(_text(f / "s.csv", f'score,member\n1,"{EVIL}"\n'))),
+    "schema of a trace": lambda f: ("audit", "trace", str(_trace(f))),
+    "section of toml": lambda f: ("audit", "run", "--config", str(_text(f / "a.toml", f'["{_toml()}"]\n'))),
+    "key of toml": lambda f: ("audit", "run", "--config", str(_text(f / "a.toml", f'[run]\n"{_toml()}" = 1\n'))),
+    "value of toml": lambda f: (
+        "audit", "run", "--config", str(_text(f / "a.toml", f'[run]\nactivation = "{_toml()}"\n')),
+    ),
+    "path in toml": lambda f: (
+        "audit", "scores", "--config", str(_text(f / "a.toml", f'[scores]\nfile = "{_toml()}"\n')),
+    ),
+    "raw bytes in toml": lambda f: ("audit", "run", "--config", str(_text(f / "a.toml", f"[run]\n{EVIL} = 1\n"))),
     "names in safetensors": lambda f: (
         *_LABELS, "--batch", str(_safetensors(f / "b.safetensors", json.dumps({EVIL: {"dtype": EVIL}}))),
         "--gradient", str(_npz(f / "g.npz", ["a"])),
@@ -124,10 +128,10 @@ DOORS: dict[str, Callable[[Path], tuple[str, ...]]] = {
         *_LABELS, "--batch", str(_npz(f / "b.npz", ["inputs"])), "--gradient", str(_npz(f / "g.npz", ["a"])),
         "--parameter", EVIL,
     ),
-    "name of a file": lambda f: ("audit", "--scores", str(f / f"{EVIL.replace('/', '')}.npz")),
-    "file that is there": lambda f: ("audit", "--scores", str(_text(f / f"{EVIL}.npz", b"x"))),
-    "name of a configuration": lambda f: ("audit", "--config", str(f / f"{EVIL}.toml")),
-    "place of a report": lambda f: ("audit", "--json", str(_text(f / EVIL, b"") / "r.json")),
+    "name of a file": lambda f: ("audit", "scores", str(f / f"{EVIL.replace('/', '')}.npz")),
+    "file that is there": lambda f: ("audit", "scores", str(_text(f / f"{EVIL}.npz", b"x"))),
+    "name of a configuration": lambda f: ("audit", "run", "--config", str(f / f"{EVIL}.toml")),
+    "place of a report": lambda f: ("audit", "run", "--json", str(_text(f / EVIL, b"") / "r.json")),
     "a model": lambda f: ("leakage", f"{EVIL}:{EVIL}", "--data", "digits"),
     "a data set": lambda f: ("leakage", "leakcore.models:digits_mlp", "--data", EVIL),
     "an attribute": lambda f: (
@@ -139,9 +143,9 @@ DOORS: dict[str, Callable[[Path], tuple[str, ...]]] = {
     "an argument too many": lambda f: ("doctor", EVIL),
     "a number": lambda f: ("bound", "--steps", EVIL),
     "a real number": lambda f: ("bound", "--noise-multiplier", EVIL),
-    "a choice": lambda f: ("audit", "--attack", EVIL),
-    "a sweep": lambda f: ("audit", "--sweep", EVIL),
-    "a defence": lambda f: ("audit", "--defense", EVIL),
+    "a choice": lambda f: ("audit", "claim", EVIL),
+    "a sweep": lambda f: ("audit", "run", "--sweep", EVIL),
+    "a defence": lambda f: ("audit", "run", "--defense", EVIL),
     "a shape": lambda f: ("attack", "inversion", "--model", "a:b", "--gradient", str(f), "--shape", EVIL),
     "a figure": lambda f: ("reproduce", EVIL),
 }  # fmt: skip
@@ -204,7 +208,7 @@ def test_reports_are_spelt_out_on_the_terminal_and_on_the_page(tmp_path: Path) -
     path = tmp_path / "x\u202e\x1b[2J\x9b.npz"
     np.savez(path, members=np.arange(9.0) + 3, non_members=np.arange(9.0))
     out = tmp_path / "out"
-    done = CliRunner().invoke(main, ["audit", "--scores", str(path), "--adjacency", "replace", "--out", str(out)])
+    done = CliRunner().invoke(main, ["audit", "scores", str(path), "--adjacency", "replace", "--out", str(out)])
     assert done.exit_code == 0, done.output
     _is_plain(done)
     assert "owned" not in done.output
@@ -213,7 +217,7 @@ def test_reports_are_spelt_out_on_the_terminal_and_on_the_page(tmp_path: Path) -
         assert OBEYED.search(text) is None
         assert "x\\u202e\\u001b[2J" in text
     assert json.loads(
-        CliRunner().invoke(main, ["audit", "--scores", str(path), "--adjacency", "replace", "--json"]).stdout
+        CliRunner().invoke(main, ["audit", "scores", str(path), "--adjacency", "replace", "--json"]).stdout
     )
 
 
@@ -244,7 +248,7 @@ def test_the_library_spells_out_names_by_itself(tmp_path: Path) -> None:
 
 
 def test_streams_spell_out_and_are_put_back(capsys: pytest.CaptureFixture[str]) -> None:
-    with spelt_out_streams(), spelt_out_streams():
+    with escaped_streams(), escaped_streams():
         click.echo(EVIL)
         print(EVIL, file=sys.stderr)  # noqa: T201
         handler = logging.StreamHandler(sys.stderr)
@@ -257,8 +261,8 @@ def test_streams_spell_out_and_are_put_back(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_bars_move_the_cursor_and_their_names_do_not(capsys: pytest.CaptureFixture[str]) -> None:
-    with spelt_out_streams():
-        show = progress_bars(Drawing(sys.stderr))
+    with escaped_streams():
+        show = progress_bars(RawStream(sys.stderr))
         show(EVIL, 1, 2)
         show(EVIL, 2, 2)
     text = capsys.readouterr().err
@@ -283,4 +287,4 @@ def test_a_message_is_cut() -> None:
 
     with pytest.raises(click.ClickException) as failed:
         checked(failing)
-    assert len(in_lines(failed.value.message)) < LONGEST_MESSAGE + 50
+    assert len(indented(failed.value.message)) < LONGEST_MESSAGE + 50

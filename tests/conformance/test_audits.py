@@ -23,12 +23,11 @@ from scipy import stats
 
 from leakcore import accounting, audit, bounds, mechanisms
 from leakcore.attacks import membership
-from leakcore.audit.hyperparameters import scheme_findings
+from leakcore.audit.hyperparameters.report import _bracket_text
 from leakcore.audit.scores.statistics import audited
 from leakcore.cli import main
-from tests.audit.canaries.canary_traces import simulated
-from tests.audit.report import reports
-from tests.audit.trace.traces import orthogonal
+from tests.audit import samples as reports
+from tests.audit.samples import orthogonal, simulated
 from tests.conformance.audit_levels import LEVEL, Case, cases
 
 _CASES = cases()
@@ -36,7 +35,7 @@ _P_VALUE = 1e-4
 """Of all cases together, by Bonferroni: how often the suite would fail although every bound keeps its level."""
 _ELSEWHERE = {
     "ridge_output_perturbation": "exact, no trials: tests/bounds/audited_epsilon/test_ridge.py recomputes it",
-    "label_epsilon": "exact, no trials: tests/bounds/labels",
+    "label_epsilon": "exact, no trials: tests/bounds/test_labels.py",
     "mse_lower_bound": "bounds an error, not ε",
 }
 """Public names with a bound from below that no trial decides, and why they have no case."""
@@ -49,7 +48,7 @@ _BY_THEIR_STATISTIC = {
 
 
 def _public(module: Any) -> Iterator[tuple[str, Any]]:
-    for name in module._NAMES:
+    for name in module.__all__:
         value = getattr(module, name)
         if not inspect.ismodule(value):
             yield name, value
@@ -536,7 +535,7 @@ def test_an_accountants_epsilon_of_zero_is_reported() -> None:
 def test_the_ends_of_a_bracket_are_said_to_be_what_they_are(mechanism: Any, relation: Any, said: str) -> None:
     spent = accounting.epsilon(mechanism, delta=1e-5, adjacency=relation)
     assert spent.method == "bracket"
-    text = scheme_findings.bracket(spent)
+    text = _bracket_text(spent)
     assert said in text
     assert ("order" in text) is isinstance(mechanism, mechanisms.Shuffled)
 

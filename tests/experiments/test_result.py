@@ -16,7 +16,8 @@ from leakcore import bounds
 from leakcore.experiments.driver.result import ExperimentResult, Stated, number, ours, shown
 from leakcore.experiments.driver.verdict import APART, Check, lies_below, together, verdict
 from leakcore.experiments.leakage.common import images_in_words
-from leakcore.experiments.lecture.table1 import TableCell, _judged
+from leakcore.experiments.lecture.cells import TableCell
+from leakcore.experiments.lecture.table1 import _judged
 from leakcore.experiments.reconstruction import data, games
 from tests.experiments.contexts import context
 

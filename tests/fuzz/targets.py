@@ -54,7 +54,7 @@ def _scores(path: Path) -> object:
 
 
 def _arrays(path: Path) -> object:
-    from leakcore.cli.user_files import read_arrays
+    from leakcore.cli.options import read_arrays
 
     return read_arrays(path)
 
@@ -125,7 +125,7 @@ def _result(path: Path) -> object:
     from leakcore import bounds
     from leakcore._base.reading import read_json
     from leakcore._base.results import Result
-    from leakcore.bounds.reconstruction.certificate import CertificateState
+    from leakcore.bounds.methods.certified import CertificateState
 
     assert bounds.reconstruction  # the classes that the corpus names
     data = read_json(path)

@@ -21,10 +21,10 @@ from opacus import GradSampleModule
 from leakcore.dpsgd import FusedDPOptimizer
 from leakcore.dpsgd.fused.row_gradients import Dense
 from leakcore.dpsgd.fused.shared_parameters import Tied
+from tests.dpsgd.fused.row_truth import clipped_rows, error_of, some
+from tests.dpsgd.fused.test_row_gradients import ROUNDING
 from tests.dpsgd.opacus_models import made
 from tests.dpsgd.opacus_remarks import IGNORED
-from tests.dpsgd.optimizer.row_truth import clipped_rows, error_of, some
-from tests.dpsgd.optimizer.test_row_truth import ROUNDING
 
 pytestmark = [
     *IGNORED, pytest.mark.loops, pytest.mark.filterwarnings("ignore::UserWarning"),

@@ -113,11 +113,13 @@ def test_the_arrow_check_can_fail() -> None:
 
 @functools.cache
 def _face(package: str) -> frozenset[str]:
-    """What a package offers: the names in its `__init__.py`."""
+    """What a package offers: the names in its stub, or in its `__init__.py` where it has none."""
     path = PACKAGE.joinpath(*package.split(".")[1:])
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    stub = path.with_suffix(".pyi")
+    path = stub if stub.exists() else path
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    if path.name != "__init__.py":
+    if path.stem != "__init__":
         return frozenset(n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) if n.name[0] != "_")
     blocks = [tree.body, *(n.body for n in tree.body if isinstance(n, ast.If))]
     return frozenset(
@@ -230,21 +232,30 @@ def _python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
-PACKAGES = [p.parent for p in _files() if p.name == "__init__.py" and "_attach(" in p.read_text(encoding="utf-8")]
+STUBS = sorted(PACKAGE.rglob("__init__.pyi"))
 
 
-@pytest.mark.parametrize("folder", PACKAGES, ids=lambda p: p.name)
-def test_what_a_type_checker_sees_is_what_there_is(folder: Path) -> None:
-    """Names looked up at first use stand under TYPE_CHECKING as well, and nothing else does."""
-    tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
-    blocks = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
-    imported = {a.asname for b in blocks for n in b.body if isinstance(n, ast.ImportFrom) for a in n.names}
-    package = ".".join(("leakcore", *folder.relative_to(PACKAGE).parts))
+@pytest.mark.parametrize("stub", STUBS, ids=lambda p: p.parent.name)
+def test_what_a_stub_names_is_there(stub: Path) -> None:
+    """The stub is the only list of a package's names: a checker reads it, and `attach` looks them up by it."""
+    package = ".".join(("leakcore", *stub.parent.relative_to(PACKAGE).parts))
     module = importlib.import_module(package)
-    assert imported - {"__version__"} == {*module.__all__, *module._names}
-    # A module-level __getattr__ that a checker sees would let any name pass.
-    hidden = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "not TYPE_CHECKING"]
-    assert len(hidden) == 1
+    nodes = [n for n in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(n, ast.ImportFrom)]
+    names = [a.name for n in nodes for a in n.names]
+    assert all(a.name == a.asname for n in nodes for a in n.names), "a stub exports what it imports `as` itself"
+    assert sorted(names) == sorted(set(names)) == sorted(module._names)
+    assert set(module.__all__) <= set(names)
+    for node in nodes:
+        source = importlib.import_module(f"{package}.{node.module or ''}".rstrip("."))
+        for alias in node.names:
+            value = getattr(module, alias.name)
+            inner = node.module is None or not hasattr(source, alias.name)
+            assert value is (sys.modules[f"{source.__name__}.{alias.name}"] if inner else getattr(source, alias.name))
+
+
+def test_every_package_with_names_at_first_use_has_its_stub() -> None:
+    lazy = {p for p in PACKAGE.rglob("__init__.py") if "_attach(" in p.read_text(encoding="utf-8")}
+    assert {p.with_suffix(".py") for p in STUBS} <= lazy
 
 
 def test_import_leakcore_imports_neither_torch_nor_scipy_nor_pydantic() -> None:

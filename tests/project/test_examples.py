@@ -33,15 +33,15 @@ def test_two_lines_in_an_opacus_script_and_one_command(tmp_path: Path) -> None:
     assert trace.candidates == 500
     assert 100 <= trace.steps <= 120
     out = tmp_path / "report"
-    result = CliRunner().invoke(main, ["audit", "--trace", str(tmp_path / "trace.npz"), "--coins", "--out", str(out)])
+    result = CliRunner().invoke(main, ["audit", "trace", str(tmp_path / "trace.npz"), "--coins", "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert "What is proved: ε ≥" in result.stdout
     assert (out / "report.html").stat().st_size > 10_000
     below = CliRunner().invoke(
-        main, ["audit", "--trace", str(tmp_path / "trace.npz"), "--epsilon", "2", "--out", str(out)]
+        main, ["audit", "trace", str(tmp_path / "trace.npz"), "--epsilon", "2", "--out", str(out)]
     )
     assert below.exit_code == 1
     assert "above the claimed 2" in below.stdout.replace("\n", " ").replace("  ", " ")
-    odd = CliRunner().invoke(main, ["audit", "--trace", str(tmp_path / "trace.npz"), "--runs", "7"])
+    odd = CliRunner().invoke(main, ["audit", "trace", str(tmp_path / "trace.npz"), "--runs", "7"])
     assert odd.exit_code == 2
-    assert "`--runs` is not allowed with --trace" in odd.stderr
+    assert "`--runs` is allowed only with `leakcore audit run`" in odd.stderr

@@ -47,7 +47,7 @@ def test_the_extras_bring_what_the_table_says() -> None:
     [
         ("bound", "--noise-multiplier", "1", "--sample-rate", "0.1", "--steps", "3", "--num-candidates", "10"),
         ("calibrate", "--target-success", "0.3", "--sample-rate", "0.1", "--steps", "3", "--num-candidates", "10"),
-        ("audit", "--plan", "--epsilon", "4"),
+        ("audit", "plan", "--epsilon", "4"),
         ("explain", "epsilon"),
         ("reproduce", "list"),
     ],
@@ -61,7 +61,7 @@ def test_commands_that_need_no_extra(words: tuple[str, ...], tmp_path: Path) -> 
 def test_scores_are_audited_and_the_page_is_left_out(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "scores.npz", members=rng.normal(1, 1, 300), non_members=rng.normal(0, 1, 300))
-    done = _python(COMMAND, "audit", "--scores", "scores.npz", "--coins", "--out", "report", cwd=tmp_path)
+    done = _python(COMMAND, "audit", "scores", "scores.npz", "--coins", "--out", "report", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in (tmp_path / "report").iterdir()] == ["report.json"]
     assert (
@@ -73,8 +73,11 @@ def test_scores_are_audited_and_the_page_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "lacking"),
     [
-        (("audit",), "torch, scikit-learn, jinja2, matplotlib are not installed: pip install 'leakcore[torch,report]'"),
-        (("audit", "--attack", "clipbkd"), "pip install 'leakcore[torch,report]'"),
+        (
+            ("audit", "run"),
+            "torch, scikit-learn, jinja2, matplotlib are not installed: pip install 'leakcore[torch,report]'",
+        ),
+        (("audit", "claim", "clipbkd"), "pip install 'leakcore[torch,report]'"),
         (("reproduce", "labels-fig1"), "pip install 'leakcore[torch,report]'"),
     ],
 )

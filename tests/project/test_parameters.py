@@ -37,6 +37,7 @@ INTERNAL = {
     "audit/trace/request.py: parse": "the arguments of from_trace",
     "audit/trace/from_trace.py: from_trace": "the divisor is a premise that only the user knows",
     "dpsgd/record/recorder.py: __init__": "what record passes on",
+    "experiments/driver/context.py: result": "the fields of a result",
     "models/features.py: _train": "one call, with what train_extractor has checked",
     **{
         f"{place}: {name}": "the contract's"

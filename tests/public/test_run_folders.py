@@ -250,7 +250,7 @@ def _limited(words: tuple[str, ...], limit: int, out: Path) -> subprocess.Comple
     [
         (PRIOR, 3000, "prior-aware.json"),
         (
-            ("audit", "--sweep", "", "--runs", "64", "--steps", "4", "--num-rows", "40", "--quiet"), 60_000,
+            ("audit", "run", "--sweep", "", "--runs", "64", "--steps", "4", "--num-rows", "40", "--quiet"), 60_000,
             "report.json",
         ),
     ],

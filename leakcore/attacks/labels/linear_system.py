@@ -8,10 +8,10 @@ import math
 import numpy as np
 from scipy import special
 
+from leakcore import kernels
 from leakcore._base import validate
 from leakcore.attacks.arguments import lost_below
 from leakcore.attacks.labels.observation import Noise, Precision
-from leakcore.kernels import solve_labels
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -133,13 +133,13 @@ def solve(
     √v_r·t, v the leverages. What does not fit float64's rounding is held to float32's.
     """
     n = rows.shape[0]
-    solved = solve_labels(rows, total / n, rcond=how.cut)
+    solved = kernels.solve_labels(rows, total / n, rcond=how.cut)
     residuals = np.asarray(solved.residual, dtype=np.float64)
     scale = 1.0
     if not unit_scale:
         scale = 10.0 * float(np.abs(residuals).max())
         scale = scale if scale > 0 else 1.0
-        solved = solve_labels(rows, total / (n * scale), rcond=how.cut)
+        solved = kernels.solve_labels(rows, total / (n * scale), rcond=how.cut)
     spread = np.sqrt(np.asarray(solved.leverage, dtype=np.float64))
     identifiable = np.asarray(solved.identifiable, dtype=bool)
     tolerance = np.asarray(solved.error, dtype=np.float64) * scale

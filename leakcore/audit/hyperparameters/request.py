@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from leakcore._base.results import jsonable
-from leakcore.audit.hyperparameters import scheme
 from leakcore.audit.shared.settings import (
+    MOST_STEPS,
     ActivationName,
     Claimable,
     Confidence,
@@ -27,7 +27,7 @@ from leakcore.audit.shared.settings import (
     checked,
 )
 from leakcore.defenses import Clip, Defense, Dropout, GaussianNoise, Laplace, LocalSteps, Prune, parse, spell
-from leakcore.mechanisms import SchemeName
+from leakcore.mechanisms import ARGUMENTS, SCHEMES, SchemeName, of_scheme
 
 _TAKEN = (LocalSteps, Dropout, Clip, GaussianNoise, Laplace, Prune)
 
@@ -131,28 +131,28 @@ class AuditConfig:
         sweep: further ε to audit, for the curve.
         delta: δ in (0, 1).
         sampling: how batches are drawn. What it does not take of the next six must be None.
-        sample_rate: "poisson": q in (0, 1], by default 1.
-        steps: "poisson", "full", "fixed": T, by default 100.
-        batch_size: "fixed".
-        dataset_size: "fixed": num_rows.
-        batches: "shuffled", "allocation": of an epoch.
-        epochs: likewise.
-        max_grad_norm: C.
+        sample_rate: q of "poisson", in (0, 1], by default 1.
+        steps: T of "poisson", "full" and "fixed", by default 100.
+        batch_size: rows of a batch of "fixed".
+        dataset_size: rows that "fixed" draws from; must be num_rows.
+        batches: batches in an epoch of "shuffled" and "allocation".
+        epochs: epochs of "shuffled" and "allocation".
+        max_grad_norm: C, the norm to which each gradient is clipped.
         learning_rate: the default was chosen by accuracy at ε = 1 (83%), not by the attack.
         num_rows: training rows with the target.
         hidden: sizes of the hidden layers.
-        activation: theirs.
-        num_candidates: equally likely ones, with the target.
+        activation: activation of the hidden layers.
+        num_candidates: number of equally likely candidates, the target among them.
         runs: independent trainings for each noise level.
-        label_batch_size: rows of a gradient.
-        label_hidden: units.
-        label_steps: of the companion training.
-        label_trials: repetitions per batch.
+        label_batch_size: number of rows behind one gradient.
+        label_hidden: hidden units of the companion model.
+        label_steps: steps of the companion training.
+        label_trials: number of releases for each batch.
         defense: a `defenses.Defense` or its spelling ("prune:0.1"): play the game also through it. Full batches only.
-        confidence: of every interval, two-sided.
+        confidence: level of every interval, two-sided, in (0, 1).
         gate_confidence: a correct run fails the gate with probability at most 1 − gate_confidence, over all noise
             levels.
-        seed: of everything random.
+        seed: seed of everything random, 0 to 2⁶⁴ − 1.
 
     Raises:
         ValueError: lists every fault: the field, its value and what is allowed.
@@ -203,7 +203,7 @@ class AuditConfig:
                 "`epsilon` or `noise_multiplier` must be given, exactly one of the two, got "
                 f"epsilon={self.epsilon!r}, noise_multiplier={self.noise_multiplier!r}"
             )
-        values = scheme.filled(values)
+        values = _with_scheme(values)
         training = {name: values[name] for name in ("learning_rate", "steps", "sample_rate", "hidden", "sampling")}
         values["defense"] = checked_defense(values["defense"], **training)
         values["sweep"] = tuple(sorted(set(values["sweep"])))
@@ -229,3 +229,26 @@ class AuditConfig:
     def to_dict(self) -> dict[str, object]:
         """The fields as plain JSON types."""
         return dict(jsonable(self))
+
+
+def _with_scheme(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a configuration with the defaults of its scheme.
+
+    ValueError names a key that the scheme needs or has no use for, or that does not go with the rows of the game.
+    """
+    out, name = dict(values), values["sampling"]
+    for argument in SCHEMES[name].arguments:
+        if out[argument] is None:
+            out[argument] = out["num_rows"] if argument == "dataset_size" else ARGUMENTS[argument].default
+    of_scheme(name, 1.0, out)
+    rows, batches = out["num_rows"], out["batches"]
+    if out["dataset_size"] not in (None, rows):
+        raise ValueError(
+            f"`dataset_size` must be num_rows={rows}, the rows that the game trains on, or be left out, got "
+            f"{out['dataset_size']}"
+        )
+    if name == "shuffled" and rows % batches:
+        raise ValueError(f"`num_rows` must be a multiple of batches={batches}, got {rows}")
+    if batches is not None and batches * out["epochs"] > MOST_STEPS:
+        raise ValueError(f"`batches` times `epochs` must be at most {MOST_STEPS}, got {batches} times {out['epochs']}")
+    return out

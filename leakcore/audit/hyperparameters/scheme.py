@@ -3,38 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from leakcore import mechanisms
-from leakcore.audit.shared.settings import MOST_STEPS
-
-if TYPE_CHECKING:
-    from leakcore.audit.hyperparameters.request import AuditConfig
-
-
-def filled(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a configuration with the defaults of its scheme.
-
-    ValueError names a key that the scheme needs or has no use for, or that does not go with the rows of the game.
-    """
-    out, name = dict(values), values["sampling"]
-    if name not in _BATCHES:
-        raise ValueError(f"`sampling` must be one of {', '.join(map(repr, _BATCHES))} in an audit, got {name!r}")
-    for argument in mechanisms.SCHEMES[name].arguments:
-        if out[argument] is None:
-            out[argument] = out["num_rows"] if argument == "dataset_size" else mechanisms.ARGUMENTS[argument].default
-    mechanisms.of_scheme(name, 1.0, out)
-    rows, batches = out["num_rows"], out["batches"]
-    if out["dataset_size"] not in (None, rows):
-        raise ValueError(
-            f"`dataset_size` must be num_rows={rows}, the rows that the game trains on, or be left out, got "
-            f"{out['dataset_size']}"
-        )
-    if name == "shuffled" and rows % batches:
-        raise ValueError(f"`num_rows` must be a multiple of batches={batches}, got {rows}")
-    if batches is not None and batches * out["epochs"] > MOST_STEPS:
-        raise ValueError(f"`batches` times `epochs` must be at most {MOST_STEPS}, got {batches} times {out['epochs']}")
-    return out
+from leakcore.audit.hyperparameters.request import AuditConfig
 
 
 def mechanism(config: AuditConfig, noise: float) -> mechanisms.Mechanism:
@@ -67,6 +39,8 @@ def batches(config: AuditConfig) -> Any:
     """The batches of `dpsgd.Ensemble`. Their divisor B never depends on whether the target is there."""
     from leakcore import dpsgd
 
+    if config.sampling not in _BATCHES:
+        raise ValueError(f"`sampling` must be one of {', '.join(_BATCHES)} in an audit, got {config.sampling!r}")
     return _BATCHES[config.sampling](dpsgd, config)
 
 

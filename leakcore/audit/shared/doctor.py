@@ -31,6 +31,8 @@ _PEERS = {
     "matplotlib": ("matplotlib", "figures need it"),
     "jinja2": ("jinja2", "the HTML report needs it"),
     "pydantic": ("pydantic", "configurations of audits are checked by it"),
+    "filelock": ("filelock", "run folders are locked by it"),
+    "lazy_loader": ("lazy_loader", "required"),
     "dp-accounting": ("dp_accounting", "methods 'pld' and 'rdp' need it"),
     "opacus": ("opacus", "`record` and `FusedDPOptimizer` need it"),
     "distributed": ("distributed", "a Dask cluster as executor needs it"),

@@ -1,4 +1,4 @@
-"""Many Laplace mechanisms: what they add up to."""
+"""The ε of several Laplace mechanisms together."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def compose(
         count: how often the whole list is run, in [1, 2⁶³).
         delta: δ in [0, 1).
         method: "auto", "basic", "pld" or "rdp".
-        adjacency: of the sensitivities behind the ε_i, "add-remove" or "replace"; the number is the same.
+        adjacency: relation of the sensitivities behind the ε_i, "add-remove" or "replace"; the number is the same.
 
     Returns:
         `LaplaceComposition` of kind "upper".

@@ -45,9 +45,9 @@ class LaplaceTail(Result):
 
     Attributes:
         value: P(max_i |Y_i| > threshold), exact.
-        threshold: as asked.
-        scale: as asked.
-        dimensions: as asked.
+        threshold: t that was asked for.
+        scale: b that was asked for.
+        dimensions: k that was asked for.
     """
 
     compared_at: ClassVar[tuple[str, ...]] = ("threshold",)
@@ -147,7 +147,7 @@ def mechanism(
         sensitivity: Δ₁ in [0, ∞), a number or a result of this module.
         epsilon: ε in (0, ∞).
         scale: b in [0, ∞); 0 returns the values.
-        seed: of the noise. Entry i (row-major) has the same noise for the same seed and step, whatever the shape.
+        seed: seed of the noise. Entry i (row-major) has the same noise for the same seed and step, whatever the shape.
         step: give two releases different steps or seeds: the same noise twice cancels in their difference.
         secure: draw from the operating system's entropy instead of a seed, whose generator is statistical, not
             cryptographic.

@@ -40,7 +40,7 @@ def sum_sensitivity(
 
     Args:
         lower: a number, or (k,) numbers, one per coordinate, finite.
-        upper: likewise, at least `lower`.
+        upper: a number, or (k,) numbers, finite and at least `lower`.
         l1_norm: R in [0, ∞), instead of a box.
         adjacency: "add-remove" or "replace".
 
@@ -85,7 +85,7 @@ def mean_sensitivity(lower: Any, upper: Any, num_rows: int, *, adjacency: str) -
 
     Args:
         lower: a number, or (k,) numbers, one per coordinate, finite.
-        upper: likewise, at least `lower`.
+        upper: a number, or (k,) numbers, finite and at least `lower`.
         num_rows: n ≥ 1, the number of rows ("replace") or the least number ("add-remove").
         adjacency: "add-remove" or "replace". Required, because it says what n is.
 

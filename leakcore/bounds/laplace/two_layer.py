@@ -1,6 +1,4 @@
-"""How far one example can move the gradient of a two-layer network, in ℓ1: derived, and compared with what the lecture
-"
-"prints."""
+"""How far one example can move the gradient of a two-layer network, in ℓ1, and what the lecture prints."""
 
 from __future__ import annotations
 
@@ -78,10 +76,6 @@ class GradientQuery:
         gradients: what is released: "both", "output" (dL/da alone) or "hidden" (dL/dW alone).
         batch_size: None: the gradient of the sum. B ≥ 1: divided by B, a constant that does not depend on the data.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Example:
         >>> from leakcore.bounds import laplace
         >>> query = laplace.GradientQuery(gradients="output", batch_size=64)
@@ -128,7 +122,7 @@ def two_layer(
 
     Args:
         hidden_weights: W (m, d), finite, NumPy or CPU torch.
-        output_weights: a (m,), likewise.
+        output_weights: a (m,), finite, NumPy or CPU torch.
         activation: a name as in torch ("relu", "tanh", …), or an `Activation` with its constants.
         query: R, Y and what is released.
         adjacency: "add-remove" or "replace" (the lecture's).

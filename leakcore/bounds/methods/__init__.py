@@ -22,15 +22,11 @@ from __future__ import annotations
 from typing import Any
 
 from leakcore._base import validate
-from leakcore.bounds.methods.auto import Auto
 from leakcore.bounds.methods.certified import Certified
-from leakcore.bounds.methods.closed_form import ClosedForm
-from leakcore.bounds.methods.dkw import DKW
-from leakcore.bounds.methods.exact import Exact
+from leakcore.bounds.methods.deterministic import PLD, Auto, ClosedForm, Exact
 from leakcore.bounds.methods.importance import Importance
 from leakcore.bounds.methods.method import CHECKS, Method
-from leakcore.bounds.methods.monte_carlo import MonteCarlo
-from leakcore.bounds.methods.pld import PLD
+from leakcore.bounds.methods.monte_carlo import DKW, MonteCarlo
 
 TABLE: dict[str, type[Method]] = {
     kind.name: kind for kind in (Auto, ClosedForm, Exact, PLD, MonteCarlo, Certified, Importance, DKW)

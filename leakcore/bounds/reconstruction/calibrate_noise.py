@@ -13,9 +13,9 @@ from leakcore._base import validate
 from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import timed
 from leakcore._base.results import Assumptions, Result
-from leakcore.bounds.reconstruction.arguments import ATTACKER, Kappa
+from leakcore.bounds.methods.method import ATTACKER, Kappa
 from leakcore.bounds.reconstruction.kappa import parse_prior
-from leakcore.bounds.reconstruction.of_mechanism import limits
+from leakcore.bounds.reconstruction.reconstruction import limits
 from leakcore.mechanisms import Mechanism, Poisson, might_be_numbers, no_mechanism
 from leakcore.numerics import AccuracyError, log_blow_up_exact
 
@@ -28,13 +28,13 @@ class CalibratedNoise(Result):
 
     Attributes:
         value: the smallest σ (to a relative 1e-9, on the safe side) with B_κ ≤ target_success.
-        target_success: as asked.
+        target_success: γ that was asked for.
         log_kappa: log κ that was asked for.
         success: B_κ at `value`.
         epsilon_noise_multiplier: σ if (ε, δ) is calibrated so that it alone implies the same limit; NaN where no
             accountant reaches it.
         epsilon: that ε.
-        delta: as asked.
+        delta: δ that was asked for.
         savings: epsilon_noise_multiplier/value, NaN where both are 0.
     """
 
@@ -73,11 +73,11 @@ def calibrate_noise(
             sample_rate and steps of Poisson sampling are needed.
         target_success: γ in (κ, 1].
         kappa: κ, a number. Exactly one of kappa, log_kappa and prior.
-        log_kappa: log κ.
+        log_kappa: log κ, a number at most 0.
         prior: probabilities of a discrete prior; κ is the largest.
         sample_rate: q in [0, 1].
         steps: T ≥ 0.
-        delta: δ of the comparison; useful in (0, γ − κ).
+        delta: δ at which ε is calibrated for the comparison; useful in (0, γ − κ).
 
     Returns:
         `CalibratedNoise` of kind "upper": this much noise suffices. γ = 1, T = 0 or q = 0 give 0.

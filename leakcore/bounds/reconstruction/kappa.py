@@ -57,12 +57,12 @@ def kappa_from_samples(
     has the proof.
 
     Args:
-        samples: (N, …) real array, flattened to N rows.
+        samples: real array (N, …), flattened to N rows.
         radius: η ≥ 0.
         metric: "euclidean", "manhattan", "chebyshev", "hamming" (number of unequal coordinates), or a function of two
             blocks (a, d) and (b, d) that returns distances (a, b). It must be a metric: the proof uses the triangle
             inequality.
-        confidence: in (0, 1 − 1e-12].
+        confidence: level of the limit, in (0, 1 − 1e-12].
 
     Returns:
         `KappaBound` of kind "upper" at `confidence`; its `estimate` is max_i #{j: ρ(z_i, z_j) ≤ η}/N.

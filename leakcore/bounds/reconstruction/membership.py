@@ -43,7 +43,7 @@ class MembershipBound(Result):
         """Draw the trade-off: the largest true-positive rate over the false-positive rate.
 
         Args:
-            ax: where to draw; None: on a new figure of pyplot's.
+            ax: axes to draw on; None makes a new figure.
 
         Returns:
             The axes.
@@ -71,7 +71,7 @@ def membership(
         noise_multiplier: as in `reconstruction`.
         sample_rate: as in `reconstruction`.
         steps: as in `reconstruction`.
-        fpr: in (0, 1], a float or an array.
+        fpr: false-positive rate in (0, 1], a float or an array.
 
     Returns:
         `MembershipBound` of kind "upper", by method "auto". `interval` is the numerical error. Where the exact route

@@ -1,1 +1,1 @@
-"""One file for each command."""
+"""The commands, each with its lines of output; those that answer one question are in one chapter."""

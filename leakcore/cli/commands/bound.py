@@ -9,7 +9,7 @@ import click
 
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import REAL, count
-from leakcore.cli.options import SEED, as_json, chance_of_a_guess
+from leakcore.cli.options import SEED, as_json, prior_options
 from leakcore.cli.output import finish
 from leakcore.cli.training import training_options
 
@@ -25,7 +25,7 @@ _MOST_DRAWS = 10**11
     "--noise-multiplier", type=REAL, required=True, metavar="σ", help="Noise standard deviation over the clipping norm."
 )
 @training_options
-@chance_of_a_guess
+@prior_options
 @click.option(
     "--method",
     default="auto",

@@ -10,7 +10,7 @@ import click
 
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import REAL
-from leakcore.cli.options import as_json, chance_of_a_guess
+from leakcore.cli.options import as_json, prior_options
 from leakcore.cli.output import finish
 from leakcore.cli.training import training_options
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--target-success", type=REAL, required=True, metavar="γ", help="Success that no attack may exceed.")
-@chance_of_a_guess
+@prior_options
 @training_options
 @click.option("--delta", type=REAL, default=1e-5, show_default=True, help="δ of the comparison with ε-calibration.")
 @as_json("the whole result")

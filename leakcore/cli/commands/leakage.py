@@ -10,10 +10,8 @@ import click
 
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import count
-from leakcore.cli.options import WEIGHTS, run_folder, seed_json_quiet
-from leakcore.cli.output import as_json_text, finish, require_place
-from leakcore.cli.progress import bars
-from leakcore.cli.user_files import built_model, read_arrays
+from leakcore.cli.options import WEIGHTS, built_model, read_arrays, run_folder, seed_json_quiet
+from leakcore.cli.output import as_json_text, bars, finish, require_place
 
 _NAMED = ("digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar100", "bank", "lfw")
 

@@ -10,8 +10,7 @@ import click
 from leakcore._base.version import need
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.options import DATA_FOLDER, QUIET, SEED, as_json
-from leakcore.cli.output import finish
-from leakcore.cli.progress import bars, is_quiet
+from leakcore.cli.output import bars, finish, is_quiet
 
 
 @click.command()

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import threading
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -123,8 +124,15 @@ class BlockOutput:
     observed: np.ndarray | None = None
     probe_logits: np.ndarray | None = None
 
+    def part(self, which: slice) -> BlockOutput:
+        """Some of the slots."""
+        arrays: dict[str, Any] = {
+            name: None if (array := getattr(self, name)) is None else array[which] for name in ARRAYS
+        }
+        return BlockOutput(**arrays, scores={name: scores[which] for name, scores in self.scores.items()})
 
-ARRAYS = ("parameters", "dots", "clipped_norms", "cosine", "clipped", "thetas", "observed", "probe_logits")
+
+ARRAYS = tuple(field.name for field in dataclasses.fields(BlockOutput) if field.name != "scores")
 """Fields of `BlockOutput` that hold an array."""
 
 

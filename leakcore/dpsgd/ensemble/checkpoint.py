@@ -22,7 +22,7 @@ from leakcore._base.version import process_identity
 from leakcore._base.writing import make_folder, place_in
 from leakcore.dpsgd.ensemble.arguments import Samples, Source
 from leakcore.dpsgd.ensemble.block import ARRAYS, BlockOutput, Plan
-from leakcore.dpsgd.ensemble.fingerprint import ObjectHasher
+from leakcore.dpsgd.ensemble.object_hasher import ObjectHasher
 from leakcore.dpsgd.ensemble.sampling import SLOTS
 from leakcore.dpsgd.ensemble.workers import Request
 
@@ -68,14 +68,12 @@ def _read(path: Path, within: tuple[int, int], low: int, stop: int) -> BlockOutp
     """Read runs [low, stop) from the file of the range `within`; ValueError if the file was changed."""
     try:
         piece: BlockOutput = unseal(path, BlockOutput)
-        arrays = {name: array for name in ARRAYS if (array := getattr(piece, name)) is not None}
-        if any(len(a) != within[1] - within[0] for a in [*arrays.values(), *piece.scores.values()]):
+        arrays = [array for name in ARRAYS if (array := getattr(piece, name)) is not None]
+        if any(len(a) != within[1] - within[0] for a in [*arrays, *piece.scores.values()]):
             raise ValueError(f"{path}: is damaged (its arrays do not hold the runs that its name says); remove it")
     except ValueError as why:
         raise ValueError(f"checkpoint: {why}") from why
-    part = slice(low - within[0], stop - within[0])
-    scores = {name: scores[part] for name, scores in piece.scores.items()}
-    return BlockOutput(**{name: array[part] for name, array in arrays.items()}, scores=scores)
+    return piece.part(slice(low - within[0], stop - within[0]))
 
 
 def _digest(plan: Plan, request: Request) -> str:

@@ -261,7 +261,9 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
     if request.device == "cpu" and plan.module is None and has_native_sums(plan.layers, plan.activation):
         chunks = EnsembleRows.of(request.common.features, request.common.labels)
     else:
-        chunks = _chunks(request.common, outputs, dtype, device, whole=_gathered(plan, request))
+        # Batches that are copied out of the common rows need no cutting.
+        gathered = gathered_rows(request.common.rows, plan.sampling, request.num_rows) is not None
+        chunks = _chunks(request.common, outputs, dtype, device, whole=gathered)
     probes = _chunks(request.probes, outputs, dtype, device) if isinstance(request.probes, Samples) else []
     local = threading.local()
     halt = threading.Event()
@@ -296,7 +298,7 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
                 future = next(finished)
                 begin = running.pop(future)
                 low, high = max(begin, request.first), min(begin + SLOTS, request.stop)
-                yield low, high, _rows(future.result(), slice(low - begin, high - begin))
+                yield low, high, future.result().part(slice(low - begin, high - begin))
         finally:
             halt.set()
             pool.shutdown(wait=True, cancel_futures=True)
@@ -351,17 +353,6 @@ def _task(plan: Plan, request: Request, threads: int) -> tuple[BlockOutput, floa
     for low, high, piece in train(plan, request, threads):
         collected.put(low, high, piece)
     return BlockOutput(**collected.arrays()), time.perf_counter() - start
-
-
-def _rows(block: BlockOutput, which: slice) -> BlockOutput:
-    arrays = {name: getattr(block, name) for name in ARRAYS}
-    cut: dict[str, Any] = {name: None if array is None else array[which] for name, array in arrays.items()}
-    return BlockOutput(**cut, scores={name: scores[which] for name, scores in block.scores.items()})
-
-
-def _gathered(plan: Plan, request: Request) -> bool:
-    """Whether batches are copied out of the common rows: they then need not be cut."""
-    return gathered_rows(request.common.rows, plan.sampling, request.num_rows) is not None
 
 
 def _chunks(

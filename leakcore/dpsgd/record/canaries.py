@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.codec import FACTS, from_plain, to_npz, unpack
-from leakcore._base.results import Record
 from leakcore._base.tables import Rows, short
-from leakcore._base.text import printable
 from leakcore._base.version import __version__
-from leakcore._base.writing import write_atomically
-from leakcore.dpsgd.trace.trace import Divisor
+from leakcore.dpsgd.trace.trace import Divisor, SavedTrace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,11 +45,8 @@ class Canaries:
         object.__setattr__(self, "seed", validate.seed(seed=self.seed))
 
 
-_ARRAYS = ("noise_multiplier", "max_grad_norm", "coins", "times_seen", "scores", "release_scores")
-
-
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class CanaryTrace(Record):
+class CanaryTrace(SavedTrace):
     """A DP-SGD run in which canaries were planted, as scores for two attackers.
 
     One knows all rows but a canary, and their batches: per step it sees x = (released sum − clipped rows)/C at the
@@ -91,6 +83,10 @@ class CanaryTrace(Record):
     """
 
     schema: ClassVar[str] = "leakcore.canary-trace/2"
+    kind: ClassVar[str] = "a trace of canaries"
+    arrays: ClassVar[dict[str, int]] = dict.fromkeys(
+        ("noise_multiplier", "max_grad_norm", "coins", "times_seen", "scores", "release_scores"), 1
+    )
 
     noise_multiplier: np.ndarray
     max_grad_norm: np.ndarray
@@ -134,64 +130,30 @@ class CanaryTrace(Record):
         """Coordinates without a canary."""
         return len(self.scores) - len(self.coins)
 
-    def save(self, path: str | Path) -> None:
-        """Write an npz file atomically: plain arrays and one JSON text, nothing pickled. Only its owner may read it.
-
-        Args:
-            path: of the file.
-        """
-        write_atomically(Path(path), to_npz(self, compressed=True), private=True)
-
-    @classmethod
-    def load(cls, path: str | Path) -> CanaryTrace:
-        """Read a file that `save` wrote. Nothing is unpickled.
-
-        Args:
-            path: of the file.
-
-        Returns:
-            A `CanaryTrace`.
-
-        Raises:
-            ValueError: says what is wrong with any other file.
-        """
-        where = printable(path)
-        try:
-            facts, arrays = unpack(path, {FACTS, *_ARRAYS})
-            if not isinstance(facts, dict) or facts.get("schema") != cls.schema or set(arrays) != set(_ARRAYS):
-                raise ValueError(f"not a file of schema {cls.schema}")
-            facts["version"] = printable(facts.get("version"), 100)
-            trace: CanaryTrace = from_plain(facts, cls, arrays=arrays)
-            _check(trace)
-        except ValueError as error:
-            raise ValueError(f"{where}: cannot be read as a trace of canaries ({printable(error)})") from error
-        return trace
-
-
-def _check(trace: CanaryTrace) -> None:
-    """ValueError for a trace that no recording can have made."""
-    shapes = {name: getattr(trace, name).shape for name in _ARRAYS}
-    steps, canaries, all_scores = shapes["noise_multiplier"], shapes["coins"], shapes["scores"]
-    if (
-        any(len(shape) != 1 for shape in shapes.values())
-        or shapes["max_grad_norm"] != steps
-        or shapes["times_seen"] != canaries
-        or shapes["release_scores"] != all_scores
-        or not steps[0]
-        or not 0 < canaries[0] <= all_scores[0]
-        or trace.coins.dtype != np.bool_
-        or not 0 < trace.sample_rate <= 1
-        or not (trace.rows >= 0 and trace.parameters >= 0)
-    ):
-        raise ValueError("its arrays do not fit together")
-    for name in ("times_seen", "scores", "release_scores"):
-        values = getattr(trace, name)
-        if values.dtype.kind not in "iuf" or np.isnan(values).any():
-            raise ValueError(f"`{name}` must be numbers, without NaN")
-    for name in ("noise_multiplier", "max_grad_norm"):
-        values = getattr(trace, name)
-        if values.dtype.kind != "f" or not (np.isfinite(values) & (values > 0)).all():
-            raise ValueError(f"`{name}` must be positive numbers")
-    for name in ("scores", "release_scores"):
-        if getattr(trace, name).dtype.kind != "f" or np.isnan(getattr(trace, name)).any():
-            raise ValueError(f"`{name}` must be numbers")
+    def check_file(self) -> None:
+        """ValueError for a trace that no recording can have made."""
+        shapes = {name: getattr(self, name).shape for name in self.arrays}
+        steps, canaries, all_scores = shapes["noise_multiplier"], shapes["coins"], shapes["scores"]
+        if (
+            any(len(shape) != 1 for shape in shapes.values())
+            or shapes["max_grad_norm"] != steps
+            or shapes["times_seen"] != canaries
+            or shapes["release_scores"] != all_scores
+            or not steps[0]
+            or not 0 < canaries[0] <= all_scores[0]
+            or self.coins.dtype != np.bool_
+            or not 0 < self.sample_rate <= 1
+            or not (self.rows >= 0 and self.parameters >= 0)
+        ):
+            raise ValueError("its arrays do not fit together")
+        for name in ("times_seen", "scores", "release_scores"):
+            values = getattr(self, name)
+            if values.dtype.kind not in "iuf" or np.isnan(values).any():
+                raise ValueError(f"`{name}` must be numbers, without NaN")
+        for name in ("noise_multiplier", "max_grad_norm"):
+            values = getattr(self, name)
+            if values.dtype.kind != "f" or not (np.isfinite(values) & (values > 0)).all():
+                raise ValueError(f"`{name}` must be positive numbers")
+        for name in ("scores", "release_scores"):
+            if getattr(self, name).dtype.kind != "f" or np.isnan(getattr(self, name)).any():
+                raise ValueError(f"`{name}` must be numbers")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base.version import __version__
-from leakcore.dpsgd.trace.trace import Stretch, Trace, joined_divisor, joined_sampling
+from leakcore.dpsgd.trace.trace import Divisor, Sampling, Stretch, Trace, unknown
 
 _ALIKE = ("sample_rate", "expected_batch_size", "members_given", "candidates")
 
@@ -55,8 +55,8 @@ def joined(first: Trace, later: Trace) -> Trace:
         complete=first.complete and later.complete,
         origin=dataclasses.replace(first.origin, after=later.origin.after),
         version=__version__,
-        sampling=joined_sampling(first.sampling, later.sampling),
-        divisor=joined_divisor(first.divisor, later.divisor),
+        sampling=_joined_sampling(first.sampling, later.sampling),
+        divisor=_joined_divisor(first.divisor, later.divisor),
     )
 
 
@@ -138,3 +138,23 @@ def _schedule(trace: Trace) -> Iterator[tuple[float | None, float | None, int]]:
 def _steps_before(trace: Trace) -> int:
     """Steps of the run before the first step of the trace; if the trace is not complete, at least this many."""
     return sum(s.steps for s in trace.unrecorded if s.after == 0)
+
+
+def _joined_divisor(first: Divisor | None, later: Divisor | None) -> Divisor | None:
+    """The divisor of two parts of one run: what claims least."""
+    if "rows" in (first, later):
+        return "rows"
+    return first if first == later else None
+
+
+def _joined_sampling(first: Sampling, later: Sampling) -> Sampling:
+    """The sampling of two parts of one run; unknown where they differ."""
+    counts = {"passes": None, "left_out": 0}
+    alike = dataclasses.replace(first, **counts) == dataclasses.replace(later, **counts)  # type: ignore[arg-type]
+    if not alike:
+        if not first.is_known or not later.is_known:
+            order = ("", "sampling", "sensitivity")
+            return max(first, later, key=lambda s: (not s.is_known, order.index(s.violation)))
+        return unknown(f"the parts of the run were sampled in different ways: {first.evidence}; {later.evidence}")
+    passes = None if first.passes is None or later.passes is None else first.passes + later.passes
+    return dataclasses.replace(first, passes=passes, left_out=first.left_out + later.left_out)

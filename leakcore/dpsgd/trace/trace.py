@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from scipy import special
@@ -19,11 +19,19 @@ from leakcore._base.text import printable, repr_of
 from leakcore._base.version import __version__
 from leakcore._base.writing import write_atomically
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Origin:
-    """candidates: digest of inputs and targets. shapes: of the parameters. before, after: digests of the parameters
-    before the first recorded step and after the last; None where they were not seen then.
+    """Digests by which traces of one run are recognised.
+
+    Attributes:
+        candidates: digest of their inputs and targets.
+        shapes: shapes of the trained parameters.
+        before: digest of the parameters before the first recorded step; None where they were not seen then.
+        after: digest of the parameters after the last recorded step, likewise.
     """
 
     candidates: str
@@ -76,13 +84,6 @@ def parse_divisor(divisor: str) -> Divisor:
     return cast(Divisor, validate.one_of("rows", "constant", divisor=divisor))
 
 
-def joined_divisor(first: Divisor | None, later: Divisor | None) -> Divisor | None:
-    """That of two parts of one run: what claims least."""
-    if "rows" in (first, later):
-        return "rows"
-    return first if first == later else None
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How the batches of the recorded steps were drawn.
@@ -91,7 +92,7 @@ class Sampling:
         scheme: "poisson": each row by its own coin in each step. "full-batch": all rows in each step. "shuffled": each
             pass over the data puts each row into at most one batch. "fixed-size": a fresh subset in each step.
             "unknown": none of these is known to hold.
-        evidence: what says so, such as the sampler; for "unknown" why it is not known.
+        evidence: the source of that knowledge, such as the sampler; for "unknown" why it is not known.
         sample_rate: q of "poisson".
         batch_size: rows of a batch, the expected number for "poisson"; None where it is not known.
         dataset_size: rows of the data set; likewise.
@@ -100,8 +101,8 @@ class Sampling:
         all_rows: whether a pass holds all rows.
         fresh: whether each pass shuffles them again.
         left_out: batches that these passes gave to the loop and no step trained on.
-        violation: of "unknown": "sampling" if steps are known not to be fresh samples (a batch used again, or in part),
-            "sensitivity" if a row can be in a step's sum several times.
+        violation: "sampling" if steps are known not to be fresh samples (a batch used again, or in part), "sensitivity"
+            if a row can be in a step's sum several times; else "".
 
     Example:
         >>> from leakcore import dpsgd
@@ -132,61 +133,15 @@ def unknown(why: str) -> Sampling:
     return Sampling(evidence=why)
 
 
-def joined_sampling(first: Sampling, later: Sampling) -> Sampling:
-    """That of two parts of one run; unknown where they differ."""
-    counts = {"passes": None, "left_out": 0}
-    alike = dataclasses.replace(first, **counts) == dataclasses.replace(later, **counts)  # type: ignore[arg-type]
-    if not alike:
-        if not first.is_known or not later.is_known:
-            order = ("", "sampling", "sensitivity")
-            return max(first, later, key=lambda s: (not s.is_known, order.index(s.violation)))
-        return unknown(f"the parts of the run were sampled in different ways: {first.evidence}; {later.evidence}")
-    passes = None if first.passes is None or later.passes is None else first.passes + later.passes
-    return dataclasses.replace(first, passes=passes, left_out=first.left_out + later.left_out)
-
-
-ARRAYS = {
-    "noise_multiplier": 1,
-    "max_grad_norm": 1,
-    "batch_rows": 1,
-    "members": 1,
-    "times_seen": 1,
-    "clipped_share": 1,
-    "membership_sum": 1,
-    "membership_likelihood": 1,
-    "pair_sum": 2,
-    "pair_likelihood": 2,
-}
-"""Fields of a trace that are arrays, and their dimensions."""
-_LEAST = {"noise_multiplier": 0, "max_grad_norm": 0, "batch_rows": 0, "times_seen": 0, "clipped_share": 0}
+_AT_LEAST_0 = ("noise_multiplier", "max_grad_norm", "batch_rows", "times_seen", "clipped_share")
 _PER_STEP = ("noise_multiplier", "max_grad_norm", "batch_rows")
 _HEX = frozenset("0123456789abcdef")
 _MOST = 2**53
 
 
-def check_file(trace: Any) -> None:
-    """ValueError that names the field in which a trace that was read from a file cannot be one."""
-    _check_arrays(trace)
-    for name in ("sample_rate", "expected_batch_size"):
-        value = getattr(trace, name)
-        if value is not None and not 0 <= value < _MOST:
-            raise ValueError(f"`{name}` must be a number of at least 0 or null, got {value}")
-    before, total = 0, trace.steps
-    for stretch in trace.unrecorded:
-        total += stretch.steps
-        if not _is_possible(stretch, before, trace.steps) or total > _MOST:
-            raise ValueError(
-                "`unrecorded` must be a list of [recorded steps before, noise_multiplier, sample_rate, steps]"
-            )
-        before = stretch.after
-    _check_sampling(trace.sampling)
-    if trace.origin is not None and not _is_origin(trace.origin):
-        raise ValueError("`origin` must be digests of candidates and parameters, and shapes")
-
-
-def _check_arrays(trace: Any) -> None:
+def _check_arrays(trace: Trace) -> None:
     steps, n = trace.noise_multiplier.shape[:1], trace.members.shape[:1]
-    for name, dimensions in ARRAYS.items():
+    for name, dimensions in trace.arrays.items():
         values = getattr(trace, name)
         wanted = steps if name in _PER_STEP else n * dimensions
         if values.ndim != dimensions or values.shape != wanted or values.dtype.kind not in "biuf":
@@ -195,10 +150,10 @@ def _check_arrays(trace: Any) -> None:
             )
     if steps == (0,) or n == (0,):
         raise ValueError(f"a trace must hold at least one step and one candidate, got {steps[0]} and {n[0]}")
-    for name, low in _LEAST.items():
+    for name in _AT_LEAST_0:
         values = getattr(trace, name)
-        if not (np.isfinite(values) & (values >= low)).all():
-            raise ValueError(f"`{name}` must be finite numbers of at least {low}")
+        if not (np.isfinite(values) & (values >= 0)).all():
+            raise ValueError(f"`{name}` must be finite numbers of at least 0")
     if trace.members.dtype != np.bool_:
         raise ValueError(f"`members` must be of type bool, got {trace.members.dtype}")
     for name in ("membership_sum", "pair_sum"):
@@ -242,8 +197,64 @@ _CHANCE = 1e-6
 _NOT_KNOWN = Sampling()
 
 
+class SavedTrace(Record):
+    """A recorded run with a file of its own, an npz of plain arrays and one JSON text.
+
+    Attributes:
+        kind: name of the form in errors.
+        arrays: dimensions of each field that is an array.
+    """
+
+    schema: ClassVar[str]
+    kind: ClassVar[str]
+    arrays: ClassVar[dict[str, int]]
+
+    def save(self, path: str | Path) -> None:
+        """Write an npz file atomically: plain arrays and one JSON text, nothing pickled. Only its owner may read it.
+
+        Args:
+            path: file name, usually with the suffix .npz.
+        """
+        write_atomically(Path(path), to_npz(self, compressed=True), private=True)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a file that `save` wrote. Nothing is unpickled.
+
+        Args:
+            path: file name, usually with the suffix .npz.
+
+        Returns:
+            The trace.
+
+        Raises:
+            ValueError: says what is wrong with any other file.
+        """
+        where = printable(path)
+        try:
+            facts, arrays = unpack(path, {FACTS, *cls.arrays})
+        except ValueError as error:
+            raise ValueError(f"{where}: cannot be read as {cls.kind} ({printable(error)})") from error
+        if missing := sorted(cls.arrays.keys() - arrays.keys()):
+            raise ValueError(f"{where}: not {cls.kind}: {', '.join(missing)} missing")
+        if not isinstance(facts, dict) or facts.get("schema") != cls.schema:
+            schema = facts.get("schema") if isinstance(facts, dict) else facts
+            raise ValueError(f"{where}: `schema` must be {cls.schema!r}, got {repr_of(schema, 100)}")
+        try:
+            facts["version"] = printable(facts.get("version"), 100)
+            trace: Self = from_plain(facts, cls, arrays=arrays)
+            trace.check_file()
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}: damaged") from error
+        return trace
+
+    def check_file(self) -> None:
+        """ValueError that names the field in which a trace that was read from a file cannot be one."""
+        raise NotImplementedError
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Trace(Record):
+class Trace(SavedTrace):
     """A recorded DP-SGD run, as scores of n candidates for a white-box adversary.
 
     The adversary is that of Hayes, Mahloujifar and Balle (2023), section 3. No gradient and no model is stored. c_tj
@@ -287,6 +298,19 @@ class Trace(Record):
     """
 
     schema: ClassVar[str] = "leakcore.trace/5"
+    kind: ClassVar[str] = "a trace of leakcore"
+    arrays: ClassVar[dict[str, int]] = {
+        "noise_multiplier": 1,
+        "max_grad_norm": 1,
+        "batch_rows": 1,
+        "members": 1,
+        "times_seen": 1,
+        "clipped_share": 1,
+        "membership_sum": 1,
+        "membership_likelihood": 1,
+        "pair_sum": 2,
+        "pair_likelihood": 2,
+    }
 
     noise_multiplier: np.ndarray
     max_grad_norm: np.ndarray
@@ -385,44 +409,24 @@ class Trace(Record):
             else ""
         )
 
-    def save(self, path: str | Path) -> None:
-        """Write an npz file atomically: plain arrays and one JSON text, nothing pickled. Only its owner may read it.
-
-        Args:
-            path: file name, usually with the suffix .npz.
-        """
-        write_atomically(Path(path), to_npz(self, compressed=True), private=True)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Trace:
-        """Read a file that `save` wrote. Nothing is unpickled.
-
-        Args:
-            path: file name, usually with the suffix .npz.
-
-        Returns:
-            A `Trace`.
-
-        Raises:
-            ValueError: says what is wrong with any other file.
-        """
-        where = printable(path)
-        try:
-            facts, arrays = unpack(path, {FACTS, *ARRAYS})
-        except ValueError as error:
-            raise ValueError(f"{where}: cannot be read as a trace of leakcore ({printable(error)})") from error
-        if missing := sorted(ARRAYS.keys() - arrays.keys()):
-            raise ValueError(f"{where}: not a trace of leakcore: {', '.join(missing)} missing")
-        if not isinstance(facts, dict) or facts.get("schema") != cls.schema:
-            schema = facts.get("schema") if isinstance(facts, dict) else facts
-            raise ValueError(f"{where}: `schema` must be {cls.schema!r}, got {repr_of(schema, 100)}")
-        try:
-            facts["version"] = printable(facts.get("version"), 100)
-            trace: Trace = from_plain(facts, cls, arrays=arrays)
-            check_file(trace)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}: damaged") from error
-        return trace
+    def check_file(self) -> None:
+        """ValueError that names the field in which a trace that was read from a file cannot be one."""
+        _check_arrays(self)
+        for name in ("sample_rate", "expected_batch_size"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < _MOST:
+                raise ValueError(f"`{name}` must be a number of at least 0 or null, got {value}")
+        before, total = 0, self.steps
+        for stretch in self.unrecorded:
+            total += stretch.steps
+            if not _is_possible(stretch, before, self.steps) or total > _MOST:
+                raise ValueError(
+                    "`unrecorded` must be a list of [recorded steps before, noise_multiplier, sample_rate, steps]"
+                )
+            before = stretch.after
+        _check_sampling(self.sampling)
+        if self.origin is not None and not _is_origin(self.origin):
+            raise ValueError("`origin` must be digests of candidates and parameters, and shapes")
 
 
 def _log_likeliest(rows: float, q: float) -> float:

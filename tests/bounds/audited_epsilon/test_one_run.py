@@ -1,4 +1,6 @@
-"""One run, many canaries: the published p-value, validity on a mechanism that meets it, and limits."""
+"""One run with many canaries, and guesses at membership."""
+
+from __future__ import annotations
 
 import math
 
@@ -7,8 +9,8 @@ import pytest
 from scipy import optimize, sparse, stats
 
 from leakcore import accounting, bounds, mechanisms, numerics
-from leakcore.bounds.audited_epsilon.curve_families import GaussianFamily, ScaledNoise
-from leakcore.bounds.audited_epsilon.guess_tail import GuessTail, Tangents
+from leakcore.bounds.audited_epsilon.families import GaussianFamily, MechanismFamily, ScaledMechanism, Tangents
+from leakcore.bounds.audited_epsilon.one_run import GuessTail
 
 
 def _published(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
@@ -123,7 +125,7 @@ def test_a_true_claim_is_refuted_as_often_as_it_says(mechanism: mechanisms.Mecha
     low = ~np.take_along_axis(coins, order[:, : guesses // 2], axis=1)
     high = np.take_along_axis(coins, order[:, canaries - guesses // 2 :], axis=1)
     correct = low.sum(axis=1) + high.sum(axis=1)
-    lines = ScaledNoise(mechanism, "add-remove", 1e-5, np.linspace(0.0, 6.0, 12)).lines(1.0)
+    lines = MechanismFamily(ScaledMechanism(mechanism, "add-remove", 1e-5), np.linspace(0.0, 6.0, 12)).lines(1.0)
     p_values = {int(v): GuessTail(int(v), guesses, canaries).chance(lines) for v in set(correct)}
     for level in (0.05, 0.2):
         refuted = sum(p_values[int(v)] <= level for v in correct)
@@ -209,3 +211,57 @@ def test_bare_claims_are_tested_in_their_own_family() -> None:
     # The proof is at the δ that is asked for, whatever δ the claim has.
     other = bounds.epsilon_lower_bound_one_run(**counts, family=mechanisms.ApproximateDP(4.0, 0.0))
     assert other.value == plain.value
+
+
+def test_accuracy_as_the_text_has_it() -> None:
+    result = bounds.epsilon_from_membership(750, 1000)
+    assert result.value == pytest.approx(math.log(3))
+    assert (result.kind, result.confidence, result.accuracy) == ("estimate", None, 0.75)
+    assert bounds.epsilon_from_membership(400, 1000).value == 0
+    assert bounds.epsilon_from_membership(5, 5).value == math.inf
+
+
+def test_coins_make_it_a_bound() -> None:
+    models = bounds.epsilon_from_membership(750, 1000, coins="models", confidence=0.95)
+    rows = bounds.epsilon_from_membership(750, 1000, coins="rows", confidence=0.95)
+    assert models.kind == rows.kind == "lower"
+    assert 0.9 * math.log(3) > rows.value > 0.8 * math.log(3)
+    # Without δ both are the same binomial tail.
+    assert models.value == pytest.approx(rows.value, rel=1e-9)
+    wide = bounds.epsilon_from_membership(750, 1000, coins="rows", rows=5000, confidence=0.95, delta=1e-3)
+    assert 0 <= wide.value < rows.value
+    assert bounds.epsilon_from_membership(750, 1000, coins="models", confidence=0.95, delta=0.01).value < models.value
+
+
+@pytest.mark.parametrize("coins", ["models", "rows"])
+def test_null_audits_are_rarely_positive(coins: str) -> None:
+    """5,000 null audits at 95%: more than 290 positive ones have probability below 1e-3 if the level is kept."""
+    hits = np.random.default_rng(5).binomial(400, 0.5, size=5000)
+    values = {
+        int(h): float(bounds.epsilon_from_membership(int(h), 400, coins=coins, confidence=0.95).value)
+        for h in np.unique(hits)
+    }
+    assert sum(values[int(h)] > 0 for h in hits) <= 297
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("coins", ["models", "rows"])
+def test_coverage_on_randomised_response(epsilon: float, coins: str) -> None:
+    hits = np.random.default_rng(6).binomial(300, 1 / (1 + math.exp(-epsilon)), size=3000)
+    above = {
+        int(h): bounds.epsilon_from_membership(int(h), 300, coins=coins, confidence=0.95).value > epsilon
+        for h in np.unique(hits)
+    }
+    # P(Bin(3000, .05) > 188) < 1e-3.
+    assert sum(above[int(h)] for h in hits) <= 188
+
+
+def test_bad_membership_guesses() -> None:
+    with pytest.raises(ValueError, match="`coins` must be 'models', 'rows' or 'none', got 'some'"):
+        bounds.epsilon_from_membership(1, 2, coins="some")
+    with pytest.raises(ValueError, match=r"`correct` must be in \[0, 2\], got 3"):
+        bounds.epsilon_from_membership(3, 2)
+    with pytest.raises(ValueError, match="`rows` must be None with coins='none', got 5"):
+        bounds.epsilon_from_membership(1, 2, rows=5)
+    with pytest.raises(ValueError, match="`guesses` must be at least 1, got 0"):
+        bounds.epsilon_from_membership(0, 0)

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from leakcore import bounds, numerics
-from leakcore.bounds.audited_epsilon.hypothesis import Hypothesis, RefutableClaim
+from leakcore.bounds.audited_epsilon.families import Hypothesis, RefutableClaim
 from leakcore.bounds.audited_epsilon.ranks import _chosen, _Test, allowed
 
 DELTA = 1e-5

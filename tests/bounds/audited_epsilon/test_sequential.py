@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 from leakcore import bounds
-from leakcore.bounds.audited_epsilon.bets import Curve, bet_on
 from leakcore.bounds.audited_epsilon.ranks import allowed
+from leakcore.bounds.audited_epsilon.sequential import Curve, bet_on
 from leakcore.numerics import gaussian_pair_epsilon
 
 DELTA = 1e-5

@@ -14,10 +14,8 @@ import click
 
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import REAL, count
-from leakcore.cli.options import DATA_FOLDER, MODEL, WEIGHTS, refuse_mixed, seed_json_quiet
-from leakcore.cli.output import finish
-from leakcore.cli.progress import bars
-from leakcore.cli.user_files import built_model, read_arrays
+from leakcore.cli.options import DATA_FOLDER, MODEL, WEIGHTS, built_model, read_arrays, refuse_mixed, seed_json_quiet
+from leakcore.cli.output import bars, finish
 
 if TYPE_CHECKING:
     from leakcore.attacks.inversion import Inversion

@@ -9,9 +9,8 @@ import click
 
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import REAL, count
-from leakcore.cli.options import DATA_FOLDER, MODEL, SEED, WEIGHTS, as_json, refuse_mixed
+from leakcore.cli.options import DATA_FOLDER, MODEL, SEED, WEIGHTS, as_json, built_model, read_arrays, refuse_mixed
 from leakcore.cli.output import finish
-from leakcore.cli.user_files import built_model, read_arrays
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -136,9 +135,9 @@ def _on_data(
     import numpy as np
 
     from leakcore.audit import guarantee, number, power
-    from leakcore.experiments import released
+    from leakcore.experiments import play
 
-    outcome = released.play(
+    outcome = play(
         dataset,
         data=data,
         noise_multiplier=0.0 if noise_multiplier is None else noise_multiplier,

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leakcore.cli.exit_codes import checked
-from leakcore.cli.options import seed_json_quiet
+from leakcore.cli.options import built_model, read_arrays, seed_json_quiet
 from leakcore.cli.output import finish
-from leakcore.cli.user_files import built_model, read_arrays
 
 if TYPE_CHECKING:
     import numpy as np

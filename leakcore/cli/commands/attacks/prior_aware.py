@@ -13,8 +13,7 @@ import click
 from leakcore.cli.exit_codes import checked
 from leakcore.cli.numbers import MOST_HIDDEN, MOST_RUNS, MOST_STEPS, REAL, count, overflowed
 from leakcore.cli.options import DATA_FOLDER, run_folder, seed_json_quiet
-from leakcore.cli.output import as_json_text, finish
-from leakcore.cli.progress import bars
+from leakcore.cli.output import as_json_text, bars, finish
 
 if TYPE_CHECKING:
     from leakcore._base.results import Result

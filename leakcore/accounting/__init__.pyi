@@ -1,0 +1,10 @@
+from .delta import Delta as Delta
+from .delta import delta as delta
+from .epsilon import METHODS as METHODS
+from .epsilon import Epsilon as Epsilon
+from .epsilon import epsilon as epsilon
+from .epsilon import to_replacement as to_replacement
+from .last_iterate import LastIterateEpsilon as LastIterateEpsilon
+from .last_iterate import last_iterate_epsilon as last_iterate_epsilon
+from .noise_multiplier import NoiseMultiplier as NoiseMultiplier
+from .noise_multiplier import noise_multiplier as noise_multiplier

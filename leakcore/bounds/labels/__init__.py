@@ -1,1 +1,0 @@
-"""How much ε one aggregated gradient spends on a label."""

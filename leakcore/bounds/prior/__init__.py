@@ -1,1 +1,0 @@
-"""Success against a discrete prior, and against a label."""

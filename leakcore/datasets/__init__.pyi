@@ -1,0 +1,15 @@
+from .bundled import breast_cancer as breast_cancer
+from .bundled import digits as digits
+from .bundled import lfw as lfw
+from .cifar import cifar10 as cifar10
+from .cifar import cifar100 as cifar100
+from .dataset import Dataset as Dataset
+from .images import fashion_mnist as fashion_mnist
+from .images import mnist as mnist
+from .images import uniform_noise as uniform_noise
+from .membership import location30 as location30
+from .membership import purchase100 as purchase100
+from .tabular import bank_marketing as bank_marketing
+from .tabular import cervical_cancer as cervical_cancer
+from .text import Reviews as Reviews
+from .text import imdb as imdb

@@ -1,0 +1,29 @@
+"""For leakcore's other packages: no promise to users."""
+
+from .checks import mean_cross_entropy as mean_cross_entropy
+from .checks import numbers as numbers
+from .checks import require_classes as require_classes
+from .checks import require_memory as require_memory
+from .checks import require_still as require_still
+from .checks import targets_of as targets_of
+from .checks import tensor as tensor
+from .checks import unrest as unrest
+from .flat_module import FlatModule as FlatModule
+from .functional import Functional as Functional
+from .functional import evaluate as evaluate
+from .functional import lock_of as lock_of
+from .functional import locked as locked
+from .layers import LayeredModel as LayeredModel
+from .layers import gradients_of_layers as gradients_of_layers
+from .layers import layer_gradients as layer_gradients
+from .module_state import State as State
+from .module_state import global_generators as global_generators
+from .row_by_row import BackwardHook as BackwardHook
+from .row_by_row import Criterion as Criterion
+from .row_by_row import Feed as Feed
+from .row_by_row import Reached as Reached
+from .row_by_row import RowByRow as RowByRow
+from .row_by_row import RowError as RowError
+from .row_by_row import around as around
+from .row_by_row import first_line as first_line
+from .row_by_row import vector_jacobian as vector_jacobian

@@ -1,0 +1,2 @@
+from .scores import CandidateScores as CandidateScores
+from .scores import scores as scores

@@ -1,0 +1,41 @@
+from .allocation import Allocation as Allocation
+from .allocation import allocation_tail as allocation_tail
+from .api import allocation_log_ratio as allocation_log_ratio
+from .api import clip_and_noise as clip_and_noise
+from .api import clip_scores as clip_scores
+from .api import mixture_log_ratio as mixture_log_ratio
+from .api import solve_labels as solve_labels
+from .clip import Clipped as Clipped
+from .clip import Scores as Scores
+from .info import arithmetic as arithmetic
+from .info import build_info as build_info
+from .info import get_include as get_include
+from .info import selftest as selftest
+from .mixture import MixtureTail as MixtureTail
+from .mixture import mixture_tail as mixture_tail
+from .random import generator as generator
+from .random import philox4x32 as philox4x32
+from .random import standard_normal as standard_normal
+from .random import subseed as subseed
+from .random import torch_generator as torch_generator
+from .random import torch_seeded as torch_seeded
+from .random import uniform as uniform
+from .solve_labels import LabelSolution as LabelSolution
+from .streams import Stream as Stream
+from .threads import num_threads as num_threads
+from .threads import set_num_threads as set_num_threads
+from .threads import thread_limit as thread_limit
+
+"""For leakcore's other packages: no promise to users."""
+
+from .arrays import empty_on as empty_on
+from .arrays import is_torch as is_torch
+from .arrays import require_device as require_device
+from .arrays import to_numpy as to_numpy
+from .arrays import wrap as wrap
+from .ensemble import ACTIVATIONS as ACTIVATIONS
+from .ensemble import MAX_LAYERS as MAX_LAYERS
+from .ensemble import EnsembleRows as EnsembleRows
+from .ensemble import EnsembleSums as EnsembleSums
+from .ensemble import Taken as Taken
+from .threads import usable_cores as usable_cores
