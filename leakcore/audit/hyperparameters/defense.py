@@ -27,7 +27,7 @@ from leakcore.audit.hyperparameters import scheme
 from leakcore.audit.hyperparameters.reconstruction import ReconstructionPoint, ensemble
 from leakcore.audit.hyperparameters.request import AuditConfig, noise_under_defense, parsed_defense, why_bounds_hold
 from leakcore.audit.shared.format import guarantee, interval, number, percent
-from leakcore.audit.shared.page import Finding, Part, Section, Table, heads, row_of
+from leakcore.audit.shared.page import Finding, Part, Section, table_of
 from leakcore.defenses import Clip, Defense, Dropout, LocalSteps, Prune
 from leakcore.dpsgd import Streams
 
@@ -326,30 +326,20 @@ def _part(config: AuditConfig, point: ReconstructionPoint, plain: Side, under: S
     spelling = str(config.defense)
     runs = min(config.runs, MOST_RUNS)
     tighter = float(under.bound.value) < float(plain.bound.value)
-    rows = tuple(
-        row_of(
-            name,
-            (percent(side.attack), interval(side.attack)),
-            percent(side.bound),
-            number(side.epsilon),
-            percent(side.accuracy),
-            highlight=name != "none",
-        )
-        for name, side in (("none", plain), (spelling, under))
-    )
-    table = Table(
+    table = table_of(
         "The same attack with and without the defence",
-        heads(
-            "defence",
-            "target named [estimate]",
-            "no attacker\nabove [upper]",
-            "ε of the run [upper]",
-            "accuracy of\nthe models [estimate]",
-        ),
-        rows,
+        (("none", plain), (spelling, under)),
+        {
+            "defence": lambda side: side[0],
+            "target named [estimate]": lambda side: (percent(side[1].attack), interval(side[1].attack)),
+            "no attacker\nabove [upper]": lambda side: percent(side[1].bound),
+            "ε of the run [upper]": lambda side: number(side[1].epsilon),
+            "accuracy of\nthe models [estimate]": lambda side: percent(side[1].accuracy),
+        },
         f"The claimed noise σ = {number(point.noise_multiplier, 4)}; {runs} trainings on either side with the same "
         f"seeds, {100 * config.confidence:g}% intervals, add/remove adjacency. The attacker compares what was released "
         "with what the defence, without its noise, would have released for each candidate. Accuracy on rows held out.",
+        highlight=lambda side: side[1] is under,
     )
     says = (
         f"with the noise it adds the release is DP-SGD at σ = {number(_more(config, point), 4)}, and both are smaller"

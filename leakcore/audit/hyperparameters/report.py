@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from leakcore._base.pictures import Tips
-from leakcore._base.results import require_same_adjacency
+from leakcore._base.results import Result, require_same_adjacency
 from leakcore.audit.hyperparameters import scheme
 from leakcore.audit.hyperparameters.labels import LabelStudy
 from leakcore.audit.hyperparameters.reconstruction import BoundCurve, ReconstructionPoint
@@ -33,17 +33,13 @@ from leakcore.audit.shared.page import (
     BEATS,
     REACHED,
     Card,
-    Cell,
-    Column,
     Finding,
-    Row,
     Table,
     adjacency_words,
     card,
     epsilon_card,
-    heads,
     proof_card,
-    row_of,
+    table_of,
 )
 from leakcore.audit.shared.plots import ATTACK, BOUND, INK, MIDDLE, RDP, drawing_style, plain_axes, svg_of
 from leakcore.audit.shared.report import NOTHING, TOO_WEAK, AuditReport
@@ -445,142 +441,111 @@ def _assumptions(config: AuditConfig) -> list[str]:
     return [mechanism, reconstruction, independence, gate, label, noise]
 
 
+_Columns = dict[str, Callable[[ReconstructionPoint], str | tuple[str, str]]]
+
+
 def _accounting_table(points: list[ReconstructionPoint], delta: float) -> Table:
     """ε of each noise level by the accountants that there are, and under replacement."""
     first = points[0]
     adjacency = ADJACENCY[first.epsilon.adjacency]
-    columns = [Column("ε", "parameter"), Column("noise\nmultiplier σ", "parameter")]
-    sampled = first.bound_rdp is not None
+    sampled, replaced = first.bound_rdp is not None, any(p.epsilon_replace is not None for p in points)
     bracket, claim = first.epsilon.method == "bracket", claim_of(first.epsilon) is not None
-    replaced = any(p.epsilon_replace is not None for p in points)
-    columns.append(Column(f"ε, {'at most' if bracket else 'exact'}\n{adjacency}", "upper"))
-    if sampled:
-        columns += [Column("ε, PLD\nadd/remove", "upper"), Column("ε, RDP\nadd/remove", "upper")]
-    if bracket:
-        columns.append(Column(f"ε, at least\n{adjacency}", "lower"))
-    if claim:
-        columns.append(Column("ε, if batches\nwere Poisson", "parameter"))
-    if replaced:
-        columns.append(Column(f"ε, {'exact' if sampled else 'at most'}\nreplacement", "upper"))
-    rows = []
-    for p in points:
-        cells = [Cell(number(p.epsilon)), Cell(number(p.noise_multiplier, 6)), Cell(number(p.epsilon, 5))]
-        if sampled:
-            others = (p.epsilon_pld, p.epsilon_rdp)
-            cells += [Cell(number(r, 5)) if r is not None else Cell("not installed") for r in others]
-        if bracket and p.epsilon.interval is not None:
-            cells.append(Cell(number(float(p.epsilon.interval[0]), 5, "lower")))
-        if claim:
-            cells.append(Cell(number(claim_of(p.epsilon) or 0.0, 5)))
-        if replaced:
-            cells.append(Cell("—" if p.epsilon_replace is None else number(p.epsilon_replace, 5)))
-        rows.append(Row(tuple(cells), p.claimed))
+
+    def or_dash(result: Result | None, absent: str) -> str:
+        return absent if result is None else number(result, 5)
+
+    columns: _Columns = {
+        "ε": lambda p: number(p.epsilon),
+        "noise\nmultiplier σ": lambda p: number(p.noise_multiplier, 6),
+        f"ε, {'at most' if bracket else 'exact'}\n{adjacency} [upper]": lambda p: number(p.epsilon, 5),
+    }
     said = [f"δ = {power(delta)}; all deterministic."]
     if sampled:
+        columns |= {
+            "ε, PLD\nadd/remove [upper]": lambda p: or_dash(p.epsilon_pld, "not installed"),
+            "ε, RDP\nadd/remove [upper]": lambda p: or_dash(p.epsilon_rdp, "not installed"),
+        }
         said.append("The exact column inverts our own privacy profile, PLD and RDP are dp-accounting's.")
     if bracket:
+        low = f"ε, at least\n{adjacency} [lower]"
+        columns[low] = lambda p: number(float((p.epsilon.interval or (0.0,))[0]), 5, "lower")
         said.append(f"The two ends of the bracket: {ends_proved(first.epsilon)}.")
     if claim:
+        columns["ε, if batches\nwere Poisson"] = lambda p: number(claim_of(p.epsilon) or 0.0, 5)
         said.append("What Poisson accounting would print is not proved: batches are not drawn so.")
     if replaced:
+        head = f"ε, {'exact' if sampled else 'at most'}\nreplacement [upper]"
+        columns[head] = lambda p: or_dash(p.epsilon_replace, "—")
         said.append(
             "The last column is the same mechanism under the other adjacency: it is larger because a replaced row "
             "moves the sum twice as far, and is not to be compared with the others."
         )
-    return Table("The accountant", tuple(columns), tuple(rows), " ".join(said))
+    return table_of("The accountant", points, columns, " ".join(said), highlight=lambda p: p.claimed)
 
 
 def _reconstruction_table(points: list[ReconstructionPoint], num_candidates: int) -> Table:
     """Bounds, reference and attack for each noise level."""
     first = points[0]
-    columns = [
-        Column("ε", "parameter"),
-        Column("guessing", "parameter"),
-        Column("prior-aware\nattack", "estimate"),
-        Column("named\nthe target", "parameter"),
-        Column("optimum if\northogonal", "estimate"),
-        Column("upper\nbound" if first.bound.method == "bracket" else "exact\nbound", "upper"),
-    ]
-    rdp, claim = first.bound_rdp is not None, claim_of(first.bound) is not None
-    if rdp:
-        columns.append(Column("RDP\nbound", "upper"))
-    if claim:
-        columns.append(Column("if batches\nwere Poisson", "parameter"))
-    rows = []
-    for p in points:
-        cells = [
-            Cell(number(p.epsilon)),
-            Cell(percent(1 / num_candidates)),
-            Cell(percent(p.attack), interval(p.attack)),
-            Cell(f"{p.attack.hits} / {p.attack.trials}"),
-            Cell("—" if p.reference is None else percent(p.reference)),
-            Cell(percent(p.bound)),
-        ]
-        if p.bound_rdp is not None:
-            cells.append(Cell(percent(p.bound_rdp)))
-        if claim:
-            cells.append(Cell(percent(claim_of(p.bound) or 0.0)))
-        rows.append(Row(tuple(cells), p.claimed))
-    level = f"{100 * (first.attack.confidence or 0):g}%"
-    adjacency = adjacency_words(first.bound.adjacency)
+    bound = "upper" if first.bound.method == "bracket" else "exact"
+    columns: _Columns = {
+        "ε": lambda p: number(p.epsilon),
+        "guessing": lambda p: percent(1 / num_candidates),
+        "prior-aware\nattack [estimate]": lambda p: (percent(p.attack), interval(p.attack)),
+        "named\nthe target": lambda p: f"{p.attack.hits} / {p.attack.trials}",
+        "optimum if\northogonal [estimate]": lambda p: "—" if p.reference is None else percent(p.reference),
+        f"{bound}\nbound [upper]": lambda p: percent(p.bound),
+    }
+    if first.bound_rdp is not None:
+        columns["RDP\nbound [upper]"] = lambda p: "—" if p.bound_rdp is None else percent(p.bound_rdp)
+    if claim_of(first.bound) is not None:
+        columns["if batches\nwere Poisson"] = lambda p: percent(claim_of(p.bound) or 0.0)
     caption = (
-        f"Probability of naming the target among {num_candidates} equally likely candidates. {adjacency.capitalize()} "
-        f"throughout. Bounds are deterministic; below each attack its own {level} Clopper–Pearson interval, for that "
-        "row alone."
+        f"Probability of naming the target among {num_candidates} equally likely candidates. "
+        f"{adjacency_words(first.bound.adjacency).capitalize()} throughout. Bounds are deterministic; below each "
+        f"attack its own {100 * (first.attack.confidence or 0):g}% Clopper–Pearson interval, for that row alone."
     )
-    return Table("Reconstruction", tuple(columns), tuple(rows), caption)
+    return table_of("Reconstruction", points, columns, caption, highlight=lambda p: p.claimed)
 
 
 def _labels_table(study: LabelStudy) -> Table:
     """Labels recovered from one aggregated last-layer gradient, without and with noise."""
-    rows = []
-    for o in study.outcomes:
-        rows.append(
-            row_of(
-                "no noise, no clipping" if o.noise_multiplier == 0 else f"ε = {number(o.epsilon)}",
-                number(o.noise_multiplier, 4),
-                f"{o.determined} of {o.labels}",
-                str(o.labels - o.determined),
-                (percent(o.recovered), interval(o.recovered) if o.recovered.interval else ""),
-                percent(o.majority),
-                highlight=o.claimed,
-            )
-        )
-    columns = heads(
-        "companion run",
-        "noise\nmultiplier σ",
-        "determined\nlabels",
-        "undetermined",
-        "right, of the\ndetermined [estimate]",
-        "guessing the\nmajority",
+    return table_of(
+        "Labels",
+        study.outcomes,
+        {
+            "companion run": lambda o: (
+                "no noise, no clipping" if o.noise_multiplier == 0 else f"ε = {number(o.epsilon)}"
+            ),
+            "noise\nmultiplier σ": lambda o: number(o.noise_multiplier, 4),
+            "determined\nlabels": lambda o: f"{o.determined} of {o.labels}",
+            "undetermined": lambda o: str(o.labels - o.determined),
+            "right, of the\ndetermined [estimate]": lambda o: (
+                percent(o.recovered),
+                interval(o.recovered) if o.recovered.interval else "",
+            ),
+            "guessing the\nmajority": lambda o: percent(o.majority),
+        },
+        study.caption,
+        highlight=lambda o: o.claimed,
     )
-    return Table("Labels", columns, tuple(rows), study.caption)
 
 
 def _label_epsilon_table(study: LabelStudy) -> Table:
     """Label-ε lower bounds compared with the replacement ε of the same single step."""
-    rows = []
-    for o in study.outcomes:
-        if o.replacement is None:
-            continue
-        rows.append(
-            row_of(
-                f"ε = {number(o.epsilon)}",
-                number(o.noise_multiplier, 4),
-                *(number(o.lower[test], 4) for test in ("paper", "optimal", "likelihood-ratio")),
-                number(o.replacement, 4),
-                highlight=o.claimed,
-            )
-        )
-    columns = heads(
-        "companion run",
-        "noise\nmultiplier σ",
-        "label ε,\npaper's test [lower]",
-        "label ε,\nbest threshold [lower]",
-        "label ε,\nlikelihood ratio [lower]",
-        "replacement ε\nof one step [upper]",
+    return table_of(
+        "Label privacy of one step",
+        [(o, o.replacement) for o in study.outcomes if o.replacement is not None],
+        {
+            "companion run": lambda pair: f"ε = {number(pair[0].epsilon)}",
+            "noise\nmultiplier σ": lambda pair: number(pair[0].noise_multiplier, 4),
+            "label ε,\npaper's test [lower]": lambda pair: number(pair[0].lower["paper"], 4),
+            "label ε,\nbest threshold [lower]": lambda pair: number(pair[0].lower["optimal"], 4),
+            "label ε,\nlikelihood ratio [lower]": lambda pair: number(pair[0].lower["likelihood-ratio"], 4),
+            "replacement ε\nof one step [upper]": lambda pair: number(pair[1], 4),
+        },
+        study.epsilon_caption,
+        highlight=lambda pair: pair[0].claimed,
     )
-    return Table("Label privacy of one step", columns, tuple(rows), study.epsilon_caption)
 
 
 def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> str:
