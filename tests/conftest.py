@@ -34,8 +34,9 @@ if os.environ.get("LEAKCORE_EMULATION") == "1":
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`full(keep=n)`: n cases, spread over all, stay in `make test`. A slow test takes minutes on an idle machine, and this
-    one may be busy: the usual limit is for quick tests.
+    """`full(keep=n)`: n cases, spread over all, stay in `make test`.
+
+    A slow test takes minutes on an idle machine, and this one may be busy: the usual limit is for quick tests.
     """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
