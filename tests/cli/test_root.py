@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from leakcore.audit import progress_bars
 from leakcore.cli import main
-from leakcore.cli.commands.explain import SHELLS
+from leakcore.cli.explain import SHELLS
 
 BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10")
 

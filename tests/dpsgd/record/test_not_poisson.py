@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import leakcore
-from leakcore.cli.commands.audit import trace as _trace
+from leakcore.cli.audit import trace as _trace
 from leakcore.dpsgd import Trace
 
 pytest.importorskip("opacus")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leakcore._base.text import HOW_TO_CHOOSE
-from leakcore.cli.commands.audit_form import (
+from leakcore.cli.audit_form import (
     ADJACENCIES,
     DELTA,
     FILE,
