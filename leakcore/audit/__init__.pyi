@@ -32,7 +32,6 @@ from .trace.report import TraceReport as TraceReport
 
 """For leakcore's other packages: no promise to users."""
 
-from .config_file import LACKING as LACKING
 from .config_file import config_schema as config_schema
 from .config_file import read_config as read_config
 from .config_file import read_settings as read_settings

@@ -54,7 +54,7 @@ class AuditPlan(Document):
     Attributes:
         epsilon: the claim.
         delta: its δ.
-        confidence: of each audit.
+        confidence: level of each audit, in (0, 1).
         audits: the designs.
     """
 
@@ -143,7 +143,7 @@ def plan(
         delta: δ in (0, 1).
         trainings: numbers of models, half of them with the row; even, at least 20 each.
         canaries: numbers of canaries of audits in one run, at least 20 each.
-        confidence: of the proof, in (0, 1 − 1e-12].
+        confidence: level of the proof, in (0, 1 − 1e-12].
 
     Returns:
         `AuditPlan`: for each number, by (ε, δ) and by the Gaussian family.

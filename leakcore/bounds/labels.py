@@ -173,9 +173,6 @@ class SignTest(LabelTest):
             log((Φ(|u′_r|/w_r) − δ)/Φ(−|u_r|/w_r)). It costs nothing, since the probabilities are exact, but is not in
             the printed algorithm.
 
-    Raises:
-        TypeError: for an option that is not a truth value.
-
     Example:
         >>> from leakcore import bounds
         >>> test = bounds.SignTest(complement=True)
@@ -219,9 +216,6 @@ class ThresholdTest(_SeparationTest):
             depend on earlier noise, so under the other label the separations would differ. It is a lower bound where
             the weights of all steps are fixed beforehand.
 
-    Raises:
-        TypeError: for an option that is not a truth value.
-
     Example:
         >>> from leakcore import bounds
         >>> bounds.ThresholdTest(compose=True).composes
@@ -242,9 +236,6 @@ class LikelihoodRatioTest(_SeparationTest):
 
     Args:
         compose: as in `ThresholdTest`.
-
-    Raises:
-        TypeError: for an option that is not a truth value.
 
     Example:
         >>> from leakcore import bounds
@@ -322,12 +313,12 @@ def label_epsilon(
 
     One step of binary logistic DP-SGD releases (1/N)Σ_r clip_C(C_r e_r) + noise of σC/N, with C_r = dZ_r/dW and e = p −
     y. The attacker compares the batch with the one in which label r is flipped (Yuan, Xue, Wang and Shen 2022,
-    Algorithm 2, in closed form). docs/explanation/bounds.md has the formulas; "paper" ≤ "optimal" ≤ "likelihood-ratio"
+    Algorithm 2). docs/explanation/bounds.md has the formulas; "paper" ≤ "optimal" ≤ "likelihood-ratio"
     ≤ `replacement`.
 
     Args:
         jacobian: (..., N, d), row r = dZ_r/dW of the weight vector whose gradient is released; leading dimensions are
-            weight vectors, batches, or both. NumPy or CPU torch, computed in float64; so are the next two.
+            weight vectors, batches, or both. NumPy or CPU torch, as the next two.
         probs: p in [0, 1], (..., N); leading dimensions may be left out.
         labels: y, 0 or 1, (..., N); leading dimensions may be left out.
         noise_multiplier: σ ≥ 0; 0 gives ∞ for rows that the test sees.

@@ -176,7 +176,7 @@ def bars() -> Progress | None:
         return _Lines()
     if sys.stderr is None or not sys.stderr.isatty():
         return None
-    from leakcore.audit.progress import progress_bars
+    from leakcore.audit import progress_bars
 
     return progress_bars(RawStream(sys.stderr))
 

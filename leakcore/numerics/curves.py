@@ -142,14 +142,23 @@ class LatticeCurve:
 
 
 @dataclasses.dataclass(frozen=True)
-class Capped:
-    """A curve whose high limits are at most those of a Gaussian pair that leaks at least as much."""
+class _Derived:
+    """A curve that is made from another one."""
 
     curve: Bounded
-    separation: float
 
     def chernoff_tables(self, log_floor: float) -> Tables:
         return self.curve.chernoff_tables(log_floor)
+
+    def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.curve.log_blow_up(log_kappa)
+
+
+@dataclasses.dataclass(frozen=True)
+class Capped(_Derived):
+    """A curve whose high limits are at most those of a Gaussian pair that leaks at least as much."""
+
+    separation: float
 
     def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
         low, high = self.curve.epsilon(log_delta, direction, precision=precision)
@@ -192,13 +201,11 @@ class Bracket:
 
 
 @dataclasses.dataclass(frozen=True)
-class EitherWay:
-    """What neighbours leak that may be taken in either order: the larger of both directions, from below."""
+class EitherWay(_Derived):
+    """What neighbours leak that may be taken in either order: the larger of both directions, from below.
 
-    curve: Bounded
-
-    def chernoff_tables(self, log_floor: float) -> Tables:
-        return self.curve.chernoff_tables(log_floor)
+    B_κ is that of the order of the curve's own pair.
+    """
 
     def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
         pairs = [self.curve.epsilon(log_delta, side, precision=precision) for side in ("remove", "add")]
@@ -207,10 +214,6 @@ class EitherWay:
     def log_delta(self, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
         pairs = [self.curve.log_delta(epsilon, side, precision=precision) for side in ("remove", "add")]
         return max(low for low, _ in pairs), max(high for _, high in pairs)
-
-    def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        # In the order of the curve's own pair.
-        return self.curve.log_blow_up(log_kappa)
 
 
 class DiscreteCurve:
@@ -253,16 +256,12 @@ _OUTSIDE = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Between:
+class Between(_Derived):
     """Replacing a row by way of the data set without it: high limits from both steps, low ones from either of them.
 
-    A row whose gradient is 0 is a row, too, so that replacing leaks at least what removing does.
+    A row whose gradient is 0 is a row, too, so that replacing leaks at least what removing does. Removing alone bounds
+    B_κ from below, nothing from above.
     """
-
-    curve: Bounded
-
-    def chernoff_tables(self, log_floor: float) -> Tables:
-        return self.curve.chernoff_tables(log_floor)
 
     def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
         high = epsilon_between(self.curve, log_delta, precision=precision)
@@ -274,7 +273,6 @@ class Between:
         return low, log_delta_between(self.curve, epsilon)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        # Removing alone bounds it from below, nothing from above.
         return self.curve.log_blow_up(log_kappa)[0], np.zeros_like(log_kappa)
 
 

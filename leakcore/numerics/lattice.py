@@ -20,7 +20,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from scipy import fft
@@ -192,56 +192,41 @@ class LossCells:
         return np.expm1(rise), ROUNDING * size * np.exp(rise)
 
 
-class StepLaw(Protocol):
+class StepLaw(abc.ABC):
     """One step's loss, `count` times in the composition."""
 
     @property
+    @abc.abstractmethod
     def count(self) -> int: ...
 
     @property
     def log_infinite(self) -> tuple[float, float]:
         """log of μ's mass where ν has none, and of ν's where μ has none."""
-        ...
+        return -math.inf, -math.inf
 
     def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
         """Upper bounds of log E_μ e^{sL} ("remove") or log E_ν e^{−sL} ("add") over finite losses, for each s > 0; ∞
         where none is proved."""
-        ...
-
-    def loss_range(self, reach: float) -> tuple[float, float]:
-        """Losses beyond which ν and μ have less mass than a normal variate beyond `reach`."""
-        ...
-
-    def cells(self, spacing: float, reach: float, fine: tuple[float, float] = EVERYWHERE) -> LossCells:
-        """The step within reach, on the lattice within `fine`: beyond it the tilted law has no mass that matters."""
-        ...
-
-    def out_of_reach(self, theta: float) -> AccuracyError:
-        """The error to raise where a float cannot hold the loss, or θ times it."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True)
-class KnownMasses(abc.ABC):
-    """A step law whose masses between any two losses are known, under ν and under μ.
-
-    Attributes:
-        count: how often the step is in the composition.
-        log_infinite: log of μ's mass where ν has none, and of ν's where μ has none.
-    """
-
-    count: int = dataclasses.field(default=1, kw_only=True)
-
-    @property
-    def log_infinite(self) -> tuple[float, float]:
-        return -math.inf, -math.inf
-
-    def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
-        # None is proved.
         return np.full(len(s), np.inf)
 
     @abc.abstractmethod
-    def loss_range(self, reach: float) -> tuple[float, float]: ...
+    def loss_range(self, reach: float) -> tuple[float, float]:
+        """Losses beyond which ν and μ have less mass than a normal variate beyond `reach`."""
+
+    @abc.abstractmethod
+    def cells(self, spacing: float, reach: float, fine: tuple[float, float] = EVERYWHERE) -> LossCells:
+        """The step within reach, on the lattice within `fine`: beyond it the tilted law has no mass that matters."""
+
+    def out_of_reach(self, theta: float) -> AccuracyError:
+        """The error to raise where a float cannot hold the loss, or θ times it."""
+        return AccuracyError(f"one step's loss tilted by {theta:.3g} is out of reach at {self}")
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownMasses(StepLaw):
+    """A step law whose masses between any two losses are known, under ν and under μ."""
+
+    count: int = dataclasses.field(default=1, kw_only=True)
 
     @abc.abstractmethod
     def log_masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -250,9 +235,6 @@ class KnownMasses(abc.ABC):
     def cells(self, spacing: float, reach: float, fine: tuple[float, float] = EVERYWHERE) -> LossCells:
         grid = Grid.within(self.loss_range(reach), fine, 0.0, spacing)
         return LossCells(grid, *self.log_masses(grid.edges()), self.log_infinite)
-
-    def out_of_reach(self, theta: float) -> AccuracyError:
-        return AccuracyError(f"one step's loss tilted by {theta:.3g} is out of reach at {self}")
 
 
 def _log_expm1(x: float) -> float:

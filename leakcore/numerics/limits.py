@@ -25,7 +25,7 @@ from scipy import fft, special
 
 from leakcore._base import validate
 from leakcore._base.results import Number
-from leakcore.numerics.arithmetic import dot
+from leakcore.numerics.arithmetic import bisect, dot
 
 
 def clopper_pearson(
@@ -227,9 +227,7 @@ def _last(log_wealth: Callable[[float], float], low: float, high: float, alpha: 
     target = -math.log(alpha)
     if log_wealth(low) < target:
         return low
-    while low < (middle := 0.5 * (low + high)) < high:
-        low, high = (middle, high) if log_wealth(middle) >= target else (low, middle)
-    return low
+    return bisect(low, high, lambda m: log_wealth(m) >= target)[0]
 
 
 _NEGLIGIBLE = 1e-17

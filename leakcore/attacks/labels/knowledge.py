@@ -64,7 +64,7 @@ class KnownModel:
         """The model, or one model for each observed step, as a list."""
         return list(self.model) if isinstance(self.model, list | tuple) else [self.model]
 
-    def the_one(self) -> Any:
+    def single_model(self) -> Any:
         """The only model; ValueError for a list of them."""
         if isinstance(self.model, list | tuple):
             raise ValueError(
@@ -128,7 +128,7 @@ def known_of_hidden_layer(knowledge: Any) -> HiddenLayer:
         raise TypeError(
             f"`knowledge` must be a labels.KnownModel or labels.KnownHiddenLayer, got a {type(knowledge).__name__}"
         )
-    layer = hidden_linear(knowledge.the_one(), knowledge.inputs)
+    layer = hidden_linear(knowledge.single_model(), knowledge.inputs)
     _check_layer(layer.rows, layer.slope)
     return layer
 

@@ -20,12 +20,12 @@ class ClaimedEpsilon:
     """What the audit may not exceed.
 
     Attributes:
-        noise_multiplier: of the mechanism.
+        noise_multiplier: σ of the mechanism.
         stated: the claim as the user made it.
-        stated_adjacency: its adjacency.
+        stated_adjacency: the relation of that claim.
         epsilon: the claim under `adjacency`.
-        delta: of `epsilon`.
-        adjacency: the audit's.
+        delta: δ at which `epsilon` is claimed.
+        adjacency: the relation that the audit tests.
         how: how one follows from the other, in words.
         gaussian: whether the mechanism is Gaussian (full or shuffled batches), so that the Gaussian family may be used.
     """

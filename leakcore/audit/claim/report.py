@@ -15,15 +15,15 @@ from leakcore.audit.claim.proofs import ClaimedEpsilon, Proof, Stopped
 from leakcore.audit.claim.request import ClaimConfig
 from leakcore.audit.scores.statistics import area, area_limits
 from leakcore.audit.shared import page
-from leakcore.audit.shared.format import ADJACENCY, above, counted, fixed, guarantee, least, number, power
+from leakcore.audit.shared.format import ADJACENCY, above, counted, fixed, guarantee, least, number, power, sentence
 from leakcore.audit.shared.page import (
     BEATS,
-    EPSILON,
     REACHED,
     Card,
     Finding,
     Table,
     adjacency_words,
+    claim_card,
     heads,
     proof_card,
     row_of,
@@ -104,7 +104,7 @@ class ClaimReport(AuditReport):
     """The report of `audit.claim`.
 
     Attributes:
-        config: of the audit.
+        config: what was asked.
         claim: the claimed ε, under the audit's adjacency.
         data: what the models were trained on, in words.
         parameters: number of parameters of a model.
@@ -265,14 +265,7 @@ class ClaimReport(AuditReport):
                 f"by {best.method}, {best.what}. This audit cannot prove more than ε = "
                 f"{number(max(p.ceiling for p in self.proofs), kind='upper')}.",
             ),
-            Card(
-                question=EPSILON,
-                value=f"ε = {number(claim.epsilon)}",
-                kind="parameter",
-                confidence="claimed",
-                adjacency=adjacency_words(self._adjacency),
-                detail=f"At δ = {power(claim.delta)}: {claim.how}.",
-            ),
+            claim_card(claim.epsilon, claim.delta, self._adjacency, claim.how),
         )
 
     def _reached(self) -> Card:
@@ -286,7 +279,10 @@ class ClaimReport(AuditReport):
             level = self.config.audit.confidence
             # One of several statistics is shown: the error is shared among all.
             low, high = area_limits(value, min(len(inside), len(outside)), 1 - (1 - level) / len(self.scores))
-            interval, confidence = f"{fixed(low, 3, 'lower')}–{fixed(high, 3, 'upper')}", f"{100 * level:g}% confidence"
+            interval, confidence = (
+                f"{fixed(low, 3, 'lower')}–{fixed(high, 3, 'upper')}",
+                f"{100 * level:g}% confidence",
+            )
         return Card(
             question=REACHED,
             value=f"{value:.3f}",
@@ -366,7 +362,7 @@ class ClaimReport(AuditReport):
     def assumptions(self) -> list[str]:
         sentences = [f"The data: {self.data}; {self.parameters:,} parameters."]
         for p in self.proofs:
-            sentences += [f"{p.method[0].upper()}{p.method[1:]}: {note}." for note in p.found.assumptions.notes]
+            sentences += [sentence(f"{p.method}: {note}") for note in p.found.assumptions.notes]
         sentences.append(
             f"The {len(self.proofs)} bounds hold together at {100 * self.config.audit.confidence:g}%; a correct "
             "mechanism fails this gate with at most the remaining probability."

@@ -38,7 +38,7 @@ class Played:
 
     Attributes:
         hits: correct guesses.
-        accuracy: of the final models on the rows of the pool, mean over all runs.
+        accuracy: share of the pool that the final models classify rightly, mean over all runs.
     """
 
     hits: int
@@ -235,7 +235,7 @@ class Side:
 
     Attributes:
         attack: the same attacker on the same runs.
-        accuracy: of the trained models.
+        accuracy: share of held-out rows that the trained models classify rightly.
         epsilon: that holds for this release.
         bound: that holds for this release.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters.reconstruction import ensemble
 from leakcore.audit.hyperparameters.request import AuditConfig
 from leakcore.audit.shared.format import number
-from leakcore.audit.shared.page import Cell, Column, Figure, Finding, Part, Row, Section, Table, heads, row_of
+from leakcore.audit.shared.page import Figure, Finding, Part, Section, Table, heads, row_of
 from leakcore.audit.shared.plots import heat_map_svg
 
 if TYPE_CHECKING:
@@ -110,40 +111,45 @@ def _finding(measures: LeakageByLayer) -> Finding:
 
 
 def _table(measures: LeakageByLayer) -> Table:
-    original = measures.original is not None
-    columns = [
-        Column("layer", "parameter"),
-        Column("parameters", "parameter"),
-        Column("sensitivity\n‖∂g/∂x‖", "estimate"),
-        Column("per root of\nparameters", "estimate"),
-        *([Column("original,\nabove null", "estimate")] if original else []),
-        *(Column(f"latent:\n{name}", "estimate") for name in measures.latent),
-    ]
-    rows = []
-    for i, row in enumerate(measures.rows()):
-        cells = [
-            Cell(row["layer"]),
-            Cell(f"{row['parameters']:,}"),
-            Cell(number(row["sensitivity"])),
-            Cell(number(row["per_parameter"], 3)),
-            *([Cell("—" if row["original"] is None else nats(row["original"]))] if original else []),
-            *(Cell(nats(at(v.value, i)), limits(v, i)) for v in measures.latent.values()),
-        ]
-        rows.append(Row(tuple(cells)))
-    sizes = next((v.set_sizes for v in measures.latent.values()), None)
-    latent = (
-        f" Latent: nats that {next(iter(measures.latent.values())).family} reads held out, {sizes[0]} rows without and "
-        f"{sizes[1]} with the attribute; beneath, the interval of this held-out gain and, in brackets, the largest of "
-        "the permutations of the labels: only what lies above that counts."
-        if sizes
-        else ""
-    )
+    original = "" if measures.original is None else " Original: score of inverting this layer with the next."
+    latent = ""
+    if measures.latent:
+        first = next(iter(measures.latent.values()))
+        latent = (
+            f" Latent: nats that {first.family} reads held out, {first.set_sizes[0]} rows without and "
+            f"{first.set_sizes[1]} with the attribute; beneath, the interval of this held-out gain and, in brackets, "
+            "the largest of the permutations of the labels: only what lies above that counts."
+        )
     caption = (
         f"Plain gradients of single rows. Sensitivity: mean Frobenius norm over {measures.samples[0]} inputs."
-        f"{' Original: score of inverting this layer with the next.' if original else ''}{latent} Estimates; no "
-        "bound on any attack."
+        f"{original}{latent} Estimates; no bound on any attack."
     )
-    return Table("Where the leak sits", tuple(columns), tuple(rows), caption)
+    columns = {f"latent:\n{name}": latent for name, latent in measures.latent.items()}
+    return _table_of_layers(measures, [row["layer"] for row in measures.rows()], columns, caption)
+
+
+def _table_of_layers(
+    measures: LeakageByLayer, names: list[str], latent: Mapping[str, VInformation], caption: str
+) -> Table:
+    """A row per layer. latent: measures by the title of their column."""
+    original = measures.original is not None
+    columns = heads(
+        *("layer", "parameters", "sensitivity\n‖∂g/∂x‖ [estimate]", "per root of\nparameters [estimate]"),
+        *(["original,\nabove null [estimate]"] if original else []),
+        *(f"{title} [estimate]" for title in latent),
+    )
+    rows = [
+        row_of(
+            name,
+            f"{layer['parameters']:,}",
+            number(layer["sensitivity"]),
+            number(layer["per_parameter"], 3),
+            *(["—" if layer["original"] is None else nats(layer["original"])] if original else []),
+            *((nats(at(v.value, i)), limits(v, i)) for v in latent.values()),
+        )
+        for i, (name, layer) in enumerate(zip(names, measures.rows(), strict=True))
+    ]
+    return Table("Where the leak sits", columns, tuple(rows), caption)
 
 
 def at(values: Any, layer: int) -> float:
@@ -202,7 +208,7 @@ class LayerStudy:
     """The measures of the audited model, without the gains of single rows.
 
     Attributes:
-        measures: of gradients of single rows, as the model gives them.
+        measures: what gradients of single rows carry, as the model gives them.
         released: what is left of the attribute in one step's release after subtracting all other rows: the row's
             gradient clipped to C, with noise σC.
         noise_multiplier: σ.
@@ -228,26 +234,7 @@ class LayerStudy:
 
     def table(self) -> Table:
         """A row per layer."""
-        columns = heads(
-            "layer",
-            "parameters",
-            "sensitivity\n‖∂g/∂x‖ [estimate]",
-            "per root of\nparameters [estimate]",
-            "attribute, nats\nplain gradient [estimate]",
-            "attribute, nats\none noisy step [estimate]",
-        )
-        rows = []
         latent = self.measures.latent[ATTRIBUTE]
-        for i, row in enumerate(self.measures.rows()):
-            rows.append(
-                row_of(
-                    self.name(i),
-                    f"{row['parameters']:,}",
-                    number(row["sensitivity"]),
-                    number(row["per_parameter"], 3),
-                    *((nats(at(v.value, i)), limits(v, i)) for v in (latent, self.released)),
-                )
-            )
         caption = (
             f"Gradients of single rows of one model trained as claimed (σ = {number(self.noise_multiplier, 4)}). "
             f"Sensitivity: mean Frobenius norm over {self.measures.samples[0]} inputs. Attribute: texture above "
@@ -258,7 +245,9 @@ class LayerStudy:
             "for larger layers read more by chance. The last column: the same gradients clipped to C with the noise "
             "of one step, all other rows known. Estimates; no bound on any attack."
         )
-        return Table("Where the leak sits", columns, tuple(rows), caption)
+        names = [self.name(i) for i in range(len(self.sizes))]
+        columns = {"attribute, nats\nplain gradient": latent, "attribute, nats\none noisy step": self.released}
+        return _table_of_layers(self.measures, names, columns, caption)
 
     def finding(self) -> Finding:
         """The result, its consequence, and its conditions."""

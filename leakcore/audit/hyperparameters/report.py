@@ -1,4 +1,4 @@
-"""The report on a configuration: bounds, attacks and labels over noise levels."""
+"""The report on a configuration, in words, tables and a figure: bounds, attacks and labels over noise levels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from leakcore._base.pictures import Tips
 from leakcore._base.results import require_same_adjacency
-from leakcore.audit.hyperparameters import scheme, scheme_findings
+from leakcore.audit.hyperparameters import scheme
 from leakcore.audit.hyperparameters.labels import LabelStudy
 from leakcore.audit.hyperparameters.reconstruction import BoundCurve, ReconstructionPoint
 from leakcore.audit.hyperparameters.request import AuditConfig
@@ -27,6 +27,7 @@ from leakcore.audit.shared.format import (
     number,
     percent,
     power,
+    understated,
 )
 from leakcore.audit.shared.page import (
     BEATS,
@@ -48,9 +49,76 @@ from leakcore.audit.shared.plots import ATTACK, BOUND, INK, MIDDLE, RDP, drawing
 from leakcore.audit.shared.report import NOTHING, TOO_WEAK, AuditReport
 
 if TYPE_CHECKING:
+    from leakcore._base.results import Result
     from leakcore.audit.hyperparameters.labels import LabelStudy
     from leakcore.audit.hyperparameters.reconstruction import ReconstructionPoint
     from leakcore.audit.hyperparameters.request import AuditConfig
+
+
+def _bracket_text(epsilon: Result) -> str:
+    """Both ends of an ε that is known only from above and from below; empty of another."""
+    if epsilon.method != "bracket" or epsilon.interval is None:
+        return ""
+    low, high = (float(v) for v in epsilon.interval)
+    return f" ε lies between {number(low, kind='lower')} and {number(high, kind='upper')}: {ends_proved(epsilon)}."
+
+
+def _membership(p: ReconstructionPoint) -> list[str]:
+    """What no membership test can beat."""
+    if p.membership is None:
+        return []
+    rate = float(p.membership.value)
+    return [
+        Finding(
+            f"Telling members from others: no test recognises more than {percent(p.membership)} of the rows that were "
+            f"trained on at 1% false positives ({guarantee(p.membership)}). Guessing gives 1%.",
+            verdict=(
+                "Training adds little to what guessing gives."
+                if rate < 0.02
+                else "This noise does not rule out membership inference."
+                if rate > 0.9
+                else "That bounds every membership test, whatever it uses; none was run here."
+            ),
+            assumes="the attacker knows every other row and sees every noisy gradient and every model.",
+        )
+    ]
+
+
+def _poisson_claim(config: AuditConfig, p: ReconstructionPoint) -> list[str]:
+    """What accounting as Poisson sampling would print, and whether it lies below what is proved from below."""
+    numbers = [
+        (result, name, show)
+        for result, name, show in (
+            (p.epsilon, "ε", number),
+            (p.bound, f"naming the target among {config.num_candidates}", percent),
+            (p.membership, "recognising members at 1% false positives", percent),
+        )
+        if result is not None and claim_of(result) is not None
+    ]
+    if not numbers:
+        return []
+    said = [
+        f"{name} {show(claim_of(result) or 0.0)}, proved between "
+        f"{show(float(result.interval[0]), kind='lower')} and {show(float(result.interval[1]), kind='upper')}"
+        for result, name, show in numbers
+        if result.interval is not None
+    ]
+    below = [name for result, name, _ in numbers if understated(result)]
+    assert p.attack.interval is not None
+    beaten = float(p.attack.interval[0]) > (claim_of(p.bound) or 1.0)
+    played = " The attack that was run reached more than the second, with its whole interval." if beaten else ""
+    return [
+        Finding(
+            f"What Poisson accounting would claim: if each row were in each batch with probability 1/{config.batches}, "
+            f"the claims would be {'; '.join(said)} ({guarantee(p.epsilon)}). Batches are not drawn so.{played}",
+            verdict=(
+                f"Do not quote these claims: they lie below the lower limit for {', '.join(below)}."
+                if below
+                else "These claims are not proved; they lie above the lower limits."
+            ),
+            assumes="the lower limits are for a fresh order in each epoch; the upper ones hold for any order.",
+        )
+    ]
 
 
 def _title(config: AuditConfig, claimed: ReconstructionPoint) -> str:
@@ -137,7 +205,7 @@ def _cards(config: AuditConfig, p: ReconstructionPoint) -> tuple[Card, Card, Car
             p.epsilon,
             config.delta,
             f"the accountant's ε of σ = {number(p.noise_multiplier, 4)} over {scheme.total_steps(config):,} steps, "
-            f"{scheme.words(config)}.{scheme_findings.bracket(p.epsilon)}",
+            f"{scheme.words(config)}.{_bracket_text(p.epsilon)}",
         ),
     )
 
@@ -146,7 +214,7 @@ def _sentences(config: AuditConfig, points: list[ReconstructionPoint], labels: L
     """The findings, most important first."""
     p = next(q for q in points if q.claimed)
     out: list[str] = [_bound(config, p), _attack(config, p), *_gaps(p), _accountant(config, p)]
-    out += [*scheme_findings.poisson_claim(config, p), *scheme_findings.membership(p), _audited(p)]
+    out += [*_poisson_claim(config, p), *_membership(p), _audited(p)]
     return out + _labels(labels)
 
 
@@ -163,7 +231,7 @@ def _accountant(config: AuditConfig, p: ReconstructionPoint) -> str:
     return Finding(
         f"The accountant: σ = {number(p.noise_multiplier, 5)} over {scheme.total_steps(config)} steps, "
         f"{scheme.words(config)}, gives ε = {number(p.epsilon)} at δ = {power(config.delta)} ({guarantee(p.epsilon)})."
-        f"{scheme_findings.bracket(p.epsilon)}{compared}{replaced}",
+        f"{_bracket_text(p.epsilon)}{compared}{replaced}",
         verdict="Quote ε together with its δ and its adjacency.",
         assumes="every step clips each row to C and adds noise σC to the sum, with batches drawn as configured.",
     )
@@ -594,7 +662,7 @@ class RunReport(AuditReport):
     """The report of `audit.run`.
 
     Attributes:
-        config: of the audit.
+        config: what was asked.
         points: one entry for each noise level; the claimed one is marked.
         curve: the bounds between the noise levels.
         labels: the label study.

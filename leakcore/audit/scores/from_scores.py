@@ -16,7 +16,7 @@ from leakcore._base.text import HOW_TO_CHOOSE
 from leakcore.audit.scores.report import ScoresReport
 from leakcore.audit.scores.request import sides_of
 from leakcore.audit.scores.statistics import PROVENANCE, area, area_limits, assumed, audited, rate_limits, require_fair
-from leakcore.audit.shared.claimed_epsilon import claimed_under, is_pair
+from leakcore.audit.shared.claimed_epsilon import claimed_under, is_pair, noted
 from leakcore.audit.shared.doctor import environment
 from leakcore.audit.shared.report import GATE
 from leakcore.mechanisms import Mechanism
@@ -31,7 +31,7 @@ class Retrained:
 
     Args:
         k: number of rows by which the two sides' training data differ. The proof is about one row, by group privacy.
-        seed: of the order of equal scores, or of the random halves.
+        seed: seed of the order of equal scores, or of the random halves.
         select: how the threshold is chosen, fixed before you look. "simultaneous": by all scores, which are all counted
             (`bounds.SimultaneousThreshold`). "split": by one half of them; the other is counted
             (`bounds.SplitThreshold`).
@@ -96,7 +96,7 @@ def from_scores(
         claimed_adjacency: the relation of that ε, required with it.
         adjacency: "add-remove" if a non-member was left out, "replace" if another row took its place. Required without
             coins.
-        confidence: of every interval and of the quoted lower bound.
+        confidence: level of every interval and of the quoted lower bound, in (0, 1).
         family: what is refuted, as in `bounds.Hypothesis`: "dp", "gdp" or the claimed mechanism.
 
     Returns:
@@ -159,16 +159,12 @@ def from_scores(
             return proof(sure, scores)
         if isinstance(family, Mechanism):
             return _under(proof(sure, scores), family, slack, claimed)
-        return _noted(proof(sure, scores, 2 * design.k, claimed), _AS_PAIR)
+        return noted(proof(sure, scores, 2 * design.k, claimed), _AS_PAIR)
 
     result = proof(level, every)
     if not (coins or alone):
-        result = dataclasses.replace(
-            result,
-            kind="estimate",
-            confidence=None,
-            assumptions=dataclasses.replace(result.assumptions, notes=(*notes, "no proof: see what is assumed")),
-        )
+        assumed_here = dataclasses.replace(result.assumptions, notes=(*notes, "no proof: see what is assumed"))
+        result = dataclasses.replace(result, kind="estimate", confidence=None, assumptions=assumed_here)
     judged = claim is not None and (coins or alone)
     converted = of_claim(level, every) if judged and claimed != relation else None
     whole = area(inside, outside)
@@ -225,16 +221,7 @@ def _relation(adjacency: str | None, coins: Any, family: Any) -> Adjacency:
     raise TypeError(f"`adjacency` must be given to from_scores without coins=True: {HOW_TO_CHOOSE}")
 
 
-def _noted(result: Result, note: str, **changes: Any) -> Result:
-    """The result with one more note, and other changes."""
-    assumed = result.assumptions
-    adjacency = changes.pop("adjacency", assumed.adjacency)
-    return dataclasses.replace(
-        result, assumptions=dataclasses.replace(assumed, adjacency=adjacency, notes=(*assumed.notes, note)), **changes
-    )
-
-
-def _under(result: Any, family: Mechanism, delta: float, claimed: Adjacency) -> Result:
+def _under(result: Result, family: Mechanism, delta: float, claimed: Adjacency) -> Result:
     """What a bound on the noise of a mechanism says of its ε under another relation."""
     stated = vars(family).get("noise_multiplier")
     if claimed not in family.adjacencies or stated is None:
@@ -243,13 +230,14 @@ def _under(result: Any, family: Mechanism, delta: float, claimed: Adjacency) -> 
             "ε under that relation does not follow; state the ε that is claimed under the audit's relation"
         )
     note = f"ε is that of the refuted noise under {claimed} adjacency"
-    if result.noise_multiplier is None:
-        return _noted(result, note, value=0.0, adjacency=claimed)
-    sigma = np.asarray(stated, dtype=np.float64) * (result.noise_multiplier / float(np.max(stated)))
+    reached = getattr(result, "noise_multiplier", None)
+    if reached is None:
+        return noted(result, note, value=0.0, adjacency=claimed)
+    sigma = np.asarray(stated, dtype=np.float64) * (reached / float(np.max(stated)))
     ran = family.with_noise(float(sigma) if sigma.ndim == 0 else sigma)
     spent = accounting.epsilon(ran, delta=delta, adjacency=claimed)
     value = float(spent.value if spent.interval is None else spent.interval[0])
-    return _noted(result, note, value=value, adjacency=claimed)
+    return noted(result, note, value=value, adjacency=claimed)
 
 
 def _notes(coins: bool, retrained: bool) -> tuple[str, ...]:

@@ -163,6 +163,18 @@ def epsilon_card(result: Result, delta: float, detail: str) -> Card:
     return card(EPSILON, result, f"ε = {number(result)}", f"At δ = {power(delta)}: {detail}")
 
 
+def claim_card(epsilon: float, delta: float, adjacency: Any, detail: str) -> Card:
+    """A claimed ε. detail: how it was stated."""
+    return Card(
+        question=EPSILON,
+        value=f"ε = {number(epsilon)}",
+        kind="parameter",
+        confidence="claimed",
+        adjacency=adjacency_words(adjacency),
+        detail=f"At δ = {power(delta)}: {detail}.",
+    )
+
+
 def proof_card(result: Result, delta: float, detail: str) -> Card:
     """A lower bound on ε; a bound of 0 proves nothing, and is shown so. detail: what proves it."""
     if float(result.value) <= 0:

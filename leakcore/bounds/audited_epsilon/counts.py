@@ -8,7 +8,7 @@ from typing import Any
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, Result, parse_adjacency
 from leakcore._base.validate import asks_adjacency
-from leakcore.bounds.audited_epsilon.families import ATTACKER, PRIVATE, Hypothesis, RefutableClaim
+from leakcore.bounds.audited_epsilon.families import PRIVATE, Hypothesis, RefutableClaim
 from leakcore.numerics import clopper_pearson
 
 
@@ -135,29 +135,15 @@ def from_counts(hits: tuple[int, int], trials: tuple[int, int], claim: Refutable
     best = max(proofs, key=proofs.__getitem__)
     return EpsilonLowerBound(
         value=claim.epsilon(proofs[best]),
-        kind="lower",
-        confidence=level,
-        interval=None,
-        method="Clopper–Pearson limits at " + ("α/4" if side == "both" else "α/2") + ", event and complement",
-        assumptions=Assumptions(
-            adjacency=claim.adjacency,
-            attacker=ATTACKER,
-            notes=(
-                "event, k and direction were fixed before these trials were counted (chosen on separate trials)",
-                *claim.notes(),
-            ),
+        **claim.fields(
+            "event, k and direction were fixed before these trials were counted (chosen on separate trials)"
         ),
+        method="Clopper–Pearson limits at " + ("α/4" if side == "both" else "α/2") + ", event and complement",
         provenance=claim.provenance,
         hits=(h_in, h_out),
         trials=(n_in, n_out),
-        limits=tuple(
-            (_low(h, n, interval_level), _high(h, n, interval_level)) for h, n in ((h_in, n_in), (h_out, n_out))
-        ),
-        delta=claim.delta,
-        k=claim.k,
-        direction=side,
+        limits=(_limits(h_in, n_in, interval_level), _limits(h_out, n_out, interval_level)),
         proved_by=None if best == "nothing" else best,
-        family=claim.family,
         mu=proofs[best] if claim.family == "gdp" else None,
         noise_multiplier=None if claim.mechanism is None else claim.mechanism.noise_multiplier(proofs[best]),
     )
@@ -242,14 +228,11 @@ def _event_and_complement(
     The complement's limits come from the complementary counts: 1 − limit would cancel when the limit is close to 1.
     """
     (h_hi, n_hi), (h_lo, n_lo) = likely, unlikely
-    event = claim.proved(_low(h_hi, n_hi, level), _high(h_lo, n_lo, level))
-    complement = claim.proved(_low(n_lo - h_lo, n_lo, level), _high(n_hi - h_hi, n_hi, level))
+    event = claim.proved(_limits(h_hi, n_hi, level)[0], _limits(h_lo, n_lo, level)[1])
+    complement = claim.proved(_limits(n_lo - h_lo, n_lo, level)[0], _limits(n_hi - h_hi, n_hi, level)[1])
     return event, complement
 
 
-def _low(hits: int, trials: int, level: float) -> float:
-    return float(clopper_pearson(hits, trials, confidence=level)[0])
-
-
-def _high(hits: int, trials: int, level: float) -> float:
-    return float(clopper_pearson(hits, trials, confidence=level)[1])
+def _limits(hits: int, trials: int, level: float) -> tuple[float, float]:
+    low, high = clopper_pearson(hits, trials, confidence=level)
+    return float(low), float(high)

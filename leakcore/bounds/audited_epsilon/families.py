@@ -14,7 +14,7 @@ from scipy import special
 
 from leakcore import accounting
 from leakcore._base import validate
-from leakcore._base.results import Adjacency, parse_adjacency
+from leakcore._base.results import Adjacency, Assumptions, parse_adjacency
 from leakcore.mechanisms import GDP, ApproximateDP, Mechanism
 from leakcore.numerics import AccuracyError, Precision, gaussian_pair, gaussian_pair_epsilon
 
@@ -174,9 +174,6 @@ class Hypothesis:
             two uses one limit per side at (1 − confidence)/2. "both": not fixed, so the error is split over all four
             limits and the larger result is taken (or a split's choosing trials settle it, at no cost). Picking "in" or
             "out" by looking at the counts doubles the error.
-
-    Raises:
-        ValueError: for another word; the text names the argument.
         TypeError: for an argument of another type, or a mechanism without noise.
 
     Example:
@@ -278,6 +275,19 @@ class RefutableClaim:
         if self.mechanism is not None:
             return self.mechanism.epsilon(parameter)
         return parameter if self.family == "dp" else float(gaussian_pair_epsilon(parameter, delta=self.delta))
+
+    def fields(self, *notes: str) -> dict[str, Any]:
+        """The fields of a lower bound that follow from the claim, with notes on how the trials were used."""
+        return {
+            "kind": "lower",
+            "confidence": self.confidence,
+            "interval": None,
+            "assumptions": Assumptions(adjacency=self.adjacency, attacker=ATTACKER, notes=(*notes, *self.notes())),
+            "delta": self.delta,
+            "k": self.k,
+            "direction": self.direction,
+            "family": self.family,
+        }
 
     def notes(self) -> tuple[str, ...]:
         """What must be true about the trials."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from typing import Any, Literal
 
@@ -152,27 +151,25 @@ def epsilon_lower_bound_one_run(
 
     Each canary is included by a fair coin. A mechanism's trade-off curve bounds how likely v right guesses are
     (Mahloujifar, Melis and Chaudhuri 2025; Steinke, Nasr and Jagielski 2023). `value` is the largest ε of the family
-    that makes them less likely than 1 − confidence. docs/explanation/audit-power.md has the proof.
+    that makes them less likely than 1 − confidence (docs/explanation/audit-power.md).
 
     Args:
-        correct: v in [0, guesses], the number of correct guesses.
-        guesses: r in [0, canaries], the number of guesses, not chosen by how many are right.
-        canaries: m ≥ 1, the number of all canaries, guessed or not.
+        correct: v in [0, guesses].
+        guesses: r in [0, canaries], not chosen by how many guesses are right.
+        canaries: m ≥ 1, guessed or not.
         confidence: level of the bound, in (0, 1 − 1e-12].
         delta: δ in [0, 1).
-        adjacency: "replace" where each coin chose between two rows. None: a mechanism's own, else add-remove.
-        family: what is refuted: "dp"; "gdp", μ-GDP; or a mechanism with any noise, itself tested. The last two
-            need δ > 0.
+        adjacency: "replace" where each coin chose between two rows; None: a mechanism's own, else add-remove.
+        family: what is refuted: "dp"; "gdp", μ-GDP; or a mechanism with any noise. The last two need δ > 0.
         chosen: when r was chosen: "before" anyone looked at the scores, or "by-scores", by any rule on the release.
-            That is free at δ = 0, halves the error of "dp" at δ > 0, costs more with "gdp", and is refused for another
-            mechanism.
-        k: rows that a coin changes, 1 for a mechanism; `value` is about one of them.
+            That is free at δ = 0, halves the error of "dp" at δ > 0, costs more with "gdp", and is refused otherwise.
+        k: rows that a coin changes, 1 for a mechanism; `value` is about one row.
 
     Returns:
         `OneRunEpsilon` of kind "lower"; 0 where the guesses prove nothing.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
+        ValueError: for a value that is not allowed.
         TypeError: for an argument of another type.
 
     Guarantees:
@@ -192,7 +189,10 @@ def epsilon_lower_bound_one_run(
     v = validate.integer(0, r, correct=correct)
     level = validate.confidence(confidence=confidence)
     slack = validate.below_one(delta=delta)
-    relation = _relation(adjacency, family)
+    if isinstance(family, Mechanism):
+        relation = family.relation(adjacency)
+    else:
+        relation = "add-remove" if adjacency is None else parse_adjacency(adjacency)
     rows = validate.integer(1, k=k)
     rule = validate.one_of("before", "by-scores", chosen=chosen)
     if rule != "before" and isinstance(family, Mechanism) and not isinstance(family, (GDP, ApproximateDP)):
@@ -201,7 +201,10 @@ def epsilon_lower_bound_one_run(
             "scores is paid for with 'dp' and 'gdp' alone; fix the number of guesses, or split the error over a few"
         )
     tail = GuessTail(v, r, m)
-    refutes = functools.partial(_refutes, tail, 1 - level, rule)
+
+    def refutes(lines: Tangents) -> bool:
+        return tail.exceeds((1 - level) / _paid(rule, lines), lines)
+
     tested = _tested(family, slack, relation, rows, lambda gaussian: gaussian.largest_refuted(refutes))
     parameter = tested.largest_refuted(refutes)
     claimed = tested.lines(1.0) if isinstance(tested, MechanismFamily) else claimed_lines(family, rows)
@@ -242,11 +245,6 @@ def epsilon_lower_bound_one_run(
     )
 
 
-def _refutes(tail: GuessTail, error: float, rule: str, lines: Tangents) -> bool:
-    """Whether so many right guesses refute the lines at an error, however the rule chose their number."""
-    return tail.exceeds(error / _paid(rule, lines), lines)
-
-
 def _paid(rule: str, lines: Tangents) -> int:
     """The factor by which a choice of the number of guesses by the release can raise the error.
 
@@ -256,12 +254,6 @@ def _paid(rule: str, lines: Tangents) -> int:
     number of lines with δ > 0).
     """
     return 1 if rule == "before" else 1 + int(np.count_nonzero(lines.deltas))
-
-
-def _relation(adjacency: str | None, family: Any) -> Adjacency:
-    if isinstance(family, Mechanism):
-        return family.relation(adjacency)
-    return "add-remove" if adjacency is None else parse_adjacency(adjacency)
 
 
 def _tested(family: Any, delta: float, relation: Adjacency, k: int, fitted: Any) -> CurveFamily:
@@ -326,10 +318,9 @@ def epsilon_from_membership(
     Under (ε, δ)-privacy a guess at a fair coin is right with probability at most (e^ε + δ)/(1 + e^ε), so ε ≥ log((a −
     δ)/(1 − a)) (Yeom et al. 2018; Jagielski, Ullman and Oprea 2020, Appendix D).
 
-    - "models": a coin and a model for every guess. Guesses are independent; a becomes its one-sided Clopper–Pearson
-      limit.
-    - "rows": every row was in or out of its model by its own fair coin. Guesses about one model are dependent, yet
-      `epsilon_lower_bound_one_run` holds. Several such models count together.
+    - "models": a coin and a model for every guess; a becomes its one-sided Clopper–Pearson limit.
+    - "rows": every row was in or out of its model by its own fair coin, as in `epsilon_lower_bound_one_run`. Several
+      such models count together.
     - "none": members of one given split, as the text has it. No limit is valid: kind "estimate".
 
     Args:

@@ -187,10 +187,6 @@ class SequentialTest:
         delta: as in `epsilon_lower_bound`.
         family: "dp" or "gdp", as in `Hypothesis`. A curve bounds events in both directions.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Assumes independent trials. The rule that says when to stop may look at everything. Deterministic given the
         scores and the chunks.

@@ -11,10 +11,9 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate
-from leakcore._base.results import Assumptions
 from leakcore._base.score_arrays import ascending, require_no_labels
 from leakcore.bounds.audited_epsilon.counts import EpsilonLowerBound, from_counts
-from leakcore.bounds.audited_epsilon.families import ATTACKER, Direction, RefutableClaim, largest_refuted
+from leakcore.bounds.audited_epsilon.families import Direction, RefutableClaim, largest_refuted
 from leakcore.bounds.audited_epsilon.ranks import SIMULATION_ERROR, Ranks, RankScores, refuted
 from leakcore.numerics import clopper_pearson
 
@@ -92,10 +91,6 @@ class SplitThreshold(Threshold):
         seed: seed of the random split. With as many scores in as out, trials of one number fall on one side of it, so
             trial i of both may share its randomness.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Example:
         >>> import numpy as np
         >>> from leakcore import bounds
@@ -113,11 +108,9 @@ class SplitThreshold(Threshold):
         object.__setattr__(self, "seed", validate.seed(seed=self.seed))
 
     def prove(self, audit: ScoredAudit) -> EpsilonFromScores:
-        """See `Threshold`."""
         return self._counted(self._plan(audit))
 
     def prove_best(self, audits: Sequence[ScoredAudit]) -> tuple[int, EpsilonFromScores]:
-        """See `Threshold`."""
         plans = [self._plan(audit) for audit in audits]
         best = max(range(len(plans)), key=lambda i: plans[i].promised)
         proof = self._counted(plans[best])
@@ -217,10 +210,6 @@ class SimultaneousThreshold(Threshold):
     Args:
         seed: seed of the random order of equal scores, and of simulations.
 
-    Raises:
-        ValueError: for a seed out of range.
-        TypeError: for one that is not an integer.
-
     Example:
         >>> import numpy as np
         >>> from leakcore import bounds
@@ -237,7 +226,6 @@ class SimultaneousThreshold(Threshold):
         object.__setattr__(self, "seed", validate.seed(seed=self.seed))
 
     def prove(self, audit: ScoredAudit) -> EpsilonFromScores:
-        """See `Threshold`."""
         inside, outside = audit.sides.values()
         claim = audit.claim
         scores, members = self._ordered(inside, outside)
@@ -256,30 +244,19 @@ class SimultaneousThreshold(Threshold):
         hits = (0, 0) if threshold is None else tuple(int((s >= threshold).sum()) for s in (inside, outside))
         return EpsilonFromScores(
             value=claim.epsilon(best),
-            kind="lower",
-            confidence=claim.confidence,
-            interval=None,
-            method="exact tests of pairs of ranks in both tails and the middle, which share the error",
-            assumptions=Assumptions(
-                adjacency=claim.adjacency,
-                attacker=ATTACKER,
-                notes=(
-                    "the threshold was chosen on the counted trials; the tests of all ranks hold at once",
-                    "the statistic, k" + ("" if claim.direction == "both" else ", direction") + " were fixed before "
-                    "the trials",
-                    *claim.notes(),
-                ),
+            **claim.fields(
+                "the threshold was chosen on the counted trials; the tests of all ranks hold at once",
+                "the statistic, k"
+                + ("" if claim.direction == "both" else ", direction")
+                + " were fixed before the trials",
             ),
+            method="exact tests of pairs of ranks in both tails and the middle, which share the error",
             provenance=claim.provenance + "; Nelson (1963) for precedence tests, Dong, Roth and Su (2022) for curves",
             seed=self.seed,
             hits=(hits[0], hits[1]),
             trials=(len(inside), len(outside)),
             limits=(),
-            delta=claim.delta,
-            k=claim.k,
-            direction=claim.direction,
             proved_by=where,
-            family=claim.family,
             mu=best if claim.family == "gdp" else None,
             threshold=threshold,
             select="simultaneous",
@@ -295,29 +272,17 @@ class SimultaneousThreshold(Threshold):
         scale = largest_refuted(lambda tried: test.chance(mechanism.roc(tried)) <= error)
         return EpsilonFromScores(
             value=mechanism.epsilon(scale),
-            kind="lower",
-            confidence=claim.confidence,
-            interval=None,
-            method="one test of the order of all scores, by rank scores weighed by the claimed curve",
-            assumptions=Assumptions(
-                adjacency=claim.adjacency,
-                attacker=ATTACKER,
-                notes=(
-                    f"claim and counts of scores fixed the test; simulating its law costs {SIMULATION_ERROR:.0e}",
-                    "the statistic and k were fixed before the trials",
-                    *claim.notes(),
-                ),
+            **claim.fields(
+                f"claim and counts of scores fixed the test; simulating its law costs {SIMULATION_ERROR:.0e}",
+                "the statistic and k were fixed before the trials",
             ),
+            method="one test of the order of all scores, by rank scores weighed by the claimed curve",
             provenance=claim.provenance + "; Nelson (1963) for precedence tests",
             seed=self.seed,
             hits=(0, 0),
             trials=(int(members.sum()), int((~members).sum())),
             limits=(),
-            delta=claim.delta,
-            k=claim.k,
-            direction=claim.direction,
             proved_by="the order of all scores" if scale > 0 else None,
-            family=claim.family,
             noise_multiplier=mechanism.noise_multiplier(scale),
             p_value=min(1.0, test.chance(claimed) + SIMULATION_ERROR),
             threshold=None,
@@ -325,7 +290,6 @@ class SimultaneousThreshold(Threshold):
         )
 
     def prove_best(self, audits: Sequence[ScoredAudit]) -> tuple[int, EpsilonFromScores]:
-        """See `Threshold`."""
         number = len(audits)
         proofs = []
         for audit in audits:

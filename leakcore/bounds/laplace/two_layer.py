@@ -76,10 +76,6 @@ class GradientQuery:
         gradients: what is released: "both", "output" (dL/da alone) or "hidden" (dL/dW alone).
         batch_size: None: the gradient of the sum. B ≥ 1: divided by B, a constant that does not depend on the data.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Example:
         >>> from leakcore.bounds import laplace
         >>> query = laplace.GradientQuery(gradients="output", batch_size=64)

@@ -287,7 +287,6 @@ class Certified(SampledLimits):
                 ) from why
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        """See `Method`."""
         limits = self._limits(mixture_pair(mechanism, self.device), prior)
         rest = limits.num_samples - limits.num_pilot
         notes = [f"chosen on a pilot of {limits.num_pilot} samples, certified on the other {rest}"]

@@ -37,7 +37,6 @@ class ClosedForm(Method):
     name: ClassVar[str] = "closed-form"
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        """See `Method`."""
         loss = steps_loss(mechanism)
         if not blow_up.has_closed_form(loss):
             raise ValueError(
@@ -63,7 +62,6 @@ class Exact(Method):
     name: ClassVar[str] = "exact"
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        """See `Method`."""
         try:
             tail = blow_up.log_blow_up_exact(steps_loss(mechanism), prior.log, force_numerical=True)
         except AccuracyError as error:
@@ -103,7 +101,6 @@ class PLD(Method):
     name: ClassVar[str] = "pld"
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        """See `Method`."""
         loss = steps_loss(mechanism)
         if loss.silent:
             low = high = prior.log
@@ -138,10 +135,6 @@ class Auto(SampledLimits):
         confidence: level of the limits for each κ, in (0, 1 − 1e-12].
         seed: seed of the draws.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Example:
         >>> from leakcore import bounds
         >>> bounds.reconstruction(1.0, 1.0, 10, kappa=0.1, method=bounds.methods.Auto()).method
@@ -151,7 +144,6 @@ class Auto(SampledLimits):
     name: ClassVar[str] = "auto"
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        """See `Method`."""
         loss = steps_loss(mechanism)
         try:
             tail = blow_up.log_blow_up_exact(loss, prior.log)

@@ -389,7 +389,6 @@ class Importance(SampledLimits):
             )
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        """See `Method`."""
         loss = steps_loss(mechanism)
         if loss.num_mixture_steps > _MAX_STEPS:
             raise AccuracyError(

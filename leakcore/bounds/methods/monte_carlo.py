@@ -33,10 +33,6 @@ class MonteCarlo(Method):
             threshold. "null" is Algorithm 1 of Hayes et al. with erratum E1 (docs/explanation/bounds.md): it lies below
             the truth more often than not, and collapses where draws of ν miss the mass of μ.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Example:
         >>> from leakcore import bounds
         >>> method = bounds.methods.MonteCarlo(num_samples=20_000)
@@ -57,7 +53,6 @@ class MonteCarlo(Method):
         validate.one_of("alternative", "null", under=self.under)
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        """See `Method`."""
         log_value, error, effective = self._estimates(mechanism, prior.log)
         which = "Algorithm 1, erratum E1" if self.under == "null" else "equation (3) in dual form, samples of mu"
         return ReconstructionBound(
@@ -155,10 +150,6 @@ class DKW(SampledLimits):
         seed: seed of the draws.
         executor: maps shards of the draws; the answer has the same bits without it.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Example:
         >>> from leakcore import bounds
         >>> estimate = bounds.reconstruction(1.0, 0.5, 10, kappa=0.1, method=bounds.methods.DKW(num_samples=20_000))
@@ -174,7 +165,6 @@ class DKW(SampledLimits):
         validate.integer(2, _MAX_SAMPLES, num_samples=self.num_samples)
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        """See `Method`."""
         loss, count = steps_loss(mechanism), self.num_samples
         if loss.log_no_escape != 0.0:
             raise ValueError(

@@ -52,7 +52,6 @@ class MixturePair:
         return f"MixturePair {digest(*parts)}"
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        """See `Pair`."""
         from leakcore import kernels
 
         return kernels.to_numpy(

@@ -87,7 +87,6 @@ class RenyiInformation(Information):
     kind: ClassVar[Kind] = "upper"
 
     def nats(self, loss: PrivacyLoss, candidates: Candidates) -> Nats:
-        """See `Information`."""
         return Nats(loss.cumulants(1.0).mean if loss.groups or loss.gaussian_variance > 0.0 else 0.0)
 
     def check(self, loss: PrivacyLoss) -> None:
@@ -122,10 +121,6 @@ class AnalyticInformation(_FullBatches):
         separation: Δ in (0, 2], the distance of candidates' clipped gradients in units of the clipping norm; √2 for
             one-hot (orthogonal) ones, with which the paper's table is reproduced.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Example:
         >>> from leakcore import bounds
         >>> far = bounds.fano_advantage(4.0, num_candidates=10, information=bounds.AnalyticInformation(separation=2.0))
@@ -138,7 +133,6 @@ class AnalyticInformation(_FullBatches):
     kind: ClassVar[Kind] = "upper"
 
     def nats(self, loss: PrivacyLoss, candidates: Candidates) -> Nats:
-        """See `Information`."""
         weights = candidates.weights
         shrink = math.exp(-0.5 * self.separation**2 * loss.gaussian_variance)
         return Nats(
@@ -157,10 +151,6 @@ class SampledInformation(_FullBatches):
         seed: seed of the draws.
         executor: its workers take blocks of 2¹⁴ draws (of 2²² numbers where candidates are many); the answer is the
             same for any number of workers and none.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore import bounds
@@ -183,7 +173,6 @@ class SampledInformation(_FullBatches):
         validate.executor(executor=self.executor)
 
     def nats(self, loss: PrivacyLoss, candidates: Candidates) -> Nats:
-        """See `Information`."""
         n, count = candidates.number, self.num_samples
         if n > _MAX_CANDIDATES or count * n > _MAX_DRAWS:
             raise ValueError(

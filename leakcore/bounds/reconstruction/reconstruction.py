@@ -106,14 +106,14 @@ def reconstruction(
     σ²I_T) and μ = Π_t [(1−q) N(0, σ²) + q N(1, σ²)] (Hayes et al. 2023, Corollary 4 and equation 3).
 
     Args:
-        noise_multiplier: a mechanism; or σ_t in [0, ∞], a number or an array of length `steps`.
-        sample_rate: q_t in [0, 1], a number or an array of length `steps`. None with a mechanism.
+        noise_multiplier: a mechanism, or σ_t in [0, ∞], a number or an array of length `steps`.
+        sample_rate: q_t in [0, 1], a number or an array. None with a mechanism.
         steps: T ≥ 0. None with a mechanism.
         kappa: κ in (0, 1], a float or an array; 1/n for n equally likely candidates.
         log_kappa: log κ, for priors too small for a float.
-        method: a name or an object of `bounds.methods`; an object holds its own options.
+        method: a name, or an object of `bounds.methods` with its own options.
         num_samples: number of draws of a method that samples.
-        confidence: level of its limits, in (0, 1 − 1e-12].
+        confidence: level of its limits.
         seed: seed of its draws.
         device: where "monte-carlo" and "certified" draw: "cpu", "cuda" or "cuda:N".
         executor: maps shards of the draws.
@@ -122,7 +122,7 @@ def reconstruction(
         `ReconstructionBound` of kind "upper" ("estimate" for "monte-carlo" and "dkw-bennett").
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
+        ValueError: for a value that is not allowed.
         TypeError: for an argument of another type.
         ImportError: for "pld" without dp-accounting.
         AccuracyError: (an ArithmeticError) where no method covers the mechanism.

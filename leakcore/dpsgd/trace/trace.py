@@ -92,7 +92,7 @@ class Sampling:
         scheme: "poisson": each row by its own coin in each step. "full-batch": all rows in each step. "shuffled": each
             pass over the data puts each row into at most one batch. "fixed-size": a fresh subset in each step.
             "unknown": none of these is known to hold.
-        evidence: what says so, such as the sampler; for "unknown" why it is not known.
+        evidence: the source of that knowledge, such as the sampler; for "unknown" why it is not known.
         sample_rate: q of "poisson".
         batch_size: rows of a batch, the expected number for "poisson"; None where it is not known.
         dataset_size: rows of the data set; likewise.
@@ -101,8 +101,8 @@ class Sampling:
         all_rows: whether a pass holds all rows.
         fresh: whether each pass shuffles them again.
         left_out: batches that these passes gave to the loop and no step trained on.
-        violation: of "unknown": "sampling" if steps are known not to be fresh samples (a batch used again, or in part),
-            "sensitivity" if a row can be in a step's sum several times.
+        violation: "sampling" if steps are known not to be fresh samples (a batch used again, or in part), "sensitivity"
+            if a row can be in a step's sum several times; else "".
 
     Example:
         >>> from leakcore import dpsgd
@@ -201,7 +201,7 @@ class SavedTrace(Record):
     """A recorded run with a file of its own, an npz of plain arrays and one JSON text.
 
     Attributes:
-        kind: what the file holds, for errors.
+        kind: name of the form in errors.
         arrays: dimensions of each field that is an array.
     """
 

@@ -273,11 +273,6 @@ def test_a_device_gives_the_same_bound_or_says_why_not(method: str) -> None:
     np.testing.assert_allclose(there.value, here.value, rtol=1e-12)
 
 
-def test_the_cpu_by_name_changes_nothing() -> None:
-    named = bounds.reconstruction(1.0, 0.1, 20, method="certified", device="cpu", **SETTING)
-    assert named.value == bounds.reconstruction(1.0, 0.1, 20, method="certified", **SETTING).value
-
-
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", 0, "cuda:"])
 def test_other_names_are_refused(device: object) -> None:
     with pytest.raises(ValueError, match=f"`device` must be None, 'cpu', 'cuda' or 'cuda:N', got {device!r}"):

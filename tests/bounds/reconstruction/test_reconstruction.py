@@ -53,11 +53,12 @@ def test_reference_rows_in_log_space(row: dict[str, Any]) -> None:
     assert low <= bound.log_value <= high
 
 
-def test_pld_contains_every_row() -> None:
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_pld_contains_the_reference(every: bool) -> None:
     pytest.importorskip("dp_accounting")
-    settings_ = {_arguments(r) for r in PLAIN}
+    settings_ = sorted({_arguments(r) for r in PLAIN})
     # dp-accounting takes seconds per setting: one step, and a spread of the others.
-    chosen = [*[s for s in sorted(settings_) if s[2] > 1][::6], (0.5, 0.1, 1), (2.0, 1.0, 1)]
+    chosen = settings_ if every else [*[s for s in settings_ if s[2] > 1][::6], (0.5, 0.1, 1), (2.0, 1.0, 1)]
     for setting in chosen:
         rows = [r for r in PLAIN if _arguments(r) == setting and r["kappa"] >= 1e-6]
         bound = bounds.reconstruction(*setting, kappa=[r["kappa"] for r in rows], method="pld")
@@ -66,18 +67,6 @@ def test_pld_contains_every_row() -> None:
         assert (low <= values + 1e-12).all(), setting
         assert (values <= high * (1.0 + 1e-12)).all(), setting
         assert (bound.value >= values * (1.0 - 1e-12)).all(), setting
-
-
-@pytest.mark.slow
-def test_pld_contains_every_row_of_every_setting() -> None:
-    pytest.importorskip("dp_accounting")
-    for setting in sorted({_arguments(r) for r in PLAIN}):
-        rows = [r for r in PLAIN if _arguments(r) == setting and r["kappa"] >= 1e-6]
-        bound = bounds.reconstruction(*setting, kappa=[r["kappa"] for r in rows], method="pld")
-        values = np.array([r["value"] for r in rows])
-        low, high = bound.interval
-        assert (low <= values + 1e-12).all(), setting
-        assert (values <= high * (1.0 + 1e-12)).all(), setting
 
 
 def test_table_2_of_the_paper() -> None:
@@ -179,18 +168,11 @@ def test_limits(arguments: tuple[float, float, int], expected: float, method: st
     assert bound.value == pytest.approx(expected, abs=tolerance)
 
 
-@pytest.mark.parametrize("method", ["auto", "exact", "pld", "certified", "monte-carlo"])
-def test_certain_prior_is_certain(method: str) -> None:
-    bound = bounds.reconstruction(1.0, 0.1, 3, kappa=1.0, method=method, num_samples=1000)
-    assert bound.value == pytest.approx(1.0, abs=1e-12)
-    assert bound.advantage == 0.0
-
-
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.1, 0), (1.0, 0.0, 5), (math.inf, 0.1, 3)])
 def test_pld_where_nothing_leaks(sigma: float, rate: float, steps: int) -> None:
     pytest.importorskip("dp_accounting")
-    bound = bounds.reconstruction(sigma, rate, steps, kappa=[0.1, 1e-9], method="pld")
-    np.testing.assert_allclose(bound.value, [0.1, 1e-9], rtol=1e-14)
+    bound = bounds.reconstruction(sigma, rate, steps, kappa=[0.1, 1e-9, 1.0], method="pld")
+    np.testing.assert_allclose(bound.value, [0.1, 1e-9, 1.0], rtol=1e-14)
 
 
 @pytest.mark.parametrize("sigma", [1e-200, 1e-3, 0.05, 0.08, 0.1, 0.13])
@@ -280,14 +262,10 @@ def test_shapes_and_fields() -> None:
         ),
         ({"sample_rate": 1.5}, r"`sample_rate` must be in \[0, 1\], got 1.5"),
         ({"sample_rate": [0.1]}, r"`sample_rate` must be .*, got shape \(1,\)"),
-        ({"steps": -1}, "`steps` must be at least 0, got -1"),
         ({"method": "fourier"}, r"`method` must be 'auto', 'closed-form', 'exact', 'pld',.*, got 'fourier'"),
         ({"method": "closed-form"}, r"`method='closed-form'` needs sample_rate=1 in.*, got 2 subsampled steps"),
-        ({"num_samples": 0}, r"`num_samples` must be in \[1, 1099511627776\], got 0"),
         ({"num_samples": 1, "method": "certified"}, "`num_samples` must be at least .*, got 1"),
         ({"confidence": 1.0}, r"`confidence` must be in \(0, 1 - 1e-12\], got 1.0"),
-        ({"seed": -1}, r"`seed` must be in \[0, 18446744073709551615\], got -1"),
-        ({"device": "tpu"}, "`device` must be None, 'cpu', 'cuda' or 'cuda:N', got 'tpu'"),
         (
             {"executor": ThreadPoolExecutor(1)},
             r"`executor` must be None with method='auto', .*only methods \(.*'certified'.*\)",
@@ -298,13 +276,6 @@ def test_shapes_and_fields() -> None:
 def test_bad_input(changes: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 2, "kappa": 0.1} | changes
     with pytest.raises(ValueError, match=message):
-        bounds.reconstruction(**arguments)
-
-
-@pytest.mark.parametrize("changes", [{"steps": 2.5}, {"steps": True}, {"noise_multiplier": "x"}, {"num_samples": 1e3}])
-def test_bad_types(changes: dict[str, Any]) -> None:
-    arguments: dict[str, Any] = {"noise_multiplier": 1.0, "sample_rate": 0.5, "steps": 2, "kappa": 0.1} | changes
-    with pytest.raises(TypeError, match=next(iter(changes))):
         bounds.reconstruction(**arguments)
 
 
@@ -412,24 +383,6 @@ def test_samples_depend_on_their_number_alone_and_none_without_steps() -> None:
     np.testing.assert_array_equal(whole[400:], pair.sample_log_ratio(600, "alternative", 3, 400))
     assert (whole != pair.sample_log_ratio(1000, "alternative", 4, 0)).any()
     assert (_pair(1.0, 0.3, 0).sample_log_ratio(7, "null", 0, 0) == 0.0).all()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((0.0, 1, 10, 3), r"`noise_multiplier` must be above 0 and finite, got 0\.0"),
-        ((math.inf, 1, 10, 3), r"`noise_multiplier` must be above 0 and finite, got inf"),
-        ((1.0, 11, 10, 3), r"`batch_size` must be at most dataset_size=10, got 11"),
-        ((1.0, 0, 10, 3), "`batch_size` must be at least 1, got 0"),
-        (
-            ([1.0, 2.0], 1, 10, 3),
-            r"`noise_multiplier` must be a number or an array of length steps=3, got shape \(2,\)",
-        ),
-    ],
-)
-def test_bad_input_is_named(arguments: tuple[Any, int, int, int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        mechanisms.FixedSize(*arguments)
 
 
 def test_membership() -> None:

@@ -1,4 +1,4 @@
-"""Every report's page: self-contained, accessible by what its HTML and stylesheet say, and without overflow."""
+"""Numbers in words, the page and the terminal's text of every report."""
 
 from __future__ import annotations
 
@@ -6,11 +6,68 @@ import itertools
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
-from leakcore import audit
+from leakcore import audit, bounds
+from leakcore.audit.shared.format import above, ends, fixed, interval, number, percent
 from leakcore.audit.shared.page import QUESTIONS
-from tests.audit.report import reports
+from tests.audit import samples as reports
+
+
+def test_bounds_are_rounded_to_the_side_on_which_they_hold() -> None:
+    rng = np.random.default_rng(0)
+    for value in [*10 ** rng.uniform(-9, 9, 500), *rng.random(500), 0.1, 4.0, 0.70382, 60.0, 123456.0]:
+        for digits in (2, 3, 4, 6):
+            low, high = (float(number(value, digits, kind)) for kind in ("lower", "upper"))
+            assert low <= value <= high
+            assert high - low <= 1.1 * 10 ** (1 - digits) * value
+    for p in [*rng.random(500), *10 ** rng.uniform(-7, 0, 300), *(1 - 10 ** rng.uniform(-7, 0, 300))]:
+        low, high = (percent(p, kind) for kind in ("lower", "upper"))
+        assert float(low.strip("> %")) <= 100 * p + 1e-12
+        assert float(high.strip("%")) >= 100 * p - 1e-12
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [(0.70382, "lower", "0.703"), (0.70382, "upper", "0.704"), (0.1, "upper", "0.1"), (4.0, "lower", "4"),
+     (np.inf, "upper", "∞")],
+)  # fmt: skip
+def test_short_decimals_stay_what_they_are(value: float, kind: str, text: str) -> None:
+    assert number(value, 3, kind) == text
+
+
+def test_results_go_by_their_kind() -> None:
+    bound = bounds.reconstruction(7.0, 1.0, 100, kappa=0.1)
+    assert bound.kind == "upper"
+    assert float(percent(bound).strip("%")) >= 100 * float(bound.value)
+    proved = bounds.epsilon_lower_bound(700, 300, 1000, confidence=0.95, adjacency="replace")
+    assert proved.kind == "lower"
+    assert float(number(proved)) <= float(proved.value) < float(number(proved)) + 1e-3
+    low, high = (float(side.strip("%")) for side in interval(_with(bound, (0.12345, 0.67891))).split("–"))
+    assert (low, high) == (12.3, 67.9)
+
+
+def test_the_ends_of_an_interval_are_rounded_outwards() -> None:
+    bound = bounds.reconstruction(7.0, 1.0, 100, kappa=0.1)
+    assert ends(_with(bound, (0.45999, 0.67811)), 3) == "0.459–0.679"
+    assert ends(_with(bound, (0.0, 1.0)), 2) == "0.00–1.00"
+    assert (fixed(0.1234, 3, "lower"), fixed(0.1234, 3, "upper"), fixed(0.1234, 3)) == ("0.123", "0.124", "0.123")
+
+
+def _with(result: bounds.ReconstructionBound, ends: tuple[float, float]) -> bounds.ReconstructionBound:
+    import dataclasses
+
+    return dataclasses.replace(result, interval=ends)
+
+
+def test_what_is_above_is_seen_to_be() -> None:
+    assert above(4.0003, 4.0) == ("4.0003", "4")
+    assert above(5.12345, 4.0) == ("5.123", "4")
+    assert above(2.00000001, 2.0, "upper")[0] > "2"
+    assert above(np.inf, 4.0, "upper") == ("∞", "4")
+    assert above(0.0, 0.0) == ("0", "0")
+
 
 VOID = {"meta", "br", "link", "img", "hr", "input"}
 
@@ -171,96 +228,12 @@ def test_the_terminal_has_the_order_of_the_page(report: audit.AuditReport) -> No
         assert "> marks " in text
 
 
-def test_drawings_take_their_colours_from_the_page_and_show_their_values(html: str) -> None:
-    for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
-        named = re.findall(r"var\((--[\w-]+), #[0-9a-f]{6}\)", svg)
-        assert set(named) <= set(_rules(_stylesheet(html)[0])[":root"])
-        rest = re.sub(r"var\(--[\w-]+, #[0-9a-f]{6}\)", "", svg)
-        unseen = r"(?:fill|stroke): #[0-9a-f]{3,6}; (?:fill-|stroke-|)opacity: 0.000001"
-        assert not re.findall(r"(?:fill|stroke): #[0-9a-f]{3,6}", re.sub(unseen, "", rest))
-        assert len(re.findall(r"<title>[^<]*\d[^<]*</title>", svg)) >= 20
-
-
 def test_every_finding_says_what_it_is_about_and_users_words_are_escaped(html: str) -> None:
     page = Page(html)
     count = html.count("<li><h3>")
     assert count >= 3
     assert len([1 for _, _, a in page.all("p") if a.get("class") == "so"]) >= count // 2
     assert "<script" not in html
-
-
-def _stylesheet(html: str) -> tuple[str, str]:
-    """The stylesheet without its media blocks, and the media block of the dark scheme."""
-    style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)
-    assert style is not None
-    block = r"@media%s[^{]*\{((?:[^{}]*\{[^{}]*\})*[^{}]*)\}"
-    dark = re.search(block % r" screen and \(prefers-color-scheme: dark\)", style[1])
-    assert dark is not None
-    return re.sub(block % "", "", style[1]), dark[1]
-
-
-def _rules(css: str) -> dict[str, dict[str, str]]:
-    """Declarations by selector."""
-    rules: dict[str, dict[str, str]] = {}
-    for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", css):
-        declared = {k.strip(): v.strip() for k, _, v in (d.partition(":") for d in body.split(";")) if k.strip()}
-        for selector in selectors.split(","):
-            rules.setdefault(selector.strip(), {}).update(declared)
-    return rules
-
-
-def _luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def _contrast(one: str, two: str) -> float:
-    low, high = sorted((_luminance(one), _luminance(two)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def test_the_contrast_formula() -> None:
-    assert _contrast("#ffffff", "#000000") == pytest.approx(21)
-    assert _contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_colour_has_contrast_on_every_ground(html: str, scheme: str) -> None:
-    """WCAG 2.1, 1.4.3: at least 4.5:1, for every colour of text on every background that the stylesheet has."""
-    css, dark = _stylesheet(html)
-    rules = _rules(css)
-    names = {k: v for k, v in rules[":root"].items() if k.startswith("--")}
-    if scheme == "dark":
-        assert set(_rules(dark)[":root"]) == {k for k, v in names.items() if v.startswith("#")}
-        names |= _rules(dark)[":root"]
-    tones = [d["--tone"] for d in rules.values() if "--tone" in d]
-
-    def values(text: str) -> set[str]:
-        named = re.fullmatch(r"var\((--[\w-]+)\)", text)
-        if named and named[1] == "--tone":
-            return {value for tone in tones for value in values(tone)}
-        out = names[named[1]] if named else text
-        return {out} if re.fullmatch(r"#[0-9a-f]{6}", out) else set()
-
-    inks = {value for d in rules.values() if "color" in d for value in values(d["color"])}
-    # White lies under heat maps alone, which bring their own ink.
-    grounds = {value for d in rules.values() if "background" in d for value in values(d["background"])} - (
-        {"#ffffff"} if scheme == "dark" else set()
-    )
-    assert {names["--ink"], names["--soft"], names["--upper"], names["--lower"], names["--estimate"]} <= inks
-    assert {names["--paper"], names["--card"], names["--mark"]} <= grounds
-    for ink in inks:
-        for ground in grounds:
-            assert _contrast(ink, ground) >= 4.5, (ink, ground)
-
-
-def test_it_is_made_for_phones_and_for_print(html: str) -> None:
-    for query in ("@media (max-width: 640px)", "@media print"):
-        assert query in html
-    assert "overflow-x: auto" in html
-    smallest = [float(v) for v in re.findall(r"font-size: ([.\d]+)rem", html)]
-    assert min(smallest) * 16 >= 12
 
 
 def test_a_page_in_a_file_names_its_run_and_its_date(report, tmp_path, monkeypatch):

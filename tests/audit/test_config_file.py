@@ -1,10 +1,11 @@
-"""One TOML file for every form of audit: what is wrong is named; options go before it; the gate's exit codes."""
+"""The TOML file of audits, its keys, and its JSON Schema."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from click.testing import CliRunner, Result
 from leakcore import audit
 from leakcore._base import reading
 from leakcore.audit import config_file as file
+from leakcore.audit import config_schema, read_config
+from leakcore.audit.config_file import FORMS, SECTIONS, read_settings
 from leakcore.cli import main
-from tests.audit.trace.traces import orthogonal
+from tests.audit.samples import orthogonal
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "audit.toml"
 
@@ -250,25 +253,6 @@ def test_the_documentation_lists_every_key_with_its_default(tmp_path: Path) -> N
     assert visited == set(file.SECTIONS)
 
 
-@pytest.mark.parametrize(
-    ("change", "adjacency"),
-    [
-        ({}, "add-remove"),
-        ({"claim": {"epsilon": 4.0, "adjacency": "replace"}}, "replace"),
-        ({"mechanism": {"batch_size": 50}}, "replace"),
-        ({"audit": {"contrast": True}}, "replace"),
-    ],
-)
-def test_the_example_says_what_an_adjacency_left_out_is(change: dict[str, Any], adjacency: str) -> None:
-    assert "left out: the claim's own, but replace with shuffled batches or contrast" in EXAMPLE.read_text("utf-8")
-    assert audit.ClaimConfig.from_dict({"claim": {"epsilon": 4.0}, **change}).adjacency == adjacency
-
-
-def test_nothing_in_the_output_is_coloured(tmp_path: Path, trace: Path) -> None:
-    done = CliRunner().invoke(main, ["audit", "trace", str(trace), "--out", str(tmp_path / "o")], color=True)
-    assert "\x1b" not in done.output
-
-
 def test_a_report_takes_parts_of_other_studies(trace: Path) -> None:
     from leakcore.audit.shared import page as _page
 
@@ -287,3 +271,101 @@ def test_a_report_takes_parts_of_other_studies(trace: Path) -> None:
         both.with_parts(part)
     with pytest.raises(ValueError, match="`key` must differ from the report's parts and fields, got 'roc'"):
         report.with_parts(_page.Part(key="roc"))
+
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+jsonschema = pytest.importorskip("jsonschema")
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "audit.toml"
+
+
+def errors(text: str) -> list[str]:
+    """What the schema says against a TOML text."""
+    result = jsonschema.Draft202012Validator(config_schema()).iter_errors(tomllib.loads(text))
+    return [f"{'.'.join(map(str, error.path))}: {error.message}" for error in result]
+
+
+def read(text: str, folder: Path) -> None:
+    """Read it as the command does."""
+    path = folder / "a.toml"
+    path.write_text(text, encoding="utf-8")
+    form, sections = read_config(path)
+    assert form is not None
+    read_settings(form, sections)
+
+
+def test_it_is_a_schema_of_every_section_and_key() -> None:
+    schema = config_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    assert {name: list(section["properties"]) for name, section in schema["properties"].items()} == {
+        name: [field.name for field in dataclasses.fields(cls)] for name, cls in SECTIONS.items()
+    }
+    assert len(schema["oneOf"]) == len(FORMS)
+
+
+def test_the_command_prints_it() -> None:
+    import json
+
+    done = CliRunner().invoke(main, ["schema", "config"])
+    assert done.exit_code == 0
+    assert json.loads(done.output) == config_schema()
+
+
+def _examples() -> list[str]:
+    """The configurations of examples/audit.toml: the one that is there, and each of the commented sections below it."""
+    whole, _, others = EXAMPLES.read_text(encoding="utf-8").partition("# The other kinds of audit")
+    commented = re.sub(r"^# ?", "", others, flags=re.MULTILINE)
+    return [whole, *re.findall(r"^\[\w+\][^\n]*\n(?:\w+ = [^\n]*\n)+", commented, re.MULTILINE)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[run]\n",
+        "[run]\nsteps = 5\nsweep = [1, 4.0]\nhidden = [10]\ndefense = 'prune:0.1'\n[report]\nfail_above = 4\n",
+        "[trace]\nfile = ['a.npz', 'b.npz']\ncoins = true\nsteps = 9\n",
+        "[scores]\nfile = 'a.csv'\nretrained = true\nk = 2\nadjacency = 'replace'\nseed = 7\nhigher = 'members'\n",
+        "[claim]\nepsilon = 4\n[audit]\nattack = 'clipbkd'\ntrials = 50\nk = [1, 2]\n[model]\nhidden = [3]\n",
+        "[mechanism]\nnoise_multiplier = 1\nbatch_size = 20\n[claim]\nepsilon = 2\n[audit]\nadjacency = 'replace'\n",
+    ],
+)
+def test_what_is_read_fits(text: str, tmp_path: Path) -> None:
+    assert errors(text) == []
+    read(text, tmp_path)
+
+
+def test_the_examples_fit() -> None:
+    examples = _examples()
+    assert len(examples) == 4, "a claim, and [run], [trace], [scores]"
+    for text in examples:
+        assert errors(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[run]\nstep = 5\n", "run: .*'step' was unexpected"),
+        ("[rnu]\n", "'rnu' was unexpected"),
+        ("[run]\nsteps = 'many'\n", "run.steps: 'many' is not of type 'integer'"),
+        ("[run]\nsample_rate = 0\n", "run.sample_rate: 0 is less than or equal to the minimum of 0"),
+        ("[run]\nhidden = [0]\n", "run.hidden.0: 0 is less than the minimum of 1"),
+        ("[run]\nactivation = 'sine'\n", "run.activation: 'sine' is not one of"),
+        ("[claim]\nepsilon = 4\n[audit]\nk = []\n", r"audit.k: \[\] (should be non-empty|is too short)"),
+        ("[trace]\nfile = 'a'\ndelta = 1\n", "trace.delta: 1 is greater than or equal to the maximum of 1"),
+        ("[trace]\n", "trace: 'file' is a required property"),
+        ("[scores]\nfile = 'a'\nhigher = 'both'\n", "scores.higher: 'both' is not one of"),
+        ("[scores]\nfile = 'a'\ncoins = 1\n", "scores.coins: 1 is not of type 'boolean'"),
+        ("[scores]\nfile = 'a'\nk = 0\n", "scores.k: 0 is less than the minimum of 1"),
+        ("[claim]\nepsilon = 0\n", "claim.epsilon: 0 is less than or equal to the minimum of 0"),
+        ("[mechanism]\nnoise_multiplier = 1\nsteps = 99999999\n", "mechanism.steps: 99999999 is greater than"),
+        ("[run]\n[trace]\nfile = 'a'\n", "is valid under each of"),
+        ("[report]\nfail_above = -1\n[run]\n", "report.fail_above: -1 is less than the minimum of 0"),
+    ],
+)
+def test_what_is_refused_by_itself_does_not_fit(text: str, said: str, tmp_path: Path) -> None:
+    assert any(re.search(said, error) for error in errors(text)), errors(text)
+    with pytest.raises((ValueError, TypeError)):
+        read(text, tmp_path)

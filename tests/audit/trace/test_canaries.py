@@ -19,7 +19,7 @@ opacus = pytest.importorskip("opacus")
 import leakcore  # noqa: E402
 from leakcore import audit, mechanisms  # noqa: E402
 from leakcore.cli import main  # noqa: E402
-from tests.audit.canaries.canary_traces import simulated  # noqa: E402
+from tests.audit.samples import simulated  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 CLAIM = mechanisms.Poisson(1.0, 0.25, 24)

@@ -14,7 +14,7 @@ from scipy import stats
 
 from leakcore import audit
 from leakcore._base import reading
-from tests.audit.scores.samples import BOTH, INSIDE, LABELS, OUTSIDE, RNG
+from tests.audit.samples import BOTH, INSIDE, LABELS, OUTSIDE, RNG
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from click.testing import CliRunner
 
 from leakcore import audit, mechanisms
 from leakcore.cli import main
-from tests.audit.canaries.canary_traces import simulated
-from tests.audit.report import reports
-from tests.audit.trace.traces import orthogonal
+from tests.audit import samples as reports
+from tests.audit.samples import orthogonal, simulated
 
 
 @functools.cache

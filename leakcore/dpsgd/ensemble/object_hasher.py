@@ -32,11 +32,6 @@ _MODULE_ATTRIBUTES = set(vars(torch.nn.Module())) | {"_flat_weights", "_flat_wei
 """Attributes of every torch module: parameters, buffers and parts, which have names, and hooks, which have numbers."""
 
 
-def fingerprint(value: object, name: str) -> str:
-    """A hexadecimal digest of `value`. TypeError names the part, from `name` on, that has no value to digest."""
-    return ObjectHasher().digest(value, name).hex()
-
-
 class ObjectHasher:
     """Digests of objects; each part is read once."""
 

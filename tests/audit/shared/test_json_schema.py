@@ -19,7 +19,7 @@ from leakcore._base.results import Assumptions, Result
 from leakcore.audit import report_schema
 from leakcore.audit.shared import page
 from leakcore.cli import main
-from tests.audit.report import reports
+from tests.audit import samples as reports
 
 jsonschema = pytest.importorskip("jsonschema")
 FORMS: list[Any] = [
