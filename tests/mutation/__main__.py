@@ -32,7 +32,8 @@ MODULES = {
     "bounds/labels.py": "tests/bounds/test_labels.py",
     "bounds/laplace/mechanism.py": "tests/bounds/laplace/test_laplace.py",
     "dpsgd/ensemble/sampling.py": "tests/dpsgd/ensemble/test_sampling.py",
-    "dpsgd/fused/fused_optimizer.py": "tests/dpsgd/fused/test_fused_optimizer.py tests/dpsgd/fused/test_row_gradients.py",
+    "dpsgd/fused/fused_optimizer.py": "tests/dpsgd/fused/test_fused_optimizer.py "
+    "tests/dpsgd/fused/test_row_gradients.py",
     "kernels/clip.py": "tests/kernels/test_clip_and_noise.py tests/kernels/test_clip_scores.py",
     "kernels/solve_labels.py": "tests/kernels/test_solve_labels.py",
     "mechanisms/fixed_size.py": "tests/mechanisms/test_mechanisms.py tests/accounting/test_epsilon.py",
