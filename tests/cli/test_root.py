@@ -127,7 +127,7 @@ def test_verbose_says_what_is_computed_and_when(option: str) -> None:
 
 
 def test_verbose_says_how_far_a_task_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from leakcore._base import progress
+    from leakcore.cli import output as progress
 
     clock = iter([0.0, 2.0, 12.0, 13.0, 20.0, 21.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
@@ -187,7 +187,7 @@ def test_bars_say_the_time_left() -> None:
 
 
 def test_an_option_of_a_command_silences_as_that_of_the_root_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    from leakcore._base import progress
+    from leakcore.cli import output as progress
 
     answers = []
 

@@ -18,7 +18,7 @@ from leakcore._base.pages import own_names, rendered
 from leakcore._base.results import Record, jsonable, without
 from leakcore._base.run_folder import PartialResults
 from leakcore._base.tables import Rows, as_html
-from leakcore._base.text import printable, visible
+from leakcore._base.text import escape_controls, printable
 from leakcore._base.version import __version__
 from leakcore._base.writing import place_in, write_atomically
 from leakcore.audit.shared import page
@@ -108,7 +108,7 @@ def to_text(page: Page, width: int) -> str:
         "\n".join(_finding(i, finding, width) for i, finding in enumerate(page.findings, 1)),
         *(table.to_text(width) for table in page.tables),
     ]
-    return visible("\n\n".join(filter(None, parts)))
+    return escape_controls("\n\n".join(filter(None, parts)))
 
 
 def _wrapped(line: str, lead: str, width: int) -> str:
