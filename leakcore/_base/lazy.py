@@ -40,7 +40,7 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
     `from . import laplace as laplace` hands up a module, `from .counts import epsilon_opt as epsilon_opt` a name.
     """
     find, _, every = lazy_loader.attach_stub(package, file)
-    with open(f"{file}i", encoding="utf-8") as stub:
+    with open(f"{os.path.splitext(file)[0]}.pyi", encoding="utf-8") as stub:
         public, _, shared = stub.read().partition(_SHARED)
     apart = _sources(shared)
     where = {**_sources(public), **apart}
