@@ -20,7 +20,7 @@ from .reconstruction.prior_aware import prior_aware as prior_aware
 from .reconstruction.reconstructor import Reconstructor as Reconstructor
 from .reconstruction.reconstructor import ReconstructorTraining as ReconstructorTraining
 from .reconstruction.reconstructor import reconstructor as reconstructor
-from .reconstruction.shadow_model import shadow_models as shadow_models
+from .reconstruction.reconstructor import shadow_models as shadow_models
 from .reconstruction.success import UNIFORM_MSE as UNIFORM_MSE
 from .reconstruction.success import SuccessRate as SuccessRate
 from .reconstruction.success import mean_squared_error as mean_squared_error

@@ -3,8 +3,8 @@ from .claim.report import ClaimReport as ClaimReport
 from .claim.request import ClaimConfig as ClaimConfig
 from .comparison import Comparison as Comparison
 from .comparison import compare as compare
-from .hyperparameters.layers import where_it_sits as where_it_sits
 from .hyperparameters.measure import run as run
+from .hyperparameters.parts import where_it_sits as where_it_sits
 from .hyperparameters.report import RunReport as RunReport
 from .hyperparameters.request import AuditConfig as AuditConfig
 from .plan import AuditPlan as AuditPlan
@@ -32,7 +32,6 @@ from .trace.report import TraceReport as TraceReport
 
 """For leakcore's other packages: no promise to users."""
 
-from .config_file import LACKING as LACKING
 from .config_file import config_schema as config_schema
 from .config_file import read_config as read_config
 from .config_file import read_settings as read_settings

@@ -92,11 +92,6 @@ SECTIONS: dict[str, type] = {"run": AuditConfig, "trace": Trace, "scores": Score
 """Section: the dataclass that defines its keys."""
 FORMS = {"run": ("run",), "trace": ("trace",), "scores": ("scores",), "claim": tuple(claim.SECTIONS)}
 """Form of the audit: the sections that belong to it. [report] goes with each."""
-LACKING = (
-    "must have [run] (which may be empty: the defaults), [trace], [scores], or sections of a "
-    f"claim ({', '.join(f'[{name}]' for name in claim.SECTIONS)})"
-)
-"""What is said of a file that has none of these, where no option says which audit it is."""
 Settings = AuditConfig | claim.ClaimConfig | Trace | Scores
 
 
@@ -111,7 +106,10 @@ def read_config(path: str | Path) -> tuple[str | None, dict[str, dict[str, Any]]
     """
     sections = read_toml(path)
     if not sections:
-        raise ValueError(f"`config` {LACKING}, got {printable(repr(str(path)))}, which is empty")
+        raise ValueError(
+            "`config` must have [run] (which may be empty: the defaults), [trace], [scores], or sections of a claim "
+            f"({', '.join(f'[{name}]' for name in claim.SECTIONS)}), got {printable(repr(str(path)))}, which is empty"
+        )
     with of_file(path):
         refuse_sections(sections, SECTIONS)
         forms = [form for form, names in FORMS.items() if any(name in sections for name in names)]

@@ -65,7 +65,7 @@ class ListedReport(Record):
         claimed: the claimed ε, under the audit's adjacency; None without a claim.
         proved: the lower bound on ε; None where nothing proves one.
         accountant: the accountant's ε; None where the audit knows no mechanism.
-        version: of leakcore that wrote it.
+        version: version of leakcore that wrote it.
         page: path of its report.html, as seen from the listed folder; empty without one.
     """
 

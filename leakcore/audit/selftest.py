@@ -5,23 +5,274 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
+from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from scipy import special
 
-from leakcore import kernels
+from leakcore import accounting, bounds, kernels, mechanisms
 from leakcore._base import validate
 from leakcore._base.progress import Progress
 from leakcore._base.results import without
 from leakcore._base.version import __version__
 from leakcore._base.workers import answers
-from leakcore.audit.selftest_cases import DELTA, MANY, OWN, Case, cases
 from leakcore.audit.shared.format import number, percent
-from leakcore.audit.shared.page import Table, heads, row_of
+from leakcore.audit.shared.page import Table, table_of
 from leakcore.audit.shared.report import Document
-from leakcore.numerics import clopper_pearson
+from leakcore.numerics import clopper_pearson, gaussian_pair_epsilon
+
+DELTA = 1e-2
+_FAMILIES: tuple[Literal["dp", "gdp"], ...] = ("dp", "gdp")
+_DIRECTIONS: tuple[Literal["in", "both"], ...] = ("in", "both")
+_TRIALS = 100
+_COUNTS = 1000
+_EVENTS = ((0.5, 0.5), (0.05, 0.05), (0.9, 0.9))
+_LOOKS = 4
+OWN = ", the mechanism's own family"
+"""Ends the name of a method that takes longest."""
+MANY = 100
+"""Audits from which on the self-test includes what takes minutes."""
+
+Audit = Callable[[np.random.Generator, int], float]
+Case = tuple[str, float, float, str, int, Audit]
+"""Mechanism, its ε, δ, the method, trials of each audit, and the audit."""
+
+
+def cases(level: float, many: bool) -> list[Case]:
+    """Every method on every mechanism that it is tested on. many: those that take minutes as well."""
+    return [*_null_cases(level), *_known_cases(level), *(_of_own_family(level) if many else [])]
+
+
+def _null_cases(level: float) -> list[Case]:
+    out: list[Case] = []
+    for direction in _DIRECTIONS:
+        for p_in, p_out in _EVENTS:
+            audit = _counting(p_in, p_out, level, bounds.Hypothesis(direction=direction))
+            out.append(("null", 0.0, 0.0, f"counts, {_way(direction)}, P = {p_in:g}", _COUNTS, audit))
+    none: Callable[[np.random.Generator], np.ndarray] = lambda rng: rng.normal(size=_TRIALS)  # noqa: E731
+    for family, delta in zip(_FAMILIES, (0.0, DELTA), strict=True):
+        for select in ("split", "simultaneous"):
+            for direction in _DIRECTIONS:
+                audit = _scoring(none, none, level, select, bounds.Hypothesis(family, direction), delta)
+                out.append(("null", 0.0, delta, f"scores, {select}, {_way(direction)}{_named(family)}", _TRIALS, audit))
+    tied: Callable[[np.random.Generator], np.ndarray] = lambda rng: none(rng).round()  # noqa: E731
+    audit = _scoring(tied, tied, level, "simultaneous", bounds.Hypothesis(direction="both"), 0.0)
+    out.append(("null", 0.0, 0.0, "scores, simultaneous, ties, direction open", _TRIALS, audit))
+    out += [
+        ("null", 0.0, 0.0, f"best of four, {select}", _TRIALS, _best(level, select))
+        for select in ("split", "correction")
+    ]
+    out += [
+        (
+            "null",
+            0.0,
+            delta,
+            f"bets, {_LOOKS} looks{_named(family)}",
+            _TRIALS,
+            _betting(none, none, level, family, delta),
+        )
+        for family, delta in zip(_FAMILIES, (0.0, DELTA), strict=True)
+    ]
+    out += [("null", 0.0, DELTA, f"one run{_named(name)}", _COUNTS, _canaries(0.0, level, name)) for name in _FAMILIES]
+    return [*out, *_guessing(0.0, level)]
+
+
+def _known_cases(level: float) -> list[Case]:
+    out: list[Case] = []
+    for epsilon in (0.5, 1.0, 2.0, 4.0):
+        p = 1 / (1 + math.exp(-epsilon))
+        name = "randomised response"
+        for direction in _DIRECTIONS:
+            audit = _counting(p, 1 - p, level, bounds.Hypothesis(direction=direction))
+            out.append((name, epsilon, 0.0, f"counts, {_way(direction)}", _COUNTS, audit))
+        inside, outside = (_response(q) for q in (p, 1 - p))
+        for select in ("split", "simultaneous"):
+            audit = _scoring(inside, outside, level, select, bounds.Hypothesis(), 0.0)
+            out.append((name, epsilon, 0.0, f"scores, {select}", _TRIALS, audit))
+        audit = _betting(inside, outside, level, "dp", 0.0, claim=4 * epsilon)
+        out.append((name, epsilon, 0.0, f"bets, {_LOOKS} looks", _TRIALS, audit))
+        out += _guessing(epsilon, level)
+    laplace = (lambda rng: rng.laplace(1.0, size=_TRIALS), lambda rng: rng.laplace(0.0, size=_TRIALS))
+    gauss = (lambda rng: rng.normal(1.0, size=_TRIALS), lambda rng: rng.normal(size=_TRIALS))
+    truth = float(gaussian_pair_epsilon(1.0, delta=DELTA))
+    for select in ("split", "simultaneous"):
+        audit = _scoring(*laplace, level, select, bounds.Hypothesis(), 0.0)
+        out.append(("Laplace", 1.0, 0.0, f"scores, {select}", _TRIALS, audit))
+        for family in _FAMILIES:
+            audit = _scoring(*gauss, level, select, bounds.Hypothesis(family), DELTA)
+            out.append(("Gaussian", truth, DELTA, f"scores, {select}{_named(family)}", _TRIALS, audit))
+    for family in _FAMILIES:
+        audit = _betting(*gauss, level, family, DELTA, claim=4 * truth)
+        out.append(("Gaussian", truth, DELTA, f"bets, {_LOOKS} looks{_named(family)}", _TRIALS, audit))
+    # The order of equal scores is random, and the sides have different sizes.
+    rounded = (lambda rng: rng.normal(1.0, size=_TRIALS).round(1), lambda rng: rng.normal(size=2 * _TRIALS).round(1))
+    audit = _scoring(*rounded, level, "simultaneous", bounds.Hypothesis("gdp", "both"), DELTA)
+    method = "scores, simultaneous, ties, direction open, Gaussian family"
+    out.append(("Gaussian", truth, DELTA, method, _TRIALS, audit))
+    for family in _FAMILIES:
+        audit = _canaries(1.0, level, family)
+        out.append(("Gaussian", truth, DELTA, f"one run{_named(family)}", _COUNTS, audit))
+    return out
+
+
+def _of_own_family(level: float) -> list[Case]:
+    """Audits by the claimed mechanism's own curve."""
+    claimed = mechanisms.GDP(1.0)
+    truth = float(gaussian_pair_epsilon(1.0, delta=DELTA))
+    inside, outside = (lambda rng, mu=mu: rng.normal(mu, size=_TRIALS) for mu in (1.0, 0.0))
+    scoring = functools.partial(_scoring, level=level, select="simultaneous", tested=bounds.Hypothesis(claimed))
+    method = f"scores, simultaneous{OWN}"
+    return [
+        ("null", 0.0, DELTA, method, _TRIALS, scoring(outside, outside, delta=DELTA)),
+        ("Gaussian", truth, DELTA, method, _TRIALS, scoring(inside, outside, delta=DELTA)),
+        ("Gaussian", truth, DELTA, f"one run{OWN}", _COUNTS, _canaries(1.0, level, claimed)),
+        _sampled(level),
+    ]
+
+
+def _sampled(level: float) -> Case:
+    """Canaries of one Poisson-sampled run, audited by the run's own curve, as `audit.from_canaries` does."""
+    claimed = mechanisms.Poisson(noise_multiplier=0.7, sample_rate=0.2, steps=4)
+    truth = float(accounting.epsilon(claimed, delta=DELTA).value)
+
+    def scores(side: Literal["null", "alternative"]) -> Callable[[np.random.Generator], np.ndarray]:
+        return lambda rng: claimed.sample_log_ratio(_TRIALS, side, int(rng.integers(2**63)), 0)
+
+    audit = _scoring(
+        scores("alternative"), scores("null"), level, "simultaneous", bounds.Hypothesis(claimed), DELTA, "add-remove"
+    )
+    return ("Poisson sampling", truth, DELTA, f"scores, simultaneous{OWN}", _TRIALS, audit)
+
+
+def _canaries(separation: float, level: float, family: str | mechanisms.Mechanism) -> Audit:
+    """A run's canaries, each with a Gaussian release of its own; the clearest fifth is guessed."""
+
+    @functools.cache
+    def bound(hits: int, guesses: int) -> float:
+        return float(
+            bounds.epsilon_lower_bound_one_run(
+                hits, guesses, _COUNTS, confidence=level, delta=DELTA, family=family
+            ).value
+        )
+
+    def audit(rng: np.random.Generator, _: int) -> float:
+        coins = rng.random(_COUNTS) < 0.5
+        order = np.argsort(separation * coins + rng.normal(size=_COUNTS))
+        half = _COUNTS // 10
+        return bound(int(coins[order[-half:]].sum()) + int((~coins[order[:half]]).sum()), 2 * half)
+
+    return audit
+
+
+def _guessing(epsilon: float, level: float) -> list[Case]:
+    """Guesses of coins that randomised response answers: the worst case of an ε-private mechanism."""
+    right = 1 / (1 + math.exp(-epsilon))
+    name = "randomised response" if epsilon > 0 else "null"
+
+    @functools.cache
+    def one_run(hits: int) -> float:
+        return float(bounds.epsilon_lower_bound_one_run(hits, _TRIALS, _COUNTS, confidence=level).value)
+
+    @functools.cache
+    def models(hits: int) -> float:
+        return float(bounds.epsilon_from_membership(hits, _TRIALS, coins="models", confidence=level).value)
+
+    def over(bound: Callable[[int], float]) -> Audit:
+        return lambda rng, _: bound(int(rng.binomial(_TRIALS, right)))
+
+    return [
+        (name, epsilon, 0.0, "one run, canaries", _TRIALS, over(one_run)),
+        (name, epsilon, 0.0, "membership over models", _TRIALS, over(models)),
+    ]
+
+
+def _counting(p_in: float, p_out: float, level: float, tested: bounds.Hypothesis) -> Audit:
+    @functools.cache
+    def bound(a: int, b: int) -> float:
+        return float(
+            bounds.epsilon_lower_bound(a, b, _COUNTS, confidence=level, hypothesis=tested, adjacency="replace").value
+        )
+
+    return lambda rng, _: bound(int(rng.binomial(_COUNTS, p_in)), int(rng.binomial(_COUNTS, p_out)))
+
+
+def _scoring(
+    inside: Callable[[np.random.Generator], np.ndarray],
+    outside: Callable[[np.random.Generator], np.ndarray],
+    level: float,
+    select: str,
+    tested: bounds.Hypothesis,
+    delta: float,
+    adjacency: Literal["add-remove", "replace"] = "replace",
+) -> Audit:
+    # Audits by a mechanism share the simulated law of their test.
+    shared = not isinstance(tested.family, str)
+
+    def audit(rng: np.random.Generator, key: int) -> float:
+        result = bounds.epsilon_lower_bound_from_scores(
+            inside(rng),
+            outside(rng),
+            threshold=_threshold(select, 0 if shared else key),
+            confidence=level,
+            delta=delta,
+            hypothesis=tested,
+            adjacency=adjacency,
+        )
+        return float(result.value)
+
+    return audit
+
+
+def _betting(
+    inside: Callable[[np.random.Generator], np.ndarray],
+    outside: Callable[[np.random.Generator], np.ndarray],
+    level: float,
+    family: Literal["dp", "gdp"],
+    delta: float,
+    *,
+    claim: float = 1.0,
+) -> Audit:
+    """What is proved only grows from look to look: nobody who stops at a better moment proves more."""
+
+    def audit(rng: np.random.Generator, _: int) -> float:
+        test = bounds.SequentialTest(claim, adjacency="replace", confidence=level, delta=delta, family=family)
+        for a, b in zip(np.split(inside(rng), _LOOKS), np.split(outside(rng), _LOOKS), strict=True):
+            test.add({"k = 1": (a, b, 1)})
+        return float(test.proof().value)
+
+    return audit
+
+
+def _best(level: float, select: str) -> Audit:
+    def audit(rng: np.random.Generator, key: int) -> float:
+        four = {f"k={k}": (rng.normal(size=_TRIALS), rng.normal(size=_TRIALS), k) for k in (1, 2, 4, 8)}
+        return float(
+            bounds.epsilon_lower_bound_best(
+                four, threshold=_threshold(select, key), confidence=level, adjacency="replace"
+            ).value
+        )
+
+    return audit
+
+
+def _threshold(select: str, seed: int) -> bounds.Threshold:
+    return bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold(seed=seed)
+
+
+def _response(p: float) -> Callable[[np.random.Generator], np.ndarray]:
+    return lambda rng: (rng.random(_TRIALS) < p).astype(float)
+
+
+def _way(direction: str) -> str:
+    return "direction fixed" if direction == "in" else "direction open"
+
+
+def _named(family: str) -> str:
+    return ", Gaussian family" if family == "gdp" else ""
+
 
 GATE = 0.999
 """Confidence, over all rows together, with which the verdict blames a method rightly."""
@@ -33,16 +284,16 @@ class Promise:
 
     Attributes:
         mechanism: what was audited.
-        epsilon: its ε at δ.
+        epsilon: true ε of the mechanism at δ.
         delta: δ.
-        method: of the audit.
-        trials: of each audit.
+        method: how each audit bounds ε.
+        trials: trials in each audit.
         audits: how many audits.
         above: how many bounds exceeded ε.
         rate: above/audits.
-        interval: of the rate, two-sided, 95%.
+        interval: 95% interval of the rate, two-sided.
         allowed: 1 − confidence.
-        mean: of the bounds.
+        mean: mean of the bounds.
         kept: False if the rate is above `allowed` beyond doubt (`GATE`, over all rows together).
     """
 
@@ -66,9 +317,9 @@ class SelfTest(Document):
 
     Attributes:
         promises: one for each method and mechanism.
-        confidence: of the bounds.
+        confidence: level of the bounds, in (0, 1).
         audits: per method and mechanism.
-        seed: of everything random.
+        seed: seed of everything random.
     """
 
     schema: ClassVar[str] = "leakcore.selftest/1"
@@ -93,49 +344,40 @@ class SelfTest(Document):
 
     def tables(self) -> tuple[Table, Table]:
         """False positives where nothing leaks, and coverage where ε is known."""
-        null = [p for p in self.promises if p.epsilon == 0]
-        known = [p for p in self.promises if p.epsilon > 0]
-        share = 100 * (1 - self.confidence)
-        first = Table(
+        first = table_of(
             "False positives: a mechanism that leaks nothing",
-            heads("method", "trials per\naudit", "audits", "reported\nε > 0 [estimate]", "allowed", ""),
-            tuple(
-                row_of(
-                    p.method,
-                    f"{p.trials:,}",
-                    f"{p.audits:,}",
-                    (percent(p.rate), _range(p.interval)),
-                    percent(p.allowed),
-                    _word(p),
-                    highlight=not p.kept,
-                )
-                for p in null
-            ),
-            f"At {100 * self.confidence:g}% a method may report ε > 0 in at most {share:g}% of audits; below each rate "
-            "its 95% Clopper–Pearson interval.",
+            [p for p in self.promises if p.epsilon == 0],
+            {
+                "method": lambda p: p.method,
+                "trials per\naudit": lambda p: f"{p.trials:,}",
+                "audits": lambda p: f"{p.audits:,}",
+                "reported\nε > 0 [estimate]": lambda p: (percent(p.rate), _range(p.interval)),
+                "allowed": lambda p: percent(p.allowed),
+                "": _word,
+            },
+            f"At {100 * self.confidence:g}% a method may report ε > 0 in at most {100 * (1 - self.confidence):g}% of "
+            "audits; below each rate its 95% Clopper–Pearson interval.",
+            highlight=lambda p: not p.kept,
         )
-        second = Table(
+        second = table_of(
             "Coverage: mechanisms whose ε is known",
-            heads(
-                *("mechanism", "true ε", "method", "trials per\naudit", "audits"),
-                *("mean\nbound [lower]", "bound at or\nbelow ε [estimate]", "promised", ""),
-            ),
-            tuple(
-                row_of(
-                    p.mechanism,
-                    number(p.epsilon),
-                    p.method,
-                    f"{p.trials:,}",
-                    f"{p.audits:,}",
-                    number(p.mean, 3),
-                    (percent(1 - p.rate), _range((1 - p.interval[1], 1 - p.interval[0]))),
-                    percent(1 - p.allowed),
-                    _word(p),
-                    highlight=not p.kept,
-                )
-                for p in known
-            ),
+            [p for p in self.promises if p.epsilon > 0],
+            {
+                "mechanism": lambda p: p.mechanism,
+                "true ε": lambda p: number(p.epsilon),
+                "method": lambda p: p.method,
+                "trials per\naudit": lambda p: f"{p.trials:,}",
+                "audits": lambda p: f"{p.audits:,}",
+                "mean\nbound [lower]": lambda p: number(p.mean, 3),
+                "bound at or\nbelow ε [estimate]": lambda p: (
+                    percent(1 - p.rate),
+                    _range((1 - p.interval[1], 1 - p.interval[0])),
+                ),
+                "promised": lambda p: percent(1 - p.allowed),
+                "": _word,
+            },
             f"Gaussian and Poisson sampling: δ = {DELTA:g}; the others δ = 0. Bounds at {100 * self.confidence:g}%.",
+            highlight=lambda p: not p.kept,
         )
         return first, second
 
@@ -171,8 +413,8 @@ def selftest(
     Args:
         audits: per method and mechanism, at least 10; five times as many where nothing leaks, and a tenth where the
             mechanism's own family is refuted, which takes longest.
-        confidence: of the bounds.
-        seed: of everything random.
+        confidence: level of the bounds, in (0, 1).
+        seed: seed of everything random.
         executor: any `concurrent.futures.Executor`; a worker takes the audits of one method and mechanism.
         progress: called as `progress(task, done, total)`.
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from leakcore.numerics.allocation_levels import LevelAtoms, LevelPlan, LogNormal, SumLevel, split_variance
 from leakcore.numerics.arithmetic import AccuracyError
-from leakcore.numerics.lattice import EVERYWHERE, Grid, LatticeStep, LossCells
+from leakcore.numerics.lattice import EVERYWHERE, Grid, LatticeStep, LossCells, StepLaw
 from leakcore.numerics.moments import gaussian_log_moments
 
 _TRADES = 4
@@ -265,7 +265,7 @@ class AllocationPair:
 
 
 @dataclasses.dataclass(frozen=True)
-class AllocationStep:
+class AllocationStep(StepLaw):
     """One epoch as a step law of the lattice, `count` times, each time with a fresh draw.
 
     Attributes:
@@ -279,10 +279,6 @@ class AllocationStep:
     sigma: float
     batches: int
     count: int = 1
-
-    @property
-    def log_infinite(self) -> tuple[float, float]:
-        return -math.inf, -math.inf
 
     def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
         """Moments are jointly convex, so that those of two Gaussians bound both; "remove": `_norms` as

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from scipy import special
@@ -12,6 +13,13 @@ _GAUSS_NODES, _GAUSS_WEIGHTS = np.polynomial.legendre.leggauss(8)
 
 class AccuracyError(ArithmeticError):
     """A number could not be computed to the accuracy that is promised; the message says what to use instead."""
+
+
+def bisect(low: float, high: float, is_low: Callable[[float], bool]) -> tuple[float, float]:
+    """The neighbouring floats of [low, high] between which `is_low` turns from true to false."""
+    while low < (middle := 0.5 * (low + high)) < high:
+        low, high = (middle, high) if is_low(middle) else (low, middle)
+    return low, high
 
 
 def dot(a: np.ndarray, b: np.ndarray) -> float:

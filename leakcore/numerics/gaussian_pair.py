@@ -11,6 +11,7 @@ from scipy import special
 
 from leakcore._base import validate
 from leakcore._base.results import Number
+from leakcore.numerics.arithmetic import bisect
 
 _CLOSE = -0.2
 _OWN_ERROR = 1e-12
@@ -186,12 +187,7 @@ def epsilon_of(log_delta: float, separation: float) -> float:
         low *= 2.0
     while float(log_profile(np.asarray(high), separation)) > log_delta:
         high *= 2.0
-    while low < (middle := 0.5 * (low + high)) < high:
-        if float(log_profile(np.asarray(middle), separation)) > log_delta:
-            low = middle
-        else:
-            high = middle
-    return high
+    return bisect(low, high, lambda at: float(log_profile(np.asarray(at), separation)) > log_delta)[1]
 
 
 def gaussian_separation(epsilon: float, delta: float) -> float:
@@ -202,12 +198,7 @@ def gaussian_separation(epsilon: float, delta: float) -> float:
     low, high = 0.0, 1.0
     while float(log_profile(np.asarray(epsilon), high)) <= target:
         low, high = high, 2.0 * high
-    while low < (middle := 0.5 * (low + high)) < high:
-        if float(log_profile(np.asarray(epsilon), middle)) <= target:
-            low = middle
-        else:
-            high = middle
-    return low
+    return bisect(low, high, lambda at: float(log_profile(np.asarray(epsilon), at)) <= target)[0]
 
 
 def gaussian_pair_epsilon(separation: Any, *, delta: float) -> Number:

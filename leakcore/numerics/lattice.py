@@ -20,7 +20,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from scipy import fft
@@ -39,8 +39,8 @@ EVERYWHERE = (-math.inf, math.inf)
 class LatticeStep:
     """ν's log masses at the losses origin + index·h.
 
-    log_beyond: of the mass left out, under the law whose excess the profile counts (μ for "remove", ν for "add").
-    log_infinite: of that law's mass where the other one has none.
+    log_beyond: log of the mass left out, under the law whose excess the profile counts (μ for "remove", ν for "add").
+    log_infinite: log of that law's mass where the other one has none.
     """
 
     index: np.ndarray
@@ -80,8 +80,11 @@ class Grid(NamedTuple):
 class LossCells:
     """The masses of one step between half points, from which both laws are made.
 
-    log_nu, log_other: of the parts between `Grid.edges`; other is μ, or what a subclass makes μ from. log_infinite: log
-    of μ's mass where ν has none, and of ν's where μ has none.
+    Args:
+        grid: points of the lattice.
+        log_nu: log of ν's mass between neighbouring `Grid.edges`.
+        log_other: the same under μ, or under what a subclass makes μ from.
+        log_infinite: log of μ's mass where ν has none, and of ν's where μ has none.
     """
 
     def __init__(
@@ -192,56 +195,41 @@ class LossCells:
         return np.expm1(rise), ROUNDING * size * np.exp(rise)
 
 
-class StepLaw(Protocol):
+class StepLaw(abc.ABC):
     """One step's loss, `count` times in the composition."""
 
     @property
+    @abc.abstractmethod
     def count(self) -> int: ...
 
     @property
     def log_infinite(self) -> tuple[float, float]:
         """log of μ's mass where ν has none, and of ν's where μ has none."""
-        ...
+        return -math.inf, -math.inf
 
     def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
         """Upper bounds of log E_μ e^{sL} ("remove") or log E_ν e^{−sL} ("add") over finite losses, for each s > 0; ∞
         where none is proved."""
-        ...
-
-    def loss_range(self, reach: float) -> tuple[float, float]:
-        """Losses beyond which ν and μ have less mass than a normal variate beyond `reach`."""
-        ...
-
-    def cells(self, spacing: float, reach: float, fine: tuple[float, float] = EVERYWHERE) -> LossCells:
-        """The step within reach, on the lattice within `fine`: beyond it the tilted law has no mass that matters."""
-        ...
-
-    def out_of_reach(self, theta: float) -> AccuracyError:
-        """The error to raise where a float cannot hold the loss, or θ times it."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True)
-class KnownMasses(abc.ABC):
-    """A step law whose masses between any two losses are known, under ν and under μ.
-
-    Attributes:
-        count: how often the step is in the composition.
-        log_infinite: log of μ's mass where ν has none, and of ν's where μ has none.
-    """
-
-    count: int = dataclasses.field(default=1, kw_only=True)
-
-    @property
-    def log_infinite(self) -> tuple[float, float]:
-        return -math.inf, -math.inf
-
-    def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
-        # None is proved.
         return np.full(len(s), np.inf)
 
     @abc.abstractmethod
-    def loss_range(self, reach: float) -> tuple[float, float]: ...
+    def loss_range(self, reach: float) -> tuple[float, float]:
+        """Losses beyond which ν and μ have less mass than a normal variate beyond `reach`."""
+
+    @abc.abstractmethod
+    def cells(self, spacing: float, reach: float, fine: tuple[float, float] = EVERYWHERE) -> LossCells:
+        """The step within reach, on the lattice within `fine`: beyond it the tilted law has no mass that matters."""
+
+    def out_of_reach(self, theta: float) -> AccuracyError:
+        """The error to raise where a float cannot hold the loss, or θ times it."""
+        return AccuracyError(f"one step's loss tilted by {theta:.3g} is out of reach at {self}")
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownMasses(StepLaw):
+    """A step law whose masses between any two losses are known, under ν and under μ."""
+
+    count: int = dataclasses.field(default=1, kw_only=True)
 
     @abc.abstractmethod
     def log_masses(self, edges: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -250,9 +238,6 @@ class KnownMasses(abc.ABC):
     def cells(self, spacing: float, reach: float, fine: tuple[float, float] = EVERYWHERE) -> LossCells:
         grid = Grid.within(self.loss_range(reach), fine, 0.0, spacing)
         return LossCells(grid, *self.log_masses(grid.edges()), self.log_infinite)
-
-    def out_of_reach(self, theta: float) -> AccuracyError:
-        return AccuracyError(f"one step's loss tilted by {theta:.3g} is out of reach at {self}")
 
 
 def _log_expm1(x: float) -> float:
@@ -273,9 +258,11 @@ _PAD = 0.01
 
 
 class CoarseLaw:
-    """Cumulant generating function of the dominating law with a few thousand points a step, for probabilities of
-    e^{log_floor} or more: for tilts and windows, and Chernoff's bound. log_infinite, log_outside: of the mass
-    of certain losses, and of the finite ones that it leaves out. rounding: of the cumulant, all steps together."""
+    """The dominating law with a few thousand points a step, for tilts, windows and Chernoff's bound.
+
+    Steps are known for probabilities of e^{log_floor} or more. `log_infinite` and `log_outside` are logs of the mass of
+    certain losses and of the finite ones that are left out; `rounding` is that of the cumulant, all steps together.
+    """
 
     def __init__(self, laws: Sequence[StepLaw], log_floor: float, remove: bool) -> None:
         self.laws = laws
@@ -330,8 +317,8 @@ class CoarseLaw:
         return self.power + self.sign * gap
 
     def best_gap(self, *, log_delta: float | None = None, epsilon: float = 0.0) -> tuple[float, float]:
-        """(s, bound): the s > 0 of Chernoff's log δ(ε) ≤ K(power ± s) − sε, and that bound: of ε where log_delta is
-        given, else of log δ(ε). It leaves out `log_infinite` and `log_outside`."""
+        """(s, bound): the s > 0 of Chernoff's log δ(ε) ≤ K(power ± s) − sε, and the bound, which is one of ε where
+        log_delta is given, else one of log δ(ε). It leaves out `log_infinite` and `log_outside`."""
         low, high = -4.0, 60.0
         for points in (64, 16, 16):
             logs = np.linspace(low, high, points)
@@ -379,14 +366,15 @@ class CoarseLaw:
         return Window(gap, ends[0], ends[1], (powers[0], powers[1]), tuple(fine))
 
 
-class Window:
-    """A tilt with the ends of its law, [low, high]; powers: of Chernoff's bounds of what is beyond; fine: of each
-    law's single steps."""
+class Window(NamedTuple):
+    """A tilt with the ends of its law; `powers` are those of Chernoff's bounds of what is beyond, and `fine` has the
+    ends of each law's single steps."""
 
-    def __init__(
-        self, gap: float, low: float, high: float, powers: tuple[float, float], fine: tuple[tuple[float, float], ...]
-    ) -> None:
-        self.gap, self.low, self.high, self.powers, self.fine = gap, low, high, powers, fine
+    gap: float
+    low: float
+    high: float
+    powers: tuple[float, float]
+    fine: tuple[tuple[float, float], ...]
 
     @property
     def width(self) -> float:

@@ -25,7 +25,7 @@ from scipy import fft, special
 
 from leakcore._base import validate
 from leakcore._base.results import Number
-from leakcore.numerics.arithmetic import dot
+from leakcore.numerics.arithmetic import bisect, dot
 
 
 def clopper_pearson(
@@ -40,7 +40,7 @@ def clopper_pearson(
     Args:
         successes: k, an integer or an integer array, 0 ≤ k ≤ n; broadcast with `trials`.
         trials: n ≥ 1, likewise.
-        confidence: in (0, 1).
+        confidence: level of the interval, in (0, 1).
         side: "two-sided", "lower" or "upper".
 
     Returns:
@@ -227,9 +227,7 @@ def _last(log_wealth: Callable[[float], float], low: float, high: float, alpha: 
     target = -math.log(alpha)
     if log_wealth(low) < target:
         return low
-    while low < (middle := 0.5 * (low + high)) < high:
-        low, high = (middle, high) if log_wealth(middle) >= target else (low, middle)
-    return low
+    return bisect(low, high, lambda m: log_wealth(m) >= target)[0]
 
 
 _NEGLIGIBLE = 1e-17
@@ -265,7 +263,7 @@ def simultaneous_lower_limits(trials: int, *, confidence: float) -> np.ndarray:
 
     Args:
         trials: n, 1 to 2²⁴.
-        confidence: in (0, 1).
+        confidence: level of the band, in (0, 1).
 
     Returns:
         L_0, …, L_n, (n + 1,) float64.

@@ -16,7 +16,7 @@ import math
 import numpy as np
 from scipy import special
 
-from leakcore.numerics.arithmetic import AccuracyError
+from leakcore.numerics.arithmetic import AccuracyError, bisect
 from leakcore.numerics.loss import PrivacyLoss, StepGroup
 
 _LEAST = 1e-15
@@ -311,11 +311,7 @@ def _bisect_epsilon(profile: Profile, log_target: float, direction: str, low: fl
     if not _log_delta(profile, high, direction) <= log_target:
         raise AccuracyError("the recursion for the privacy loss does not reach the wanted delta")
     start = low
-    while low < (middle := 0.5 * (low + high)) < high:
-        if _log_delta(profile, middle, direction) > log_target:
-            low = middle
-        else:
-            high = middle
+    low, high = bisect(low, high, lambda at: _log_delta(profile, at, direction) > log_target)
     if direction == "remove" and low == start:
         raise AccuracyError("the recursion for the privacy loss found no epsilon")
     return high

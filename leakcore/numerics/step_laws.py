@@ -57,7 +57,7 @@ class StepCells(LossCells):
 
 
 @dataclasses.dataclass(frozen=True)
-class SampledStep:
+class SampledStep(StepLaw):
     """A group of equal sampled Gaussian steps as a step law; its rate may be 1."""
 
     group: StepGroup
@@ -67,13 +67,8 @@ class SampledStep:
         """How many steps there are in the group."""
         return self.group.count
 
-    @property
-    def log_infinite(self) -> tuple[float, float]:
-        return -math.inf, -math.inf
-
     def log_moments(self, s: np.ndarray, remove: bool) -> np.ndarray:
-        """ "remove": norms of order 1 + s have ‖1 − q + qX‖ ≤ 1 − q + q‖X‖ as well; "add": no loss is
-        below log(1 − q)."""
+        # "remove": norms of order 1 + s have ‖1 − q + qX‖ ≤ 1 − q + q‖X‖ as well. "add": no loss is below log(1 − q).
         sigma, rate = self.group.sigma, self.group.rate
         out = gaussian_log_moments(s, 1.0 / sigma, rate)
         if rate == 1.0:
@@ -326,9 +321,9 @@ class AtomLaw(KnownMasses):
     """Atoms with masses under ν and μ, in the order of their losses log μ/ν.
 
     Attributes:
-        log_nu: of each atom's mass under ν, finite.
-        log_mu: of its mass under μ, finite.
-        log_lost: log of μ's mass where ν has none, and of ν's where μ has none.
+        log_nu: logarithm of each atom's mass under ν, finite.
+        log_mu: logarithm of its mass under μ, finite.
+        log_lost: logarithm of μ's mass where ν has none, and of ν's where μ has none.
         anchor: a loss that the lattice has as a point: that of the heaviest atom, where one is heavy.
     """
 

@@ -13,7 +13,7 @@ from leakcore.numerics.loss import PrivacyLoss
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 1.0, 3), (1.2, 0.1, 50)])
-def test_delta_and_epsilon_are_inverse(sigma: float, rate: float, steps: int, adjacency: str) -> None:
+def test_inverse(sigma: float, rate: float, steps: int, adjacency: str) -> None:
     for delta in (1e-3, 1e-6):
         epsilon = accounting.epsilon(sigma, rate, steps, delta=delta, adjacency=adjacency).value
         back = accounting.delta(sigma, rate, steps, epsilon=epsilon, adjacency=adjacency)
@@ -24,14 +24,14 @@ def test_delta_and_epsilon_are_inverse(sigma: float, rate: float, steps: int, ad
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps", "delta"), [(2.0, 0.5, 1000, 1e-3), (1.0, 0.1, 5000, 1e-2), (0.5, 0.1, 10, 0.3)]
 )
-def test_delta_and_epsilon_of_replacement_are_inverse(sigma: float, rate: float, steps: int, delta: float) -> None:
+def test_replacement_inverse(sigma: float, rate: float, steps: int, delta: float) -> None:
     """Where much leaks the split that bounds δ lies far from where both its halves are 1, or outside [0, ε]."""
     epsilon = accounting.epsilon(sigma, rate, steps, delta=delta, adjacency="replace").value
     result = accounting.delta(sigma, rate, steps, epsilon=epsilon, adjacency="replace").value
     assert result == pytest.approx(delta, rel=1e-3)
 
 
-def test_replacement_bound_holds_against_a_direct_composition() -> None:
+def test_replacement_against_direct_composition() -> None:
     # One step, D with z and D' with z' whose gradients are opposite: P = (1−q)N(0) + qN(1), Q = (1−q)N(0) + qN(−1). The
     # true profile of that pair, by quadrature, must not exceed the bound.
     sigma, rate = 0.8, 0.3
@@ -47,7 +47,7 @@ def test_replacement_bound_holds_against_a_direct_composition() -> None:
         assert direct <= accounting.delta(sigma, rate, 1, epsilon=epsilon, adjacency="replace").value
 
 
-def test_no_noise_reveals_sampled_records_only() -> None:
+def test_zero_noise() -> None:
     # δ ≥ 1 − (1−q)^T is the chance of being sampled at all; nothing else leaks.
     assert accounting.epsilon(0.0, 0.1, 2, delta=1e-5).value == math.inf
     assert accounting.epsilon(0.0, 0.1, 2, delta=0.2).value == pytest.approx(0.0, abs=1e-12)
@@ -55,7 +55,7 @@ def test_no_noise_reveals_sampled_records_only() -> None:
 
 
 @pytest.mark.parametrize("setting", [(0.7, 0.3, 1), (1.0, 0.1, 10), (2.0, 0.05, 200), (1.5, 1.0, 3), (0.0, 0.1, 4)])
-def test_total_variation_is_above_the_profile_at_zero(setting: tuple[float, float, int]) -> None:
+def test_total_variation(setting: tuple[float, float, int]) -> None:
     loss = PrivacyLoss.of_steps(np.asarray(setting[0]), np.asarray(setting[1]), setting[2])
     exact = accounting.delta(*setting, epsilon=0.0).value
     assert loss.total_variation() >= exact * (1 - 1e-9)
@@ -70,7 +70,7 @@ def test_tiny_deltas() -> None:
     assert accounting.epsilon(1.0, 0.1, 100, delta=1e-200).value > 30.0
 
 
-def test_a_positive_delta_is_never_zero() -> None:
+def test_underflow() -> None:
     for steps, rate in ((1, 1.0), (100, 0.01)):
         result = accounting.delta(1e3, rate, steps, epsilon=30.0)
         assert result.value == 5e-324
@@ -82,7 +82,7 @@ def test_a_positive_delta_is_never_zero() -> None:
     ("sigma", "epsilon"),
     [(516.7248090415748, 6.332388232169973e-05), (615.977, 0.0), (1e8, 1.0), (1e7, 1e-3), (1e-3, 5e5), (3.0, 60.0)],
 )
-def test_interval_of_full_batches_holds_the_truth(sigma: float, epsilon: float) -> None:
+def test_full_batch_interval(sigma: float, epsilon: float) -> None:
     mpmath = pytest.importorskip("mpmath")
     with mpmath.workdps(60):
         s, e = 1 / mpmath.mpf(sigma), mpmath.mpf(epsilon)

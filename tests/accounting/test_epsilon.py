@@ -30,7 +30,7 @@ CALIBRATION = [
 ]
 
 
-def test_one_step_under_both_relations() -> None:
+def test_one_step_both_relations() -> None:
     result = accounting.epsilon(1.0, 1.0, 1, delta=1e-5)
     replaced = accounting.epsilon(1.0, 1.0, 1, delta=1e-5, adjacency="replace")
     assert result.value == pytest.approx(4.38, abs=5e-3)
@@ -47,7 +47,7 @@ def test_calibration_by_rdp(steps: int, rate: float, epsilon: float, sigma: floa
     )
 
 
-def test_orders_of_the_released_code() -> None:
+def test_rdp_orders() -> None:
     pytest.importorskip("dp_accounting")
     result = accounting.epsilon(2.0, 1.0, 100, delta=1e-5, method="rdp", orders="authors")
     assert result.value == pytest.approx(35.08, abs=5e-3)
@@ -76,7 +76,7 @@ def _agrees_with_pld(setting: tuple[float, float, int, float]) -> None:
 
 
 @pytest.mark.parametrize("steps", [100, pytest.param(1000, marks=pytest.mark.slow)])
-def test_convolutions_do_not_round_a_small_delta_away(steps: int) -> None:
+def test_pld_rounding(steps: int) -> None:
     pytest.importorskip("dp_accounting")
     exact = accounting.epsilon(1.0, 0.01, steps, delta=1e-11)
     discrete = accounting.epsilon(1.0, 0.01, steps, delta=1e-11, method="pld")
@@ -91,7 +91,7 @@ def test_convolutions_do_not_round_a_small_delta_away(steps: int) -> None:
 
 @pytest.mark.parametrize("sigma", [1e-8, 1e-10, 1e-11, 1e-12, 1e-20, 1e-30, 1e-100])
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
-def test_hardly_any_noise_leaks_as_much_as_it_should(sigma: float, adjacency: str) -> None:
+def test_hardly_any_noise(sigma: float, adjacency: str) -> None:
     """Full batches are a Gaussian pair of separation s, whose ε is s²/2 + sz; fewer steps and samples leak no more."""
     s = math.sqrt(3.0) / sigma * (2.0 if adjacency == "replace" else 1.0)
     full = accounting.epsilon(sigma, 1.0, 3, delta=1e-5, adjacency=adjacency)
@@ -103,7 +103,7 @@ def test_hardly_any_noise_leaks_as_much_as_it_should(sigma: float, adjacency: st
     assert sampled.value >= 0.999 * 1.5 / sigma**2
 
 
-def test_very_little_noise_has_an_upper_bound() -> None:
+def test_very_little_noise() -> None:
     # σ and q swapped, say: an answer, at most that of full batches.
     swapped = accounting.epsilon(0.01, 0.8, 1000, delta=1e-5)
     assert 0 < swapped.interval[0] <= swapped.value <= accounting.epsilon(0.01, 1.0, 1000, delta=1e-5).value < math.inf
@@ -112,19 +112,19 @@ def test_very_little_noise_has_an_upper_bound() -> None:
 
 
 @pytest.mark.parametrize("setting", [s for s in _random_settings(40) if s[2] < 150][:5])
-def test_agreement_with_dp_accounting(setting: tuple[float, float, int, float]) -> None:
+def test_dp_accounting(setting: tuple[float, float, int, float]) -> None:
     pytest.importorskip("dp_accounting")
     _agrees_with_pld(setting)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", _random_settings(40))
-def test_agreement_with_dp_accounting_over_more(setting: tuple[float, float, int, float]) -> None:
+def test_dp_accounting_more(setting: tuple[float, float, int, float]) -> None:
     pytest.importorskip("dp_accounting")
     _agrees_with_pld(setting)
 
 
-def test_subsampled_replacement_has_a_pair_of_its_own() -> None:
+def test_subsampled_replacement() -> None:
     result = accounting.epsilon(1.0, 0.1, 50, delta=1e-5, adjacency="replace")
     assert "REPLACE_ONE" in result.provenance
     assert result.interval[1] - result.interval[0] < 1e-5 * result.value
@@ -146,7 +146,7 @@ def test_schedules() -> None:
 
 
 @pytest.mark.parametrize(("sigma", "full"), [(1.0, 20.0), (0.7, 50.0), (2.0, 2.0)])
-def test_sampled_steps_next_to_full_batches(sigma: float, full: float) -> None:
+def test_sampled_and_full_steps(sigma: float, full: float) -> None:
     """The loss has no minimum then, in either direction."""
     schedule = np.array([sigma] * 500 + [full] * 10)
     rates = np.array([0.01] * 500 + [1.0] * 10)
@@ -186,7 +186,7 @@ NOTHING = [
 
 
 @pytest.mark.parametrize(("sigma", "rate", "steps", "delta"), NOTHING)
-def test_a_large_delta_leaves_nothing(sigma: float, rate: float, steps: int, delta: float) -> None:
+def test_large_delta(sigma: float, rate: float, steps: int, delta: float) -> None:
     result = accounting.epsilon(sigma, rate, steps, delta=delta)
     assert (result.value, result.interval) == (0.0, (0.0, 0.0))
     if "dp_accounting" in sys.modules or sigma < 1e3:  # its grid is coarser than the loss beyond
@@ -194,7 +194,7 @@ def test_a_large_delta_leaves_nothing(sigma: float, rate: float, steps: int, del
         assert accounting.epsilon(sigma, rate, steps, delta=delta, method="pld").value < 1e-3
 
 
-def test_noise_too_large_for_the_profile() -> None:
+def test_large_noise() -> None:
     result = accounting.epsilon(1e8, 0.1, 10, delta=1e-12)
     assert 0.0 <= result.value < 1e-6
     # Full batches leak at least as much.
@@ -240,7 +240,7 @@ def test_bad_input(changes: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["pld", "rdp"])
-def test_without_dp_accounting_says_what_to_install(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+def test_missing_dp_accounting(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ImportError, match=r"pip install leakcore\[accounting\]"):
         accounting.epsilon(1.0, 0.5, 2, delta=1e-5, method=method)
@@ -274,9 +274,7 @@ def test_rare_large_losses(sigma: float, rate: float, steps: int, delta: float) 
         pytest.param(0.2, 0.01, 1000, 0.01, marks=pytest.mark.slow),
     ],
 )
-def test_replacement_where_adding_ends_before_the_place_in_question(
-    sigma: float, rate: float, steps: int, delta: float
-) -> None:
+def test_replacement_beyond_the_end_of_adding(sigma: float, rate: float, steps: int, delta: float) -> None:
     """Each ended in "math domain error": no loss of adding reaches so far."""
     result = accounting.epsilon(sigma, rate, steps, delta=delta, adjacency="replace")
     added = accounting.epsilon(sigma, rate, steps, delta=delta)
@@ -284,13 +282,13 @@ def test_replacement_where_adding_ends_before_the_place_in_question(
     assert added.interval[0] <= result.value <= full.value * (1 + 1e-9)
 
 
-def test_noise_too_small_for_a_grid_of_losses_is_refused() -> None:
+def test_noise_too_small_for_pld() -> None:
     refusal = r"`noise_multiplier` must be large .* got privacy losses of 2e\+32; use method='exact', of Poisson\("
     with pytest.raises(AccuracyError, match=refusal):
         accounting.epsilon(1e-16, 1.0, 2, delta=1e-5, method="pld")
 
 
-def test_four_under_add_remove_is_nine_under_replacement() -> None:
+def test_known_noise() -> None:
     sigma = accounting.noise_multiplier(epsilon=4.0, delta=1e-5, sample_rate=1.0, steps=1).value
     assert accounting.epsilon(sigma, 1.0, 1, delta=1e-5, adjacency="replace").value == pytest.approx(9.08, abs=5e-3)
 
@@ -308,7 +306,7 @@ def test_calibration(steps: int, rate: float, epsilon: float, sigma: float, sigm
 
 
 @pytest.mark.slow
-def test_calibration_of_the_roughest_setting() -> None:
+def test_roughest_calibration() -> None:
     result = accounting.noise_multiplier(epsilon=32.0, delta=1e-5, sample_rate=0.01, steps=100)
     assert result.value == pytest.approx(0.2806531318, rel=1e-4)
 
@@ -327,7 +325,7 @@ def test_noise_by_pld() -> None:
     assert result.value == pytest.approx(1.385994732, rel=1e-5)
 
 
-def test_no_noise_is_enough_where_delta_allows_every_sample() -> None:
+def test_delta_of_every_sample() -> None:
     for adjacency, factor in (("add-remove", 1.0), ("replace", 2.0)):
         same: dict[str, Any] = {"epsilon": 1e-9, "sample_rate": 0.01, "steps": 3, "adjacency": adjacency}
         assert accounting.noise_multiplier(delta=factor * 0.0298, **same).value == 0.0
@@ -335,7 +333,7 @@ def test_no_noise_is_enough_where_delta_allows_every_sample() -> None:
 
 
 @pytest.mark.slow
-def test_little_noise_is_found_next_to_noise_that_cannot_be_judged() -> None:
+def test_noise_next_to_gaps() -> None:
     result = accounting.noise_multiplier(epsilon=300.0, delta=1e-5, sample_rate=0.1, steps=10).value
     assert accounting.epsilon(result, 0.1, 10, delta=1e-5).value <= 300.0
     assert accounting.epsilon(result * (1 - 1e-6), 0.1, 10, delta=1e-5).value > 300.0
@@ -350,7 +348,7 @@ def test_bad_targets() -> None:
         accounting.noise_multiplier(epsilon=1.0, delta=1e-5, sample_rate=1.5, steps=1)
 
 
-def test_noise_with_rare_large_losses() -> None:
+def test_noise_rare_losses() -> None:
     result = accounting.noise_multiplier(epsilon=0.01, delta=1e-10, sample_rate=1e-4, steps=500)
     assert accounting.epsilon(result.value, 1e-4, 500, delta=1e-10).value <= 0.01
     # Fourier inversion does not serve here, so the search ends a little above the least noise, and says so.
@@ -358,7 +356,7 @@ def test_noise_with_rare_large_losses() -> None:
     assert accounting.epsilon(result.value * (1 - 2e-4), 1e-4, 500, delta=1e-10).value > 0.01
 
 
-def test_group_privacy_conversion() -> None:
+def test_to_replacement() -> None:
     claim = accounting.epsilon(1.0, 1.0, 1, delta=1e-5)
     converted = accounting.to_replacement(claim)
     assert converted.value == pytest.approx(2.0 * claim.value)
@@ -372,7 +370,7 @@ def test_group_privacy_conversion() -> None:
         accounting.to_replacement(4.0)  # type: ignore[arg-type]
 
 
-def test_group_privacy_of_a_large_epsilon() -> None:
+def test_to_replacement_large_epsilon() -> None:
     claim = accounting.epsilon(0.0262, 1.0, 1, delta=5e-324)
     assert claim.value > 2000.0
     assert accounting.to_replacement(claim).delta == 1.0

@@ -12,7 +12,7 @@ from leakcore import accounting
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 4.0])
-def test_full_batches_leak_as_much_as_all_releases(sigma):
+def test_full_batches(sigma):
     last = accounting.last_iterate_epsilon(sigma, 1.0, 9, delta=1e-5)
     assert float(last) == float(accounting.epsilon(sigma, 1.0, 9, delta=1e-5))
     assert (last.kind, last.adjacency, last.delta) == ("estimate", "add-remove", 1e-5)
@@ -20,13 +20,13 @@ def test_full_batches_leak_as_much_as_all_releases(sigma):
 
 
 @pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.02), (0.4, 0.3), (5.0, 0.5)])
-def test_one_step_has_no_earlier_models_to_hide(sigma, rate):
+def test_one_step(sigma, rate):
     last = accounting.last_iterate_epsilon(sigma, rate, 1, delta=1e-6)
     assert float(last) == pytest.approx(float(accounting.epsilon(sigma, rate, 1, delta=1e-6)), rel=1e-8)
 
 
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.1, 5), (3.0, 0.5, 8)])
-def test_it_is_dp_accountings_mixture_of_gaussians(sigma, rate, steps):
+def test_mixture_of_gaussians(sigma, rate, steps):
     pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
     count = np.arange(steps + 1)
     oracle = pld.from_mixture_gaussian_mechanism(
@@ -39,7 +39,7 @@ def test_it_is_dp_accountings_mixture_of_gaussians(sigma, rate, steps):
     assert oracle - 0.02 <= last <= oracle + 1e-6  # the oracle rounds up, by its interval
 
 
-def test_delta_at_that_epsilon_by_quadrature():
+def test_quadrature():
     sigma, rate, steps, delta = 0.8, 0.1, 40, 1e-4
     epsilon = float(accounting.last_iterate_epsilon(sigma, rate, steps, delta=delta))
     count, spread = np.arange(steps + 1), math.sqrt(steps) * sigma
@@ -59,7 +59,7 @@ def test_delta_at_that_epsilon_by_quadrature():
 
 @pytest.mark.parametrize("rate", [0.001, 0.01, 0.1, 0.5, 0.99])
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 3.0])
-def test_fewer_models_never_show_more(sigma, rate):
+def test_below_all_releases(sigma, rate):
     """The final model of a linear loss is a function of all releases."""
     every = accounting.epsilon(sigma, rate, 100, delta=1e-5)
     assert float(accounting.last_iterate_epsilon(sigma, rate, 100, delta=1e-5)) <= float(every) * (1 + 1e-9)
@@ -81,7 +81,7 @@ def test_edges():
         ({"delta": 0}, r"`delta` must be in \(0, 1\), got 0"),
     ],
 )
-def test_bad_arguments_are_named(more, message):
+def test_bad_arguments(more, message):
     with pytest.raises(ValueError, match=message):
         accounting.last_iterate_epsilon(
             **{"noise_multiplier": 1.0, "sample_rate": 0.1, "steps": 10, "delta": 1e-5} | more

@@ -17,8 +17,8 @@ from leakcore import audit
 from leakcore.audit import config_schema
 from leakcore.audit.shared.report import GATE
 from leakcore.cli import main
-from leakcore.cli.commands.audit import CLAIM, RUN, SCORES, TRACE
-from tests.audit.trace.traces import orthogonal
+from leakcore.cli.audit import CLAIM, RUN, SCORES, TRACE
+from tests.audit.samples import orthogonal
 
 AUDIT = main.commands["audit"]
 FORMS = {form.name: form for form in (RUN, CLAIM, TRACE, SCORES)}

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import accounting, audit, bounds, mechanisms
-from tests.audit.canaries.canary_traces import simulated
+from tests.audit.samples import simulated
 
 LEVEL = 0.9
 """Low, so that a bound at twice its error shows in a few hundred plays."""

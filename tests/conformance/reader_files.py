@@ -72,7 +72,7 @@ def report_text() -> str:
 def canary_trace() -> bytes:
     from leakcore import mechanisms
     from leakcore._base.codec import to_npz
-    from tests.audit.canaries.canary_traces import simulated
+    from tests.audit.samples import simulated
 
     return to_npz(simulated(mechanisms.Poisson(1.0, 0.3, 3), 20))
 

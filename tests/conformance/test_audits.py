@@ -23,12 +23,11 @@ from scipy import stats
 
 from leakcore import accounting, audit, bounds, mechanisms
 from leakcore.attacks import membership
-from leakcore.audit.hyperparameters import scheme_findings
+from leakcore.audit.hyperparameters.report import _bracket_text
 from leakcore.audit.scores.statistics import audited
 from leakcore.cli import main
-from tests.audit.canaries.canary_traces import simulated
-from tests.audit.report import reports
-from tests.audit.trace.traces import orthogonal
+from tests.audit import samples as reports
+from tests.audit.samples import orthogonal, simulated
 from tests.conformance.audit_levels import LEVEL, Case, cases
 
 _CASES = cases()
@@ -536,7 +535,7 @@ def test_an_accountants_epsilon_of_zero_is_reported() -> None:
 def test_the_ends_of_a_bracket_are_said_to_be_what_they_are(mechanism: Any, relation: Any, said: str) -> None:
     spent = accounting.epsilon(mechanism, delta=1e-5, adjacency=relation)
     assert spent.method == "bracket"
-    text = scheme_findings.bracket(spent)
+    text = _bracket_text(spent)
     assert said in text
     assert ("order" in text) is isinstance(mechanism, mechanisms.Shuffled)
 

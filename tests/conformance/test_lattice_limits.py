@@ -91,7 +91,7 @@ def step_laws():
     }
 
 
-def test_every_step_law_is_listed():
+def test_step_laws_listed():
     from leakcore import numerics
 
     public = [getattr(numerics, name) for name in numerics._names - set(numerics.__all__)]
@@ -99,7 +99,7 @@ def test_every_step_law_is_listed():
     assert laws == set(step_laws())
 
 
-def test_every_mechanism_on_a_lattice_is_listed():
+def test_lattice_mechanisms_listed():
     public = {
         name
         for name in mechanisms_room.__all__
@@ -111,7 +111,7 @@ def test_every_mechanism_on_a_lattice_is_listed():
 
 @pytest.mark.parametrize("remove", [True, False])
 @pytest.mark.parametrize("law", [law for laws in step_laws().values() for law in laws], ids=str)
-def test_moments_are_above_those_of_who_sees_less(law, remove):
+def test_moments_above_cells(law, remove):
     # Who sees the cell of the loss alone has smaller moments of every order, and with fine cells nearly the same ones.
     if isinstance(law, AllocationStep):
         atoms = law._pair(12.0).atoms(remove, False)
@@ -141,7 +141,7 @@ def test_moments_are_above_those_of_who_sees_less(law, remove):
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("mechanism", "relation"), ALL)
-def test_delta_never_rises_and_is_never_trivial(mechanism, relation, direction):
+def test_delta_monotone_not_trivial(mechanism, relation, direction):
     curve, separation = mechanism.curve(relation), mechanism.separation(relation)
     before = 0.0
     for epsilon in EPSILONS:
@@ -160,7 +160,7 @@ def test_delta_never_rises_and_is_never_trivial(mechanism, relation, direction):
 
 
 @pytest.mark.parametrize(("mechanism", "relation"), ALL)
-def test_the_accountant_answers_far_out(mechanism, relation):
+def test_far_out(mechanism, relation):
     values = [accounting.delta(mechanism, epsilon=e, adjacency=relation).log_value for e in (3.0, 4.0, 500.0)]
     assert all(later <= max(earlier + 1e-5, UNDERFLOW) for earlier, later in itertools.pairwise(values))
     needed = []
@@ -174,7 +174,7 @@ def test_the_accountant_answers_far_out(mechanism, relation):
 
 
 @pytest.mark.parametrize(("mechanism", "relation"), [one for one in ALL if one.values[0].adjacency == one.values[1]])
-def test_what_an_attacker_gains_is_never_trivial(mechanism, relation):
+def test_blow_up_not_trivial(mechanism, relation):
     kappa = np.array([1e-250, 1e-5, 0.3])
     bound = bounds.membership(mechanism, fpr=kappa)
     log_rate, separation = np.log(bound.value), mechanism.separation(relation)
@@ -187,7 +187,7 @@ def test_what_an_attacker_gains_is_never_trivial(mechanism, relation):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["one of ten", "k with a remainder", "fixed size", "Poisson, replaced"])
-def test_the_limits_are_tight_as_far_as_floats_go(name):
+def test_tight_limits(name):
     mechanism, relation = FAST[name]
     for direction in DIRECTIONS:
         for epsilon in (0.5, 4.0):
@@ -207,7 +207,7 @@ def test_the_limits_are_tight_as_far_as_floats_go(name):
     log_delta=st.floats(-690.0, -1.0),
     fixed=st.booleans(),
 )
-def test_any_replaced_steps_have_limits(sigma, rate, steps, places, log_delta, fixed):
+def test_replaced_steps(sigma, rate, steps, places, log_delta, fixed):
     if fixed:
         size = max(int(1e7 * math.exp(rate)), 1)
         mechanism = mechanisms.FixedSize(math.exp(sigma), size, 10_000_000, steps)

@@ -26,9 +26,13 @@ TINY = 1e-15
 
 def _examples(number):
     return settings(
-        max_examples=number, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck),
+        max_examples=number,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
         phases=[Phase.explicit, Phase.generate],  # a smaller example is not worth minutes of numerics
-    )  # fmt: skip
+    )
 
 
 def _asked(call):
@@ -188,7 +192,7 @@ def _slow_where(heavy, values):
 
 
 @pytest.mark.parametrize("member", _slow_where(lambda member: member.startswith("RandomAllocation"), sorted(MEMBERS)))
-def test_epsilon_and_delta_hold(member):
+def test_brackets(member):
     @_examples(2 if member in LATTICE else 5)
     @given(MEMBERS[member], st.data())
     def holds(mechanism, data):
@@ -199,7 +203,7 @@ def test_epsilon_and_delta_hold(member):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("member", sorted(MEMBERS))
-def test_epsilon_and_delta_hold_for_many(member):
+def test_many_brackets(member):
     @_examples(60 if member in LATTICE else 200)
     @given(MEMBERS[member], st.data())
     def holds(mechanism, data):
@@ -224,7 +228,7 @@ HUGE_MEMBERS = {
 
 @pytest.mark.parametrize("steps", _slow_where(lambda steps: steps in (10**12, 10**15), HUGE))
 @pytest.mark.parametrize("name", _slow_where(lambda name: name == "RandomAllocation", sorted(HUGE_MEMBERS)))
-def test_huge_counts_are_not_below_what_is_proved(name, steps):
+def test_huge_counts(name, steps):
     mechanism = HUGE_MEMBERS[name](steps)
     for relation in mechanism.adjacencies:
         check_one(mechanism, relation, 1e-5, 1.0)
@@ -247,7 +251,7 @@ def test_huge_counts_are_not_below_what_is_proved(name, steps):
 @pytest.mark.parametrize(
     ("rate", "steps"), [(0.1, 10**9), (1e-5, 10**18), (1e-3, 10**12), (0.7, 10**15), (1e-4, 2**62)]
 )
-def test_the_noise_for_huge_counts_suffices_and_is_not_needless(rate, steps):
+def test_noise_for_huge_counts(rate, steps):
     noise = accounting.noise_multiplier(rate, steps, epsilon=1.0, delta=1e-5)
     at = accounting.epsilon(noise.value, rate, steps, delta=1e-5)
     assert at.value <= 1.0 + 1e-9
@@ -263,7 +267,7 @@ def test_the_noise_for_huge_counts_suffices_and_is_not_needless(rate, steps):
         ["Poisson", "FullBatch", "FixedSize", "Shuffled", "RandomAllocation"],
     ),
 )
-def test_noise_found_suffices_and_little_less_does_not(member):
+def test_noise_is_least(member):
     members = {
         "Poisson": mechanisms.Poisson(1.0, 0.03, 500),
         "FullBatch": mechanisms.FullBatch(1.0, 40),
@@ -313,7 +317,7 @@ LADDERS = {
         sorted(LADDERS),
     ),
 )
-def test_less_is_never_proved_of_what_leaks_less(ladder):
+def test_ladders(ladder):
     """Down a ladder of mechanisms no low end rises above the high end of one that leaks more."""
     for relation in LADDERS[ladder][0].adjacencies:
         values = []
@@ -330,7 +334,7 @@ def test_less_is_never_proved_of_what_leaks_less(ladder):
 
 
 @pytest.mark.parametrize("member", _slow_where(lambda member: member in LATTICE, sorted(MEMBERS)))
-def test_delta_never_rises_with_epsilon(member):
+def test_delta_monotone(member):
     """Nor is it the trivial 1 in one direction where a smaller ε has less."""
 
     @_examples(3)
@@ -370,7 +374,7 @@ def test_delta_never_rises_with_epsilon(member):
     ),
     ids=repr,
 )
-def test_delta_of_either_direction_is_never_needlessly_one(mechanism):
+def test_delta_not_trivial(mechanism):
     """The direction that has less to say must not answer (0, 1) where full batches, or a smaller ε, prove more."""
     for relation in mechanism.adjacencies:
         separation = mechanism.separation(relation)
@@ -395,7 +399,7 @@ def test_delta_of_either_direction_is_never_needlessly_one(mechanism):
 
 
 @pytest.mark.parametrize("member", _slow_where(lambda member: member in LATTICE, sorted(MEMBERS)))
-def test_relations_are_consistent(member):
+def test_relations(member):
     """Zeroing out a row is a replacement; a replacement is a removal and an addition."""
 
     @_examples(4)
@@ -427,7 +431,7 @@ def test_relations_are_consistent(member):
 @given(members.matrices(), st.integers(1, 5), st.integers(1, 4))
 @example(np.array([[1.0, 5.0], [0.5, 1.0]]), 1, 1)
 @example(np.array([[1.0, 0.5, 9.0], [0.5, 1.0, 9.0]]), 2, 2)
-def test_the_sensitivity_of_any_matrix_holds_every_pattern(matrix, separation, participations):
+def test_sensitivity_any_matrix(matrix, separation, participations):
     how = mechanisms.MinSeparation(separation, participations)
     scale = float(np.abs(matrix).max()) or 1.0
     mechanism = mechanisms.CorrelatedNoise(matrix, scale, how)
@@ -449,7 +453,7 @@ def test_the_sensitivity_of_any_matrix_holds_every_pattern(matrix, separation, p
 
 @_examples(6)
 @given(st.integers(1, 7), st.integers(1, 7), st.integers(0, 2**32), st.floats(0.3, 5.0), st.floats(0.01, 1.0))
-def test_cyclic_poisson_holds_each_group_of_rows(steps, bands, seed, noise, share):
+def test_cyclic_poisson_groups(steps, bands, seed, noise, share):
     """A row of group g takes part in steps g, g + β, …, whose columns share no row: Poisson steps of its own noise."""
     rng = np.random.default_rng(seed)
     bands = min(bands, steps)
@@ -497,13 +501,13 @@ BRUTE = [
         StepPair(2.0, shifted(2.0, 1.0, 1.0), none),
         4,
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
     ("mechanism", "relation", "pair", "steps"), [row[1:] for row in BRUTE], ids=[r[0] for r in BRUTE]
 )
-def test_what_is_called_exact_agrees_with_brute_force(mechanism, relation, pair, steps):
+def test_exact_against_brute_force(mechanism, relation, pair, steps):
     assert mechanism.is_exact(relation)
     for epsilon in (0.0, 0.4, 1.5):
         lost = accounting.delta(mechanism, epsilon=epsilon, adjacency=relation)
@@ -517,7 +521,7 @@ def test_what_is_called_exact_agrees_with_brute_force(mechanism, relation, pair,
 
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.1, 3), (1.0, 0.01, 12), (0.6, 0.3, 2)])
 @pytest.mark.parametrize("delta", [1e-5, 1e-2, 0.1])
-def test_a_low_end_is_not_above_the_best_adaptive_adversary(sigma, rate, steps, delta):
+def test_low_end_against_adaptive_adversary(sigma, rate, steps, delta):
     """FixedSize: before each step the adversary places the other rows' gradients between the two neighbours."""
     mechanism = mechanisms.FixedSize(sigma, int(1000 * rate), 1000, steps)
     spent = accounting.epsilon(mechanism, delta=delta)
@@ -541,9 +545,10 @@ def _best_adversary(sigma, rate, steps, delta, spacing=4e-3):
                 (1.0 - rate) * np.exp(-((x - place) ** 2) / (2 * sigma**2))
                 + rate * np.exp(-((x - end) ** 2) / (2 * sigma**2))
             )
-            * (x[1] - x[0]) / (sigma * math.sqrt(2.0 * math.pi))
+            * (x[1] - x[0])
+            / (sigma * math.sqrt(2.0 * math.pi))
             for end in (2.0, 0.0)
-        )  # fmt: skip
+        )
         used = (one > 1e-300) & (two > 1e-300)
         loss = np.log(one[used] / two[used]) / spacing
         low = np.floor(loss).astype(int)
@@ -640,7 +645,7 @@ def _losses(mechanism, number, rng):
 @pytest.mark.parametrize(
     "name", _slow_where(lambda name: name.startswith(("Random", "Balls", "Shuffled")), sorted(SAMPLERS))
 )
-def test_nothing_is_below_what_a_simulation_shows(name):
+def test_simulation(name):
     """δ and ε against a lower limit at 1 − 1e-9 from outputs of the training itself (Hoeffding)."""
     mechanism, relation = SAMPLERS[name]
     number = 60_000
@@ -655,7 +660,7 @@ def test_nothing_is_below_what_a_simulation_shows(name):
 
 
 @pytest.mark.slow
-def test_composition_is_at_least_each_part_and_knows_no_order():
+def test_composition_order():
     parts = [
         mechanisms.Poisson(1.0, 0.1, 5),
         mechanisms.GDP(0.7),
@@ -679,7 +684,7 @@ def test_composition_is_at_least_each_part_and_knows_no_order():
 @pytest.mark.parametrize("relation", RELATIONS)
 @_examples(40)
 @given(members.SIMPLE_EVENTS)
-def test_events_are_doubled_or_refused_under_replacement(relation, event):
+def test_events_under_replacement(relation, event):
     """What an event says under add-remove holds for one row; a replacement moves what it computes twice as far."""
     mechanism = mechanisms.from_event(event)
     spent = _asked(lambda: accounting.epsilon(mechanism, delta=1e-5, adjacency=relation))
@@ -717,20 +722,20 @@ def test_events_are_doubled_or_refused_under_replacement(relation, event):
     ],
     ids=["epsilon", "delta", "noise_multiplier", "membership", "reconstruction", "discrete_prior", "calibrate_noise"],
 )
-def test_another_object_is_named(call, thing):
+def test_other_objects(call, thing):
     with pytest.raises(TypeError, match="echanism") as refused:
         call(thing)
     assert type(thing).__name__ in str(refused.value)
     assert "must be passed" not in str(refused.value)
 
 
-def test_an_event_is_pointed_to_from_event():
+def test_event_hint():
     with pytest.raises(TypeError, match="from_event"):
         accounting.epsilon(members.GaussianDpEvent(1.0), delta=1e-5)
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
-def test_a_loss_of_thousands_of_nats_is_a_delta_of_nearly_one(noise):
+def test_thousands_of_nats(noise):
     """A composition leaks at least what its full batches leak alone, also where the tilt of its profile is lost."""
     alone = mechanisms.FullBatch(noise, math.ceil(2500 * noise**2))
     both = mechanisms.Poisson(1.0, 0.01, 100) @ alone
@@ -739,7 +744,7 @@ def test_a_loss_of_thousands_of_nats_is_a_delta_of_nearly_one(noise):
         assert lost.log_value >= least.log_value - 1e-9 * (1.0 + abs(least.log_value)), epsilon
 
 
-def test_certain_losses_are_in_every_delta():
+def test_certain_losses():
     """ApproximateDP reveals everything with probability δ, however large ε is (69469bf7: 5e-324 for 1e-9)."""
     both = mechanisms.ApproximateDP(1.9, 1e-9) @ mechanisms.ZCDP(0.02)
     for epsilon in (5.0, 60.0):
@@ -748,7 +753,7 @@ def test_certain_losses_are_in_every_delta():
     assert accounting.epsilon(both, delta=1e-10).value == math.inf
 
 
-def test_a_refusal_of_accuracy_names_the_mechanism():
+def test_accuracy_error_text():
     """What cannot be told is said by name, never as a number."""
     for mechanism in (mechanisms.Poisson(1e-200, 0.5, 3), mechanisms.Poisson(1.0, 0.5, 2**63 - 1)):
         try:
@@ -759,7 +764,7 @@ def test_a_refusal_of_accuracy_names_the_mechanism():
             assert spent.value >= proved(mechanism, "add-remove", 1e-5)
 
 
-def test_repeated_compositions_are_compositions_of_what_is_repeated():
+def test_repeated_composition():
     parts = members.GaussianDpEvent(2e3), members.PoissonSampledDpEvent(1e-3, members.GaussianDpEvent(1.0))
     repeated = mechanisms.from_event(members.SelfComposedDpEvent(members.ComposedDpEvent(parts), 100_000))
     one_by_one = mechanisms.FullBatch(2e3, 100_000) @ mechanisms.Poisson(1.0, 1e-3, 100_000)

@@ -204,7 +204,7 @@ def test_a_wrong_key_names_itself_and_its_file(tmp_path: Path) -> None:
 
 
 def _instances() -> dict[str, Any]:
-    from tests.audit.report import reports
+    from tests.audit import samples as reports
     from tests.public import test_results
 
     out: dict[str, Any] = {}

@@ -19,14 +19,14 @@ DELTA = 1e-5
     ],
 )
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
-def test_all_batches_are_a_gaussian(training, mu, adjacency):
+def test_all_batches(training, mu, adjacency):
     apart = 2.0 if adjacency == "replace" else 1.0
     wanted = accounting.epsilon(mechanisms.GDP(apart * mu), delta=DELTA).value
     assert accounting.epsilon(training, delta=DELTA, adjacency=adjacency).value == pytest.approx(wanted, rel=1e-9)
 
 
 @pytest.mark.parametrize(("sigma", "batches", "epochs"), [(1.0, 20, 1), (0.7, 10, 3), (2.0, 50, 4)])
-def test_exact_and_certified_bounds_agree(sigma, batches, epochs):
+def test_exact_against_certified(sigma, batches, epochs):
     training = mechanisms.RandomAllocation(sigma, batches, epochs)
     kappa = [0.01, 0.1, 0.5]
     exact = bounds.reconstruction(training, kappa=kappa)
@@ -37,7 +37,7 @@ def test_exact_and_certified_bounds_agree(sigma, batches, epochs):
     assert exact.interval[1] - exact.interval[0] == pytest.approx(0.0, abs=1e-5)
 
 
-def test_several_batches_are_no_worse_than_the_bound_on_them():
+def test_several_batches():
     training = mechanisms.RandomAllocation(1.5, 12, 1, k=3)
     kappa = [0.01, 0.1, 0.5]
     upper = bounds.reconstruction(training, kappa=kappa)
@@ -65,7 +65,7 @@ def excess(ratio, epsilon, direction):
 
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize("sigma", [0.7, 1.5])
-def test_two_of_three_batches_are_below_their_groups(sigma, direction):
+def test_two_of_three_batches(sigma, direction):
     # The sum over a fine grid in space is the integral to 1e-4: the kink has an error of the spacing's square.
     training = mechanisms.RandomAllocation(sigma, 3, 1, k=2)
     z = np.linspace(-7.0, 7.0 + 2.0 / sigma, 151)
@@ -84,7 +84,7 @@ def test_two_of_three_batches_are_below_their_groups(sigma, direction):
 
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize(("sigma", "batches", "k"), [(1.0, 5, 3), (0.8, 7, 2), (2.0, 6, 4)])
-def test_k_of_b_batches_are_below_their_groups(sigma, batches, k, direction):
+def test_k_of_b_batches(sigma, batches, k, direction):
     training = mechanisms.RandomAllocation(sigma, batches, 1, k=k)
     z = np.random.default_rng(11).standard_normal((400_000, batches))
     ratio = subset_ratio(np.exp((z - 0.5 / sigma) / sigma), k)
@@ -97,7 +97,7 @@ def test_k_of_b_batches_are_below_their_groups(sigma, batches, k, direction):
 @pytest.mark.parametrize(
     ("sigma", "batches", "k", "epsilon"), [(1.0, 100, 51, 39.41), (2.0, 100, 60, 18.23), (1.0, 10, 6, 10.87)]
 )
-def test_groups_of_two_sizes_use_all_batches(sigma, batches, k, epsilon):
+def test_groups_of_two_sizes(sigma, batches, k, epsilon):
     spent = accounting.epsilon(mechanisms.RandomAllocation(sigma, batches, 1, k=k), delta=DELTA)
     assert spent.value == pytest.approx(epsilon, abs=0.01)
     short, more = divmod(batches, k)
@@ -106,7 +106,7 @@ def test_groups_of_two_sizes_use_all_batches(sigma, batches, k, epsilon):
     assert spent.value == pytest.approx(accounting.epsilon(by_hand, delta=DELTA).value, rel=1e-4)
 
 
-def test_more_batches_than_a_grid_holds_are_bounded_by_as_many_as_it_does():
+def test_more_batches_than_a_grid_holds():
     many = mechanisms.RandomAllocation(1.0, 1_000_000, 1)
     assert not many.is_exact("add-remove")
     assert (
@@ -116,7 +116,7 @@ def test_more_batches_than_a_grid_holds_are_bounded_by_as_many_as_it_does():
     assert many.dominating_laws("add-remove").lower == ()
 
 
-def test_it_lies_near_poisson_sampling_and_below_shuffling():
+def test_between_poisson_and_shuffling():
     allocated = accounting.epsilon(mechanisms.RandomAllocation(1.0, 100, 1), delta=DELTA)
     poisson = accounting.epsilon(mechanisms.Poisson(1.0, 0.01, 100), delta=DELTA)
     shuffled = accounting.epsilon(mechanisms.Shuffled(1.0, 100, 1), delta=DELTA)
@@ -124,7 +124,7 @@ def test_it_lies_near_poisson_sampling_and_below_shuffling():
     assert allocated.value < shuffled.interval[0]
 
 
-def test_the_same_batch_in_every_epoch_leaks_more():
+def test_fixed_choice():
     fresh = accounting.epsilon(mechanisms.RandomAllocation(2.0, 20, 4), delta=DELTA).value
     fixed = accounting.epsilon(mechanisms.RandomAllocation(2.0, 20, 4, fixed=True), delta=DELTA).value
     assert fresh < fixed
@@ -133,7 +133,7 @@ def test_the_same_batch_in_every_epoch_leaks_more():
 
 
 @pytest.mark.slow
-def test_replacement_goes_through_the_data_set_between():
+def test_replacement():
     training = mechanisms.RandomAllocation(1.0, 20, 1)
     removed = accounting.epsilon(training, delta=DELTA).value
     replaced = accounting.epsilon(training, delta=DELTA, adjacency="replace")
@@ -150,7 +150,7 @@ def test_bad_input_is_named(arguments, message):
         mechanisms.RandomAllocation(*arguments)
 
 
-def test_samples_have_the_mean_that_the_pair_demands():
+def test_sample_mean():
     training = mechanisms.RandomAllocation(1.0, 10, 2, k=2)
     # E_ν e^L = 1: at five standard errors p is below 1e-6.
     ratio = np.exp(training.sample_log_ratio(200_000, "null", 1, 0))

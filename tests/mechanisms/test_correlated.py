@@ -39,7 +39,7 @@ def _by_exhaustion(matrix, separation, most):
     ],
     ids=["identity", "square root", "banded", "blt", "tree", "random", "positive"],
 )
-def test_the_sensitivity_holds_what_exhaustion_finds(matrix, separation, most):
+def test_sensitivity_by_exhaustion(matrix, separation, most):
     low, high = sensitivity(matrix, mechanisms.MinSeparation(separation, most))
     wanted = _by_exhaustion(matrix, separation, most)
     assert low <= wanted * (1.0 + 1e-12)
@@ -56,24 +56,24 @@ def test_the_sensitivity_holds_what_exhaustion_finds(matrix, separation, most):
         (np.eye(8), 1),
     ],
 )
-def test_the_sensitivity_is_exact_for_the_usual_matrices(matrix, separation):
+def test_sensitivity_exact(matrix, separation):
     low, high = sensitivity(matrix, mechanisms.MinSeparation(separation, 3))
     assert high == pytest.approx(low, rel=1e-9) == pytest.approx(_by_exhaustion(matrix, separation, 3), rel=1e-9)
 
 
-def test_independent_noise_and_one_participation_is_one_full_batch():
+def test_one_participation():
     training = mechanisms.CorrelatedNoise(np.eye(50), 1.0, mechanisms.MinSeparation(50, 1))
     wanted = accounting.epsilon(mechanisms.FullBatch(1.0, 1), delta=DELTA).value
     assert accounting.epsilon(training, delta=DELTA).value == pytest.approx(wanted, rel=1e-9)
 
 
-def test_cyclic_poisson_with_one_band_is_poisson():
+def test_cyclic_poisson_one_band():
     training = mechanisms.CorrelatedNoise(np.eye(100), 1.0, mechanisms.CyclicPoisson(0.01))
     wanted = accounting.epsilon(1.0, 0.01, 100, delta=DELTA).value
     assert accounting.epsilon(training, delta=DELTA).value == pytest.approx(wanted, rel=1e-9)
 
 
-def test_more_bands_are_fewer_steps_at_a_larger_rate():
+def test_cyclic_poisson_bands():
     matrix = mechanisms.square_root(100, bands=5)
     training = mechanisms.CorrelatedNoise(matrix, 3.0, mechanisms.CyclicPoisson(0.01))
     longest = np.linalg.norm(matrix, axis=0).max()
@@ -81,7 +81,7 @@ def test_more_bands_are_fewer_steps_at_a_larger_rate():
     assert accounting.epsilon(training, delta=DELTA).value == pytest.approx(wanted, rel=1e-9)
 
 
-def test_balls_in_bins_without_correlation_is_random_allocation():
+def test_balls_in_bins_identity():
     training = mechanisms.CorrelatedNoise(np.eye(40), 1.5, mechanisms.BallsInBins(10))
     allocation = mechanisms.RandomAllocation(1.5, 10, 4, fixed=True)
     assert accounting.epsilon(training, delta=DELTA).value == accounting.epsilon(allocation, delta=DELTA).value
@@ -92,7 +92,7 @@ def test_balls_in_bins_without_correlation_is_random_allocation():
     assert (sampled.interval[0] <= exact.interval[1]).all()
 
 
-def test_balls_in_bins_with_correlation_by_its_sampler():
+def test_balls_in_bins_sampler():
     matrix = mechanisms.square_root(60, bands=4)
     training = mechanisms.CorrelatedNoise(matrix, 4.0, mechanisms.BallsInBins(20))
     known = bounds.reconstruction(training, kappa=0.1)

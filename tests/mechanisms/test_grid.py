@@ -8,7 +8,7 @@ from leakcore import accounting, bounds, mechanisms
 CELLS = mechanisms.grid(mechanisms.Poisson, noise_multiplier=[1.0, 2.0], sample_rate=[0.01, 0.1, 1.0], steps=20)
 
 
-def test_a_grid_gives_what_each_mechanism_gives():
+def test_grid_cells():
     spent = accounting.epsilon(CELLS, delta=1e-5)
     assert spent.value.shape == (2, 3)
     assert spent.axes == {"noise_multiplier": (1.0, 2.0), "sample_rate": (0.01, 0.1, 1.0)}
@@ -18,20 +18,20 @@ def test_a_grid_gives_what_each_mechanism_gives():
     assert (spent.interval[0] <= spent.value).all()
 
 
-def test_an_array_of_kappa_is_the_last_dimension():
+def test_kappa_dimension():
     bound = bounds.reconstruction(CELLS, kappa=[0.1, 0.5])
     assert bound.value.shape == (2, 3, 2)
     assert bounds.membership(CELLS, fpr=0.1).value.shape == (2, 3)
     assert bounds.membership(CELLS, fpr=0.1).value == pytest.approx(bound.value[:, :, 0])
 
 
-def test_a_schedule_is_one_value_of_an_axis():
+def test_schedule_on_an_axis():
     cells = mechanisms.grid(mechanisms.Poisson, noise_multiplier=[[1.0, 2.0], [2.0, 2.0]], sample_rate=0.1, steps=2)
     spent = accounting.epsilon(cells, delta=1e-5).value
     assert spent[1] == accounting.epsilon(2.0, 0.1, 2, delta=1e-5).value < spent[0]
 
 
-def test_the_frame_is_tidy():
+def test_frame():
     pytest.importorskip("pandas")
     frame = accounting.epsilon(CELLS, delta=1e-5).to_frame()
     assert list(frame.columns[:4]) == ["noise_multiplier", "sample_rate", "quantity", "kind"]
@@ -39,7 +39,7 @@ def test_the_frame_is_tidy():
     assert row.value.item() == accounting.epsilon(2.0, 0.1, 20, delta=1e-5).value
 
 
-def test_what_is_shown_names_the_axes():
+def test_display():
     spent = accounting.delta(CELLS, epsilon=1.0)
     for text in (str(spent), repr(spent), spent._repr_html_()):
         assert "noise_multiplier" in text
@@ -61,12 +61,12 @@ def test_what_is_shown_names_the_axes():
         ),
     ],
 )
-def test_bad_grids_are_refused(call, error, message):
+def test_bad_grids(call, error, message):
     with pytest.raises(error, match=message):
         call()
 
 
-def test_shuffled_grids_carry_the_poisson_claim():
+def test_poisson_claim():
     cells = mechanisms.grid(mechanisms.Shuffled, noise_multiplier=[0.7, 2.0], batches=[10, 100], epochs=1)
     spent = accounting.epsilon(cells, delta=1e-5)
     claims = np.array([[result.poisson_claim for result in row] for row in spent.results])

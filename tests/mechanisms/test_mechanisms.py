@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ DELTA = 1e-5
 SHUFFLED = mechanisms.Shuffled(1.0, 10, 1)
 
 
-def test_three_numbers_stand_for_poisson_sampling():
+def test_three_numbers():
     training = mechanisms.Poisson(1.0, 0.01, 100)
     assert accounting.epsilon(training, delta=DELTA) == accounting.epsilon(1.0, 0.01, 100, delta=DELTA)
     assert bounds.reconstruction(training, kappa=0.1) == bounds.reconstruction(1.0, 0.01, 100, kappa=0.1)
@@ -24,14 +26,14 @@ def test_three_numbers_stand_for_poisson_sampling():
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
-def test_a_composition_of_gaussians_is_a_gaussian(adjacency):
+def test_gaussian_composition(adjacency):
     parts = mechanisms.FullBatch(2.0, 4) @ mechanisms.FullBatch(3.0, 9)
     mu = math.sqrt(4 / 4 + 9 / 9) * (2.0 if adjacency == "replace" else 1.0)
     wanted = accounting.epsilon(mechanisms.GDP(mu), delta=DELTA).value
     assert accounting.epsilon(parts, delta=DELTA, adjacency=adjacency).value == pytest.approx(wanted, rel=1e-9)
 
 
-def test_a_gaussian_composed_on_the_lattice_keeps_its_value():
+def test_gaussian_composition_on_the_lattice():
     # The claim that says nothing has no closed form together with another mechanism.
     nothing = mechanisms.ApproximateDP(0.0, 0.0)
     both = accounting.epsilon(mechanisms.GDP(1.0) @ nothing, delta=DELTA)
@@ -40,7 +42,7 @@ def test_a_gaussian_composed_on_the_lattice_keeps_its_value():
     assert both.interval[1] - both.interval[0] < 1e-5
 
 
-def test_shuffled_batches_are_bracketed_and_poisson_is_named():
+def test_shuffled_bracket():
     training = mechanisms.Shuffled(0.7, 100, 1)
     spent = accounting.epsilon(training, delta=DELTA)
     low, high = spent.interval
@@ -54,7 +56,7 @@ def test_shuffled_batches_are_bracketed_and_poisson_is_named():
 
 
 @pytest.mark.parametrize(("sigma", "batches"), [(0.5, 4), (1.0, 10), (1.0, 1000)])
-def test_the_lower_bound_of_shuffling_is_reached_by_a_test(sigma, batches):
+def test_shuffled_lower_bound(sigma, batches):
     """The power of "M > c" on the very data sets, by its distribution functions, is no more than the lower bound's."""
     lower = accounting.epsilon(mechanisms.Shuffled(sigma, batches, 1), delta=DELTA).interval[0]
 
@@ -68,7 +70,7 @@ def test_the_lower_bound_of_shuffling_is_reached_by_a_test(sigma, batches):
     assert claimed > 0.9 * lower  # one threshold does nearly as well as the likelihood ratio
 
 
-def test_one_fixed_batch_is_accounted_exactly_and_several_from_both_sides():
+def test_fixed_size():
     once = accounting.epsilon(mechanisms.FixedSize(1.0, 10, 1000, 1), delta=DELTA)
     assert once.method == "exact"
     assert once.interval[1] - once.interval[0] < 1e-4
@@ -87,7 +89,7 @@ def test_one_fixed_batch_is_accounted_exactly_and_several_from_both_sides():
 @pytest.mark.parametrize(
     "training", [mechanisms.FixedSize(1.0, 10, 100, 20), mechanisms.ApproximateDP(1.0, 1e-3)], ids=["fixed", "claim"]
 )
-def test_exact_and_certified_bounds_agree(training):
+def test_exact_against_certified(training):
     kappa = [0.01, 0.1, 0.5]
     exact = bounds.reconstruction(training, kappa=kappa)
     sampled = bounds.reconstruction(training, kappa=kappa, method="certified", num_samples=200_000, seed=2)
@@ -96,7 +98,7 @@ def test_exact_and_certified_bounds_agree(training):
     assert exact.assumptions.adjacency == sampled.assumptions.adjacency
 
 
-def test_a_claim_gives_what_it_says():
+def test_claims():
     claim = mechanisms.ApproximateDP(1.5, 1e-6)
     assert accounting.epsilon(claim, delta=1e-6).value == pytest.approx(1.5, abs=1e-9)
     assert accounting.epsilon(claim, delta=1e-7).value == math.inf
@@ -107,13 +109,13 @@ def test_a_claim_gives_what_it_says():
 
 
 @pytest.mark.parametrize("scheme", [mechanisms.Shuffled(1.0, 20, 3), mechanisms.FixedSize(1.0, 10, 1000, 50)])
-def test_noise_is_calibrated_for_any_scheme(scheme):
+def test_noise_multiplier(scheme):
     noise = accounting.noise_multiplier(scheme, epsilon=2.0, delta=DELTA).value
     assert accounting.epsilon(scheme.with_noise(noise), delta=DELTA).value <= 2.0 + 1e-9
     assert accounting.epsilon(scheme.with_noise(0.99 * noise), delta=DELTA).value > 2.0
 
 
-def test_a_loss_gives_its_profile_in_either_direction():
+def test_loss_directions():
     training = mechanisms.Poisson(1.0, 0.1, 10)
     spent = [training.loss(direction).epsilon(DELTA)[1] for direction in ("remove", "add")]
     assert max(spent) == pytest.approx(accounting.epsilon(training, delta=DELTA).value, rel=1e-9)
@@ -122,7 +124,7 @@ def test_a_loss_gives_its_profile_in_either_direction():
     assert high == pytest.approx(DELTA, rel=1e-6)
 
 
-def test_samples_of_a_composition_match_its_parts():
+def test_composition_samples():
     both = mechanisms.FullBatch(2.0, 4) @ mechanisms.GDP(1.0)
     drawn = both.sample_log_ratio(100_000, "alternative", 5, 0)
     mu = math.sqrt(1.0 + 1.0)
@@ -130,7 +132,7 @@ def test_samples_of_a_composition_match_its_parts():
     assert stats.kstest(drawn, stats.norm(0.5 * mu * mu, mu).cdf).pvalue > 1e-4
 
 
-def test_mechanisms_are_equal_by_value_and_survive_json():
+def test_equality_and_json():
     one = mechanisms.Poisson([1.0, 2.0], 0.1, 2)
     assert one == mechanisms.Poisson(np.array([1.0, 2.0]), 0.1, 2)
     assert one != mechanisms.Poisson([1.0, 2.0], 0.2, 2)
@@ -151,12 +153,12 @@ def test_mechanisms_are_equal_by_value_and_survive_json():
         (lambda: bounds.reconstruction(SHUFFLED, kappa=0.1, method="pld"), "`method` must be"),
     ],
 )
-def test_what_is_not_proved_is_refused(call, message):
+def test_refusals(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_a_mechanism_takes_the_place_of_all_three_numbers():
+def test_mechanism_instead_of_numbers():
     with pytest.raises(TypeError, match="`steps` must be left out"):
         accounting.epsilon(mechanisms.GDP(1.0), steps=3, delta=DELTA)
     with pytest.raises(TypeError, match="`sample_rate` must be passed"):
@@ -169,7 +171,7 @@ def test_a_mechanism_takes_the_place_of_all_three_numbers():
     "scheme",
     [mechanisms.Shuffled(1.0, 20, 3), pytest.param(mechanisms.FixedSize(1.0, 10, 1000, 50), marks=pytest.mark.slow)],
 )
-def test_noise_for_a_limit_on_reconstruction(scheme):
+def test_calibrate_noise(scheme):
     noise = bounds.calibrate_noise(scheme, 0.3, kappa=0.1)
     assert bounds.reconstruction(scheme.with_noise(noise.value), kappa=0.1).value <= 0.3 + 1e-9
     assert bounds.reconstruction(scheme.with_noise(0.98 * noise.value), kappa=0.1).value > 0.3
@@ -177,7 +179,7 @@ def test_noise_for_a_limit_on_reconstruction(scheme):
     assert noise.adjacency == scheme.adjacency
 
 
-def test_a_discrete_prior_from_the_curve_agrees_with_the_exact_one():
+def test_discrete_prior():
     prior = np.array([0.4, 0.3, 0.2, 0.05, 0.05])
     exact = bounds.discrete_prior(mechanisms.FullBatch(2.0, 1), prior=prior)
     # Composed with a claim that says nothing, it has no formula.
@@ -187,7 +189,7 @@ def test_a_discrete_prior_from_the_curve_agrees_with_the_exact_one():
     assert curve.value <= curve.blow_up
 
 
-def test_events_become_mechanisms():
+def test_events():
     dp = pytest.importorskip("dp_accounting")
     step = dp.PoissonSampledDpEvent(0.01, dp.GaussianDpEvent(1.0))
     assert mechanisms.from_event(dp.SelfComposedDpEvent(step, 1000)) == mechanisms.Poisson(1.0, 0.01, 1000)
@@ -199,7 +201,7 @@ def test_events_become_mechanisms():
     assert both == mechanisms.Poisson(1.0, 0.01, 100) @ mechanisms.FullBatch(5.0, 1)
 
 
-def test_events_agree_with_dp_accounting():
+def test_events_against_dp_accounting():
     dp = pytest.importorskip("dp_accounting")
     step = dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(0.05, dp.GaussianDpEvent(1.2)), 200)
     event = dp.ComposedDpEvent([step, dp.GaussianDpEvent(4.0)])
@@ -208,7 +210,7 @@ def test_events_agree_with_dp_accounting():
     assert ours.interval[0] <= theirs <= ours.value * 1.001
 
 
-def test_other_events_are_refused_by_name():
+def test_other_events():
     dp = pytest.importorskip("dp_accounting")
     for event in (dp.NonPrivateDpEvent(), dp.SampledWithReplacementDpEvent(10, 2, dp.GaussianDpEvent(1.0)), 3):
         with pytest.raises(ValueError, match="`event` must be an event"):
@@ -216,7 +218,7 @@ def test_other_events_are_refused_by_name():
 
 
 @pytest.mark.parametrize(("rho", "delta"), [(0.01, 1e-5), (0.5, 1e-5), (3.0, 1e-8)])
-def test_zcdp_is_no_tighter_than_the_gaussian_and_tighter_than_its_first_conversion(rho, delta):
+def test_zcdp_conversion(rho, delta):
     """A Gaussian of μ²/2 = ρ is ρ-zCDP; Bun and Steinke's ε = ρ + 2√(ρ·log(1/δ)) is looser."""
     spent = accounting.epsilon(mechanisms.ZCDP(rho), delta=delta).value
     assert accounting.epsilon(mechanisms.GDP(math.sqrt(2.0 * rho)), delta=delta).value < spent
@@ -224,22 +226,20 @@ def test_zcdp_is_no_tighter_than_the_gaussian_and_tighter_than_its_first_convers
     assert accounting.delta(mechanisms.ZCDP(rho), epsilon=spent).value == pytest.approx(delta, rel=1e-3)
 
 
-def test_zcdp_composes_with_others_from_above():
+def test_zcdp_composition():
     both = accounting.epsilon(mechanisms.ZCDP(0.5) @ mechanisms.GDP(1.0), delta=1e-5).value
     assert accounting.epsilon(mechanisms.GDP(math.sqrt(2.0)), delta=1e-5).value < both
     assert both < accounting.epsilon(mechanisms.ZCDP(1.0), delta=1e-5).value * 1.01
 
 
-def test_reconstruction_under_zcdp_lies_above_the_gaussian():
+def test_zcdp_reconstruction():
     kappa = np.array([0.01, 0.1, 0.5])
     claimed = bounds.reconstruction(mechanisms.ZCDP(0.5), kappa=kappa).value
     assert (bounds.reconstruction(mechanisms.GDP(1.0), kappa=kappa).value < claimed).all()
     assert (claimed < 1.0).all()
 
 
-VALUES: dict[str, Any] = {
-    "sample_rate": 0.5, "steps": 3, "batch_size": 2, "dataset_size": 4, "batches": 5, "epochs": 6,
-}  # fmt: skip
+VALUES: dict[str, Any] = {"sample_rate": 0.5, "steps": 3, "batch_size": 2, "dataset_size": 4, "batches": 5, "epochs": 6}
 
 
 def _of(sampling: str) -> dict[str, Any]:
@@ -256,12 +256,12 @@ def _of(sampling: str) -> dict[str, Any]:
         ("allocation", mechanisms.RandomAllocation(2.0, 5, 6)),
     ],
 )
-def test_a_scheme_is_its_mechanism(sampling: str, mechanism: mechanisms.Mechanism) -> None:
+def test_schemes(sampling: str, mechanism: mechanisms.Mechanism) -> None:
     assert schemes.of_scheme(sampling, 2.0, _of(sampling)) == mechanism
 
 
 @pytest.mark.parametrize("sampling", schemes.SCHEMES)
-def test_each_argument_is_needed_and_no_other_is_taken(sampling: str) -> None:
+def test_scheme_arguments(sampling: str) -> None:
     own = _of(sampling)
     for name in schemes.ARGUMENTS:
         if name in own:
@@ -273,6 +273,23 @@ def test_each_argument_is_needed_and_no_other_is_taken(sampling: str) -> None:
             assert sampling not in schemes.schemes_taking(name)
 
 
-def test_a_scheme_that_does_not_exist_is_refused() -> None:
+def test_unknown_scheme() -> None:
     with pytest.raises(ValueError, match="sampling"):
         schemes.of_scheme("cyclic", 1.0, {})
+
+
+def test_scheme_words() -> None:
+    assert schemes.scheme_words("shuffled", {"batches": 1}) == "1 shuffled batch an epoch"
+    assert schemes.scheme_words("allocation", {"batches": 4}) == "random allocation to 4 batches an epoch"
+    assert schemes.scheme_words("poisson", {"sample_rate": 1.0}) == "full batches"
+
+
+def test_docs_follow_the_table() -> None:
+    docs = Path(__file__).parents[2] / "docs" / "how-to"
+    loaders = (docs / "which-mechanism.md").read_text(encoding="utf-8").splitlines()
+    for name, scheme in schemes.SCHEMES.items():
+        assert any(f"mechanisms.{scheme.mechanism}(" in row and f"`--sampling {name}`" in row for row in loaders), name
+    keys = (docs / "config.md").read_text(encoding="utf-8")
+    for argument in schemes.ARGUMENTS:
+        takers = ", ".join(schemes.schemes_taking(argument))
+        assert re.search(rf"^# {argument} +# {takers}: ", keys, re.MULTILINE), argument

@@ -61,7 +61,7 @@ def two_batches(epsilon, sigma, direction):
 
 
 @pytest.mark.parametrize("sigma", [0.3, 1.0, 10.0])
-def test_cells_have_the_mass_and_the_mean_of_the_law(sigma):
+def test_cells(sigma):
     law, spacing, count = LogNormal(sigma, 12.0), 1e-3, 4000
     down, up = law.cells(spacing, count)
     points = spacing * np.arange(count)
@@ -74,7 +74,7 @@ def test_cells_have_the_mass_and_the_mean_of_the_law(sigma):
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.5), (1.5, 12.0)])
-def test_a_level_is_the_convolution_of_its_coordinates(low, high):
+def test_level_convolution(low, high):
     sigma, batches = 1.0, 3
     level = SumLevel(LevelPlan(LogNormal(sigma, 12.0), batches, low, high, -60.0), 1 << 12)
     down, up = level.plan.law.cells(level.spacing, level.outer)
@@ -133,7 +133,7 @@ def test_a_level_is_the_convolution_of_its_coordinates(low, high):
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("sigma", "epochs", "delta"), [(1.0, 1, 1e-6), (0.5, 3, 1e-9), (4.0, 20, 1e-4)])
-def test_a_single_batch_is_gaussian(sigma, epochs, delta, direction):
+def test_single_batch(sigma, epochs, delta, direction):
     wanted = accounting.epsilon(sigma, 1.0, epochs, delta=delta).value
     low, high = answers(AllocationStep(sigma, 1, epochs), direction, log_delta=math.log(delta))
     assert low <= wanted * (1.0 + 1e-11)
@@ -141,21 +141,21 @@ def test_a_single_batch_is_gaussian(sigma, epochs, delta, direction):
     assert high - low < 1e-6 * high
 
 
-def test_a_tiny_delta_needs_rarer_sums():
+def test_tiny_delta():
     wanted = accounting.epsilon(1.0, 1.0, 2, delta=1e-60).value
     low, high = answers(AllocationStep(1.0, 1, 2), "remove", log_delta=math.log(1e-60))
     assert low <= wanted <= high
     assert high - low < 1e-5 * high
 
 
-def test_small_sums_are_not_lost_where_delta_is_tiny():
+def test_small_sums():
     low, high = answers(AllocationStep(2.0, 10, 3), "add", log_delta=math.log(1e-40))
     assert low <= high < low * (1.0 + 1e-6)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("sigma", "epsilons"), [(0.4, (2.0, 9.0, 14.0)), (1.0, (0.1, 1.5, 4.0)), (5.0, (0.01, 0.3))])
-def test_two_batches_agree_with_quadrature(sigma, epsilons, direction):
+def test_two_batches_by_quadrature(sigma, epsilons, direction):
     pair = AllocationPair(sigma, 2)
     for epsilon in epsilons:
         wanted = two_batches(epsilon, sigma, direction)
@@ -169,7 +169,7 @@ def test_two_batches_agree_with_quadrature(sigma, epsilons, direction):
 
 
 @pytest.mark.parametrize(("sigma", "batches", "epochs"), [(0.6, 20, 3), (1.5, 7, 40)])
-def test_epochs_agree_with_samples(sigma, batches, epochs):
+def test_epochs_by_samples(sigma, batches, epochs):
     rng = np.random.default_rng(7)
     samples = 40_000
     losses = {}
@@ -202,7 +202,7 @@ def test_epochs_agree_with_samples(sigma, batches, epochs):
         (2.0, 10_000, 30, 1e-6, 1e-4),
     ],
 )
-def test_limits_are_close_and_below_a_partition(sigma, batches, epochs, delta, width, direction):
+def test_limits_below_a_partition(sigma, batches, epochs, delta, width, direction):
     low, high = answers(AllocationStep(sigma, batches, epochs), direction, log_delta=math.log(delta))
     assert 0.0 < low <= high
     assert high - low < width * high
@@ -210,13 +210,13 @@ def test_limits_are_close_and_below_a_partition(sigma, batches, epochs, delta, w
     assert high < 0.9 * accounting.epsilon(sigma, 1.0, epochs, delta=delta).value
 
 
-def test_many_quiet_batches_leak_like_a_poisson_sample():
+def test_many_quiet_batches():
     low, high = answers(AllocationStep(2.0, 1000, 10), "remove", log_delta=math.log(1e-6))
     poisson = accounting.epsilon(2.0, 1e-3, 10_000, delta=1e-6).value
     assert 0.95 * poisson < low <= high < 1.02 * poisson
 
 
-def test_points_trade_to_their_own_ratio():
+def test_traded_points():
     rng = np.random.default_rng(3)
     at = 0.01 * np.arange(-50, 51)
     nu = np.exp(-0.5 * (at / 0.2) ** 2)
@@ -236,7 +236,7 @@ def test_points_trade_to_their_own_ratio():
         assert after <= np.maximum(mu - gamma * nu, 0.0).sum() + 1e-15
 
 
-def test_what_a_float_cannot_hold_is_refused():
+def test_out_of_reach():
     with pytest.raises(AccuracyError, match=r"one epoch's loss is out of a float's reach at noise_multiplier=0\.01"):
         AllocationPair(0.01, 10)
     with pytest.raises(AccuracyError, match="more than 131072 batches are too many for a grid, got batches=1000000"):

@@ -68,7 +68,7 @@ def test_limits() -> None:
     assert float(gaussian_pair.log_blow_up(np.asarray(0.0), 1.0)) == 0.0
 
 
-def test_agrees_with_the_vectorised_inverse() -> None:
+def test_vectorised_inverse() -> None:
     """Two implementations of one inverse, a scalar of either sign and a batch at ε ≥ 0, written apart."""
     separations = np.geomspace(0.05, 40.0, 25)
     for delta in (1e-12, 1e-5, 0.01):
@@ -90,9 +90,7 @@ FAR = [
 
 
 @pytest.mark.parametrize(("log_kappa", "separation", "log_b"), FAR)
-def test_far_quantiles_lose_nothing_and_the_interval_holds_the_truth(
-    log_kappa: float, separation: float, log_b: str
-) -> None:
+def test_far_quantiles(log_kappa: float, separation: float, log_b: str) -> None:
     truth = Decimal(log_b)
     bound = bounds.reconstruction(1 / separation, 1.0, 1, log_kappa=log_kappa)
     low, high = (Decimal(float(end)) for end in bound.log_interval)
@@ -101,7 +99,7 @@ def test_far_quantiles_lose_nothing_and_the_interval_holds_the_truth(
     assert abs(Decimal(float(bound.log_value)) - truth) <= (high - low) / 2
 
 
-def test_at_the_ends_nothing_is_rounded_and_nothing_warns() -> None:
+def test_ends_of_kappa() -> None:
     """Warnings are errors in the test suite."""
     log_kappa = np.array([-np.inf, -1e8, -1e-300, 0.0])
     for separation in (0.0, 1e-9, 1.0, 40.0, 1e9, math.inf):
@@ -113,7 +111,7 @@ def test_at_the_ends_nothing_is_rounded_and_nothing_warns() -> None:
 
 @pytest.mark.parametrize("separation", [1.1e10, 1e12, 1e20, 1e100])
 @pytest.mark.parametrize("log_delta", [-700.0, math.log(1e-5), math.log(0.9)])
-def test_limits_of_epsilon_hold_the_truth_where_its_terms_cancel(separation: float, log_delta: float) -> None:
+def test_epsilon_limits_where_terms_cancel(separation: float, log_delta: float) -> None:
     """ε/s − s/2 has no digits of a float left there: δ at each limit, with enough digits, is on its side."""
     mpmath = pytest.importorskip("mpmath")
     low, high = gaussian_pair.epsilon_limits(log_delta, separation)
@@ -147,7 +145,7 @@ def test_known_answers() -> None:
 
 
 @pytest.mark.parametrize("delta", [1e-8, 1e-5, 0.01, 0.5])
-def test_inverts_the_printed_profile(delta: float) -> None:
+def test_inverse_of_the_printed_profile(delta: float) -> None:
     for m in np.geomspace(0.01, 20, 30):
         if _profile(0.0, m) > delta:
             oracle = optimize.brentq(lambda e, m=m: _profile(e, m) - delta, 0, m * m + 10 * m, xtol=1e-14, rtol=1e-14)
@@ -159,7 +157,7 @@ def test_inverts_the_printed_profile(delta: float) -> None:
 @pytest.mark.parametrize(
     ("m", "delta"), [(1e-3, 1e-5), (0.0999, 1e-12), (0.1001, 1e-12), (50.0, 1e-300), (200.0, 1e-5)]
 )
-def test_satisfies_its_definition_where_the_printed_form_cancels(m: float, delta: float) -> None:
+def test_definition_where_the_printed_form_cancels(m: float, delta: float) -> None:
     # δ(ε) = ∫ φ(x − m)(1 − e^{−(mx − m²/2 − ε)})₊ dx, by quadrature of the positive part, scaled by its largest value.
     epsilon = _epsilon(m, delta)
     start = m / 2 + epsilon / m - m

@@ -15,7 +15,7 @@ from leakcore.numerics.limits import _ranks, betting_lower_limit, betting_upper_
 
 
 @pytest.mark.parametrize("confidence", [0.5, 0.95, 0.99, 1 - 1e-9])
-def test_agrees_with_binomtest_for_every_count(confidence: float) -> None:
+def test_binomtest(confidence: float) -> None:
     for n in (1, 2, 7, 40, 500):
         k = np.arange(n + 1)
         low, high = clopper_pearson(k, n, confidence=confidence)
@@ -25,20 +25,20 @@ def test_agrees_with_binomtest_for_every_count(confidence: float) -> None:
 
 
 @pytest.mark.parametrize(("side", "alternative"), [("lower", "greater"), ("upper", "less")])
-def test_one_sided_agrees_with_binomtest(side: str, alternative: str) -> None:
+def test_binomtest_one_sided(side: str, alternative: str) -> None:
     for k, n in [(0, 5), (5, 5), (3, 10), (499, 500), (1, 1000)]:
         oracle = stats.binomtest(k, n, alternative=alternative).proportion_ci(0.99)
         assert clopper_pearson(k, n, confidence=0.99, side=side) == pytest.approx((oracle.low, oracle.high), abs=2e-12)
 
 
-def test_limits_solve_their_defining_equations_in_the_far_tail() -> None:
+def test_far_tail() -> None:
     k, n, confidence = 3, 10**6, 1 - 1e-10
     low, high = clopper_pearson(k, n, confidence=confidence)
     assert stats.binom.sf(k - 1, n, low) == pytest.approx((1 - confidence) / 2, rel=1e-6)
     assert stats.binom.cdf(k, n, high) == pytest.approx((1 - confidence) / 2, rel=1e-6)
 
 
-def test_no_successes_and_all_successes_are_exact() -> None:
+def test_none_and_all() -> None:
     low, high = clopper_pearson([0, 10], 10, confidence=0.95)
     assert low[0] == 0.0
     assert high[1] == 1.0
@@ -47,7 +47,7 @@ def test_no_successes_and_all_successes_are_exact() -> None:
     assert low[1] == pytest.approx(0.025 ** (1 / 10), rel=1e-13)
 
 
-def test_coverage_never_falls_below_the_promise() -> None:
+def test_binomial_coverage() -> None:
     # Exact coverage (a finite sum, no simulation) on a grid of p.
     n, confidence = 30, 0.9
     low, high = clopper_pearson(np.arange(n + 1), n, confidence=confidence)
@@ -91,7 +91,7 @@ MOST_MISSES = int(stats.binom.ppf(0.999, REPEATS, ALPHA))
 
 @pytest.mark.parametrize(("a", "b"), [(0.5, 2.0), (1.0, 1.0), (3.0, 0.5)])
 @pytest.mark.parametrize("side", ["upper", "lower"])
-def test_coverage(a: float, b: float, side: str) -> None:
+def test_betting_coverage(a: float, b: float, side: str) -> None:
     rng = np.random.default_rng(20240 + int(100 * a))
     truth = a / (a + b)
     pilot = rng.beta(a, b, 50)
@@ -112,13 +112,13 @@ def test_coverage(a: float, b: float, side: str) -> None:
     assert narrow > MOST_MISSES
 
 
-def test_counts_are_weights() -> None:
+def test_counts() -> None:
     values, counts = np.array([0.0, 0.25, 1.0]), np.array([700, 200, 100])
     once = betting_upper_limit(np.repeat(values, counts), np.ones(1000), 0.3, 0.01)
     assert betting_upper_limit(values, counts, 0.3, 0.01) == pytest.approx(once, rel=1e-12)
 
 
-def test_ends() -> None:
+def test_betting_ends() -> None:
     assert betting_upper_limit(np.array([1.0]), np.array([50]), 0.5, 0.01) == 1.0
     assert betting_upper_limit(np.array([0.0]), np.array([2]), 0.5, 1e-9) == 1.0
     zeros = betting_upper_limit(np.array([0.0]), np.array([10_000]), 0.9, 0.01)
@@ -135,7 +135,7 @@ def _exact(limits: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(("n", "confidence"), [(1, 0.9), (2, 0.5), (7, 0.95), (12, 0.6)])
-def test_the_coverage_is_that_of_iterated_integrals(n: int, confidence: float) -> None:
+def test_band_by_integrals(n: int, confidence: float) -> None:
     limits = numerics.simultaneous_lower_limits(n, confidence=confidence)[1:]
     value = coverage(np.arange(1, n + 1), limits, n)
     assert value == pytest.approx(_exact(limits), rel=1e-8)
@@ -143,7 +143,7 @@ def test_the_coverage_is_that_of_iterated_integrals(n: int, confidence: float) -
 
 
 @pytest.mark.parametrize(("n", "confidence"), [(60, 0.8), (500, 0.9), (1500, 0.7), (6000, 0.9)])
-def test_the_band_covers_as_often_as_it_says(n: int, confidence: float) -> None:
+def test_band_coverage(n: int, confidence: float) -> None:
     limits = numerics.simultaneous_lower_limits(n, confidence=confidence)
     assert limits.shape == (n + 1,)
     assert limits[0] == 0
@@ -159,7 +159,7 @@ def test_the_band_covers_as_often_as_it_says(n: int, confidence: float) -> None:
     assert low <= valid <= high
 
 
-def test_fewer_ranks_cost_little() -> None:
+def test_fewer_ranks() -> None:
     # Limits at every rank of 2,000 trials with one local level: what the band was before it left ranks out.
     n, confidence = 2000, 0.975
     every = np.arange(1, n + 1)
@@ -172,7 +172,7 @@ def test_fewer_ranks_cost_little() -> None:
     assert (sparse[_ranks(n, 0.5)[:-1] - 1] > band[_ranks(n, 0.5)[:-1] - 1]).all()
 
 
-def test_transforms_and_direct_products_give_one_coverage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transform_against_product(monkeypatch: pytest.MonkeyPatch) -> None:
     n = 200_000
     ranks = _ranks(n, 4.0)
     limits = np.asarray(special.betaincinv(ranks, n - ranks + 1.0, 1e-4))
@@ -182,11 +182,11 @@ def test_transforms_and_direct_products_give_one_coverage(monkeypatch: pytest.Mo
     assert fast == pytest.approx(coverage(ranks, limits, n), rel=1e-7)
 
 
-def test_impossible_limits_cover_nothing_and_no_limits_everything() -> None:
+def test_trivial_bands() -> None:
     assert coverage(np.array([1, 2]), np.array([0.999999, 0.9999999]), 2) < 1e-6
     assert coverage(np.array([1]), np.array([0.0]), 5) == pytest.approx(1.0, abs=1e-8)
 
 
-def test_more_trials_than_it_takes_are_refused() -> None:
+def test_too_many_trials() -> None:
     with pytest.raises(ValueError, match=r"`trials` must be in \[1, 16777216\], got 16777217"):
         numerics.simultaneous_lower_limits((1 << 24) + 1, confidence=0.9)

@@ -26,7 +26,7 @@ def _loss(sigma: object, rate: object, steps: int) -> PrivacyLoss:
 
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(sigma=st.floats(0.05, 1e4), rate=st.floats(1e-9, 1.0 - 1e-9), z=st.floats(-30.0, 30.0))
-def test_one_steps_loss_has_full_relative_accuracy(sigma: float, rate: float, z: float) -> None:
+def test_term_accuracy(sigma: float, rate: float, z: float) -> None:
     mpmath = pytest.importorskip("mpmath")
     with mpmath.workdps(60):
         s, q = mpmath.mpf(sigma), mpmath.mpf(rate)
@@ -41,7 +41,7 @@ def test_one_steps_loss_has_full_relative_accuracy(sigma: float, rate: float, z:
 @pytest.mark.parametrize(
     ("sigma", "rate", "theta"), [(1.0, 0.1, 2.0), (0.3, 0.01, 1.5), (5.0, 0.9, -3.0), (0.7, 0.5, 0.0)]
 )
-def test_cumulants_match_the_tilted_law(sigma: float, rate: float, theta: float) -> None:
+def test_cumulants(sigma: float, rate: float, theta: float) -> None:
     group = StepGroup(sigma, rate, 1)
 
     def moment(power: int) -> float:
@@ -60,7 +60,7 @@ def test_cumulants_match_the_tilted_law(sigma: float, rate: float, theta: float)
     assert at.variance == pytest.approx(7.0 * (m2 / m0 - (m1 / m0) ** 2), rel=1e-8)
 
 
-def test_cumulants_keep_tiny_moments_in_the_sum_of_many_steps() -> None:
+def test_cumulants_of_many_steps() -> None:
     # K(0) = K(1) = 0 exactly: both laws have mass 1.
     loss = _loss(20.0, 1e-3, 100_000)
     assert abs(loss.cumulants(0.0).value) < 1e-12
@@ -69,7 +69,7 @@ def test_cumulants_keep_tiny_moments_in_the_sum_of_many_steps() -> None:
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 7.0])
 @pytest.mark.parametrize("log_kappa", [-1e-4, -0.7, -2.3, -30.0, -1000.0])
-def test_inversion_of_full_batch_steps_written_as_mixtures_is_the_closed_form(sigma: float, log_kappa: float) -> None:
+def test_inversion_of_full_batches(sigma: float, log_kappa: float) -> None:
     # A Gaussian part alone, forced through the Fourier series: 10 steps at q = 1 split into one that is a mixture with
     # q = 1 − 1e-15 and nine that are Gaussian.
     loss = PrivacyLoss((StepGroup(sigma, 1.0 - 1e-15, 1),), 9.0 / sigma**2)
@@ -81,7 +81,7 @@ def test_inversion_of_full_batch_steps_written_as_mixtures_is_the_closed_form(si
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("rate", [1e-4, 0.1, 0.9])
-def test_numerical_route_of_one_step_is_its_closed_form(sigma: float, rate: float) -> None:
+def test_inversion_of_one_step(sigma: float, rate: float) -> None:
     log_kappa = np.log([0.999, 0.5, 0.1, 1e-3, 1e-6])
     loss = _loss(sigma, rate, 1)
     result = blow_up.log_blow_up_exact(loss, log_kappa, force_numerical=True)
@@ -93,7 +93,7 @@ def test_numerical_route_of_one_step_is_its_closed_form(sigma: float, rate: floa
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps"), [(0.59, 0.01, 100), (1.0, 0.1, 20), (0.8, 0.02, 400), (1.5, 0.3, 12)]
 )
-def test_inversion_and_recursion_agree(sigma: float, rate: float, steps: int) -> None:
+def test_inversion_against_recursion(sigma: float, rate: float, steps: int) -> None:
     log_kappa = np.log([0.5, 0.1, 1e-3, 1e-6, 1e-12])
     first, first_error = blow_up.by_inversion(_loss(sigma, rate, steps), log_kappa)
     second, second_error = blow_up.by_recursion(_loss(sigma, rate, steps), log_kappa)
@@ -127,14 +127,14 @@ def _lattice_blow_up(sigma: float, rate: float, steps: int, kappa: float) -> tup
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps", "kappa"), [(1.0, 0.1, 30, 0.1), (2.0, 0.5, 20, 0.01), (0.8, 0.2, 10, 0.5)]
 )
-def test_exact_lies_between_two_lattices(sigma: float, rate: float, steps: int, kappa: float) -> None:
+def test_exact_between_lattices(sigma: float, rate: float, steps: int, kappa: float) -> None:
     low, high = _lattice_blow_up(sigma, rate, steps, kappa)
     value = math.exp(blow_up.log_blow_up_exact(_loss(sigma, rate, steps), np.array([math.log(kappa)])).log_value[0])
     assert low - 1e-7 <= value <= high + 1e-7
     assert high - low < 0.02
 
 
-def test_curve_equals_single_calls() -> None:
+def test_curve_against_single_calls() -> None:
     loss = _loss(1.2, 0.05, 300)
     log_kappa = np.concatenate(
         (np.log1p(-np.geomspace(0.4, 1e-4, 7)), np.log(np.geomspace(0.6, 1e-200, 40)), [0.0, -5000.0])
@@ -150,7 +150,7 @@ def test_curve_equals_single_calls() -> None:
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps"), [(1.0, 0.1, 50), (0.6, 0.01, 100), (0.35, 0.01, 30), (10.0, 0.01, 1000)]
 )
-def test_profile_and_epsilon_are_inverse(sigma: float, rate: float, steps: int, direction: str) -> None:
+def test_profile_inverse(sigma: float, rate: float, steps: int, direction: str) -> None:
     for delta in (1e-2, 1e-5, 1e-7):
         low, high = _profile.epsilon_for(_loss(sigma, rate, steps), math.log(delta), direction)
         assert low <= high <= low + 2e-6 * (1.0 + abs(low))
@@ -161,7 +161,7 @@ def test_profile_and_epsilon_are_inverse(sigma: float, rate: float, steps: int, 
 
 @pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.1), (0.4, 0.01), (3.0, 0.7)])
 @pytest.mark.parametrize("epsilon", [-0.05, 0.01, 0.5])
-def test_profile_by_recursion_and_parity_is_one_steps_integral(sigma: float, rate: float, epsilon: float) -> None:
+def test_recursion_by_quadrature(sigma: float, rate: float, epsilon: float) -> None:
     # δ_remove(ε) = ∫ (μ − e^ε ν)_+ over x above the crossing of r(x) = e^ε.
     loss = _loss(sigma, rate, 2)
     x = np.linspace(-14.0 * sigma, 1.0 + 14.0 * sigma, 2401)
@@ -176,20 +176,20 @@ def test_profile_by_recursion_and_parity_is_one_steps_integral(sigma: float, rat
         assert math.exp(low) - 2e-5 * expected - 1e-7 <= expected <= math.exp(high) + 2e-5 * expected + 1e-7
 
 
-def test_a_loss_that_cannot_be_resolved_raises_instead_of_answering() -> None:
+def test_unresolved_loss() -> None:
     loss = PrivacyLoss((StepGroup(0.3, 0.01, 3),), 1e-14)
     with pytest.raises(AccuracyError):
         blow_up.log_blow_up_exact(loss, np.log([0.1]))
 
 
-def test_two_tilts_of_one_law_give_the_same_tail() -> None:
+def test_two_tilts() -> None:
     loss = _loss(1.0, 0.02, 1000)
     t = np.array([3.0])
     tails = [TiltedLaw(loss, theta).log_upper(t, 0.0)[0] for theta in (3.0, 4.0, 5.5)]
     assert max(tails) - min(tails) < 1e-11
 
 
-def test_recursion_that_loses_its_grid_raises() -> None:
+def test_lost_grid() -> None:
     # A nearly Gaussian sum with a strong tilt: the recursion is not made for it, and must say so or be right.
     loss = _loss(18.0, 0.01, 100)
     expected = _profile.epsilon_for(_loss(18.0, 0.01, 100), math.log(1e-5), "remove")
@@ -205,7 +205,7 @@ def test_recursion_that_loses_its_grid_raises() -> None:
     ("sigma", "rate", "steps"),
     [(1.223, 0.00041, 1742), (2.191, 0.0003, 8193), (12.55, 0.00012, 2019), (24.5, 0.005, 40), (1.51, 0.00025, 29356)],
 )
-def test_rare_large_losses_do_not_hide_the_common_ones(sigma: float, rate: float, steps: int) -> None:
+def test_rare_and_common_losses(sigma: float, rate: float, steps: int) -> None:
     # Here the moments are dominated by jumps far too rare to matter. Second route: the dual over draws of ν.
     log_kappa = np.log([0.5, 0.1, 0.01])
     result = blow_up.log_blow_up_exact(_loss(sigma, rate, steps), log_kappa)
@@ -237,7 +237,7 @@ def _log_above(c: np.ndarray, sigma: float, rate: float) -> tuple[np.ndarray, np
     return np.logaddexp(math.log1p(-rate) + without, math.log(rate) + joined), without
 
 
-def test_the_bound_is_above_the_profile() -> None:
+def test_capped_moments() -> None:
     """30 configurations, a third of them schedules of two σ and q, some of full batches as well."""
     rng = np.random.default_rng(0)
     compared, near = 0, 0
@@ -260,7 +260,7 @@ def test_the_bound_is_above_the_profile() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, 1e-12, 1e3, 1e6])
-def test_any_epsilon_has_a_bound(epsilon: float) -> None:
+def test_capped_moments_any_epsilon(epsilon: float) -> None:
     for sigma, rate in ((1e-3, 0.5), (0.05, 1e-9), (1e4, 1 - 1e-9), (1.0, 1e-300)):
         bound = log_tail_bound(_loss(sigma, rate, 1000), epsilon)
         assert -math.inf <= bound <= 0.0
@@ -278,7 +278,7 @@ def test_any_epsilon_has_a_bound(epsilon: float) -> None:
         (1.5814218020826474, 0.0010891156587653026, 8851, 1.0047508887216094),
     ],
 )
-def test_a_delta_below_all_use_is_bounded(sigma: float, rate: float, steps: int, epsilon: float) -> None:
+def test_useless_delta(sigma: float, rate: float, steps: int, epsilon: float) -> None:
     """Chernoff's bound is up to 1 there; δ is at least that of one step, the others being postprocessing."""
     result = accounting.delta(sigma, rate, steps, epsilon=epsilon)
     one = _profile.log_delta(_loss(sigma, rate, 1), epsilon, "remove")[0]
@@ -294,7 +294,7 @@ def test_a_delta_below_all_use_is_bounded(sigma: float, rate: float, steps: int,
         (0.7769408922016667, 1.1411925203640002e-05, 8.017418938216673e-07),
     ],
 )
-def test_epsilon_of_two_rare_steps_by_direct_integration(sigma: float, rate: float, delta: float) -> None:
+def test_two_rare_steps(sigma: float, rate: float, delta: float) -> None:
     """δ₂(ε) = ∫ μ(x)·δ₁(ε − ℓ(x)) dx, with δ₁(e) = μ(ℓ > e) − e^e·ν(ℓ > e) of the other step."""
     result = accounting.epsilon(sigma, rate, 2, delta=delta)
     assert result.interval[1] - result.interval[0] < 1e-9

@@ -32,7 +32,7 @@ def delta(law, epsilon, direction):
     ("sigma", "rate", "steps", "expected"),
     [(1.0, 0.01, 1000, 2.843), (1.0, 0.1, 100, 10.516), (0.6, 0.01, 100, 3.982), (1.0, 0.1, 1, 1.789155)],
 )
-def test_replacement_gives_the_reference_values(sigma, rate, steps, expected, direction):
+def test_replacement_reference_values(sigma, rate, steps, expected, direction):
     low, high = epsilon(ReplacementStep(sigma, rate, count=steps), 1e-5, direction)
     assert low <= high <= low * (1.0 + 2e-5)
     assert abs(high - expected) < (1e-3 if steps > 1 else 1e-6)
@@ -40,7 +40,7 @@ def test_replacement_gives_the_reference_values(sigma, rate, steps, expected, di
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.1), (0.4, 0.02), (3.0, 0.7), (1.5, 1.0)])
-def test_one_replacement_step_has_the_profile_of_its_likelihood_ratio(sigma, rate, direction):
+def test_one_replacement_step(sigma, rate, direction):
     def log_density(x, mean):
         return np.logaddexp(
             math.log(max(1.0 - rate, 1e-300)) + stats.norm.logpdf(x, 0.0, sigma),
@@ -59,7 +59,7 @@ def test_one_replacement_step_has_the_profile_of_its_likelihood_ratio(sigma, rat
 
 
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.05, 50), (0.7, 0.2, 10), (2.0, 0.5, 30)])
-def test_replacement_agrees_with_dp_accounting(sigma, rate, steps):
+def test_replacement_against_dp_accounting(sigma, rate, steps):
     pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
     dp_accounting = pytest.importorskip("dp_accounting")
     theirs = pld.from_gaussian_mechanism(
@@ -75,7 +75,7 @@ def test_replacement_agrees_with_dp_accounting(sigma, rate, steps):
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_fixed_batches_of_the_whole_set_are_gaussian(direction):
+def test_fixed_batch_of_all_rows(direction):
     wanted = accounting.epsilon(1.0, 1.0, 10, delta=1e-5, adjacency="replace").value
     low, high = epsilon(FixedBatchStep(1.0, 1.0, count=10), 1e-5, direction)
     assert low <= wanted * (1.0 + 1e-9)
@@ -84,7 +84,7 @@ def test_fixed_batches_of_the_whole_set_are_gaussian(direction):
 
 
 @pytest.mark.parametrize(("sigma", "rate", "at"), [(1.0, 0.1, 0.3), (0.5, 0.01, 1.0), (2.0, 0.6, 0.1)])
-def test_one_fixed_batch_has_the_profile_that_is_proved(sigma, rate, at):
+def test_one_fixed_batch(sigma, rate, at):
     # H_α((1−γ)Q + γP ‖ Q) = γ·H_{1 + (α − 1)/γ}(P ‖ Q): amplification by subsampling, for α ≥ 1.
     inner = 1.0 + math.expm1(at) / rate
     s = 2.0 / sigma
@@ -97,7 +97,7 @@ def test_one_fixed_batch_has_the_profile_that_is_proved(sigma, rate, at):
         assert high - low < 1e-5 * high
 
 
-def test_fixed_batches_agree_with_certified_sampling():
+def test_fixed_batches_by_sampling():
     law = FixedBatchStep(1.0, 0.2, count=5)
     kappa = np.array([0.01, 0.1, 0.5])
     low, high = log_blow_up(both(law), np.log(kappa))
@@ -110,7 +110,7 @@ def test_fixed_batches_agree_with_certified_sampling():
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_a_single_shuffled_batch_is_gaussian(direction):
+def test_single_shuffled_batch(direction):
     wanted = accounting.epsilon(0.8, 1.0, 3, delta=1e-6).value
     low, high = epsilon(ShuffledLowerStep(0.8, 1, count=3), 1e-6, direction)
     assert low <= wanted * (1.0 + 1e-9)
@@ -118,7 +118,7 @@ def test_a_single_shuffled_batch_is_gaussian(direction):
     assert abs(low - wanted) < 1e-5 * wanted
 
 
-def test_the_shuffled_law_is_that_of_the_maximum():
+def test_shuffled_maximum():
     sigma, batches = 0.7, 6
     law = ShuffledLowerStep(sigma, batches)
     for masses in law.log_masses(np.concatenate(([-np.inf], np.linspace(-3.0, 8.0, 5000), [np.inf]))):
@@ -137,7 +137,7 @@ def test_the_shuffled_law_is_that_of_the_maximum():
     assert high >= low
 
 
-def test_randomised_response_composes_to_its_binomial():
+def test_randomised_response():
     once, lost, count = 0.4, 1e-4, 12
     finite = math.log1p(-lost)
     masses = np.array([finite - math.log1p(math.exp(once)), finite + once - math.log1p(math.exp(once))])
@@ -155,7 +155,7 @@ def test_randomised_response_composes_to_its_binomial():
 
 
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.01, 1000), (2.0, 0.1, 100), (0.5, 0.1, 10)])
-def test_blow_up_holds_the_exact_bound(sigma, rate, steps):
+def test_blow_up(sigma, rate, steps):
     kappa = np.array([1e-6, 0.01, 0.1, 0.5, 0.9, 1.0])
     sides = dominating_laws(PrivacyLoss.of_steps(np.array(sigma), np.array(rate), steps))
     low, high = (np.exp(end) for end in log_blow_up(sides, np.log(kappa)))
@@ -165,7 +165,7 @@ def test_blow_up_holds_the_exact_bound(sigma, rate, steps):
     assert (high - low < 1e-4 * high).all()
 
 
-def test_many_different_steps_are_brought_to_a_few():
+def test_many_different_steps():
     sigma = np.linspace(1.0, 2.0, 60)
     loss = PrivacyLoss.of_steps(sigma, np.full(60, 0.1), 60)
     sides = dominating_laws(loss)

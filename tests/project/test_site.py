@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from tests.audit.report.browser import chromium
+from tests.project.browser import chromium
 from tests.project.script import ROOT
 from tests.tolerances import HANG
 

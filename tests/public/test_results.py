@@ -25,9 +25,8 @@ from leakcore.experiments.driver.overview import Reproduction
 from leakcore.experiments.driver.result import Departure, ExperimentResult, Panel, Pictures, Series, Stated, TextTable
 from leakcore.experiments.driver.verdict import Check
 from leakcore.experiments.labels.released import Released
-from tests.audit.canaries.canary_traces import simulated
-from tests.audit.report import reports
-from tests.audit.trace.traces import orthogonal
+from tests.audit import samples as reports
+from tests.audit.samples import orthogonal, simulated
 from tests.public.arrays import CALLS, resolve
 
 NAMES = [name for name in CALLS if not inspect.isclass(resolve(name))]

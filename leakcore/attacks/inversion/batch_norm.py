@@ -146,7 +146,7 @@ def mixes(model: nn.Module) -> bool:
     return any(layer.training or layer.running_mean is None for layer in _layers(model).values())
 
 
-def of_guess(flat: FlatModule, theta: torch.Tensor, x: torch.Tensor, names: Any) -> Statistics:
+def guess_statistics(flat: FlatModule, theta: torch.Tensor, x: torch.Tensor, names: Any) -> Statistics:
     """The statistics of x (B, *shape) at these layers, in one pass in the model's own mode; differentiable in x.
 
     Raises:
@@ -179,11 +179,13 @@ def of_guess(flat: FlatModule, theta: torch.Tensor, x: torch.Tensor, names: Any)
     return out
 
 
-def of_steps(
+def steps_statistics(
     flat: FlatModule, thetas: Sequence[torch.Tensor], batches: Sequence[tuple[int, int]], x: torch.Tensor, names: Any
 ) -> Statistics:
-    """The mean over several steps that running statistics hold, of `of_guess` at each step's parameters and rows."""
-    each = [of_guess(flat, theta, x[start:end], names) for theta, (start, end) in zip(thetas, batches, strict=True)]
+    """Running statistics' mean over several steps, of `guess_statistics` at each step's parameters and rows."""
+    each = [
+        guess_statistics(flat, theta, x[start:end], names) for theta, (start, end) in zip(thetas, batches, strict=True)
+    ]
     layers, out = _layers(flat.model), {}
     for name in names:
         momentum = layers[name].momentum
@@ -195,7 +197,7 @@ def of_steps(
     return out
 
 
-def apart(guess: Statistics, known: Statistics) -> torch.Tensor:
+def statistics_distance(guess: Statistics, known: Statistics) -> torch.Tensor:
     """Mean over layers of ‖μ − μ*‖²/Σσ*² + ‖σ² − σ*²‖²/‖σ*²‖², with the known mean μ* and variance σ*²."""
     terms = []
     for name, (mean, variance) in known.items():
@@ -238,5 +240,5 @@ def read_statistics(flat: FlatModule, statistics: Any, batches: Sequence[torch.T
         out[name] = (mean, variance)
     with torch.no_grad():
         for x in batches:
-            of_guess(flat, flat.theta, x, out)
+            guess_statistics(flat, flat.theta, x, out)
     return out

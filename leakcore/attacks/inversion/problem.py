@@ -18,12 +18,12 @@ from leakcore.attacks import labels as label_attacks
 from leakcore.attacks.arguments import read_gradient
 from leakcore.attacks.inversion.batch_norm import (
     Statistics,
-    apart,
     batchwise,
+    guess_statistics,
     mixes,
-    of_guess,
-    of_steps,
     read_statistics,
+    statistics_distance,
+    steps_statistics,
 )
 from leakcore.attacks.inversion.objectives import L2, Cosine, DPSGDSteps, LocalSteps
 from leakcore.gradients import FlatModule, mean_cross_entropy, require_classes, tensor
@@ -147,11 +147,11 @@ class Problem:
         if isinstance(objective, LocalSteps):
             *thetas, last = objective.path(self, x, targets)
             value = objective.change(self, last)
-            guess = of_steps(self.flat, thetas, objective.batches(len(x)), x, self.statistics)
+            guess = steps_statistics(self.flat, thetas, objective.batches(len(x)), x, self.statistics)
         else:
             value = objective.distance(self, x, targets)
-            guess = of_guess(self.flat, self.states[0], x, self.statistics)
-        return value + objective.statistics_weight * apart(guess, self.statistics)
+            guess = guess_statistics(self.flat, self.states[0], x, self.statistics)
+        return value + objective.statistics_weight * statistics_distance(guess, self.statistics)
 
     def penalised(self, x: torch.Tensor, free: torch.Tensor) -> torch.Tensor:
         """`distance` and the prior on images: mean absolute difference of neighbouring pixels."""

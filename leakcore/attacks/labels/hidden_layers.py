@@ -184,7 +184,7 @@ def align(signs: np.ndarray) -> np.ndarray:
     return best
 
 
-def chosen(neurons: Any, count: int) -> list[int]:
+def neuron_indices(neurons: Any, count: int) -> list[int]:
     """The indices of the neurons to use: all by default, else one index or several, checked."""
     if neurons is None:
         return list(range(count))
@@ -256,7 +256,7 @@ def second_last_layer(
     if observed.with_bias:
         rows = np.concatenate([rows, np.ones((len(rows), 1))], axis=1)
     lengths = np.linalg.norm(rows, axis=1)
-    used = chosen(neurons, count)
+    used = neuron_indices(neurons, count)
     return recover_up_to_sign(
         [
             NeuronRows(
@@ -370,7 +370,7 @@ class MaliciousInput:
         if neurons is None:
             sizes = np.where(self.usable, np.linalg.norm(gradient, axis=1), -1.0)
             return [int(j) for j in np.argsort(-sizes, kind="stable")[:_NEURONS] if sizes[j] >= 0]
-        used = chosen(neurons, len(self.weights))
+        used = neuron_indices(neurons, len(self.weights))
         for j in used:
             if not self.usable[j]:
                 raise ValueError(

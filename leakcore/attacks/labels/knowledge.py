@@ -39,13 +39,6 @@ class KnownModel:
     Raises:
         TypeError: for anything but a torch module, and for inputs that are not an array of real numbers.
         ValueError: for an empty list of models, and for inputs whose memory has been freed.
-
-    Example:
-        >>> import torch
-        >>> from leakcore.attacks import labels
-        >>> knowledge = labels.KnownModel(torch.nn.Linear(8, 1), torch.ones(4, 8))
-        >>> len(knowledge.models)
-        1
     """
 
     model: torch.nn.Module | Sequence[torch.nn.Module]
@@ -64,7 +57,7 @@ class KnownModel:
         """The model, or one model for each observed step, as a list."""
         return list(self.model) if isinstance(self.model, list | tuple) else [self.model]
 
-    def the_one(self) -> Any:
+    def single_model(self) -> Any:
         """The only model; ValueError for a list of them."""
         if isinstance(self.model, list | tuple):
             raise ValueError(
@@ -80,12 +73,6 @@ class KnownHiddenLayer:
     Args:
         activations: (N, d), the inputs of the layer for the batch.
         derivatives: (N, p), the derivatives U = A′(Z) of its p neurons; (N,) for one neuron.
-
-    Example:
-        >>> import numpy as np
-        >>> from leakcore.attacks import labels
-        >>> labels.KnownHiddenLayer(np.ones((4, 8)), np.ones((4, 3))).derivatives.shape
-        (4, 3)
     """
 
     activations: Any
@@ -128,7 +115,7 @@ def known_of_hidden_layer(knowledge: Any) -> HiddenLayer:
         raise TypeError(
             f"`knowledge` must be a labels.KnownModel or labels.KnownHiddenLayer, got a {type(knowledge).__name__}"
         )
-    layer = hidden_linear(knowledge.the_one(), knowledge.inputs)
+    layer = hidden_linear(knowledge.single_model(), knowledge.inputs)
     _check_layer(layer.rows, layer.slope)
     return layer
 

@@ -142,12 +142,14 @@ def _solved(
     for conditions in (how, dataclasses.replace(how, roundoff=linear_system.FLOAT32)):
         solution = linear_system.solve(known.rows[step], total, conditions, stored=stored, forward=known.forward[step])
         if known.wide is not None:
-            solution = linear_system.every_class(solution, known.wide, conditions)
+            solution = linear_system.with_last_class(solution, known.wide, conditions)
         if known.own is None or not solution.fits or how.noise is None:
             return solution
         clear = solution.identifiable
         own, doubt = known.own.values[step], known.own.error[step] * (conditions.roundoff / how.roundoff)
-        if linear_system.as_the_model_says(solution.residuals[clear], solution.alarm[clear], own[clear], doubt[clear]):
+        if linear_system.agree_with_probabilities(
+            solution.residuals[clear], solution.alarm[clear], own[clear], doubt[clear]
+        ):
             return solution
         if how.roundoff >= linear_system.FLOAT32:
             break
@@ -201,7 +203,7 @@ def _with_probs(
     if wide is not None:
         residuals, tolerance, states = (a.reshape(n, wide - 1) for a in (residuals, tolerance, states))
         residuals = np.c_[residuals, -residuals.sum(axis=1)]
-        tolerance, states = np.c_[tolerance, tolerance.sum(axis=1)], linear_system.last_state(states)
+        tolerance, states = np.c_[tolerance, tolerance.sum(axis=1)], linear_system.with_last_state(states)
     stacked = linear_system.solve(
         np.concatenate(list(known.rows), axis=1),
         np.concatenate(list(total), axis=0),
@@ -210,7 +212,7 @@ def _with_probs(
         forward=np.zeros(unknowns),
     )
     if wide is not None:
-        stacked = linear_system.every_class(stacked, wide, how)
+        stacked = linear_system.with_last_class(stacked, wide, how)
     classes = states.shape[1]
     named = states[:, 0] if classes == 1 else _one_class(states)
     identifiable = stacked.identifiable | (named != UNDETERMINED)
@@ -363,7 +365,7 @@ def general(
     )
     coarsest = 0.0
     if isinstance(knowledge, KnownModel):
-        derivatives = logit_jacobian(knowledge.the_one(), knowledge.inputs, parameters)
+        derivatives = logit_jacobian(knowledge.single_model(), knowledge.inputs, parameters)
         known = known_of_jacobian(derivatives, known_probs)
         arrays = {n: getattr(observation, n, None) for n in ("gradient", "weight_difference", "weights")}
         if arrays["gradient"] is not None:

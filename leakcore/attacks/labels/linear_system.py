@@ -152,7 +152,7 @@ def solve(
     fits = how.noise is None or _consistent(rows, total, rank, e, error, how)
     alarm = _widened(tolerance, spread, how, _FALSE_ALARM)
     if unit_scale and how.noise is not None:
-        fits = fits and possible(residuals[identifiable], alarm[identifiable])
+        fits = fits and may_be_residuals(residuals[identifiable], alarm[identifiable])
     if not fits and how.roundoff < FLOAT32:
         # Many compute in float32 and pass float64: float32's rounding then counts.
         coarser = solve(
@@ -172,7 +172,7 @@ def solve(
     return SystemSolution(residuals, tolerance, identifiable, rank, condition(rows, rank), alarm, fits)
 
 
-def possible(residuals: np.ndarray, tolerance: np.ndarray) -> bool:
+def may_be_residuals(residuals: np.ndarray, tolerance: np.ndarray) -> bool:
     """Whether (n, K) may be residuals p − y, clipped or not: at most 1 in magnitude, those of K classes of sum 0."""
     within = bool((np.abs(residuals) <= 1.0 + tolerance).all())
     if residuals.shape[1] == 1:
@@ -180,7 +180,9 @@ def possible(residuals: np.ndarray, tolerance: np.ndarray) -> bool:
     return within and bool((np.abs(residuals.sum(axis=1)) <= tolerance.sum(axis=1)).all())
 
 
-def as_the_model_says(residuals: np.ndarray, tolerance: np.ndarray, probs: np.ndarray, doubt: np.ndarray) -> bool:
+def agree_with_probabilities(
+    residuals: np.ndarray, tolerance: np.ndarray, probs: np.ndarray, doubt: np.ndarray
+) -> bool:
     """Whether (n, K) may be residuals c·(p − y) of these probabilities, c in [0, 1] for each row, as clipping makes it.
 
     Then each lies in [p − 1, p], and for the label's class y and any other class k, e_k·(1 − p_y) = −e_y·p_k. Labels
@@ -296,9 +298,8 @@ def differences(jacobian: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np
     return rows, errors, 2.0 * np.abs(jacobian).max(axis=1).sum(axis=0)
 
 
-def every_class(solution: SystemSolution, classes: int, how: Conditions) -> SystemSolution:
-    """(N, K) residuals and tolerances from the residuals of the first K − 1 classes; a row is identifiable if all of "
-    "it is."""
+def with_last_class(solution: SystemSolution, classes: int, how: Conditions) -> SystemSolution:
+    """(N, K) residuals and tolerances from those of the first K − 1 classes; a row is identifiable if all of it is."""
     residuals = solution.residuals.reshape(-1, classes - 1)
     # A softmax's own rounding may flip the sign of a residual near 0.
     tolerance, alarm = (a.reshape(-1, classes - 1) + 8.0 * how.roundoff for a in (solution.tolerance, solution.alarm))
@@ -310,11 +311,11 @@ def every_class(solution: SystemSolution, classes: int, how: Conditions) -> Syst
         tolerance=tolerance,
         alarm=alarm,
         identifiable=np.asarray(solution.identifiable.reshape(-1, classes - 1).all(axis=1)),
-        fits=solution.fits and (how.noise != 0 or possible(last, tolerance[:, -1:])),
+        fits=solution.fits and (how.noise != 0 or may_be_residuals(last, tolerance[:, -1:])),
     )
 
 
-def last_state(states: np.ndarray) -> np.ndarray:
+def with_last_state(states: np.ndarray) -> np.ndarray:
     """(N, K) states from (N, K − 1): the last class is the label (1) just where no other is (all 0); −1 where open."""
     last = np.where((states == 1).any(axis=1), 0, np.where((states == 0).all(axis=1), 1, -1))
     return np.asarray(np.c_[states, last])

@@ -13,16 +13,17 @@ and a score for each from all that was released.
 """
 
 from leakcore.attacks.membership.canaries import CanaryTrials, canaries, canary_coins, play_canaries
-from leakcore.attacks.membership.guesses import Guesses, guess
 from leakcore.attacks.membership.observations import Observations, Queries, References, observe
 from leakcore.attacks.membership.releases import ReleasedProducts, Releases
 from leakcore.attacks.membership.scores import (
     RMIA,
+    Guesses,
     LabelOnly,
     LiRA,
     LossThreshold,
     LossTrajectory,
     QuantileRegression,
+    guess,
     noisy_copies,
     scores,
 )

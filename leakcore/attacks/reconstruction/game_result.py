@@ -34,7 +34,7 @@ class Scheme:
     knows: str
     subtracts: str = "their clipped gradients"
 
-    def told(self, subtract_known: bool) -> str:
+    def attacker_text(self, subtract_known: bool) -> str:
         """What the attacker knows of the batches, and does with it."""
         return f"{self.knows}, {'subtracts' if subtract_known else 'does not subtract'} {self.subtracts}"
 
@@ -231,7 +231,7 @@ def result(
         assumptions=Assumptions(
             adjacency=scheme.adjacency,
             attacker=f"sees every released gradient, knows the {settings['known_rows']} other training rows"
-            f"{scheme.told(settings['subtract_known'])}, knows {settings['num_candidates']} {likely}",
+            f"{scheme.attacker_text(settings['subtract_known'])}, knows {settings['num_candidates']} {likely}",
             notes=(
                 "the success rate of this attack, averaged over priors, targets and training: others may do better",
             ),

@@ -20,12 +20,12 @@ class ClaimedEpsilon:
     """What the audit may not exceed.
 
     Attributes:
-        noise_multiplier: of the mechanism.
+        noise_multiplier: σ of the mechanism.
         stated: the claim as the user made it.
-        stated_adjacency: its adjacency.
+        stated_adjacency: the relation of that claim.
         epsilon: the claim under `adjacency`.
-        delta: of `epsilon`.
-        adjacency: the audit's.
+        delta: δ at which `epsilon` is claimed.
+        adjacency: the relation that the audit tests.
         how: how one follows from the other, in words.
         gaussian: whether the mechanism is Gaussian (full or shuffled batches), so that the Gaussian family may be used.
     """
@@ -183,16 +183,6 @@ class Stopped:
     trainings: int
     planned: int
     why: Literal["refuted", "hopeless", "planned"]
-
-    def to_text(self) -> str:
-        """In a sentence."""
-        share = f"{self.trainings:,} of {self.planned:,} trainings"
-        return {
-            "refuted": f"The audit stopped after {share}: the claim has fallen.",
-            "hopeless": f"The audit stopped after {share}: the others could not have made the claim fall, however they "
-            "had turned out.",
-            "planned": f"The audit took all {self.planned:,} trainings.",
-        }[self.why]
 
 
 def chunks(trials: int) -> list[range]:

@@ -15,18 +15,17 @@ from leakcore.audit.claim.proofs import ClaimedEpsilon, Proof, Stopped
 from leakcore.audit.claim.request import ClaimConfig
 from leakcore.audit.scores.statistics import area, area_limits
 from leakcore.audit.shared import page
-from leakcore.audit.shared.format import ADJACENCY, above, counted, fixed, guarantee, least, number, power
+from leakcore.audit.shared.format import ADJACENCY, above, counted, fixed, guarantee, least, number, power, sentence
 from leakcore.audit.shared.page import (
     BEATS,
-    EPSILON,
     REACHED,
     Card,
     Finding,
     Table,
     adjacency_words,
-    heads,
+    claim_card,
     proof_card,
-    row_of,
+    table_of,
 )
 from leakcore.audit.shared.report import NOTHING, TOO_WEAK, AuditReport
 from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon, SequentialEpsilon
@@ -104,7 +103,7 @@ class ClaimReport(AuditReport):
     """The report of `audit.claim`.
 
     Attributes:
-        config: of the audit.
+        config: what was asked.
         claim: the claimed ε, under the audit's adjacency.
         data: what the models were trained on, in words.
         parameters: number of parameters of a model.
@@ -249,7 +248,17 @@ class ClaimReport(AuditReport):
         return [proved, *self._saved(), limits]
 
     def _saved(self) -> list[str]:
-        return [] if self.stopped is None else [self.stopped.to_text()]
+        stopped = self.stopped
+        if stopped is None:
+            return []
+        share = f"{stopped.trainings:,} of {stopped.planned:,} trainings"
+        said = {
+            "refuted": f"The audit stopped after {share}: the claim has fallen.",
+            "hopeless": f"The audit stopped after {share}: the others could not have made the claim fall, however they "
+            "had turned out.",
+            "planned": f"The audit took all {stopped.planned:,} trainings.",
+        }
+        return [said[stopped.why]]
 
     def cards(self) -> tuple[Card, Card, Card, Card]:
         best, claim = self.best, self.claim
@@ -265,14 +274,7 @@ class ClaimReport(AuditReport):
                 f"by {best.method}, {best.what}. This audit cannot prove more than ε = "
                 f"{number(max(p.ceiling for p in self.proofs), kind='upper')}.",
             ),
-            Card(
-                question=EPSILON,
-                value=f"ε = {number(claim.epsilon)}",
-                kind="parameter",
-                confidence="claimed",
-                adjacency=adjacency_words(self._adjacency),
-                detail=f"At δ = {power(claim.delta)}: {claim.how}.",
-            ),
+            claim_card(claim.epsilon, claim.delta, self._adjacency, claim.how),
         )
 
     def _reached(self) -> Card:
@@ -286,7 +288,10 @@ class ClaimReport(AuditReport):
             level = self.config.audit.confidence
             # One of several statistics is shown: the error is shared among all.
             low, high = area_limits(value, min(len(inside), len(outside)), 1 - (1 - level) / len(self.scores))
-            interval, confidence = f"{fixed(low, 3, 'lower')}–{fixed(high, 3, 'upper')}", f"{100 * level:g}% confidence"
+            interval, confidence = (
+                f"{fixed(low, 3, 'lower')}–{fixed(high, 3, 'upper')}",
+                f"{100 * level:g}% confidence",
+            )
         return Card(
             question=REACHED,
             value=f"{value:.3f}",
@@ -366,7 +371,7 @@ class ClaimReport(AuditReport):
     def assumptions(self) -> list[str]:
         sentences = [f"The data: {self.data}; {self.parameters:,} parameters."]
         for p in self.proofs:
-            sentences += [f"{p.method[0].upper()}{p.method[1:]}: {note}." for note in p.found.assumptions.notes]
+            sentences += [sentence(f"{p.method}: {note}") for note in p.found.assumptions.notes]
         sentences.append(
             f"The {len(self.proofs)} bounds hold together at {100 * self.config.audit.confidence:g}%; a correct "
             "mechanism fails this gate with at most the remaining probability."
@@ -376,47 +381,34 @@ class ClaimReport(AuditReport):
         return list(dict.fromkeys(sentences))
 
     def tables(self) -> dict[str, Table]:
-        rows = tuple(
-            row_of(
-                p.method,
-                p.what,
-                least(p.found),
-                number(self.claim.epsilon),
-                number(p.ceiling, kind="upper"),
-                "EXCEEDS THE CLAIM" if p.epsilon > self.claim.epsilon else "below",
-                highlight=p is self.best,
-            )
-            for p in self.proofs
-        )
-        proved = Table(
+        claimed = self.claim.epsilon
+        proved = table_of(
             "Proved compared with claimed",
-            heads("method", "chosen", "audited ε [lower]", "claimed ε", "most this\naudit can prove", ""),
-            rows,
+            self.proofs,
+            {
+                "method": lambda p: p.method,
+                "chosen": lambda p: p.what,
+                "audited ε [lower]": lambda p: least(p.found),
+                "claimed ε": lambda p: number(claimed),
+                "most this\naudit can prove": lambda p: number(p.ceiling, kind="upper"),
+                "": lambda p: "EXCEEDS THE CLAIM" if p.epsilon > claimed else "below",
+            },
             f"δ = {power(self.claim.delta)}, {ADJACENCY[self._adjacency]} adjacency throughout; the lower bounds hold "
             f"together with {100 * self.config.audit.confidence:g}% confidence.{self._k_words()}",
+            highlight=lambda p: p is self.best,
             marked="the best proof",
         )
-        statistic = Table(
+        statistic = table_of(
             "The attacker's statistic",
-            heads(
-                " [parameter]",
-                "models or\nrows with",
-                "without",
-                "mean with [estimate]",
-                "mean\nwithout [estimate]",
-                "area under\nthe curve [estimate]",
-            ),
-            tuple(
-                row_of(
-                    name,
-                    f"{len(a):,}",
-                    f"{len(b):,}",
-                    number(float(a.mean())),
-                    number(float(b.mean())),
-                    f"{area(a, b):.3f}",
-                )
-                for name, (a, b, _) in self.scores.items()
-            ),
+            [(name, a, b) for name, (a, b, _) in self.scores.items()],
+            {
+                " [parameter]": lambda s: s[0],
+                "models or\nrows with": lambda s: f"{len(s[1]):,}",
+                "without": lambda s: f"{len(s[2]):,}",
+                "mean with [estimate]": lambda s: number(float(s[1].mean())),
+                "mean\nwithout [estimate]": lambda s: number(float(s[2].mean())),
+                "area under\nthe curve [estimate]": lambda s: f"{area(s[1], s[2]):.3f}",
+            },
             "Over all models that were counted. This describes, and proves nothing. "
             f"An area of 0.5 is guessing, 1 is perfect.{self._k_words()}",
         )

@@ -42,9 +42,9 @@ class Data:
     """What is trained on.
 
     Attributes:
-        name: of the data set.
+        name: name of the data set.
         num_rows: training rows; None for all.
-        path: of a folder of data sets.
+        path: folder of data sets; None for the cache.
         features: "frozen" (CIFAR-10 only) for the features of a small network that was trained on the subset of
             CIFAR-100.
     """
@@ -75,9 +75,9 @@ class Mechanism:
         learning_rate: step size.
         steps: T.
         sampling: how batches are drawn; None: "shuffled" with a `batch_size`, else "poisson".
-        sample_rate: "poisson": q; 1 for full batches.
-        batch_size: "shuffled", "fixed": rows of a batch.
-        batches: "allocation": of an epoch; each row draws one of them.
+        sample_rate: q of "poisson"; 1 for full batches.
+        batch_size: rows of a batch of "shuffled" and "fixed".
+        batches: batches in an epoch of "allocation"; each row draws one of them.
     """
 
     noise_multiplier: NonNegative | None = None
@@ -128,10 +128,10 @@ class Audit:
         k: numbers of rows that the attacker places.
         adjacency: None: the claim's, or "replace" with shuffled batches or `contrast`.
         contrast: as in `attacks.poisoning.ClipBKD`.
-        canaries: of the attack "one-run".
+        canaries: number of canaries of the attack "one-run".
         stop: "early": stop when the claim falls, or cannot fall any more within the trials.
-        confidence: at which the bounds hold together.
-        seed: of everything random.
+        confidence: level at which the bounds hold together, in (0, 1).
+        seed: seed of everything random.
     """
 
     attack: Literal["clipbkd", "backdoor", "membership", "zero-input", "crafted-gradient", "one-run"] = "clipbkd"
@@ -218,7 +218,7 @@ class ClaimConfig:
         """The configuration of a TOML file.
 
         Args:
-            path: of the file.
+            path: the TOML file.
             override: keys by section that take precedence over the file's.
 
         Returns:

@@ -131,28 +131,28 @@ class AuditConfig:
         sweep: further ε to audit, for the curve.
         delta: δ in (0, 1).
         sampling: how batches are drawn. What it does not take of the next six must be None.
-        sample_rate: "poisson": q in (0, 1], by default 1.
-        steps: "poisson", "full", "fixed": T, by default 100.
-        batch_size: "fixed".
-        dataset_size: "fixed": num_rows.
-        batches: "shuffled", "allocation": of an epoch.
-        epochs: likewise.
-        max_grad_norm: C.
+        sample_rate: q of "poisson", in (0, 1], by default 1.
+        steps: T of "poisson", "full" and "fixed", by default 100.
+        batch_size: rows of a batch of "fixed".
+        dataset_size: rows that "fixed" draws from; must be num_rows.
+        batches: batches in an epoch of "shuffled" and "allocation".
+        epochs: epochs of "shuffled" and "allocation".
+        max_grad_norm: C, the norm to which each gradient is clipped.
         learning_rate: the default was chosen by accuracy at ε = 1 (83%), not by the attack.
         num_rows: training rows with the target.
         hidden: sizes of the hidden layers.
-        activation: theirs.
-        num_candidates: equally likely ones, with the target.
+        activation: activation of the hidden layers.
+        num_candidates: number of equally likely candidates, the target among them.
         runs: independent trainings for each noise level.
-        label_batch_size: rows of a gradient.
-        label_hidden: units.
-        label_steps: of the companion training.
-        label_trials: repetitions per batch.
+        label_batch_size: number of rows behind one gradient.
+        label_hidden: hidden units of the companion model.
+        label_steps: steps of the companion training.
+        label_trials: number of releases for each batch.
         defense: a `defenses.Defense` or its spelling ("prune:0.1"): play the game also through it. Full batches only.
-        confidence: of every interval, two-sided.
+        confidence: level of every interval, two-sided, in (0, 1).
         gate_confidence: a correct run fails the gate with probability at most 1 − gate_confidence, over all noise
             levels.
-        seed: of everything random.
+        seed: seed of everything random, 0 to 2⁶⁴ − 1.
 
     Raises:
         ValueError: lists every fault: the field, its value and what is allowed.

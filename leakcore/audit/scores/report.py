@@ -25,6 +25,7 @@ from leakcore.audit.shared.format import (
     percent,
     power,
     proved,
+    sentence,
 )
 from leakcore.audit.shared.page import (
     BEATS,
@@ -32,12 +33,11 @@ from leakcore.audit.shared.page import (
     PROVED,
     REACHED,
     Card,
-    Cell,
     Finding,
     Row,
     Table,
-    adjacency_words,
     card,
+    claim_card,
     heads,
     proof_card,
     row_of,
@@ -57,10 +57,10 @@ class ScoresReport(AuditReport):
         k: rows by which the training data differ.
         delta: δ.
         claimed_epsilon: the claimed ε, or None.
-        claimed_adjacency: of the claim; None without one.
-        adjacency: of the audit.
-        confidence: of the intervals and of `epsilon`.
-        seed: of the order of equal scores, or of the random halves.
+        claimed_adjacency: relation of the claimed ε; None without a claim.
+        adjacency: relation that the audit tests.
+        confidence: level of the intervals and of `epsilon`, in (0, 1).
+        seed: seed of the order of equal scores, or of the random halves.
         select: how the threshold was chosen: "simultaneous", "split", or by "guesses" at coins.
         family: what is refuted: "dp", "gdp" or the claimed mechanism.
         members: number of members.
@@ -71,7 +71,7 @@ class ScoresReport(AuditReport):
         converted: what the scores prove under the claim's adjacency, at `confidence`; None where it is the audit's.
         gate: the proof at 99.9%, under the claim's adjacency; None without a claim or a proof.
         ceiling: what `gate` would be for scores that tell every member; None without `gate`.
-        p_value: of the claimed mechanism, if `family` is one: were it what ran, guesses would be as good this rarely.
+        p_value: how rarely guesses would be as good, were the claimed mechanism what ran; None unless `family` is one.
         roc: false-positive and true-positive rates of the curve.
 
     Example:
@@ -234,14 +234,7 @@ class ScoresReport(AuditReport):
             proof,
             Card(question=EPSILON, detail="No ε was claimed, and no accountant saw the training.")
             if claimed is None
-            else Card(
-                question=EPSILON,
-                value=f"ε = {number(claimed)}",
-                kind="parameter",
-                confidence="claimed",
-                adjacency=adjacency_words(self.claimed_adjacency),
-                detail=f"At δ = {power(self.delta)}: as claimed; no accountant saw the training.",
-            ),
+            else claim_card(claimed, self.delta, self.claimed_adjacency, "as claimed; no accountant saw the training"),
         )
 
     def findings(self) -> list[str]:
@@ -370,7 +363,7 @@ class ScoresReport(AuditReport):
             if r is not None
         ]
         rows.append(("area under the ROC curve", "0.5", number(self.area, 3), _span(self.area)))
-        printed = tuple(Row(tuple(Cell(text) for text in row)) for row in rows)
+        printed = tuple(row_of(*row) for row in rows)
         columns = heads("test", "guessing", "these scores [estimate]", "interval [estimate]")
         caption = (
             f"{100 * self.confidence:g}% intervals, each for its own row, valid in finite samples for independent "
@@ -453,7 +446,7 @@ class ScoresReport(AuditReport):
             f"Intervals: {self._independence()}",
             f"The scores mean what was stated: {self.higher} score higher ({self._from}).",
             *([self._gate_assumed()] if self.proved else []),
-            *(f"{note[0].upper()}{note[1:]}." for note in self.epsilon.assumptions.notes),
+            *(sentence(note) for note in self.epsilon.assumptions.notes),
             "What another attack on the same model would find is not known: a low number does not prove privacy.",
         ]
 

@@ -32,7 +32,7 @@ class ScoreColumns:
         first: name of the first.
         second: name of the second.
         labelled: True for scores and memberships; False for members and non-members.
-        tool: that writes such files.
+        tool: the tool that writes such files.
         higher: who scores higher.
     """
 
@@ -84,7 +84,7 @@ class ScoreFile(ArrayRecord):
         members: (n,) float64.
         non_members: (m,) float64.
         layout: the layout that was recognised.
-        name: of the file.
+        name: name of the file.
         higher: who scores higher, "members" or "non-members".
     """
 
@@ -114,7 +114,7 @@ def read_scores(
     any other file pass the names.
 
     Args:
-        path: of the file.
+        path: the file, .npz or .csv.
         members: name of the members' array or column.
         non_members: name of the non-members'; the two may differ in length.
         values: name of the array of all scores.

@@ -12,6 +12,7 @@ from scipy import special
 from leakcore import bounds, kernels
 from leakcore._base.results import Assumptions, Result
 from leakcore._base.score_arrays import ascending
+from leakcore.audit.shared.claimed_epsilon import noted
 from leakcore.mechanisms import Mechanism
 from leakcore.numerics import clopper_pearson
 
@@ -157,8 +158,6 @@ def audited(
         best = max((proof(pair, family) for pair in counts), key=lambda r: float(r.value))
     else:
         best = proof(max(counts, key=lambda pair: float(proof(pair, "gdp").value)), family)
-    notes = (*best.assumptions.notes, f"the best of {len(_SHARES)} numbers of guesses; the error is split over them")
     p_value = None if best.p_value is None else min(1.0, len(_SHARES) * best.p_value)
-    return dataclasses.replace(
-        best, confidence=confidence, assumptions=dataclasses.replace(best.assumptions, notes=notes), p_value=p_value
-    )
+    note = f"the best of {len(_SHARES)} numbers of guesses; the error is split over them"
+    return noted(best, note, confidence=confidence, p_value=p_value)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from leakcore import accounting
-from leakcore._base.results import Adjacency, parse_adjacency
+from leakcore._base.results import Adjacency, Result, parse_adjacency
 from leakcore.mechanisms import FullBatch, Mechanism, Poisson
 
 CLAIMABLE = (
     "was that ε computed for adding or removing a row ('add-remove', as Opacus and most accountants do), for replacing "
     "a row ('replace'), or for zeroing one out ('zero-out')?"
 )
+R = TypeVar("R", bound=Result)
 PAIRS = ("add-remove", "zero-out")
 """A replacement is two steps of such a relation: one row out, another in."""
 
@@ -52,6 +53,14 @@ def is_pair(claimed: Adjacency, audited: Adjacency) -> bool:
     return audited == "replace" and claimed in PAIRS
 
 
+def noted(result: R, *notes: str, **changes: Any) -> R:
+    """The result with further notes, and other changes of it or of its adjacency."""
+    assumed = result.assumptions
+    relation = changes.pop("adjacency", assumed.adjacency)
+    assumed = dataclasses.replace(assumed, adjacency=relation, notes=(*assumed.notes, *notes))
+    return dataclasses.replace(result, assumptions=assumed, **changes)
+
+
 def proved_epsilon(
     noise_multiplier: Any,
     sample_rate: Any = None,
@@ -85,9 +94,4 @@ def proved_epsilon(
     full = np.ceil(sample_rate) if np.ndim(sample_rate) else float(np.ceil(sample_rate))
     whole = accounting.epsilon(noise_multiplier, full, steps, delta=delta, adjacency=adjacency, method="exact")
     note = "with every row in every batch: no accountant reaches this schedule as it is sampled"
-    return dataclasses.replace(
-        whole,
-        method="full batches",
-        interval=None,
-        assumptions=dataclasses.replace(whole.assumptions, notes=(*whole.assumptions.notes, note)),
-    )
+    return noted(whole, note, method="full batches", interval=None)

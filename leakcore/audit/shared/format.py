@@ -116,6 +116,11 @@ def ends(result: Result, places: int) -> str:
     return f"{fixed(low, places, 'lower')}–{fixed(high, places, 'upper')}"
 
 
+def sentence(note: str) -> str:
+    """A note as a sentence."""
+    return f"{note[0].upper()}{note[1:]}."
+
+
 def counted(n: int, one: str, more: str = "") -> str:
     """`1 step`, `2 steps`."""
     return f"{n:,} {one if n == 1 else more or f'{one}s'}"

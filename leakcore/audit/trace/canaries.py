@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from leakcore import accounting, bounds
+from leakcore import bounds
 from leakcore._base import validate
 from leakcore._base.progress import timed
 from leakcore._base.results import Result
 from leakcore.audit.scores.statistics import audited
 from leakcore.audit.shared import page
-from leakcore.audit.shared.claimed_epsilon import proved_epsilon
+from leakcore.audit.shared.claimed_epsilon import noted, proved_epsilon
 from leakcore.audit.shared.doctor import environment
 from leakcore.audit.shared.format import (
     NUMBERS_FIXED,
@@ -33,8 +33,9 @@ from leakcore.audit.shared.format import (
     percent,
     power,
     proved,
+    sentence,
 )
-from leakcore.audit.shared.page import BEATS, REACHED, Card, Cell, Finding, Row, Table, epsilon_card, heads, proof_card
+from leakcore.audit.shared.page import BEATS, REACHED, Card, Finding, Table, epsilon_card, heads, proof_card, row_of
 from leakcore.audit.shared.report import GATE, GATE_SHARE, NOTHING, AuditReport, names, same_names
 from leakcore.audit.trace.request import read_trace
 from leakcore.dpsgd import CanaryTrace, parse_divisor
@@ -52,12 +53,12 @@ class CanaryReport(AuditReport):
         delta: δ of every ε.
         claimed_epsilon: ε that the run claims, under the adjacency of `epsilon`; None: the accountant's.
         divisor: what the program divides by: "rows" or "constant"; None if nobody said.
-        confidence: of `proved` and `by_coins`.
+        confidence: level of `proved` and `by_coins`, in (0, 1).
         steps: recorded steps.
         noise_multiplier: smallest and largest σ.
         max_grad_norm: smallest and largest C.
         sample_rate: q of the loader.
-        mechanism: that is claimed to have run in these steps.
+        mechanism: what is claimed to have run in these steps, as Python writes it.
         canaries: number of canaries.
         included: canaries in the data.
         controls: coordinates without a canary.
@@ -67,7 +68,7 @@ class CanaryReport(AuditReport):
         by_coins: lower bound on ε by guesses at the coins, which assumes nothing of noise or mechanism.
         from_release: the same for an attacker who does not know the other rows; an estimate, for dependent scores.
         gate: `proved` at the gate's confidence.
-        p_value: of the mechanism: were it what ran, scores would tell canaries apart this well this rarely.
+        p_value: how rarely scores would tell canaries apart this well, were the mechanism what ran.
         independent: whether the noise of coordinates and steps showed no dependence.
         noise_ratio: measured standard deviation of the noise over the stated one; an estimate.
         common_noise: p-value of noise that coordinates share.
@@ -317,11 +318,8 @@ class CanaryReport(AuditReport):
             f"{self.controls:,} other coordinates of {self.parameters:,}; a canary was in {self.times_seen:.4g} of "
             f"{self.steps:,} steps on average. δ = {power(self.delta)}."
         )
-        return {
-            "canaries": Table(
-                "What the canaries prove", columns, tuple(Row(tuple(map(Cell, r))) for r in rows), caption
-            )
-        }
+        table = Table("What the canaries prove", columns, tuple(row_of(*row) for row in rows), caption)
+        return {"canaries": table}
 
     def sections(self) -> tuple[page.Section, ...]:
         return (page.Section("What the canaries prove", (self.tables()["canaries"],)),)
@@ -340,7 +338,7 @@ class CanaryReport(AuditReport):
             "order of the scores proves nothing."
         )
         shared = f"Two tests share the gate's error of {1 - GATE:.1g}: ε above the claim, and the schedule itself."
-        notes = [f"{note[0].upper()}{note[1:]}." for note in self.proved.assumptions.notes]
+        notes = [sentence(note) for note in self.proved.assumptions.notes]
         return [coins, replaced, noise, shared, *notes]
 
 
@@ -368,10 +366,10 @@ def from_canaries(
         trace: a `CanaryTrace`, a recorder, or the file that it wrote.
         delta: δ in (0, 1).
         claimed_epsilon: ε that the run claims at δ, under the relation of the report. None: the accountant's.
-        mechanism: that is claimed to have run in the recorded steps. None: Poisson sampling as recorded.
+        mechanism: what is claimed to have run in the recorded steps. None: Poisson sampling as recorded.
         divisor: "constant" or "rows", as for `leakcore.record`; None: as the trace says. A coin decides whether a
             canary takes part, and what the run divides by stays: zero-out adjacency, unless it is "constant".
-        confidence: of the quoted lower bounds. Claims are contradicted at 99.9%.
+        confidence: level of the quoted lower bounds, in (0, 1). Claims are contradicted at 99.9%.
 
     Returns:
         A `CanaryReport`.
@@ -428,28 +426,22 @@ def from_canaries(
     gate = ordered(recorded.scores, strict) if independent else audited(*of_coins, strict, relation)
     alone = dataclasses.replace(ordered(recorded.release_scores, level), kind="estimate", confidence=None)
     sigma, norm = recorded.noise_multiplier, recorded.max_grad_norm
+    premise = {"rows": ROWS_PUBLIC, "constant": NUMBERS_FIXED, None: f"{NUMBERS_FIXED} ({UNSAID})"}[stated]
+    facts = "steps sample_rate canaries controls parameters noise_ratio common_noise repeated_noise interference"
     return CanaryReport(
+        **{name: getattr(recorded, name) for name in names(facts)},
         environment=environment(),
         delta=slack,
         claimed_epsilon=claim,
         confidence=level,
-        steps=recorded.steps,
         noise_multiplier=(float(sigma.min()), float(sigma.max())),
         max_grad_norm=(float(norm.min()), float(norm.max())),
-        sample_rate=recorded.sample_rate,
         mechanism=repr(claimed),
-        canaries=recorded.canaries,
         included=int(recorded.coins.sum()),
-        controls=recorded.controls,
-        parameters=recorded.parameters,
         independent=independent,
-        noise_ratio=recorded.noise_ratio,
-        common_noise=recorded.common_noise,
-        repeated_noise=recorded.repeated_noise,
-        interference=recorded.interference,
         times_seen=float(recorded.times_seen[recorded.coins].mean()),
         divisor=stated,
-        epsilon=_supposing(proved_epsilon(claimed, delta=slack, adjacency=relation), stated),
+        epsilon=noted(proved_epsilon(claimed, delta=slack, adjacency=relation), premise),
         proved=whole if independent else audited(*of_coins, level, relation),
         by_coins=audited(*of_coins, level, relation),
         from_release=alone,
@@ -457,13 +449,6 @@ def from_canaries(
         p_value=float(whole.p_value or 0.0),
         seconds=time.monotonic() - start,
     )
-
-
-def _supposing(epsilon: accounting.Epsilon, divisor: Divisor | None) -> accounting.Epsilon:
-    """ε of the schedule, with what its relation presupposes of the divisor."""
-    note = {"rows": ROWS_PUBLIC, "constant": NUMBERS_FIXED, None: f"{NUMBERS_FIXED} ({UNSAID})"}[divisor]
-    assumed = epsilon.assumptions
-    return dataclasses.replace(epsilon, assumptions=dataclasses.replace(assumed, notes=(*assumed.notes, note)))
 
 
 def _recorded(trace: CanaryTrace) -> Poisson:

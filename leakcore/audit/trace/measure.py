@@ -12,7 +12,7 @@ from scipy import special, stats
 from leakcore import bounds
 from leakcore._base.results import Assumptions, Result
 from leakcore.audit.scores.statistics import area, area_limits, audited, provable, rate_limits
-from leakcore.audit.shared.claimed_epsilon import proved_epsilon
+from leakcore.audit.shared.claimed_epsilon import noted, proved_epsilon
 from leakcore.audit.shared.report import GATE, GATE_SHARE
 from leakcore.audit.trace.request import AuditRequest
 from leakcore.dpsgd import Trace
@@ -213,14 +213,10 @@ def _upper_bounds(request: AuditRequest, mechanism: Mechanism) -> dict[str, Any]
 
     def of(result: R) -> R:
         """For the relation of the run, with what it and the batches presuppose of the program."""
-        assumed = result.assumptions
-        under = assumed.adjacency
+        under = result.adjacency
         if relation == "zero-out" and under != "replace":
             under = relation
-        notes = (*assumed.notes, *request.chosen.premises(under))
-        return run.of(
-            dataclasses.replace(result, assumptions=dataclasses.replace(assumed, adjacency=under, notes=notes))
-        )
+        return run.of(noted(result, *request.chosen.premises(under), adjacency=under))
 
     def epsilon(adjacency: str) -> Result:
         return of(proved_epsilon(mechanism, delta=slack, adjacency=adjacency))

@@ -53,7 +53,7 @@ class TraceNumbers(AuditReport):
     Attributes:
         delta: δ of every ε.
         claimed_epsilon: ε that the run claims, under the relation of `epsilon`; None: the accountant's.
-        confidence: of the intervals and of `audited`.
+        confidence: level of the intervals and of `audited`, in (0, 1).
         coins: whether fair coins decided the members.
         steps: recorded steps.
         noise_multiplier: smallest and largest σ of the recorded steps.

@@ -13,6 +13,7 @@ from leakcore._base import validate
 from leakcore._base.codec import FACTS, unpack
 from leakcore._base.results import Adjacency, Result
 from leakcore.audit.scores.statistics import require_fair
+from leakcore.audit.shared.claimed_epsilon import noted
 from leakcore.audit.shared.format import NUMBERS_FIXED, ROWS_PUBLIC, UNSAID, counted
 from leakcore.dpsgd import CanaryTrace, Divisor, Sampling, Trace, parse_divisor
 from leakcore.mechanisms import FixedSize, FullBatch, Mechanism, Poisson, RandomAllocation, Shuffled
@@ -83,9 +84,7 @@ class WholeRun:
             return result
         others = coverage.steps - coverage.recorded
         more = f"{'' if coverage.exact else 'at least '}{others:,} more" if others else "perhaps more"
-        note = f"of {coverage.alone} alone, not of their run, which has {more}"
-        assumed = result.assumptions
-        return dataclasses.replace(result, assumptions=dataclasses.replace(assumed, notes=(*assumed.notes, note)))
+        return noted(result, f"of {coverage.alone} alone, not of their run, which has {more}")
 
 
 def whole_run(trace: Trace, steps: int | None) -> WholeRun:

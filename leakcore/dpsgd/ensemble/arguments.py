@@ -337,7 +337,7 @@ class PerRun:
         """The initial parameters, noise, batches and crafted gradient, checked against the network and the sizes.
 
         Args:
-            network: whose parameters are initialised.
+            network: the network that is trained.
             shape: (runs, steps, rows of a training set).
             noisy: whether the mechanism adds noise.
 

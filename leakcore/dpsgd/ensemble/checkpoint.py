@@ -22,7 +22,7 @@ from leakcore._base.version import process_identity
 from leakcore._base.writing import make_folder, place_in
 from leakcore.dpsgd.ensemble.arguments import Samples, Source
 from leakcore.dpsgd.ensemble.block import ARRAYS, BlockOutput, Plan
-from leakcore.dpsgd.ensemble.fingerprint import ObjectHasher
+from leakcore.dpsgd.ensemble.object_hasher import ObjectHasher
 from leakcore.dpsgd.ensemble.sampling import SLOTS
 from leakcore.dpsgd.ensemble.workers import Request
 

@@ -232,8 +232,8 @@ class Ensemble:
             features: (rows, inputs), the rows that all runs share, stored once.
             labels: (rows,) class numbers (0 or 1 for one output).
             runs: how many runs, 0, 1, ...; or which, as range(first, stop).
-            per_run: what differs between runs: extra rows, and ready-made initial parameters, noise or batches.
-            observer: what an attacker sees and scores in every step. None: nothing is scored or recorded.
+            per_run: extra rows of each run, and ready-made initial parameters, noise or batches.
+            observer: the attacker, who sees and scores every step. None: nothing is scored or recorded.
             probes: rows at which the *final* models are evaluated, for all runs or for each. They are not trained on.
                 Without labels `probe_losses` is None.
             keep_parameters: False drops the final parameters.

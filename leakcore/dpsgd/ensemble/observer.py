@@ -94,8 +94,8 @@ class Observer:
             which of *them* are in B_t, and subtracts their clipped gradients; ḡ_t is the rest, due to the extra rows
             and the noise, and is computed without cancellation. False: ḡ_t = g_t, the weaker attacker of their Appendix
             E.
-        batches: whose batches the attacker knows. "common": the common rows'. "all": the extra rows' as well; steps
-            without any of them score 0. "none": ḡ_t is then g_t minus the common rows' average in a batch.
+        batches: rows whose places in batches the attacker knows. "common": the common rows. "all": the extra rows as
+            well; steps without any of them score 0. "none": ḡ_t is then g_t minus the common rows' average in a batch.
         scorers: attacks by name. Each sees the scores of every step; the result's `scores` hold what they end with.
         cosines: also report how similar each candidate's gradient is to the nearest other one.
         keep_steps: False drops `dots` and `clipped_norms`, so that memory does not grow with the steps.

@@ -25,8 +25,8 @@ class Kind:
 
     Attributes:
         forward: the layer's output from parameters that get no gradient.
-        uses: what the per-sample gradients of its parameters are computed from, given input and output gradient, rows
-            first.
+        uses: the uses of its parameters, from which their per-sample gradients are computed, given input and output
+            gradient, rows first.
         read: the layer's input from the arguments of a call.
         second: the fewest dimensions of an input whose second one can be the rows (`batch_first=False`); None: rows are
             always first, as the layer itself requires.
@@ -189,7 +189,7 @@ _TRANSPOSED_LINEAR = Kind(
 
 
 def kind_of(layer: nn.Module) -> Kind | None:
-    """How this layer is taken over; None for a type that is not known, such as a heir of a known one."""
+    """How this layer is taken over; None for a type that is not known, such as a subclass of a known one."""
     if type(layer) in KINDS:
         return KINDS[type(layer)]
     # GPT-2's linear layer, whose weight is (inputs, outputs). Nobody has such a layer without the module.

@@ -92,7 +92,7 @@ class Sampling:
         scheme: "poisson": each row by its own coin in each step. "full-batch": all rows in each step. "shuffled": each
             pass over the data puts each row into at most one batch. "fixed-size": a fresh subset in each step.
             "unknown": none of these is known to hold.
-        evidence: what says so, such as the sampler; for "unknown" why it is not known.
+        evidence: the source of that knowledge, such as the sampler; for "unknown" why it is not known.
         sample_rate: q of "poisson".
         batch_size: rows of a batch, the expected number for "poisson"; None where it is not known.
         dataset_size: rows of the data set; likewise.
@@ -101,8 +101,8 @@ class Sampling:
         all_rows: whether a pass holds all rows.
         fresh: whether each pass shuffles them again.
         left_out: batches that these passes gave to the loop and no step trained on.
-        violation: of "unknown": "sampling" if steps are known not to be fresh samples (a batch used again, or in part),
-            "sensitivity" if a row can be in a step's sum several times.
+        violation: "sampling" if steps are known not to be fresh samples (a batch used again, or in part), "sensitivity"
+            if a row can be in a step's sum several times; else "".
 
     Example:
         >>> from leakcore import dpsgd
@@ -201,7 +201,7 @@ class SavedTrace(Record):
     """A recorded run with a file of its own, an npz of plain arrays and one JSON text.
 
     Attributes:
-        kind: what the file holds, for errors.
+        kind: name of the form in errors.
         arrays: dimensions of each field that is an array.
     """
 
@@ -266,7 +266,7 @@ class Trace(SavedTrace):
         max_grad_norm: (steps,) C_t.
         batch_rows: (steps,) rows of each batch.
         sample_rate: q by which scores are weighed, or None.
-        expected_batch_size: the divisor B of the optimizer, or None.
+        expected_batch_size: divisor of the optimizer, or None.
         members: (n,) bool, candidates in the training data.
         members_given: whether the caller named them; otherwise they were recognised in batches.
         times_seen: (n,) batches with the candidate; all zero if inputs could not be recognised.
@@ -282,7 +282,7 @@ class Trace(SavedTrace):
         sampling: how the batches were drawn, and what says so.
         divisor: "rows" if divisor, q or steps depend on the number of rows; "constant" if all are fixed; None: not
             said.
-        version: version of leakcore that recorded it.
+        version: leakcore's version.
 
     Example:
         >>> import numpy as np

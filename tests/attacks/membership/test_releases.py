@@ -8,7 +8,7 @@ import pytest
 from leakcore import dpsgd
 from leakcore.attacks import membership
 from leakcore.attacks.membership import Releases
-from tests.audit.trace.traces import orthogonal
+from tests.audit.samples import orthogonal
 
 _RNG = np.random.default_rng(0)
 

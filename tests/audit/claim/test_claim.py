@@ -1,4 +1,4 @@
-"""An audited claim: the file, the gate's adjacency, faults that are caught, correct mechanisms that pass."""
+"""Audits of a claimed ε: what is asked, what is proved, when they stop."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 from scipy import stats
 
-from leakcore import accounting, audit
-from leakcore.audit.claim.proofs import claim_of, prove
+from leakcore import accounting, audit, mechanisms
+from leakcore.audit.claim.proofs import chunks, claim_of, prove
 from leakcore.audit.scores.statistics import area
 from leakcore.cli import main
 from tests.tolerances import HANG
@@ -397,3 +397,170 @@ def test_an_audit_too_small_to_contradict_the_claim_has_not_tested_it() -> None:
     assert (audit.claim(more).headline, audit.claim(more).tone) == (weak, "neutral")
     smaller = audit.claim({**more, "claim": {"epsilon": 2.5}})
     assert (smaller.headline, smaller.tone) == ("Consistent with its claim.", "good")
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "data": {"name": "digits", "num_rows": 60},
+    "mechanism": {"learning_rate": 0.5, "steps": 4},
+    "claim": {"epsilon": 8.0},
+    "audit": {"trials": 640, "k": [1, 2], "seed": 1},
+    "fault": {"noise": 0.25},
+}
+
+
+def test_chunks_are_whole_blocks_and_few() -> None:
+    for trials in (33, 64, 640, 1000, 4001, 10**6):
+        parts = chunks(trials)
+        assert [part.start for part in parts] == [0, *(part.stop for part in parts[:-1])]
+        assert parts[-1].stop == trials
+        assert all(len(part) % 32 == 0 for part in parts[:-1])
+        assert 2 <= len(parts) <= 20
+
+
+def test_a_broken_mechanism_is_stopped_early_and_the_report_says_what_that_saved(tmp_path: Path) -> None:
+    report = audit.claim(BROKEN, stop="early", folder=tmp_path)
+    assert not report.passed
+    stopped = report.stopped
+    assert stopped is not None
+    assert (stopped.why, stopped.planned) == ("refuted", 3 * 640)
+    assert stopped.trainings <= 960
+    assert all(len(a) == len(b) == stopped.trainings // 3 for a, b, _ in report.scores.values())
+    said = f"The audit stopped after {stopped.trainings} of 1,920 trainings: the claim has fallen."
+    assert said in report.verdict()
+    assert said in " ".join(report.to_text().split())
+    assert said in (tmp_path / "report.html").read_text(encoding="utf-8")
+    data = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert data["stopped"] == {"trainings": stopped.trainings, "planned": 1920, "why": "refuted"}
+    assert data["config"]["audit"]["stop"] == "early"
+    assert audit.ClaimReport.from_dict(data).to_json() == report.to_json()
+    # The file may say so, too, and the same models were trained as in the audit that does not stop.
+    (tmp_path / "claim.toml").write_text(
+        "[data]\nnum_rows = 60\n[mechanism]\nlearning_rate = 0.5\nsteps = 4\n[fault]\nnoise = 0.25\n"
+        "[claim]\nepsilon = 8.0\n[audit]\ntrials = 640\nk = [1, 2]\nseed = 1\nstop = 'early'\n",
+        encoding="utf-8",
+    )
+    out = tmp_path / "out"
+    done = CliRunner().invoke(
+        main, ["audit", "claim", "--config", str(tmp_path / "claim.toml"), "--out", str(out), "--quiet"]
+    )
+    assert done.exit_code == 1, done.output
+    assert (out / "report.json").read_bytes() == (tmp_path / "report.json").read_bytes()
+    whole = audit.claim({**BROKEN, "audit": {**BROKEN["audit"], "trials": 64}})
+    assert (whole.scores["k = 2"][0] == report.scores["k = 2"][0][:64]).all()
+    assert whole.stopped is None
+
+
+def test_interrupted_between_looks_it_goes_on_to_the_same_json(tmp_path: Path) -> None:
+    def stop(task: str, done: int, total: int) -> None:
+        assert total == 1920
+        if done > 150:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit.claim(BROKEN, stop="early", folder=tmp_path, num_threads=1, progress=stop)
+    assert list(tmp_path.rglob("runs-*.npz"))
+    counted: list[int] = []
+    report = audit.claim(BROKEN, stop="early", folder=tmp_path, progress=lambda task, done, total: counted.append(done))
+    assert report.to_json() == audit.claim(BROKEN, stop="early").to_json()
+    assert counted == sorted(counted)
+    assert not (tmp_path / "partial").exists()
+
+
+def test_a_correct_mechanism_takes_all_trainings_or_stops_where_none_could_help() -> None:
+    correct = {**BROKEN, "fault": {}, "audit": {"trials": 96, "k": [1]}}
+    report = audit.claim({**correct, "claim": {"epsilon": 2.0}}, stop="early")
+    assert report.passed
+    assert report.stopped is not None
+    assert report.stopped.why in ("planned", "hopeless")
+    # 64 pairs on which to bet: not even perfect ones refute ε = 8 by (ε, δ); Poisson batches have no other family.
+    weak = {**correct, "mechanism": {"learning_rate": 0.5, "steps": 4, "sample_rate": 0.5}}
+    hopeless = audit.claim(weak, stop="early")
+    assert hopeless.stopped is not None
+    assert (hopeless.stopped.why, hopeless.stopped.trainings, hopeless.stopped.planned) == ("hopeless", 64, 192)
+    assert "could not have made the claim fall" in hopeless.verdict()
+    assert hopeless.headline == "Not tested: this audit could not have contradicted the claim."
+
+
+@pytest.mark.parametrize(
+    ("attack", "trials", "message"),
+    [
+        ("one-run", 1000, "`audit.stop` must be 'never' with audit.attack='one-run', got 'early': one training"),
+        ("membership", 1000, "`audit.stop` must be 'never' with audit.attack='membership', got 'early': its first"),
+        ("clipbkd", 32, "`audit.trials` must be above 32 with audit.stop='early', got 32"),
+    ],
+)
+def test_where_looks_make_no_sense_they_are_refused(attack: str, trials: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        audit.claim({"claim": {"epsilon": 1.0}, "audit": {"attack": attack, "trials": trials}}, stop="early")
+    with pytest.raises(ValueError, match="`stop` must be 'early' or 'never', got 'soon'"):
+        audit.claim({"claim": {"epsilon": 1.0}}, stop="soon")  # type: ignore[arg-type]
+
+
+SECTIONS: dict[str, dict[str, Any]] = {
+    "data": {"name": "digits", "num_rows": 200}, "audit": {"trials": 60, "k": [1]},
+}  # fmt: skip
+FIXED = {"sampling": "fixed", "batch_size": 40, "steps": 10}
+ALLOCATED = {"sampling": "allocation", "batches": 5, "steps": 10}
+
+
+def _sections(mechanism: dict[str, Any], **more: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    sigma = {"noise_multiplier": 2.0}
+    return {
+        **SECTIONS,
+        **more,
+        "mechanism": {**sigma, **mechanism},
+        "audit": {**SECTIONS["audit"], **more.get("audit", {})},
+    }
+
+
+@pytest.mark.parametrize(
+    ("keys", "adjacency", "mechanism"),
+    [
+        (FIXED, "replace", mechanisms.FixedSize(2.0, 40, 200, 10)),
+        (ALLOCATED, "add-remove", mechanisms.RandomAllocation(2.0, 5, 2)),
+        (ALLOCATED, "replace", mechanisms.RandomAllocation(2.0, 5, 2)),
+    ],
+)
+def test_the_claim_is_the_mechanisms_own(
+    keys: dict[str, Any], adjacency: str, mechanism: mechanisms.Mechanism
+) -> None:  # fmt: skip
+    config = audit.ClaimConfig.from_dict(_sections(keys, claim={"adjacency": adjacency}))
+    claimed = claim_of(config, 200)
+    assert claimed.epsilon == float(accounting.epsilon(mechanism, delta=1e-5, adjacency=adjacency).value)
+    assert not claimed.gaussian  # so the Gaussian family, which would prove more, is not used
+
+
+@pytest.mark.parametrize(("keys", "adjacency"), [(FIXED, "replace"), (ALLOCATED, "add-remove")])
+def test_a_correct_mechanism_passes_and_one_without_noise_does_not(keys: dict[str, Any], adjacency: str) -> None:
+    sections = _sections({**keys, "noise_multiplier": 8.0}, claim={"adjacency": adjacency})
+    honest = audit.claim(sections)
+    assert honest.passed
+    assert honest.epsilon < honest.claim.epsilon
+    broken = audit.claim({**sections, "fault": {"noise": 1e-3}})
+    assert not broken.passed
+    words = {"fixed": "fresh batches of 40", "allocation": "rows allocated to 5 batches an epoch"}
+    assert words[keys["sampling"]] in honest.title
+
+
+@pytest.mark.parametrize(
+    ("keys", "more", "message"),
+    [
+        ({"sampling": "allocation"}, {}, "`mechanism.batches` must be given with mechanism.sampling='allocation'"),
+        ({"sampling": "shuffled"}, {}, "`mechanism.batch_size` must be given with mechanism.sampling='shuffled'"),
+        ({"sampling": "poisson", "batch_size": 40}, {}, "`mechanism.batch_size` must be left out with poisson batches"),
+        ({"batches": 5}, {}, "`mechanism.batches` must be left out with poisson batches, got 5"),
+        ({**ALLOCATED, "steps": 11}, {}, "`mechanism.steps` must be whole epochs of 5 batches, got 11"),
+        (
+            {**FIXED, "sample_rate": 0.5},
+            {"claim": {"adjacency": "replace"}},
+            "`mechanism.sample_rate` must be 1 with fixed batches, got 0.5",
+        ),
+        (FIXED, {}, "`claim.adjacency` must be 'replace' with mechanism.sampling='fixed', got 'add-remove'"),
+        (ALLOCATED, {"audit": {"attack": "one-run"}}, "`audit.attack` must be a poisoning attack"),
+    ],
+)
+def test_keys_that_do_not_go_together_are_named(
+    keys: dict[str, Any], more: dict[str, dict[str, Any]], message: str
+) -> None:  # fmt: skip
+    with pytest.raises(ValueError, match=message):
+        audit.ClaimConfig.from_dict(_sections(keys, **more))

@@ -26,7 +26,7 @@ import pytest
 import torch
 
 from leakcore import dpsgd
-from leakcore.dpsgd.ensemble.fingerprint import fingerprint
+from leakcore.dpsgd.ensemble.object_hasher import ObjectHasher
 from tests.dpsgd.ensemble import flat_arguments as flat
 from tests.tolerances import HANG
 
@@ -193,6 +193,10 @@ ROWS = {
     "features": np.random.default_rng(0).random((9, 4)), "labels": np.arange(9) % 3, "candidate_features": np.eye(3, 4),
     "candidate_labels": [0, 1, 2], "runs": 3, "num_threads": 1,
 }  # fmt: skip
+
+
+def fingerprint(value: object, name: str) -> str:
+    return ObjectHasher().digest(value, name).hex()
 
 
 class _Running:

@@ -26,7 +26,7 @@ from torch.utils.data import (
 )
 
 import leakcore
-from leakcore.cli.commands.audit import trace as _trace
+from leakcore.cli.audit import trace as _trace
 from leakcore.dpsgd import Sampling, Trace, joined
 
 pytest.importorskip("opacus")
