@@ -10,8 +10,7 @@ One run at a time: another thread or process is refused, under any name of the f
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import fcntl
+import errno
 import functools
 import json
 import os
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from leakcore._base.codec import from_plain, pack, to_plain, unpack
 from leakcore._base.digest import digest
@@ -49,18 +49,12 @@ def identity(command: str, config: Any, seed: int | None) -> dict[str, Any]:
 
 
 LOCK = "lock"
-
-
-@dataclasses.dataclass(eq=False)
-class _Held:
-    """A lock file that is open and locked."""
-
-    key: tuple[int, int]
-    descriptor: int
+_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+"""What a file system without locks answers."""
 
 
 _guard = threading.RLock()  # one thread may come back: the collector runs finalizers at any moment
-_here: dict[tuple[int, int], _Held] = {}
+_here: dict[tuple[int, int], FileLock] = {}
 """What this process has locked, by (device, inode)."""
 
 
@@ -76,57 +70,60 @@ class FolderBusy(ValueError):
 class FolderLock:
     """An exclusive lock of a folder that is there, until `release`, or the end of this object or of the process.
 
+    `filelock` locks a file in the folder by `flock`, which the kernel lifts when the process ends in whatever way; a
+    forked child closes its copy.
+
     Raises `FolderBusy`; ValueError where the file system offers no locks, `CannotWrite` where it takes no file;
     FileNotFoundError where the folder is gone.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / LOCK
-        self._held = _lock_file(folder)
-        self.release = weakref.finalize(self, _unlock, self._held)
+        self._key, self._lock = _acquired(folder)
+        self.release = weakref.finalize(self, _unlock, self._key, self._lock)
 
     def holds(self) -> bool:
         """Whether the folder of that name is still locked by this object: not released, not removed or replaced, and
         not a copy in a child of the process that locked it."""
-        key = self._held.key
-        return _here.get(key) is self._held and _key(self._path) == key
+        return _here.get(self._key) is self._lock and _key(self._path) == self._key
 
 
-def _lock_file(folder: Path) -> _Held:
+def _acquired(folder: Path) -> tuple[tuple[int, int], FileLock]:
     path = folder / LOCK
     while True:
+        opened: list[os.stat_result] = []
+        lock = FileLock(
+            path,
+            timeout=0,
+            thread_local=False,
+            fallback_to_soft=False,
+            preserve_lock_file=True,
+            on_acquired=functools.partial(_note, opened),
+        )
         with _guard:
-            if _key(path) in _here:
-                raise FolderBusy(folder, elsewhere=False)
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+                lock.acquire()
+            except Timeout:
+                raise FolderBusy(folder, elsewhere=_key(path) not in _here) from None
             except FileNotFoundError:
                 raise
             except OSError as why:
-                raise CannotWrite(folder, why) from why
-            try:
-                _flock(folder, descriptor)
-                opened = os.fstat(descriptor)
-                key = opened.st_dev, opened.st_ino
-                # The run that held it may have removed the folder between opening and locking.
-                if _key(path) == key:
-                    return _here.setdefault(key, _Held(key, descriptor))
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
+                if why.errno not in _NO_LOCKS:
+                    raise CannotWrite(folder, why) from why
+                raise ValueError(
+                    f"{folder}: cannot be locked ({why.strerror}), so that another run could work in it unnoticed; "
+                    "choose an output folder on a file system with locks"
+                ) from why
+            key = opened[0].st_dev, opened[0].st_ino
+            # The run that held it may have removed the folder between opening and locking.
+            if _key(path) == key:
+                _here[key] = lock
+                return key, lock
+            lock.release()
 
 
-def _flock(folder: Path, descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise FolderBusy(folder, elsewhere=True) from None
-    except OSError as why:
-        raise ValueError(
-            f"{folder}: cannot be locked ({why.strerror}), so that another run could work in it unnoticed; choose an "
-            "output folder on a file system with locks"
-        ) from why
+def _note(opened: list[os.stat_result], descriptor: int) -> None:
+    opened.append(os.fstat(descriptor))
 
 
 def _key(path: Path) -> tuple[int, int] | None:
@@ -137,25 +134,20 @@ def _key(path: Path) -> tuple[int, int] | None:
     return there.st_dev, there.st_ino
 
 
-def _unlock(lock: _Held) -> None:
+def _unlock(key: tuple[int, int], lock: FileLock) -> None:
     with _guard:
-        if _here.get(lock.key) is lock:  # else this is a child, which closed its copy
-            del _here[lock.key]
-            os.close(lock.descriptor)
+        if _here.get(key) is lock:  # else this is a child, which closed its copy
+            del _here[key]
+            lock.release()
 
 
-def _close_copies() -> None:
+def _forget_all() -> None:
     global _guard
-    for lock in _here.values():
-        with contextlib.suppress(OSError):
-            os.close(lock.descriptor)
     _here.clear()
     _guard = threading.RLock()
 
 
-os.register_at_fork(
-    before=lambda: _guard.acquire(), after_in_parent=lambda: _guard.release(), after_in_child=_close_copies
-)
+os.register_at_fork(after_in_child=_forget_all)
 
 
 SCHEMA = "leakcore.run/3"

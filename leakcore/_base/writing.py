@@ -41,8 +41,8 @@ class CannotWrite(OSError):
 def write_atomically(path: Path, text: str | bytes, *, private: bool = False) -> None:
     """Write `text` (as UTF-8; bytes as they are) to `path`: a reader (or Ctrl-C) sees the old file or the new one.
 
-    A new file has the mode of any new file of the user's. A file that is there keeps its mode, its access list, its
-    `user.` attributes and, where the system permits, its owner and group; nobody may read more than before. A link
+    A new file has the mode of any new file of the user's. A file that is there keeps its mode and, where the
+    system permits, its owner and group, not an access list; nobody may read more than before. A link
     stays one: what it points at is replaced. Other names of the same file (hard links) keep the old content. A file
     that the user may not write is refused, a device or a pipe takes the bytes as they come. private: who was trained
     on, or what was recovered of rows, is nobody else's to read: a new file, and one that was empty, gets mode 0600.
@@ -199,10 +199,7 @@ def _new_file(folder: Path, name: str, mode: int) -> tuple[int, Path]:
 
 
 def _keep_access(handle: int, target: Path, old: os.stat_result) -> None:
-    """Give the open file the owner, group, mode, access list and `user.` attributes of the one it will replace.
-
-    What the system does not permit is left out on the narrow side.
-    """
+    """Give the open file owner, group and mode of the one it will replace; what cannot be kept is narrowed."""
     mode = stat.S_IMODE(old.st_mode) & 0o777
     with contextlib.suppress(OSError):
         os.chown(handle, old.st_uid, -1)
@@ -212,18 +209,9 @@ def _keep_access(handle: int, target: Path, old: os.stat_result) -> None:
         # The group is another one now: what only one of the old group and all others could do, neither may.
         both = mode & 0o7 & mode >> 3
         mode = mode & 0o700 | both << 3 | both
-    try:
-        access = os.getxattr(target, _ACL)
-    except OSError:  # it has none; a folder may have handed one down to the new file
-        with contextlib.suppress(OSError):
-            os.removexattr(handle, _ACL)
-        os.chmod(handle, mode)
-    else:
-        try:
-            os.setxattr(handle, _ACL, access)
-        except OSError:  # the bits of the group are then those of the list's mask, not the group's
-            os.chmod(handle, mode & 0o700)
+    # An access list is not copied. One that the folder handed down goes, and the bits of the group are a list's mask.
     with contextlib.suppress(OSError):
-        for name in os.listxattr(target):
-            if name.startswith("user."):
-                os.setxattr(handle, name, os.getxattr(target, name))
+        os.removexattr(handle, _ACL)
+    with contextlib.suppress(OSError):
+        mode = mode & 0o700 if _ACL in os.listxattr(target) else mode
+    os.chmod(handle, mode)

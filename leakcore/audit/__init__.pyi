@@ -3,8 +3,8 @@ from .claim.report import ClaimReport as ClaimReport
 from .claim.request import ClaimConfig as ClaimConfig
 from .comparison import Comparison as Comparison
 from .comparison import compare as compare
-from .hyperparameters.layers import where_it_sits as where_it_sits
 from .hyperparameters.measure import run as run
+from .hyperparameters.parts import where_it_sits as where_it_sits
 from .hyperparameters.report import RunReport as RunReport
 from .hyperparameters.request import AuditConfig as AuditConfig
 from .plan import AuditPlan as AuditPlan

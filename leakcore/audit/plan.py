@@ -15,7 +15,7 @@ from leakcore._base.results import Record
 from leakcore._base.tables import Rows
 from leakcore.audit.scores.statistics import audited
 from leakcore.audit.shared.format import counted, number, power
-from leakcore.audit.shared.page import Table, heads, row_of
+from leakcore.audit.shared.page import Table, table_of
 from leakcore.audit.shared.report import Document
 from leakcore.numerics import gaussian_pair_epsilon
 
@@ -72,38 +72,27 @@ class AuditPlan(Document):
 
     def table(self) -> Table:
         """The designs, one to a row; a mark where one can contradict the claim."""
-        rows = tuple(
-            row_of(
-                a.design,
-                _FAMILIES[a.family],
-                f"{a.trainings:,}",
-                f"{a.canaries:,}" if a.canaries > 1 else "—",
-                number(a.ceiling, kind="upper"),
-                number(a.expected),
-                "never"
-                if a.ceiling <= self.epsilon
-                else f"over {_FACTORS[-1]:g} times"
-                if a.noticed is None
-                else f"{a.noticed:g} times",
-                highlight=a.ceiling > self.epsilon,
-            )
-            for a in self.audits
-        )
-        columns = heads(
-            "design",
-            "what is\nrefuted",
-            "trainings",
-            "canaries",
-            "most it\ncan prove [upper]",
-            "expected if the\nclaim is kept [estimate]",
-            "notices noise\ntoo small by [estimate]",
-        )
-        return Table(
+
+        def notices(a: PlannedAudit) -> str:
+            if a.ceiling <= self.epsilon:
+                return "never"
+            return f"over {_FACTORS[-1]:g} times" if a.noticed is None else f"{a.noticed:g} times"
+
+        return table_of(
             f"Audits of the claim ε = {self.epsilon:g} at δ = {power(self.delta)}, at {100 * self.confidence:g}%",
-            columns,
-            rows,
+            self.audits,
+            {
+                "design": lambda a: a.design,
+                "what is\nrefuted": lambda a: _FAMILIES[a.family],
+                "trainings": lambda a: f"{a.trainings:,}",
+                "canaries": lambda a: f"{a.canaries:,}" if a.canaries > 1 else "—",
+                "most it\ncan prove [upper]": lambda a: number(a.ceiling, kind="upper"),
+                "expected if the\nclaim is kept [estimate]": lambda a: number(a.expected),
+                "notices noise\ntoo small by [estimate]": notices,
+            },
             "Expected of the best attack on a Gaussian mechanism. What the Gaussian rows prove holds "
             'if the mechanism is Gaussian. An audit of many runs with stop = "early" trains no more than it needs.',
+            highlight=lambda a: a.ceiling > self.epsilon,
             marked="what can contradict the claim",
         )
 

@@ -20,7 +20,7 @@ from leakcore._base.results import without
 from leakcore._base.version import __version__
 from leakcore._base.workers import answers
 from leakcore.audit.shared.format import number, percent
-from leakcore.audit.shared.page import Table, heads, row_of
+from leakcore.audit.shared.page import Table, table_of
 from leakcore.audit.shared.report import Document
 from leakcore.numerics import clopper_pearson, gaussian_pair_epsilon
 
@@ -344,49 +344,40 @@ class SelfTest(Document):
 
     def tables(self) -> tuple[Table, Table]:
         """False positives where nothing leaks, and coverage where ε is known."""
-        null = [p for p in self.promises if p.epsilon == 0]
-        known = [p for p in self.promises if p.epsilon > 0]
-        share = 100 * (1 - self.confidence)
-        first = Table(
+        first = table_of(
             "False positives: a mechanism that leaks nothing",
-            heads("method", "trials per\naudit", "audits", "reported\nε > 0 [estimate]", "allowed", ""),
-            tuple(
-                row_of(
-                    p.method,
-                    f"{p.trials:,}",
-                    f"{p.audits:,}",
-                    (percent(p.rate), _range(p.interval)),
-                    percent(p.allowed),
-                    _word(p),
-                    highlight=not p.kept,
-                )
-                for p in null
-            ),
-            f"At {100 * self.confidence:g}% a method may report ε > 0 in at most {share:g}% of audits; below each rate "
-            "its 95% Clopper–Pearson interval.",
+            [p for p in self.promises if p.epsilon == 0],
+            {
+                "method": lambda p: p.method,
+                "trials per\naudit": lambda p: f"{p.trials:,}",
+                "audits": lambda p: f"{p.audits:,}",
+                "reported\nε > 0 [estimate]": lambda p: (percent(p.rate), _range(p.interval)),
+                "allowed": lambda p: percent(p.allowed),
+                "": _word,
+            },
+            f"At {100 * self.confidence:g}% a method may report ε > 0 in at most {100 * (1 - self.confidence):g}% of "
+            "audits; below each rate its 95% Clopper–Pearson interval.",
+            highlight=lambda p: not p.kept,
         )
-        second = Table(
+        second = table_of(
             "Coverage: mechanisms whose ε is known",
-            heads(
-                *("mechanism", "true ε", "method", "trials per\naudit", "audits"),
-                *("mean\nbound [lower]", "bound at or\nbelow ε [estimate]", "promised", ""),
-            ),
-            tuple(
-                row_of(
-                    p.mechanism,
-                    number(p.epsilon),
-                    p.method,
-                    f"{p.trials:,}",
-                    f"{p.audits:,}",
-                    number(p.mean, 3),
-                    (percent(1 - p.rate), _range((1 - p.interval[1], 1 - p.interval[0]))),
-                    percent(1 - p.allowed),
-                    _word(p),
-                    highlight=not p.kept,
-                )
-                for p in known
-            ),
+            [p for p in self.promises if p.epsilon > 0],
+            {
+                "mechanism": lambda p: p.mechanism,
+                "true ε": lambda p: number(p.epsilon),
+                "method": lambda p: p.method,
+                "trials per\naudit": lambda p: f"{p.trials:,}",
+                "audits": lambda p: f"{p.audits:,}",
+                "mean\nbound [lower]": lambda p: number(p.mean, 3),
+                "bound at or\nbelow ε [estimate]": lambda p: (
+                    percent(1 - p.rate),
+                    _range((1 - p.interval[1], 1 - p.interval[0])),
+                ),
+                "promised": lambda p: percent(1 - p.allowed),
+                "": _word,
+            },
             f"Gaussian and Poisson sampling: δ = {DELTA:g}; the others δ = 0. Bounds at {100 * self.confidence:g}%.",
+            highlight=lambda p: not p.kept,
         )
         return first, second
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from leakcore._base import run_folder
 from leakcore._base.run_folder import FolderBusy, FolderLock, PartialResults
 from leakcore._base.writing import CannotWrite
 from tests.tolerances import HANG
@@ -290,7 +289,7 @@ def test_remove_in_the_middle_of_anothers_opening(tmp_path: Path, monkeypatch: p
             path.mkdir()
         real(handle, how)
 
-    monkeypatch.setattr(run_folder.fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     lock = FolderLock(path)
     assert lock.holds()
     assert (path / "lock").exists()
@@ -301,7 +300,7 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
     def flock(handle: int, how: int) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(run_folder.fcntl, "flock", flock)
+    monkeypatch.setattr(fcntl, "flock", flock)
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(ValueError, match=r"run: cannot be locked \(.*file system with locks"):
         folder(tmp_path).get_or_run("a", never)

@@ -24,9 +24,8 @@ from leakcore.audit.shared.page import (
     Table,
     adjacency_words,
     claim_card,
-    heads,
     proof_card,
-    row_of,
+    table_of,
 )
 from leakcore.audit.shared.report import NOTHING, TOO_WEAK, AuditReport
 from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon, SequentialEpsilon
@@ -249,7 +248,17 @@ class ClaimReport(AuditReport):
         return [proved, *self._saved(), limits]
 
     def _saved(self) -> list[str]:
-        return [] if self.stopped is None else [self.stopped.to_text()]
+        stopped = self.stopped
+        if stopped is None:
+            return []
+        share = f"{stopped.trainings:,} of {stopped.planned:,} trainings"
+        said = {
+            "refuted": f"The audit stopped after {share}: the claim has fallen.",
+            "hopeless": f"The audit stopped after {share}: the others could not have made the claim fall, however they "
+            "had turned out.",
+            "planned": f"The audit took all {stopped.planned:,} trainings.",
+        }
+        return [said[stopped.why]]
 
     def cards(self) -> tuple[Card, Card, Card, Card]:
         best, claim = self.best, self.claim
@@ -372,47 +381,34 @@ class ClaimReport(AuditReport):
         return list(dict.fromkeys(sentences))
 
     def tables(self) -> dict[str, Table]:
-        rows = tuple(
-            row_of(
-                p.method,
-                p.what,
-                least(p.found),
-                number(self.claim.epsilon),
-                number(p.ceiling, kind="upper"),
-                "EXCEEDS THE CLAIM" if p.epsilon > self.claim.epsilon else "below",
-                highlight=p is self.best,
-            )
-            for p in self.proofs
-        )
-        proved = Table(
+        claimed = self.claim.epsilon
+        proved = table_of(
             "Proved compared with claimed",
-            heads("method", "chosen", "audited ε [lower]", "claimed ε", "most this\naudit can prove", ""),
-            rows,
+            self.proofs,
+            {
+                "method": lambda p: p.method,
+                "chosen": lambda p: p.what,
+                "audited ε [lower]": lambda p: least(p.found),
+                "claimed ε": lambda p: number(claimed),
+                "most this\naudit can prove": lambda p: number(p.ceiling, kind="upper"),
+                "": lambda p: "EXCEEDS THE CLAIM" if p.epsilon > claimed else "below",
+            },
             f"δ = {power(self.claim.delta)}, {ADJACENCY[self._adjacency]} adjacency throughout; the lower bounds hold "
             f"together with {100 * self.config.audit.confidence:g}% confidence.{self._k_words()}",
+            highlight=lambda p: p is self.best,
             marked="the best proof",
         )
-        statistic = Table(
+        statistic = table_of(
             "The attacker's statistic",
-            heads(
-                " [parameter]",
-                "models or\nrows with",
-                "without",
-                "mean with [estimate]",
-                "mean\nwithout [estimate]",
-                "area under\nthe curve [estimate]",
-            ),
-            tuple(
-                row_of(
-                    name,
-                    f"{len(a):,}",
-                    f"{len(b):,}",
-                    number(float(a.mean())),
-                    number(float(b.mean())),
-                    f"{area(a, b):.3f}",
-                )
-                for name, (a, b, _) in self.scores.items()
-            ),
+            [(name, a, b) for name, (a, b, _) in self.scores.items()],
+            {
+                " [parameter]": lambda s: s[0],
+                "models or\nrows with": lambda s: f"{len(s[1]):,}",
+                "without": lambda s: f"{len(s[2]):,}",
+                "mean with [estimate]": lambda s: number(float(s[1].mean())),
+                "mean\nwithout [estimate]": lambda s: number(float(s[2].mean())),
+                "area under\nthe curve [estimate]": lambda s: f"{area(s[1], s[2]):.3f}",
+            },
             "Over all models that were counted. This describes, and proves nothing. "
             f"An area of 0.5 is guessing, 1 is perfect.{self._k_words()}",
         )

@@ -20,14 +20,12 @@ import torch
 from leakcore import accounting, bounds, datasets, kernels, models, numerics
 from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import Progress
-from leakcore._base.results import Assumptions, Result, jsonable
+from leakcore._base.results import Assumptions, Result
 from leakcore._base.run_folder import PartialResults
 from leakcore.attacks import draw_candidates
 from leakcore.audit.hyperparameters import scheme
 from leakcore.audit.hyperparameters.reconstruction import ReconstructionPoint, ensemble
 from leakcore.audit.hyperparameters.request import AuditConfig, noise_under_defense, parsed_defense, why_bounds_hold
-from leakcore.audit.shared.format import guarantee, interval, number, percent
-from leakcore.audit.shared.page import Finding, Part, Section, Table, heads, row_of
 from leakcore.defenses import Clip, Defense, Dropout, LocalSteps, Prune
 from leakcore.dpsgd import Streams
 
@@ -246,17 +244,40 @@ class Side:
     bound: Result
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class DefenseStudy:
+    """The same attack on the same runs without a defence and with it.
+
+    Attributes:
+        config: what was asked.
+        noise_multiplier: σ of DP-SGD.
+        released_noise: σ of the release, with the noise that the defence adds.
+        runs: number of trainings on either side.
+        plain: the side without the defence.
+        defended: the side with it.
+        why: why bound and ε hold under the defence.
+    """
+
+    config: AuditConfig
+    noise_multiplier: float
+    released_noise: float
+    runs: int
+    plain: Side
+    defended: Side
+    why: str
+
+
 def study(
     config: AuditConfig,
     points: list[ReconstructionPoint],
     pieces: PartialResults,
     progress: Progress,
     executor: Executor | None = None,
-) -> tuple[Part, ...]:
-    """Nothing without a defence; else one part."""
+) -> DefenseStudy | None:
+    """The attack without the defence and with it; None without a defence."""
     defense = parsed_defense(config.defense)
     if defense is None:
-        return ()
+        return None
     point = next(p for p in points if p.claimed)
     runs = min(config.runs, MOST_RUNS)
     counts = {first: min(_PIECE, runs - first) for first in range(0, runs, _PIECE)}
@@ -277,7 +298,16 @@ def study(
         for first, count in counts.items():
             hits, right = hits + results[first]["hits"], right + results[first]["accuracy"] * count
         sides.append(_side(config, point, hits, runs, right / runs, name == "with"))
-    return (_part(config, point, sides[0], sides[1], why_bounds_hold(defense)),)
+    noise = _released_noise(config, point) or point.noise_multiplier
+    return DefenseStudy(
+        config=config,
+        noise_multiplier=point.noise_multiplier,
+        released_noise=noise,
+        runs=runs,
+        plain=sides[0],
+        defended=sides[1],
+        why=why_bounds_hold(defense),
+    )
 
 
 def _played(config: AuditConfig, noise: float, defended: bool, first: int, count: int) -> dict[str, Any]:
@@ -320,78 +350,6 @@ def _side(
         if more is None
         else bounds.reconstruction(more, 1.0, scheme.total_steps(config), kappa=1 / config.num_candidates),
     )
-
-
-def _part(config: AuditConfig, point: ReconstructionPoint, plain: Side, under: Side, why: str) -> Part:
-    spelling = str(config.defense)
-    runs = min(config.runs, MOST_RUNS)
-    tighter = float(under.bound.value) < float(plain.bound.value)
-    rows = tuple(
-        row_of(
-            name,
-            (percent(side.attack), interval(side.attack)),
-            percent(side.bound),
-            number(side.epsilon),
-            percent(side.accuracy),
-            highlight=name != "none",
-        )
-        for name, side in (("none", plain), (spelling, under))
-    )
-    table = Table(
-        "The same attack with and without the defence",
-        heads(
-            "defence",
-            "target named [estimate]",
-            "no attacker\nabove [upper]",
-            "ε of the run [upper]",
-            "accuracy of\nthe models [estimate]",
-        ),
-        rows,
-        f"The claimed noise σ = {number(point.noise_multiplier, 4)}; {runs} trainings on either side with the same "
-        f"seeds, {100 * config.confidence:g}% intervals, add/remove adjacency. The attacker compares what was released "
-        "with what the defence, without its noise, would have released for each candidate. Accuracy on rows held out.",
-    )
-    says = (
-        f"with the noise it adds the release is DP-SGD at σ = {number(_more(config, point), 4)}, and both are smaller"
-        if tighter
-        else "it is credited with no more than that, however much it hampers this attack"
-    )
-    finding = Finding(
-        f"Under {_title(spelling)}: the attack named the target in {percent(under.attack)} of "
-        f"{runs} trainings ({interval(under.attack)}; {guarantee(under.attack)}), without the defence in "
-        f"{percent(plain.attack)} ({interval(plain.attack)}) of the same. The models' accuracy is "
-        f"{percent(under.accuracy)}, without {percent(plain.accuracy)}. Bound and ε hold under it: {why}; {says}.",
-        verdict="This is the measured effect on one attacker; the column “no attacker above” bounds every attacker.",
-        assumes="the attacker knows the defence and its settings, not its random draws.",
-    )
-    return Part(
-        key="defense",
-        findings=(finding,),
-        sections=(Section("Under a defence", (table,)),),
-        assumptions=(
-            (
-                f"The defence ({config.defense}) is in the section “Under a defence” only: accountant, bounds, "
-                "attacks, labels and layers elsewhere are of DP-SGD's own release. Its scales refer to the mean "
-                "gradient that the optimizer steps by."
-            ),
-        ),
-        content={
-            "defense": config.defense,
-            "runs": runs,
-            "without": jsonable(plain),
-            "with": jsonable(under),
-            "bounds_hold_because": why,
-        },
-    )
-
-
-def _title(spelt: str) -> str:
-    # A subject ends at the first ": ": "prune:0.1" has none.
-    return f"the defence {spelt}"
-
-
-def _more(config: AuditConfig, point: ReconstructionPoint) -> float:
-    return _released_noise(config, point) or point.noise_multiplier
 
 
 def _released_noise(config: AuditConfig, point: ReconstructionPoint) -> float | None:

@@ -13,6 +13,7 @@ from leakcore._base.progress import Progress, timed
 from leakcore._base.run_folder import PartialResults, identity
 from leakcore._base.version import PAGE, need
 from leakcore.audit.hyperparameters import labels, layers, reconstruction
+from leakcore.audit.hyperparameters.parts import defense_part, layers_part
 from leakcore.audit.hyperparameters.report import RunReport
 from leakcore.audit.hyperparameters.request import AuditConfig
 from leakcore.audit.shared.doctor import environment
@@ -96,7 +97,7 @@ def _run(
         points=points,
         curve=curve,
         labels=label_study,
-        parts=(layer_study.part(), *defended),
+        parts=(layers_part(layer_study), *(() if defended is None else (defense_part(defended),))),
         environment=environment(),
         seconds=time.monotonic() - started,
     )

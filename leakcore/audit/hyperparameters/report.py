@@ -5,17 +5,21 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
-from leakcore._base.pictures import Tips
-from leakcore._base.results import require_same_adjacency
+from leakcore._base.results import Result, require_same_adjacency
 from leakcore.audit.hyperparameters import scheme
 from leakcore.audit.hyperparameters.labels import LabelStudy
 from leakcore.audit.hyperparameters.reconstruction import BoundCurve, ReconstructionPoint
 from leakcore.audit.hyperparameters.request import AuditConfig
+from leakcore.audit.hyperparameters.tables import (
+    accounting_table,
+    label_epsilon_table,
+    labels_table,
+    reconstruction_table,
+    sandwich_svg,
+)
 from leakcore.audit.shared import page
 from leakcore.audit.shared.format import (
     ADJACENCY,
@@ -33,19 +37,13 @@ from leakcore.audit.shared.page import (
     BEATS,
     REACHED,
     Card,
-    Cell,
-    Column,
     Finding,
-    Row,
     Table,
     adjacency_words,
     card,
     epsilon_card,
-    heads,
     proof_card,
-    row_of,
 )
-from leakcore.audit.shared.plots import ATTACK, BOUND, INK, MIDDLE, RDP, drawing_style, plain_axes, svg_of
 from leakcore.audit.shared.report import NOTHING, TOO_WEAK, AuditReport
 
 if TYPE_CHECKING:
@@ -445,218 +443,6 @@ def _assumptions(config: AuditConfig) -> list[str]:
     return [mechanism, reconstruction, independence, gate, label, noise]
 
 
-def _accounting_table(points: list[ReconstructionPoint], delta: float) -> Table:
-    """ε of each noise level by the accountants that there are, and under replacement."""
-    first = points[0]
-    adjacency = ADJACENCY[first.epsilon.adjacency]
-    columns = [Column("ε", "parameter"), Column("noise\nmultiplier σ", "parameter")]
-    sampled = first.bound_rdp is not None
-    bracket, claim = first.epsilon.method == "bracket", claim_of(first.epsilon) is not None
-    replaced = any(p.epsilon_replace is not None for p in points)
-    columns.append(Column(f"ε, {'at most' if bracket else 'exact'}\n{adjacency}", "upper"))
-    if sampled:
-        columns += [Column("ε, PLD\nadd/remove", "upper"), Column("ε, RDP\nadd/remove", "upper")]
-    if bracket:
-        columns.append(Column(f"ε, at least\n{adjacency}", "lower"))
-    if claim:
-        columns.append(Column("ε, if batches\nwere Poisson", "parameter"))
-    if replaced:
-        columns.append(Column(f"ε, {'exact' if sampled else 'at most'}\nreplacement", "upper"))
-    rows = []
-    for p in points:
-        cells = [Cell(number(p.epsilon)), Cell(number(p.noise_multiplier, 6)), Cell(number(p.epsilon, 5))]
-        if sampled:
-            others = (p.epsilon_pld, p.epsilon_rdp)
-            cells += [Cell(number(r, 5)) if r is not None else Cell("not installed") for r in others]
-        if bracket and p.epsilon.interval is not None:
-            cells.append(Cell(number(float(p.epsilon.interval[0]), 5, "lower")))
-        if claim:
-            cells.append(Cell(number(claim_of(p.epsilon) or 0.0, 5)))
-        if replaced:
-            cells.append(Cell("—" if p.epsilon_replace is None else number(p.epsilon_replace, 5)))
-        rows.append(Row(tuple(cells), p.claimed))
-    said = [f"δ = {power(delta)}; all deterministic."]
-    if sampled:
-        said.append("The exact column inverts our own privacy profile, PLD and RDP are dp-accounting's.")
-    if bracket:
-        said.append(f"The two ends of the bracket: {ends_proved(first.epsilon)}.")
-    if claim:
-        said.append("What Poisson accounting would print is not proved: batches are not drawn so.")
-    if replaced:
-        said.append(
-            "The last column is the same mechanism under the other adjacency: it is larger because a replaced row "
-            "moves the sum twice as far, and is not to be compared with the others."
-        )
-    return Table("The accountant", tuple(columns), tuple(rows), " ".join(said))
-
-
-def _reconstruction_table(points: list[ReconstructionPoint], num_candidates: int) -> Table:
-    """Bounds, reference and attack for each noise level."""
-    first = points[0]
-    columns = [
-        Column("ε", "parameter"),
-        Column("guessing", "parameter"),
-        Column("prior-aware\nattack", "estimate"),
-        Column("named\nthe target", "parameter"),
-        Column("optimum if\northogonal", "estimate"),
-        Column("upper\nbound" if first.bound.method == "bracket" else "exact\nbound", "upper"),
-    ]
-    rdp, claim = first.bound_rdp is not None, claim_of(first.bound) is not None
-    if rdp:
-        columns.append(Column("RDP\nbound", "upper"))
-    if claim:
-        columns.append(Column("if batches\nwere Poisson", "parameter"))
-    rows = []
-    for p in points:
-        cells = [
-            Cell(number(p.epsilon)),
-            Cell(percent(1 / num_candidates)),
-            Cell(percent(p.attack), interval(p.attack)),
-            Cell(f"{p.attack.hits} / {p.attack.trials}"),
-            Cell("—" if p.reference is None else percent(p.reference)),
-            Cell(percent(p.bound)),
-        ]
-        if p.bound_rdp is not None:
-            cells.append(Cell(percent(p.bound_rdp)))
-        if claim:
-            cells.append(Cell(percent(claim_of(p.bound) or 0.0)))
-        rows.append(Row(tuple(cells), p.claimed))
-    level = f"{100 * (first.attack.confidence or 0):g}%"
-    adjacency = adjacency_words(first.bound.adjacency)
-    caption = (
-        f"Probability of naming the target among {num_candidates} equally likely candidates. {adjacency.capitalize()} "
-        f"throughout. Bounds are deterministic; below each attack its own {level} Clopper–Pearson interval, for that "
-        "row alone."
-    )
-    return Table("Reconstruction", tuple(columns), tuple(rows), caption)
-
-
-def _labels_table(study: LabelStudy) -> Table:
-    """Labels recovered from one aggregated last-layer gradient, without and with noise."""
-    rows = []
-    for o in study.outcomes:
-        rows.append(
-            row_of(
-                "no noise, no clipping" if o.noise_multiplier == 0 else f"ε = {number(o.epsilon)}",
-                number(o.noise_multiplier, 4),
-                f"{o.determined} of {o.labels}",
-                str(o.labels - o.determined),
-                (percent(o.recovered), interval(o.recovered) if o.recovered.interval else ""),
-                percent(o.majority),
-                highlight=o.claimed,
-            )
-        )
-    columns = heads(
-        "companion run",
-        "noise\nmultiplier σ",
-        "determined\nlabels",
-        "undetermined",
-        "right, of the\ndetermined [estimate]",
-        "guessing the\nmajority",
-    )
-    return Table("Labels", columns, tuple(rows), study.caption)
-
-
-def _label_epsilon_table(study: LabelStudy) -> Table:
-    """Label-ε lower bounds compared with the replacement ε of the same single step."""
-    rows = []
-    for o in study.outcomes:
-        if o.replacement is None:
-            continue
-        rows.append(
-            row_of(
-                f"ε = {number(o.epsilon)}",
-                number(o.noise_multiplier, 4),
-                *(number(o.lower[test], 4) for test in ("paper", "optimal", "likelihood-ratio")),
-                number(o.replacement, 4),
-                highlight=o.claimed,
-            )
-        )
-    columns = heads(
-        "companion run",
-        "noise\nmultiplier σ",
-        "label ε,\npaper's test [lower]",
-        "label ε,\nbest threshold [lower]",
-        "label ε,\nlikelihood ratio [lower]",
-        "replacement ε\nof one step [upper]",
-    )
-    return Table("Label privacy of one step", columns, tuple(rows), study.epsilon_caption)
-
-
-def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> str:
-    """Probability of naming the target over ε: attacks, bounds and the optimum between them.
-
-    Points that are not drawable are left out; at least one must be.
-    """
-    from matplotlib.figure import Figure
-
-    points, inside = [p for p in points if p.drawable], curve.drawable
-    over = curve.epsilon[inside]
-    with drawing_style():
-        figure = Figure(figsize=(4.7, 4.9), layout="constrained")
-        axes, tips = figure.subplots(), Tips()
-        thin = {"lw": 1.6}
-        drawn: list[tuple[np.ndarray | None, str, dict[str, Any]]] = [
-            (curve.bound_rdp, "upper bound from RDP", {"color": RDP, "ls": "--", **thin}),
-            (
-                curve.bound,
-                f"{'exact ' * (curve.bound_lower is None)}upper bound: no attacker beats it",
-                {"color": BOUND, "lw": 2.4},
-            ),
-            (curve.bound_lower, "lower end of that bound", {"color": BOUND, "ls": "--", **thin}),
-            (curve.poisson_claim, "if batches were Poisson: not proved", {"color": RDP, "ls": ":", **thin}),
-            (curve.reference, "best attack if gradients were orthogonal", {"color": MIDDLE, "ls": "-.", **thin}),
-        ]
-        lines = [(values[inside], name, style) for values, name, style in drawn if values is not None]
-        for values, name, style in lines:
-            axes.plot(over, values, label=name, **style)
-        at = [float(p.epsilon.value) for p in points]
-        rate = [float(p.attack.value) for p in points]
-        low = [r - float(p.attack.interval[0]) for r, p in zip(rate, points, strict=True) if p.attack.interval]
-        high = [float(p.attack.interval[1]) - r for r, p in zip(rate, points, strict=True) if p.attack.interval]
-        level = f"{100 * (points[0].attack.confidence or 0):g}%"
-        axes.errorbar(
-            at,
-            rate,
-            yerr=[low, high],
-            fmt="o",
-            color=ATTACK,
-            capsize=4,
-            ms=6,
-            label=f"attack that we ran, {level} interval",
-        )
-        axes.axhline(curve.chance, color=INK, lw=0.9, ls=":", label="guessing")
-        axes.set_xscale("log")
-        axes.set_xticks(at, [f"{e:.3g}" for e in at], minor=False)
-        axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
-        axes.set_ylim(0, 1.02)
-        adjacency = ADJACENCY[points[0].epsilon.adjacency]
-        axes.set_xlabel(
-            f"ε at δ = {power(curve.delta)}, {adjacency} ({'exact' if curve.bound_lower is None else 'upper'})"
-        )
-        axes.set_ylabel("probability of naming the target")
-        plain_axes(axes)
-        for values, name, _ in lines:
-            tips.points(
-                axes,
-                over,
-                values,
-                [f"ε = {number(e, 3)}: {percent(v)}, {name}" for e, v in zip(over, values, strict=True)],
-            )
-        tips.points(
-            axes,
-            at,
-            rate,
-            [
-                f"ε = {number(p.epsilon)}: the attack reached {percent(p.attack)} ({level} interval "
-                f"{interval(p.attack)}); no attacker beats {percent(p.bound)}"
-                for p in points
-            ],
-        )
-        figure.legend(frameon=False, loc="outside lower left")
-        return svg_of(figure, tips)
-
-
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class RunReport(AuditReport):
     """The report of `audit.run`.
@@ -716,10 +502,10 @@ class RunReport(AuditReport):
 
     def tables(self) -> dict[str, Table]:
         return {
-            "reconstruction": _reconstruction_table(self.points, self.config.num_candidates),
-            "accounting": _accounting_table(self.points, self.config.delta),
-            "labels": _labels_table(self.labels),
-            "label_epsilon": _label_epsilon_table(self.labels),
+            "reconstruction": reconstruction_table(self.points, self.config.num_candidates),
+            "accounting": accounting_table(self.points, self.config.delta),
+            "labels": labels_table(self.labels),
+            "label_epsilon": label_epsilon_table(self.labels),
         }
 
     def sections(self) -> tuple[page.Section, ...]:

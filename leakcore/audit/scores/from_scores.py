@@ -14,11 +14,11 @@ from leakcore._base.progress import timed
 from leakcore._base.results import Adjacency, Result, parse_adjacency
 from leakcore._base.text import HOW_TO_CHOOSE
 from leakcore.audit.scores.report import ScoresReport
-from leakcore.audit.scores.request import sides_of
+from leakcore.audit.scores.request import Sides, sides_of
 from leakcore.audit.scores.statistics import PROVENANCE, area, area_limits, assumed, audited, rate_limits, require_fair
 from leakcore.audit.shared.claimed_epsilon import claimed_under, is_pair, noted
 from leakcore.audit.shared.doctor import environment
-from leakcore.audit.shared.report import GATE
+from leakcore.audit.shared.report import GATE, names
 from leakcore.mechanisms import Mechanism
 
 _AS_PAIR = "a replaced row counts as two rows, one that is taken out and one that is put in (group privacy)"
@@ -130,84 +130,154 @@ def from_scores(
         raise ValueError(
             "`coins` and `retrained` must not both be True: one run with many coins, or one model for each score"
         )
-    inside, outside, source, upward = sides_of(members, non_members, scores)
-    n, m = len(inside), len(outside)
-    tested = bounds.Hypothesis(cast(Any, family)) if alone else bounds.Hypothesis()
+    sides = sides_of(members, non_members, scores)
     if not alone and not coins and family != "dp":
         raise ValueError(f"`family` must be 'dp' without coins=True or retrained, got {family!r}")
     if coins:
-        require_fair(n, n + m, "rows")
-    notes = _notes(coins, alone)
-    every, labels = np.concatenate([inside, outside]), np.arange(n + m) < n
-
-    def proof(sure: float, scores: np.ndarray, k: int = design.k, under: Adjacency = relation) -> Result:
-        if coins:
-            return audited(scores, labels, slack, sure, under, family, k)
-        return bounds.epsilon_lower_bound_from_scores(
-            scores[labels],
-            scores[~labels],
-            threshold=design.threshold,
-            confidence=sure,
-            delta=slack,
-            k=k,
-            adjacency=under,
-            hypothesis=tested,
-        )
-
-    def of_claim(sure: float, scores: np.ndarray) -> Result:
-        if claimed is None or not is_pair(claimed, relation):
-            return proof(sure, scores)
-        if isinstance(family, Mechanism):
-            return _under(proof(sure, scores), family, slack, claimed)
-        return noted(proof(sure, scores, 2 * design.k, claimed), _AS_PAIR)
-
-    result = proof(level, every)
-    if not (coins or alone):
-        assumed_here = dataclasses.replace(result.assumptions, notes=(*notes, "no proof: see what is assumed"))
-        result = dataclasses.replace(result, kind="estimate", confidence=None, assumptions=assumed_here)
-    judged = claim is not None and (coins or alone)
-    converted = of_claim(level, every) if judged and claimed != relation else None
-    whole = area(inside, outside)
-    levels = np.unique(every)[::-1]
-    if len(levels) > 2000:
-        levels = levels[np.unique(np.geomspace(1, len(levels), 2000).astype(int)) - 1]
-    false, true = (1 - np.searchsorted(np.sort(side), levels, side="left") / len(side) for side in (outside, inside))
-    return ScoresReport(
-        environment=environment(),
-        source=source,
-        higher=upward,
+        require_fair(len(sides.members), len(sides.members) + len(sides.non_members), "rows")
+    if alone:
+        bounds.Hypothesis(cast(Any, family))  # refuses another word
+    request = ScoresRequest(
+        sides=sides,
         coins=coins,
         retrained=alone,
-        k=design.k,
+        design=design,
         delta=slack,
         claimed_epsilon=claim,
         claimed_adjacency=claimed,
         adjacency=relation,
         confidence=level,
-        seed=design.seed,
-        select="guesses" if coins else design.select,
-        family=family if isinstance(family, str) else repr(family),
-        members=n,
-        non_members=m,
-        area=Result(
+        family=family,
+    )
+    return ScoresReport(
+        environment=environment(),
+        **request.settings(),
+        **separation(request),
+        **proofs(request),
+        seconds=time.monotonic() - start,
+    )
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class ScoresRequest:
+    """The arguments of `audit.from_scores`, checked. retrained: whether each score comes from its own model."""
+
+    sides: Sides
+    coins: bool
+    retrained: bool
+    design: Retrained
+    delta: float
+    claimed_epsilon: float | None
+    claimed_adjacency: Adjacency | None
+    adjacency: Adjacency
+    confidence: float
+    family: str | Mechanism
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What intervals and estimates take for granted."""
+        if self.retrained:
+            return ("every score is from a model trained on its own",)
+        first = (
+            "intervals are for rows drawn independently; scores of one model share its noise, which they do not count"
+        )
+        chosen = "members were not chosen by coins, so a difference may be one of the data"
+        return (first,) if self.coins else (first, chosen)
+
+    def settings(self) -> dict[str, Any]:
+        """The fields of the report that repeat the request."""
+        same = "coins retrained delta claimed_epsilon claimed_adjacency adjacency confidence"
+        return {
+            **{name: getattr(self, name) for name in names(same)},
+            "source": self.sides.source,
+            "higher": self.sides.higher,
+            "k": self.design.k,
+            "seed": self.design.seed,
+            "select": "guesses" if self.coins else self.design.select,
+            "family": self.family if isinstance(self.family, str) else repr(self.family),
+            "members": len(self.sides.members),
+            "non_members": len(self.sides.non_members),
+        }
+
+
+def separation(request: ScoresRequest) -> dict[str, Any]:
+    """How well the scores tell members from others: the ROC curve, its area, and rates with their intervals."""
+    inside, outside, *_ = request.sides
+    level, notes = request.confidence, request.notes
+    levels = np.unique(np.concatenate([inside, outside]))[::-1]
+    if len(levels) > 2000:
+        levels = levels[np.unique(np.geomspace(1, len(levels), 2000).astype(int)) - 1]
+    false, true = (1 - np.searchsorted(np.sort(side), levels, side="left") / len(side) for side in (outside, inside))
+    whole = area(inside, outside)
+    return {
+        "area": Result(
             quantity="area under the ROC curve",
             value=whole,
             kind="estimate",
             confidence=level,
-            interval=area_limits(whole, min(n, m), level),
+            interval=area_limits(whole, min(len(inside), len(outside)), level),
             method="area under the ROC curve; Chernoff limits of a two-sample U-statistic",
             assumptions=assumed(notes),
             provenance=PROVENANCE,
         ),
-        at_fpr=tuple(rate_limits(inside, outside, f, level, notes) for f in _FPRS),
-        epsilon=result,
-        converted=converted,
-        gate=of_claim(GATE, every) if judged else None,
-        ceiling=float(of_claim(GATE, labels.astype(float)).value) if judged else None,
-        p_value=getattr(result, "p_value", None) if coins or alone else None,
-        roc=(false, true),
-        seconds=time.monotonic() - start,
+        "at_fpr": tuple(rate_limits(inside, outside, f, level, notes) for f in _FPRS),
+        "roc": (false, true),
+    }
+
+
+def proofs(request: ScoresRequest) -> dict[str, Any]:
+    """What the scores prove of ε, quoted and at the gate's level; an estimate where nothing random chose members."""
+    inside, outside, *_ = request.sides
+    every, labels = np.concatenate([inside, outside]), np.arange(len(inside) + len(outside)) < len(inside)
+    claimed, proves = request.claimed_adjacency, request.coins or request.retrained
+    result = _proof(request, every, labels, request.confidence)
+    if not proves:
+        unproved = dataclasses.replace(result.assumptions, notes=(*request.notes, "no proof: see what is assumed"))
+        result = dataclasses.replace(result, kind="estimate", confidence=None, assumptions=unproved)
+    judged = request.claimed_epsilon is not None and proves
+    return {
+        "epsilon": result,
+        "converted": _proof_for_claim(request, every, labels, request.confidence)
+        if judged and claimed != request.adjacency
+        else None,
+        "gate": _proof_for_claim(request, every, labels, GATE) if judged else None,
+        "ceiling": float(_proof_for_claim(request, labels.astype(float), labels, GATE).value) if judged else None,
+        "p_value": getattr(result, "p_value", None) if proves else None,
+    }
+
+
+def _proof(
+    request: ScoresRequest,
+    scores: np.ndarray,
+    labels: np.ndarray,
+    level: float,
+    k: int | None = None,
+    under: Adjacency | None = None,
+) -> Result:
+    """What is proved at this level; k, under: of other rows and relation than the audit's."""
+    rows, relation, family = k or request.design.k, under or request.adjacency, request.family
+    if request.coins:
+        return audited(scores, labels, request.delta, level, relation, family, rows)
+    return bounds.epsilon_lower_bound_from_scores(
+        scores[labels],
+        scores[~labels],
+        threshold=request.design.threshold,
+        confidence=level,
+        delta=request.delta,
+        k=rows,
+        adjacency=relation,
+        hypothesis=bounds.Hypothesis(cast(Any, family)),
     )
+
+
+def _proof_for_claim(request: ScoresRequest, scores: np.ndarray, labels: np.ndarray, level: float) -> Result:
+    """The same under the relation of the claim."""
+    claimed = request.claimed_adjacency
+    if claimed is None or not is_pair(claimed, request.adjacency):
+        return _proof(request, scores, labels, level)
+    if isinstance(request.family, Mechanism):
+        return _under(_proof(request, scores, labels, level), request.family, request.delta, claimed)
+    return noted(_proof(request, scores, labels, level, 2 * request.design.k, claimed), _AS_PAIR)
 
 
 def _relation(adjacency: str | None, coins: Any, family: Any) -> Adjacency:
@@ -238,10 +308,3 @@ def _under(result: Result, family: Mechanism, delta: float, claimed: Adjacency) 
     spent = accounting.epsilon(ran, delta=delta, adjacency=claimed)
     value = float(spent.value if spent.interval is None else spent.interval[0])
     return noted(result, note, value=value, adjacency=claimed)
-
-
-def _notes(coins: bool, retrained: bool) -> tuple[str, ...]:
-    if retrained:
-        return ("every score is from a model trained on its own",)
-    first = "intervals are for rows drawn independently; scores of one model share its noise, which they do not count"
-    return (first,) if coins else (first, "members were not chosen by coins, so a difference may be one of the data")

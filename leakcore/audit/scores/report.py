@@ -33,7 +33,6 @@ from leakcore.audit.shared.page import (
     PROVED,
     REACHED,
     Card,
-    Cell,
     Finding,
     Row,
     Table,
@@ -364,7 +363,7 @@ class ScoresReport(AuditReport):
             if r is not None
         ]
         rows.append(("area under the ROC curve", "0.5", number(self.area, 3), _span(self.area)))
-        printed = tuple(Row(tuple(Cell(text) for text in row)) for row in rows)
+        printed = tuple(row_of(*row) for row in rows)
         columns = heads("test", "guessing", "these scores [estimate]", "interval [estimate]")
         caption = (
             f"{100 * self.confidence:g}% intervals, each for its own row, valid in finite samples for independent "

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import textwrap
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from leakcore._base.codec import from_plain, to_plain
 from leakcore._base.drawing import drawing
@@ -14,6 +14,9 @@ from leakcore.audit.shared.format import ADJACENCY, above, confidence_words, gua
 
 if TYPE_CHECKING:
     from leakcore._base.results import Adjacency, Result
+
+
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +94,20 @@ class Table:
         marks = f"> marks {self.marked}. " if any(row.highlight for row in self.rows) else ""
         caption = textwrap.fill(f"{marks}{self.caption}", width, initial_indent="  ", subsequent_indent="  ")
         return "\n".join([self.title, rule, *map(line, grid), rule, *map(line, body), rule, caption])
+
+
+def table_of(
+    title: str,
+    items: Iterable[T],
+    columns: Mapping[str, Callable[[T], str | tuple[str, str]]],
+    caption: str,
+    *,
+    highlight: Callable[[T], bool] = lambda item: False,
+    marked: str = Table.marked,
+) -> Table:
+    """A table of one row for each item, with columns by their heads, as `heads` reads them."""
+    rows = (row_of(*(cell(item) for cell in columns.values()), highlight=highlight(item)) for item in items)
+    return Table(title, heads(*columns), tuple(rows), caption, marked)
 
 
 BEATS = "What no attacker can beat"

@@ -35,7 +35,7 @@ from leakcore.audit.shared.format import (
     proved,
     sentence,
 )
-from leakcore.audit.shared.page import BEATS, REACHED, Card, Cell, Finding, Row, Table, epsilon_card, heads, proof_card
+from leakcore.audit.shared.page import BEATS, REACHED, Card, Finding, Table, epsilon_card, heads, proof_card, row_of
 from leakcore.audit.shared.report import GATE, GATE_SHARE, NOTHING, AuditReport, names, same_names
 from leakcore.audit.trace.request import read_trace
 from leakcore.dpsgd import CanaryTrace, parse_divisor
@@ -318,11 +318,8 @@ class CanaryReport(AuditReport):
             f"{self.controls:,} other coordinates of {self.parameters:,}; a canary was in {self.times_seen:.4g} of "
             f"{self.steps:,} steps on average. δ = {power(self.delta)}."
         )
-        return {
-            "canaries": Table(
-                "What the canaries prove", columns, tuple(Row(tuple(map(Cell, r))) for r in rows), caption
-            )
-        }
+        table = Table("What the canaries prove", columns, tuple(row_of(*row) for row in rows), caption)
+        return {"canaries": table}
 
     def sections(self) -> tuple[page.Section, ...]:
         return (page.Section("What the canaries prove", (self.tables()["canaries"],)),)

@@ -41,6 +41,7 @@ from leakcore.audit.shared.page import (
     heads,
     proof_card,
     row_of,
+    table_of,
 )
 from leakcore.audit.shared.report import GATE, NOTHING, TOO_WEAK, names, same_names
 from leakcore.audit.trace.measure import Measured
@@ -622,19 +623,18 @@ def _attacks_table(report: TraceNumbers) -> Table:
 
 
 def _exposed_table(report: TraceNumbers) -> Table:
-    titles = heads(
-        "candidate",
-        "batches it\nwas in",
-        "steps in which\nit was clipped [estimate]",
-        "non-members\nit outscores [estimate]",
-        "lead over the\nbest rival [estimate]",
+    return table_of(
+        "Most exposed members",
+        report.exposed,
+        {
+            "candidate": lambda e: str(e.candidate),
+            "batches it\nwas in": lambda e: str(e.times_seen),
+            "steps in which\nit was clipped [estimate]": lambda e: percent(e.clipped_share),
+            "non-members\nit outscores [estimate]": lambda e: percent(e.beaten),
+            "lead over the\nbest rival [estimate]": lambda e: f"{e.lead:+.3g}",
+        },
+        f"The members that stand out most, scored by {report.statistic}. They were chosen for that: no guarantee.",
     )
-    rows = [
-        row_of(str(e.candidate), str(e.times_seen), percent(e.clipped_share), percent(e.beaten), f"{e.lead:+.3g}")
-        for e in report.exposed
-    ]
-    caption = f"The members that stand out most, scored by {report.statistic}. They were chosen for that: no guarantee."
-    return Table("Most exposed members", titles, tuple(rows), caption)
 
 
 def _roc_figure(report: TraceNumbers, curve: Result, measured: tuple[np.ndarray, np.ndarray]) -> page.Figure:

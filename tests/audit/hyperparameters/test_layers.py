@@ -20,7 +20,7 @@ from torch import nn
 from leakcore import audit, leakage
 from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters import layers
-from leakcore.audit.hyperparameters.layers import beyond, limits
+from leakcore.audit.hyperparameters.parts import beyond, layers_finding, layers_table, limits
 from leakcore.dpsgd import Trace
 from tests.audit.samples import by_poisson
 
@@ -105,7 +105,7 @@ def test_each_layer_stands_next_to_its_null(study: layers.LayerStudy) -> None:
         assert measured.null.shape == (3, 2)
         assert measured.set_sizes[0] == measured.set_sizes[1] == 60
         assert (np.asarray(measured.value) < measured.largest).all()
-    lines = study.table().to_text(110).splitlines()
+    lines = layers_table(study).to_text(110).splitlines()
     assert max(map(len, lines)) <= 110
     assert sum("(≤ " in line for line in lines) == 2
 
@@ -115,7 +115,7 @@ def test_less_noise_leaves_more(study: layers.LayerStudy, monkeypatch: pytest.Mo
     monkeypatch.setattr(layers, "_ROWS", 240)  # of 120 rows one that is surely wrong could undo the gain
     clear = layers.study(audit.AuditConfig(**SMALL), 1e-6, NOWHERE, lambda *_: None)
     assert np.max(clear.released.value) > 0.05 > np.max(study.released.value)
-    assert "still shows" in clear.finding()
+    assert "still shows" in layers_finding(clear)
 
 
 def test_what_is_released_is_clipped_jointly() -> None:
@@ -137,7 +137,7 @@ def test_the_finding_says_what_the_numbers_say(study: layers.LayerStudy) -> None
 
         latent = {layers.ATTRIBUTE: p(study.measures.latent[layers.ATTRIBUTE], plain)}
         measures = dataclasses.replace(study.measures, latent=latent)
-        return dataclasses.replace(study, measures=measures, released=p(study.released, after)).finding()
+        return layers_finding(dataclasses.replace(study, measures=measures, released=p(study.released, after)))
 
     before, left = ("shows most, 0.400", "no layer shows any"), ("still shows 0.400", "none does")
     for plain, after in itertools.product((0, 1), repeat=2):
@@ -210,5 +210,5 @@ def test_no_number_depends_on_the_number_of_threads(study: layers.LayerStudy) ->
 def test_a_deeper_model() -> None:
     result = layers.study(audit.AuditConfig(**SMALL, hidden=(12, 8)), 2.0, NOWHERE, lambda *_: None)
     assert [result.name(i) for i in range(3)] == ["layer 1 (64→12)", "layer 2 (12→8)", "layer 3 (8→10)"]
-    assert len(result.table().rows) == 3
-    assert result.finding()
+    assert len(layers_table(result).rows) == 3
+    assert layers_finding(result)
