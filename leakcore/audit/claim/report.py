@@ -27,7 +27,7 @@ from leakcore.audit.shared.page import (
     proof_card,
     table_of,
 )
-from leakcore.audit.shared.report import NOTHING, TOO_WEAK, AuditReport
+from leakcore.audit.shared.report import HELD, NOTHING, TOO_WEAK, AuditReport
 from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon, SequentialEpsilon
 
 _SEEN = {
@@ -198,13 +198,10 @@ class ClaimReport(AuditReport):
                 )
         return said
 
-    @property
-    def headline(self) -> str:
-        if self.passed and max(p.ceiling for p in self.proofs) <= self.claim.epsilon:
+    def kept_headline(self) -> str:
+        if max(p.ceiling for p in self.proofs) <= self.claim.epsilon:
             return TOO_WEAK
-        if self.passed and self.epsilon <= 0:
-            return NOTHING
-        return super().headline
+        return NOTHING if self.epsilon <= 0 else HELD
 
     def judged(self) -> tuple[page.Judged, ...]:
         sure = self._guarantee(self.best)

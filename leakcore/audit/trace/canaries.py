@@ -36,7 +36,7 @@ from leakcore.audit.shared.format import (
     sentence,
 )
 from leakcore.audit.shared.page import BEATS, REACHED, Card, Finding, Table, epsilon_card, heads, proof_card, row_of
-from leakcore.audit.shared.report import GATE, GATE_SHARE, NOTHING, AuditReport, names, same_names
+from leakcore.audit.shared.report import GATE, GATE_SHARE, HELD, NOTHING, AuditReport, between_levels, names, same_names
 from leakcore.audit.trace.request import read_trace
 from leakcore.dpsgd import CanaryTrace, parse_divisor
 from leakcore.mechanisms import Mechanism, Poisson
@@ -157,15 +157,12 @@ class CanaryReport(AuditReport):
     def gated(self) -> bool:
         return True
 
-    @property
-    def headline(self) -> str:
-        if self.all_contradictions or self.exceeded:
-            return super().headline
+    def kept_headline(self) -> str:
         if self.between:
-            return f"Above its claim at {100 * self.confidence:g}%, not at {100 * GATE:g}%: check."
+            return between_levels(self.confidence)
         if self.undecided:
             return "Not decided."
-        return NOTHING if float(self.proved.value) <= 0 else super().headline
+        return NOTHING if float(self.proved.value) <= 0 else HELD
 
     @property
     def contradictions(self) -> list[str]:
