@@ -245,17 +245,7 @@ class ClaimReport(AuditReport):
         return [proved, *self._saved(), limits]
 
     def _saved(self) -> list[str]:
-        stopped = self.stopped
-        if stopped is None:
-            return []
-        share = f"{stopped.trainings:,} of {stopped.planned:,} trainings"
-        said = {
-            "refuted": f"The audit stopped after {share}: the claim has fallen.",
-            "hopeless": f"The audit stopped after {share}: the others could not have made the claim fall, however they "
-            "had turned out.",
-            "planned": f"The audit took all {stopped.planned:,} trainings.",
-        }
-        return [said[stopped.why]]
+        return [] if self.stopped is None else [self.stopped.to_text()]
 
     def cards(self) -> tuple[Card, Card, Card, Card]:
         best, claim = self.best, self.claim
