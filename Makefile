@@ -11,7 +11,7 @@ endif
 BUILD_TOOLS := "setuptools>=77" wheel "pybind11>=2.13" ninja
 NATIVE := setup.py $(shell find csrc leakcore/include -name '*.h' -o -name '*.cpp' -o -name '*.cu*')
 
-.PHONY: gpu gpu-build gpu-test gpu-bench gpu-wheels audit test test-docs test-loops test-slow test-emulated test-clang fuzz mutants wheel sanitize sanitize-cuda bench docs lint format clean
+.PHONY: gpu gpu-build gpu-test gpu-bench gpu-wheels audit test test-full test-docs test-loops test-slow test-emulated test-clang fuzz mutants wheel sanitize sanitize-cuda bench docs lint format clean
 .DELETE_ON_ERROR:
 
 audit: $(VENV)/.core
@@ -21,8 +21,13 @@ audit: $(VENV)/.core
 SHARED_OUT = $(shell $(PY) -c 'import xdist' 2>/dev/null && echo "-n logical --maxprocesses 4 --dist loadfile")
 PYTEST = $(if $(SHARED_OUT),OMP_NUM_THREADS=1) $(PY) -m pytest $(SHARED_OUT)
 
+# A few minutes: what would notice a common break.
 test: $(VENV)/.core
-	$(PYTEST) -m "not slow and not loops" $(ARGS)
+	$(PYTEST) -m "not slow and not loops and not full" $(ARGS)
+
+# All but the slow tests; REST=1: those alone that `make test` leaves out.
+test-full: $(VENV)/.core
+	$(PYTEST) -m "not slow and not loops$(if $(REST), and full)" $(ARGS)
 
 # The loops and clusters of docs/how-to with the libraries that they use; where these cannot be installed they are skipped.
 test-loops: $(VENV)/.core

@@ -32,8 +32,20 @@ if os.environ.get("LEAKCORE_EMULATION") == "1":
         leakcore._C.emulation_schedule(zlib.crc32(request.node.nodeid.encode()))
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A slow test takes minutes on an idle machine, and this one may be busy: the usual limit is for quick tests."""
+    """`full(keep=n)`: n cases, spread over all, stay in `make test`.
+
+    A slow test takes minutes on an idle machine, and this one may be busy: the usual limit is for quick tests.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if (mark := item.get_closest_marker("full")) and mark.kwargs.get("keep"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for family in cases.values():
+        keep = family[0].get_closest_marker("full").kwargs["keep"]
+        for item in family[:: -(-len(family) // keep)]:
+            item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "full"]
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(7200))

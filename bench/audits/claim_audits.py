@@ -148,9 +148,10 @@ _SIMULATED = (
     "{count} audits (simulated)."
 )
 _TRAINED = (
-    "ClipBKD against logistic regression, ε = 4 claimed, means of {seeds} seeds (trained). Before: one half of the "
-    "models chose the threshold. ε before and now is proved by {trainings:,} trainings. The least trainings are those "
-    "with which an audit of a fixed size would have contradicted the claim, had somebody known that size."
+    "ClipBKD against logistic regression, ε = 4 claimed, means of {seeds} seeds (trained). {trainings:,} trainings "
+    "prove ε: a split lets one half of the models choose the threshold, ranks are tests of the order of all scores. "
+    "The least trainings are those with which an audit of a fixed size contradicts the claim, if somebody knows that "
+    "size."
 )
 
 
@@ -173,7 +174,7 @@ def text(result: dict[str, Any]) -> str:
         "",
         _TRAINED.format(seeds=seeds, trainings=2 * MODELS),
         "",
-        "| data | noise | ε before | ε now | least trainings before | now | trainings, early stop | ε then |",
+        "| data | noise | ε, split | ε, ranks | least trainings, split | ranks | trainings, early stop | ε then |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for data in TRAINED:

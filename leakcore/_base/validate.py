@@ -276,7 +276,8 @@ def squarable(allowed: str = "below 1e150 in size", **kwargs: Any) -> np.ndarray
 
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
-"""The floating element types, by name, that NumPy or torch compute with and the kernels take."""
+"""The floating element types, by name, that NumPy or torch compute with and the kernels take, in the order of their
+numbers in C++."""
 
 _TORCH_ROUNDOFF = {
     "torch.float64": 2.0**-53,

@@ -23,8 +23,8 @@ class Delta(Result):
         value: the smallest δ that the method proves at `epsilon`.
         epsilon: the ε that was asked for.
         log_value: natural logarithm of δ (−inf at 0), which is precise where δ underflows.
-        poisson_claim: of a mechanism that is often accounted for as if it were Poisson sampling: the δ that this
-            accounting claims; else None.
+        poisson_claim: δ that accounting as Poisson sampling claims, for a mechanism that is often accounted for so;
+            else None.
     """
 
     compared_at: ClassVar[tuple[str, ...]] = ("epsilon",)
@@ -60,7 +60,7 @@ def delta(
         epsilon: ε in [0, ∞).
         adjacency: "add-remove", "zero-out" or "replace"; None: the mechanism's own, add-remove for Poisson sampling.
         method: "exact", "pld" or "rdp", as in `epsilon`.
-        orders: of method "rdp" only, as in `epsilon`.
+        orders: Rényi orders of method "rdp", as in `epsilon`.
 
     Returns:
         `Delta` of kind "upper". It is 0 where nothing leaks and 1 at most. A δ that underflows is reported as one of

@@ -14,7 +14,7 @@ from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import timed
 from leakcore._base.results import Adjacency, Assumptions, Result
 from leakcore.mechanisms import Mechanism, Poisson, as_mechanism, over_grids
-from leakcore.numerics import BEST, AccuracyError, Curve, DiscreteCurve, Precision, PrivacyLoss, gaussian_pair
+from leakcore.numerics import BEST, AccuracyError, Curve, DiscreteLoss, Precision, PrivacyLoss, gaussian_pair
 
 METHODS = ("exact", "pld", "rdp")
 TINY = sys.float_info.min
@@ -27,7 +27,9 @@ MIN_SEPARATION = 1e-6
 class Accountant:
     """A mechanism with the relation and the method to account for it.
 
-    loss: where the mechanism's pair is one of sampled Gaussian steps, else None. orders: for "rdp", None: its own.
+    Attributes:
+        orders: Rényi orders of method "rdp"; None: dp-accounting's own.
+        loss: the privacy loss, where the mechanism's pair is one of sampled Gaussian steps; else None.
     """
 
     mechanism: Mechanism
@@ -64,7 +66,8 @@ class Accountant:
         """The profile by the method, which is not "rdp"."""
         if self.method == "exact":
             return self.mechanism.curve(self.relation)
-        return DiscreteCurve(self.loss) if self.loss is not None else DiscreteCurve(self._added, replaced=True)
+        replaced = self.loss is None
+        return DiscreteLoss(self._added if self.loss is None else self.loss, pessimistic=True, replaced=replaced)
 
     @property
     def directions(self) -> tuple[str, ...]:
@@ -158,8 +161,8 @@ class Epsilon(Result):
     Attributes:
         value: the smallest ε that the method proves at `delta`.
         delta: the δ that was asked for.
-        poisson_claim: of a mechanism that is often accounted for as if it were Poisson sampling: the ε that this
-            accounting claims, which may lie below the lower limit; else None.
+        poisson_claim: ε that accounting as Poisson sampling claims, for a mechanism that is often accounted for so; it
+            may lie below the lower limit. Else None.
     """
 
     quantity: str = "ε"
@@ -193,8 +196,8 @@ def epsilon(
         delta: δ in [0, 1).
         adjacency: "add-remove", "zero-out" or "replace"; None: the mechanism's own, add-remove for Poisson sampling.
         method: "exact", "pld" or "rdp"; the last two for Poisson sampling and full batches.
-        orders: of method "rdp" only. None: dp-accounting's default; "authors": those of Hayes et al. (2023); or a
-            sequence of orders above 1.
+        orders: Rényi orders of method "rdp", each above 1. None: dp-accounting's default; "authors": those of Hayes et
+            al. (2023).
 
     Returns:
         `Epsilon` of kind "upper". T = 0, q = 0 or σ = ∞ give 0; δ = 0 or σ = 0 give inf where anything leaks beyond δ.

@@ -56,9 +56,9 @@ def noise_multiplier(
         steps: T ≥ 0. None with a mechanism.
         epsilon: ε in [0, ∞).
         delta: δ in [0, 1).
-        adjacency: as in `epsilon`.
+        adjacency: neighbouring relation, as in `epsilon`.
         method: "exact", "pld" or "rdp", as in `epsilon`.
-        orders: of method "rdp" only, as in `epsilon`.
+        orders: Rényi orders of method "rdp", as in `epsilon`.
 
     Returns:
         `NoiseMultiplier` of kind "upper": this much noise suffices. T = 0 or q = 0 give 0; δ = 0 gives inf where

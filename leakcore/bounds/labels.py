@@ -16,133 +16,6 @@ from leakcore.accounting import Epsilon
 from leakcore.kernels import solve_labels
 from leakcore.numerics import gaussian_pair_epsilon
 
-
-def rows_and_residuals(jacobian: Any, probs: Any, labels: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows (..., N, d), their norms and |p − y|, both (..., N); errors name the argument and the entry."""
-    rows, _ = validate.host_array(jacobian=jacobian, finite=False)
-    if rows.ndim < 2:
-        raise ValueError(f"`jacobian` must have shape (..., N, d), got {rows.shape}")
-    if rows.shape[-2] == 0:
-        raise ValueError(
-            f"`jacobian` must have at least one row, got shape {rows.shape}: an empty batch has no label to bound"
-        )
-    p, _ = validate.host_array(probs=probs)
-    y, _ = validate.host_array(labels=labels)
-    for name, array in (("probs", p), ("labels", y)):
-        _broadcast(name, array, rows.shape[:-1], f"jacobian of shape {rows.shape}")
-    validate.real_array("in [0, 1]", lambda v: (v >= 0) & (v <= 1), probs=p)
-    validate.real_array("0 or 1", lambda v: (v == 0) | (v == 1), labels=y)
-    residuals = np.broadcast_to(np.abs(p - y), rows.shape[:-1])
-    return rows, _norms(rows), residuals
-
-
-def _broadcast(name: str, array: np.ndarray, shape: tuple[int, ...], of: str, own: int = 1) -> None:
-    """`array` must have `shape`, or lack leading dimensions of it; its last `own` dimensions must always be there."""
-    if array.ndim < own or array.ndim > len(shape) or shape[len(shape) - array.ndim :] != array.shape:
-        raise ValueError(
-            f"`{name}` must have shape {shape}, or that without leading dimensions, to match {of}, got {array.shape}"
-        )
-
-
-def _norms(rows: np.ndarray) -> np.ndarray:
-    """‖C_r‖. Reads the rows once; a second time, scaled, where squares overflow, are lost to underflow, or are NaN."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.einsum("...nd,...nd->...n", rows, rows)
-    if not np.isfinite(squares).all():
-        validate.host_array(jacobian=rows)
-    risky = ~((squares > 1e-280) & np.isfinite(squares))
-    norms = np.sqrt(np.where(risky, 0.0, squares))
-    if risky.any():
-        some = rows[risky]
-        largest = np.abs(some).max(axis=-1, initial=0.0)
-        scaled = some / np.where(largest > 0, largest, 1.0)[:, None]
-        norms[risky] = largest * np.sqrt(np.einsum("nd,nd->n", scaled, scaled))
-    return np.asarray(norms)
-
-
-def joint_norms(grad_norms: Any, norms: np.ndarray, e: np.ndarray) -> np.ndarray:
-    """J_r = ‖dZ_r/dθ‖ over all parameters that are clipped together; at least ‖C_r‖, which is part of it."""
-    if grad_norms is None:
-        return norms
-    stated, _ = validate.host_array(grad_norms=grad_norms)
-    _broadcast("grad_norms", stated, (*e.shape[:-1], 2, e.shape[-1]), f"probs of shape {e.shape}", own=2)
-    validate.real_array("at least 0", lambda v: v >= 0, grad_norms=stated)
-    first, second = (np.broadcast_to(stated[..., i, :], e.shape) for i in (0, 1))
-    joint = first + second
-    # Under the logistic loss the two norms are |e|·J and (1 − |e|)·J. 1e-3 leaves room for norms taken in half
-    # precision.
-    share = np.where(joint > 0, first / np.where(joint > 0, joint, 1.0), e)
-    off = np.minimum(np.abs(share - e), np.abs(share - (1.0 - e)))
-    if (off > 1e-3).any():
-        at = tuple(int(i) for i in np.argwhere(off > 1e-3)[0])
-        raise ValueError(
-            "`grad_norms` must be |p − y|·J and (1 − |p − y|)·J, norms under the own and the flipped label, with "
-            f"|p − y| = {float(e[at])!r}, got {float(first[at])!r} and {float(second[at])!r} for sample {at}"
-        )
-    short = joint < norms * (1.0 - 1e-3)
-    if short.any():
-        at = tuple(int(i) for i in np.argwhere(short)[0])
-        raise ValueError(
-            f"`grad_norms` must have a sum over both labels of at least ‖dZ/dW‖ = {float(norms[at])!r}, which is part "
-            f"of it, got {float(joint[at])!r} for sample {at}"
-        )
-    return np.asarray(np.maximum(joint, norms))
-
-
-def clipped(e: np.ndarray, reach: np.ndarray, clip: float) -> np.ndarray:
-    """|e|·min(1, C/(|e|J)) = min(|e|, C/J)."""
-    return np.asarray(np.minimum(e, over(np.full(reach.shape, clip), reach)))
-
-
-def over(numerator: np.ndarray, denominator: np.ndarray | float) -> np.ndarray:
-    """numerator/denominator with x/0 = ∞ for x > 0 and 0/0 = 0."""
-    numerator, denominator = np.broadcast_arrays(numerator, np.asarray(denominator, dtype=np.float64))
-    out = np.where(numerator > 0, np.inf, 0.0)
-    with np.errstate(over="ignore"):
-        return np.asarray(np.divide(numerator, denominator, out=out, where=denominator > 0))
-
-
-def projection(rows: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows the system determines, and 1/√v_r of those: the distance of C_r from the span of the other rows."""
-    identifiable, leverage = _without_zero_rows(rows, norms)
-    with np.errstate(divide="ignore"):  # the leverage of huge rows underflows
-        distance = 1.0 / np.sqrt(np.where(identifiable, leverage, np.inf))
-    # A distance from a subspace is at most the distance from 0; rounding must not say otherwise.
-    return identifiable, np.minimum(distance, norms)
-
-
-def _without_zero_rows(rows: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """identifiable and leverage, (..., N) each. A ReLU that is off gives a zero row, which no other row feels but which
-    would send the whole system to the singular value decomposition: such rows are left out."""
-    nonzero = norms > 0
-    if nonzero.all():
-        return _solved(rows)
-    systems = math.prod(nonzero.shape[:-1])
-    flat, there = rows.reshape(systems, *rows.shape[-2:]), nonzero.reshape(systems, nonzero.shape[-1])
-    identifiable, leverage = np.zeros(there.shape, dtype=bool), np.zeros(there.shape)
-    counts = there.sum(axis=1)
-    for count in np.unique(counts[counts > 0]):
-        some = np.flatnonzero(counts == count)
-        places = np.nonzero(there[some])[1].reshape(len(some), count)
-        at = some[:, None], places
-        identifiable[at], leverage[at] = _solved(flat[at])
-    return identifiable.reshape(nonzero.shape), leverage.reshape(nonzero.shape)
-
-
-def _solved(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Without a right-hand side, which is all that a full rank needs: there is no null space then."""
-    solved = solve_labels(rows, np.empty((*rows.shape[:-2], rows.shape[-1], 0)))
-    identifiable = np.asarray(solved.identifiable, dtype=bool)
-    short = np.asarray(solved.rank) < rows.shape[-2]
-    if short.any():
-        # With a zero gradient the error is what the null space can move: it would shift both means of the test.
-        some = rows[short]
-        moved = solve_labels(some, np.zeros((*some.shape[:-2], some.shape[-1]))).error
-        identifiable = identifiable.copy()
-        identifiable[short] &= np.asarray(moved) <= 1e-8
-    return identifiable, np.asarray(solved.leverage, dtype=np.float64)
-
-
 _SOURCE = "Yuan, Xue, Wang and Shen (2022), Algorithm 2"
 
 
@@ -172,12 +45,6 @@ class SignTest(LabelTest):
         complement: also use the complementary event, which the flipped label makes likelier: the larger of LB_r and
             log((Φ(|u′_r|/w_r) − δ)/Φ(−|u_r|/w_r)). It costs nothing, since the probabilities are exact, but is not in
             the printed algorithm.
-
-    Example:
-        >>> from leakcore import bounds
-        >>> test = bounds.SignTest(complement=True)
-        >>> test.name, test.composes
-        ('paper', False)
     """
 
     complement: bool = False
@@ -215,11 +82,6 @@ class ThresholdTest(_SeparationTest):
             known, so sampling amplifies nothing. For two steps or more the result is of kind "estimate": later weights
             depend on earlier noise, so under the other label the separations would differ. It is a lower bound where
             the weights of all steps are fixed beforehand.
-
-    Example:
-        >>> from leakcore import bounds
-        >>> bounds.ThresholdTest(compose=True).composes
-        True
     """
 
     name: ClassVar[str] = "optimal"
@@ -236,11 +98,6 @@ class LikelihoodRatioTest(_SeparationTest):
 
     Args:
         compose: as in `ThresholdTest`.
-
-    Example:
-        >>> from leakcore import bounds
-        >>> bounds.LikelihoodRatioTest().name
-        'likelihood-ratio'
     """
 
     name: ClassVar[str] = "likelihood-ratio"
@@ -332,8 +189,7 @@ def label_epsilon(
         `LabelEpsilon` of kind "lower" ("estimate" for composed steps), adjacency "replace".
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument or a shape that is not allowed, which the text names.
 
     Guarantees:
         Exact and deterministic, for this batch and these p.
@@ -352,19 +208,19 @@ def label_epsilon(
     slack = validate.below_one(delta=delta)
     chosen = _parse_test(test)
     which, compose = chosen.name, chosen.composes
-    rows, norms, e = rows_and_residuals(jacobian, probs, labels)
+    rows, norms, e = _parse_rows(jacobian, probs, labels)
     if compose and (rows.ndim < 3 or not rows.shape[0]):
         raise ValueError(f"`jacobian` must have shape (steps, ..., N, d), steps ≥ 1, to compose, got {rows.shape}")
-    reach = joint_norms(grad_norms, norms, e)
+    reach = _joint_norms(grad_norms, norms, e)
 
-    own, flipped = clipped(e, reach, clip), clipped(1.0 - e, reach, clip)
-    identifiable, precision = projection(rows, norms)
+    own, flipped = _clipped(e, reach, clip), _clipped(1.0 - e, reach, clip)
+    identifiable, precision = _distances(rows, norms)
     if which == "likelihood-ratio":
         visible, scale = norms > 0, norms / clip
     else:
         visible, scale = identifiable, precision / clip
     # A test that sees the row with no noise tells the two labels apart for certain wherever they differ.
-    own_z, flipped_z = over(own * scale, sigma), over(flipped * scale, sigma)
+    own_z, flipped_z = _ratio(own * scale, sigma), _ratio(flipped * scale, sigma)
     separation = np.where(visible, own_z + flipped_z, 0.0)
     if compose:
         separation = np.sqrt(np.square(separation).sum(axis=0))
@@ -458,6 +314,132 @@ def _notes(test: str, sigma: float, delta: float, steps: int, joint: bool) -> tu
     return tuple(notes)
 
 
+def _parse_rows(jacobian: Any, probs: Any, labels: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows (..., N, d), their norms and |p − y|, both (..., N); errors name the argument and the entry."""
+    rows, _ = validate.host_array(jacobian=jacobian, finite=False)
+    if rows.ndim < 2:
+        raise ValueError(f"`jacobian` must have shape (..., N, d), got {rows.shape}")
+    if rows.shape[-2] == 0:
+        raise ValueError(
+            f"`jacobian` must have at least one row, got shape {rows.shape}: an empty batch has no label to bound"
+        )
+    p, _ = validate.host_array(probs=probs)
+    y, _ = validate.host_array(labels=labels)
+    for name, array in (("probs", p), ("labels", y)):
+        _broadcast(name, array, rows.shape[:-1], f"jacobian of shape {rows.shape}")
+    validate.real_array("in [0, 1]", lambda v: (v >= 0) & (v <= 1), probs=p)
+    validate.real_array("0 or 1", lambda v: (v == 0) | (v == 1), labels=y)
+    residuals = np.broadcast_to(np.abs(p - y), rows.shape[:-1])
+    return rows, _norms(rows), residuals
+
+
+def _broadcast(name: str, array: np.ndarray, shape: tuple[int, ...], of: str, own: int = 1) -> None:
+    """`array` must have `shape`, or lack leading dimensions of it; its last `own` dimensions must always be there."""
+    if array.ndim < own or array.ndim > len(shape) or shape[len(shape) - array.ndim :] != array.shape:
+        raise ValueError(
+            f"`{name}` must have shape {shape}, or that without leading dimensions, to match {of}, got {array.shape}"
+        )
+
+
+def _norms(rows: np.ndarray) -> np.ndarray:
+    """‖C_r‖. Reads the rows once; a second time, scaled, where squares overflow, are lost to underflow, or are NaN."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.einsum("...nd,...nd->...n", rows, rows)
+    if not np.isfinite(squares).all():
+        validate.host_array(jacobian=rows)
+    risky = ~((squares > 1e-280) & np.isfinite(squares))
+    norms = np.sqrt(np.where(risky, 0.0, squares))
+    if risky.any():
+        some = rows[risky]
+        largest = np.abs(some).max(axis=-1, initial=0.0)
+        scaled = some / np.where(largest > 0, largest, 1.0)[:, None]
+        norms[risky] = largest * np.sqrt(np.einsum("nd,nd->n", scaled, scaled))
+    return np.asarray(norms)
+
+
+def _joint_norms(grad_norms: Any, norms: np.ndarray, e: np.ndarray) -> np.ndarray:
+    """J_r = ‖dZ_r/dθ‖ over all parameters that are clipped together; at least ‖C_r‖, which is part of it."""
+    if grad_norms is None:
+        return norms
+    stated, _ = validate.host_array(grad_norms=grad_norms)
+    _broadcast("grad_norms", stated, (*e.shape[:-1], 2, e.shape[-1]), f"probs of shape {e.shape}", own=2)
+    validate.real_array("at least 0", lambda v: v >= 0, grad_norms=stated)
+    first, second = (np.broadcast_to(stated[..., i, :], e.shape) for i in (0, 1))
+    joint = first + second
+    # Under the logistic loss the two norms are |e|·J and (1 − |e|)·J. 1e-3 leaves room for norms taken in half
+    # precision.
+    share = np.where(joint > 0, first / np.where(joint > 0, joint, 1.0), e)
+    off = np.minimum(np.abs(share - e), np.abs(share - (1.0 - e)))
+    if (off > 1e-3).any():
+        at = tuple(int(i) for i in np.argwhere(off > 1e-3)[0])
+        raise ValueError(
+            "`grad_norms` must be |p − y|·J and (1 − |p − y|)·J, norms under the own and the flipped label, with "
+            f"|p − y| = {float(e[at])!r}, got {float(first[at])!r} and {float(second[at])!r} for sample {at}"
+        )
+    short = joint < norms * (1.0 - 1e-3)
+    if short.any():
+        at = tuple(int(i) for i in np.argwhere(short)[0])
+        raise ValueError(
+            f"`grad_norms` must have a sum over both labels of at least ‖dZ/dW‖ = {float(norms[at])!r}, which is part "
+            f"of it, got {float(joint[at])!r} for sample {at}"
+        )
+    return np.asarray(np.maximum(joint, norms))
+
+
+def _clipped(e: np.ndarray, reach: np.ndarray, clip: float) -> np.ndarray:
+    """|e|·min(1, C/(|e|J)) = min(|e|, C/J)."""
+    return np.asarray(np.minimum(e, _ratio(np.full(reach.shape, clip), reach)))
+
+
+def _ratio(numerator: np.ndarray, denominator: np.ndarray | float) -> np.ndarray:
+    """numerator/denominator with x/0 = ∞ for x > 0 and 0/0 = 0."""
+    numerator, denominator = np.broadcast_arrays(numerator, np.asarray(denominator, dtype=np.float64))
+    out = np.where(numerator > 0, np.inf, 0.0)
+    with np.errstate(over="ignore"):
+        return np.asarray(np.divide(numerator, denominator, out=out, where=denominator > 0))
+
+
+def _distances(rows: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows the system determines, and 1/√v_r of those: the distance of C_r from the span of the other rows."""
+    identifiable, leverage = _without_zero_rows(rows, norms)
+    with np.errstate(divide="ignore"):  # the leverage of huge rows underflows
+        distance = 1.0 / np.sqrt(np.where(identifiable, leverage, np.inf))
+    # A distance from a subspace is at most the distance from 0; rounding must not say otherwise.
+    return identifiable, np.minimum(distance, norms)
+
+
+def _without_zero_rows(rows: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """identifiable and leverage, (..., N) each. A ReLU that is off gives a zero row, which no other row feels but which
+    would send the whole system to the singular value decomposition: such rows are left out."""
+    nonzero = norms > 0
+    if nonzero.all():
+        return _solved(rows)
+    systems = math.prod(nonzero.shape[:-1])
+    flat, there = rows.reshape(systems, *rows.shape[-2:]), nonzero.reshape(systems, nonzero.shape[-1])
+    identifiable, leverage = np.zeros(there.shape, dtype=bool), np.zeros(there.shape)
+    counts = there.sum(axis=1)
+    for count in np.unique(counts[counts > 0]):
+        some = np.flatnonzero(counts == count)
+        places = np.nonzero(there[some])[1].reshape(len(some), count)
+        at = some[:, None], places
+        identifiable[at], leverage[at] = _solved(flat[at])
+    return identifiable.reshape(nonzero.shape), leverage.reshape(nonzero.shape)
+
+
+def _solved(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Without a right-hand side, which is all that a full rank needs: there is no null space then."""
+    solved = solve_labels(rows, np.empty((*rows.shape[:-2], rows.shape[-1], 0)))
+    identifiable = np.asarray(solved.identifiable, dtype=bool)
+    short = np.asarray(solved.rank) < rows.shape[-2]
+    if short.any():
+        # With a zero gradient the error is what the null space can move: it would shift both means of the test.
+        some = rows[short]
+        moved = solve_labels(some, np.zeros((*some.shape[:-2], some.shape[-1]))).error
+        identifiable = identifiable.copy()
+        identifiable[short] &= np.asarray(moved) <= 1e-8
+    return identifiable, np.asarray(solved.leverage, dtype=np.float64)
+
+
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class LabelEpsilonExtrapolation(Result):
     """Expected label-ε bound over many batches, from that of one: an extrapolation, not a bound.
@@ -499,8 +481,7 @@ def extrapolate_label_epsilon(
         `LabelEpsilonExtrapolation` of kind "estimate", adjacency "replace".
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         None: the exponential tail is an observation about data, not a theorem. Deterministic.

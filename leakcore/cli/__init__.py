@@ -1,3 +1,3 @@
-"""The `leakcore` command: `root` has its main group, `commands` the commands by the question that they answer."""
+"""The `leakcore` command: `root` has its main group; a chapter has one command, or those that answer one question."""
 
 from leakcore.cli.root import main as main

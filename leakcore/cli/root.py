@@ -11,17 +11,17 @@ from typing import Any
 import click
 
 from leakcore._base.version import __version__
-from leakcore.cli.commands.attack import attack
-from leakcore.cli.commands.audit import audit
-from leakcore.cli.commands.bound import bound
-from leakcore.cli.commands.calibrate import calibrate
-from leakcore.cli.commands.explain import completion, explain, schema
-from leakcore.cli.commands.installation import bench, doctor, selftest
-from leakcore.cli.commands.leakage import leakage
-from leakcore.cli.commands.reports import compare, reports
-from leakcore.cli.commands.reproduce import reproduce
+from leakcore.cli.attack import attack
+from leakcore.cli.audit import audit
+from leakcore.cli.bound import bound
+from leakcore.cli.calibrate import calibrate
 from leakcore.cli.exit_codes import Commands
+from leakcore.cli.explain import completion, explain, schema
+from leakcore.cli.installation import bench, doctor, selftest
+from leakcore.cli.leakage import leakage
 from leakcore.cli.output import set_verbosity
+from leakcore.cli.reports import compare, reports
+from leakcore.cli.reproduce import reproduce
 
 _SENTENCE = 120
 """Signs of a command's help that are shown at most: two lines."""

@@ -17,19 +17,20 @@ from typing import Any
 import numpy as np
 
 from leakcore import _C
-from leakcore._base import array_memory
+from leakcore._base import array_memory, validate
 from leakcore._base.array_memory import is_torch as is_torch
 from leakcore.kernels import backends
 from leakcore.kernels.backends import CPU as CPU
 from leakcore.kernels.backends import Host as Host
 from leakcore.kernels.backends import Library as Library
 
-_DTYPE_CODES = {"float16": 0, "bfloat16": 1, "float32": 2, "float64": 3}
+_DTYPE_CODES = {name: code for code, name in enumerate(validate.FLOATING)}
+"""The numbers of `DType` in csrc/core/runtime/array.h."""
 _NAMES = {
     np.dtype(name): name for name in ("float16", "float32", "float64", "bool")
 }  # NumPy builds a name each time, slowly
 _FLOAT32, _FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
-_ALLOWED = "float16, bfloat16, float32 or float64"
+_ALLOWED = validate.either(validate.FLOATING)
 _NUMPY = Host(None)
 _DLPACK_CPU = 1
 _DLPACK_CUDA = (2, 13)  # device memory, managed memory

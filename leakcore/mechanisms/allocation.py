@@ -11,7 +11,6 @@ import numpy as np
 from leakcore._base import validate
 from leakcore._base.results import Adjacency
 from leakcore.mechanisms.mechanism import Mechanism, gaussian_laws
-from leakcore.mechanisms.poisson import parse_noise
 from leakcore.numerics import (
     AllocationStep,
     Between,
@@ -67,11 +66,14 @@ class RandomAllocation(Mechanism):
     fixed: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", parse_noise(self.noise_multiplier))
-        object.__setattr__(self, "batches", validate.integer(1, batches=self.batches))
-        object.__setattr__(self, "epochs", validate.integer(1, epochs=self.epochs))
-        object.__setattr__(self, "k", validate.integer(1, self.batches, k=self.k))
-        object.__setattr__(self, "fixed", validate.boolean(fixed=self.fixed))
+        batches = validate.integer(1, batches=self.batches)
+        self._set(
+            noise_multiplier=validate.positive(noise_multiplier=self.noise_multiplier),
+            batches=batches,
+            epochs=validate.integer(1, epochs=self.epochs),
+            k=validate.integer(1, batches, k=self.k),
+            fixed=validate.boolean(fixed=self.fixed),
+        )
 
     def proof(self, adjacency: str | None = None) -> str:
         one = "random allocation: Chua et al. (2025), Feldman and Shenfeld (2025)"
@@ -113,7 +115,8 @@ class RandomAllocation(Mechanism):
 
     def curve(self, adjacency: Adjacency) -> Bounded:
         if adjacency == "replace" and self.k < self.batches:
-            return Capped(Between(self.lattice_curve("add-remove")), self.separation(adjacency))
+            laws = self.dominating_laws("add-remove").upper
+            return Capped(Between(self.lattice_curve("add-remove"), laws), self.separation(adjacency))
         return super().curve(adjacency)
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:

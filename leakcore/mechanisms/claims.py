@@ -14,16 +14,7 @@ from leakcore._base.results import Adjacency
 from leakcore.mechanisms.fixed_size import FixedSize
 from leakcore.mechanisms.mechanism import Composition, Mechanism, gaussian_laws
 from leakcore.mechanisms.poisson import FullBatch, Poisson
-from leakcore.numerics import (
-    AccuracyError,
-    AtomLaw,
-    Bounded,
-    Bracket,
-    DominatingLaws,
-    ExactCurve,
-    Precision,
-    PrivacyLoss,
-)
+from leakcore.numerics import AtomLaw, Bounded, Bracket, DominatingLaws, ExactCurve, Precision, PrivacyLoss
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -40,7 +31,7 @@ class Claim(Mechanism):
     def __post_init__(self) -> None:
         if self.claimed_under is not None:
             relation = validate.one_of(*self._relations, claimed_under=self.claimed_under)
-            object.__setattr__(self, "claimed_under", relation)
+            self._set(claimed_under=relation)
 
     @property
     def adjacencies(self) -> tuple[Adjacency, ...]:
@@ -87,7 +78,7 @@ class GDP(Claim):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "mu", validate.non_negative(mu=self.mu))
+        self._set(mu=validate.non_negative(mu=self.mu))
 
     def proof(self, adjacency: str | None = None) -> str:
         self.relation(adjacency)
@@ -150,9 +141,9 @@ class ApproximateDP(Claim):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "reached", validate.boolean(reached=self.reached))
-        object.__setattr__(self, "epsilon", validate.non_negative(epsilon=self.epsilon))
-        object.__setattr__(self, "delta", validate.below_one(delta=self.delta))
+        self._set(reached=validate.boolean(reached=self.reached))
+        self._set(epsilon=validate.non_negative(epsilon=self.epsilon))
+        self._set(delta=validate.below_one(delta=self.delta))
         if self.epsilon > 1e5:
             raise ValueError(f"`epsilon` must be at most 1e5, got {self.epsilon:g}")
 
@@ -228,10 +219,6 @@ class ClaimCurve:
     bound: float
     slack: float
 
-    def chernoff_tables(self, log_floor: float) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """A bare claim has no moments worth a tilt."""
-        raise AccuracyError("a bare claim has no moments")
-
     def epsilon(self, log_delta: float, direction: str, *, precision: Precision | None = None) -> tuple[float, float]:
         """(low, high) of the smallest x with δ(x) at most e^log_delta."""
         asked = math.exp(log_delta)
@@ -297,7 +284,7 @@ class ZCDP(Claim):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "rho", validate.non_negative(rho=self.rho))
+        self._set(rho=validate.non_negative(rho=self.rho))
         if self.rho > 1e4:
             raise ValueError(f"`rho` must be at most 1e4, got {self.rho:g}")
 
@@ -335,10 +322,6 @@ class ConvertedCurve:
     """The converted profile, the same in both directions; see `numerics.Bounded`."""
 
     rho: float
-
-    def chernoff_tables(self, log_floor: float) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """log δ(ε) ≤ K − sε with s = α − 1."""
-        raise AccuracyError("a converted profile has no tilt")
 
     def epsilon(self, log_delta: float, direction: str, *, precision: Precision | None = None) -> tuple[float, float]:
         """(−∞, the smallest ε that is proved)."""
@@ -413,7 +396,7 @@ def from_event(event: Any) -> Mechanism:
     4ρ, Gaussians 2/σ apart). Randomised response of a row's own value is one under replacement.
 
     Args:
-        event: of dp-accounting; only its type's name and its fields are read.
+        event: a `DpEvent`; only its type's name and its fields are read.
 
     Returns:
         A mechanism of this package.

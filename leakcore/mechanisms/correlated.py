@@ -17,7 +17,7 @@ from leakcore._base import validate
 from leakcore._base.results import Adjacency
 from leakcore.mechanisms.allocation import RandomAllocation
 from leakcore.mechanisms.mechanism import Mechanism, gaussian_laws
-from leakcore.mechanisms.poisson import Poisson, parse_noise
+from leakcore.mechanisms.poisson import Poisson
 from leakcore.numerics import Bounded, Bracket, DominatingLaws, ExactCurve, LatticeCurve, PrivacyLoss, dominating_laws
 
 _MOST_STEPS = 8192
@@ -379,8 +379,7 @@ class CorrelatedNoise(Mechanism):
         if matrix.ndim != 2 or matrix.size == 0:
             raise ValueError(f"`matrix` must have two dimensions and an entry, got shape {matrix.shape}")
         validate.instance(MinSeparation, CyclicPoisson, BallsInBins, participation=self.participation)
-        object.__setattr__(self, "matrix", matrix)
-        object.__setattr__(self, "noise_multiplier", parse_noise(self.noise_multiplier))
+        self._set(matrix=matrix, noise_multiplier=validate.positive(noise_multiplier=self.noise_multiplier))
         how = self.participation
         if isinstance(how, CyclicPoisson) and (bands := self.bands) * how.sample_rate > 1.0 + 1e-12:
             raise ValueError(f"`participation` must have sample_rate at most 1/{bands} with {bands} bands, got {how!r}")

@@ -68,9 +68,8 @@ class FixedSize(Mechanism):
         sigma, _, count = parse_schedule(self.noise_multiplier, 1.0, self.steps)
         if (sigma <= 0.0).any() or np.isinf(sigma).any():
             raise ValueError(f"`noise_multiplier` must be above 0 and finite, got {self.noise_multiplier!r}")
-        object.__setattr__(self, "noise_multiplier", float(sigma) if sigma.ndim == 0 else sigma)
-        for name, value in (("batch_size", size), ("dataset_size", total), ("steps", count)):
-            object.__setattr__(self, name, value)
+        noise = float(sigma) if sigma.ndim == 0 else sigma
+        self._set(noise_multiplier=noise, batch_size=size, dataset_size=total, steps=count)
 
     def proof(self, adjacency: str | None = None) -> str:
         self.relation(adjacency)

@@ -128,10 +128,10 @@ class Mechanism(Record, abc.ABC):
         """log μ(x)/ν(x) of samples first_sample, first_sample + 1, … of the mechanism's own pair.
 
         Args:
-            num_samples: how many.
+            num_samples: number of samples.
             under: "null": x ~ ν; "alternative": x ~ μ.
-            seed: of the random numbers; sample i depends on it, on `under` and on i only.
-            first_sample: the first one's number.
+            seed: seed of the random numbers; sample i depends on it, on `under` and on i only.
+            first_sample: number of the first sample.
 
         Returns:
             (num_samples,) float64.
@@ -162,6 +162,11 @@ class Mechanism(Record, abc.ABC):
         changed: Mechanism = dataclasses.replace(self, noise_multiplier=noise_multiplier)  # type: ignore[call-arg]
         return changed
 
+    def _set(self, **values: Any) -> None:
+        """Set fields while the object is made."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
     def __matmul__(self, other: Any) -> Composition:
         if not isinstance(other, Mechanism):
             return NotImplemented
@@ -174,7 +179,7 @@ class Loss:
     """A mechanism's privacy loss in one direction, as `Mechanism.loss` returns it.
 
     Attributes:
-        mechanism: whose loss it is.
+        mechanism: the mechanism.
         adjacency: the neighbouring relation.
         direction: "remove" or "add".
     """
@@ -223,7 +228,7 @@ class Composition(Mechanism):
     def __post_init__(self) -> None:
         if not isinstance(self.parts, tuple | list) or not all(isinstance(part, Mechanism) for part in self.parts):
             raise TypeError(f"`parts` must be a tuple of mechanisms, got {self.parts!r}")
-        object.__setattr__(self, "parts", tuple(self.parts))
+        self._set(parts=tuple(self.parts))
         if not self.parts:
             raise ValueError("`parts` must hold at least one mechanism, got none")
         if not self.adjacencies:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from leakcore._base import validate
 from leakcore._base.results import Adjacency, Number
 from leakcore.mechanisms.mechanism import Mechanism, gaussian_laws
 from leakcore.numerics import (
@@ -18,6 +17,7 @@ from leakcore.numerics import (
     ReplacementStep,
     SampledStep,
     StepGroup,
+    StepLaw,
     dominating_laws,
     parse_schedule,
 )
@@ -63,14 +63,12 @@ class Poisson(Mechanism):
 
     def __post_init__(self) -> None:
         sigma, rate, count = parse_schedule(self.noise_multiplier, self.sample_rate, self.steps)
-        for name, value in (("noise_multiplier", sigma), ("sample_rate", rate)):
-            object.__setattr__(self, name, float(value) if value.ndim == 0 else value)
-        object.__setattr__(self, "steps", count)
+        self._set(noise_multiplier=_plain(sigma), sample_rate=_plain(rate), steps=count)
 
     def proof(self, adjacency: str | None = None) -> str:
         if self.relation(adjacency) != "replace":
             return f"Poisson-sampled Gaussian steps: {_SUMS}"
-        if self._all_in():
+        if not self._loss().groups:
             return "two Gaussians 2/sigma apart in each step: rows are in every batch"
         return f"Poisson-sampled Gaussian steps under replacement: {_REPLACED}"
 
@@ -84,8 +82,7 @@ class Poisson(Mechanism):
         loss = self.steps_loss(adjacency)
         if loss is not None:
             return gaussian_laws(loss)
-        whole = self._loss()
-        return replaced(whole)
+        return replaced(self._loss())
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
         return adjacency == "replace" or super().is_symmetric(adjacency)
@@ -118,9 +115,6 @@ class Poisson(Mechanism):
     def _loss(self) -> PrivacyLoss:
         return PrivacyLoss.of_steps(np.asarray(self.noise_multiplier), np.asarray(self.sample_rate), self.steps)
 
-    def _all_in(self) -> bool:
-        return not self._loss().groups
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class FullBatch(Mechanism):
@@ -146,9 +140,7 @@ class FullBatch(Mechanism):
     steps: int
 
     def __post_init__(self) -> None:
-        poisson = Poisson(self.noise_multiplier, 1.0, self.steps)
-        object.__setattr__(self, "noise_multiplier", poisson.noise_multiplier)
-        object.__setattr__(self, "steps", poisson.steps)
+        self._set(noise_multiplier=self._poisson.noise_multiplier, steps=self._poisson.steps)
 
     def proof(self, adjacency: str | None = None) -> str:
         apart = 2 if self.relation(adjacency) == "replace" else 1
@@ -158,13 +150,17 @@ class FullBatch(Mechanism):
         return ("every row is in every batch",)
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        return Poisson(self.noise_multiplier, 1.0, self.steps).steps_loss(adjacency)
+        return self._poisson.steps_loss(adjacency)
 
     def dominating_laws(self, adjacency: Adjacency) -> DominatingLaws:
-        return Poisson(self.noise_multiplier, 1.0, self.steps).dominating_laws(adjacency)
+        return self._poisson.dominating_laws(adjacency)
 
     def sample_log_ratio(self, num_samples: int, under: str, seed: int, first_sample: int) -> np.ndarray:
-        return Poisson(self.noise_multiplier, 1.0, self.steps).sample_log_ratio(num_samples, under, seed, first_sample)
+        return self._poisson.sample_log_ratio(num_samples, under, seed, first_sample)
+
+    @property
+    def _poisson(self) -> Poisson:
+        return Poisson(self.noise_multiplier, 1.0, self.steps)
 
 
 def double_separation(loss: PrivacyLoss) -> PrivacyLoss:
@@ -182,23 +178,18 @@ def replaced(loss: PrivacyLoss) -> DominatingLaws:
         more.append(AtomLaw.of(rest, rest, (revealed, revealed)))
     both = dominating_laws(PrivacyLoss(loss.groups, loss.gaussian_variance))
     upper, lower = (
-        tuple(_replacement_of(law.group) for law in laws if isinstance(law, SampledStep)) + tuple(more)
+        (*(ReplacementStep(g.sigma, g.rate, count=g.count) for g in _groups(laws)), *more)
         for laws in (both.upper, both.lower)
     )
     return DominatingLaws(upper, upper if both.upper == both.lower else lower)
 
 
-def _replacement_of(group: StepGroup) -> ReplacementStep:
-    return ReplacementStep(group.sigma, group.rate, count=group.count)
+def _groups(laws: tuple[StepLaw, ...]) -> list[StepGroup]:
+    return [law.group for law in laws if isinstance(law, SampledStep)]
 
 
 def _plain(array: Any) -> Any:
     return float(array) if np.ndim(array) == 0 else array
-
-
-def parse_noise(value: Any) -> float:
-    """A noise multiplier above 0, a number."""
-    return validate.positive(noise_multiplier=value)
 
 
 def as_mechanism(noise_multiplier: Any, sample_rate: Any = None, steps: Any = None) -> Mechanism:

@@ -12,7 +12,7 @@ from leakcore._base import validate
 from leakcore._base.results import Adjacency
 from leakcore.mechanisms.claims import GDP
 from leakcore.mechanisms.mechanism import Mechanism
-from leakcore.mechanisms.poisson import Poisson, parse_noise
+from leakcore.mechanisms.poisson import Poisson
 from leakcore.numerics import Bounded, Bracket, DominatingLaws, LatticeCurve, ShuffledLowerStep
 
 
@@ -49,9 +49,11 @@ class Shuffled(Mechanism):
     epochs: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "noise_multiplier", parse_noise(self.noise_multiplier))
-        object.__setattr__(self, "batches", validate.integer(1, batches=self.batches))
-        object.__setattr__(self, "epochs", validate.integer(1, epochs=self.epochs))
+        self._set(
+            noise_multiplier=validate.positive(noise_multiplier=self.noise_multiplier),
+            batches=validate.integer(1, batches=self.batches),
+            epochs=validate.integer(1, epochs=self.epochs),
+        )
 
     @property
     def poisson_claim(self) -> Poisson:

@@ -21,7 +21,6 @@ from .curves import Bounded as Bounded
 from .curves import Bracket as Bracket
 from .curves import Capped as Capped
 from .curves import Curve as Curve
-from .curves import DiscreteCurve as DiscreteCurve
 from .curves import EitherWay as EitherWay
 from .curves import ExactCurve as ExactCurve
 from .curves import LatticeCurve as LatticeCurve

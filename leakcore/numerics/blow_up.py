@@ -16,6 +16,7 @@ from leakcore.numerics import gaussian_pair
 from leakcore.numerics.arithmetic import AccuracyError, log1mexp
 from leakcore.numerics.fourier import TiltedLaw
 from leakcore.numerics.loss import PrivacyLoss
+from leakcore.numerics.one_step import is_one_step
 from leakcore.numerics.recursion import Profile, profile_pair
 
 _LOG_HALF = math.log(0.5)
@@ -45,7 +46,7 @@ class Tail:
 
 def has_closed_form(loss: PrivacyLoss) -> bool:
     """Whether all steps have q = 1 (or say nothing, or everything), or one step alone is subsampled."""
-    return not loss.groups or (loss.num_mixture_steps == 1 and loss.gaussian_variance == 0.0)
+    return not loss.groups or is_one_step(loss)
 
 
 def log_blow_up_exact(loss: PrivacyLoss, log_kappa: np.ndarray, *, force_numerical: bool = False) -> Tail:

@@ -7,6 +7,7 @@ bounds are best, then nearby on rough curves, and the bound is taken there.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from typing import Protocol
@@ -17,13 +18,12 @@ from leakcore.numerics import gaussian_pair, lattice_profile, moments, search
 from leakcore.numerics import profile as _profile
 from leakcore.numerics.arithmetic import AccuracyError
 from leakcore.numerics.blow_up import log_blow_up_exact
+from leakcore.numerics.lattice import StepLaw
 from leakcore.numerics.lattice_profile import DominatingLaws, ProfileQuestion
 from leakcore.numerics.loss import PrivacyLoss
 from leakcore.numerics.moments import Moments, moments_of_loss
 from leakcore.numerics.profile import BEST, Precision
-from leakcore.numerics.step_laws import dominating_laws
 
-Tables = tuple[tuple[np.ndarray, np.ndarray], ...]
 _ROUNDING = 1e-14
 
 
@@ -43,10 +43,6 @@ def _held(low: float, high: float, least: float, name: str) -> tuple[float, floa
 class Curve(Protocol):
     """A mechanism's privacy profile in each direction, as one method computes it: (low, high)."""
 
-    def chernoff_tables(self, log_floor: float) -> Tables:
-        """(s, K) of "remove" and of "add": log δ(ε) ≤ K − sε for each s."""
-        ...
-
     def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]: ...
 
     def log_delta(self, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]: ...
@@ -65,9 +61,6 @@ class ExactCurve:
     """Sampled Gaussian steps, by every route that serves."""
 
     loss: PrivacyLoss
-
-    def chernoff_tables(self, log_floor: float) -> Tables:
-        return lattice_profile.chernoff_tables(dominating_laws(self.loss).upper, log_floor)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         tail = log_blow_up_exact(self.loss, log_kappa)
@@ -102,9 +95,6 @@ class LatticeCurve:
     """Any step laws, by lattice laws from both sides."""
 
     sides: DominatingLaws
-
-    def chernoff_tables(self, log_floor: float) -> Tables:
-        return lattice_profile.chernoff_tables(self.sides.upper, log_floor)
 
     def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
         # Where the lattice has no answer, −∞ to Chernoff's bound.
@@ -147,9 +137,6 @@ class _Derived:
 
     curve: Bounded
 
-    def chernoff_tables(self, log_floor: float) -> Tables:
-        return self.curve.chernoff_tables(log_floor)
-
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.curve.log_blow_up(log_kappa)
 
@@ -180,13 +167,10 @@ class Capped(_Derived):
 
 @dataclasses.dataclass(frozen=True)
 class Bracket:
-    """Low limits from one curve, high ones from another: of a mechanism that no pair is known to describe exactly."""
+    """Low limits from one curve, high ones from another, for a mechanism that no pair is known to describe exactly."""
 
     lower: Bounded
     upper: Bounded
-
-    def chernoff_tables(self, log_floor: float) -> Tables:
-        return self.upper.chernoff_tables(log_floor)
 
     def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
         high = self.upper.epsilon(log_delta, direction, precision=precision)[1]
@@ -216,37 +200,6 @@ class EitherWay(_Derived):
         return max(low for low, _ in pairs), max(high for _, high in pairs)
 
 
-class DiscreteCurve:
-    """Sampled Gaussian steps, by dp-accounting; upper limits alone."""
-
-    def __init__(self, loss: PrivacyLoss, *, replaced: bool = False) -> None:
-        from leakcore.numerics.peers import DiscreteLoss
-
-        self.loss = loss
-        self._discrete = DiscreteLoss(loss, pessimistic=True, replaced=replaced)
-
-    def chernoff_tables(self, log_floor: float) -> Tables:
-        return ExactCurve(self.loss).chernoff_tables(log_floor)
-
-    def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
-        low, high = -1.0, 1.0
-        while self.log_delta(low, direction)[1] < log_delta and low > -1e6:
-            low *= 2.0
-        while self.log_delta(high, direction)[1] > log_delta:
-            if high > 1e9:
-                return math.inf, math.inf
-            high *= 2.0
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            low, high = (middle, high) if self.log_delta(middle, direction)[1] > log_delta else (low, middle)
-        return high, high
-
-    def log_delta(self, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
-        value = self._discrete.delta(epsilon, direction)
-        out = math.log(value) if value > 0.0 else -math.inf
-        return out, out
-
-
 _LOGITS = np.linspace(-12.0, 12.0, 97)
 _ROUGH = Precision(bits=14)
 _TRIVIAL = -1e-3
@@ -261,76 +214,70 @@ class Between(_Derived):
 
     A row whose gradient is 0 is a row, too, so that replacing leaks at least what removing does. Removing alone bounds
     B_κ from below, nothing from above.
+
+    Attributes:
+        laws: step laws that dominate the mechanism, for Chernoff's bounds.
     """
 
+    laws: tuple[StepLaw, ...]
+
     def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
-        high = epsilon_between(self.curve, log_delta, precision=precision)
         low = -math.inf if precision.bits else max(self.curve.epsilon(log_delta, side)[0] for side in ("remove", "add"))
-        return low, high
+        return low, self._epsilon(log_delta, precision)
 
     def log_delta(self, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
         low = max(self.curve.log_delta(epsilon, side)[0] for side in ("remove", "add"))
-        return low, log_delta_between(self.curve, epsilon)
+        return low, self._log_delta(epsilon)
 
     def log_blow_up(self, log_kappa: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.curve.log_blow_up(log_kappa)[0], np.zeros_like(log_kappa)
 
+    def _epsilon(self, log_target: float, precision: Precision) -> float:
+        """The high limit of ε₁ + ε₂ ≥ 0 with δ_remove(ε₁) = αδ and e^{ε₁}·δ_add(ε₂) = (1 − α)δ, for a good α."""
 
-def epsilon_between(curve: Curve, log_target: float, *, precision: Precision = BEST) -> float:
-    """The high limit of ε₁ + ε₂ ≥ 0 with δ_remove(ε₁) = αδ and e^{ε₁}·δ_add(ε₂) = (1 − α)δ, for a good α."""
-    return max(0.0, _at_split(curve, log_target, best_split(curve, log_target), precision))
+        def at_split(logit: float, precision: Precision = _ROUGH) -> float:
+            first = self.curve.epsilon(log_target - math.log1p(math.exp(-logit)), "remove", precision=precision)[1]
+            rest = log_target - math.log1p(math.exp(logit)) - first
+            return first + self.curve.epsilon(min(rest, -1e-12), "add", precision=precision)[1]
 
+        few = sorted({self._chernoff_split(log_target), -8.0, -4.0, -1.5, 0.0, 1.5, 4.0, 8.0})
+        return max(0.0, at_split(search.valley(at_split, few, 8), precision))
 
-def best_split(curve: Curve, log_target: float) -> float:
-    """The logit of a good α."""
-    few = sorted({_chernoff_split(curve, log_target), -8.0, -4.0, -1.5, 0.0, 1.5, 4.0, 8.0})
-    return search.valley(lambda x: _at_split(curve, log_target, x, _ROUGH), few, 8)
+    def _chernoff_split(self, log_target: float) -> float:
+        """The logit of an α that is good by Chernoff's bounds."""
+        try:
+            (s, k), (t, j) = lattice_profile.chernoff_tables(self.laws, log_target - 12.0)
+        except AccuracyError:
+            return 0.0
+        share, rest = -np.log1p(np.exp(-_LOGITS)), -np.log1p(np.exp(_LOGITS))
+        first = np.min((k - (log_target + share)[:, None]) / s, axis=1)
+        second = np.min((j - (log_target + rest - first)[:, None]) / t, axis=1)
+        return float(_LOGITS[int(np.argmin(first + second))])
 
+    def _log_delta(self, epsilon: float) -> float:
+        """The high limit of log δ(ε) at a good ε₁, which may lie outside [0, ε]; the sum is convex in e^{ε₁}."""
 
-def _at_split(curve: Curve, log_target: float, logit: float, precision: Precision) -> float:
-    first = curve.epsilon(log_target - math.log1p(math.exp(-logit)), "remove", precision=precision)[1]
-    rest = log_target - math.log1p(math.exp(logit)) - first
-    return first + curve.epsilon(min(rest, -1e-12), "add", precision=precision)[1]
+        def total(first: float, precision: Precision = _ROUGH) -> float:
+            removed = self.curve.log_delta(first, "remove", precision=precision)[1]
+            added = self.curve.log_delta(epsilon - first, "add", precision=precision)[1]
+            return float(np.logaddexp(removed, first + added))
 
+        places = np.linspace(-_OUTSIDE, epsilon + _OUTSIDE, 201)
+        start = 0.5 * epsilon
+        with contextlib.suppress(AccuracyError):
+            (s, k), (t, j) = lattice_profile.chernoff_tables(self.laws, -60.0)
+            removed = np.minimum(np.min(k - s * places[:, None], axis=1), 0.0)
+            added = np.minimum(np.min(j - t * (epsilon - places)[:, None], axis=1), 0.0)
+            start = float(places[int(np.argmin(np.logaddexp(removed, places + added)))])
+        # The sum has one valley: the best of a few and its neighbours hold it.
+        few = sorted({start, -1.0, 0.0, 0.25 * epsilon, 0.5 * epsilon, 0.75 * epsilon, epsilon, epsilon + 1.0})
+        out = min(total(search.valley(total, few, 10), BEST), 0.0)
+        return out if out < _TRIVIAL else min(out, self._inverted(epsilon))
 
-def _chernoff_split(curve: Curve, log_target: float) -> float:
-    try:
-        (s, k), (t, j) = curve.chernoff_tables(log_target - 12.0)
-    except AccuracyError:
-        return 0.0
-    share, rest = -np.log1p(np.exp(-_LOGITS)), -np.log1p(np.exp(_LOGITS))
-    first = np.min((k - (log_target + share)[:, None]) / s, axis=1)
-    second = np.min((j - (log_target + rest - first)[:, None]) / t, axis=1)
-    return float(_LOGITS[int(np.argmin(first + second))])
-
-
-def log_delta_between(curve: Curve, epsilon: float) -> float:
-    """The high limit of log δ(ε) at a good ε₁, which may lie outside [0, ε]; the sum is convex in e^{ε₁}."""
-
-    def total(first: float, precision: Precision = _ROUGH) -> float:
-        removed = curve.log_delta(first, "remove", precision=precision)[1]
-        added = curve.log_delta(epsilon - first, "add", precision=precision)[1]
-        return float(np.logaddexp(removed, first + added))
-
-    places = np.linspace(-_OUTSIDE, epsilon + _OUTSIDE, 201)
-    start = 0.5 * epsilon
-    try:
-        (s, k), (t, j) = curve.chernoff_tables(-60.0)
-        removed = np.minimum(np.min(k - s * places[:, None], axis=1), 0.0)
-        added = np.minimum(np.min(j - t * (epsilon - places)[:, None], axis=1), 0.0)
-        start = float(places[int(np.argmin(np.logaddexp(removed, places + added)))])
-    except AccuracyError:
-        pass
-    # The sum has one valley: the best of a few and its neighbours hold it.
-    few = sorted({start, -1.0, 0.0, 0.25 * epsilon, 0.5 * epsilon, 0.75 * epsilon, epsilon, epsilon + 1.0})
-    out = min(total(search.valley(total, few, 10), BEST), 0.0)
-    return out if out < _TRIVIAL else min(out, _inverted(curve, epsilon))
-
-
-def _inverted(curve: Curve, at: float) -> float:
-    """A log δ for which ε is proved to be at most `at`: where the valley is too narrow for so large an ε."""
-    low, high = -700.0, 0.0
-    for _ in range(10):
-        middle = 0.5 * (low + high)
-        low, high = (low, middle) if epsilon_between(curve, middle, precision=_ROUGH) <= at else (middle, high)
-    return high
+    def _inverted(self, at: float) -> float:
+        """A log δ for which ε is proved to be at most `at`: where the valley is too narrow for so large an ε."""
+        low, high = -700.0, 0.0
+        for _ in range(10):
+            middle = 0.5 * (low + high)
+            low, high = (low, middle) if self._epsilon(middle, _ROUGH) <= at else (middle, high)
+        return high

@@ -24,8 +24,11 @@ _FREQUENCY_LIMIT = 50_000
 class TiltedLaw:
     """The law of the privacy loss tilted by θ, as a Fourier series on a window.
 
-    `refine` > 1 makes every grid finer and the window wider by that factor: two such laws, compared, estimate
-    the error. `effort`: how many times the usual work is allowed.
+    Args:
+        loss: the privacy loss.
+        theta: θ.
+        refine: factor by which every grid is finer and the window wider; two such laws, compared, estimate the error.
+        effort: factor of the usual work that is allowed.
     """
 
     def __init__(self, loss: PrivacyLoss, theta: float, refine: float = 1.0, effort: float = 1.0) -> None:

@@ -39,8 +39,8 @@ EVERYWHERE = (-math.inf, math.inf)
 class LatticeStep:
     """ν's log masses at the losses origin + index·h.
 
-    log_beyond: of the mass left out, under the law whose excess the profile counts (μ for "remove", ν for "add").
-    log_infinite: of that law's mass where the other one has none.
+    log_beyond: log of the mass left out, under the law whose excess the profile counts (μ for "remove", ν for "add").
+    log_infinite: log of that law's mass where the other one has none.
     """
 
     index: np.ndarray
@@ -80,8 +80,11 @@ class Grid(NamedTuple):
 class LossCells:
     """The masses of one step between half points, from which both laws are made.
 
-    log_nu, log_other: of the parts between `Grid.edges`; other is μ, or what a subclass makes μ from. log_infinite: log
-    of μ's mass where ν has none, and of ν's where μ has none.
+    Args:
+        grid: points of the lattice.
+        log_nu: log of ν's mass between neighbouring `Grid.edges`.
+        log_other: the same under μ, or under what a subclass makes μ from.
+        log_infinite: log of μ's mass where ν has none, and of ν's where μ has none.
     """
 
     def __init__(
@@ -255,9 +258,11 @@ _PAD = 0.01
 
 
 class CoarseLaw:
-    """Cumulant generating function of the dominating law with a few thousand points a step, for probabilities of
-    e^{log_floor} or more: for tilts and windows, and Chernoff's bound. log_infinite, log_outside: of the mass
-    of certain losses, and of the finite ones that it leaves out. rounding: of the cumulant, all steps together."""
+    """The dominating law with a few thousand points a step, for tilts, windows and Chernoff's bound.
+
+    Steps are known for probabilities of e^{log_floor} or more. `log_infinite` and `log_outside` are logs of the mass of
+    certain losses and of the finite ones that are left out; `rounding` is that of the cumulant, all steps together.
+    """
 
     def __init__(self, laws: Sequence[StepLaw], log_floor: float, remove: bool) -> None:
         self.laws = laws
@@ -312,8 +317,8 @@ class CoarseLaw:
         return self.power + self.sign * gap
 
     def best_gap(self, *, log_delta: float | None = None, epsilon: float = 0.0) -> tuple[float, float]:
-        """(s, bound): the s > 0 of Chernoff's log δ(ε) ≤ K(power ± s) − sε, and that bound: of ε where log_delta is
-        given, else of log δ(ε). It leaves out `log_infinite` and `log_outside`."""
+        """(s, bound): the s > 0 of Chernoff's log δ(ε) ≤ K(power ± s) − sε, and the bound, which is one of ε where
+        log_delta is given, else one of log δ(ε). It leaves out `log_infinite` and `log_outside`."""
         low, high = -4.0, 60.0
         for points in (64, 16, 16):
             logs = np.linspace(low, high, points)
@@ -361,14 +366,15 @@ class CoarseLaw:
         return Window(gap, ends[0], ends[1], (powers[0], powers[1]), tuple(fine))
 
 
-class Window:
-    """A tilt with the ends of its law, [low, high]; powers: of Chernoff's bounds of what is beyond; fine: of each
-    law's single steps."""
+class Window(NamedTuple):
+    """A tilt with the ends of its law; `powers` are those of Chernoff's bounds of what is beyond, and `fine` has the
+    ends of each law's single steps."""
 
-    def __init__(
-        self, gap: float, low: float, high: float, powers: tuple[float, float], fine: tuple[tuple[float, float], ...]
-    ) -> None:
-        self.gap, self.low, self.high, self.powers, self.fine = gap, low, high, powers, fine
+    gap: float
+    low: float
+    high: float
+    powers: tuple[float, float]
+    fine: tuple[tuple[float, float], ...]
 
     @property
     def width(self) -> float:

@@ -40,7 +40,7 @@ def clopper_pearson(
     Args:
         successes: k, an integer or an integer array, 0 ≤ k ≤ n; broadcast with `trials`.
         trials: n ≥ 1, likewise.
-        confidence: in (0, 1).
+        confidence: level of the interval, in (0, 1).
         side: "two-sided", "lower" or "upper".
 
     Returns:
@@ -263,7 +263,7 @@ def simultaneous_lower_limits(trials: int, *, confidence: float) -> np.ndarray:
 
     Args:
         trials: n, 1 to 2²⁴.
-        confidence: in (0, 1).
+        confidence: level of the band, in (0, 1).
 
     Returns:
         L_0, …, L_n, (n + 1,) float64.

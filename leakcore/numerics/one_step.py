@@ -27,7 +27,11 @@ from leakcore.numerics.loss import PrivacyLoss, StepGroup
 def step_log_ratio(dots: np.ndarray, norms: np.ndarray, noise: float, sample_rate: float) -> np.ndarray:
     """log(1 − q + q·exp((2s − n²)/(2·noise²))), Hayes, Mahloujifar and Balle (2023), Appendix G.
 
-    dots, norms: s = ⟨c, ḡ⟩ and n = ‖c‖ of the candidate's clipped gradient c. noise: σC > 0. sample_rate: q in (0, 1].
+    Args:
+        dots: s = ⟨c, ḡ⟩ of the candidates' clipped gradients c with the released one.
+        norms: n = ‖c‖.
+        noise: standard deviation σC > 0.
+        sample_rate: q in (0, 1].
     """
     log_out = math.log1p(-sample_rate) if sample_rate < 1 else -math.inf
     out: np.ndarray = np.logaddexp(log_out, math.log(sample_rate) + (2 * dots - norms**2) / (2 * noise**2))

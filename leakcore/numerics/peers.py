@@ -19,6 +19,7 @@ from scipy import special
 
 from leakcore.numerics.arithmetic import AccuracyError
 from leakcore.numerics.loss import PrivacyLoss
+from leakcore.numerics.profile import BEST, Precision
 
 _REACH = 10.0
 _MAX_POINTS = 80_000
@@ -47,9 +48,15 @@ def import_dp_accounting(method: str) -> Any:
 
 
 class DiscreteLoss:
-    """The composed, discretised privacy loss: pessimistic, an upper bound in both directions, or optimistic, a lower
-    bound in the REMOVE direction only, which is all that a blow-up needs. replaced: of the steps under replacement,
-    pessimistic only."""
+    """The composed, discretised privacy loss.
+
+    Args:
+        loss: the steps.
+        pessimistic: whether it is an upper bound in both directions; else it is a lower bound in the REMOVE direction
+            only, which is all that a blow-up needs.
+        interval: width of the loss's cells; None: it follows from the loss's spread.
+        replaced: whether the steps are taken under replacement, which is pessimistic only.
+    """
 
     def __init__(
         self, loss: PrivacyLoss, *, pessimistic: bool, interval: float | None = None, replaced: bool = False
@@ -101,6 +108,26 @@ class DiscreteLoss:
             return max(0.0, -math.expm1(epsilon))
         pmf = self._pld._pmf_remove if direction == "remove" else self._pld._pmf_add
         return min(1.0, float(pmf.get_delta_for_epsilon(epsilon)) + self.rounding)
+
+    def epsilon(self, log_delta: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
+        """(high, high): the smallest ε with δ(ε) at most e^log_delta, as `curves.Curve` has it."""
+        low, high = -1.0, 1.0
+        while self.log_delta(low, direction)[1] < log_delta and low > -1e6:
+            low *= 2.0
+        while self.log_delta(high, direction)[1] > log_delta:
+            if high > 1e9:
+                return math.inf, math.inf
+            high *= 2.0
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if self.log_delta(middle, direction)[1] > log_delta else (low, middle)
+        return high, high
+
+    def log_delta(self, epsilon: float, direction: str, *, precision: Precision = BEST) -> tuple[float, float]:
+        """(high, high) of log δ(ε), as `curves.Curve` has it."""
+        value = self.delta(epsilon, direction)
+        out = math.log(value) if value > 0.0 else -math.inf
+        return out, out
 
     def log_blow_up(self, log_kappa: np.ndarray) -> np.ndarray:
         """log min_ε [κe^ε + δ_remove(ε)] over all real ε, for a 1-d array of log κ.

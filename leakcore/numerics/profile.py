@@ -41,10 +41,11 @@ _NARROW = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """How much work an answer is worth.
+    """How precise an answer has to be; the default is as precise as can be, other values are for searches.
 
-    bits: a lattice of 2^bits points from above and nothing else, so that low may be −∞; 0: all there is. sharp: Fourier
-    inversion, the recursion or AccuracyError. These two are for searches.
+    Attributes:
+        bits: a lattice of 2^bits points from above and nothing else, so that the low limit may be −∞; 0: all routes.
+        sharp: whether ε comes from Fourier inversion or the recursion alone, AccuracyError where neither serves.
     """
 
     bits: int = 0
@@ -321,7 +322,7 @@ def _epsilon_by_inversion(
             return -math.inf
 
     gap = loss.solve_tilt(estimate, log_target, power, sign) - power
-    # The choice of tilts is explained in `_blow_up`.
+    # `blow_up` explains the choice of tilts.
     candidates = [gap, 0.6 * gap, 0.35 * gap]
     retilted = False
     while candidates:

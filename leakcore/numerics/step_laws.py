@@ -321,9 +321,9 @@ class AtomLaw(KnownMasses):
     """Atoms with masses under ν and μ, in the order of their losses log μ/ν.
 
     Attributes:
-        log_nu: of each atom's mass under ν, finite.
-        log_mu: of its mass under μ, finite.
-        log_lost: log of μ's mass where ν has none, and of ν's where μ has none.
+        log_nu: logarithm of each atom's mass under ν, finite.
+        log_mu: logarithm of its mass under μ, finite.
+        log_lost: logarithm of μ's mass where ν has none, and of ν's where μ has none.
         anchor: a loss that the lattice has as a point: that of the heaviest atom, where one is heavy.
     """
 

@@ -224,7 +224,8 @@ def test_a_file_that_describes_no_audit_is_refused_before_any_work(text: str, tm
     for form, subject in (("trace", "FILE"), ("scores", "FILE"), ("claim", "ATTACK")):
         done = run(form, "--config", written(tmp_path, text), "--out", tmp_path / "out")
         assert done.exit_code == 2, done.output
-        assert f"{subject} must be given, or a --config that describes the audit" in done.output
+        lacking = f"{subject} must be given, or a --config that describes the audit" if "report" in text else "is empty"
+        assert lacking in done.output
     assert not (tmp_path / "out").exists()
 
 

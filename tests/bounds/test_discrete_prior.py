@@ -62,7 +62,7 @@ def test_chords_of_heavy_tailed_priors_add_little(exponent: float, size: int, si
     assert exact * (1 - 1e-6) <= bounds.discrete_prior(sigma, 1.0, 1, prior=prior).value <= 1.005 * exact
 
 
-def test_discrete_prior_where_the_numerics_do_not_reach_every_tail() -> None:
+def test_discrete_prior_unreachable_tails() -> None:
     """Light weights ask for ε far out: Chernoff's bound does, and whole batches where nothing else does."""
     prior = np.random.default_rng(1).dirichlet(np.ones(30))
     bound = bounds.discrete_prior(2.0, 0.01, 1000, prior=prior)

@@ -65,7 +65,7 @@ def test_agrees_with_the_literal_algorithm(
     assert result.value == pytest.approx(max(0.0, literal.max()), rel=1e-10, abs=1e-10)
 
 
-def test_agrees_with_the_literal_algorithm_at_the_papers_size() -> None:
+def test_literal_algorithm_at_paper_size() -> None:
     jacobian, probs, labels = batch()
     for sigma in (0.3, 0.5, 1.0, 2.0, 4.0):
         literal = label_lower_bounds(jacobian, probs, labels, noise_multiplier=sigma, max_grad_norm=1.0, delta=DELTA)
@@ -132,7 +132,7 @@ def test_optimal_is_the_best_threshold_by_brute_force() -> None:
 
 
 @pytest.mark.parametrize(("n", "d"), [(10, 30), (30, 10)])
-def test_likelihood_ratio_separation_is_the_distance_of_the_two_gradients(n: int, d: int) -> None:
+def test_likelihood_ratio_separation(n: int, d: int) -> None:
     jacobian, probs, labels = batch(n, d, seed=2)
     sigma, clip = 0.8, 3.0
     result = bound(jacobian, probs, labels, test="likelihood-ratio", noise_multiplier=sigma, max_grad_norm=clip)
@@ -167,9 +167,7 @@ def test_order_at_the_papers_size() -> None:
     seed=st.integers(0, 2**32),
 )
 @settings(derandomize=True, deadline=None, max_examples=200)
-def test_paper_optimal_likelihood_ratio_replacement_are_in_order(
-    n: int, d: int, sigma: float, clip: float, delta: float, joint: float, seed: int
-) -> None:
+def test_order_of_the_tests(n: int, d: int, sigma: float, clip: float, delta: float, joint: float, seed: int) -> None:
     jacobian, probs, labels = batch(n, d, seed)
     e = np.abs(probs - labels)
     arguments = {
@@ -187,7 +185,7 @@ def test_paper_optimal_likelihood_ratio_replacement_are_in_order(
     assert results[2].value <= results[2].replacement.value * (1 + slack) + slack
 
 
-def test_bounds_do_not_grow_with_noise_or_clipping_norm() -> None:
+def test_monotone_in_noise_and_clipping_norm() -> None:
     jacobian, probs, labels = batch()
     norms = np.linalg.norm(jacobian, axis=1)
     for test in TESTS:
@@ -297,7 +295,7 @@ def test_bad_input_is_named() -> None:
         assert by_name.to_dict() == by_object.to_dict()
 
 
-def test_undetermined_rows_get_no_bound_from_the_projection() -> None:
+def test_undetermined_rows() -> None:
     jacobian, probs, labels = batch(6, 20)
     jacobian[3] = jacobian[1]
     jacobian[5] = 0.0
@@ -314,7 +312,7 @@ def test_undetermined_rows_get_no_bound_from_the_projection() -> None:
     np.testing.assert_allclose(bound(jacobian, probs, labels).per_row[[0, 2, 4]], alone.per_row[[0, 2, 3]], rtol=1e-9)
 
 
-def test_a_full_rank_needs_no_right_hand_side_to_be_judged() -> None:
+def test_rank_without_right_hand_side() -> None:
     # The bound asks the solver for leverages alone. Hard systems, about a third of them of full rank: the decision is
     # that of a zero gradient, whose error says what the null space can move.
     full = 0
@@ -356,7 +354,7 @@ def test_zero_rows_change_nothing_for_the_others() -> None:
                 assert result.value[b] == 0.0
 
 
-def test_no_determined_row_gives_zero_not_minus_infinity() -> None:
+def test_no_determined_row() -> None:
     jacobian, probs, labels = batch(30, 10)
     for test in ("paper", "optimal"):
         result = bound(jacobian, probs, labels, test=test)
@@ -367,7 +365,7 @@ def test_no_determined_row_gives_zero_not_minus_infinity() -> None:
 
 
 @pytest.mark.parametrize("test", TESTS)
-def test_without_noise_the_bound_is_infinite_and_says_so(test: str) -> None:
+def test_without_noise(test: str) -> None:
     jacobian, probs, labels = batch(6, 20)
     jacobian[3] = jacobian[1]
     result = bound(jacobian, probs, labels, test=test, noise_multiplier=0.0)
@@ -391,7 +389,7 @@ def test_saturated_probabilities() -> None:
 
 
 @pytest.mark.parametrize("test", ["optimal", "likelihood-ratio"])
-def test_delta_zero_is_infinite_and_says_so(test: str) -> None:
+def test_delta_zero(test: str) -> None:
     jacobian, probs, labels = batch(6, 20)
     result = bound(jacobian, probs, labels, test=test, delta=0.0)
     assert result.value == math.inf
@@ -399,7 +397,7 @@ def test_delta_zero_is_infinite_and_says_so(test: str) -> None:
     assert math.isfinite(bound(jacobian, probs, labels, delta=0.0).value)
 
 
-def test_delta_of_the_success_probability_or_more_leaves_nothing() -> None:
+def test_delta_above_success_probability() -> None:
     jacobian, probs, labels = batch(6, 20)
     result = bound(jacobian, probs, labels, delta=0.999999, noise_multiplier=4.0)
     np.testing.assert_array_equal(result.per_row, np.full(6, -np.inf))
@@ -461,7 +459,7 @@ def test_joint_norms_of_a_real_model() -> None:
     np.testing.assert_allclose(result.per_row[keep], literal[keep], rtol=1e-5, atol=1e-6)
 
 
-def test_joint_norms_that_no_logistic_model_has_are_refused() -> None:
+def test_impossible_joint_norms() -> None:
     jacobian, probs, labels = batch(4, 10)
     e = np.abs(probs - labels)
     pair = np.stack([e, 1 - e]) * np.linalg.norm(jacobian, axis=1)
@@ -475,7 +473,7 @@ def test_joint_norms_that_no_logistic_model_has_are_refused() -> None:
         bound(jacobian, probs, labels, grad_norms=pair[0])
 
 
-def test_no_test_is_above_the_upper_bound_not_even_by_rounding() -> None:
+def test_upper_bound_holds_despite_rounding() -> None:
     # Unclipped rows at both labels: the likelihood ratio attains the bound.
     rng = np.random.default_rng(0)
     for _ in range(100):
@@ -508,7 +506,7 @@ def test_steps_compose_like_one_wider_gradient(test: str) -> None:
     )
 
 
-def test_composed_separation_is_the_sum_of_squares_by_simulation() -> None:
+def test_composed_separation_by_simulation() -> None:
     # Two steps with other weights: the log-likelihood ratio of both, on 100,000 draws, is Gaussian with mean m²/2 and
     # standard deviation m. Mean and deviation within 4 standard errors (p = 1e-4 per assertion).
     (a, p, labels), (b, q, _) = batch(6, 20, seed=1), batch(6, 20, seed=2)
@@ -560,7 +558,7 @@ def test_extrapolation_factors() -> None:
     np.testing.assert_allclose(bounds.extrapolate_label_epsilon([0.1, 0.2], 15, 50).value, [0.16, 0.32], rtol=1e-3)
 
 
-def test_harmonic_rule_is_the_mean_of_the_largest_exponential() -> None:
+def test_harmonic_rule_by_simulation() -> None:
     # 20,000 draws of max over 5 and over 5·4 rows; five standard errors of the ratio.
     draws = np.random.default_rng(3).exponential(size=(20_000, 20))
     one, all_rows = draws[:, :5].max(axis=1), draws.max(axis=1)
@@ -571,7 +569,7 @@ def test_harmonic_rule_is_the_mean_of_the_largest_exponential() -> None:
     assert abs(bounds.extrapolate_label_epsilon(1.0, 4, 5, rule="log").factor - ratio) > 10 * error
 
 
-def test_extrapolation_is_an_estimate_and_checks_its_input() -> None:
+def test_extrapolation_kind_and_input() -> None:
     result = bounds.extrapolate_label_epsilon(0.3, 15, 50)
     assert (result.kind, result.adjacency, result.rule) == ("estimate", "replace", "harmonic")
     assert "E4" in result.provenance
@@ -586,7 +584,7 @@ def test_extrapolation_is_an_estimate_and_checks_its_input() -> None:
 
 
 @pytest.mark.parametrize(("steps", "kind", "separation"), [(1, "lower", "2/σ"), (4, "estimate", "2√4/σ")])
-def test_one_step_is_proved_and_composed_steps_are_an_estimate(steps: int, kind: str, separation: str) -> None:
+def test_kind_of_composed_steps(steps: int, kind: str, separation: str) -> None:
     jacobian, probs, labels = batch(6, 12)
     result = bound(np.stack([jacobian] * steps), np.stack([probs] * steps), labels, test=COMPOSED["optimal"])
     assert result.kind == kind

@@ -17,7 +17,7 @@ from leakcore import audit
 from leakcore.audit import config_schema
 from leakcore.audit.shared.report import GATE
 from leakcore.cli import main
-from leakcore.cli.commands.audit import CLAIM, RUN, SCORES, TRACE
+from leakcore.cli.audit import CLAIM, RUN, SCORES, TRACE
 from tests.audit.samples import orthogonal
 
 AUDIT = main.commands["audit"]

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from leakcore.cli import main
-from leakcore.cli.commands.explain import entries, plain
+from leakcore.cli.explain import entries, plain
 
 
 def run(*arguments: str) -> Any:

@@ -158,7 +158,7 @@ def test_the_help_says_the_least_number_of_rows_and_what_is_bundled() -> None:
 
 def test_a_run_is_bound_to_what_the_model_does_not_to_its_weights_alone() -> None:
     """The same weights under another activation: pieces of one must not complete a report on the other."""
-    from leakcore.cli.commands.leakage import _behaviour, _content
+    from leakcore.cli.leakage import _behaviour, _content
 
     torch.manual_seed(0)
     first, last = torch.nn.Linear(5, 4), torch.nn.Linear(4, 2)

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from leakcore.audit import progress_bars
 from leakcore.cli import main
-from leakcore.cli.commands.explain import SHELLS
+from leakcore.cli.explain import SHELLS
 
 BOUND = ("bound", "--noise-multiplier", "1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10")
 
@@ -127,13 +127,13 @@ def test_verbose_says_what_is_computed_and_when(option: str) -> None:
 
 
 def test_verbose_says_how_far_a_task_is(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from leakcore._base import progress
+    from leakcore.cli import output
 
     clock = iter([0.0, 2.0, 12.0, 13.0, 20.0, 21.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(output.time, "monotonic", lambda: next(clock))
     with caplog.at_level(logging.INFO, logger="leakcore"), click.Context(main) as context:
-        context.meta[progress._VERBOSE] = True
-        show = progress.bars()
+        context.meta[output._VERBOSE] = True
+        show = output.bars()
         assert show is not None
         for done in (100, 200, 300, 400, 500, 500):
             show("trainings", done, 500)
@@ -187,13 +187,13 @@ def test_bars_say_the_time_left() -> None:
 
 
 def test_an_option_of_a_command_silences_as_that_of_the_root_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    from leakcore._base import progress
+    from leakcore.cli import output
 
     answers = []
 
     @click.command()
     def probe() -> None:
-        answers.append(progress.is_quiet())
+        answers.append(output.is_quiet())
 
     from leakcore.cli.options import QUIET
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -274,3 +276,20 @@ def test_scheme_arguments(sampling: str) -> None:
 def test_unknown_scheme() -> None:
     with pytest.raises(ValueError, match="sampling"):
         schemes.of_scheme("cyclic", 1.0, {})
+
+
+def test_scheme_words() -> None:
+    assert schemes.scheme_words("shuffled", {"batches": 1}) == "1 shuffled batch an epoch"
+    assert schemes.scheme_words("allocation", {"batches": 4}) == "random allocation to 4 batches an epoch"
+    assert schemes.scheme_words("poisson", {"sample_rate": 1.0}) == "full batches"
+
+
+def test_docs_follow_the_table() -> None:
+    docs = Path(__file__).parents[2] / "docs" / "how-to"
+    loaders = (docs / "which-mechanism.md").read_text(encoding="utf-8").splitlines()
+    for name, scheme in schemes.SCHEMES.items():
+        assert any(f"mechanisms.{scheme.mechanism}(" in row and f"`--sampling {name}`" in row for row in loaders), name
+    keys = (docs / "config.md").read_text(encoding="utf-8")
+    for argument in schemes.ARGUMENTS:
+        takers = ", ".join(schemes.schemes_taking(argument))
+        assert re.search(rf"^# {argument} +# {takers}: ", keys, re.MULTILINE), argument

@@ -31,6 +31,13 @@ MODULES = {
     "bounds/reconstruction/kappa.py": "tests/bounds/reconstruction/test_kappa.py",
     "bounds/labels.py": "tests/bounds/test_labels.py",
     "bounds/laplace/mechanism.py": "tests/bounds/laplace/test_laplace.py",
+    "dpsgd/ensemble/sampling.py": "tests/dpsgd/ensemble/test_sampling.py",
+    "dpsgd/fused/fused_optimizer.py": "tests/dpsgd/fused/test_fused_optimizer.py "
+    "tests/dpsgd/fused/test_row_gradients.py",
+    "kernels/clip.py": "tests/kernels/test_clip_and_noise.py tests/kernels/test_clip_scores.py",
+    "kernels/solve_labels.py": "tests/kernels/test_solve_labels.py",
+    "mechanisms/fixed_size.py": "tests/mechanisms/test_mechanisms.py tests/accounting/test_epsilon.py",
+    "mechanisms/poisson.py": "tests/mechanisms/test_mechanisms.py tests/accounting/test_epsilon.py",
     "numerics/limits.py": "tests/numerics/test_limits.py",
     "numerics/gaussian_pair.py": "tests/numerics/test_gaussian_pair.py",
     "numerics/search.py": "tests/numerics/test_search.py",

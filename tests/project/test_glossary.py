@@ -1,4 +1,4 @@
-"""The glossary is regular, names what exists, and no public name uses a word that it replaced."""
+"""The glossary is regular and names what exists."""
 
 from __future__ import annotations
 
@@ -23,12 +23,6 @@ PACKAGES = (
     "accounting", "attacks", "audit", "bounds", "datasets", "defenses", "dpsgd", "experiments", "kernels", "leakage",
     "mechanisms", "models", "numerics",
 )  # fmt: skip
-
-REPLACED = {
-    "prior_size": "num_candidates", "prior_sizes": "candidate_counts", "max_norm": "max_grad_norm",
-    "label_draws": "label_trials", "draws": "trials",
-}  # fmt: skip
-"""Names that public functions had for what the glossary calls otherwise."""
 
 
 def _entries() -> dict[str, tuple[str, dict[str, str]]]:
@@ -96,14 +90,3 @@ def test_the_names_of_an_entry_exist(word: str) -> None:
         assert names["TOML"] in _toml_keys()
     if "Python" in names and "." not in names["Python"]:
         assert names["Python"] in _parameters()
-
-
-def test_no_public_name_uses_a_replaced_word() -> None:
-    keys = {key.split("] ")[1] for key in _toml_keys()}
-    options = {option[2:].replace("-", "_") for option in _options(main)}
-    for old, new in REPLACED.items():
-        assert old not in _parameters() | keys | options, f"{old}: say {new}"
-
-
-def test_no_option_of_the_command_is_a_prior_or_a_number_of_rows_by_another_name() -> None:
-    assert not {"--prior", "--rows", "--noise", "--prior-size"} & _options(main)

@@ -43,11 +43,6 @@ class LBFGS(_Optimizer):
         restarts: R ≥ 1, from different starts.
         start: "uniform" in the box ([0, 1] without one) or "normal".
         patience: iterations over which the objective must fall by 10⁻⁴ of itself, or the search has stalled.
-
-    Example:
-        >>> from leakcore.attacks import inversion
-        >>> inversion.LBFGS(restarts=5).iterations
-        3000
     """
 
     iterations: int = 3000
@@ -67,11 +62,6 @@ class Adam(_Optimizer):
         start: as in `LBFGS`.
         patience: as in `LBFGS`.
         together: search all restarts at once (`torch.func.vmap`), or one after the other.
-
-    Example:
-        >>> from leakcore.attacks import inversion
-        >>> inversion.Adam(iterations=500).together
-        True
     """
 
     iterations: int = 1000
@@ -95,11 +85,6 @@ class SignedAdam(Adam):
         start: as in `LBFGS`.
         patience: as in `LBFGS`.
         together: as in `Adam`.
-
-    Example:
-        >>> from leakcore.attacks import inversion
-        >>> inversion.SignedAdam().iterations
-        2000
     """
 
     iterations: int = 2000
@@ -190,11 +175,6 @@ class L2(_WithStatistics):
         statistics_weight: weight of the batch norm statistics in a `ReleasedGradient`, where it has them: its
             docstring has the formula. The distance includes them.
         tolerance: distance at which a search ends.
-
-    Example:
-        >>> from leakcore.attacks import inversion
-        >>> inversion.L2(box=(0, 1), total_variation=1e-3).weights
-        (0.001,)
     """
 
     tolerance: float = 1e-9
@@ -219,11 +199,6 @@ class Cosine(_WithStatistics):
         total_variation: as in `L2`.
         statistics_weight: as in `L2`.
         tolerance: as in `L2`.
-
-    Example:
-        >>> from leakcore.attacks import inversion
-        >>> inversion.Cosine(box=(0, 1), total_variation=1e-2).default_optimizer.name
-        'signed-adam'
     """
 
     tolerance: float = 1e-6
@@ -257,11 +232,6 @@ class DPSGDSteps(_Objective):
         box: as in `L2`.
         total_variation: as in `L2`.
         tolerance: as in `L2`; by default no distance ends a search.
-
-    Example:
-        >>> from leakcore.attacks import inversion
-        >>> inversion.DPSGDSteps(max_grad_norm=1.0, box=(0, 1)).default_optimizer.name
-        'adam'
     """
 
     max_grad_norm: float

@@ -39,13 +39,6 @@ class KnownModel:
     Raises:
         TypeError: for anything but a torch module, and for inputs that are not an array of real numbers.
         ValueError: for an empty list of models, and for inputs whose memory has been freed.
-
-    Example:
-        >>> import torch
-        >>> from leakcore.attacks import labels
-        >>> knowledge = labels.KnownModel(torch.nn.Linear(8, 1), torch.ones(4, 8))
-        >>> len(knowledge.models)
-        1
     """
 
     model: torch.nn.Module | Sequence[torch.nn.Module]
@@ -80,12 +73,6 @@ class KnownHiddenLayer:
     Args:
         activations: (N, d), the inputs of the layer for the batch.
         derivatives: (N, p), the derivatives U = A′(Z) of its p neurons; (N,) for one neuron.
-
-    Example:
-        >>> import numpy as np
-        >>> from leakcore.attacks import labels
-        >>> labels.KnownHiddenLayer(np.ones((4, 8)), np.ones((4, 3))).derivatives.shape
-        (4, 3)
     """
 
     activations: Any

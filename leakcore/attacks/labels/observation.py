@@ -54,11 +54,6 @@ class Noise:
 
     Raises:
         ValueError: for std < 0, and for a confidence that is missing, superfluous or out of range.
-
-    Example:
-        >>> from leakcore.attacks import labels
-        >>> exact = labels.Noise(0)
-        >>> noisy = labels.Noise(0.01, confidence=0.99)
     """
 
     std: float
@@ -87,11 +82,6 @@ class Clipping:
         grad_norms: (2, N), or (S, 2, N) for S steps: joint norms of each sample's gradient under both labels, in either
             order, over all parameters that were clipped together. None: the observed weights alone were clipped.
         clip_slack: what was added to the norm, at least 0; Opacus adds 1e-6.
-
-    Example:
-        >>> from leakcore.attacks import labels
-        >>> labels.Clipping(max_grad_norm=1.0, clip_slack=1e-6).max_grad_norm
-        1.0
     """
 
     max_grad_norm: float
@@ -118,10 +108,6 @@ class Precision:
 
     Raises:
         ValueError: for a unit_roundoff outside (0, 1) and for an rcond outside [0, 1).
-
-    Example:
-        >>> from leakcore.attacks import labels
-        >>> tf32 = labels.Precision(unit_roundoff=2**-11)
     """
 
     unit_roundoff: float | None = None
@@ -172,11 +158,6 @@ class SGD:
 
     Raises:
         ValueError: for values that torch refuses as well.
-
-    Example:
-        >>> from leakcore.attacks import labels
-        >>> labels.SGD(lr=0.1, momentum=0.9, momentum_buffer="first").momentum
-        0.9
     """
 
     lr: float
@@ -264,12 +245,6 @@ class GradientObservation(_Aggregate):
     Raises:
         ValueError: for another reduction, and for a batch_size that is not positive or comes with "sum".
         ValueError, TypeError: for anything but an array of real numbers on the CPU. The attack checks shapes.
-
-    Example:
-        >>> import numpy as np
-        >>> from leakcore.attacks import labels
-        >>> labels.GradientObservation(np.ones(8), reduction="sum").reduction
-        'sum'
     """
 
     gradient: Any

@@ -115,11 +115,6 @@ class References(Observations):
     Attributes:
         included: (models, rows) bool, which rows each model was trained on. All False for models that were trained on
             other data ("offline").
-
-    Example:
-        >>> from leakcore.attacks import membership
-        >>> membership.References(losses=[[0.2, 1.5]], included=[[True, False]])
-        References(losses=float64 (1, 2), included=bool (1, 2))
     """
 
     included: np.ndarray
@@ -179,13 +174,6 @@ class Queries:
     Args:
         population: (features, labels) of rows that no model was trained on, for "rmia" and "quantile".
         copies: (copies, rows, ...) of the rows' features, for "label-only": `noisy_copies`, or augmentations of yours.
-
-    Example:
-        >>> import numpy as np
-        >>> from leakcore.attacks import membership
-        >>> queries = membership.Queries(population=(np.eye(4), np.arange(4) % 2))
-        >>> queries.copies is None
-        True
     """
 
     population: tuple[Any, Any] | None = None

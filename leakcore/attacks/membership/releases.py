@@ -110,11 +110,6 @@ class ReleasedProducts:
     Args:
         method: "sum": Σ_t ⟨clip_C(∇ℓ(θ_t, z)), ḡ_t⟩/C². "likelihood": Σ_t log(1 − q + q·exp((2⟨·, ·⟩ − ‖·‖²)/(2σ²C²))),
             the log likelihood ratio of "in" to "out" where the attacker knows all other rows.
-
-    Example:
-        >>> from leakcore.attacks import membership
-        >>> membership.ReleasedProducts("sum")
-        ReleasedProducts(method='sum')
     """
 
     method: Literal["sum", "likelihood"] = "likelihood"

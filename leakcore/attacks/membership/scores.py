@@ -76,11 +76,6 @@ class LiRA:
         offline: True needs each row out of one reference model; False in one and out of one.
         spread: "shared": one standard deviation for all rows, one in and one out, for few references (some row must be
             in two, and some row out of two). "row": each row's own, for many (at least two in and two out).
-
-    Example:
-        >>> from leakcore.attacks import membership
-        >>> membership.LiRA(spread="row")
-        LiRA(offline=False, spread='row')
     """
 
     offline: bool = False
@@ -134,11 +129,6 @@ class RMIA:
             best value depends on the data.
         online: P(x) = ½(P_in(x) + P_out(x)), which needs each row in one reference model and out of one, and P(z) =
             P_out(z). False uses models that were not trained on the row; each row must be out of one.
-
-    Example:
-        >>> from leakcore.attacks import membership
-        >>> membership.RMIA(gamma=2.0)
-        RMIA(gamma=2.0, a=0.3, online=False)
     """
 
     gamma: float = 1.0
@@ -203,11 +193,6 @@ class QuantileRegression:
     Args:
         quantile: the upper one, in (0.5, 1). Near 1 it needs a large population.
         iterations: trees of each regression, of 8 leaves.
-
-    Example:
-        >>> from leakcore.attacks import membership
-        >>> membership.QuantileRegression()
-        QuantileRegression(quantile=0.9, iterations=30)
     """
 
     quantile: float = 0.9
@@ -260,11 +245,6 @@ class LossTrajectory:
 
     Args:
         strength: inverse weight of the ridge penalty, above 0.
-
-    Example:
-        >>> from leakcore.attacks import membership
-        >>> membership.LossTrajectory()
-        LossTrajectory(strength=1.0)
     """
 
     strength: float = 1.0

@@ -83,7 +83,7 @@ class FrozenClipBKD:
     def poison(self, images: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0) -> FrozenPoisoning:
         """Replace k random rows by k copies of the poison, or add the copies, and return the features.
 
-        The descent starts from the mean image.
+        The descent starts from the mean image. Deterministic for a machine and torch build.
 
         Args:
             images: (rows, pixels) in [0, 1], flattened channels first, or (rows, channels, height, width).
@@ -91,12 +91,6 @@ class FrozenClipBKD:
             adjacency: "replace" or "add-remove", as in `Backdoor.poison`.
             k: how many rows.
             seed: seed of the choice of rows.
-
-        Returns:
-            `FrozenPoisoning`.
-
-        Guarantees:
-            Deterministic for a machine and torch build.
         """
         from leakcore import models
 

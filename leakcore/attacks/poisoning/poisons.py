@@ -163,18 +163,7 @@ class ClipBKD:
 
     @asks_adjacency
     def poison(self, features: Any, labels: Any, *, adjacency: str, k: int = 1, seed: int = 0) -> Poisoning:
-        """Replace k random rows by k copies of (x_p, y_p), or add the copies.
-
-        Args:
-            features: (rows, d) floating, the training set.
-            labels: (rows,) class numbers.
-            adjacency: "replace" or "add-remove", as in `Backdoor.poison`.
-            k: how many rows.
-            seed: seed of the choice of rows.
-
-        Returns:
-            `Poisoning`.
-        """
+        """Replace k random rows by k copies of (x_p, y_p), or add the copies; arguments as in `Backdoor.poison`."""
         x, y = read_rows(features, labels, "")
         point = self.direction(x)
         return copies("clipbkd", x, y, point, self.probabilities, k, adjacency, seed, contrast=self.contrast)

@@ -44,11 +44,6 @@ class GameRules:
         subtract_known: whether the attacker subtracts the known rows' gradients, as in `dpsgd.Observer`. False is the
             weaker attacker of Appendix E.
         nearest_cosines: measure how close candidates' gradients are; None: if there are at most 256 candidates.
-
-    Example:
-        >>> from leakcore import attacks
-        >>> attacks.GameRules(num_candidates=4, prior=[0.7, 0.1, 0.1, 0.1]).prior
-        (0.7, 0.1, 0.1, 0.1)
     """
 
     num_candidates: int = 10

@@ -32,12 +32,6 @@ class FrozenEmbedding:
     Args:
         module: from points (rows, *shape) to (rows, inputs); used in evaluation mode, on a copy.
         shape: shape of one point, such as (3, 32, 32).
-
-    Example:
-        >>> import torch
-        >>> from leakcore import attacks
-        >>> attacks.FrozenEmbedding(torch.nn.Flatten(), (1, 4, 4)).shape
-        (1, 4, 4)
     """
 
     module: torch.nn.Module
@@ -221,11 +215,6 @@ class Descent:
         iterations: steps of each search, at least 1.
         restarts: starts of each run, at least 1; the best counts.
         learning_rate: at the start, > 0.
-
-    Example:
-        >>> from leakcore import attacks
-        >>> attacks.Descent(iterations=200).restarts
-        5
     """
 
     iterations: int = 1000

@@ -344,11 +344,6 @@ class ReconstructorTraining:
             and learns by which numbers to add them; needs `components`.
         noise: ≥ 0, standard deviation of Gaussian noise that each parameter gets afresh in every epoch. It stands for
             the mechanism's where shadow models are trained without: ησC√T/B with short steps.
-
-    Example:
-        >>> from leakcore import attacks
-        >>> attacks.ReconstructorTraining(hidden=(32,), epochs=5).batch_size
-        128
     """
 
     hidden: Sequence[int] = (1000, 1000)

@@ -81,11 +81,6 @@ class Decomposition:
     Raises:
         ValueError: for a value that is not allowed; the text names the argument. The attack checks the orders against
             the activation.
-
-    Example:
-        >>> from leakcore.attacks import tensor
-        >>> tensor.Decomposition(method="diagonal").margin
-        1.2
     """
 
     orders: Sequence[int] | None = None

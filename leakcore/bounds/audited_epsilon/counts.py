@@ -177,8 +177,7 @@ def epsilon_opt(
         `EpsilonCeiling` of kind "upper"; 0 when even perfect counts prove nothing.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Deterministic. It limits what an audit can prove, not what the mechanism leaks.

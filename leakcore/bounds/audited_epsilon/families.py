@@ -170,10 +170,9 @@ class Hypothesis:
         family: the kind of guarantee. "dp": (ε, δ)-privacy, no further assumption. "gdp": the stronger claim that the
             mechanism is μ-GDP for some μ (full-batch DP-SGD is, subsampled DP-SGD is not); needs δ > 0. A mechanism of
             `leakcore.mechanisms`: the claim that it ran, with some noise; needs δ > 0, k = 1 and direction "in".
-        direction: the side on which the event is likelier. "in": with the k rows; "out": without them. Each of these
-            two uses one limit per side at (1 − confidence)/2. "both": not fixed, so the error is split over all four
-            limits and the larger result is taken (or a split's choosing trials settle it, at no cost). Picking "in" or
-            "out" by looking at the counts doubles the error.
+        direction: the side on which the event is likelier. "in": with the k rows; "out": without them. "both": not
+            fixed, so the error is split over both (or a split's choosing trials settle it, at no cost). Picking "in"
+            or "out" by looking at the counts doubles the error.
         TypeError: for an argument of another type, or a mechanism without noise.
 
     Example:
@@ -262,13 +261,13 @@ class RefutableClaim:
         if self.family == "dp" and self.delta > 0 and self.k > 1:
             pairs = zip(p_hi.tolist(), p_lo.tolist(), strict=True)
             return np.array([self.proved(a, b) if b > 0 else 0.0 for a, b in pairs])
-        apart = (p_lo > 0) & (p_hi > p_lo + (self.k * self.delta if self.family == "dp" else 0.0))
-        hi, lo = np.where(apart, p_hi, 0.5), np.where(apart, p_lo, 0.5)
+        differs = (p_lo > 0) & (p_hi > p_lo + (self.k * self.delta if self.family == "dp" else 0.0))
+        hi, lo = np.where(differs, p_hi, 0.5), np.where(differs, p_lo, 0.5)
         if self.family != "dp":
             parameters = (special.ndtri(hi) - special.ndtri(lo)) / self.k
         else:
-            parameters = np.log((hi - self.delta * apart) / lo) / self.k
-        return np.where(apart, np.maximum(parameters, 0.0), 0.0)
+            parameters = np.log((hi - self.delta * differs) / lo) / self.k
+        return np.where(differs, np.maximum(parameters, 0.0), 0.0)
 
     def epsilon(self, parameter: float) -> float:
         """ε of one row at δ."""
@@ -403,17 +402,14 @@ class ApproximateFamily(CurveFamily):
     k: int = 1
 
     def lines(self, parameter: float) -> Tangents:
-        """Lines above the curve."""
-        apart = min(self.largest, self.k * parameter)
-        times = float(self.k) if parameter == 0 else math.expm1(apart) / math.expm1(apart / self.k)
-        return Tangents(np.array([apart]), np.array([self.delta * (times if self.k > 1 else 1.0)]))
+        epsilon_of_k = min(self.largest, self.k * parameter)
+        times = float(self.k) if parameter == 0 else math.expm1(epsilon_of_k) / math.expm1(epsilon_of_k / self.k)
+        return Tangents(np.array([epsilon_of_k]), np.array([self.delta * (times if self.k > 1 else 1.0)]))
 
     def epsilon(self, parameter: float) -> float:
-        """The smallest ε at δ of a mechanism with this curve, from below."""
         return parameter
 
     def notes(self) -> tuple[str, ...]:
-        """What must be true of the mechanism."""
         return ()
 
 
@@ -431,17 +427,14 @@ class GaussianFamily(CurveFamily):
     k: int = 1
 
     def lines(self, parameter: float) -> Tangents:
-        """Lines above the curve."""
-        apart = self.k * parameter
-        epsilons = log_ratios(apart, _GAUSSIAN_LINES)
-        return Tangents(epsilons, np.exp(gaussian_pair.log_profile(epsilons, apart)))
+        separation = self.k * parameter
+        epsilons = log_ratios(separation, _GAUSSIAN_LINES)
+        return Tangents(epsilons, np.exp(gaussian_pair.log_profile(epsilons, separation)))
 
     def epsilon(self, parameter: float) -> float:
-        """The smallest ε at δ of a mechanism with this curve, from below."""
         return float(gaussian_pair_epsilon(parameter, delta=self.delta))
 
     def notes(self) -> tuple[str, ...]:
-        """What must be true of the mechanism."""
         return (_IS_GAUSSIAN,)
 
 
@@ -460,7 +453,6 @@ class MechanismFamily(CurveFamily):
     epsilons: np.ndarray
 
     def lines(self, parameter: float) -> Tangents:
-        """Lines above the curve."""
         claimed, adjacency = self.mechanism.claimed, self.mechanism.adjacency
         curve = self.mechanism.at(parameter).curve(adjacency)
         precision = Precision() if claimed.steps_loss(adjacency) is not None else Precision(bits=13)
@@ -472,11 +464,9 @@ class MechanismFamily(CurveFamily):
         return Tangents(self.epsilons, np.mean(deltas, axis=0))
 
     def epsilon(self, parameter: float) -> float:
-        """The smallest ε at δ of a mechanism with this curve, from below."""
         return self.mechanism.epsilon(parameter)
 
     def notes(self) -> tuple[str, ...]:
-        """What must be true of the mechanism."""
         return (f"the mechanism is {self.mechanism.claimed!r} with some noise multiplier",)
 
 

@@ -1,5 +1,4 @@
-"""The one audit that can be done by hand: a poisoned row in ridge regression whose coefficients are released with
-noise."""
+"""The audit that can be done by hand: a poisoned row in ridge regression whose coefficients get noise."""
 
 from __future__ import annotations
 

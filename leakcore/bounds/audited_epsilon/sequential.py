@@ -1,18 +1,10 @@
 """A claimed ε tested while trials arrive: one may look after every chunk of them, and stop whenever one likes.
 
-The test bets against trade-off curves, with factors that no mechanism of the curve can make grow, whatever the scores
-are.
+The test bets against trade-off curves, with factors whose mean no mechanism of the curve can lift above 1, whatever the
+scores are (docs/explanation/bounds.md, "Bets, valid at every look"). With A = 1{in ≥ τ}, B = 1{out ≥ τ}, lines (a, b)
+above the curve and weights w, w₀, w₁ with the sum 1, the factors of a model with and one without the rows are
 
-A curve T bounds what an event of probability q without the rows has with them: p ≤ T(q) ≤ a q + b for every line (a, b)
-above T. Give each line and threshold τ a weight, such that the weights and two more have the sum 1. With A = 1{in ≥ τ}
-and B = 1{out ≥ τ} the two functions
-
-    f(in) = 2 w₁ + Σ 2w A/(a + b),    g(out) = 2 w₀ + Σ 2w a(1 − B)/(a + b)
-
-are nonnegative, and E f + E g ≤ 2 Σ w (p + a − a q)/(a + b) + 2 w₀ + 2 w₁ ≤ 2. A model with the rows and one without
-are independent, so E f(in) g(out) = E f · E g ≤ ((E f + E g)/2)² ≤ 1. With weights that earlier trials chose, the
-product over later pairs is therefore a nonnegative supermartingale: the probability that it ever reaches 1/α is at most
-α (Ville 1939).
+    f(in) = 2 w₁ + Σ 2w A/(a + b),    g(out) = 2 w₀ + Σ 2w a(1 − B)/(a + b).
 """
 
 from __future__ import annotations
@@ -53,12 +45,12 @@ class Curve:
 
     def lines(self, parameter: float) -> tuple[np.ndarray, np.ndarray]:
         """(a, b) of the lines above a parameter's curve that are bet on."""
-        apart = min(_MOST, self.k * parameter)
+        separation = min(_MOST, self.k * parameter)
         if self.family == "gdp":
-            slopes = np.exp(-apart * _TANGENTS)
-            at = _TANGENTS - apart / 2
-            return slopes, np.asarray(special.ndtr(at + apart) - slopes * special.ndtr(at))
-        ratio = math.exp(apart)
+            slopes = np.exp(-separation * _TANGENTS)
+            at = _TANGENTS - separation / 2
+            return slopes, np.asarray(special.ndtr(at + separation) - slopes * special.ndtr(at))
+        ratio = math.exp(separation)
         start = float(allowed(np.zeros(1), parameter, "dp", self.delta, self.k)[0])
         return np.array([ratio, 1 / ratio]), np.array([start, 1 - (1 - start) / ratio])
 
@@ -221,15 +213,9 @@ class SequentialTest:
         return next(iter(self._audits.values())).trials if self._audits else 0
 
     def add(self, audits: Mapping[str, tuple[Any, Any, int]]) -> None:
-        """The scores of the next trials.
+        """Take the scores of the next trials: name → (scores_in, scores_out, k), as in `epsilon_lower_bound_best`.
 
-        Args:
-            audits: name → (scores_in, scores_out, k), as in `epsilon_lower_bound_best`: the same names and k in every
-                look, as many scores in as out, the same number for each name.
-
-        Raises:
-            ValueError: for a value that is not allowed; the text names the argument.
-            TypeError: for an argument of another type.
+        Names and k must be the same in every look, and all sides must have equally many scores.
         """
         if not isinstance(audits, Mapping) or not audits:
             raise ValueError("`audits` must be a mapping of at least one name to (scores_in, scores_out, k)")
@@ -262,18 +248,7 @@ class SequentialTest:
         return math.exp(-self._evidence(self._parameter))
 
     def hopeless(self, trials: int) -> bool:
-        """Whether not even perfect scores could refute the claim any more.
-
-        Args:
-            trials: still to come, on each data set.
-
-        Returns:
-            True if the claim cannot fall within these trials.
-
-        Raises:
-            ValueError: for a negative number.
-            TypeError: for another type.
-        """
+        """Whether not even perfect scores of so many more trials, on each data set, could refute the claim."""
         left = validate.integer(0, trials=trials)
         if self._evidence(self._parameter) >= self._needed:
             return False
@@ -283,18 +258,7 @@ class SequentialTest:
         return bool(best) and _log_mean(np.array(best)[:, None])[0] < self._needed
 
     def ceiling(self, trials: int) -> float:
-        """The most that could be proved, whatever the scores.
-
-        Args:
-            trials: in all, on each data set.
-
-        Returns:
-            ε for one row, from above.
-
-        Raises:
-            ValueError: for a negative number.
-            TypeError: for another type.
-        """
+        """The most that could be proved by so many trials in all, on each data set: ε for one row, from above."""
         audits = list(self._audits.values())
         total = validate.integer(0, trials=trials)
         betted = total - min([total, *(a.learnt for a in audits)])
@@ -314,11 +278,7 @@ class SequentialTest:
         return self._claim.epsilon(high)
 
     def proof(self) -> SequentialEpsilon:
-        """What is proved so far.
-
-        Returns:
-            `SequentialEpsilon` of kind "lower".
-        """
+        """What is proved so far, of kind "lower"."""
         parameter, claim = self._proved(), self._claim
         value = claim.epsilon(parameter) if parameter > 0 else 0.0
         ks = sorted({a.curve.k for a in self._audits.values()})

@@ -62,13 +62,7 @@ def _checked(name: str, values: object) -> np.ndarray:
 
 
 class Threshold(abc.ABC):
-    """A valid way to choose the threshold, and which of several audits is reported.
-
-    Example:
-        >>> from leakcore import bounds
-        >>> [issubclass(way, bounds.Threshold) for way in (bounds.SplitThreshold, bounds.SimultaneousThreshold)]
-        [True, True]
-    """
+    """A valid way to choose the threshold, and which of several audits is reported."""
 
     @abc.abstractmethod
     def prove(self, audit: ScoredAudit) -> EpsilonFromScores:
@@ -200,10 +194,8 @@ def _proved(low: np.ndarray, high: np.ndarray, claim: RefutableClaim) -> np.ndar
 class SimultaneousThreshold(Threshold):
     """All trials choose and all are counted, by tests of ranks that were fixed before the trials.
 
-    A test asks whether so many scores of the likelier side lie above a certain rank of the other side. Under every
-    mechanism with a trade-off curve that is at most as likely as for scores that attain the curve, which is one
-    integral: no limits of two probabilities that each take a part of the error (docs/explanation/bounds.md). The error
-    is shared by ranks in both tails and in the middle, by weights that depend on the family; a hypothesis of direction
+    A test asks whether so many scores of the likelier side lie above a certain rank of the other side
+    (docs/explanation/bounds.md). Ranks in both tails and in the middle share the error, and a hypothesis of direction
     "both" splits it over both. With a mechanism as family one test has the whole error: a sum of rank scores, which
     the claimed curve weighs. Each of m audits gets the share 1/m of the error, and the largest bound is taken.
 

@@ -91,15 +91,12 @@ def noise_scale(sensitivity: Any, epsilon: float, *, adjacency: str = "add-remov
         adjacency: the relation that a number is for, "add-remove" or "replace"; a result brings its own.
 
     Returns:
-        `LaplaceScale` of kind "upper", at the confidence of the sensitivity where that has one.
+        `LaplaceScale` of kind "upper", at the confidence of the sensitivity where that has one. Deterministic.
 
     Raises:
         ValueError: for a value that is not allowed, and for a sensitivity that is not an upper bound, such as a
             measured one; the text names the argument.
         TypeError: for an argument of another type.
-
-    Guarantees:
-        Deterministic.
 
     Example:
         >>> from leakcore.bounds import laplace
@@ -156,8 +153,7 @@ def mechanism(
         The noisy values, in the input's library, device, shape and dtype. The sum is taken in float64 and rounded once.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Deterministic given seed and step, to rounding of the logarithm between devices. |Y| ≤ 44.4b (a grid of 2⁻⁶⁴),
@@ -260,8 +256,7 @@ def tail(threshold: float, *, scale: float, dimensions: int = 1) -> LaplaceTail:
         `LaplaceTail` of kind "upper".
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Exact, and accurate in relative terms also where the probability is tiny.
@@ -299,14 +294,10 @@ def error_bound(*, scale: float, dimensions: int = 1, confidence: float = 0.99) 
         confidence: β in (0, 1 − 1e-12].
 
     Returns:
-        `LaplaceError` of kind "upper", at the confidence.
+        `LaplaceError` of kind "upper", at the confidence. Exact, deterministic.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
-    Guarantees:
-        Exact, deterministic.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore.bounds import laplace

@@ -45,14 +45,10 @@ def sum_sensitivity(
         adjacency: "add-remove" or "replace".
 
     Returns:
-        `L1Sensitivity` of kind "upper".
+        `L1Sensitivity` of kind "upper". Exact: attained at corners of the box and of the ball.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
-    Guarantees:
-        Exact: attained at corners of the box and of the ball.
+        ValueError, TypeError: for an argument or a shape that is not allowed, which the text names.
 
     Example:
         >>> from leakcore.bounds import laplace
@@ -90,14 +86,10 @@ def mean_sensitivity(lower: Any, upper: Any, num_rows: int, *, adjacency: str) -
         adjacency: "add-remove" or "replace". Required, because it says what n is.
 
     Returns:
-        `L1Sensitivity` of kind "upper".
+        `L1Sensitivity` of kind "upper". Exact: attained.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
-    Guarantees:
-        Exact: attained.
+        ValueError, TypeError: for an argument or a shape that is not allowed, which the text names.
 
     Example:
         >>> from leakcore.bounds import laplace
@@ -123,14 +115,10 @@ def count_sensitivity(num_queries: int = 1, *, adjacency: str = "add-remove") ->
         adjacency: "add-remove" or "replace".
 
     Returns:
-        `L1Sensitivity` of kind "upper".
+        `L1Sensitivity` of kind "upper". Exact: attained.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
-    Guarantees:
-        Exact: attained.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore.bounds import laplace
@@ -153,14 +141,10 @@ def histogram_sensitivity(num_bins: int, *, bins_per_row: int = 1, adjacency: st
         adjacency: "add-remove" or "replace".
 
     Returns:
-        `L1Sensitivity` of kind "upper".
+        `L1Sensitivity` of kind "upper". Exact: attained.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
-    Guarantees:
-        Exact: attained.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore.bounds import laplace

@@ -131,8 +131,7 @@ def two_layer(
         `TwoLayerSensitivity` of kind "upper", for these weights.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument or a shape that is not allowed, which the text names.
 
     Guarantees:
         Deterministic. Holds for every example within the query's limits; it is not tight.
@@ -144,12 +143,7 @@ def two_layer(
         >>> f"{bound.value:.2f}", f"{bound.noise(epsilon=0.5).value:.2f}"
         ('9.66', '19.31')
     """
-    weights = validate.squarable(hidden_weights=validate.host_array(hidden_weights=hidden_weights)[0])
-    output = validate.squarable(output_weights=validate.host_array(output_weights=output_weights)[0])
-    if weights.ndim != 2 or 0 in weights.shape:
-        raise ValueError(f"`hidden_weights` must have shape (m, d), both at least 1, got {weights.shape}")
-    if output.shape != weights.shape[:1]:
-        raise ValueError(f"`output_weights` must have shape ({weights.shape[0]},), one per neuron, got {output.shape}")
+    weights, output = _parse_weights(hidden_weights, output_weights)
     sigma = read_activation(activation)
     lengths = np.linalg.norm(weights, axis=1)
     spectral = float(np.linalg.norm(weights, 2))
@@ -194,14 +188,10 @@ def two_layer_random(
         confidence: in (0, 1 − 1e-12], over the draw of W.
 
     Returns:
-        `TwoLayerSensitivity` of kind "upper", at the confidence.
+        `TwoLayerSensitivity` of kind "upper", at the confidence. Deterministic.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
-    Guarantees:
-        Deterministic.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Example:
         >>> from leakcore.bounds import laplace
@@ -225,6 +215,16 @@ def two_layer_random(
         f_zero=sigma.at_zero * a * m,
     )
     return _bound(norms, sigma, query, adjacency, confidence=level, notes=("over the draw of w_j ~ N(0, I)",))
+
+
+def _parse_weights(hidden_weights: Any, output_weights: Any) -> tuple[np.ndarray, np.ndarray]:
+    weights = validate.squarable(hidden_weights=validate.host_array(hidden_weights=hidden_weights)[0])
+    output = validate.squarable(output_weights=validate.host_array(output_weights=output_weights)[0])
+    if weights.ndim != 2 or 0 in weights.shape:
+        raise ValueError(f"`hidden_weights` must have shape (m, d), both at least 1, got {weights.shape}")
+    if output.shape != weights.shape[:1]:
+        raise ValueError(f"`output_weights` must have shape ({weights.shape[0]},), one per neuron, got {output.shape}")
+    return weights, output
 
 
 class _Norms(NamedTuple):
@@ -334,8 +334,7 @@ def printed_change(
         `PrintedChange`.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument or a shape that is not allowed, which the text names.
 
     Guarantees:
         Deterministic. The slope σ′ in `l1_change` is a central difference of σ, good to about 1e-9 where σ is smooth.
@@ -346,13 +345,7 @@ def printed_change(
         >>> laplace.printed_change([[1.0]], [1.0], fitted, missed).holds
         False
     """
-    weights = validate.squarable(hidden_weights=validate.host_array(hidden_weights=hidden_weights)[0])
-    output = validate.squarable(output_weights=validate.host_array(output_weights=output_weights)[0])
-    if weights.ndim != 2 or 0 in weights.shape or output.shape != weights.shape[:1]:
-        raise ValueError(
-            "`hidden_weights` and `output_weights` must have shapes (m, d) and (m,), got "
-            f"{weights.shape} and {output.shape}"
-        )
+    weights, output = _parse_weights(hidden_weights, output_weights)
     sigma = read_activation(activation)
     values, gradients, residuals = [], [], []
     for name, example in (("first", first), ("second", second)):

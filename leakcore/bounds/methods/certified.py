@@ -35,6 +35,133 @@ from leakcore.bounds.methods.pairs import (
 from leakcore.mechanisms import Poisson
 from leakcore.numerics import betting_upper_limit, choose_bet, clopper_pearson
 
+
+@dataclasses.dataclass(frozen=True)
+class Certified(SampledLimits):
+    """Every mechanism: two limits that hold at `confidence` for a finite sample, in constant memory.
+
+    Of no use for κ far below 1/num_samples, where `Importance` serves.
+
+    Args:
+        num_samples: number of draws in all; with `width` the most.
+        confidence: level of the limits for each κ, in (0, 1 − 1e-12].
+        seed: seed of the draws.
+        device: where to draw: None, "cpu", "cuda" or "cuda:N" (in torch's or CuPy's memory).
+        executor: maps shards of the draws; the answer has the same bits without it.
+        width: stop as soon as every interval is at most this wide. The limits then hold for all sample sizes at once
+            (Ville's inequality), a few per cent wider.
+        resume: the `state` of an earlier result with the same mechanism, κ, seed and confidence; goes on up to
+            num_samples in all. The answer is that of one run, to the bit (if the first had num_samples ≥ 200,000).
+
+    Raises:
+        ValueError: for a value that is not allowed, too few samples for the confidence, or a damaged state.
+        TypeError: for an argument of another type.
+
+    Example:
+        >>> from leakcore import bounds
+        >>> method = bounds.methods.Certified(num_samples=20_000, confidence=0.99, seed=1)
+        >>> bound = bounds.reconstruction(1.0, 0.5, 10, kappa=0.1, method=method)
+        >>> low, high = bound.interval
+        >>> low < bounds.reconstruction(1.0, 0.5, 10, kappa=0.1).value < high == bound.value
+        True
+    """
+
+    name: ClassVar[str] = "certified"
+    device: str | None = None
+    executor: Executor | None = None
+    width: float | None = None
+    resume: Any = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        needed = samples_needed(self.confidence)
+        if self.num_samples < needed:
+            raise ValueError(
+                f"`num_samples` must be at least {needed} for any limit at confidence={self.confidence:g}, got "
+                f"{self.num_samples}"
+            )
+        if self.width is not None:
+            object.__setattr__(self, "width", validate.positive(width=self.width))
+        if self.resume is not None and not isinstance(self.resume, CertificateState):
+            try:
+                object.__setattr__(self, "resume", CertificateState.from_dict(self.resume))
+            except ValueError as why:
+                raise ValueError(
+                    f"`resume` must be the `state` of an earlier result, but this one is damaged ({why})"
+                ) from why
+
+    def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
+        limits = self._limits(mixture_pair(mechanism, self.device), prior)
+        rest = limits.num_samples - limits.num_pilot
+        notes = [f"chosen on a pilot of {limits.num_pilot} samples, certified on the other {rest}"]
+        if limits.state is not None:
+            notes.append("valid for all sample sizes at once: stopping and going on are allowed")
+        if prior.shape:
+            notes.append(POINTWISE)
+        provenance = PROVENANCE + "; dual certificate by betting"
+        return self._result(limits, prior, kind="upper", assumptions=assumptions(*notes), provenance=provenance)
+
+    def bound_of(self, stated: StatedPair, prior: Kappa) -> ReconstructionBound:
+        """B_κ of a pair from outside."""
+        if self.device is not None:
+            raise ValueError(
+                f"`device` must be None, since a pair from outside draws its own samples, got {self.device!r}"
+            )
+        relation = None if stated.adjacency is None else parse_adjacency(stated.adjacency)
+        limits = self._limits(stated.pair, prior)
+        proof = (
+            "bounds attacks on a mechanism only if the pair dominates it: the caller's theorem"
+            if stated.dominates
+            else "an estimate where attacks on a mechanism are concerned: that the pair dominates it is not claimed; "
+            "the limits hold for the pair itself"
+        )
+        return self._result(
+            limits,
+            prior,
+            kind="upper" if stated.dominates else "estimate",
+            assumptions=Assumptions(adjacency=relation, attacker="as the pair says", notes=(proof, POINTWISE)),
+            provenance="Hayes, Mahloujifar and Balle (2023), Theorem 2, equation (3); dual certificate by betting",
+        )
+
+    def _result(self, limits: Certificate, prior: Kappa, **statements: Any) -> ReconstructionBound:
+        return ReconstructionBound(
+            confidence=self.confidence,
+            method=self.name,
+            seed=self.seed,
+            num_samples=limits.num_samples,
+            state=None if limits.state is None else limits.state.to_dict(),
+            **statements,
+            **prior.fields(limits.log_high, limits.log_low, limits.log_high, proved=True),
+        )
+
+    def _limits(self, pair: Any, prior: Kappa) -> Certificate:
+        if self.resume is not None:
+            self._require_same(pair, prior, self.resume)
+        return certify(
+            pair,
+            prior.log,
+            num_samples=self.num_samples,
+            confidence=self.confidence,
+            seed=self.seed,
+            executor=self.executor,
+            width=self.width,
+            resume=self.resume,
+        )
+
+    def _require_same(self, pair: Any, prior: Kappa, state: CertificateState) -> None:
+        """ValueError unless the state is of this very question, and of samples with these bits."""
+        if not callable(getattr(pair, "fingerprint", None)):
+            raise ValueError(
+                "`resume` must be None, since the pair has no fingerprint(), a text that only equal pairs have in "
+                "common: another pair's state could be taken for its own"
+            )
+        same = state.log_kappa.shape == prior.log.shape and bool((state.log_kappa == prior.log).all())
+        if not same or (state.seed, state.confidence, state.pair) != (self.seed, self.confidence, fingerprint(pair)):
+            raise ValueError("`resume` must be of this mechanism, kappa, seed and confidence, but belongs to another")
+        if changes := difference(dict(state.computed_with), computed_with(pair)):
+            raise ValueError(f"`resume` was begun elsewhere ({changes}), where the last bits differ: begin again")
+
+
 _MOST_SHARDS = 1 << 13
 """Most shards of one count: a cluster's scheduler takes milliseconds for each."""
 _SIZES = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
@@ -230,129 +357,3 @@ def _mean_limit(values: np.ndarray, counts: np.ndarray, pilot: np.ndarray, alpha
         bet = np.array([choose_bet(values, pilot, size, alpha) for size in _SIZES])
         return betting_upper_limit(values, counts, bet, alpha, relative_width=1e-9)
     return betting_upper_limit(values, counts, choose_bet(values, pilot, int(counts.sum()), alpha), alpha)
-
-
-@dataclasses.dataclass(frozen=True)
-class Certified(SampledLimits):
-    """Every mechanism: two limits that hold at `confidence` for a finite sample, in constant memory.
-
-    Of no use for κ far below 1/num_samples, where `Importance` serves.
-
-    Args:
-        num_samples: number of draws in all; with `width` the most.
-        confidence: level of the limits for each κ, in (0, 1 − 1e-12].
-        seed: seed of the draws.
-        device: where to draw: None, "cpu", "cuda" or "cuda:N" (in torch's or CuPy's memory).
-        executor: maps shards of the draws; the answer has the same bits without it.
-        width: stop as soon as every interval is at most this wide. The limits then hold for all sample sizes at once
-            (Ville's inequality), a few per cent wider.
-        resume: the `state` of an earlier result with the same mechanism, κ, seed and confidence; goes on up to
-            num_samples in all. The answer is that of one run, to the bit (if the first had num_samples ≥ 200,000).
-
-    Raises:
-        ValueError: for a value that is not allowed, too few samples for the confidence, or a damaged state.
-        TypeError: for an argument of another type.
-
-    Example:
-        >>> from leakcore import bounds
-        >>> method = bounds.methods.Certified(num_samples=20_000, confidence=0.99, seed=1)
-        >>> bound = bounds.reconstruction(1.0, 0.5, 10, kappa=0.1, method=method)
-        >>> low, high = bound.interval
-        >>> low < bounds.reconstruction(1.0, 0.5, 10, kappa=0.1).value < high == bound.value
-        True
-    """
-
-    name: ClassVar[str] = "certified"
-    device: str | None = None
-    executor: Executor | None = None
-    width: float | None = None
-    resume: Any = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        needed = samples_needed(self.confidence)
-        if self.num_samples < needed:
-            raise ValueError(
-                f"`num_samples` must be at least {needed} for any limit at confidence={self.confidence:g}, got "
-                f"{self.num_samples}"
-            )
-        if self.width is not None:
-            object.__setattr__(self, "width", validate.positive(width=self.width))
-        if self.resume is not None and not isinstance(self.resume, CertificateState):
-            try:
-                object.__setattr__(self, "resume", CertificateState.from_dict(self.resume))
-            except ValueError as why:
-                raise ValueError(
-                    f"`resume` must be the `state` of an earlier result, but this one is damaged ({why})"
-                ) from why
-
-    def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        limits = self._limits(mixture_pair(mechanism, self.device), prior)
-        rest = limits.num_samples - limits.num_pilot
-        notes = [f"chosen on a pilot of {limits.num_pilot} samples, certified on the other {rest}"]
-        if limits.state is not None:
-            notes.append("valid for all sample sizes at once: stopping and going on are allowed")
-        if prior.shape:
-            notes.append(POINTWISE)
-        provenance = PROVENANCE + "; dual certificate by betting"
-        return self._result(limits, prior, kind="upper", assumptions=assumptions(*notes), provenance=provenance)
-
-    def bound_of(self, stated: StatedPair, prior: Kappa) -> ReconstructionBound:
-        """B_κ of a pair from outside."""
-        if self.device is not None:
-            raise ValueError(
-                f"`device` must be None, since a pair from outside draws its own samples, got {self.device!r}"
-            )
-        relation = None if stated.adjacency is None else parse_adjacency(stated.adjacency)
-        limits = self._limits(stated.pair, prior)
-        proof = (
-            "bounds attacks on a mechanism only if the pair dominates it: the caller's theorem"
-            if stated.dominates
-            else "an estimate where attacks on a mechanism are concerned: that the pair dominates it is not claimed; "
-            "the limits hold for the pair itself"
-        )
-        return self._result(
-            limits,
-            prior,
-            kind="upper" if stated.dominates else "estimate",
-            assumptions=Assumptions(adjacency=relation, attacker="as the pair says", notes=(proof, POINTWISE)),
-            provenance="Hayes, Mahloujifar and Balle (2023), Theorem 2, equation (3); dual certificate by betting",
-        )
-
-    def _result(self, limits: Certificate, prior: Kappa, **statements: Any) -> ReconstructionBound:
-        return ReconstructionBound(
-            confidence=self.confidence,
-            method=self.name,
-            seed=self.seed,
-            num_samples=limits.num_samples,
-            state=None if limits.state is None else limits.state.to_dict(),
-            **statements,
-            **prior.fields(limits.log_high, limits.log_low, limits.log_high, proved=True),
-        )
-
-    def _limits(self, pair: Any, prior: Kappa) -> Certificate:
-        if self.resume is not None:
-            self._require_same(pair, prior, self.resume)
-        return certify(
-            pair,
-            prior.log,
-            num_samples=self.num_samples,
-            confidence=self.confidence,
-            seed=self.seed,
-            executor=self.executor,
-            width=self.width,
-            resume=self.resume,
-        )
-
-    def _require_same(self, pair: Any, prior: Kappa, state: CertificateState) -> None:
-        """ValueError unless the state is of this very question, and of samples with these bits."""
-        if not callable(getattr(pair, "fingerprint", None)):
-            raise ValueError(
-                "`resume` must be None, since the pair has no fingerprint(), a text that only equal pairs have in "
-                "common: another pair's state could be taken for its own"
-            )
-        same = state.log_kappa.shape == prior.log.shape and bool((state.log_kappa == prior.log).all())
-        if not same or (state.seed, state.confidence, state.pair) != (self.seed, self.confidence, fingerprint(pair)):
-            raise ValueError("`resume` must be of this mechanism, kappa, seed and confidence, but belongs to another")
-        if apart := difference(dict(state.computed_with), computed_with(pair)):
-            raise ValueError(f"`resume` was begun elsewhere ({apart}), where the last bits differ: begin again")

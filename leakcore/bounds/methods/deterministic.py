@@ -91,11 +91,6 @@ class PLD(Method):
 
     The interval is (optimistic, pessimistic), the value its upper end. Without dp-accounting it raises ImportError,
     which names the package to install (`pip install leakcore[accounting]`).
-
-    Example:
-        >>> from leakcore import bounds
-        >>> bounds.methods.PLD().name
-        'pld'
     """
 
     name: ClassVar[str] = "pld"
@@ -104,7 +99,7 @@ class PLD(Method):
         loss = steps_loss(mechanism)
         if loss.silent:
             low = high = prior.log
-            note = "nothing leaks: no step samples and tells"
+            note = "nothing leaks in any step"
         else:
             above, below = (DiscreteLoss(loss, pessimistic=side) for side in (True, False))
             rounding = max(above.rounding, below.rounding, _LEAST_ROUNDING)

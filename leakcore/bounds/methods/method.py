@@ -63,14 +63,7 @@ class ReconstructionBound(Result):
     state: dict[str, Any] | None = None
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the bound over κ, its interval, and blind guessing.
-
-        Args:
-            ax: axes to draw on; None makes a new figure.
-
-        Returns:
-            The axes.
-        """
+        """Draw the bound over κ, its interval, and blind guessing, on `ax` or on a new figure."""
         axes = pictures.curve(ax, self.kappa, self.value, self.interval, label=f"no attacker above ({self.method})")
         at = np.sort(np.atleast_1d(self.kappa))
         axes.plot(at, at, linestyle=":", color="0.5", label="blind guess")
@@ -121,7 +114,7 @@ class Kappa:
 
     log: np.ndarray
     shape: tuple[int, ...]
-    given: np.ndarray | None
+    values: np.ndarray | None
 
     @classmethod
     def parse(cls, kappa: Any, log_kappa: Any) -> Kappa:
@@ -138,13 +131,14 @@ class Kappa:
 
     def __str__(self) -> str:
         """The argument that was passed and its first value, for messages."""
-        name, values = ("log_kappa", self.log) if self.given is None else ("kappa", self.given)
-        return f"{name}={values[0]:.6g}"
+        if self.values is None:
+            return f"log_kappa={self.log[0]:.6g}"
+        return f"kappa={self.values[0]:.6g}"
 
     @property
     def plain(self) -> np.ndarray:
         """κ itself; 0 where it underflows."""
-        return self.given if self.given is not None else np.exp(self.log)
+        return self.values if self.values is not None else np.exp(self.log)
 
     def shaped(self, flat: np.ndarray) -> Number:
         """A flat answer as a float (0-d) or an array of κ's shape."""
@@ -159,12 +153,15 @@ class Kappa:
         """
         kappa = self.plain
         value = np.exp(log_value)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            # 1 − κ from the logarithm: κ close to 1 costs no digits.
+            ratio = (kappa - value) / -np.expm1(self.log)
         out: dict[str, Any] = {
             "value": self.shaped(value),
             "log_value": self.shaped(log_value),
             "kappa": self.shaped(kappa),
             "log_kappa": self.shaped(self.log),
-            "advantage": self.shaped(np.where(self.log < 0.0, -_expm1_ratio(value, kappa, self.log), 0.0)),
+            "advantage": self.shaped(np.where(self.log < 0.0, -ratio, 0.0)),
             "interval": None,
         }
         if log_low is not None and log_high is not None:
@@ -180,12 +177,6 @@ class Kappa:
             out["interval"] = (self.shaped(low), self.shaped(high))
             out["log_interval"] = (self.shaped(log_low), self.shaped(log_high))
         return out
-
-
-def _expm1_ratio(value: np.ndarray, kappa: np.ndarray, log_kappa: np.ndarray) -> np.ndarray:
-    """(κ − B)/(1 − κ) with 1 − κ from the logarithm, so that κ close to 1 costs no digits."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((kappa - value) / -np.expm1(log_kappa))
 
 
 PROVENANCE = "Hayes, Mahloujifar and Balle (2023), Theorem 2 and Corollary 4, equation (3)"

@@ -108,7 +108,8 @@ def _from_null(log_ratio: np.ndarray, log_kappa: np.ndarray) -> list[tuple[float
         # The threshold is itself an order statistic; to first order that turns r·1_E into (r − e^t)_+.
         excess = scaled - math.exp(float(tail.min()) - peak)
         spread = math.sqrt(max(dot(excess, excess) / n - (float(excess.sum()) / n) ** 2, 0.0) / n)
-        out.append((max(peak + math.log(total / n), -math.inf), _scaled(spread, peak), total**2 / dot(scaled, scaled)))
+        error = spread * math.exp(min(peak, 700.0))
+        out.append((max(peak + math.log(total / n), -math.inf), error, total**2 / dot(scaled, scaled)))
     return out
 
 
@@ -127,10 +128,6 @@ def _from_alternative(log_ratio: np.ndarray, log_kappa: np.ndarray) -> list[tupl
             log_value = float(np.logaddexp(t + k, np.log(mean)))
         out.append((max(log_value, float(k)), spread, effective))
     return out
-
-
-def _scaled(spread: float, peak: float) -> float:
-    return spread * math.exp(min(peak, 700.0))
 
 
 _MAX_SAMPLES = 1 << 26

@@ -136,8 +136,7 @@ def measured_pair(noise_multiplier: Any, sample_rate: Any, clipped_norms: Any) -
         A pair whose `dominates` is False, so that `reconstruction_of` calls its result an estimate.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument or a shape that is not allowed, which the text names.
 
     Guarantees:
         None: the norms depend on the run, so the result is conditional on the recorded run and proves nothing.

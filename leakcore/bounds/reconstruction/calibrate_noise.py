@@ -131,17 +131,15 @@ def calibrate_noise(
             return log_goal >= 0.0
 
     enough = silent or without_noise()
-    sigma, unseen = (0.0, False) if enough else _least(log_bound, log_goal)
+    sigma, unreachable = (0.0, False) if enough else _least(log_bound, log_goal)
     notes: tuple[str, ...] = ("this much noise suffices",)
-    if unseen:
+    if unreachable:
         notes += ("less noise may do: the exact bound reaches no smaller noise multiplier",)
     epsilon = _epsilon_that_implies(goal, log_k, slack)
-    if silent or (sigma == 0.0 and goal == 1.0):
+    if silent or math.isinf(epsilon):
         usual = 0.0
     elif epsilon < 0.0:
         usual = math.inf
-    elif math.isinf(epsilon):
-        usual = 0.0
     else:
         try:
             for_epsilon = accounting.noise_multiplier(scheme, epsilon=epsilon, delta=slack)
@@ -207,7 +205,7 @@ def _least(log_bound: Any, log_goal: float) -> tuple[float, bool]:
     And whether it is the least for which the bound could be computed instead: little noise may be too little for the
     numerics.
     """
-    unseen: list[float] = []
+    unreachable: list[float] = []
 
     def gap(sigma: float) -> float:
         try:
@@ -215,7 +213,7 @@ def _least(log_bound: Any, log_goal: float) -> tuple[float, bool]:
         except AccuracyError:
             if sigma >= 0.3:
                 raise
-            unseen.append(sigma)
+            unreachable.append(sigma)
             return math.inf
 
     high = 1.0
@@ -250,4 +248,4 @@ def _least(log_bound: Any, log_goal: float) -> tuple[float, bool]:
             else:
                 low, at_low = middle, value
         halve = math.log(high / low) > 0.5 * width
-    return high, low in unseen
+    return high, low in unreachable

@@ -98,12 +98,12 @@ class _FullBatches(Information):
     separation: float = math.sqrt(2.0)
 
     def __post_init__(self) -> None:
-        apart = validate.positive(separation=self.separation)
-        if apart > 2.0:
+        separation = validate.positive(separation=self.separation)
+        if separation > 2.0:
             raise ValueError(
                 f"`separation` must be in (0, 2], got {self.separation!r}: clipped gradients are at most 2 norms apart"
             )
-        object.__setattr__(self, "separation", apart)
+        object.__setattr__(self, "separation", separation)
 
     def check(self, loss: PrivacyLoss) -> None:
         """ValueError where batches are sampled."""
@@ -271,8 +271,7 @@ def fano_advantage(
         `FanoBound` of kind "upper" ("estimate" for "monte-carlo"), without interval. σ = 0 gives 1, one candidate 0.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Deterministic given the seed, for any number of workers and none.

@@ -134,8 +134,7 @@ def kappa_pixels(num_pixels: int, *, fraction: float = 1.0, pixel_probability: f
         `KappaBound` of kind "upper". Use `log_value`: 4⁻⁷⁸⁴ = e⁻¹⁰⁸⁶·⁹ is 0 as a float. ρ = 0 or p = 1 give 1.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Deterministic. log_value is rounded up: by 2e-12, and by 1e-14·d·log d where κ is below 1e-280 (by nothing at ρ

@@ -40,14 +40,7 @@ class MembershipBound(Result):
     poisson_claim: Number | None = None
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the trade-off: the largest true-positive rate over the false-positive rate.
-
-        Args:
-            ax: axes to draw on; None makes a new figure.
-
-        Returns:
-            The axes.
-        """
+        """Draw the largest true-positive rate over the false-positive rate, on `ax` or on a new figure."""
         axes = pictures.curve(ax, self.fpr, self.value, self.interval, label=f"no attacker above ({self.method})")
         axes.plot([0, 1], [0, 1], linestyle=":", color="0.5", label="guessing")
         axes.set(xlabel="false-positive rate", ylabel=self.quantity, xlim=(0.0, 1.0), ylim=(0.0, 1.02))
@@ -78,8 +71,7 @@ def membership(
         does not reach (fpr below about 1e-290) it comes from "importance", at 99.9%, seed 0.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         The mechanism's own adjacency, add-remove for Poisson sampling; deterministic.

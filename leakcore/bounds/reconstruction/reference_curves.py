@@ -39,8 +39,7 @@ def reconstruction_rdp(
         `ReconstructionBound` of kind "upper". σ = 0 with q > 0 gives 1.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Deterministic; never below κ and never above 1.
@@ -155,8 +154,7 @@ def mse_lower_bound(
         `MseLowerBound` of kind "lower" ("estimate" under add-remove): inf where nothing leaks, 0 for σ = 0 with q > 0.
 
     Raises:
-        ValueError: for a value or shape that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument or a shape that is not allowed, which the text names.
 
     Guarantees:
         Deterministic, rounded down. Biased attacks may err less: a constant guess errs by at most Σ_i diam_i²/(4d),
@@ -266,8 +264,7 @@ def orthogonal_success(
         gives 1; T = 0 gives 1/n.
 
     Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
+        ValueError, TypeError: for an argument that is not allowed, which the text names.
 
     Guarantees:
         Deterministic, quadrature error below 1e-12. Nothing about other candidates.

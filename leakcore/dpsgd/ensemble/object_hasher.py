@@ -11,7 +11,6 @@ from __future__ import annotations
 import copyreg
 import enum
 import functools
-import hashlib
 import re
 import sys
 import types
@@ -22,6 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
+
+from leakcore._base.digest import digest
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, type(...), type(NotImplemented))
 _RECORDED = {"leakcore", "numpy", "torch", "scipy", "sklearn", "opacus", "builtins"} | set(sys.stdlib_module_names)
@@ -124,22 +125,20 @@ class ObjectHasher:
         return _digest("object", self.digest(type(value), where), *out)
 
     def _array(self, value: np.ndarray | np.generic, where: str) -> bytes:
-        array = np.asarray(value)
-        head = _name(type(value)), str(array.dtype.descr if array.dtype.names else array.dtype.str), str(array.shape)
+        array, kind = np.asarray(value), _name(type(value))
         if array.dtype.hasobject:
+            head = kind, str(array.dtype.descr if array.dtype.names else array.dtype.str), str(array.shape)
             return _digest(*head, *(self.digest(v, where) for v in array.ravel().tolist()))
+        form = str(array.dtype.descr) if array.dtype.names else ""
+        plain = np.frombuffer(array.tobytes(), np.uint8) if form else array
         own = getattr(value, "__dict__", {})  # of a subclass: a mask
-        flat = np.ascontiguousarray(array).reshape(-1)
-        content = flat.view(np.uint8).data if flat.nbytes else b""
-        return _digest(*head, content, *self._items(own, where))
+        return _digest(kind, form, array.shape, plain, *self._items(own, where))
 
     def _tensor(self, value: torch.Tensor, where: str) -> bytes:
         try:
-            plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
-            content = plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+            return _digest("tensor", value)
         except (RuntimeError, TypeError, NotImplementedError) as why:
             raise _refused(where, value, f"cannot be read ({why})") from None
-        return _digest("tensor", str(value.dtype), str(tuple(value.shape)), content)
 
     def _module(self, value: torch.nn.Module, where: str) -> bytes:
         named = [*value.named_parameters(recurse=False), *value.named_buffers(recurse=False)]
@@ -195,14 +194,8 @@ class ObjectHasher:
         return _digest("code", code.co_code, jumps, str(names), str(shape), *constants)
 
 
-def _digest(*parts: str | bytes | memoryview) -> bytes:
-    """The digest of the parts, each with its length, so that no two sequences look alike."""
-    out = hashlib.sha256()
-    for part in parts:
-        data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
-        out.update(len(data).to_bytes(8, "little"))
-        out.update(data)
-    return out.digest()
+def _digest(*parts: Any) -> bytes:
+    return bytes.fromhex(digest(*parts))
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -25,7 +25,7 @@ class Canaries:
     Args:
         count: canaries. About half of them are in the data. The parameters need as many coordinates; up to four times
             as many others are watched as controls, which sharpen the proof.
-        seed: of the coins and the coordinates.
+        seed: seed of the coins and the coordinates.
 
     Raises:
         ValueError: for a number out of range.
@@ -55,20 +55,20 @@ class CanaryTrace(SavedTrace):
     Attributes:
         noise_multiplier: (steps,) σ_t.
         max_grad_norm: (steps,) C_t.
-        sample_rate: q of the loader's Poisson samples.
-        rows: of the data set, without canaries.
+        sample_rate: q, the rate of the loader's Poisson samples.
+        rows: number of rows of the data set, without canaries.
         parameters: coordinates of the model.
         coins: (canaries,) bool, which were in the data.
         times_seen: (canaries,) steps with the canary.
-        scores: (canaries + controls,) of the first attacker; controls are coordinates without a canary.
-        release_scores: likewise of the second.
+        scores: (canaries + controls,) scores of the first attacker; controls are coordinates without a canary.
+        release_scores: (canaries + controls,) scores of the second attacker.
         noise_ratio: measured standard deviation of the noise over σC, at coordinates without a canary in the step.
         common_noise: p-value of noise that coordinates share.
         repeated_noise: p-value of noise that one step shares with the next; None for one step.
         interference: root mean square of what the other rows add at a coordinate, in units of σC.
         divisor: "rows" if what the program divides by, q or the number of steps depends on the number of rows;
             "constant" if all three were fixed; None if nobody said.
-        version: of leakcore.
+        version: leakcore's version.
 
     Example:
         >>> import numpy as np

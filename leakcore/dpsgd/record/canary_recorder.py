@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from scipy import stats
 from torch import nn
-from torch.nn.modules import module as torch_module
 from torch.utils.data import DataLoader, IterableDataset
 
 from leakcore import kernels
@@ -31,9 +30,12 @@ from leakcore.dpsgd.rows.hooks import (
     Deliveries,
     Draw,
     ForwardHook,
+    Hook,
     LoaderHook,
+    ModelHook,
     Part,
     StepHook,
+    listeners_of,
     rows_of,
 )
 from leakcore.dpsgd.rows.preserve_state import Uncopied, is_paused
@@ -46,7 +48,7 @@ class Coordinates:
     """Some coordinates of parameters.
 
     Args:
-        parameters: whose coordinates count one after the other.
+        parameters: the tensors whose coordinates count one after the other.
         chosen: (n,) their numbers, distinct.
     """
 
@@ -202,23 +204,20 @@ class DrawnIndices:
 
     Args:
         planted: the data set.
-        parameters: of the optimizer: the model is the first module called that holds all of them.
+        parameters: the optimizer's; the model is the first module called that holds all of them.
     """
 
     def __init__(self, planted: Any, parameters: Sequence[torch.Tensor]) -> None:
         self._planted, self._own = planted, {id(p) for p in parameters}
         self._deliveries = Deliveries()
         self._passes: collections.deque[Part | None] = collections.deque()
-        self._calls = ForwardHook(self._returned)
-        self._is_watched = False
-        self._handle = torch_module.register_module_forward_pre_hook(self._before)
-        self._drawing = LoaderHook(self._came)
+        self._model_hook, self._is_watched = ModelHook(self._returned), False
+        self._hooks: list[Hook] = [ForwardHook(self._before), self._model_hook, LoaderHook(self._came)]
 
     def stop(self) -> None:
         """Watch no longer."""
-        self._handle.remove()
-        self._calls.stop()
-        self._drawing.remove()
+        for hook in self._hooks:
+            hook.remove()
 
     def of_batch(self, rows: int) -> Part | None:
         """The batch of the first forward pass with this number of rows; None if no batch is known to be that pass's.
@@ -240,7 +239,7 @@ class DrawnIndices:
             return
         if self._own <= {id(p) for p in module.parameters()}:
             self._is_watched = True
-            self._calls.watch(module, inputs)
+            self._model_hook.attach(module, inputs)
 
     def _returned(self, module: nn.Module, arguments: Arguments, output: Any, drew: bool) -> None:
         """The model returned."""
@@ -264,10 +263,10 @@ class PlantedRows:
     """The canaries among the rows of one clipping, and what the other rows add at the coordinates.
 
     Args:
-        parameters: of the optimizer.
-        coordinates: of the canaries that are in the data, first, and of others.
+        parameters: the optimizer's.
+        coordinates: first those of the canaries in the data, then the others that are watched.
         part_of: gives the waiting batch with that number of rows; None if there is none.
-        rows: of the data set without canaries; index rows + i is canary i.
+        rows: the number of rows without canaries; index rows + i is canary i.
     """
 
     def __init__(
@@ -428,7 +427,6 @@ class CanaryRecorder:
         self._sums = Sums(optimizer)
         self._parts: list[Part] = []
         self._released: weakref.WeakSet[Draw] = weakref.WeakSet()
-        self._end_listening: Callable[[], None] = lambda: None
         self._outer_clip: Any = None
         self._own_clip: Any = None
 
@@ -458,7 +456,7 @@ class CanaryRecorder:
         self._own_clip = vars(self._optimizer).get("clip_and_accumulate")
         self._outer_clip = self._optimizer.clip_and_accumulate
         self._optimizer.clip_and_accumulate = Uncopied(self._clip)
-        self._end_listening = StepHook.listen(self._optimizer, self)
+        self._step_hook = StepHook(self._optimizer, self)
         return self
 
     def __exit__(
@@ -470,7 +468,7 @@ class CanaryRecorder:
         vars(self._optimizer).pop("clip_and_accumulate", None)
         if self._own_clip is not None:
             self._optimizer.clip_and_accumulate = self._own_clip
-        self._end_listening()
+        self._step_hook.remove()
         if self._out is not None and self._schedule and not self._failure:
             try:
                 self._require_free()
@@ -553,7 +551,7 @@ class CanaryRecorder:
         """The optimizer's `pre_step` begins."""
         if not self._failure:
             try:
-                _require_alone(StepHook.listeners_of(optimizer))
+                _require_alone(listeners_of(optimizer))
             except ValueError as error:
                 self._fail(error)
 

@@ -39,8 +39,8 @@ class RowsByLayer:
 
     Args:
         module: without hooks of Opacus.
-        criterion: of one row, summed.
-        parameters: whose gradients are wanted, in order.
+        criterion: the loss; its value for one row is summed.
+        parameters: the tensors whose gradients are wanted, in order.
 
     Raises:
         UnknownLayerError: if a parameter belongs to a layer of an unknown type.
@@ -88,7 +88,7 @@ class RowsByLayer:
         No row's gradient is built as a whole.
 
         Raises:
-            UnknownLayerError: as `gradients`.
+            UnknownLayerError: if `gradients` would raise it.
         """
         uses, count = self._uses(leaves, feed), len(leaves[0])
         some = torch.from_numpy(inside).to(noise.device)
@@ -218,11 +218,13 @@ class Route:
         one_by_one: vmap does not accept the model.
         checked: vmap agrees with one by one.
         by_layer: None as long as nobody knows; then whether layers' inputs give what vmap gives.
+        compared: a candidate was compared with its own row in a batch.
     """
 
     one_by_one: bool = False
     checked: bool = False
     by_layer: bool | None = None
+    compared: bool = False
 
 
 class CandidateGradients:

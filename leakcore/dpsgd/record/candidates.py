@@ -36,7 +36,7 @@ class GivenRows:
 
     Attributes:
         tree: what one row is, with a number in place of each leaf: {"inputs": ..., "targets": ...} or {"inputs": ...}.
-        paths: of the leaves in this tree.
+        paths: the path of each leaf in this tree.
         stacks: the rows.
         fills: what the loader's collate_fn adds to a shorter row, by leaf: (value, whether at the end), or None.
     """
@@ -219,7 +219,7 @@ class CallForm:
     What the loop passes besides, and is not one value per row (a setting, a number of tokens), is passed as it is.
 
     Args:
-        candidates: to be passed.
+        candidates: the rows to pass.
         module: the model.
         args: positional arguments of one call in the loop.
         kwargs: its keywords.
@@ -369,7 +369,7 @@ class RowKeys:
     adds to shorter rows does not count.
 
     Args:
-        names: of the leaves of a row.
+        names: the last key of each leaf of a row.
         fills: what fills a leaf up, (value, whether at the end), or None.
     """
 
@@ -432,12 +432,13 @@ class CandidateRows:
     candidate that the caller called no member is another row as well.
 
     Attributes:
+        members: (n,) bool, as the caller says; None if nobody did.
         confirmed: candidates that came with their own targets.
         contradicted: candidates that came with other targets, and these.
     """
 
     def __init__(self, candidates: GivenRows, members: np.ndarray | None) -> None:
-        self.candidates, self._members = candidates, members
+        self.candidates, self.members = candidates, members
         self._keys: RowKeys | None = None
         self._targets: torch.Tensor | None = None
         self._by_inputs: dict[bytes, list[int]] = {}
@@ -450,8 +451,8 @@ class CandidateRows:
         inside: set[int] = set()
         for forward in passes:
             inside.update(i for i, _ in self.places(forward, form))
-        if self._members is not None:
-            for i in [i for i in inside if not self._members[i]]:
+        if self.members is not None:
+            for i in [i for i in inside if not self.members[i]]:
                 inside.discard(i)
                 self._warn(
                     "members",
@@ -480,14 +481,14 @@ class CandidateRows:
         wrong = [i for i in self.contradicted if i not in self.confirmed and self._is_member(i)]
         if not wrong:
             return
-        away = 0.5 if self._members is None or not sample_rate else (1 - sample_rate) ** steps
+        away = 0.5 if self.members is None or not sample_rate else (1 - sample_rate) ** steps
         asked = len(wrong) + sum(self._is_member(i) for i in self.confirmed)
         by_chance = float(stats.binom.sf(len(wrong) - 1, asked, away))
         if by_chance < _CHANCE or (not self.confirmed and len(wrong) >= _CONTRADICTED):
             raise ValueError(self._mismatch(wrong[0], self.contradicted[wrong[0]], f", and so for {len(wrong)} rows"))
 
     def _is_member(self, i: int) -> bool:
-        return self._members is None or bool(self._members[i])
+        return self.members is None or bool(self.members[i])
 
     def _of_pass(self, groups: list[list[int]], targets: torch.Tensor | None) -> list[tuple[int, int]]:
         known = self._targets

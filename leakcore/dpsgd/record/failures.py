@@ -14,10 +14,10 @@ from leakcore.dpsgd.rows.ranks import WrongRowsError, behind_wrappers
 from leakcore.dpsgd.rows.row_check import Norms, RowCheck, RowsOfParameter
 from leakcore.dpsgd.rows.unsupported_layers import (
     LayerCall,
-    asleep,
+    layers_in_evaluation,
     names_of,
-    other_counts,
     require_real,
+    unequal_row_counts,
     unsupported_layers,
 )
 
@@ -33,18 +33,20 @@ class Failures:
         last: what failed last, with its step; "" if nothing did.
         of_step: whether the present step is left out.
         is_over: whether all further steps are.
+        has_ended: whether the step that ended the recording is over, too: from then on steps are only counted.
         is_lost: whether what was recorded before may be wrong, too.
+        step: the number of the present step, from 1.
     """
 
     def __init__(self) -> None:
         self.last = ""
-        self.of_step = self.is_over = self.is_lost = False
-        self._in_a_row = 0
+        self.of_step = self.is_over = self.has_ended = self.is_lost = False
+        self._in_a_row, self.step = 0, 1
 
-    def add(self, error: Exception, step: int, *, warn: bool = True) -> None:
+    def add(self, error: Exception, *, warn: bool = True) -> None:
         """Leave out this step; after several in a row, leave out all further steps."""
         message = str(error) or type(error).__name__
-        is_known, self.last = message in self.last, f"step {step}: {message}"
+        is_known, self.last = message in self.last, f"step {self.step}: {message}"
         self._in_a_row += not self.of_step
         self.is_lost = self.is_lost or isinstance(error, WrongRowsError)
         self.is_over = self.is_lost or self._in_a_row == _IN_A_ROW
@@ -55,9 +57,9 @@ class Failures:
 
     def end_step(self) -> bool:
         """The step ended. Returns whether it is left out."""
-        failed, self.of_step = self.of_step, False
-        if not failed:
-            self._in_a_row = 0
+        failed, self.of_step, self.has_ended = self.of_step, False, self.is_over
+        self.step += 1
+        self._in_a_row = self._in_a_row if failed else 0
         return failed
 
 
@@ -150,9 +152,9 @@ class RecordedRows:
         """Which parameters have no rows, or others than the batch, if an error of Opacus is about that; else ""."""
         names = {} if self._model is None else names_of(self._model)
         if str(error).startswith("No activations detected for"):
-            return asleep(self._model, self._calls)
+            return layers_in_evaluation(self._model, self._calls)
         if str(error).startswith("stack expects each tensor to be equal size"):
-            return other_counts(self._optimizer.params, names)
+            return unequal_row_counts(self._optimizer.params, names)
         attribute = "_norm_sample" if "'_norm_sample'" in str(error) else "grad_sample"
         if attribute == "grad_sample" and not str(error).startswith("Per sample gradient is not initialized"):
             return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ class Output:
         is_loss: whether it is a single number, as a loss is that the model computes itself.
         arrived: the factor of that number in what the loop went back from first; None if it did not.
         part: whether the loop went back from more of the outputs at once.
-        value: of that number.
+        value: that number; only for a loss.
         root: what the loop went back from; None if that is not one number.
     """
 
@@ -153,13 +153,16 @@ class SummedPasses:
 
     Args:
         optimizer: the one that sums.
-        passes: gives the forward passes since the last step.
+
+    Attributes:
+        passes: the forward passes since the last step.
     """
 
-    def __init__(self, optimizer: Any, passes: Callable[[], Iterable[ForwardPass]]) -> None:
+    def __init__(self, optimizer: Any) -> None:
         from opacus.optimizers import DPOptimizerFastGradientClipping
 
-        self._optimizer, self._passes = optimizer, passes
+        self._optimizer = optimizer
+        self.passes: list[ForwardPass] = []
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)
         self._gradients: dict[int, tuple[weakref.ref[Any], tuple[ForwardPass, ...]]] = {}
         self._clipped: list[tuple[ForwardPass, ...]] | None = []
@@ -172,7 +175,7 @@ class SummedPasses:
     def before_backward(self) -> None:
         """A backward pass begins."""
         self._note()
-        self._begun = list(self._passes())
+        self._begun = list(self.passes)
         if self._ghost and all(p.grad is None or not bool(p.grad.any()) for p in self._optimizer.params):
             self._clipped = []
 
@@ -206,7 +209,7 @@ class SummedPasses:
 
     def _note(self) -> None:
         """The gradients that are new belong to the passes that a loss went back through since the last call."""
-        gone = tuple(p for p in self._passes() if p.went_back and (not p.is_opaque or p in self._begun))
+        gone = tuple(p for p in self.passes if p.went_back and (not p.is_opaque or p in self._begun))
         if self._ghost:
             if gone and self._clipped is not None:
                 self._clipped = [*self._clipped, gone]

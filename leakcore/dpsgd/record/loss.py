@@ -17,14 +17,14 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from leakcore.dpsgd.record.forward_passes import ForwardPass, Output
 from leakcore.dpsgd.rows.hooks import number_of
 from leakcore.dpsgd.rows.preserve_state import pause_recording, preserve_state
-from leakcore.gradients import Reached, around
+from leakcore.gradients import Criterion, Reached, around
 
 _NARROW = (torch.float16, torch.bfloat16)
 _NAME_IT = "pass criterion=, a function (outputs, targets)"
 _MIXED = (
     "criterion: {name} over several rows is neither the mean nor the sum of what it is for each: a row's gradient "
     "depends on the others in its batch (a mean by class weights or without ignored targets, targets of another shape "
-    "than the outputs), which no ε is proved for; let it give a value per row (reduction='none') and take the mean of "
+    "than the outputs); this has no DP guarantee. Let it give a value per row (reduction='none') and take the mean of "
     "these"
 )
 
@@ -121,11 +121,11 @@ class _LossCall:
         derived: whether it received something derived from the model's outputs.
         reduced: what `how_reduced` says of it.
         targets: the argument next to the outputs.
-        number: of the node of its value.
-        total: of its values.
+        number: autograd's number of the node of its value.
+        total: the sum of its values.
         together: the calls that one backward pass goes through.
         part: whether that pass also reaches the model's outputs around the loss.
-        weights: of its values in what the loop went back from, at the first backward pass; None before it.
+        weights: each value's weight in what the loop went back from first; None before that.
         root: what the loop went back from; None if that is not one number.
     """
 
@@ -158,31 +158,42 @@ class _LossCall:
         return len(self.weights) if self.weights.ndim else 1
 
 
-class CalledLoss:
-    """Hooks `before` and `after` every module's forward pass, and `go_back` every backward pass; `take` at every step.
+class LoopLoss:
+    """The loss of a loop: `before` and `after` every module's forward pass, `go_back` at every backward pass, `take` at
+    every step.
 
     A loss counts only if the loop went back through it, so metrics do not count.
 
     Args:
-        named: the module that is the loss. None: any loss of `torch.nn` may be it.
+        is_model: whether a module holds the trained parameters.
+        criterion: the module that is the loss, or a function, with which no call is observed. None: any loss of
+            `torch.nn` may be it.
+
+    Attributes:
+        criterion: the loss, as far as it is known.
+        is_observed: whether calls of modules are observed.
     """
 
-    def __init__(self, is_model: Callable[[nn.Module], bool], named: nn.Module | None = None) -> None:
-        self._is_model, self._named = is_model, named
+    def __init__(self, is_model: Callable[[nn.Module], bool], criterion: Criterion | None = None) -> None:
+        self.criterion = criterion
+        self.is_observed = criterion is None or isinstance(criterion, nn.Module)
+        self._is_model, self._named = is_model, criterion
         self._running: list[nn.Module] = []
         self._calls: list[_LossCall] = []
         self._outputs: list[Output] = []
         self._unit: float | None = None
 
     def before(self, module: nn.Module) -> None:
-        self._running.append(module)
+        if self.is_observed:
+            self._running.append(module)
 
     def gave(self, outputs: list[Output]) -> None:
         """Note outputs of the model.
 
         A loss that receives neither these nor something derived from them belongs to another model.
         """
-        self._outputs += outputs
+        if self.is_observed:
+            self._outputs += outputs
 
     def after(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if not any(m is module for m in self._running):
@@ -219,6 +230,8 @@ class CalledLoss:
 
     def go_back(self, tensors: list[torch.Tensor]) -> None:
         """A backward pass begins at these tensors."""
+        if not self.is_observed:
+            return
         roots = [t.grad_fn for t in tensors if t.grad_fn is not None]
         root = float(tensors[0].detach().double()) if len(tensors) == 1 and tensors[0].numel() == 1 else None
         calls = {c.number: c for c in self._calls if c.weights is None}
@@ -236,8 +249,8 @@ class CalledLoss:
         """A step ended."""
         self._calls, self._running, self._outputs = [], [], []
 
-    def take(self, loss_reduction: str) -> Callable[..., torch.Tensor] | None:
-        """The loss of the step that ends here, as a function of the model's output; None if the step had no loss.
+    def take(self, loss_reduction: str) -> None:
+        """A step ends: its loss, if it had one, is the criterion.
 
         Args:
             loss_reduction: "mean" or "sum", Opacus's.
@@ -246,6 +259,10 @@ class CalledLoss:
             ValueError: if the call may not be what the loop minimises, if it mixes rows, or if it is reduced in another
                 way than Opacus assumes.
         """
+        self.criterion = self._of_step(loss_reduction) or self.criterion
+
+    def _of_step(self, loss_reduction: str) -> Callable[..., torch.Tensor] | None:
+        """The loss as a function of the model's output and the targets; None if there was none."""
         calls = [c for c in self._calls if c.weights is not None]
         losses = [o for o in self._outputs if o.is_loss and o.arrived is not None]
         self.clear()
@@ -276,7 +293,7 @@ class CalledLoss:
             raise ValueError(
                 f"criterion: the loop multiplies {name} by {units[0]:.4g} in this step and by {self._unit:.4g} before: "
                 "a factor that changes (with the batch's size, or by a gradient scaler) makes a row's clipped gradient "
-                "depend on the others, which no ε is proved for"
+                "depend on the others: this has no DP guarantee"
             )
         self._unit = units[0]
         leaf = leaves.pop() if leaves else None
@@ -465,7 +482,7 @@ class LossTerms:
             raise ValueError(
                 "criterion: the loop adds to the loss a penalty on the parameters themselves. Ghost clipping adds its "
                 "gradient once for each row, unclipped, so that a row can move the release by more than max_grad_norm, "
-                "and no ε is proved for that: pass weight_decay= to the wrapped optimizer instead"
+                "and this has no DP guarantee: pass weight_decay= to the wrapped optimizer instead"
             )
         if not self._warned and not hasattr(optimizer, "accumulate"):
             self._warned = True

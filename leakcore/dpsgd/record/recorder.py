@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.modules import module as torch_module
 from torch.utils.data import DataLoader
 
 from leakcore._base import validate
@@ -23,24 +22,29 @@ from leakcore.dpsgd.record.candidate_gradients import CandidateGradients, Route
 from leakcore.dpsgd.record.candidates import CallForm, CandidateRows, read_candidates, read_members
 from leakcore.dpsgd.record.failures import Failures, RecordedRows, require_known
 from leakcore.dpsgd.record.forward_passes import Entries, ForwardPass, SummedPasses
-from leakcore.dpsgd.record.loss import CalledLoss, LossTerms
+from leakcore.dpsgd.record.loss import LoopLoss, LossTerms
 from leakcore.dpsgd.record.run_steps import RunSteps
-from leakcore.dpsgd.record.sampling import (
-    Release,
-    RepeatedNoise,
-    SamplingOfSteps,
-    is_shuffled,
-    rate_of_block,
-    rate_of_hook,
-    rate_of_step,
-)
-from leakcore.dpsgd.rows.hooks import Arguments, ForwardHook, LoaderHook, Part, StepHook, rows_of, uncompiled
+from leakcore.dpsgd.record.sampling import Release, RepeatedNoise, SampleRate, SamplingOfSteps, is_shuffled
+from leakcore.dpsgd.rows.hooks import Arguments, ForwardHook, Hook, LoaderHook, ModelHook, Part, StepHook, rows_of
 from leakcore.dpsgd.rows.preserve_state import is_paused, pause_recording
 from leakcore.dpsgd.rows.ranks import Ranks, behind_hooks, is_parallel, same_coins, wrong_before
 from leakcore.dpsgd.trace.file import TraceFile
 from leakcore.dpsgd.trace.trace import Divisor, Trace, parse_divisor
 from leakcore.gradients import BackwardHook, Criterion
 from leakcore.numerics import step_log_ratio
+
+_log = logging.getLogger(__name__)
+_AUTOSAVE = 100
+_LEFT_OVER = (
+    "optimizer: it holds the sum of a batch that was begun before the recording and never released (a pass with "
+    "BatchMemoryManager that was broken off, a skipped step), and would release these rows together with the first "
+    "recorded batch. Finish that batch before record, or drop it: p.summed_grad = None for p in optimizer.params"
+)
+_OTHERS = (
+    "optimizer: the step's sum holds gradients that did not come of a call of the model since the step before "
+    "(computed before the recording, or replaced in the loop), so that nobody sees whose rows they are: call "
+    "optimizer.zero_grad() before the batch's backward pass"
+)
 
 
 class CandidateScores:
@@ -107,10 +111,10 @@ class StepPart:
         settings: σ, C, q and the number of accumulated batches.
         parameters: a digest of the parameters, in the first step.
         inside: the candidates in its batch.
-        rows: of its batch.
+        rows: number of rows in its batch.
         confirmed: candidates that came with their own targets.
         contradicted: candidates that came with other targets, and these.
-        release: from which draws its rows came.
+        release: the draws from which its rows came.
     """
 
     settings: tuple[float, float, float | None, int]
@@ -138,11 +142,6 @@ def require_alike(parts: Sequence[StepPart]) -> None:
             )
 
 
-def inside_of(parts: Sequence[StepPart]) -> np.ndarray:
-    """The candidates in the batch of the step, ascending."""
-    return np.unique(np.concatenate([part.inside for part in parts]))
-
-
 def noise_of(optimizer: Any) -> torch.Tensor:
     """The noise of the release, (D,), which Opacus's distributed optimizers add in the first process only."""
     unit = 1.0
@@ -152,18 +151,21 @@ def noise_of(optimizer: Any) -> torch.Tensor:
     return release - torch.cat([p.summed_grad.flatten() for p in optimizer.params])
 
 
-_log = logging.getLogger(__name__)
-_AUTOSAVE = 100
-_LEFT_OVER = (
-    "optimizer: it holds the sum of a batch that was begun before the recording and never released (a pass with "
-    "BatchMemoryManager that was broken off, a skipped step), and would release these rows together with the first "
-    "recorded batch. Finish that batch before record, or drop it: p.summed_grad = None for p in optimizer.params"
-)
-_OTHERS = (
-    "optimizer: the step's sum holds gradients that did not come of a call of the model since the step before "
-    "(computed before the recording, or replaced in the loop), so that nobody sees whose rows they are: call "
-    "optimizer.zero_grad() before the batch's backward pass"
-)
+def _observes(callback: Callable[..., None]) -> Callable[..., None]:
+    """A hook's callback: not called while the recording is paused or over, and its errors end the recording and not
+    the loop that is recorded.
+    """
+
+    @functools.wraps(callback)
+    def observe(self: Recorder, *arguments: Any) -> None:
+        if self._failures.is_over or is_paused():
+            return
+        try:
+            callback(self, *arguments)
+        except Exception as error:
+            self._failures.add(error)
+
+    return observe
 
 
 class Recorder:
@@ -186,13 +188,32 @@ class Recorder:
         criterion: the loss, or None.
         sampling: a DataLoader, or q, or None.
         out: npz file for the trace, or None.
-        every: how many steps there are for one that is scored.
+        every: number of steps for one that is scored.
         divisor: "rows" or "constant".
 
     Raises:
         ValueError: names the argument, its value and what is allowed.
         TypeError: for an optimizer that clips otherwise, or an argument of another type.
     """
+
+    # The states of a recording, and what leads from one to the next:
+    #
+    #   ready       no hooks; a block may begin              __enter__ → recording
+    #   recording   `_hooks` call back                       __exit__ → ready
+    #   left out    `_failures.of_step`: the present step    an error in a callback or in the score; the step's end →
+    #               is not recorded                          recording, or over after three in a row
+    #   over        `_failures.is_over`, and `has_ended`     no way back
+    #               once its step is: steps are only counted
+    #   lost        `_failures.is_lost`: over, and what was  no way back: there is no trace
+    #               recorded before may be wrong, too
+    #
+    # What it knows, and since when:
+    #
+    #   of the run    `_optimizer`, `_ranks`, `_rows` (candidates, members), `_model`, `_form` (how the loop calls it),
+    #                 `_loss`, `_rate`, `_sampling`, `_run` (the place of the recorded steps among all)
+    #   of all steps  `_schedule` (σ, C and rows of each), `_scores`, `_noise`, `_route` (how gradients are computed)
+    #   of this step  `_sum` (forward passes, and which are summed), `_versions` (of the parameters at the last forward
+    #                 pass), `_terms` (of the loss), `_clipped` (whether rows are those of the batch), `_gradients`
 
     memory = 1 << 28
 
@@ -220,50 +241,34 @@ class Recorder:
             raise ValueError(
                 f"`every` must be 1 without `members`, got {every}: nobody sees whom the other steps train on"
             )
-        self._optimizer = optimizer
+        self._optimizer, self._model = optimizer, model
         self._ranks = Ranks(optimizer)
-        self._ranks.share(lambda: self._set_up(candidates, members, model, criterion, sampling, out))
+        self._ranks.share(lambda: self._set_up(candidates, members, criterion, sampling, out))
         if self._ranks.count > 1:
             rows = self._run.candidates()
-            self._ranks.require_equal(candidates=rows, members=digest(self._given), sampling=self._rate)
+            self._ranks.require_equal(candidates=rows, members=digest(self._rows.members), sampling=self._rate.value)
 
     def _set_up(
-        self,
-        candidates: Any,
-        members: Any,
-        model: nn.Module | None,
-        criterion: Criterion | None,
-        sampling: Any,
-        out: str | Path | None,
+        self, candidates: Any, members: Any, criterion: Criterion | None, sampling: Any, out: str | Path | None
     ) -> None:
         optimizer = self._optimizer
         rows = read_candidates(candidates)
-        n = len(rows)
-        self._given = None if members is None else read_members(members, n)
-        self._rows = CandidateRows(rows, self._given)
-        self._model, self._criterion = model, criterion
-        named = criterion if isinstance(criterion, nn.Module) else None
-        self._loss = CalledLoss(self._holds_all, named) if criterion is None or named is not None else None
+        self._rows = CandidateRows(rows, None if members is None else read_members(members, len(rows)))
+        self._own = {id(p) for p in optimizer.params}
+        self._loss, self._terms = LoopLoss(self._holds_all, criterion), LossTerms(self._own)
         self._sampling = SamplingOfSteps(sampling, divided=self._ranks.count > 1)
-        self._rate = self._sampling.rate
-        self._rate_of_batch = rate_of_hook(optimizer.step_hook) if self._rate is None else None
+        self._rate = SampleRate(self._sampling.rate, optimizer.step_hook)
         self._out = None if out is None or not self._ranks.is_first else TraceFile(out)
         self._run = RunSteps(optimizer, rows.content())
-        self._own = {id(p) for p in optimizer.params}
-        self._recorded = RecordedRows(optimizer)
-        self._sum = SummedPasses(optimizer, lambda: self._passes)
+        self._clipped, self._sum = RecordedRows(optimizer), SummedPasses(optimizer)
         self._versions: list[tuple[torch.Tensor, int]] = []
-        self._terms = LossTerms(self._own)
-        self._calls = ForwardHook(self._returned)
         self._form: CallForm | None = None
         self._gradients: CandidateGradients | None = None
-        self._compared = False
-        self._passes: list[ForwardPass] = []
-        self._route = Route()
-        self._failures, self._number, self._is_finished = Failures(), 1, False
+        self._route, self._failures = Route(), Failures()
         self._schedule: list[tuple[float, float, int]] = []
-        self._scores, self._noise = CandidateScores(n), RepeatedNoise()
-        self._handles: list[Any] = []
+        self._scores, self._noise = CandidateScores(len(rows)), RepeatedNoise()
+        self._model_hook = ModelHook(self._after_model)
+        self._hooks: list[Hook] = []
 
     def __repr__(self) -> str:
         return as_line("Recorder", self._table_rows())
@@ -276,45 +281,42 @@ class Recorder:
 
     def _table_rows(self) -> Rows:
         failed = self._failures
-        state = "broken" if failed.of_step else "over" if failed.is_over else "recording" if self._handles else "ready"
+        state = "broken" if failed.of_step else "over" if failed.is_over else "recording" if self._hooks else "ready"
         return [
             ("state", state),
             ("steps recorded", str(self.steps)),
             ("candidates", str(len(self._rows.candidates))),
-            ("sample rate", "not known yet" if self._rate is None else short(self._rate)),
+            ("sample rate", "not known yet" if self._rate.value is None else short(self._rate.value)),
             ("file", "none" if self._out is None else str(self._out.path)),
         ]
 
     def __enter__(self) -> Recorder:
-        if self._handles:
+        if self._hooks:
             raise ValueError("record: this recorder is in use already")
         self._ranks.share(lambda: None if self._out is None else self._out.require_free())
         self._sampling.coins = same_coins(self._ranks)
         hook = self._optimizer.step_hook
-        if self._rate_of_batch is not None:
-            self._rate_of_batch = rate_of_block(hook, self._rate_of_batch, begun=bool(self._schedule))
+        self._rate.begin_block(hook, has_steps=bool(self._schedule))
         self._run.enter(hook)
-        self._passes, self._sum = [], SummedPasses(self._optimizer, lambda: self._passes)
-        self._end_listening = StepHook.listen(self._optimizer, self)
-        self._handles = [
-            torch_module.register_module_forward_pre_hook(self._before_forward),
-            torch_module.register_module_forward_hook(self._after_forward, always_call=True),
+        self._sum = SummedPasses(self._optimizer)
+        self._hooks = [
+            StepHook(self._optimizer, self),
+            ForwardHook(self._before_forward, self._after_forward),
             BackwardHook(self._before_backward),
-            LoaderHook(self._fetched),
+            LoaderHook(self._after_fetch),
+            self._model_hook,
         ]
         if self._model is not None:
-            self._calls.watch(self._model)
+            self._model_hook.attach(self._model)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        self._calls.stop()
-        self._end_listening()
-        self._recorded.stop()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._clipped.stop()
         self._run.leave()
         if self._failures.last and kind is None and (self._failures.is_lost or not self._schedule):
             where = "" if self._out is None else f" to {self._out.path}"
@@ -326,7 +328,7 @@ class Recorder:
                 if error is None:
                     raise
                 _log.error("record: %s was not written: %s", self._out.path, why)
-        if unused := self._recorded.unused(error):
+        if unused := self._clipped.unused(error):
             raise ValueError(f"model: {unused}") from error
 
     @property
@@ -348,20 +350,20 @@ class Recorder:
             raise ValueError(f"record: no step was recorded: {why}")
         if self._failures.is_lost:
             raise ValueError(f"record: {self._failures.last}")
-        self._rows.require_targets(len(self._schedule), self._rate)
+        rate, members = self._rate.value, self._rows.members
+        self._rows.require_targets(self.steps, rate)
         sigma, norm, rows = (np.array(column) for column in zip(*self._schedule, strict=True))
-        known = bool(self._rate) and bool((sigma > 0).all())
         size = self._optimizer.expected_batch_size
-        unrecorded, complete = self._run.unrecorded(sigma, self._rate)
+        unrecorded, complete = self._run.unrecorded(sigma, rate)
         return Trace(
             noise_multiplier=sigma.astype(np.float64),
             max_grad_norm=norm.astype(np.float64),
             batch_rows=rows.astype(np.int64),
-            sample_rate=self._rate,
+            sample_rate=rate,
             expected_batch_size=None if size is None else float(size) * self._ranks.count,
-            members=self._scores.times_seen > 0 if self._given is None else self._given.copy(),
-            members_given=self._given is not None,
-            **self._scores.arrays(len(sigma), likelihood=known),
+            members=self._scores.times_seen > 0 if members is None else members.copy(),
+            members_given=members is not None,
+            **self._scores.arrays(self.steps, likelihood=bool(rate) and bool((sigma > 0).all())),
             unrecorded=unrecorded,
             complete=complete,
             origin=self._run.origin(),
@@ -372,71 +374,46 @@ class Recorder:
     def _holds_all(self, module: nn.Module) -> bool:
         return self._own <= {id(p) for p in module.parameters()}
 
-    @contextlib.contextmanager
-    def _unharmed(self) -> Iterator[None]:
-        """An error of the recording ends the recording, but not the loop that is recorded."""
-        try:
-            yield
-        except Exception as error:
-            self._failures.add(error, self._number)
-
-    def _watching(self) -> bool:
-        return not self._failures.is_over and not is_paused()
-
-    @uncompiled
+    @_observes
     def _before_forward(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if self._watching():
-            with self._unharmed():
-                self._enter(module, inputs)
-
-    def _enter(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if self._loss is not None:
-            self._loss.before(module)
+        self._loss.before(module)
         if not torch.is_grad_enabled():
             return
         if self._model is None and self._holds_all(module):
             self._model = module
-            self._calls.watch(module, inputs)
-        self._recorded.before(module, inputs, self._model)
+            self._model_hook.attach(module, inputs)
+        self._clipped.before(module, inputs, self._model)
         if module.training and any(id(p) in self._own for p in module._parameters.values()):
-            self._terms.called(module, within=self._calls.are_under_way or module is self._model)
+            self._terms.called(module, within=self._model_hook.is_running or module is self._model)
 
-    @uncompiled
+    @_observes
     def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        if self._watching():
-            with self._unharmed():
-                if self._loss is not None:
-                    self._loss.after(module, inputs, output)
-                self._recorded.after(module, inputs, output)
+        self._loss.after(module, inputs, output)
+        self._clipped.after(module, inputs, output)
 
-    def _returned(self, module: nn.Module, arguments: Arguments, output: Any, drew: bool) -> None:
-        """The model returned."""
-        if not self._watching() or not module.training or not torch.is_grad_enabled() or output is None:
+    @_observes
+    def _after_model(self, module: nn.Module, arguments: Arguments, output: Any, drew: bool) -> None:
+        if not module.training or not torch.is_grad_enabled() or output is None:
             return
-        with self._unharmed():
-            self._versions = [(p, p._version) for p in module.parameters()]
-            passed = ForwardPass(arguments, output, self._sampling.use_of(rows_of(arguments)), drew=drew)
-            self._passes.append(passed)
-            if self._loss is not None:
-                self._loss.gave(passed.outputs)
+        self._versions = [(p, p._version) for p in module.parameters()]
+        passed = ForwardPass(arguments, output, self._sampling.use_of(rows_of(arguments)), drew=drew)
+        self._sum.passes.append(passed)
+        self._loss.gave(passed.outputs)
 
-    def _fetched(self, iterator: Any, batch: Any, part: Part) -> None:
-        if self._watching():
-            with self._unharmed():
-                self._sampling.fetched(iterator, batch, part)
+    @_observes
+    def _after_fetch(self, iterator: Any, batch: Any, part: Part) -> None:
+        self._sampling.fetched(iterator, batch, part)
 
+    @_observes
     def _before_backward(self, roots: list[torch.Tensor]) -> None:
-        if self._watching():
-            with self._unharmed():
-                self._sum.before_backward()
-                if self._loss is not None:
-                    self._loss.go_back(roots)
-                self._terms.go_back([t.grad_fn for t in roots if t.grad_fn is not None], self._passes)
+        self._sum.before_backward()
+        self._loss.go_back(roots)
+        self._terms.go_back([t.grad_fn for t in roots if t.grad_fn is not None], self._sum.passes)
 
     def before_step(self, optimizer: Any) -> None:
         """The optimizer's `pre_step` begins."""
         self._run.before()
-        if self._is_finished:
+        if self._failures.has_ended:
             return
         self._sum.before_step()
         if self._sum.holds_others and not hasattr(optimizer, "sum_is_fresh") and not self._schedule:
@@ -444,20 +421,21 @@ class Recorder:
 
     def after_step(self, optimizer: Any, released: bool | None) -> None:
         """`pre_step` ended."""
-        if self._is_finished:
+        if self._failures.has_ended:
             if released:
                 self._run.account()
             return
         entries = self._sum.after_step(released)
-        if released is None and self._loss is not None:  # refused: its loss is not that of the next step
+        if released is None:  # refused: its loss is not that of the next step
             self._loss.clear()
         if released:
-            self._step(optimizer, entries)
+            self._end_step(optimizer, entries)
 
-    def _step(self, optimizer: Any, entries: Entries | None) -> None:
+    def _end_step(self, optimizer: Any, entries: Entries | None) -> None:
+        """A step made its release. `entries`: what its sum holds; None: others are in it, too."""
         place = self._run.account()
-        is_scored = (self._number - 1) % self._every == 0
-        batch = self._passes if entries is None else list(dict.fromkeys(p for passes in entries for p in passes))
+        is_scored = (self._failures.step - 1) % self._every == 0
+        batch = self._sum.passes if entries is None else list(dict.fromkeys(p for passes in entries for p in passes))
         release = self._sampling.release(None if entries is None else [[p.use for p in passes] for passes in entries])
         elsewhere: list[Release] = []
         try:
@@ -467,25 +445,21 @@ class Recorder:
         except Exception as error:
             refused = not self._schedule and isinstance(error, (TypeError, ValueError))
             if not self._failures.of_step:
-                self._failures.add(error, self._number, warn=not refused)
+                self._failures.add(error, warn=not refused)
             if refused:  # wrong arguments are reported before any work is lost
                 raise
         finally:
             is_left_out = self._failures.end_step()
-            self._is_finished = self._failures.is_over
-            self._number += 1
-            self._passes = []
-            self._calls.clear()
-            if self._loss is not None:
-                self._loss.clear()
-            rows = sum(len(p.rows) for p in batch if p.rows is not None)
+            self._sum.passes = []
+            self._model_hook.clear()
+            self._loss.clear()
             divides = optimizer.loss_reduction == "mean" and optimizer.expected_batch_size is not None
             size = float(optimizer.expected_batch_size) if divides else None
-            self._sampling.step(release, elsewhere, rows=rows, divisor=size)
+            self._sampling.step(release, elsewhere, rows=_rows_in(batch), divisor=size)
         if is_left_out or not is_scored:
             return
         self._run.take(place)
-        if self._out is not None and len(self._schedule) % _AUTOSAVE == 0:
+        if self._out is not None and self.steps % _AUTOSAVE == 0:
             try:
                 self._out.save(self.trace())
             except OSError as error:  # the next may succeed
@@ -495,7 +469,8 @@ class Recorder:
         """Score the step, with what the other processes have of it. Returns how their batches were sampled."""
         sigma, norm = float(optimizer.noise_multiplier), float(optimizer.max_grad_norm)
         parts = self._ranks.share(lambda: self._part(optimizer, batch, known, release))
-        gradients, inside = self._gradients, inside_of(parts)
+        gradients, rows = self._gradients, sum(part.rows for part in parts)
+        inside = np.unique(np.concatenate([part.inside for part in parts]))
         assert gradients is not None
 
         def products() -> Any:
@@ -503,77 +478,66 @@ class Recorder:
                 self._rows.learn(part.confirmed, part.contradicted)
             require_alike(parts)
             with wrong_before():
-                self._rows.require_targets(len(self._schedule) + 1, self._rate)
+                self._rows.require_targets(self.steps + 1, self._rate.value)
             scores = None
             if self._ranks.is_first:
                 noise = noise_of(optimizer)
                 with wrong_before():
-                    self._require_new(noise, sigma * norm, sum(part.rows for part in parts) * norm)
+                    self._require_new(noise, sigma * norm, rows * norm)
                 scores = gradients.products_of_batch(noise, inside, norm, batch)
-            steps = len(self._schedule)
-            if batch and (steps & (steps + 1) == 0 or not self._compared):  # steps 1, 2, 4, 8, …
+            if batch and (self.steps & (self.steps + 1) == 0 or not self._route.compared):  # steps 1, 2, 4, 8, …
                 self._compare(gradients, batch[-1])
             return scores
 
-        self._scores.add(self._ranks.share(products)[0], inside, sigma, norm, self._rate)
-        self._schedule.append((sigma, norm, sum(part.rows for part in parts)))
+        self._scores.add(self._ranks.share(products)[0], inside, sigma, norm, self._rate.value)
+        self._schedule.append((sigma, norm, rows))
         return [part.release for part in parts]
 
-    def _require_new(self, noise: torch.Tensor, std: float, most: float) -> None:
-        """ValueError if a step's noise is an earlier step's. `most` is what the norm of its sum is at most."""
+    def _require_new(self, noise: torch.Tensor, std: float, largest_sum: float) -> None:
+        """ValueError if a step's noise, of that standard deviation, is an earlier step's.
+
+        `largest_sum`: an upper bound of the norm of the step's sum.
+        """
         if std > 0:
             eps = max(torch.finfo(p.dtype).eps for p in self._optimizer.params)
             values = noise[torch.from_numpy(RepeatedNoise.places(len(noise))).to(noise.device)]
-            self._noise.require_new(values.double().cpu().numpy() / std, eps * (most / std + 5))
+            self._noise.require_new(values.double().cpu().numpy() / std, eps * (largest_sum / std + 5))
 
     def _part(self, optimizer: Any, batch: list[ForwardPass], known: bool, release: Release) -> StepPart:
         """What this process has of the step, checked."""
         if self._failures.of_step:
             raise RuntimeError(self._failures.last)
-        if hasattr(
-            optimizer, "_adjusted_noise_multiplier"
-        ):  # Opacus's adaptive ghost clipping sets it in the backward pass
+        if hasattr(optimizer, "_adjusted_noise_multiplier"):  # adaptive ghost clipping sets it in the backward pass
             raise TypeError("`optimizer` must clip by a fixed max_grad_norm, got one that clips adaptively")
         self._terms.require_known(optimizer)
         with wrong_before():
-            self._recorded.require()
+            self._clipped.require()
         if any(p._version != version for p, version in self._versions):
             raise ValueError(
                 "model: its parameters were changed between its forward pass and this step (by another optimizer's "
                 "step?), so the candidates' gradients at the batch's parameters can no longer be computed: call this "
                 "optimizer's step first"
             )
-        if self._loss is not None:
-            self._criterion = self._loss.take(optimizer.loss_reduction) or self._criterion
-        steps = len(self._schedule)
-        form = self._called(batch)
+        self._loss.take(optimizer.loss_reduction)
+        criterion, form = self._loss.criterion, self._called(batch)
         if not known:
             raise ValueError(_OTHERS)
+        autocast = batch[-1].autocast if batch else None
         gradients = self._gradients = CandidateGradients(
-            optimizer,
-            self._model,
-            self._criterion,
-            form,
-            self.memory,
-            self._route,
-            steps,
-            batch[-1].autocast if batch else None,
+            optimizer, self._model, criterion, form, self.memory, self._route, self.steps, autocast
         )
         self._sampling.require_stated(release)
         inside = self._rows.of_batch(batch, form)
         batches = int(optimizer.accumulated_iterations) if release.why else len(release.sources)
-        if self._rate_of_batch is not None:
-            cuts = {p.source.sampling.batches if is_shuffled(p.source) else None for p in batch}
-            of_pass = cuts.pop() if len(cuts) == 1 else None
-            self._rate = rate_of_step(self._rate_of_batch, batches, self._rate, of_pass)
-        if not steps and not (isinstance(self._criterion, nn.Module) and self._loss is not None):
+        cuts = {p.source.sampling.batches if is_shuffled(p.source) else None for p in batch}
+        self._rate.add_step(batches, cuts.pop() if len(cuts) == 1 else None)
+        if not self.steps and not isinstance(criterion, nn.Module):
             gradients.require_of_rows(optimizer.loss_reduction)
-        settings = (float(optimizer.noise_multiplier), float(optimizer.max_grad_norm), self._rate, batches)
         return StepPart(
-            settings=settings,
-            parameters="" if steps or self._ranks.count == 1 else digest(optimizer.params),
+            settings=(float(optimizer.noise_multiplier), float(optimizer.max_grad_norm), self._rate.value, batches),
+            parameters="" if self.steps or self._ranks.count == 1 else digest(optimizer.params),
             inside=inside,
-            rows=sum(len(p.rows) for p in batch if p.rows is not None),
+            rows=_rows_in(batch),
             confirmed=self._rows.confirmed,
             contradicted=self._rows.contradicted,
             release=release,
@@ -582,7 +546,7 @@ class Recorder:
     def _called(self, batch: list[ForwardPass]) -> CallForm:
         """How the loop calls the model. ValueError if the candidates do not have that form."""
         if self._form is None:
-            passes = batch or self._passes
+            passes = batch or self._sum.passes
             if self._model is None or not passes:
                 raise ValueError("model: no module that holds the optimizer's parameters was called: pass model=")
             if is_parallel(self._model) and not hasattr(self._optimizer, "reduce_gradients"):
@@ -596,7 +560,11 @@ class Recorder:
     def _compare(self, gradients: CandidateGradients, last: ForwardPass) -> None:
         """ValueError unless a candidate in the step's last batch has the norm there that it has alone."""
         places = [] if last.drew else self._rows.places(last, self._called([last]))
-        if places and (norm := self._recorded.norm(places[0][1])) is not None:
-            self._compared = True
+        if places and (norm := self._clipped.norm(places[0][1])) is not None:
+            self._route.compared = True
             with wrong_before():
                 gradients.require_norm(places[0][0], norm)
+
+
+def _rows_in(batch: Iterable[ForwardPass]) -> int:
+    return sum(len(p.rows) for p in batch if p.rows is not None)

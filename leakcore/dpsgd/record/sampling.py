@@ -41,7 +41,7 @@ class RepeatedDraws:
     """The draws so far.
 
     Attributes:
-        count: of the draws, those that equal an earlier one.
+        count: the number of draws that equal an earlier one.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class RepeatedNoise:
         """ValueError if this is the noise of an earlier step.
 
         Args:
-            noise: of a step at `places`, in standard deviations.
+            noise: a step's noise at `places`, in standard deviations.
             resolution: the rounding error of these. Noise that rounding hides is not compared.
         """
         if len(noise) < _FEWEST or resolution > _ALIKE / 10:
@@ -123,7 +123,7 @@ class RepeatedNoise:
         self._steps += 1
 
 
-def rate_of_hook(hook: Any) -> float | None:
+def _rate_of_hook(hook: Any) -> float | None:
     """The sampling rate that Opacus's accounting hook closes over."""
     if not inspect.isfunction(hook):
         return None
@@ -131,44 +131,63 @@ def rate_of_hook(hook: Any) -> float | None:
     return float(rate) if isinstance(rate, (int, float)) and 0 <= rate <= 1 else None
 
 
-def rate_of_block(hook: Any, before: float, *, begun: bool) -> float:
-    """q of a recorder's next block, whose optimizer has this hook. ValueError if the steps so far have another q."""
-    rate = rate_of_hook(hook)
-    if rate is not None and rate != before and begun:
-        raise ValueError(
-            f"optimizer: its hook has q = {rate:.4g}, and this recorder's steps have q = {before:.4g}: use another "
-            "recorder for steps at another q"
-        )
-    return before if rate is None else rate
+class SampleRate:
+    """q of the steps of a recording: as the caller states it, or from Opacus's accounting hook.
 
+    Args:
+        stated: q, or None.
+        hook: what the optimizer calls in every step.
 
-def rate_of_step(of_batch: float, batches: int, before: float | None, of_pass: int | None = None) -> float:
-    """q of a step that accumulates several batches, each sampled at `of_batch`; `before` is the q of the earlier steps.
-
-    Batches that together contain every row once are a full batch, as in Opacus's accounting. Of the `of_pass` batches
-    into which a shuffled pass is cut, several are again one part of equal parts, if their number divides `of_pass`.
-
-    Raises:
-        ValueError: for other batches: a row can be in several of them, so they are not a Poisson sample. Also if the
-            earlier steps have another q.
+    Attributes:
+        value: q of the steps so far; None if unknown.
     """
-    together = of_batch * batches
-    rate = of_batch if batches == 1 else 1.0 if math.isclose(together, 1, rel_tol=1e-9) else None
-    if rate is None and of_pass is not None and of_pass % batches == 0:
-        rate = together
-    if rate is not None and before is not None and rate != before:
-        raise ValueError(
-            f"optimizer: a step accumulates {batches} batch{'' if batches == 1 else 'es'} at q = {of_batch:.4g}, "
-            f"together q = {rate:.4g}, and the steps before it have q = {before:.4g}: accumulate the same number in "
-            "every step"
-        )
-    if rate is None:
-        raise ValueError(
-            f"optimizer: a step accumulates {batches} batches, each sampled at q = {of_batch:.4g}: together they are "
-            "neither a Poisson sample nor one of equal parts of a shuffled pass. Sample once per step (Opacus's "
-            "BatchMemoryManager computes such a batch in parts), or pass sampling=q if your loop does that"
-        )
-    return rate
+
+    def __init__(self, stated: float | None, hook: Any) -> None:
+        self.value = stated
+        self._of_batch = None if stated is not None else _rate_of_hook(hook)
+
+    def begin_block(self, hook: Any, *, has_steps: bool) -> None:
+        """A block of the recorder begins, with this hook. ValueError if the steps so far have another q."""
+        rate = None if self._of_batch is None else _rate_of_hook(hook)
+        if rate is not None and rate != self._of_batch and has_steps:
+            raise ValueError(
+                f"optimizer: its hook has q = {rate:.4g}, and this recorder's steps have q = {self._of_batch:.4g}: use "
+                "another recorder for steps at another q"
+            )
+        self._of_batch = self._of_batch if rate is None else rate
+
+    def add_step(self, batches: int, of_pass: int | None = None) -> None:
+        """A step that accumulates several batches.
+
+        Batches that together contain every row once are a full batch, as in Opacus's accounting. Of the `of_pass`
+        batches into which a shuffled pass is cut, several are again one part of equal parts, if their number divides
+        `of_pass`.
+
+        Raises:
+            ValueError: for other batches: a row can be in several of them, so they are not a Poisson sample. Also if
+                the earlier steps have another q.
+        """
+        if self._of_batch is None:
+            return
+        before, of_batch = self.value, self._of_batch
+        together = of_batch * batches
+        rate = of_batch if batches == 1 else 1.0 if math.isclose(together, 1, rel_tol=1e-9) else None
+        if rate is None and of_pass is not None and of_pass % batches == 0:
+            rate = together
+        if rate is not None and before is not None and rate != before:
+            raise ValueError(
+                f"optimizer: a step accumulates {batches} batch{'' if batches == 1 else 'es'} at q = {of_batch:.4g}, "
+                f"together q = {rate:.4g}, and the steps before it have q = {before:.4g}: accumulate the same number "
+                "in every step"
+            )
+        if rate is None:
+            raise ValueError(
+                f"optimizer: a step accumulates {batches} batches, each sampled at q = {of_batch:.4g}: together "
+                "they are neither a Poisson sample nor one of equal parts of a shuffled pass. Sample once per step "
+                "(Opacus's BatchMemoryManager computes such a batch in parts), or pass sampling=q if your loop does "
+                "that"
+            )
+        self.value = rate
 
 
 class Divisors:
@@ -345,7 +364,7 @@ class Release:
     """What is known of the rows of a step, in one process.
 
     Attributes:
-        sources: of its draws, one for each draw; None for rows that no loader is known to have drawn.
+        sources: the loader of each draw; None for rows that no loader is known to have drawn.
         why: why it is not one draw, or several whole ones; else "".
         violation: what that breaks.
     """
@@ -479,7 +498,7 @@ class SamplingOfSteps:
             release: what this process knows of its rows.
             elsewhere: what every process knows of them.
             rows: how many this process had.
-            divisor: by which it divided their sum; None: by none.
+            divisor: what it divided their sum by; None if by nothing.
         """
         if divisor is not None:
             self._divisors.add(divisor, rows)

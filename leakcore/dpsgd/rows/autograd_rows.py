@@ -37,13 +37,15 @@ class AutogradRowGradients:
     """One call, repeated for the gradients of some rows of its batch.
 
     Args:
-        call: to repeat.
-        rows: which rows.
+        call: the call to repeat.
+        backward: the number of the backward pass that is repeated.
+        rows: the rows whose gradients are wanted.
         count: how many rows of the batch have gradients.
         mean: whether the loss is taken for a mean over these.
         second: whether rows are said to be an input's second dimension.
-        error: share of an output that is rounding.
-        state: of the model, from which it is called each time.
+        parameters: the tensors whose gradients are wanted.
+        error: the share of an output that rounding explains.
+        state: the model's state, from which it is called each time.
 
     Attributes:
         size: the number of rows that went in, None if unknown.

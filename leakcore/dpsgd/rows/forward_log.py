@@ -24,9 +24,9 @@ class Call:
 
     Attributes:
         randomness: the state of all global generators before it.
-        tensors: what went in, with versions.
+        versions: the tensors that went in and came out, with their versions.
         outputs: the leaves of what came out, as they were.
-        gradients: by backward pass, of some of the outputs.
+        gradients: {backward pass: {place of an output: its gradient}}.
     """
 
     module: nn.Module

@@ -1,4 +1,9 @@
-"""The hooks through which a training loop is observed: forward passes, loaders and optimizer steps."""
+"""The hooks through which a training loop is observed, and the batches that its loaders hand out.
+
+Each is created with its callback, observes from then on, and ends by `remove`: `ForwardHook` (every module),
+`ModelHook` (the model, with its keywords), `leakcore.gradients.BackwardHook` (every backward pass), `LoaderHook` (every
+batch of a DataLoader) and `StepHook` (every step of an optimizer).
+"""
 
 from __future__ import annotations
 
@@ -7,19 +12,17 @@ import dataclasses
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules import module as torch_module
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils.data import dataloader
 
 from leakcore.dpsgd.rows.preserve_state import Randomness, Uncopied, is_paused
 from leakcore.dpsgd.trace.trace import Sampling
-
-_Hook = TypeVar("_Hook", bound=Callable[..., None])
-
 
 Path = tuple[Any, ...]
 """The keys and places that lead to a leaf of a tree."""
@@ -68,18 +71,32 @@ def number_of(tensor: torch.Tensor) -> int:
     return -1 if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()
 
 
-def uncompiled(hook: _Hook) -> _Hook:
-    """A hook that runs as Python: torch.compile does not put it into what it compiles."""
-    plain: _Hook = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
-    return plain
+class Hook(Protocol):
+    """What calls back until it is removed."""
+
+    def remove(self) -> None: ...
 
 
 class ForwardHook:
-    """Hooks on a model, which see its keywords, from `watch` to `stop`.
+    """Calls `before` and `after` for every module of this process, as torch's global hooks do, until `remove`.
 
-    Args:
-        returned: called with the model, the arguments, the output, and whether random numbers were drawn, after each
-            call.
+    Both run as Python: torch.compile does not put them into what it compiles.
+    """
+
+    def __init__(self, before: Callable[..., None], after: Callable[..., None] | None = None) -> None:
+        self._handles = [torch_module.register_module_forward_pre_hook(Uncopied(before))]
+        if after is not None:
+            self._handles.append(torch_module.register_module_forward_hook(Uncopied(after), always_call=True))
+
+    def remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+class ModelHook:
+    """Calls back with (model, arguments as they were before, output, whether random numbers were drawn).
+
+    It sees keywords, from `attach` to `remove`.
     """
 
     def __init__(self, returned: Callable[[nn.Module, Arguments, Any, bool], None]) -> None:
@@ -88,11 +105,11 @@ class ForwardHook:
         self._handles: list[Any] = []
 
     @property
-    def are_under_way(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the model runs just now."""
         return bool(self._entered)
 
-    def watch(self, model: nn.Module, inputs: tuple[Any, ...] | None = None) -> None:
+    def attach(self, model: nn.Module, inputs: tuple[Any, ...] | None = None) -> None:
         """Begin. `inputs`: the positional arguments of a call that has begun; torch shows its keywords at its end."""
         if inputs is not None:
             self._entered.append((copied(inputs, {})[0], None, Randomness.now()))
@@ -102,10 +119,10 @@ class ForwardHook:
         ]
 
     def clear(self) -> None:
-        """A step ended."""
+        """A step ended: no call that began before it matters."""
         self._entered = []
 
-    def stop(self) -> None:
+    def remove(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles, self._entered = [], []
@@ -304,8 +321,8 @@ class UsedRows:
     """Rows of a part of a draw, on which a forward pass trains.
 
     Attributes:
-        start: of the rows within the part.
-        stop: likewise; None: to the end.
+        start: the first of the rows within the part.
+        stop: the end of the rows within the part; None: its end.
     """
 
     source: BatchSource
@@ -412,7 +429,7 @@ def _equal(values: torch.Tensor, rows: torch.Tensor) -> bool:
 
 
 class StepListener(Protocol):
-    """What is told of every step."""
+    """What learns of every step of an optimizer."""
 
     def before_step(self, optimizer: Any) -> None:
         """A step begins. An error ends it before anything is summed."""
@@ -422,42 +439,41 @@ class StepListener(Protocol):
 
 
 class StepHook:
-    """Tells listeners of the steps of one optimizer, whichever of them comes or goes first.
+    """Informs a listener of the steps of one optimizer until `remove`, whichever listener comes or goes first.
 
     `pre_step` of the optimizer is replaced while there are listeners: Opacus calls it in every step, and afterwards
     updates the parameters. Hooks of the optimizer stay as they are.
     """
 
+    def __init__(self, optimizer: Any, listener: StepListener) -> None:
+        self._steps = getattr(vars(optimizer).get("pre_step"), "steps", None) or _Steps(optimizer)
+        self._listener = listener
+        self._steps.listeners.append(listener)
+
+    def remove(self) -> None:
+        self._steps.forget(self._listener)
+
+
+def listeners_of(optimizer: Any) -> list[StepListener]:
+    """The listeners to the steps of this optimizer."""
+    steps = getattr(vars(optimizer).get("pre_step"), "steps", None)
+    return [] if steps is None else list(steps.listeners)
+
+
+class _Steps:
+    """Takes the place of an optimizer's `pre_step`, as long as there are listeners."""
+
     def __init__(self, optimizer: Any) -> None:
-        self._optimizer, self._listeners = optimizer, []  # type: Any, list[StepListener]
-        self._outer: Any = None
-        self._own: Any = None
+        self._optimizer, self.listeners = optimizer, []  # type: Any, list[StepListener]
+        self._outer = vars(optimizer).get("pre_step")
+        self._original = optimizer.pre_step
+        own: Any = Uncopied(self._pre_step)
+        own.steps = self
+        self._own = optimizer.pre_step = own
 
-    @classmethod
-    def listen(cls, optimizer: Any, listener: StepListener) -> Callable[[], None]:
-        """Begin to tell this listener; returns what ends it."""
-        steps = getattr(vars(optimizer).get("pre_step"), "steps", None) or cls(optimizer)
-        if not steps._listeners:
-            steps._attach()
-        steps._listeners.append(listener)
-        return lambda: steps._forget(listener)
-
-    @staticmethod
-    def listeners_of(optimizer: Any) -> list[StepListener]:
-        """Those of this optimizer."""
-        steps = getattr(vars(optimizer).get("pre_step"), "steps", None)
-        return [] if steps is None else list(steps._listeners)
-
-    def _attach(self) -> None:
-        self._outer = vars(self._optimizer).get("pre_step")
-        self._original = self._optimizer.pre_step
-        self._own = Uncopied(self._pre_step)
-        self._own.steps = self
-        self._optimizer.pre_step = self._own
-
-    def _forget(self, listener: StepListener) -> None:
-        self._listeners = [other for other in self._listeners if other is not listener]
-        if not self._listeners and vars(self._optimizer).get("pre_step") is self._own:
+    def forget(self, listener: StepListener) -> None:
+        self.listeners = [other for other in self.listeners if other is not listener]
+        if not self.listeners and vars(self._optimizer).get("pre_step") is self._own:
             if self._outer is None:
                 del self._optimizer.pre_step
             else:
@@ -467,7 +483,7 @@ class StepHook:
         reached: list[StepListener] = []
         released = None
         try:
-            for listener in list(self._listeners):
+            for listener in list(self.listeners):
                 reached.append(listener)
                 listener.before_step(self._optimizer)
             released = self._original(closure)

@@ -69,6 +69,8 @@ class RowCheck:
     unchanged.
 
     Args:
+        root: the model, without wrappers.
+        parameters: the optimizer's.
         hooks: Opacus's, which know whether rows are the first dimension (`batch_first`).
     """
 
@@ -101,8 +103,8 @@ class RowCheck:
         """A step ends.
 
         Args:
-            parameters: of the optimizer.
-            rows: of the step's last batch, of each parameter.
+            parameters: the optimizer's.
+            rows: per-sample gradients of the step's last batch, for each parameter.
             mean: whether Opacus takes the loss for a mean.
             ghost: whether each batch goes back twice, first with its own loss.
 

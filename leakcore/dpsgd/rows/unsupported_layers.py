@@ -140,9 +140,9 @@ def unsupported_layers(
     """A message about parameters that have no rows where others do; "" if all have them, or none.
 
     Args:
-        parameters: of the optimizer.
-        names: of parameters, by id.
-        attribute: that holds the rows, `_norm_sample` for ghost clipping.
+        parameters: the optimizer's.
+        names: the name of each parameter, by id.
+        attribute: the attribute that holds the rows, `_norm_sample` for ghost clipping.
         root: the model, in which the layers are looked up.
         calls: the last call of each layer, by its id; None: calls were not observed.
     """
@@ -184,7 +184,7 @@ def _cause(owners: list[nn.Module], root: nn.Module | None, ghost: bool, calls: 
     )
 
 
-def asleep(root: nn.Module | None, calls: Mapping[int, LayerCall]) -> str:
+def layers_in_evaluation(root: nn.Module | None, calls: Mapping[int, LayerCall]) -> str:
     """A message about layers that are called in evaluation mode while the model trains; "" if there are none."""
     layers = [] if root is None else list(root.named_modules())
     listed = [n.removeprefix("_module.") for n, m in layers if id(m) in calls and not calls[id(m)].training]
@@ -209,7 +209,7 @@ def _is_hooked(layer: nn.Module, root: nn.Module) -> bool:
     ) or hasattr(layer.__dict__.get("forward"), "hooks")  # taken over by FusedDPOptimizer
 
 
-def other_counts(parameters: Iterable[torch.Tensor], names: Mapping[int, str]) -> str:
+def unequal_row_counts(parameters: Iterable[torch.Tensor], names: Mapping[int, str]) -> str:
     """A message about parameters whose number of rows is not that of most; "" if all have one number."""
     counts: dict[int, list[str]] = {}
     for k, p in enumerate(parameters):

@@ -266,7 +266,7 @@ class Trace(SavedTrace):
         max_grad_norm: (steps,) C_t.
         batch_rows: (steps,) rows of each batch.
         sample_rate: q by which scores are weighed, or None.
-        expected_batch_size: the divisor B of the optimizer, or None.
+        expected_batch_size: divisor of the optimizer, or None.
         members: (n,) bool, candidates in the training data.
         members_given: whether the caller named them; otherwise they were recognised in batches.
         times_seen: (n,) batches with the candidate; all zero if inputs could not be recognised.
@@ -282,7 +282,7 @@ class Trace(SavedTrace):
         sampling: how the batches were drawn, and what says so.
         divisor: "rows" if divisor, q or steps depend on the number of rows; "constant" if all are fixed; None: not
             said.
-        version: version of leakcore that recorded it.
+        version: leakcore's version.
 
     Example:
         >>> import numpy as np

@@ -12,7 +12,7 @@ import torch
 from scipy import stats
 
 from leakcore import attacks, datasets, dpsgd, models
-from leakcore.attacks.reconstruction.gradient_descent import gradient_loss
+from leakcore.attacks.reconstruction.gradient_descent import ReleasedSteps, losses
 from tests.dpsgd.ensemble import flat_arguments as flat
 
 LAYERS = (7, 5, 4)
@@ -67,13 +67,13 @@ def test_loss_and_derivative_equal_plain_autograd(layers, activation, clip, prin
     label = int(labels[1])
     expected = _plain_loss(run, 1, z, label, printed) / clip**2
     (slope,) = torch.autograd.grad(expected, z)
-    trace = gradient_loss.ReleasedSteps.of(run.thetas[1], run.observed[1], layers, clip)
+    trace = ReleasedSteps.of(run.thetas[1], run.observed[1], layers, clip)
     weight = 1 / clip if printed else None
     targets = (
         torch.tensor([[float(label)]]).double() if layers[-1] == 1 else torch.eye(layers[-1]).double()[label][None]
     )
     points = torch.stack([z.detach(), torch.zeros_like(z)]).requires_grad_()
-    ours = gradient_loss.losses(points, targets.expand(2, -1), trace, activation, clip, weight)
+    ours = losses(points, targets.expand(2, -1), trace, activation, clip, weight)
     (ours_slope,) = torch.autograd.grad(ours.sum(), points)
     assert float(ours[0].detach()) == pytest.approx(float(expected.detach()), rel=1e-10)
     np.testing.assert_allclose(ours_slope[0], slope, rtol=1e-9, atol=1e-10 * float(slope.abs().max()))

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from leakcore import audit
 from leakcore.cli import main
-from leakcore.cli.commands.installation import doctor
+from leakcore.cli.installation import doctor
 
 
 def run(*arguments: str) -> Result:

@@ -21,7 +21,7 @@ from leakcore.cli import main
 from leakcore.dpsgd import Sampling, Trace
 from tests.audit.samples import by_poisson, orthogonal
 from tests.dpsgd.opacus_remarks import IGNORED
-from tests.dpsgd.record.parts import Run, require_equal, unrecorded
+from tests.dpsgd.record.recorded_runs import Run, require_equal, unrecorded
 
 pytest.importorskip("opacus")
 
@@ -89,7 +89,7 @@ def test_a_part_is_not_reported_as_the_run(tmp_path: Path) -> None:
 _RESUMED = """
 import sys
 from pathlib import Path
-from tests.dpsgd.record.parts import Run
+from tests.dpsgd.record.recorded_runs import Run
 folder = Path(sys.argv[1])
 run = Run(seed=77)  # other parameters and random numbers, until the checkpoint is loaded
 run.load(folder / "checkpoint.pt")
@@ -435,7 +435,7 @@ def test_a_file_that_knows_its_run_is_judged_whole(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 def test_several_files_are_one_run_in_the_command_and_its_config(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
-    from tests.dpsgd.record.parts import Run
+    from tests.dpsgd.record.recorded_runs import Run
 
     recording = Run()
     files = [tmp_path / f"{name}.npz" for name in ("first", "second")]
@@ -654,7 +654,7 @@ def test_a_mechanism_says_how_many_steps_a_run_has() -> None:
 @pytest.mark.parametrize("poisson", [True, False])
 def test_a_recorded_run_has_the_mechanism_of_its_loader(poisson: bool) -> None:
     pytest.importorskip("opacus")
-    from tests.dpsgd.record.parts import Run
+    from tests.dpsgd.record.recorded_runs import Run
 
     report = audit.from_trace(Run(poisson_sampling=poisson).part(2))
     assert report.mechanism.words == (

@@ -36,7 +36,7 @@ def test_worked_examples() -> None:
     assert _group_epsilon(1 - 0.4, 1 - 0.8, 0.0, 1) == pytest.approx(math.log(3), rel=1e-14)
 
 
-def test_the_worked_example_from_counts_converges_to_the_complement() -> None:
+def test_worked_example_from_counts() -> None:
     # .8 against .4: the complement's log 3 beats the event's log 2. Ten million trials leave about 1e-3 of it.
     result = _bound(8_000_000, 4_000_000, 10_000_000)
     assert math.log(3) - 3e-3 < result.value < math.log(3)
@@ -97,7 +97,7 @@ def test_group_epsilon_against_one_row_at_a_time(p_hi: float, p_lo: float, delta
     assert got == pytest.approx(oracle, rel=1e-9, abs=1e-12)
 
 
-def test_group_epsilon_is_the_largest_root_of_the_polynomial() -> None:
+def test_group_epsilon_polynomial() -> None:
     for p_hi, p_lo, delta, k in [(0.9, 0.1, 0.01, 1), (0.9, 0.1, 0.01, 2), (0.97, 0.002, 1e-5, 4), (0.6, 0.2, 0.1, 3)]:
         polynomial = np.zeros(k + 2)
         polynomial[0] += p_lo
@@ -184,7 +184,7 @@ def test_group_of_two_on_the_laplace_mechanism() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 2])
-def test_coverage_with_delta_on_the_gaussian_mechanism(k: int) -> None:
+def test_coverage_with_delta(k: int) -> None:
     # N(kμ, 1) against N(0, 1) is k steps of a mechanism with profile δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) per row.
     mu, epsilon = 1.0, 1.0
     delta = float(stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu))
@@ -244,7 +244,7 @@ def test_trials_may_differ_between_the_datasets() -> None:
     assert result.trials == (100, 1000)
 
 
-def test_the_bound_grows_with_confidence_lost_and_shrinks_with_delta_and_k() -> None:
+def test_monotone_in_confidence_delta_and_k() -> None:
     values = [_bound(90, 10, 100, confidence=c).value for c in (0.5, 0.9, 0.99, 0.9999)]
     assert values == sorted(values, reverse=True)
     values = [_bound(90, 10, 100, delta=d).value for d in (0.0, 1e-9, 1e-3, 0.1, 0.5)]
@@ -270,7 +270,7 @@ def test_audits_ask_for_the_adjacency() -> None:
 
 @pytest.mark.parametrize(("family", "delta"), [("dp", 0.0), ("dp", 1e-3), ("gdp", 1e-3)])
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_many_pairs_of_limits_are_tested_against_a_claim_as_one_is(family: str, delta: float, k: int) -> None:
+def test_proved_each_is_proved(family: str, delta: float, k: int) -> None:
     claim = RefutableClaim.parse(0.99, delta, k, "replace", bounds.Hypothesis(family=family))
     high, low = np.array([0.9, 0.5, 0.2, 0.6]), np.array([0.1, 0.499, 0.4, 0.0])
     wanted = [claim.proved(a, b) if b > 0 else 0.0 for a, b in zip(high, low, strict=True)]

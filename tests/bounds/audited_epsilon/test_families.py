@@ -17,9 +17,14 @@ SIMULTANEOUS = bounds.SimultaneousThreshold()
 
 def prove(inside: np.ndarray, outside: np.ndarray, family: mechanisms.Mechanism, confidence: float = 0.95):
     return bounds.epsilon_lower_bound_from_scores(
-        inside, outside, adjacency="add-remove", threshold=SIMULTANEOUS, confidence=confidence, delta=DELTA,
+        inside,
+        outside,
+        adjacency="add-remove",
+        threshold=SIMULTANEOUS,
+        confidence=confidence,
+        delta=DELTA,
         hypothesis=bounds.Hypothesis(family),
-    )  # fmt: skip
+    )
 
 
 def ordered(inside: np.ndarray, outside: np.ndarray) -> np.ndarray:
@@ -36,7 +41,7 @@ def test_the_curve_lies_above_the_exact_one_and_close() -> None:
 
 
 @pytest.mark.parametrize("mechanism", [SUBSAMPLED, mechanisms.FullBatch(2.0, 4), mechanisms.ApproximateDP(1.0, 0.01)])
-def test_the_simulated_law_is_that_of_scores_of_the_mechanism(mechanism: mechanisms.Mechanism) -> None:
+def test_simulated_law_of_rank_scores(mechanism: mechanisms.Mechanism) -> None:
     # 2,000 audits with 60 and 90 scores: how often the sum reaches five levels, against the limit of the simulation.
     # Each count is binomial; p-value 1e-5 for each of 15 comparisons that the limit is too small.
     roc = ScaledMechanism(mechanism, "add-remove", DELTA).roc(1.0)
@@ -56,7 +61,7 @@ def test_the_simulated_law_is_that_of_scores_of_the_mechanism(mechanism: mechani
         assert chance < (hits + 6 * np.sqrt(hits)) / 2000 + 0.02
 
 
-def test_a_mechanism_that_leaks_less_is_proved_less_of() -> None:
+def test_less_leaky_mechanism() -> None:
     # 1,000 audits of noisier runs whose scores were cut to three values: they reach a level less often than the claim's
     # own scores may. The count is binomial; p-value 1e-5.
     noisier = mechanisms.Poisson(0.75, 0.3, 2)
@@ -71,7 +76,7 @@ def test_a_mechanism_that_leaks_less_is_proved_less_of() -> None:
     assert stats.binom.sf(hits - 1, 1000, middle.chance(roc)) > 1e-5
 
 
-def test_what_is_proved_refutes_the_claim_exactly_when_its_p_value_is_small() -> None:
+def test_proof_agrees_with_p_value() -> None:
     claim = mechanisms.FullBatch(1.0, 1)
     rng = np.random.default_rng(3)
     leaky = prove(rng.normal(1.6, size=300), rng.normal(size=300), claim)
@@ -138,6 +143,10 @@ def test_refusals() -> None:
         bounds.epsilon_lower_bound(3, 1, 5, k=2, delta=DELTA, **claimed)
     with pytest.raises(ValueError, match="`adjacency` must be 'add-remove' or 'replace' for GDP"):
         bounds.epsilon_lower_bound(
-            3, 1, 5, adjacency="zero-out", delta=DELTA,
+            3,
+            1,
+            5,
+            adjacency="zero-out",
+            delta=DELTA,
             hypothesis=bounds.Hypothesis(mechanisms.GDP(1.0, claimed_under="add-remove")),
-        )  # fmt: skip
+        )

@@ -63,7 +63,7 @@ def _recursion(v: int, r: int, m: int, mu: float) -> float:
 
 
 @pytest.mark.parametrize(("v", "r", "m", "mu"), [(36, 40, 200, 0.7), (55, 60, 60, 1.5), (30, 30, 100, 1.0)])
-def test_of_gaussians_between_the_exact_optimum_and_the_published_recursion(v: int, r: int, m: int, mu: float) -> None:
+def test_gaussian_tail_between_two_routes(v: int, r: int, m: int, mu: float) -> None:
     # A linear program over all laws of the number of right guesses is the exact answer for these lines.
     lines = GaussianFamily(1e-5).lines(mu)
     ours = GuessTail(v, r, m).chance(lines)
@@ -92,14 +92,18 @@ def _most_likely(v: int, r: int, m: int, lines: Tangents) -> float:
     whole = np.zeros((1, wide))
     whole[0, : r + 1] = 1.0
     solved = optimize.linprog(
-        objective, A_ub=sparse.vstack([each, sums]), b_ub=np.concatenate([np.zeros(number * r), m * lines.deltas]),
-        A_eq=whole, b_eq=[1.0], method="highs",
-    )  # fmt: skip
+        objective,
+        A_ub=sparse.vstack([each, sums]),
+        b_ub=np.concatenate([np.zeros(number * r), m * lines.deltas]),
+        A_eq=whole,
+        b_eq=[1.0],
+        method="highs",
+    )
     assert solved.status == 0
     return -float(solved.fun)
 
 
-def test_the_bound_is_where_the_tail_meets_the_confidence() -> None:
+def test_bound_inverts_the_tail() -> None:
     result = bounds.epsilon_lower_bound_one_run(180, 200, 1000, confidence=0.95, delta=1e-6)
     assert (result.kind, result.confidence, result.adjacency) == ("lower", 0.95, "add-remove")
     lines = Tangents(np.array([float(result.value)]), np.array([1e-6]))
@@ -159,7 +163,7 @@ def test_coverage_on_gaussian_canaries(mu: float) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 4.0])
-def test_coverage_on_randomised_response_of_every_canary(epsilon: float) -> None:
+def test_coverage_on_randomised_response_canaries(epsilon: float) -> None:
     # Every coin is released truthfully with probability e^ε/(1 + e^ε): the theorem holds with equality. At most 5% of
     # 4,000 audits may exceed ε; p-value 1e-4 for each case.
     rng = np.random.default_rng(31)

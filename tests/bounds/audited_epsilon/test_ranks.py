@@ -17,7 +17,7 @@ DELTA = 1e-5
 @pytest.mark.parametrize(
     ("rank", "above", "n", "m"), [(1, 9, 40, 60), (10, 30, 50, 50), (3, 80, 900, 300), (150, 170, 300, 300)]
 )
-def test_without_a_leak_it_is_a_draw_without_replacement(family: str, rank: int, above: int, n: int, m: int) -> None:
+def test_ranks_without_a_leak(family: str, rank: int, above: int, n: int, m: int) -> None:
     # At least so many likelier scores above the rank-th other one: as many among the first rank + above − 1 of all.
     exact = stats.hypergeom.sf(above - 1, n + m, n, rank + above - 1)
     value = _Test(rank, above, n, m, family, 0.0, 1).probability(0.0)  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def test_the_curve_is_the_one_that_counts_refute(family: str, k: int) -> None:
 
 
 @pytest.mark.parametrize("family", ["dp", "gdp"])
-def test_the_events_that_are_tested_happened_and_share_the_error(family: str) -> None:
+def test_rank_events_share_the_error(family: str) -> None:
     for seed, (n, m) in enumerate([(1, 1), (3, 2), (7, 90), (400, 400), (5000, 700)]):
         likelier = np.random.default_rng(seed).permutation(np.arange(n + m) < n)
         total = 0.0
@@ -93,9 +93,13 @@ def test_a_random_order_of_ties_costs_little_power() -> None:
         inside, outside = rng.normal(2.0, size=500), rng.normal(size=500)
         for out, digits in ((exact, 9), (rounded, 1)):
             proof = bounds.epsilon_lower_bound_from_scores(
-                inside.round(digits), outside.round(digits), adjacency="replace", delta=DELTA,
-                hypothesis=Hypothesis("gdp"), threshold=bounds.SimultaneousThreshold(seed=seed),
-            )  # fmt: skip
+                inside.round(digits),
+                outside.round(digits),
+                adjacency="replace",
+                delta=DELTA,
+                hypothesis=Hypothesis("gdp"),
+                threshold=bounds.SimultaneousThreshold(seed=seed),
+            )
             out.append(float(proof.value))
     assert np.mean(rounded) == pytest.approx(np.mean(exact), rel=0.03)
 
@@ -129,16 +133,20 @@ def test_what_a_thousand_scores_a_side_prove(family: str, mu: float, wanted: flo
         scores = rng.normal(mu, size=1000), rng.normal(size=1000)
         for out, threshold in ((values, bounds.SimultaneousThreshold()), (splits, bounds.SplitThreshold(seed=seed))):
             proof = bounds.epsilon_lower_bound_from_scores(
-                *scores, adjacency="add-remove", threshold=threshold, confidence=0.95, delta=DELTA,
+                *scores,
+                adjacency="add-remove",
+                threshold=threshold,
+                confidence=0.95,
+                delta=DELTA,
                 hypothesis=Hypothesis(family),  # type: ignore[arg-type]
-            )  # fmt: skip
+            )
             out.append(float(proof.value))
     truth = float(numerics.gaussian_pair_epsilon(mu, delta=DELTA))
     assert wanted < np.mean(values) < truth
     assert np.mean(splits) < np.mean(values)
 
 
-def test_a_leak_of_few_rows_shows_in_the_tail_it_is_in() -> None:
+def test_leak_in_one_tail() -> None:
     # A twentieth of the scores give their side away, the others say nothing.
     rng = np.random.default_rng(205)
     inside, outside = rng.normal(size=1000), rng.normal(size=1000)

@@ -17,7 +17,7 @@ def _solve(x: np.ndarray, y: np.ndarray, weight: float) -> np.ndarray:
 
 @pytest.mark.parametrize("targets", [None, Y, -Y])
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
-def test_the_separation_is_that_of_the_solved_problems(targets: np.ndarray | None, scale: float) -> None:
+def test_ridge_separation(targets: np.ndarray | None, scale: float) -> None:
     x, y = scale * X, np.zeros(60) if targets is None else targets
     bound = bounds.ridge_output_perturbation(x, targets, regularisation=0.3, epsilon=1.0, delta=1e-5)
     before = _solve(x, y, 0.3)
@@ -28,7 +28,7 @@ def test_the_separation_is_that_of_the_solved_problems(targets: np.ndarray | Non
     assert bound.separation >= 1 / (0.3 + bound.direction_value**2 + 1) * (1 - 1e-12)
 
 
-def test_the_printed_constant_is_not_a_bound_where_the_singular_value_exceeds_one() -> None:
+def test_erratum_10_printed_constant() -> None:
     """E10: with σ_d = 3 the printed c is 0.5/(λ + 4), half the distance of the means is 0.5/(λ + 10)."""
     x = 3 * np.eye(4)
     bound = bounds.ridge_output_perturbation(x, regularisation=1e-3, epsilon=1.0, delta=1e-5)
@@ -51,7 +51,7 @@ def test_the_order_of_the_numbers(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
-def test_our_audit_of_the_released_coefficients_finds_the_closed_form(epsilon: float) -> None:
+def test_audit_of_released_coefficients(epsilon: float) -> None:
     """2,000,000 releases on each data set: not above the truth (99.9%, fixed seed), and within 15% of it."""
     weight, delta, trials = 10.0, 1e-5, 2_000_000
     bound = bounds.ridge_output_perturbation(X, Y, regularisation=weight, epsilon=epsilon, delta=delta)
@@ -99,7 +99,7 @@ def test_bad_input_is_named(change: dict[str, object], message: str) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("large", [1e6, 1e8])
-def test_a_small_singular_value_is_not_lost_in_the_square_of_a_large_one(seed: int, large: float) -> None:
+def test_small_singular_value(seed: int, large: float) -> None:
     rng = np.random.default_rng(seed)
     left, right = (np.linalg.qr(rng.standard_normal(shape))[0] for shape in ((50, 5), (5, 5)))
     x = (left * np.array([large, large, large, large, 3.0])) @ right.T
@@ -109,14 +109,14 @@ def test_a_small_singular_value_is_not_lost_in_the_square_of_a_large_one(seed: i
     assert bound.direction_value == pytest.approx(3, rel=1e-5)
 
 
-def test_targets_whose_pull_is_lost_in_rounding_are_refused() -> None:
+def test_pull_lost_in_rounding() -> None:
     x = np.diag([1e14, 1e14, 1e-3])
     assert bounds.ridge_output_perturbation(x, regularisation=1e-6, epsilon=1.0, delta=1e-5).kind == "lower"
     with pytest.raises(ValueError, match="which way the targets pull along the smallest is lost in rounding"):
         bounds.ridge_output_perturbation(x, np.ones(3), regularisation=1e-6, epsilon=1.0, delta=1e-5)
 
 
-def test_fewer_rows_than_dimensions_leave_a_direction_free() -> None:
+def test_fewer_rows_than_dimensions() -> None:
     bound = bounds.ridge_output_perturbation(X[:3], Y[:3], regularisation=0.5, epsilon=1.0, delta=1e-5)
     assert bound.direction_value < 1e-12
     assert np.abs(X[:3] @ bound.poison).max() < 1e-12

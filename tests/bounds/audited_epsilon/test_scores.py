@@ -37,7 +37,7 @@ def test_null_audits_are_rarely_positive(select: str, direction: str) -> None:
     assert positive <= stats.binom.ppf(1 - 1e-4, audits, 0.05)
 
 
-def test_choosing_on_the_counted_trials_would_break_the_promise() -> None:
+def test_negative_control_chosen_threshold() -> None:
     # At 50% confidence, where two limits that overlap hide less: the valid ways keep to half of the audits.
     rng = np.random.default_rng(102)
     audits, level, thresholds = 300, 0.5, np.linspace(-2, 2, 21)
@@ -74,10 +74,14 @@ def test_coverage_on_the_gaussian_mechanism(select: str, family: str) -> None:
     values = []
     for i in range(audits):
         bound = bounds.epsilon_lower_bound_from_scores(
-            rng.normal(mu, size=100), rng.normal(size=100), threshold=_threshold(select, i),
-            hypothesis=bounds.Hypothesis(family), delta=delta, confidence=0.9,
+            rng.normal(mu, size=100),
+            rng.normal(size=100),
+            threshold=_threshold(select, i),
+            hypothesis=bounds.Hypothesis(family),
+            delta=delta,
+            confidence=0.9,
             adjacency="replace",
-        )  # fmt: skip
+        )
         values.append(float(bound.value))
     assert sum(v > truth for v in values) <= stats.binom.ppf(1 - 1e-4, audits, 0.1)
     assert np.median(values) > (0.15 if family == "gdp" else 0.02) * truth
@@ -164,7 +168,7 @@ def test_bad_input_is_named() -> None:
 
 @pytest.mark.parametrize("digits", [None, 2, 0])
 @pytest.mark.parametrize(("inside", "outside"), [(1, 1), (1, 0), (3, 5), (300, 200)])
-def test_the_order_of_all_scores_is_that_of_one_stable_sort_after_a_shuffle(digits, inside, outside) -> None:
+def test_order_of_equal_scores(digits, inside, outside) -> None:
     rng = np.random.default_rng(2)
     one, two = rng.normal(0.3, size=inside), rng.normal(size=outside)
     if digits is not None:
@@ -245,7 +249,7 @@ def test_audits_that_share_trials_are_split_alike() -> None:
     assert (many.value, many.threshold) == (alone.value, alone.threshold)
 
 
-def test_trials_of_one_number_may_share_their_randomness() -> None:
+def test_split_of_trials_with_shared_randomness() -> None:
     """Pairs whose two scores differ by half a pair's noise: what is counted is still 60 trials that did not choose."""
     rng = np.random.default_rng(11)
     positive, tested = 0, bounds.Hypothesis(direction="both")

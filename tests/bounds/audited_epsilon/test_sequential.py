@@ -83,7 +83,7 @@ def test_a_true_claim_rarely_falls_at_any_look(family: Any, audits: int) -> None
 
 
 @pytest.mark.parametrize("audits", [20, pytest.param(1000, marks=pytest.mark.slow)])
-def test_what_is_proved_when_a_false_claim_falls_is_true(audits: int) -> None:
+def test_proof_of_a_false_claim(audits: int) -> None:
     """ε at the stop, for a claim of half the truth: nominal 10%. P(Bin(20, .1) > 8) = 6e-5; of
     1,000 more than 136: 1e-4."""
     rng = np.random.default_rng(8)
@@ -98,7 +98,7 @@ def test_what_is_proved_when_a_false_claim_falls_is_true(audits: int) -> None:
     assert sum(above) <= (8 if audits == 20 else 136)
 
 
-def test_an_adversary_that_moves_within_the_claim_does_not_win() -> None:
+def test_adaptive_adversary() -> None:
     """In each chunk the event that the bets trusted most changes its place: 100 audits, nominal 10%, as above."""
     rng = np.random.default_rng(77)
     fell = 0
@@ -129,7 +129,7 @@ def test_a_false_claim_falls_early() -> None:
         assert (proof.kind, proof.confidence, proof.adjacency) == ("lower", 0.995, "add-remove")
 
 
-def test_no_evidence_is_lost_by_another_audit_beyond_its_share() -> None:
+def test_evidence_of_several_audits() -> None:
     """Of four audits one separates all: the average is at least a quarter of its capital."""
     rng = np.random.default_rng(4)
     alone, together = _test(1.0, "dp"), _test(1.0, "dp")
@@ -142,7 +142,7 @@ def test_no_evidence_is_lost_by_another_audit_beyond_its_share() -> None:
 
 
 @pytest.mark.parametrize("family", ["dp", "gdp"])
-def test_a_hopeless_claim_does_not_fall_whatever_comes(family: Any) -> None:
+def test_hopeless(family: Any) -> None:
     rng = np.random.default_rng(3)
     test = _test(EPSILON, family)
     test.add({"k = 1": _gauss(rng, MU, 32)})
@@ -167,7 +167,7 @@ def test_perfect_scores_prove_less_than_the_ceiling(family: Any) -> None:
     assert proved > 0.5 * test.ceiling(192)
 
 
-def test_the_claim_is_tested_by_the_number_that_is_proved() -> None:
+def test_refuted_agrees_with_proof() -> None:
     """Infinite scores, ties, the mean at 1 before anything came, and no more than one number for both."""
     test = _test(2.0, "dp")
     assert (test.trials, test.refuted, float(test.proof().value), test.proof().p_value) == (0, False, 0.0, 1.0)

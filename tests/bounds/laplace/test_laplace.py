@@ -54,7 +54,7 @@ def test_kinds_of_input() -> None:
     assert stats.kstest(first, stats.laplace.cdf).pvalue > 1e-6
 
 
-def test_epsilon_and_scale_are_two_ways_to_say_the_same() -> None:
+def test_epsilon_or_scale() -> None:
     query = laplace.histogram_sensitivity(5)
     assert laplace.histogram_sensitivity(5, adjacency="replace").value == 2 * query.value == 2.0
     first = laplace.mechanism(np.arange(5), sensitivity=query, epsilon=0.5, seed=1)
@@ -92,7 +92,7 @@ def test_wrong_types_are_named() -> None:
             laplace.mechanism(values, scale=1.0, seed=0)
 
 
-def test_a_measured_sensitivity_does_not_justify_noise() -> None:
+def test_measured_sensitivity_is_refused() -> None:
     measured = bounds.epsilon_lower_bound(90, 10, 100, adjacency="replace")
     with pytest.raises(ValueError, match="kind 'lower'"):
         laplace.noise_scale(measured, 1.0)
@@ -113,7 +113,7 @@ def _worst(query: Any, rows: list[Any], size: int, adjacency: str) -> float:
 
 
 @pytest.mark.parametrize("adjacency", ["replace", "add-remove"])
-def test_sensitivities_equal_the_worst_of_all_neighbours(adjacency: str) -> None:
+def test_sensitivities_by_enumeration(adjacency: str) -> None:
     low, high = np.array([-1.0, 0.0]), np.array([2.0, 3.0])
     cases = [
         (laplace.sum_sensitivity(low, high, adjacency=adjacency), lambda d: np.sum(d, axis=0), GRID),
@@ -184,18 +184,24 @@ def _hockey_stick(shifts: tuple[float, ...], t: float) -> float:
     if len(shifts) == 1:
         a = shifts[0]
         return integrate.quad(
-            lambda x: max(0.0, 0.5 * math.exp(-abs(x)) - math.exp(t) * 0.5 * math.exp(-abs(x - a))), -60, 60,
-            points=[0.0, a, 0.5 * (a - t)], limit=400,
-        )[0]  # fmt: skip
+            lambda x: max(0.0, 0.5 * math.exp(-abs(x)) - math.exp(t) * 0.5 * math.exp(-abs(x - a))),
+            -60,
+            60,
+            points=[0.0, a, 0.5 * (a - t)],
+            limit=400,
+        )[0]
     a = shifts[0]
     return integrate.quad(
-        lambda x: 0.5 * math.exp(-abs(x)) * _hockey_stick(shifts[1:], t - (abs(x - a) - abs(x))), -40, 40,
-        points=[0.0, a], limit=200,
-    )[0]  # fmt: skip
+        lambda x: 0.5 * math.exp(-abs(x)) * _hockey_stick(shifts[1:], t - (abs(x - a) - abs(x))),
+        -40,
+        40,
+        points=[0.0, a],
+        limit=200,
+    )[0]
 
 
 @pytest.mark.parametrize("t", [0.0, 0.4, 0.9])
-def test_a_split_distance_leaks_no_more_than_the_whole(t: float) -> None:
+def test_split_distance(t: float) -> None:
     """The claim that lets `compose` use scalar pairs, and the formula of its docstring."""
     a, b = 0.4, 0.6
     whole, parts = _hockey_stick((a + b,), t), _hockey_stick((a, b), t)
@@ -250,7 +256,7 @@ def _audit(seed: int, scale: float) -> float:
 
 
 @pytest.mark.slow
-def test_the_audit_confirms_the_mechanism_and_catches_half_the_noise() -> None:
+def test_audit_of_the_mechanism() -> None:
     """ε = 1, 40 seeds: at most ε in 95% of them and never below 0.9ε; with b halved above 1.8ε, caught every time."""
     right = np.array([_audit(seed, 1.0) for seed in range(40)])
     assert (right <= 1.0).mean() >= 0.95
@@ -258,7 +264,7 @@ def test_the_audit_confirms_the_mechanism_and_catches_half_the_noise() -> None:
     assert min(_audit(seed, 0.5) for seed in range(40)) > 1.8
 
 
-def test_the_audit_from_scores_finds_the_event_by_itself() -> None:
+def test_audit_from_scores() -> None:
     for scale, low, high in ((1.0, 0.9, 1.0), (0.5, 1.8, 2.0)):
         inside, outside = (
             laplace.mechanism(np.full(50_000, f), scale=scale, seed=8, step=i) for i, f in enumerate((1.0, 0.0))

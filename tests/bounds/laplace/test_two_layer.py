@@ -33,7 +33,7 @@ def _gradient(w: np.ndarray, a: np.ndarray, x: np.ndarray, y: float, name: str) 
     return np.concatenate([p.numpy().ravel() for p in parts])
 
 
-def test_activations_are_torchs_and_their_constants_hold() -> None:
+def test_activations() -> None:
     u = np.concatenate([np.linspace(-12, 12, 200_001), [0.0]])
     for name, sigma in ACTIVATIONS.items():
         values = sigma(u)
@@ -47,7 +47,7 @@ def test_activations_are_torchs_and_their_constants_hold() -> None:
 
 @pytest.mark.parametrize("name", sorted(TORCH))
 @pytest.mark.parametrize("weights", ["mean", "signs"])
-def test_the_bound_holds_on_random_and_adversarial_examples(name: str, weights: str) -> None:
+def test_bound_on_adversarial_examples(name: str, weights: str) -> None:
     rng = np.random.default_rng(sum(map(ord, name)))
     m, d = 12, 5
     w = rng.standard_normal((m, d))
@@ -107,7 +107,7 @@ def test_single_parts_bound_their_gradients() -> None:
     )
 
 
-def test_the_printed_bound_fails_at_a_residual_of_zero_and_the_derived_one_holds() -> None:
+def test_printed_bound_at_zero_residual() -> None:
     rng = np.random.default_rng(2)
     m, d = 50, 8
     w, a = rng.standard_normal((m, d)), np.full(m, 1 / m)

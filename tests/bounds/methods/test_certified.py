@@ -95,7 +95,7 @@ class _Named(_Shift):
         return f"shift by {self.by!r}"
 
 
-def test_a_pair_without_a_fingerprint_is_not_continued() -> None:
+def test_resume_needs_a_fingerprint() -> None:
     def of(pair: _Shift, method: Certified) -> bounds.ReconstructionBound:
         return bounds.reconstruction_of(pair, kappa=0.1, method=method)
 
@@ -139,7 +139,7 @@ def test_limits_hold_at_every_look() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", [(1.0, 0.1, 10, 0.1), (0.8, 0.3, 5, 0.01)])
-def test_limits_hold_at_every_look_over_many_repetitions(setting: tuple[float, float, int, float]) -> None:
+def test_limits_at_every_look_many_repetitions(setting: tuple[float, float, int, float]) -> None:
     repeats = 150
     assert _ever_missed(repeats, *setting) <= stats.binom.ppf(0.999, repeats, 0.1)
 

@@ -57,7 +57,7 @@ def test_both_limits_are_within_one_per_cent(setting: tuple[float, float, int, f
     assert low > 0.99 * truth
 
 
-def test_a_tilt_whose_mass_lies_beyond_all_that_matters() -> None:
+def test_tilt_far_beyond_the_mass() -> None:
     # Small q and one step: e^{θℓ} puts nearly all of the tilted law at z = θ/σ, where neither law has any mass.
     truth = bounds.reconstruction(2.0, 0.01, 1, kappa=1e-6).value
     low, high = bounds.reconstruction(2.0, 0.01, 1, kappa=1e-6, method="importance").interval
@@ -160,7 +160,7 @@ def test_curves_share_laws_and_agree_with_exact() -> None:
     assert int(bound.assumptions.notes[0].split()[0]) < 12
 
 
-def test_same_bits_for_any_executor_and_other_bits_for_another_seed() -> None:
+def test_importance_same_bits_for_any_executor() -> None:
     arguments: dict[str, Any] = {"kappa": [1e-9, 1e-6], "method": "importance", "num_samples": 400_000}
     alone = bounds.reconstruction(1.0, 0.2, 6, **arguments)
     with ThreadPoolExecutor(2) as pool:

@@ -24,14 +24,14 @@ def _options(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", methods.TABLE)
-def test_a_name_with_keywords_is_its_object_with_options(name: str) -> None:
+def test_methods_by_name_and_object(name: str) -> None:
     setting = (1.0, 1.0 if name == "closed-form" else 0.2, 5)
     by_name = bounds.reconstruction(*setting, kappa=[0.3, 0.01], method=name, **OPTIONS)
     with_options = methods.TABLE[name](**_options(name))
     assert by_name.to_dict() == bounds.reconstruction(*setting, kappa=[0.3, 0.01], method=with_options).to_dict()
 
 
-def test_the_keywords_of_reconstruction_default_to_what_the_objects_do() -> None:
+def test_defaults_of_keywords_and_objects() -> None:
     signature = inspect.signature(bounds.reconstruction).parameters
     for kind in methods.TABLE.values():
         for field in dataclasses.fields(kind):
@@ -65,7 +65,7 @@ def test_an_executor_serves_or_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", methods.TABLE)
-def test_every_keyword_is_checked_whichever_method_takes_it(name: str) -> None:
+def test_keywords_are_checked_for_every_method(name: str) -> None:
     for key, value in (("num_samples", 0), ("confidence", 1.0), ("seed", -1), ("device", "tpu")):
         with pytest.raises(ValueError, match=f"`{key}` must be .*, got {value!r}"):
             bounds.reconstruction(1.0, 0.2, 5, kappa=0.1, method=name, **{key: value})
@@ -88,7 +88,7 @@ def test_options_are_checked_when_the_object_is_made(make: Any, message: str) ->
         make()
 
 
-def test_a_pair_from_outside_is_certified_and_nothing_else() -> None:
+def test_outside_pair_takes_certified_only() -> None:
     pair = mechanisms.FixedSize(1.0, 2, 10, 5)
     for method in ("exact", methods.Importance()):
         with pytest.raises(ValueError, match=r"`method` must be 'certified' or a bounds\.methods\.Certified, got "):
@@ -121,7 +121,7 @@ class Trivial(methods.Method):
         return dataclasses.replace(one, method=self.name, seed=self.seed)
 
 
-def test_a_new_method_is_a_class_and_a_line_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_a_method(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(methods.TABLE, Trivial.name, Trivial)
     bound = bounds.reconstruction(1.0, 0.1, 3, kappa=[0.5, 0.1], method="trivial", seed=4)
     assert (bound.method, bound.seed) == ("trivial", 4)
@@ -190,7 +190,7 @@ def test_methods_agree_on_two_hundred_settings(part: int) -> None:
         _check(setting, pld=index % 4 == 0)
 
 
-def test_where_a_published_package_falls_below_the_truth() -> None:
+def test_published_package_below_the_truth() -> None:
     pytest.importorskip("dp_accounting")
     # Its ν comes from the ADD distribution, whose far tail cancels: .0168 where the truth is .1814.
     arguments = (0.4576, 0.02, 1000)
@@ -262,7 +262,7 @@ def without_cuda() -> str:
 
 
 @pytest.mark.parametrize("method", ["monte-carlo", "certified"])
-def test_a_device_gives_the_same_bound_or_says_why_not(method: str) -> None:
+def test_device(method: str) -> None:
     why = without_cuda()
     if why:
         with pytest.raises(ValueError, match=f"`device` {why}"):

@@ -63,14 +63,14 @@ SIX = [*SETTINGS[:2], (1.0, 0.1, 10, 0.001), (1.0, 1.0, 1, 0.0001), (0.946699140
 
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", SIX)
-def test_certificates_cover_over_two_thousand_repetitions(setting: tuple[float, float, int, float]) -> None:
+def test_certificates_cover_2000_repetitions(setting: tuple[float, float, int, float]) -> None:
     repeats = 2000
     low, high = _coverage(repeats, 2000, 0.9, setting)
     assert low + high <= stats.binom.ppf(0.999, repeats, 0.1)
     assert max(low, high) <= stats.binom.ppf(0.999, repeats, 0.05)
 
 
-def test_negative_control_the_printed_estimator_is_not_a_certificate() -> None:
+def test_negative_control_printed_estimator() -> None:
     # Algorithm 1's estimate lies below the truth more often than not; taken for an upper bound it would fail
     # the test above.
     sigma, rate, steps, kappa = 1.0, 1.0, 9, 0.01
@@ -98,7 +98,7 @@ def test_certificate_is_tight_enough_to_be_of_use() -> None:
     assert bound.confidence == 0.999
 
 
-def test_certificate_where_the_plain_estimator_collapses() -> None:
+def test_certificate_where_estimator_collapses() -> None:
     # q = 1, T = 100, ε = 100: draws of ν never meet the mass of μ.
     arguments = (0.9466991403, 1.0, 100)
     collapsed = bounds.reconstruction(*arguments, kappa=0.1, method=MonteCarlo(100_000, under="null"))
@@ -125,7 +125,7 @@ def test_same_bits_for_any_executor() -> None:
     assert (np.asarray(other.log_interval) != np.asarray(alone.log_interval)).any()
 
 
-def test_estimates_have_the_same_bits_for_any_executor() -> None:
+def test_estimates_same_bits_for_any_executor() -> None:
     def each(method: MonteCarlo | DKW, pool: ThreadPoolExecutor) -> list[bounds.ReconstructionBound]:
         both = (dataclasses.replace(method, executor=executor) for executor in (None, pool))
         return [bounds.reconstruction(1.0, 0.2, 3, kappa=[0.5, 0.01], method=one) for one in both]
@@ -233,7 +233,7 @@ KAPPA = np.array([1e-6, 1e-3, 0.01, 0.1, 0.5])
 
 
 @pytest.mark.parametrize("setting", [(1.0, 0.1, 10), (10.0, 1.0, 100), (0.5905018365, 0.01, 100)])
-def test_every_interval_holds_the_truth_and_the_certificate_is_the_narrower(setting: tuple[float, float, int]) -> None:
+def test_widths_of_intervals(setting: tuple[float, float, int]) -> None:
     truth = bounds.reconstruction(*setting, kappa=KAPPA).value
     widths = {}
     for name, bound in {

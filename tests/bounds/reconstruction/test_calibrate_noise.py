@@ -50,7 +50,7 @@ def test_calibration_in_closed_form_and_limits() -> None:
 
 
 @pytest.mark.parametrize("log_kappa", [-700.0, -746.0, -1086.9])
-def test_calibration_compares_with_epsilon_where_kappa_underflows(log_kappa: float) -> None:
+def test_calibration_at_tiny_kappa(log_kappa: float) -> None:
     bound = bounds.calibrate_noise(0.5, log_kappa=log_kappa, sample_rate=1.0, steps=100)
     assert bound.epsilon == pytest.approx(math.log(0.5 - 1e-5) - log_kappa)
     assert bound.epsilon_noise_multiplier > bound.value

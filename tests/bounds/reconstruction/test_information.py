@@ -38,7 +38,7 @@ def test_table_2_monte_carlo(n: int) -> None:
         assert bound.kind == "estimate"
 
 
-def test_fano_holds_for_the_optimal_attack_and_lies_above_exact() -> None:
+def test_fano_against_the_optimal_attack() -> None:
     for sigma in SIGMAS:
         for n in (2, 10, 100):
             exact = bounds.reconstruction(sigma, 1.0, 1, kappa=1.0 / n).advantage
@@ -87,7 +87,7 @@ def test_bad_input(call: Any, message: str) -> None:
         call()
 
 
-def test_a_name_stands_for_its_object_and_options_belong_to_the_object() -> None:
+def test_information_by_name_and_object() -> None:
     for name, information in (
         ("rdp", bounds.RenyiInformation()),
         ("analytic", bounds.AnalyticInformation()),

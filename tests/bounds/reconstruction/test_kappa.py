@@ -14,7 +14,7 @@ from scipy import stats
 from leakcore import bounds
 
 
-def test_erratum_eight_sample_centred_balls_miss_the_centre() -> None:
+def test_erratum_8_sample_centred_balls() -> None:
     # Points on a 50-sphere of radius 1: the ball of radius 1 about the origin holds all, those about samples few.
     points = np.random.default_rng(3).standard_normal((800, 51))
     points /= np.linalg.norm(points, axis=1)[:, None]
@@ -87,7 +87,7 @@ def test_pixels() -> None:
     assert bounds.kappa_pixels(100_000, fraction=0.5).log_value < -1e4
 
 
-def test_a_tail_of_many_pixels_is_summed_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pixel_tail_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = ((3000, 0.5), (20_000, 0.3), (20_000, 0.9))
     whole = [bounds.kappa_pixels(n, fraction=f).log_value for n, f in sizes]
     assert min(whole) < -700
@@ -134,10 +134,12 @@ def test_bad_input(call: Any, message: str) -> None:
 
 # (d, ρ, p, log κ) with mpmath at 40 digits: the leading term by loggamma, the others by ratios.
 TAILS = [
-    (784, 0.6, 0.25, -218.88044576418763), (196608, 0.25, 0.25, -0.6914171589501146),
-    (10**6, 0.2505, 0.25, -2.0846049878332656), (10**5, 0.3, 0.25, -644.53740146709975),
+    (784, 0.6, 0.25, -218.88044576418763),
+    (196608, 0.25, 0.25, -0.6914171589501146),
+    (10**6, 0.2505, 0.25, -2.0846049878332656),
+    (10**5, 0.3, 0.25, -644.53740146709975),
     (10**4, 0.9, 0.25, -9517.7840743783892),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("pixels", "fraction", "chance", "truth"), TAILS)
@@ -147,7 +149,7 @@ def test_pixels_are_rounded_up(pixels: int, fraction: float, chance: float, trut
     assert truth <= bound <= truth + allowed
 
 
-def test_pixels_say_that_they_are_uniform_and_black_beats_them_on_real_digits():
+def test_black_guess_on_real_digits():
     """κ of 64 uniform pixels at ρ = 0.4 is below 1%; an all-black guess has them right in over 90% of digits."""
     from sklearn.datasets import load_digits
 

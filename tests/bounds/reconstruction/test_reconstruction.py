@@ -279,7 +279,7 @@ def test_bad_input(changes: dict[str, Any], message: str) -> None:
         bounds.reconstruction(**arguments)
 
 
-def test_pld_without_dp_accounting_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pld_without_dp_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ImportError, match=r"pip install leakcore\[accounting\]"):
         bounds.reconstruction(1.0, 0.5, 2, kappa=0.1, method="pld")
@@ -316,7 +316,7 @@ def _normal(centre: float, sigma: float) -> np.ndarray:
 
 @pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.1), (2.0, 0.5), (0.7, 0.02), (1.5, 1.0)])
 @pytest.mark.parametrize("under", ["null", "alternative"])
-def test_one_step_has_the_stated_profile(sigma: float, rate: float, under: str) -> None:
+def test_fixed_size_profile_of_one_step(sigma: float, rate: float, under: str) -> None:
     count = 400_000
     loss = _pair(sigma, rate, 1).sample_log_ratio(count, under, 5, 0)
     q, p = stats.norm(0.0, sigma), stats.norm(2.0, sigma)
@@ -343,7 +343,7 @@ def test_one_step_has_the_stated_profile(sigma: float, rate: float, under: str) 
 
 
 @pytest.mark.parametrize("kappa", [0.01, 0.1, 0.5, 0.9])
-def test_it_dominates_data_sets_of_either_extreme(kappa: float) -> None:
+def test_fixed_size_dominates_extreme_data(kappa: float) -> None:
     # Four records, batches of one, all others at −C or all at +C: the two worst data sets for a record's swap.
     sigma, rate = 1.0, 0.25
     low, high = _normal(-1.0, sigma), _normal(1.0, sigma)
@@ -359,7 +359,7 @@ def test_it_dominates_data_sets_of_either_extreme(kappa: float) -> None:
     assert bound.interval[0] <= max(exact.values()) + 0.02
 
 
-def test_full_batches_are_a_gaussian_pair_of_twice_the_separation() -> None:
+def test_fixed_size_full_batches() -> None:
     bound = bounds.reconstruction_of(_pair(8.0, 1.0, 4), kappa=[0.01, 0.1], num_samples=200_000)
     truth = bounds.reconstruction(4.0, 1.0, 4, kappa=[0.01, 0.1]).value
     low, high = bound.interval
@@ -367,7 +367,7 @@ def test_full_batches_are_a_gaussian_pair_of_twice_the_separation() -> None:
     assert (truth <= high).all()
 
 
-def test_result_carries_replacement_and_its_kind() -> None:
+def test_fixed_size_kind_and_adjacency() -> None:
     pair = _pair([1.0, 2.0], 0.1, 2)
     bound = bounds.reconstruction_of(pair, kappa=0.1, num_samples=20_000)
     assert (bound.kind, bound.adjacency) == ("upper", "replace")
@@ -377,7 +377,7 @@ def test_result_carries_replacement_and_its_kind() -> None:
         bounds.StatedPair(pair, adjacency="add-remove")
 
 
-def test_samples_depend_on_their_number_alone_and_none_without_steps() -> None:
+def test_fixed_size_samples_by_number() -> None:
     pair = _pair(1.0, 0.3, 5)
     whole = pair.sample_log_ratio(1000, "alternative", 3, 0)
     np.testing.assert_array_equal(whole[400:], pair.sample_log_ratio(600, "alternative", 3, 400))

@@ -81,7 +81,7 @@ def test_squared_error() -> None:
     assert bounds.mse_lower_bound(1.0, 0.0, 1, diameters=[1.0], adjacency="replace").value == math.inf
 
 
-def test_the_mean_squared_error_of_add_remove_is_not_a_bound() -> None:
+def test_mse_add_remove_is_an_estimate() -> None:
     """z in {0, 1}, clipped gradients −C and C: (r − 1)/(e⁴ − 1), r = dN(1, 1)/dN(−1, 1), errs less without a bias."""
     x = np.linspace(-12.0, 14.0, 400_001)
     density = np.exp(-0.5 * (x + 1.0) ** 2) / math.sqrt(2 * math.pi)

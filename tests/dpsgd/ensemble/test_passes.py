@@ -511,12 +511,7 @@ def _frozen() -> nn.Module:
     ("module", "shape", "error", "message"),
     [
         ("net", (6,), TypeError, r"`module` must be a torch.nn.Module, got 'net'"),
-        (
-            nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)),
-            (6,),
-            ValueError,
-            "`module` must compute each row by itself, but",
-        ),
+        (nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), (6,), ValueError, "`module` must compute each"),
         (nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5)), (6,), ValueError, "module: Dropout.*call module.eval"),
         (nn.Flatten(), (6,), ValueError, "`module` must have parameters to train"),
         (_frozen(), (6,), ValueError, "`module` must have parameters that require grad, for all are"),

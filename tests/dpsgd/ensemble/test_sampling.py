@@ -301,26 +301,14 @@ def test_the_known_rows_may_be_none_for_several_steps() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (
-            {"pool_features": X_LONG, "extra_index": [[0]]},
-            ValueError,
-            r"`labels` must be given for a pool, which.*, got None",
-        ),
+        ({"pool_features": X_LONG, "extra_index": [[0]]}, ValueError, "`labels` must be given for a pool, which.*"),
         (
             {"pool_features": X_LONG, "pool_labels": Y_LONG, "extra_index": [[ROWS_LONG]]},
             ValueError,
             r"`extra.index` must be in \[0, 1499\], a row.*, got 1500",
         ),
-        (
-            {"pool_features": X_LONG, "pool_labels": Y_LONG, "extra_index": [[0.5]]},
-            TypeError,
-            r"`extra.index` must be of an integer type, got float64",
-        ),
-        (
-            {"pool_features": X_LONG, "pool_labels": Y_LONG, "extra_index": [0]},
-            ValueError,
-            r"`extra.index` must have shape \(runs=1, at.*, got \(1,\)",
-        ),
+        ({"pool_features": X_LONG, "pool_labels": Y_LONG, "extra_index": [[0.5]]}, TypeError, "`extra.index` must be"),
+        ({"pool_features": X_LONG, "pool_labels": Y_LONG, "extra_index": [0]}, ValueError, "`extra.index` must have"),
         (
             {"scorers": {"a": 3}, "candidate_features": X_LONG[:2], "candidate_labels": Y_LONG[:2]},
             TypeError,

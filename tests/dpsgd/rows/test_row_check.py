@@ -1,9 +1,11 @@
-"""The guard that compares rows with autograd's: what it finds late and in odd models, and that it disturbs nothing."""
+"""The clipped rows are compared with autograd's: in recorded runs, by the fused optimizer, and on their own."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,17 +16,19 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
+import leakcore
+from leakcore.dpsgd import FusedDPOptimizer
+
 pytest.importorskip("opacus")
 from opacus import GradSampleModule, PrivacyEngine
 from opacus.grad_sample import GradSampleHooks
 from opacus.layers import DPLSTM
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 
-from leakcore.dpsgd import FusedDPOptimizer
 from leakcore.dpsgd.rows import row_check
 from tests.dpsgd.opacus_models import made
 from tests.dpsgd.opacus_remarks import IGNORED
-from tests.dpsgd.rows.layer_models import sequences
+from tests.dpsgd.rows.layer_models import EXAMPLES, Then, dense, sequences
 from tests.dpsgd.rows.training import ROWS, Y, fused, take_step
 
 pytestmark = IGNORED
@@ -375,3 +379,154 @@ def test_batches_in_parts() -> None:
             functional.cross_entropy(module(a), b).backward()
             optimizer.step()
     assert plain.calls == 4
+
+
+_WAYS: dict[str, tuple[str, str]] = {
+    "DPLSTM, sorted within": ("hooks", "are not the rows'"),
+    "one layer in another order": ("ghost", "are not the rows'"),
+    "mean of the batch": ("functorch", "depends on the other rows"),
+    "all steps first, as many": ("hooks", "are not the rows'|rows went in"),
+    "DPGRU, unsorted": ("hooks", r"DPGRU has a packed sequence .* FusedDPOptimizer\.replace"),
+    "bag, sum, ragged, []": ("hooks", "record does not take EmbeddingBag"),
+    "embedding, norm": ("hooks", "max_norm=1.0, which shortens"),
+    "wrong sampler": ("hooks", "are not the rows'"),
+}
+
+
+def _recorded(plain: nn.Module, rows: Callable[[int], torch.Tensor], mode: str) -> leakcore.Trace:
+    x, y = rows(60), torch.arange(60) % 4
+    settings = {} if mode != "ghost" else {"criterion": nn.CrossEntropyLoss()}
+    parts = PrivacyEngine(accountant="rdp").make_private(
+        module=plain, optimizer=torch.optim.SGD(plain.parameters(), lr=0.1),
+        data_loader=torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=20),
+        noise_multiplier=1.0, max_grad_norm=1.0, grad_sample_mode=mode, **settings,
+    )  # fmt: skip
+    module, optimizer, *loss, loader = parts
+    criterion = loss[0] if loss else nn.CrossEntropyLoss()
+    members = torch.ones(10, dtype=torch.bool)
+    with leakcore.record(optimizer, candidates=(x[:10], y[:10]), members=members) as recorder:
+        for a, b in loader:
+            optimizer.zero_grad()
+            criterion(module(a), b).backward()
+            optimizer.step()
+    return recorder.trace()
+
+
+@pytest.mark.parametrize("name", _WAYS)
+def test_recording_refuses_what_opacus_gets_wrong(name: str) -> None:
+    """In the first step, whichever way Opacus makes rows, or norms."""
+    mode, refused = _WAYS[name]
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match=refused):
+        _recorded(EXAMPLES[name].model().double(), EXAMPLES[name].rows, mode)
+
+
+@pytest.mark.usefixtures("silent")
+@pytest.mark.parametrize("mode", ["hooks", "ghost", "functorch", "ew"])
+def test_recording_takes_what_opacus_gets_right(mode: str) -> None:
+    torch.manual_seed(0)
+    plain = Then(lambda x, a, drop: drop(a(x)), 6, nn.Linear(6, 6), nn.Dropout(0.2)).double()
+    assert len(_recorded(plain, dense(6), mode).batch_rows) == 3
+
+
+class _Grows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.not_yet, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.head(self.first(x).tanh())
+        return output
+
+
+def test_a_layer_that_is_never_called_is_named() -> None:
+    module, optimizer = fused(_Grows())
+    with pytest.raises(ValueError, match=r"no row has a gradient of not_yet\.weight, not_yet\.bias"):
+        take_step(module, optimizer, torch.randn(ROWS, 6))
+    for mode in ("hooks", "ghost"):
+        with pytest.raises(ValueError, match=r"no row has a gradient of not_yet\.weight, not_yet\.bias"):
+            _recorded(_Grows(), lambda n: torch.randn(n, 6), mode)
+
+
+def test_errors_of_the_loop_stay_what_they_are_while_it_is_recorded() -> None:
+    class Fails(_Grows):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise KeyError("of the loop")
+
+    with pytest.raises(KeyError, match="of the loop"):
+        _recorded(Fails(), lambda n: torch.randn(n, 6), "hooks")
+
+
+def test_it_stands_in_no_state_and_no_copy() -> None:
+    """A module is copied between checked steps, and the copy knows nothing of leakcore."""
+    module, optimizer = fused(_Grows())
+    module._module.not_yet.requires_grad_(False)
+    optimizer = made(FusedDPOptimizer, module)
+    for _ in range(2):
+        take_step(module, optimizer, torch.randn(ROWS, 6))
+    for network in copy.deepcopy(module.to_standard_module()).modules():
+        hooks = [*network._forward_hooks.values(), *network._forward_pre_hooks.values()]
+        assert not any(type(hook).__module__.startswith("leakcore") for hook in hooks)
+
+
+def test_a_penalty_on_activations_is_not_a_fault_of_the_layers(caplog: pytest.LogCaptureFixture) -> None:
+    """The rows are right, and the gradient that comes back to the outputs is not all of them."""
+
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head = nn.Linear(6, 6), nn.Linear(6, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.hidden = self.first(x).tanh()
+            output: torch.Tensor = self.head(self.hidden)
+            return output
+
+    module, optimizer = fused(Keeps())
+    for _ in range(2):
+        optimizer.zero_grad()
+        outputs = module(torch.randn(ROWS, 6))
+        (functional.cross_entropy(outputs, Y) + module._module.hidden.square().mean()).backward()
+        optimizer.step()
+    assert "also goes back to its layers around its outputs" in caplog.text
+
+
+NUM_ROWS, NORM = 5, 0.05
+
+
+def _released(plain: nn.Module, x: torch.Tensor, y: torch.Tensor, batch_first: bool = True) -> torch.Tensor:
+    """The sum of clipped gradients, without noise."""
+    module = GradSampleModule(copy.deepcopy(plain), loss_reduction="sum", batch_first=batch_first)
+    optimizer = made(FusedDPOptimizer, module, max_grad_norm=NORM, loss_reduction="sum")
+    functional.cross_entropy(module(x), y, reduction="sum").backward()
+    optimizer.pre_step()
+    return torch.cat([p.grad.flatten() for p in module.parameters() if p.requires_grad])
+
+
+def _of_row(plain: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """One row's gradient by autograd, clipped."""
+    trained = [p for p in plain.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(functional.cross_entropy(plain(x), y), trained)
+    whole = torch.cat([(g.to_dense() if g.is_sparse else g).flatten() for g in gradients])
+    return whole * min(1.0, NORM / (float(whole.norm()) + 1e-6))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_one_row_moves_the_sum_by_at_most_the_clipping_norm(name: str) -> None:
+    """Within 1e-6 of C; and the sum is that of autograd's rows to 1e-10. Or the first step refuses, by name."""
+    example = EXAMPLES[name]
+    torch.manual_seed(5)
+    plain, x = example.model().double(), example.rows(NUM_ROWS)
+    y = torch.arange(NUM_ROWS) % 4
+    if example.refused:
+        with pytest.raises(ValueError, match=example.refused):
+            _released(plain, x, y, example.batch_first)
+        return
+    whole = _released(plain, x, y, example.batch_first)
+    expected = sum(_of_row(plain, x[i : i + 1], y[i : i + 1]) for i in range(NUM_ROWS))
+    torch.testing.assert_close(whole, expected, rtol=0, atol=1e-10 * float(torch.as_tensor(expected).norm()))
+    assert float(whole.norm()) > 0.1 * NORM
+    for i in range(NUM_ROWS):
+        rest = torch.arange(NUM_ROWS) != i
+        moved = float((whole - _released(plain, x[rest], y[rest], example.batch_first)).norm())
+        assert moved <= NORM * (1 + 1e-6)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from leakcore._base.version import PAGE, absent, sentence
-from leakcore.cli.commands.audit_form import width
+from leakcore.cli.audit_form import width
 from leakcore.cli.exit_codes import Failure, checked
 from leakcore.cli.options import as_json
 from leakcore.cli.output import finish, require_place

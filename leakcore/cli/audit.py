@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leakcore._base.text import HOW_TO_CHOOSE
-from leakcore.cli.commands.audit_form import (
+from leakcore.cli.audit_form import (
     ADJACENCIES,
     DELTA,
     FILE,
@@ -18,12 +18,12 @@ from leakcore.cli.commands.audit_form import (
     Form,
     FormCommand,
     about_the_report,
-    audited,
     claimed,
     confidence,
     keys_of,
     require_files,
     require_folder,
+    run_form,
     width,
 )
 from leakcore.cli.exit_codes import checked
@@ -102,7 +102,7 @@ def run(**params: Any) -> None:
     leakcore audit run --sampling shuffled --batches 10 --epochs 5
     leakcore audit run --config audit.toml                         (with a section [run])
     """
-    audited(RUN, params)
+    run_form(RUN, params)
 
 
 ATTACKS = click.Choice(["clipbkd", "backdoor", "membership", "zero-input", "crafted-gradient", "one-run"])
@@ -156,7 +156,7 @@ def claim(**params: Any) -> None:
     leakcore audit claim clipbkd --epsilon 4
     leakcore audit claim --config audit.toml           (with [data], [model], [mechanism], [claim] or [audit])
     """
-    audited(CLAIM, params)
+    run_form(CLAIM, params)
 
 
 def _trace(settings: Any, called: str, folder: Path | None, show: Progress | None) -> audits.AuditReport:
@@ -220,7 +220,7 @@ def trace(**params: Any) -> None:
     leakcore audit trace part-1.npz part-2.npz --epsilon 4
     leakcore audit trace --config audit.toml           (with a section [trace])
     """
-    audited(TRACE, params)
+    run_form(TRACE, params)
 
 
 def _scores(settings: Any, called: str, folder: Path | None, show: Progress | None) -> audits.AuditReport:
@@ -309,7 +309,7 @@ def scores(**params: Any) -> None:
     leakcore audit scores scores.csv --retrained --adjacency replace
     leakcore audit scores --config audit.toml          (with a section [scores])
     """
-    audited(SCORES, params)
+    run_form(SCORES, params)
 
 
 _CLAIM = 10.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from leakcore.cli.commands.attacks.inversion import inversion
-from leakcore.cli.commands.attacks.labels import labels
-from leakcore.cli.commands.attacks.membership import membership
-from leakcore.cli.commands.attacks.prior_aware import prior_aware
+from leakcore.cli.attack_inversion import inversion
+from leakcore.cli.attack_labels import labels
+from leakcore.cli.attack_membership import membership
+from leakcore.cli.attack_prior_aware import prior_aware
 
 
 @click.group()

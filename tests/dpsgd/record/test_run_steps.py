@@ -21,7 +21,7 @@ from opacus.schedulers import ExponentialNoise
 from opacus.utils.batch_memory_manager import BatchMemoryManager
 
 from tests.dpsgd.opacus_remarks import IGNORED
-from tests.dpsgd.record.parts import Run, unrecorded
+from tests.dpsgd.record.recorded_runs import Run, unrecorded
 
 pytestmark = IGNORED
 momentum = functools.partial(torch.optim.SGD, momentum=0.9)

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from leakcore._base.progress import Progress
 
 Make = Callable[[Any, str, "Path | None", "Progress | None"], "audits.AuditReport"]
-"""Makes the report from the checked settings, what the user calls the file that is read, the report's folder, and the
-progress bars."""
+"""(settings, what the user calls the file that is read, folder of the report, progress bars) to the report."""
 _CLAIM = 10.0
 """What is claimed where neither file nor options say: the default of [run] epsilon."""
 
@@ -36,13 +35,13 @@ class Form:
     """A form of audit, on the command line.
 
     Attributes:
-        name: as the library has it.
-        keys: the options and arguments by their parameter's name, and the keys for which they stand.
-        make: the audit itself.
-        file: the key of the file that it reads.
-        subject: the parameter that must be given unless a file describes the audit.
-        arguments: arguments of the library's function that are called otherwise than their keys.
-        pieces: name of the folder that keeps finished pieces, where the audit takes long enough to have any.
+        name: its section in a configuration: "run", "claim", "trace" or "scores".
+        keys: the key for which each option or argument of the command stands, by the parameter's name.
+        make: runs the audit.
+        file: key of the file that it reads; None if it reads none.
+        subject: parameter that must be given unless a configuration describes the audit.
+        arguments: keys by the library's names for them, where these differ.
+        pieces: name of the folder of finished pieces; None for an audit that is over in seconds.
     """
 
     name: str
@@ -60,7 +59,7 @@ class Form:
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """What a configuration file says. form: of the audit; None without a file, or for a file with [report] alone."""
+    """What a configuration file says. form: name of the audit's form; None without a file, or with [report] alone."""
 
     path: Path | None
     form: str | None
@@ -84,26 +83,26 @@ class FormCommand(click.Command):
 
 
 def keys_of(section: str, names: str) -> dict[str, str]:
-    """Options that are called as their keys."""
+    """Keys by option, where option and key have one name."""
     return {name: f"{section}.{name}" for name in names.split()}
 
 
-def described(path: Path | None) -> Described:
+def read_description(path: Path | None) -> Described:
     """The configuration file, its sections checked and its keys not yet."""
     from leakcore.audit import read_config
 
     return Described(None, None, {}) if path is None else Described(path, *checked(lambda: read_config(path)))
 
 
-def given(params: Mapping[str, Any]) -> dict[str, Any]:
+def typed_options(params: Mapping[str, Any]) -> dict[str, Any]:
     """The options that the user typed."""
     return {name: value for name, value in params.items() if value is not None and value is not False}
 
 
-def audited(form: Form, params: Mapping[str, Any]) -> NoReturn:
+def run_form(form: Form, params: Mapping[str, Any]) -> NoReturn:
     """The whole of a subcommand: it takes a file that describes its own form, or none."""
-    options = given(params)
-    file = described(options.pop("config_path", None))
+    options = typed_options(params)
+    file = read_description(options.pop("config_path", None))
     if file.form not in (None, form.name):
         raise click.UsageError(
             f"`--config` must describe an audit that `{click.get_current_context().command_path}` runs, got {file.path}"
@@ -126,7 +125,7 @@ def perform(form: Form, options: Mapping[str, Any], file: Described) -> NoReturn
 
 
 def _names_a_key(message: str, *, but: set[str]) -> bool:
-    """Whether a message names a key of a configuration. but: those for which options were typed."""
+    """Whether a message names a key of a configuration, other than the keys `but`, for which options were typed."""
     from leakcore.audit import config_schema
 
     sections = config_schema()["properties"].items()
@@ -191,7 +190,10 @@ def _plain(value: Any) -> Any:
 def _as_written(form: Form, typed: set[str], *, of_file: bool) -> dict[str, str]:
     """What the user wrote, or would write, by the library's name for the same value: an option or section.key.
 
-    typed: the keys that options were given for. of_file: the others are, or could be, in a configuration file.
+    Args:
+        form: the form of audit.
+        typed: keys for which options were typed.
+        of_file: whether there is a configuration file, which has the other keys or could have them.
     """
     from leakcore.audit import config_schema
 
@@ -216,17 +218,17 @@ def _typed_names() -> dict[str, str]:
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 ADJACENCIES = click.Choice(["add-remove", "replace"])
-DELTA: Option = click.option("--delta", type=REAL, metavar="δ", help="Of every ε.  [default: 1e-5]")
+DELTA: Option = click.option("--delta", type=REAL, metavar="δ", help="δ of every ε.  [default: 1e-5]")
 SEED: Option = click.option("--seed", type=int, metavar="N", help="[default: 0]")
 
 
 def confidence(default: str, text: str = "Confidence of every interval and proof.") -> Option:
-    """--confidence, whose default the form has."""
+    """--confidence; `default` is the form's."""
     return click.option("--confidence", type=REAL, metavar="P", help=f"{text}  [default: {default}]")
 
 
 def claimed(gate: str) -> Option:
-    """--epsilon, a claim about what a file holds. gate: what fails it."""
+    """--epsilon, a claim about what a file holds; `gate` says when it fails."""
     return click.option("--epsilon", type=REAL, metavar="ε", help=f"Claim. {gate}  [default: none]")
 
 
@@ -277,10 +279,12 @@ _OUT = Path("leakcore-report")
 
 
 def places_of(report: Any, names: Mapping[str, str], *, optional: bool) -> tuple[Path | None, dict[str, Path]]:
-    """(folder, further files by format) of the report, which can be written.
+    """(folder, further files by format) of the report, all of which can be written.
 
-    names: options by the keys for which they were typed. optional: no folder unless it is asked for, where another file
-    is.
+    Args:
+        report: the settings of [report].
+        names: options by the keys for which they were typed.
+        optional: whether there is no folder where --json PATH or --html says where the report goes.
     """
     named = report.json not in (None, "-") or report.html is not None
     folder = None if optional and named and report.out is None else Path(report.out or _OUT)
@@ -295,7 +299,7 @@ def places_of(report: Any, names: Mapping[str, str], *, optional: bool) -> tuple
 def require_distinct(
     places: Mapping[str, Path], folder: Path | None, read: Mapping[str, Any], names: Mapping[str, str]
 ) -> None:
-    """A report must not replace what the audit reads, nor one of its own. names: as `places_of` takes them."""
+    """UsageError where a file of the report would replace what the audit reads, or another file of the report."""
     from leakcore._base.writing import is_stream
 
     taken = {os.path.realpath(path): name for name, path in read.items() if path is not None}
@@ -316,9 +320,14 @@ def require_distinct(
 def exit_with(
     result: audits.AuditReport, folder: Path | None, report: Any, own: Mapping[str, Path], *, written: bool
 ) -> NoReturn:
-    """Write, print, and leave with the gate's exit code.
+    """Write and print the report, and leave with the gate's exit code.
 
-    own: further files of the report, by their format. written: the folder has the report, if without a limit.
+    Args:
+        result: the report.
+        folder: where report.html and report.json go; None for nowhere.
+        report: the settings of [report].
+        own: further files by their format, as `places_of` returns them.
+        written: whether the audit itself wrote the report into the folder, without a limit.
     """
     limit = report.fail_above
     if limit is not None:

@@ -71,7 +71,7 @@ def selftest(audits: int, confidence: float, seed: int, as_json: bool) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def bench(arguments: tuple[str, ...]) -> None:
     """Time the kernels next to their peers: `python -m bench` of a source checkout, with the same options."""
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[2]
     if not (root / "bench" / "__main__.py").exists():
         raise Failure("the benchmark is not in the wheel: run `make bench` in a checkout of the repository")
     sys.exit(subprocess.run([sys.executable, "-m", "bench", *arguments], cwd=root, check=False).returncode)

@@ -1,1 +1,0 @@
-"""The commands, each with its lines of output; those that answer one question are in one chapter."""
