@@ -53,12 +53,12 @@ class CanaryReport(AuditReport):
         delta: δ of every ε.
         claimed_epsilon: ε that the run claims, under the adjacency of `epsilon`; None: the accountant's.
         divisor: what the program divides by: "rows" or "constant"; None if nobody said.
-        confidence: level of `proved` and `by_coins`, in (0, 1).
+        confidence: level of `proved` and `by_coins`.
         steps: recorded steps.
         noise_multiplier: smallest and largest σ.
         max_grad_norm: smallest and largest C.
         sample_rate: q of the loader.
-        mechanism: what is claimed to have run in these steps, as Python writes it.
+        mechanism: what is claimed to have run in these steps.
         canaries: number of canaries.
         included: canaries in the data.
         controls: coordinates without a canary.
