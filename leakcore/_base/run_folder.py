@@ -22,10 +22,9 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
 from leakcore._base.codec import from_plain, pack, to_plain, unpack
 from leakcore._base.digest import digest
@@ -34,6 +33,9 @@ from leakcore._base.text import name_of, printable, repr_of
 from leakcore._base.version import difference, process_identity
 from leakcore._base.workers import answers
 from leakcore._base.writing import TEMPORARY, CannotWrite, make_folder, place_in, sync_folder, write_atomically
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 
 def identity(command: str, config: Any, seed: int | None) -> dict[str, Any]:
@@ -89,6 +91,8 @@ class FolderLock:
 
 
 def _acquired(folder: Path) -> tuple[tuple[int, int], FileLock]:
+    from filelock import FileLock, Timeout  # ensembles and kernels work without it
+
     path = folder / LOCK
     while True:
         opened: list[os.stat_result] = []
