@@ -141,6 +141,11 @@ NOTHING = "Nothing was proved: the claim is neither contradicted nor confirmed."
 """The first words if an audit that could have contradicted its claim proved no ε above 0."""
 
 
+def between_levels(confidence: float) -> str:
+    """The first words where a claim is contradicted at the quoted level, and not at the gate's."""
+    return f"Above its claim at {100 * confidence:g}%, not at {100 * GATE:g}%: check."
+
+
 def names(text: str) -> tuple[str, ...]:
     """Names that stand in a text, apart by spaces."""
     return tuple(text.split())
@@ -282,7 +287,11 @@ class AuditReport(Document, abc.ABC):
         """The verdict in a few words."""
         if self.all_contradictions:
             return "CLAIM CONTRADICTED."
-        return "ABOVE THE LIMIT." if self.exceeded else HELD
+        return "ABOVE THE LIMIT." if self.exceeded else self.kept_headline()
+
+    def kept_headline(self) -> str:
+        """The verdict in a few words where nothing is contradicted, and no limit exceeded."""
+        return HELD
 
     @property
     def tone(self) -> str:

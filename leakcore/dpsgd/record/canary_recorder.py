@@ -39,9 +39,18 @@ from leakcore.dpsgd.rows.hooks import (
     rows_of,
 )
 from leakcore.dpsgd.rows.preserve_state import Uncopied, is_paused
-from leakcore.dpsgd.rows.unsupported_layers import require_real
+from leakcore.dpsgd.rows.unsupported_layers import require_real, samples_of
 from leakcore.dpsgd.trace.trace import Divisor, Sampling, parse_divisor
 from leakcore.numerics import step_log_ratio
+
+_log = logging.getLogger(__name__)
+_PLANTED = BatchSource(Sampling(), 0)
+SIZE = 4.0
+"""Length of a canary's gradient in units of C: it must be clipped."""
+_ADDED = 1e-6
+"""What Opacus adds to a norm before it divides."""
+_CONTROLS = 4
+"""Coordinates without a canary that are watched, for each canary."""
 
 
 class Coordinates:
@@ -196,9 +205,6 @@ class PlantedLoader:
         self.planted = None
 
 
-_PLANTED = BatchSource(Sampling(), 0)
-
-
 class DrawnIndices:
     """The batches of a planted data set on which the model's forward passes train, until `stop`.
 
@@ -251,12 +257,6 @@ class DrawnIndices:
     def _came(self, iterator: Any, batch: Any, part: Part) -> None:
         if iterator._dataset is self._planted and part.indices is not None:
             self._deliveries.delivered(_PLANTED, part, batch)
-
-
-SIZE = 4.0
-"""Length of a canary's gradient in units of C: it must be clipped."""
-_ADDED = 1e-6
-"""What Opacus adds to a norm before it divides."""
 
 
 class PlantedRows:
@@ -344,10 +344,9 @@ class PlantedRows:
 
 
 def _batches(parameter: Any) -> list[torch.Tensor]:
-    samples = getattr(parameter, "grad_sample", None)
-    batches = samples if isinstance(samples, list) else [samples]
-    gradients = [b.detach() for b in batches if isinstance(b, torch.Tensor)]
-    if len(gradients) < len(batches):
+    samples = samples_of(parameter)
+    gradients = [b.detach() for b in samples if isinstance(b, torch.Tensor)]
+    if getattr(parameter, "grad_sample", None) is None or len(gradients) < len(samples):
         raise ValueError(
             "record: a parameter has no per-sample gradients: call backward before step, with the model that "
             "make_private returned"
@@ -364,11 +363,6 @@ def _put(gradients: torch.Tensor, rows: torch.Tensor, offsets: np.ndarray, value
     places = np.unravel_index(offsets, tuple(gradients.shape[1:])) if gradients.ndim > 1 else ()
     at = (rows.to(gradients.device), *(torch.as_tensor(p, device=gradients.device) for p in places))
     gradients[at] = value
-
-
-_log = logging.getLogger(__name__)
-_CONTROLS = 4
-"""Coordinates without a canary that are watched, for each canary."""
 
 
 class CanaryRecorder:

@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,14 @@ from leakcore.dpsgd.rows.preserve_state import Randomness, preserve_state
 from leakcore.dpsgd.rows.ranks import behind_wrappers
 from leakcore.dpsgd.rows.row_check import TOLERANCES
 from leakcore.gradients import Criterion, Feed, Functional, RowByRow, RowError, State, first_line, lock_of
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_ROWS_TO_TRY = 64
+_ROWS_ALONE = 8
+_ROWS_ASKED = 64
+_DIFFERENCE = 1e-3
+"""Largest relative difference in float32 between the two ways to a row's gradient that rounding explains."""
 
 
 class UnknownLayerError(Exception):
@@ -200,14 +208,6 @@ def _dots(use: Use, targets: torch.Tensor) -> torch.Tensor:
     for rows in blocks(use.rows, targets.shape[1]):
         out[rows] = use.dense(rows).flatten(1).to(targets.dtype) @ targets.T
     return out
-
-
-_log = logging.getLogger(__name__)
-_ROWS_TO_TRY = 64
-_ROWS_ALONE = 8
-_ROWS_ASKED = 64
-_DIFFERENCE = 1e-3
-"""Largest relative difference in float32 between the two ways to a row's gradient that rounding explains."""
 
 
 @dataclasses.dataclass
@@ -469,16 +469,18 @@ class CandidateGradients:
         if len(groups) > 1:
             return None
         with self._evaluating():
-            try:
-                rows = RowsByLayer(self._module, self._criterion, self._parameters)
-                return rows.products(self._fed(groups[0][1]), self._form.feed, noise, inside, norm)
-            except Exception as error:
-                self._refuse_by_layer(error)
-                return None
+            return self._try_by_layer(
+                lambda rows: rows.products(self._fed(groups[0][1]), self._form.feed, noise, inside, norm)
+            )
 
-    def _refuse_by_layer(self, error: Exception) -> None:
-        _log.debug("record: no gradients from the layers' inputs (%s)", first_line(error))
-        self._route.by_layer = False
+    def _try_by_layer(self, compute: Callable[[RowsByLayer], T]) -> T | None:
+        """What all rows give from the layers' inputs; None, now and from then on, if that fails."""
+        try:
+            return compute(RowsByLayer(self._module, self._criterion, self._parameters))
+        except Exception as error:
+            _log.debug("record: no gradients from the layers' inputs (%s)", first_line(error))
+            self._route.by_layer = False
+            return None
 
     def _gradients(self, indices: np.ndarray) -> torch.Tensor:
         """(len(indices), D), parameters in the optimizer's order. Raises RowError, with the candidate's number."""
@@ -535,13 +537,7 @@ class CandidateGradients:
         return torch.cat([rows[name].reshape(len(leaves[0]), -1) for name in self._names], dim=1)
 
     def _by_layer(self, leaves: list[torch.Tensor]) -> torch.Tensor | None:
-        """All rows from the layers' inputs; None, now and from then on, if that fails."""
-        try:
-            rows = RowsByLayer(self._module, self._criterion, self._parameters)
-            return rows.gradients(leaves, self._form.feed)
-        except Exception as error:
-            self._refuse_by_layer(error)
-            return None
+        return self._try_by_layer(lambda rows: rows.gradients(leaves, self._form.feed))
 
     def _compared(self, rows: torch.Tensor, leaves: list[torch.Tensor], state: State) -> torch.Tensor:
         """The rows from the layers' inputs if these give each of `rows`, and else `rows`."""

@@ -20,6 +20,13 @@ from leakcore.dpsgd.rows.hooks import Path, leaves_of, mapped
 from leakcore.dpsgd.rows.ranks import behind_wrappers
 
 _FORMS = "a pair (inputs, targets), a mapping of arrays, or a DataLoader that gives one row at a time"
+_log = logging.getLogger(__name__)
+Feed = tuple[tuple[Any, ...], dict[str, Any], Any]
+"""Positional arguments and keywords of the model, and the targets of the criterion."""
+_MASK = "attention_mask"
+_CHANCE = 1e-6
+_CONTRADICTED = 3
+"""How many candidates must come with other targets only, before any comes with its own, to count as wrong targets."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -209,10 +216,6 @@ def _as_tensor(array: Any, name: str) -> torch.Tensor:
         raise TypeError(f"`{name}` must be a tensor or an array of numbers ({why})") from None
 
 
-Feed = tuple[tuple[Any, ...], dict[str, Any], Any]
-"""Positional arguments and keywords of the model, and the targets of the criterion."""
-
-
 class CallForm:
     """Where in the loop's call of the model each leaf of a candidate goes; the others are targets.
 
@@ -359,9 +362,6 @@ def _described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return ", ".join(f"{_said(place)} of shape {tuple(leaf.shape)}" for place, leaf in tensors) or "no tensor"
 
 
-_MASK = "attention_mask"
-
-
 class RowKeys:
     """Bytes that are equal for equal rows.
 
@@ -417,12 +417,6 @@ def row_bytes(rows: torch.Tensor) -> list[bytes]:
         return [b""] * len(rows)
     flat = rows.detach().cpu().resolve_neg().contiguous().reshape(len(rows), -1)
     return [row.tobytes() for row in flat.view(torch.uint8).numpy()]
-
-
-_log = logging.getLogger(__name__)
-_CHANCE = 1e-6
-_CONTRADICTED = 3
-"""How many candidates must come with other targets only, before any comes with its own, to count as wrong targets."""
 
 
 class CandidateRows:

@@ -17,6 +17,7 @@ from leakcore.dpsgd.rows.unsupported_layers import (
     layers_in_evaluation,
     names_of,
     require_real,
+    samples_of,
     unequal_row_counts,
     unsupported_layers,
 )
@@ -137,11 +138,10 @@ class RecordedRows:
         ghost = all(isinstance(getattr(p, "_norm_sample", None), torch.Tensor) for p in parameters)
         rows: list[RowsOfParameter] = []
         for p in parameters:
-            samples = p._norm_sample if ghost else getattr(p, "grad_sample", None)
-            last = samples[-1] if isinstance(samples, list) and samples else samples
-            if not isinstance(last, torch.Tensor):
+            samples = [p._norm_sample] if ghost else samples_of(p)
+            if not samples or not isinstance(samples[-1], torch.Tensor):
                 return None
-            rows.append(Norms(last.detach()) if ghost else Dense(last.detach()))
+            rows.append(Norms(samples[-1].detach()) if ghost else Dense(samples[-1].detach()))
         return rows or None
 
     def stop(self) -> None:

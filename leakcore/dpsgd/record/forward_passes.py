@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from leakcore.dpsgd.rows.hooks import Arguments, BatchSource, UsedRows, number_of, rows_of
+from leakcore.dpsgd.rows.unsupported_layers import samples_of
 
 Autocast = tuple[str, bool, torch.dtype]
 
@@ -214,7 +215,7 @@ class SummedPasses:
             if gone and self._clipped is not None:
                 self._clipped = [*self._clipped, gone]
         else:
-            present = {id(g): g for p in self._optimizer.params for g in _gradients_of(p)}
+            present = {id(g): g for p in self._optimizer.params for g in samples_of(p)}
             self._gradients = {k: v for k, v in self._gradients.items() if k in present and v[0]() is present[k]}
             for key, gradient in present.items():
                 if key not in self._gradients and gone:
@@ -227,7 +228,7 @@ class SummedPasses:
         known: dict[int, tuple[ForwardPass, ...]] = {}
         for p in self._optimizer.params:
             own: collections.Counter[int] = collections.Counter()
-            for gradient in _gradients_of(p):
+            for gradient in samples_of(p):
                 if id(gradient) not in self._gradients:
                     return None
                 passes = self._gradients[id(gradient)][1]
@@ -235,8 +236,3 @@ class SummedPasses:
                 own[id(passes)] += 1
             most |= own
         return [known[key] for key, count in most.items() for _ in range(count)]
-
-
-def _gradients_of(parameter: Any) -> list[Any]:
-    samples = getattr(parameter, "grad_sample", None)
-    return samples if isinstance(samples, list) else [] if samples is None else [samples]

@@ -33,6 +33,7 @@ _OTHERWISE = (
     "criterion: the loop calls backward() on the {reduced} of {name} over rows, but Opacus has "
     "loss_reduction={loss_reduction!r}, by which it scales the gradients before it clips them: make them the same"
 )
+_log = logging.getLogger(__name__)
 
 
 def how_reduced(
@@ -435,9 +436,6 @@ def _alike(a: nn.Module, b: nn.Module) -> bool:
 
 def _equal(a: Any, b: Any) -> bool:
     return a is b or (isinstance(a, (str, int, float)) and isinstance(b, (str, int, float)) and a == b)
-
-
-_log = logging.getLogger(__name__)
 
 
 class LossTerms:

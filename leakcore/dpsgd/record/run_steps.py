@@ -34,6 +34,8 @@ _COUNTING = tuple(
     )
 )
 """Optimizers of torch whose state counts their steps, also after it was loaded from a checkpoint."""
+Place = tuple[int, int]
+"""Steps before this one: as the accountant counts, and as the wrapped optimizer does."""
 
 
 def accountants_of(hook: Any) -> list[Any]:
@@ -124,10 +126,6 @@ def step_count(optimizer: torch.optim.Optimizer) -> StepCount:
     if optimizer not in _COUNTS:
         _COUNTS[optimizer] = StepCount(optimizer)
     return _COUNTS[optimizer]
-
-
-Place = tuple[int, int]
-"""Steps before this one: as the accountant counts, and as the wrapped optimizer does."""
 
 
 class RunSteps:

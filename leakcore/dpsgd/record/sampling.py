@@ -35,6 +35,21 @@ _COORDINATES = 16
 _FEWEST = 8
 _ALIKE = 0.01
 """Standard deviations by which the same noise may differ, for rounding. By chance one in 10¹⁸ pairs is as alike."""
+_NOT_FED = (
+    "a step's batch is not one that a DataLoader gave since the step before (a loop of its own, or a batch changed in "
+    "the loop while several loaders ran: then sampling=the loop's DataLoader tells them apart)"
+)
+_NOT_STATED = (
+    "a step's batch is not one that the DataLoader of sampling= gave since the step before (a loop of its own, batches "
+    "of another loader, or joined ones)"
+)
+_USED_AGAIN = (
+    "a batch used twice: a step trained on rows that the loader had drawn for an earlier step, so that it is not a "
+    "fresh sample"
+)
+_ORDER: tuple[Violation, ...] = ("", "sampling", "sensitivity")
+Entries = Sequence[Sequence[UsedRows | None]]
+"""What each per-sample gradient that a step summed was computed from: the forward passes of one backward pass."""
 
 
 class RepeatedDraws:
@@ -338,25 +353,6 @@ def _cut(batches: BatchSampler, name: str, total: int, *, shuffles: bool, shares
         fresh=shuffles,
         evidence=f"{name} over {total:,} rows",
     )
-
-
-_NOT_FED = (
-    "a step's batch is not one that a DataLoader gave since the step before (a loop of its own, or a batch changed in "
-    "the loop while several loaders ran: then sampling=the loop's DataLoader tells them apart)"
-)
-_NOT_STATED = (
-    "a step's batch is not one that the DataLoader of sampling= gave since the step before (a loop of its own, batches "
-    "of another loader, or joined ones)"
-)
-_USED_AGAIN = (
-    "a batch used twice: a step trained on rows that the loader had drawn for an earlier step, so that it is not a "
-    "fresh sample"
-)
-
-_ORDER: tuple[Violation, ...] = ("", "sampling", "sensitivity")
-
-Entries = Sequence[Sequence[UsedRows | None]]
-"""What each per-sample gradient that a step summed was computed from: the forward passes of one backward pass."""
 
 
 @dataclasses.dataclass(frozen=True)

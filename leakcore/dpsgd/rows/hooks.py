@@ -26,6 +26,15 @@ from leakcore.dpsgd.trace.trace import Sampling
 
 Path = tuple[Any, ...]
 """The keys and places that lead to a leaf of a tree."""
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional arguments and keywords of a call."""
+_lock = threading.Lock()
+_listeners: list[weakref.WeakMethod[_LoaderCallback]] = []
+_originals: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
+_HELD = 8
+"""Batches that are held though the loop holds them no more, as it does with copies on another device."""
+_AHEAD = 2
+"""Of the newest batches, the loop uses one: wrappers of loaders fetch one ahead."""
 
 
 def leaves_of(tree: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -49,10 +58,6 @@ def mapped(function: Callable[[Path, Any], Any], tree: Any, path: Path = ()) -> 
         values = [mapped(function, value, (*path, place)) for place, value in enumerate(tree)]
         return type(tree)(*values) if hasattr(tree, "_fields") else type(tree)(values)
     return function(path, tree)
-
-
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""Positional arguments and keywords of a call."""
 
 
 def copied(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -213,10 +218,7 @@ class _Drawing:
             self.open = None
 
 
-_lock = threading.Lock()
-_listeners: list[weakref.WeakMethod[_LoaderCallback]] = []
 _drawings: weakref.WeakKeyDictionary[Any, _Drawing] = weakref.WeakKeyDictionary()
-_originals: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
 
 
 class LoaderHook:
@@ -295,12 +297,6 @@ def _next(iterator: Any) -> Any:
         else:
             listener(iterator, batch, part)
     return batch
-
-
-_HELD = 8
-"""Batches that are held though the loop holds them no more, as it does with copies on another device."""
-_AHEAD = 2
-"""Of the newest batches, the loop uses one: wrappers of loaders fetch one ahead."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

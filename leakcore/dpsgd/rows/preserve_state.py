@@ -16,6 +16,9 @@ from torch import nn
 from leakcore.gradients import State, global_generators, lock_of
 
 _thread = threading.local()
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_BARED = (*_HOOKS, "forward", "training")
+_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 @contextlib.contextmanager
@@ -56,11 +59,6 @@ class Uncopied:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (contextlib.nullcontext(), "__exit__")
-
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_BARED = (*_HOOKS, "forward", "training")
-_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 class Randomness:

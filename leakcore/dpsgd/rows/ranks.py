@@ -13,6 +13,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from leakcore._base.digest import digest
 
+T = TypeVar("T")
+PATIENCE = timedelta(minutes=10)
+"""How long a process waits for the others, as NCCL does: then torch raises an error."""
+
 
 def behind_hooks(model: Any) -> Any:
     """The module that Opacus's hooks were attached to."""
@@ -33,11 +37,6 @@ def is_parallel(model: Any) -> bool:
     return isinstance(module, nn.Module) and isinstance(
         module, (DistributedDataParallel, DifferentiallyPrivateDistributedDataParallel)
     )
-
-
-T = TypeVar("T")
-PATIENCE = timedelta(minutes=10)
-"""How long a process waits for the others, as NCCL does: then torch raises an error."""
 
 
 class WrongRowsError(ValueError):

@@ -108,6 +108,12 @@ class LayerCall:
         return cls(0 if first is None else first.ndim, layer.training)
 
 
+def samples_of(parameter: Any) -> list[Any]:
+    """Opacus's per-sample gradients of a parameter, one entry for each backward pass since they were cleared."""
+    samples = getattr(parameter, "grad_sample", None)
+    return samples if isinstance(samples, list) else [] if samples is None else [samples]
+
+
 def names_of(module: nn.Module) -> dict[int, str]:
     """The name of each parameter by its id, without the wrapper that Opacus puts around a module."""
     return {id(p): name.removeprefix("_module.") for name, p in module.named_parameters()}
@@ -213,10 +219,9 @@ def unequal_row_counts(parameters: Iterable[torch.Tensor], names: Mapping[int, s
     """A message about parameters whose number of rows is not that of most; "" if all have one number."""
     counts: dict[int, list[str]] = {}
     for k, p in enumerate(parameters):
-        samples = getattr(p, "grad_sample", None)
-        last = samples[-1] if isinstance(samples, list) and samples else samples
-        if isinstance(last, torch.Tensor):
-            counts.setdefault(len(last), []).append(_named(k, p, names))
+        samples = samples_of(p)
+        if samples and isinstance(samples[-1], torch.Tensor):
+            counts.setdefault(len(samples[-1]), []).append(_named(k, p, names))
     if len(counts) < 2:
         return ""
     usual = max(counts, key=lambda count: len(counts[count]))
