@@ -54,7 +54,7 @@ def hints(cls: type) -> dict[str, Any]:
     return {f.name: every[f.name] for f in dataclasses.fields(cls) if f.init}
 
 
-def says_itself(cls: type) -> bool:
+def has_custom_dict(cls: type) -> bool:
     """Whether a class has a form of its own, by `to_dict` and `from_dict` that do not come from here."""
     pair = getattr(cls, "to_dict", None), getattr(cls, "from_dict", None)
     return all(pair) and not any(getattr(f, "by_codec", False) for f in pair)
@@ -183,7 +183,7 @@ class Writer:
         """by_fields: also where the class has a form of its own."""
         cls: type = type(value)
         own = cls in options(kind)
-        if says_itself(cls) and not by_fields:
+        if has_custom_dict(cls) and not by_fields:
             fields = dict(value.to_dict())
         else:
             fields = {
@@ -347,12 +347,12 @@ class Reader:
             return MISSING
         fields = dict(plain)
         name = fields.pop("class", None)
-        cls = base if name in (None, base.__name__) else self._known(name) or _loaded_heir(base, name)
+        cls = base if name in (None, base.__name__) else self._known(name) or _loaded_subclass(base, name)
         if cls is None or not dataclasses.is_dataclass(cls):
             article = "an" if base.__name__[0] in "AEIO" else "a"
             wanted = "an object of a class" if base is object else f"{article} {base.__name__}"
             raise ValueError(f"{_subject(where)} must be {wanted} that is known here, got class {repr_of(name, 60)}")
-        if says_itself(cls) and not by_fields:
+        if has_custom_dict(cls) and not by_fields:
             try:
                 return cls.from_dict(fields)  # type: ignore[attr-defined]
             except (ValueError, TypeError) as why:
@@ -381,24 +381,24 @@ def _made(cls: type, fields: dict[str, Any], where: str) -> Any:
         raise ValueError(f"`{where}`: {text}" if where else text) from why
 
 
-def _loaded_heir(base: type, name: Any) -> type | None:
+def _loaded_subclass(base: type, name: Any) -> type | None:
     """The subclass of that name, which is imported first where a package offers it: a new process knows none yet."""
-    known = _heir(base, name)
+    known = _subclass_named(base, name)
     if known is None and base is not object and isinstance(name, str):
         import_offered(name)
-        known = _heir(base, name)
+        known = _subclass_named(base, name)
     return known
 
 
-def _heir(base: type, name: Any) -> type | None:
+def _subclass_named(base: type, name: Any) -> type | None:
     """The subclass of that name. `object` has none here: a file must not choose among all classes there are."""
     if base is object:
         return None
-    heirs: list[type] = base.__subclasses__()
-    for cls in heirs:
+    subclasses: list[type] = base.__subclasses__()
+    for cls in subclasses:
         if cls.__name__ == name:
             return cls
-        if (further := _heir(cls, name)) is not None:
+        if (further := _subclass_named(cls, name)) is not None:
             return further
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 
-class Columns:
+class ColumnScaler:
     """A scale for rows (n, d): each column minus its mean, divided by the largest distance from it.
 
     Trees ask only for the order within a column, which this keeps; but they read float32, and take columns that spread

@@ -13,7 +13,7 @@ from html import escape
 from typing import Any
 from xml.parsers import expat
 
-from leakcore._base.text import printable, visible
+from leakcore._base.text import escape_controls, printable
 
 _SHAPES = {
     "svg",
@@ -140,7 +140,7 @@ class _Writer:
         if self._style is not None and not self._skipped:
             self._style.append(text)
         elif self._open and self._open[-1] in _WORDS and not self._skipped:
-            self.out.append(escape(visible(text)))
+            self.out.append(escape(escape_controls(text)))
         elif not text.strip():
             self.out.append(text)
 

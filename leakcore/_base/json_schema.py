@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from leakcore._base.codec import arguments, elements, hints, is_mapping, is_named_tuple, options, says_itself
+from leakcore._base.codec import arguments, elements, has_custom_dict, hints, is_mapping, is_named_tuple, options
 from leakcore._base.json_arrays import WORDS
 from leakcore._base.results import Result
 
@@ -134,7 +134,7 @@ class JsonSchemas:
         return {**facts, **{name: self.of(hint) for name, hint in hints(cls).items() if name not in but}}
 
     def _dataclass(self, cls: type) -> Schema:
-        if says_itself(cls):
+        if has_custom_dict(cls):
             form = getattr(cls, "json_form", None)
             return self._all_fields(cls) if form is None else self.of(form)
         own = self._define(cls.__name__, cls, lambda: self.fields(cls))

@@ -34,17 +34,13 @@ class _Package(types.ModuleType):
             super().__setattr__(name, value)
 
 
-def attach(
-    package: str, file: Any, shared_names: Any = None
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """`__getattr__`, `__dir__` and `__all__` of the package in `file`, from `__init__.pyi` next to it.
 
     `from . import laplace as laplace` hands up a module, `from .counts import epsilon_opt as epsilon_opt` a name.
     """
-    if not isinstance(file, str):  # until every package has its stub
-        return _attach_tables(package, file, shared_names or {})  # type: ignore[no-any-return]
     find, _, every = lazy_loader.attach_stub(package, file)
-    with open(f"{file}i", encoding="utf-8") as stub:
+    with open(f"{os.path.splitext(file)[0]}.pyi", encoding="utf-8") as stub:
         public, _, shared = stub.read().partition(_SHARED)
     apart = _sources(shared)
     where = {**_sources(public), **apart}
@@ -77,39 +73,6 @@ def attach(
 def _sources(stub: str) -> dict[str, str]:
     """{name: module} of lines such as `from .module import name as name`."""
     return {line.split()[3]: line.split()[1] for line in stub.splitlines() if line.startswith("from ")}
-
-
-def _attach_tables(package: str, names: Any, shared: Any) -> Any:
-    every = {**names, **shared}
-
-    def __getattr__(name: str) -> Any:
-        if name not in every:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        try:
-            found = importlib.import_module(every[name], package)
-        except ModuleNotFoundError as error:
-            if (named := missing(error, f"{package}.{name}")) is None:
-                raise
-            raise named from error
-        named_so = every[name].rpartition(".")[2] == name
-        value = getattr(found, name, found) if named_so else getattr(found, name)
-        module.__dict__[name] = value
-        return value
-
-    def __dir__() -> list[str]:
-        return sorted(names)
-
-    module = sys.modules[package]
-    module.__dict__["_names"] = frozenset(every)
-    module.__dict__["_modules"] = frozenset(n for n, path in every.items() if path == f".{n}" and _is_module(module, n))
-    module.__class__ = _Package
-    return __getattr__, __dir__, list(names)
-
-
-def _is_module(module: Any, name: str) -> bool:
-    stub = f"from {module.__name__} import {name} as {name}"
-    with open(module.__file__, encoding="utf-8") as file:
-        return stub in file.read()
 
 
 def import_offered(name: str) -> None:

@@ -11,7 +11,7 @@ import os
 import re
 from typing import Any
 
-from leakcore._base.text import visible
+from leakcore._base.text import escape_controls
 from leakcore._base.version import PAGE, __version__, need
 
 SIGNS = {"good": "✓", "neutral": "○", "bad": "✗"}
@@ -46,7 +46,7 @@ def unbroken(text: str) -> Any:
     """Escaped, with numbers such as 1e-5 and short equations such as ε = 4 kept on one line."""
     import markupsafe
 
-    escaped = str(markupsafe.escape(visible(text)))
+    escaped = str(markupsafe.escape(escape_controls(text)))
     return markupsafe.Markup(_UNBROKEN.sub(r'<span class="unbroken">\g<0></span>', escaped))
 
 
@@ -57,4 +57,4 @@ def own_names(svg: str, number: int | str) -> str:
 
 def _plain(value: Any) -> Any:
     """Texts with control characters spelt out: bidirectional ones reorder a page as they do a terminal."""
-    return type(value)(visible(value)) if isinstance(value, str) else value
+    return type(value)(escape_controls(value)) if isinstance(value, str) else value

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from leakcore._base.text import line_of, printable
+from leakcore._base.text import escape_controls, line_of, markdown, printable
 
 Rows = Sequence[tuple[str, str]]
 """A name and its value, in words."""
@@ -96,12 +96,57 @@ def one_line(value: Any) -> str:
 COLUMNS = ("quantity", "kind", "value", "low", "high", "confidence", "adjacency")
 
 
-def to_frame(result: Any) -> Any:
-    """One row for each value of a result. ImportError where pandas is not installed."""
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Rows of text under a head, for a terminal, a page, a comment in Markdown, and pandas.
+
+    Attributes:
+        head: names of the columns.
+        rows: each with a text for every column.
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def to_text(self) -> str:
+        """Aligned columns, a rule under the head."""
+        cells = [self.head, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        top, *rest = ("  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells)
+        return "\n".join([top, "  ".join("─" * w for w in widths), *rest])
+
+    def to_html(self) -> str:
+        """A table element; texts are escaped."""
+
+        def line(cells: Sequence[str], tag: str) -> str:
+            return "".join(["<tr>", *(f"<{tag}>{html.escape(escape_controls(c))}</{tag}>" for c in cells), "</tr>"])
+
+        body = "".join(line(row, "td") for row in self.rows)
+        return f"<table><thead>{line(self.head, 'th')}</thead><tbody>{body}</tbody></table>"
+
+    def to_markdown(self) -> str:
+        """Lines between pipes, where nothing of a text is obeyed."""
+
+        def line(cells: Sequence[str]) -> str:
+            return f"| {' | '.join(markdown(cell, cell=True) for cell in cells)} |"
+
+        return "\n".join([line(self.head), f"|{'---|' * len(self.head)}", *map(line, self.rows)])
+
+    def to_frame(self) -> Any:
+        """A DataFrame of the texts. ImportError where pandas is not installed."""
+        return _pandas().DataFrame(list(map(tuple, self.rows)), columns=list(self.head))
+
+
+def _pandas() -> Any:
     try:
-        pandas = importlib.import_module("pandas")
+        return importlib.import_module("pandas")
     except ImportError as why:
         raise ImportError("to_frame() needs pandas: pip install 'leakcore[pandas]'") from why
+
+
+def to_frame(result: Any) -> Any:
+    """One row for each value of a result. ImportError where pandas is not installed."""
+    pandas = _pandas()
     value = np.asarray(result.value)
     nothing = (np.nan, np.nan)
     low, high = (np.broadcast_to(np.asarray(end), value.shape) for end in result.interval or nothing)

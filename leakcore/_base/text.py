@@ -78,7 +78,7 @@ def names_of(names: object, most: int = 20) -> str:
     return (", ".join(listed[:most]) or "none") + more
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Lines of text with control characters spelt out; line feeds and tabs stay."""
     return _spelt_out(text, "\n\t")
 

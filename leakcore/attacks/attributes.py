@@ -16,7 +16,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate
-from leakcore._base.columns import Columns as _Columns
+from leakcore._base.columns import ColumnScaler as _ColumnScaler
 from leakcore._base.results import Assumptions, Result
 from leakcore._base.version import need as _need
 from leakcore.gradients import layer_gradients as layer_gradients
@@ -277,7 +277,7 @@ def infer(
     key = kernels.subseed(start, kernels.Stream.ATTRIBUTE_FOREST, bits=32)
     forest = RandomForestClassifier(validate.integer(1, _MAX_TREES, trees=trees), random_state=key)
     own, theirs = (np.concatenate([s.gradients[n] for n in names], axis=1, dtype=np.float64) for s in (known, observed))
-    ready = _Columns(own)
+    ready = _ColumnScaler(own)
     forest.fit(ready(own), known.attribute)
     each = forest.predict_proba(ready(theirs))[:, 1]
     count = len(truth)

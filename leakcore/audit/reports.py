@@ -21,7 +21,7 @@ from leakcore._base.progress import timed
 from leakcore._base.reading import read_json
 from leakcore._base.results import Record
 from leakcore._base.tables import Rows
-from leakcore._base.text import line_of, name_of, printable, visible
+from leakcore._base.text import escape_controls, line_of, name_of, printable
 from leakcore._base.writing import write_atomically
 from leakcore.audit.claim.report import ClaimReport
 from leakcore.audit.hyperparameters.report import RunReport
@@ -212,7 +212,7 @@ class ReportList(Document):
         if self.problems:
             lines.append("\nNot read:")
             lines += [f"  {line_of(path)}: {printable(why)}" for path, why in self.problems]
-        return visible("\n".join(lines))
+        return escape_controls("\n".join(lines))
 
     def to_html(self, path: str | Path | None = None) -> str:
         """One self-contained page, also written to `path` (atomically) when one is given. Its links lead to the pages

@@ -13,7 +13,7 @@ from leakcore import accounting
 from leakcore._base import validate
 from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Assumptions, Result
-from leakcore.bounds.methods.method import ATTACKER, Kappa, steps_loss
+from leakcore.bounds.methods.method import ATTACKER, Kappa
 from leakcore.bounds.reconstruction.kappa import parse_prior
 from leakcore.bounds.reconstruction.reconstruction import limits
 from leakcore.mechanisms import Mechanism, Poisson, as_mechanism, over_grids
@@ -140,7 +140,7 @@ def label_success(
         classes = num_labels = 2 if num_classes is None else validate.integer(1, 2**63 - 1, num_classes=num_classes)
         weights = np.array([1.0 / classes])  # equal weights are one question, however many
     mechanism = Poisson(noise_multiplier, sample_rate, steps)
-    value, blow_up = _success(steps_loss(mechanism), weights)
+    value, blow_up = _success(mechanism.added_loss, weights)
     if num_labels == 2:
         value = min(value, _two_labels(mechanism, float(weights.max())))
     return DiscretePriorBound(

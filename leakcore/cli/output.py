@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol
 
 import click
 
-from leakcore._base.text import printable, visible
+from leakcore._base.text import escape_controls, printable
 
 if TYPE_CHECKING:
     from leakcore._base.progress import Progress
@@ -83,7 +83,7 @@ def escaped_streams() -> Iterator[None]:
 
 
 def _write(write: Any, text: str) -> int:
-    write(visible(text))
+    write(escape_controls(text))
     return len(text)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from leakcore import kernels
 from leakcore._base import validate
-from leakcore._base.columns import Columns
+from leakcore._base.columns import ColumnScaler
 from leakcore._base.process_wide import one_thread, quiet
 
 
@@ -156,7 +156,7 @@ class RandomForest:
         key = kernels.subseed(self._seed, kernels.Stream.FAMILY_FOREST, bits=32)
         self._model = RandomForestClassifier(self._trees, random_state=key, oob_score=True)
         with quiet("Some inputs do not have OOB scores"):  # with few trees a row may be in all of them
-            self._ready = Columns(gradients)
+            self._ready = ColumnScaler(gradients)
             self._model.fit(self._ready(gradients), labels)
         return self
 

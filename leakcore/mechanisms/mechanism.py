@@ -100,7 +100,7 @@ class Mechanism(Record, abc.ABC):
         return math.inf if loss is None else loss.full_batch_separation()
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
-        """What a result says of how rows come to be in batches."""
+        """How rows come to be in batches, and how tight the limits are: notes of a result."""
         return ()
 
     @property
@@ -142,7 +142,7 @@ class Mechanism(Record, abc.ABC):
         raise NotImplementedError(f"{type(self).__name__} has no sampler: use its exact loss")
 
     def fingerprint(self) -> str:
-        """A text that equal mechanisms alone have in common."""
+        """A text that two mechanisms share only if they are equal."""
         return f"{type(self).__name__} {self.to_dict()}"
 
     def with_noise(self, noise_multiplier: float) -> Mechanism:

@@ -68,12 +68,12 @@ class Poisson(Mechanism):
     def proof(self, adjacency: str | None = None) -> str:
         if self.relation(adjacency) != "replace":
             return f"Poisson-sampled Gaussian steps: {_SUMS}"
-        if not self._loss().groups:
+        if not self.added_loss.groups:
             return "two Gaussians 2/sigma apart in each step: rows are in every batch"
         return f"Poisson-sampled Gaussian steps under replacement: {_REPLACED}"
 
     def steps_loss(self, adjacency: Adjacency) -> PrivacyLoss | None:
-        loss = self._loss()
+        loss = self.added_loss
         if adjacency != "replace":
             return loss
         return None if loss.groups or -math.inf < loss.log_no_escape < 0.0 else double_separation(loss)
@@ -82,13 +82,13 @@ class Poisson(Mechanism):
         loss = self.steps_loss(adjacency)
         if loss is not None:
             return gaussian_laws(loss)
-        return replaced(self._loss())
+        return replaced(self.added_loss)
 
     def is_symmetric(self, adjacency: Adjacency) -> bool:
         return adjacency == "replace" or super().is_symmetric(adjacency)
 
     def separation(self, adjacency: Adjacency) -> float:
-        return (2.0 if adjacency == "replace" else 1.0) * self._loss().full_batch_separation()
+        return (2.0 if adjacency == "replace" else 1.0) * self.added_loss.full_batch_separation()
 
     def notes(self, adjacency: Adjacency) -> tuple[str, ...]:
         return ("Poisson sampling; independent steps",)
@@ -97,14 +97,11 @@ class Poisson(Mechanism):
         # The add-remove pair, by the native kernel.
         from leakcore import kernels
 
-        # A step with infinite noise says nothing; the sampler wants finite numbers.
-        silent = np.isinf(self.noise_multiplier)
-        sigma = np.where(silent, 1.0, self.noise_multiplier)
-        rate = np.where(silent, 0.0, self.sample_rate) if silent.any() else np.asarray(self.sample_rate)
+        sigma, rate = self.finite_steps()
         out: np.ndarray = kernels.mixture_log_ratio(
             num_samples,
-            noise_multiplier=_plain(sigma),
-            sample_rate=_plain(rate),
+            noise_multiplier=sigma,
+            sample_rate=rate,
             steps=self.steps,
             under=under,
             seed=seed,
@@ -112,7 +109,15 @@ class Poisson(Mechanism):
         )
         return out
 
-    def _loss(self) -> PrivacyLoss:
+    def finite_steps(self) -> tuple[Any, Any]:
+        """(σ, q) as the sampler takes them: a step with infinite noise says nothing, nor does one at rate 0."""
+        silent = np.isinf(self.noise_multiplier)
+        rate = np.where(silent, 0.0, self.sample_rate) if silent.any() else np.asarray(self.sample_rate)
+        return _plain(np.where(silent, 1.0, self.noise_multiplier)), _plain(rate)
+
+    @property
+    def added_loss(self) -> PrivacyLoss:
+        """The privacy loss of adding or removing a row, its steps grouped by equal (σ, q)."""
         return PrivacyLoss.of_steps(np.asarray(self.noise_multiplier), np.asarray(self.sample_rate), self.steps)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import array
-import itertools
 import os
 import tempfile
 from typing import Any
 
 import numpy as np
 
-from tests.arrays.state import State, require_axes
+from tests.arrays.state import State
 
 
 class Plain(np.ndarray):
@@ -103,27 +101,12 @@ def _unaligned(a: np.ndarray) -> np.ndarray:
     return out
 
 
-def _field(a: np.ndarray) -> np.ndarray:
-    rows = np.zeros(a.shape, [("pad", "i1"), ("value", a.dtype)])
-    rows["value"] = a
-    return rows["value"]
-
-
 def _structured(a: np.ndarray) -> np.ndarray:
     return np.zeros(a.shape, [("x", a.dtype), ("y", a.dtype)])
 
 
 def _same_rows(a: np.ndarray) -> np.ndarray:
     return np.broadcast_to(a[:1], a.shape)
-
-
-def _overlapping(a: np.ndarray) -> np.ndarray:
-    """Row i + 1 begins one element after row i."""
-    columns = int(np.prod(a.shape[1:]))
-    line = np.resize(a.reshape(-1), len(a) + columns)
-    return np.lib.stride_tricks.as_strided(line, (len(a), columns), (a.itemsize, a.itemsize)).reshape(
-        a.shape, copy=None
-    )
 
 
 def _mapped(a: np.ndarray, keep: float) -> np.ndarray:
@@ -152,23 +135,6 @@ def _objects(a: np.ndarray) -> np.ndarray:
     return a.astype(object)
 
 
-def _object_of_lists(a: np.ndarray) -> np.ndarray:
-    out = np.empty(len(a), object)
-    out[:] = [list(np.atleast_1d(row)) for row in a]
-    return out
-
-
-def _array_module(a: np.ndarray) -> Any:
-    if a.ndim != 1:
-        raise TypeError("array.array has one dimension")
-    return array.array(a.dtype.char, a.tolist())
-
-
-def _matrix(a: np.ndarray) -> np.ndarray:
-    require_axes(a, 2, 2)
-    return a.copy().view(np.matrix)
-
-
 STATES = (
     State("read-only", _read_only, copy),
     State("fortran", np.asfortranarray, copy),
@@ -176,28 +142,20 @@ STATES = (
     State("spaced", _spaced, copy),
     State("byte-swapped", _swapped, copy),
     State("unaligned", _unaligned, copy),
-    State("field of a record", _field, copy),
     State("structured", _structured),
     State("repeated rows (stride 0)", _same_rows, lambda a: _same_rows(a).copy()),
-    State("overlapping", _overlapping, lambda a: _overlapping(a).copy()),
     State("memory-mapped", lambda a: _mapped(a, 1), copy),
     State("memory-mapped file cut short", lambda a: _mapped(a, 0.5)),
     State("view of a memory-mapped file cut short", lambda a: np.asarray(_mapped(a, 0.5))[...]),
     State("masked", _masked),
-    State("masked nowhere", lambda a: np.ma.MaskedArray(a.copy()), copy),
     State("subclass", lambda a: a.copy().view(Plain), copy),
-    State("matrix", _matrix, copy),
     State("objects", _objects, copy),
-    State("objects of lists", _object_of_lists, copy),
-    State("empty objects", lambda a: np.empty(a.shape, object)),
     State("long double", as_type("g"), copy),
     State("float32", as_type("f4"), through("f4")),
     State("float16", as_type("f2"), through("f2")),
     State("complex", as_type("c16")),
     State("text", as_type("U8")),
-    State("bytes", as_type("S8")),
     State("dates", lambda a: a.astype("i8").astype("M8[s]")),
-    State("durations", lambda a: a.astype("i8").astype("m8[s]")),
     State("bool", as_type("?"), as_type("?")),
     State("int8", as_type("i1"), as_type("i1")),
     State("uint64", lambda a: np.abs(a).astype("u8"), lambda a: np.abs(a).astype("u8")),
@@ -210,9 +168,7 @@ STATES = (
     State("list of arrays", list, copy),
     State("uneven lists", lambda a: [[1.0], [1.0, 2.0]]),
     State("memoryview", lambda a: memoryview(a.copy()), copy),
-    State("array.array", _array_module, copy),
     State("DLPack", lambda a: Spoken(a.copy()), copy),
     State("__array__", lambda a: Convertible(a.copy()), copy),
     State("__array__ that fails", lambda a: Broken(a)),
-    State("generator", lambda a: itertools.chain(a)),
 )

@@ -6,6 +6,8 @@ import functools
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -166,3 +168,10 @@ def test_the_command_writes_the_page_and_replaces_its_own_only(folder: Path) -> 
     code, _, err = run(folder.parent / "none")
     assert code == 2
     assert "`FOLDER` must hold a report.json" in err
+
+
+def test_reports_are_read_where_torch_is_not_installed(tmp_path: Path) -> None:
+    audit.from_scores([5.0] * 40, [0.0] * 40, coins=True).to_json(tmp_path / "report.json")
+    code = "import sys; sys.modules['torch'] = None; from leakcore import audit; print(audit.list_reports(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert "membership scores" in done.stdout, done.stderr

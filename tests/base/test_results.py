@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from leakcore._base.results import Assumptions, Result, parse_adjacency, require_same_adjacency
+from leakcore._base.tables import Table
 
 
 def result(**changes: object) -> Result:
@@ -153,3 +154,11 @@ def test_a_frame_has_a_row_for_each_value(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"pip install 'leakcore\[pandas\]'"):
         grid.to_frame()
+
+
+def test_a_table_in_four_forms() -> None:
+    table = Table(("name", "σ"), [("a|b", "1"), ("<i>\x1b", "2.5")])
+    assert table.to_text().splitlines()[:3] == ["name  σ", "────  ───", "a|b   1"]
+    assert "<td>&lt;i&gt;\\u001b</td><td>2.5</td>" in table.to_html()
+    assert table.to_markdown().splitlines()[1:3] == ["|---|---|", "| `a\\|b` | 1 |"]
+    assert table.to_frame()["σ"].tolist() == ["1", "2.5"]

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leakcore import audit
-from leakcore._base.text import LONGEST_MESSAGE, name_of, names_of, printable, visible
+from leakcore._base.text import LONGEST_MESSAGE, escape_controls, name_of, names_of, printable
 from leakcore.audit.progress import progress_bars
 from leakcore.audit.shared.page import Card, Cell, Column, Page, Row, Section, Table
 from leakcore.audit.shared.report import to_html, to_text
@@ -38,7 +38,7 @@ def test_what_is_obeyed_is_spelt_out_and_what_is_shown_stays() -> None:
     assert printable("\x1b\x9b\u202e\n\t\x7f") == "\\u001b\\u009b\\u202e\\n\\t\\u007f"
     assert printable("\udcff") == "\\udcff"
     assert printable("\U000e0041") == "\\udb40\\udc41"
-    assert visible("a\n\tb\x1b") == "a\n\tb\\u001b"
+    assert escape_controls("a\n\tb\x1b") == "a\n\tb\\u001b"
     assert name_of("x" * 5000) == "x" * 100 + "… (4,900 more characters)"
     assert names_of(["a"] * 25) == ", ".join(["a"] * 20) + " and 5 more"
     assert names_of([]) == "none"
@@ -47,7 +47,7 @@ def test_what_is_obeyed_is_spelt_out_and_what_is_shown_stays() -> None:
 
 def test_json_that_is_spelt_out_stays_json() -> None:
     value = {EVIL: [EVIL, "\U000e0041"]}
-    assert json.loads(visible(json.dumps(value, ensure_ascii=False, indent=2))) == value
+    assert json.loads(escape_controls(json.dumps(value, ensure_ascii=False, indent=2))) == value
 
 
 def test_lines_of_an_error_do_not_look_like_lines_of_ours() -> None:

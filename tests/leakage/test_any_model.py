@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from leakcore import defenses, leakage
-from leakcore._base.columns import Columns
+from leakcore._base.columns import ColumnScaler
 from leakcore.attacks import attributes
 
 
@@ -174,7 +174,7 @@ def test_mutual_information(exponent: int, columns: int) -> None:
 
 def test_columns_keep_their_order_and_say_nothing_of_constants() -> None:
     rows = np.array([[1e300, 5.0, 1.0, 0.0], [-1e300, 5.0, 1.0 + 1e-9, 0.0], [1e299, 5.0, 1.0 + 2e-9, 0.0]])
-    ready = Columns(rows)
+    ready = ColumnScaler(rows)
     result = ready(rows)
     assert result.dtype == np.float32
     assert (np.abs(result) <= 1.0).all()

@@ -17,27 +17,6 @@
 batch's statistics at its batch norms (`batch_statistics`).
 """
 
-from leakcore.attacks.inversion.batch_norm import batch_statistics
-from leakcore.attacks.inversion.invert import closed_form, gradient, invert
-from leakcore.attacks.inversion.objectives import L2, LBFGS, Adam, Cosine, DPSGDSteps, LocalSteps, SignedAdam
-from leakcore.attacks.inversion.problem import ReleasedGradient
-from leakcore.attacks.inversion.result import Inversion, Quality, compare, ssim
+from leakcore._base.lazy import attach as _attach
 
-__all__ = [
-    "L2",
-    "LBFGS",
-    "Adam",
-    "Cosine",
-    "DPSGDSteps",
-    "Inversion",
-    "LocalSteps",
-    "Quality",
-    "ReleasedGradient",
-    "SignedAdam",
-    "batch_statistics",
-    "closed_form",
-    "compare",
-    "gradient",
-    "invert",
-    "ssim",
-]
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

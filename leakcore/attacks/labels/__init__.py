@@ -21,31 +21,6 @@ The attacker's knowledge is an array or a `KnownModel` (`KnownHiddenLayer`). The
 came about. `combine` joins what several gradients say about one batch.
 """
 
-from leakcore.attacks.labels.baselines import SingleExampleLabels, gradient_norm, idlg
-from leakcore.attacks.labels.hidden_layers import MaliciousInput, malicious_input, second_last_layer
-from leakcore.attacks.labels.knowledge import KnownHiddenLayer, KnownModel
-from leakcore.attacks.labels.last_layer import general, last_layer
-from leakcore.attacks.labels.observation import SGD, Clipping, GradientObservation, Noise, Precision, WeightDifference
-from leakcore.attacks.labels.result import UNDETERMINED, LabelRecovery, combine
+from leakcore._base.lazy import attach as _attach
 
-__all__ = [
-    "SGD",
-    "UNDETERMINED",
-    "Clipping",
-    "GradientObservation",
-    "KnownHiddenLayer",
-    "KnownModel",
-    "LabelRecovery",
-    "MaliciousInput",
-    "Noise",
-    "Precision",
-    "SingleExampleLabels",
-    "WeightDifference",
-    "combine",
-    "general",
-    "gradient_norm",
-    "idlg",
-    "last_layer",
-    "malicious_input",
-    "second_last_layer",
-]
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

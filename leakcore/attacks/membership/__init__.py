@@ -12,45 +12,6 @@ with a confidence: `bounds.epsilon_from_membership(*guesses.tally(), coins="rows
 and a score for each from all that was released.
 """
 
-from leakcore.attacks.membership.canaries import CanaryTrials, canaries, canary_coins, play_canaries
-from leakcore.attacks.membership.observations import Observations, Queries, References, observe
-from leakcore.attacks.membership.releases import ReleasedProducts, Releases
-from leakcore.attacks.membership.scores import (
-    RMIA,
-    Guesses,
-    LabelOnly,
-    LiRA,
-    LossThreshold,
-    LossTrajectory,
-    QuantileRegression,
-    guess,
-    noisy_copies,
-    scores,
-)
-from leakcore.attacks.membership.trials import MembershipTrials, coins, play
+from leakcore._base.lazy import attach as _attach
 
-__all__ = [
-    "RMIA",
-    "CanaryTrials",
-    "Guesses",
-    "LabelOnly",
-    "LiRA",
-    "LossThreshold",
-    "LossTrajectory",
-    "MembershipTrials",
-    "Observations",
-    "QuantileRegression",
-    "Queries",
-    "References",
-    "ReleasedProducts",
-    "Releases",
-    "canaries",
-    "canary_coins",
-    "coins",
-    "guess",
-    "noisy_copies",
-    "observe",
-    "play",
-    "play_canaries",
-    "scores",
-]
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

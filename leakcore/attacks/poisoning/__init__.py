@@ -7,27 +7,6 @@ Jagielski, Ullman and Oprea (2020). `Backdoor`, `ClipBKD`, `FrozenClipBKD` and `
 rows, under "add-remove" it is added to them: each must be compared with an ε of its own adjacency.
 """
 
-from leakcore.attacks.poisoning.frozen_clipbkd import FrozenClipBKD, FrozenPoisoning, through
-from leakcore.attacks.poisoning.poisoned_data import Poisoning, losses
-from leakcore.attacks.poisoning.poisons import Backdoor, ClipBKD, ZeroInput
-from leakcore.attacks.poisoning.scores import (
-    PoisoningScores,
-    crafted_gradient_scores,
-    poisoning_scores,
-    poisoning_sweep,
-)
+from leakcore._base.lazy import attach as _attach
 
-__all__ = [
-    "Backdoor",
-    "ClipBKD",
-    "FrozenClipBKD",
-    "FrozenPoisoning",
-    "Poisoning",
-    "PoisoningScores",
-    "ZeroInput",
-    "crafted_gradient_scores",
-    "losses",
-    "poisoning_scores",
-    "poisoning_sweep",
-    "through",
-]
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

@@ -9,18 +9,6 @@
 counted in `answer.unrecoverable` and never guessed.
 """
 
-from leakcore.attacks.tensor.reconstruct import Decomposition, Matched, TensorReconstruction, match, reconstruct
-from leakcore.attacks.tensor.weights import GaussianWeights, Orders, choose, hermite_coefficients, output_gradient
+from leakcore._base.lazy import attach as _attach
 
-__all__ = [
-    "Decomposition",
-    "GaussianWeights",
-    "Matched",
-    "Orders",
-    "TensorReconstruction",
-    "choose",
-    "hermite_coefficients",
-    "match",
-    "output_gradient",
-    "reconstruct",
-]
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

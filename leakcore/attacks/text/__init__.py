@@ -13,7 +13,6 @@
 A gradient that was clipped, sequence by sequence or as a whole, gives the same tokens and sequences.
 """
 
-from leakcore.attacks.text.sequences import SequenceRecovery, sequences
-from leakcore.attacks.text.tokens import TokenCounts, TokenSet, next_tokens, tokens
+from leakcore._base.lazy import attach as _attach
 
-__all__ = ["SequenceRecovery", "TokenCounts", "TokenSet", "next_tokens", "sequences", "tokens"]
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

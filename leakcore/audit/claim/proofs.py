@@ -184,6 +184,16 @@ class Stopped:
     planned: int
     why: Literal["refuted", "hopeless", "planned"]
 
+    def to_text(self) -> str:
+        """In a sentence."""
+        share = f"{self.trainings:,} of {self.planned:,} trainings"
+        return {
+            "refuted": f"The audit stopped after {share}: the claim has fallen.",
+            "hopeless": f"The audit stopped after {share}: the others could not have made the claim fall, however they "
+            "had turned out.",
+            "planned": f"The audit took all {self.planned:,} trainings.",
+        }[self.why]
+
 
 def chunks(trials: int) -> list[range]:
     """The trials before each look."""

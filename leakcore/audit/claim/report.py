@@ -27,7 +27,7 @@ from leakcore.audit.shared.page import (
     proof_card,
     table_of,
 )
-from leakcore.audit.shared.report import NOTHING, TOO_WEAK, AuditReport
+from leakcore.audit.shared.report import HELD, NOTHING, TOO_WEAK, AuditReport
 from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon, SequentialEpsilon
 
 _SEEN = {
@@ -198,13 +198,10 @@ class ClaimReport(AuditReport):
                 )
         return said
 
-    @property
-    def headline(self) -> str:
-        if self.passed and max(p.ceiling for p in self.proofs) <= self.claim.epsilon:
+    def kept_headline(self) -> str:
+        if max(p.ceiling for p in self.proofs) <= self.claim.epsilon:
             return TOO_WEAK
-        if self.passed and self.epsilon <= 0:
-            return NOTHING
-        return super().headline
+        return NOTHING if self.epsilon <= 0 else HELD
 
     def judged(self) -> tuple[page.Judged, ...]:
         sure = self._guarantee(self.best)
@@ -248,17 +245,7 @@ class ClaimReport(AuditReport):
         return [proved, *self._saved(), limits]
 
     def _saved(self) -> list[str]:
-        stopped = self.stopped
-        if stopped is None:
-            return []
-        share = f"{stopped.trainings:,} of {stopped.planned:,} trainings"
-        said = {
-            "refuted": f"The audit stopped after {share}: the claim has fallen.",
-            "hopeless": f"The audit stopped after {share}: the others could not have made the claim fall, however they "
-            "had turned out.",
-            "planned": f"The audit took all {stopped.planned:,} trainings.",
-        }
-        return [said[stopped.why]]
+        return [] if self.stopped is None else [self.stopped.to_text()]
 
     def cards(self) -> tuple[Card, Card, Card, Card]:
         best, claim = self.best, self.claim

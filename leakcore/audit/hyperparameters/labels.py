@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leakcore import accounting, bounds, datasets, dpsgd, kernels
+from leakcore import accounting, attacks, bounds, datasets, dpsgd, kernels
 from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import Progress
 from leakcore._base.results import Assumptions, Result
 from leakcore._base.run_folder import PartialResults
-from leakcore.attacks import labels as label_attacks
 from leakcore.audit.hyperparameters.request import AuditConfig
 from leakcore.audit.shared.format import power
 
@@ -186,7 +185,7 @@ def _without_noise(config: AuditConfig, batches: _Batches) -> LabelOutcome:
     determined = right = ones = 0
     for b, y in enumerate(batches.labels):
         gradient = batches.per_sample[2][b].mean(axis=0)
-        recovery = label_attacks.last_layer(batches.hidden[b], gradient, noise=label_attacks.Noise(0.0))
+        recovery = attacks.labels.last_layer(batches.hidden[b], gradient, noise=attacks.labels.Noise(0.0))
         determined += int(recovery.determined.sum())
         right += int((recovery.labels[recovery.determined] == y[recovery.determined]).sum())
         ones += int(y[recovery.determined].sum())
@@ -226,8 +225,8 @@ def _with_noise(
             (draws, width), seed=config.seed, purpose=kernels.Stream.LABEL_RELEASES, step=b, dtype="float64"
         )
         for released in clipped + sigma * MAX_GRAD_NORM * noise:
-            recovery = label_attacks.last_layer(
-                batches.hidden[b], label_attacks.GradientObservation(released, reduction="sum")
+            recovery = attacks.labels.last_layer(
+                batches.hidden[b], attacks.labels.GradientObservation(released, reduction="sum")
             )
             correct = recovery.labels[recovery.determined] == y[recovery.determined]
             shares.append(float(correct.mean()) if correct.size else 0.0)

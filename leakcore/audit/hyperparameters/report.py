@@ -44,7 +44,7 @@ from leakcore.audit.shared.page import (
     epsilon_card,
     proof_card,
 )
-from leakcore.audit.shared.report import NOTHING, TOO_WEAK, AuditReport
+from leakcore.audit.shared.report import HELD, NOTHING, TOO_WEAK, AuditReport
 
 if TYPE_CHECKING:
     from leakcore._base.results import Result
@@ -475,11 +475,10 @@ class RunReport(AuditReport):
     def contradictions(self) -> list[str]:
         return _contradictions(self.points)
 
-    @property
-    def headline(self) -> str:
-        if self.passed and not self.claimed.testable:
+    def kept_headline(self) -> str:
+        if not self.claimed.testable:
             return TOO_WEAK
-        return NOTHING if self.passed and float(self.claimed.epsilon_audited.value) <= 0 else super().headline
+        return NOTHING if float(self.claimed.epsilon_audited.value) <= 0 else HELD
 
     def judged(self) -> tuple[page.Judged, ...]:
         p = self.claimed

@@ -120,39 +120,38 @@ _LABELLED = 569
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditConfig:
-    """One audit of DP-SGD hyperparameters; the defaults are the full-batch setting of Hayes et al. (2023, Section 4).
+    """One audit of DP-SGD hyperparameters; the defaults are the setting of Hayes et al. (2023, Section 4).
 
     The reconstruction game trains an MLP 64–hidden–10 on digits; the label game an MLP 30–label_hidden–1 with ReLU on
     breast cancer data.
 
     Args:
-        epsilon: claimed ε at `delta`, under the sampling's adjacency. None: pass `noise_multiplier`.
-        noise_multiplier: σ. None: from `epsilon`. Exactly one of the two.
+        epsilon: claimed ε, under the sampling's adjacency; or None and `noise_multiplier`.
+        noise_multiplier: σ, where `epsilon` is None.
         sweep: further ε to audit, for the curve.
         delta: δ in (0, 1).
-        sampling: how batches are drawn. What it does not take of the next six must be None.
-        sample_rate: q of "poisson", in (0, 1], by default 1.
-        steps: T of "poisson", "full" and "fixed", by default 100.
+        sampling: how batches are drawn; of the next six only its own may be given.
+        sample_rate: q of "poisson", default 1.
+        steps: T of "poisson", "full", "fixed", default 100.
         batch_size: rows of a batch of "fixed".
-        dataset_size: rows that "fixed" draws from; must be num_rows.
-        batches: batches in an epoch of "shuffled" and "allocation".
-        epochs: epochs of "shuffled" and "allocation".
-        max_grad_norm: C, the norm to which each gradient is clipped.
-        learning_rate: the default was chosen by accuracy at ε = 1 (83%), not by the attack.
+        dataset_size: `num_rows`, for "fixed".
+        batches: batches an epoch of "shuffled", "allocation".
+        epochs: number of epochs, likewise.
+        max_grad_norm: clipping norm C.
+        learning_rate: step size; the default is best for accuracy at ε = 1.
         num_rows: training rows with the target.
         hidden: sizes of the hidden layers.
-        activation: activation of the hidden layers.
-        num_candidates: number of equally likely candidates, the target among them.
-        runs: independent trainings for each noise level.
-        label_batch_size: number of rows behind one gradient.
+        activation: their activation.
+        num_candidates: equally likely candidates, with the target.
+        runs: trainings for each noise level.
+        label_batch_size: rows behind one gradient.
         label_hidden: hidden units of the companion model.
         label_steps: steps of the companion training.
         label_trials: number of releases for each batch.
-        defense: a `defenses.Defense` or its spelling ("prune:0.1"): play the game also through it. Full batches only.
-        confidence: level of every interval, two-sided, in (0, 1).
-        gate_confidence: a correct run fails the gate with probability at most 1 − gate_confidence, over all noise
-            levels.
-        seed: seed of everything random, 0 to 2⁶⁴ − 1.
+        defense: a `defenses.Defense` or its spelling: play the game also through it. Full batches only.
+        confidence: level of every interval, two-sided.
+        gate_confidence: level of the gate, over all noise levels.
+        seed: seed of everything random.
 
     Raises:
         ValueError: lists every fault: the field, its value and what is allowed.

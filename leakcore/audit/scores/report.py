@@ -42,7 +42,7 @@ from leakcore.audit.shared.page import (
     proof_card,
     row_of,
 )
-from leakcore.audit.shared.report import GATE, NOTHING, TOO_WEAK, AuditReport, names, same_names
+from leakcore.audit.shared.report import GATE, HELD, NOTHING, TOO_WEAK, AuditReport, between_levels, names, same_names
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -171,18 +171,14 @@ class ScoresReport(AuditReport):
         """What is proved at `confidence`, under the relation of the claim."""
         return self.epsilon if self.converted is None else self.converted
 
-    @property
-    def headline(self) -> str:
-        bad = self.all_contradictions or self.exceeded
-        if not bad and (self.claimed_epsilon is None or not self.proved):
+    def kept_headline(self) -> str:
+        if self.claimed_epsilon is None or not self.proved:
             return "Measured." if self.claimed_epsilon is None else "Measured; the claim was not tested."
-        if not bad and self._between:
-            return f"Above its claim at {100 * self.confidence:g}%, not at {_gate(self.gate)}: check."
-        if not bad and self._untested:
+        if self._between:
+            return between_levels(self.confidence)
+        if self._untested:
             return TOO_WEAK
-        if not bad and float(self._compared.value) <= 0:
-            return NOTHING
-        return super().headline
+        return NOTHING if float(self._compared.value) <= 0 else HELD
 
     @property
     def _untested(self) -> bool:

@@ -18,7 +18,7 @@ from leakcore._base.pages import own_names, rendered
 from leakcore._base.results import Record, jsonable, without
 from leakcore._base.run_folder import PartialResults
 from leakcore._base.tables import Rows, as_html
-from leakcore._base.text import printable, visible
+from leakcore._base.text import escape_controls, printable
 from leakcore._base.version import __version__
 from leakcore._base.writing import place_in, write_atomically
 from leakcore.audit.shared import page
@@ -108,7 +108,7 @@ def to_text(page: Page, width: int) -> str:
         "\n".join(_finding(i, finding, width) for i, finding in enumerate(page.findings, 1)),
         *(table.to_text(width) for table in page.tables),
     ]
-    return visible("\n\n".join(filter(None, parts)))
+    return escape_controls("\n\n".join(filter(None, parts)))
 
 
 def _wrapped(line: str, lead: str, width: int) -> str:
@@ -139,6 +139,11 @@ TOO_WEAK = "Not tested: this audit could not have contradicted the claim."
 """The first words if an attack that never errs would have proved no more than is claimed."""
 NOTHING = "Nothing was proved: the claim is neither contradicted nor confirmed."
 """The first words if an audit that could have contradicted its claim proved no ε above 0."""
+
+
+def between_levels(confidence: float) -> str:
+    """The first words where a claim is contradicted at the quoted level, and not at the gate's."""
+    return f"Above its claim at {100 * confidence:g}%, not at {100 * GATE:g}%: check."
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -282,7 +287,11 @@ class AuditReport(Document, abc.ABC):
         """The verdict in a few words."""
         if self.all_contradictions:
             return "CLAIM CONTRADICTED."
-        return "ABOVE THE LIMIT." if self.exceeded else HELD
+        return "ABOVE THE LIMIT." if self.exceeded else self.kept_headline()
+
+    def kept_headline(self) -> str:
+        """The verdict in a few words where nothing is contradicted, and no limit exceeded."""
+        return HELD
 
     @property
     def tone(self) -> str:

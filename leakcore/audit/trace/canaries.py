@@ -36,7 +36,7 @@ from leakcore.audit.shared.format import (
     sentence,
 )
 from leakcore.audit.shared.page import BEATS, REACHED, Card, Finding, Table, epsilon_card, heads, proof_card, row_of
-from leakcore.audit.shared.report import GATE, GATE_SHARE, NOTHING, AuditReport, names, same_names
+from leakcore.audit.shared.report import GATE, GATE_SHARE, HELD, NOTHING, AuditReport, between_levels, names, same_names
 from leakcore.audit.trace.request import read_trace
 from leakcore.dpsgd import CanaryTrace, parse_divisor
 from leakcore.mechanisms import Mechanism, Poisson
@@ -53,12 +53,12 @@ class CanaryReport(AuditReport):
         delta: δ of every ε.
         claimed_epsilon: ε that the run claims, under the adjacency of `epsilon`; None: the accountant's.
         divisor: what the program divides by: "rows" or "constant"; None if nobody said.
-        confidence: level of `proved` and `by_coins`, in (0, 1).
+        confidence: level of `proved` and `by_coins`.
         steps: recorded steps.
         noise_multiplier: smallest and largest σ.
         max_grad_norm: smallest and largest C.
         sample_rate: q of the loader.
-        mechanism: what is claimed to have run in these steps, as Python writes it.
+        mechanism: what is claimed to have run in these steps.
         canaries: number of canaries.
         included: canaries in the data.
         controls: coordinates without a canary.
@@ -157,15 +157,12 @@ class CanaryReport(AuditReport):
     def gated(self) -> bool:
         return True
 
-    @property
-    def headline(self) -> str:
-        if self.all_contradictions or self.exceeded:
-            return super().headline
+    def kept_headline(self) -> str:
         if self.between:
-            return f"Above its claim at {100 * self.confidence:g}%, not at {100 * GATE:g}%: check."
+            return between_levels(self.confidence)
         if self.undecided:
             return "Not decided."
-        return NOTHING if float(self.proved.value) <= 0 else super().headline
+        return NOTHING if float(self.proved.value) <= 0 else HELD
 
     @property
     def contradictions(self) -> list[str]:

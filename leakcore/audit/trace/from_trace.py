@@ -100,14 +100,13 @@ def from_trace(
         delta: δ in (0, 1).
         claimed_epsilon: ε that the run claims at δ, under the relation of the report's ε. None: the accountant's.
         mechanism: what the whole run was, or q of Poisson sampling. None: as the trace says.
-        steps: number of steps of the whole run, where the trace does not know it; unrecorded ones count as like the
-            recorded ones.
+        steps: number of steps of the whole run, where the trace lacks it.
         num_candidates: size of the prior, 2 to 2⁵³. Measuring takes num_candidates − 1 non-members.
         divisor: "constant" or "rows", as for `leakcore.record`; None: as the trace says. Unless it is "constant", ε and
             bounds are for zero-out adjacency.
         coins: True only if a fair coin of its own decided about each candidate, and the recorder was told the
             `members`, or every batch held all rows. Guesses at the coins then prove a lower bound on ε.
-        confidence: level of the quoted lower bound, intervals and membership test. Coins contradict a claim at 99.9%.
+        confidence: level of the quoted numbers and the membership test. Coins contradict a claim at 99.9%.
 
     Returns:
         A `TraceReport`, or a `CanaryReport`.

@@ -43,7 +43,7 @@ from leakcore.audit.shared.page import (
     row_of,
     table_of,
 )
-from leakcore.audit.shared.report import GATE, NOTHING, TOO_WEAK, names, same_names
+from leakcore.audit.shared.report import GATE, HELD, NOTHING, TOO_WEAK, between_levels, names, same_names
 from leakcore.audit.trace.measure import Measured
 from leakcore.audit.trace.numbers import Compared, TraceNumbers, levels
 from leakcore.audit.trace.request import MechanismChoice
@@ -75,8 +75,7 @@ class TraceReport(TraceNumbers):
         "gate ceiling own_curve exposed picked"
     )
 
-    @property
-    def headline(self) -> str:
+    def kept_headline(self) -> str:
         if self.passed is None:
             return (
                 "Not judged: how batches were drawn is not known."
@@ -85,12 +84,10 @@ class TraceReport(TraceNumbers):
                 if self.run.unknown
                 else "Not judged: the claim lies where nothing is proved."
             )
-        if not self.passed:
-            return super().headline
         if any(c.odd for c in (*self.names(), *self.tells())):
             return "Above a bound: check."
         if self.between:
-            return f"Above its claim at {100 * self.confidence:g}%, not at {100 * GATE:g}%: check."
+            return between_levels(self.confidence)
         if self.epsilon is not None and math.isinf(float(self.epsilon.value)):
             return "No privacy guarantee."
         if self.claimed_epsilon is None:
@@ -99,7 +96,7 @@ class TraceReport(TraceNumbers):
             return "Schedule within its claim; not tested."
         if self.untested:
             return TOO_WEAK
-        return NOTHING if float(self.audited.value) <= 0 else super().headline
+        return NOTHING if float(self.audited.value) <= 0 else HELD
 
     @property
     def title(self) -> str:

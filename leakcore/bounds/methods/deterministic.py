@@ -8,15 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from leakcore.bounds.methods.importance import Importance
-from leakcore.bounds.methods.method import (
-    PROVENANCE,
-    Kappa,
-    Method,
-    ReconstructionBound,
-    SampledLimits,
-    assumptions,
-    steps_loss,
-)
+from leakcore.bounds.methods.method import PROVENANCE, Kappa, Method, ReconstructionBound, SampledLimits, assumptions
 from leakcore.mechanisms import Poisson
 from leakcore.numerics import AccuracyError, DiscreteLoss, blow_up
 
@@ -37,7 +29,7 @@ class ClosedForm(Method):
     name: ClassVar[str] = "closed-form"
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        loss = steps_loss(mechanism)
+        loss = mechanism.added_loss
         if not blow_up.has_closed_form(loss):
             raise ValueError(
                 "`method='closed-form'` needs sample_rate=1 in every step, a single step, or noise_multiplier=0, got "
@@ -63,7 +55,7 @@ class Exact(Method):
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
         try:
-            tail = blow_up.log_blow_up_exact(steps_loss(mechanism), prior.log, force_numerical=True)
+            tail = blow_up.log_blow_up_exact(mechanism.added_loss, prior.log, force_numerical=True)
         except AccuracyError as error:
             raise AccuracyError(f"{error}; method='pld' or 'importance' gives an upper bound") from error
         return computed(self.name, prior, tail)
@@ -96,7 +88,7 @@ class PLD(Method):
     name: ClassVar[str] = "pld"
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        loss = steps_loss(mechanism)
+        loss = mechanism.added_loss
         if loss.silent:
             low = high = prior.log
             note = "nothing leaks in any step"
@@ -139,7 +131,7 @@ class Auto(SampledLimits):
     name: ClassVar[str] = "auto"
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        loss = steps_loss(mechanism)
+        loss = mechanism.added_loss
         try:
             tail = blow_up.log_blow_up_exact(loss, prior.log)
         except AccuracyError:

@@ -25,15 +25,7 @@ from scipy import special
 
 from leakcore import kernels
 from leakcore._base.workers import in_order
-from leakcore.bounds.methods.method import (
-    POINTWISE,
-    PROVENANCE,
-    Kappa,
-    ReconstructionBound,
-    SampledLimits,
-    assumptions,
-    steps_loss,
-)
+from leakcore.bounds.methods.method import POINTWISE, PROVENANCE, Kappa, ReconstructionBound, SampledLimits, assumptions
 from leakcore.mechanisms import Poisson
 from leakcore.numerics import (
     AccuracyError,
@@ -90,7 +82,7 @@ class Importance(SampledLimits):
             )
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        loss = steps_loss(mechanism)
+        loss = mechanism.added_loss
         if loss.num_mixture_steps > _MAX_STEPS:
             raise AccuracyError(
                 f"`steps` must be at most {_MAX_STEPS} for 'importance', which draws each of a sample's steps, got "

@@ -76,13 +76,6 @@ _MOST_STEPS = 10_000_000
 """Most steps of several kinds together that are written out one by one."""
 
 
-def steps_loss(mechanism: Poisson) -> PrivacyLoss:
-    """The privacy loss of Poisson-sampled steps under add-remove, grouped by equal (σ, q)."""
-    return PrivacyLoss.of_steps(
-        np.asarray(mechanism.noise_multiplier), np.asarray(mechanism.sample_rate), mechanism.steps
-    )
-
-
 def has_too_many_steps(loss: PrivacyLoss) -> bool:
     """Whether steps of several kinds are too many to be listed one by one."""
     kinds = len(loss.groups) + (loss.gaussian_variance > 0.0) + (loss.log_no_escape < 0.0)

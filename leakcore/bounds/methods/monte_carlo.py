@@ -11,7 +11,7 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore.bounds.methods.certified import dual_thresholds
-from leakcore.bounds.methods.method import Kappa, Method, ReconstructionBound, SampledLimits, assumptions, steps_loss
+from leakcore.bounds.methods.method import Kappa, Method, ReconstructionBound, SampledLimits, assumptions
 from leakcore.bounds.methods.pairs import draw_all, mixture_pair
 from leakcore.mechanisms import Poisson
 from leakcore.numerics import AccuracyError, dot
@@ -162,7 +162,7 @@ class DKW(SampledLimits):
         validate.integer(2, _MAX_SAMPLES, num_samples=self.num_samples)
 
     def bound(self, mechanism: Poisson, prior: Kappa) -> ReconstructionBound:
-        loss, count = steps_loss(mechanism), self.num_samples
+        loss, count = mechanism.added_loss, self.num_samples
         if loss.log_no_escape != 0.0:
             raise ValueError(
                 "`noise_multiplier` must be positive, got 0: the ratio has no variance; use method='exact'"

@@ -110,15 +110,7 @@ def ranges(start: int, stop: int, size: int) -> Iterator[tuple[int, int]]:
 
 def mixture_pair(mechanism: Poisson, device: str | None = None) -> MixturePair:
     """The dominating pair of DP-SGD with Poisson sampling, drawn on `device`."""
-    # A step with infinite noise says nothing; the sampler wants finite numbers.
-    silent = np.isinf(mechanism.noise_multiplier)
-    sigma = np.where(silent, 1.0, mechanism.noise_multiplier)
-    rate = np.where(silent, 0.0, mechanism.sample_rate) if silent.any() else mechanism.sample_rate
-    return MixturePair(_plain(sigma), _plain(rate), mechanism.steps, device=device)
-
-
-def _plain(values: Any) -> Any:
-    return float(values) if np.ndim(values) == 0 else values
+    return MixturePair(*mechanism.finite_steps(), mechanism.steps, device=device)
 
 
 def measured_pair(noise_multiplier: Any, sample_rate: Any, clipped_norms: Any) -> MixturePair:

@@ -15,7 +15,7 @@ from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, Kind, Result
 from leakcore._base.workers import answers
-from leakcore.bounds.methods.method import ATTACKER, steps_loss
+from leakcore.bounds.methods.method import ATTACKER
 from leakcore.bounds.reconstruction.kappa import parse_prior
 from leakcore.mechanisms import Poisson
 from leakcore.numerics import PrivacyLoss, dot
@@ -297,7 +297,7 @@ def fano_advantage(
         source = information
     else:
         source = INFORMATION[validate.one_of(*INFORMATION, information=information)]()
-    loss = steps_loss(Poisson(noise_multiplier, sample_rate, steps))
+    loss = Poisson(noise_multiplier, sample_rate, steps).added_loss
     source.check(loss)
     entropy = candidates.entropy
     certain = n == 1 or loss.log_no_escape != 0.0 or math.isinf(loss.gaussian_variance)

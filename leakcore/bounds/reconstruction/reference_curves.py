@@ -12,7 +12,7 @@ from scipy import special
 from leakcore._base import validate
 from leakcore._base.results import Assumptions, Result, parse_adjacency
 from leakcore._base.validate import asks_adjacency
-from leakcore.bounds.methods.method import ATTACKER, Kappa, ReconstructionBound, steps_loss
+from leakcore.bounds.methods.method import ATTACKER, Kappa, ReconstructionBound
 from leakcore.mechanisms import Poisson
 from leakcore.numerics import AccuracyError, PrivacyLoss, dot
 
@@ -52,7 +52,7 @@ def reconstruction_rdp(
     """
     mechanism = Poisson(noise_multiplier, sample_rate, steps)
     prior = Kappa.parse(kappa, log_kappa)
-    loss = steps_loss(mechanism)
+    loss = mechanism.added_loss
     if loss.log_no_escape != 0.0:
         log_value = np.zeros_like(prior.log)
     elif not loss.groups:
@@ -170,7 +170,7 @@ def mse_lower_bound(
     widths = validate.real_array("in (0, 1e150)", lambda v: (v > 0.0) & (v < validate.LARGE), diameters=diameters)
     if widths.ndim != 1 or len(widths) == 0:
         raise ValueError(f"`diameters` must be one-dimensional and not empty, got shape {widths.shape}")
-    loss = steps_loss(Poisson(noise_multiplier, sample_rate, steps))
+    loss = Poisson(noise_multiplier, sample_rate, steps).added_loss
     epsilon = _renyi_of_order_two(loss, relation == "replace")
     guess = dot(widths, widths) / (4.0 * len(widths))
     value = math.inf if epsilon == 0.0 else (0.0 if epsilon > 700.0 else guess / math.expm1(epsilon))

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from leakcore._base import validate
 from leakcore._base.drawing import drawing
@@ -17,8 +17,8 @@ from leakcore._base.pages import own_names, rendered
 from leakcore._base.progress import Progress
 from leakcore._base.reading import read_bytes, read_json
 from leakcore._base.results import Record
-from leakcore._base.tables import Rows
-from leakcore._base.text import visible
+from leakcore._base.tables import Rows, Table
+from leakcore._base.text import escape_controls
 from leakcore._base.version import PAGE as FRAME
 from leakcore._base.version import __version__, need
 from leakcore._base.writing import place_in, write_atomically
@@ -210,10 +210,10 @@ def _figures(everything: Reproduction, folder: Path) -> Iterator[str]:
         yield f'<div class="scroll">{own_names(svg, f"r{number}")}</div>'
         yield from _details("The paper's numbers and ours", _stated(result))
         for table in result.tables:
-            yield from _details(table.title, _table(table.head, table.rows))
+            yield from _details(table.title, Table(table.head, table.rows).to_html())
         differs = [(d.what, d.paper, d.here) for d in result.departures]
         yield from _details(
-            "What differs from the paper", _table(("what", "the paper", "here"), differs) if differs else ""
+            "What differs from the paper", Table(("what", "the paper", "here"), differs).to_html() if differs else ""
         )
         remarks = [*result.data, *result.notes]
         yield from _details("Data and notes", "".join(f"<p>{_escaped(line)}</p>" for line in remarks))
@@ -227,18 +227,11 @@ def _details(title: str, content: str) -> Iterator[str]:
 
 def _stated(result: ExperimentResult) -> str:
     rows = [(s.what, s.paper, s.shown(), s.comment) for s in result.stated]
-    return _table(("what", "the paper", "ours", ""), rows) if rows else ""
-
-
-def _table(head: Any, rows: Any) -> str:
-    def line(cells: Any, tag: str) -> str:
-        return f"<tr>{''.join(f'<{tag}>{_escaped(str(cell))}</{tag}>' for cell in cells)}</tr>"
-
-    return f"<table><thead>{line(head, 'th')}</thead><tbody>{''.join(line(row, 'td') for row in rows)}</tbody></table>"
+    return Table(("what", "the paper", "ours", ""), rows).to_html() if rows else ""
 
 
 def _escaped(text: str) -> str:
-    return html.escape(visible(text))
+    return html.escape(escape_controls(text))
 
 
 def _word(verdict: str) -> str:

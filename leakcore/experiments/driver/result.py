@@ -14,7 +14,7 @@ import numpy as np
 
 from leakcore._base import validate
 from leakcore._base.results import Record, Result, without
-from leakcore._base.tables import Rows
+from leakcore._base.tables import Rows, Table
 from leakcore._base.version import __version__
 from leakcore.experiments.driver.verdict import Check, counted, verdict
 
@@ -296,7 +296,7 @@ def _text(
     """Head, conclusion, what the paper says, a table of (what, paper, ours, comment), remarks with their labels."""
     lines = [head, "", *_folded("conclusion", conclusion), "", *_folded("the paper says", statement), ""]
     if stated:
-        top, rule, *rows = _aligned([("stated", "paper", "ours"), *(row[:3] for row in stated)])
+        top, rule, *rows = Table(("stated", "paper", "ours"), [row[:3] for row in stated]).to_text().split("\n")
         lines += [top, rule]
         for line, (*_, comment) in zip(rows, stated, strict=True):
             lines.append(line)
@@ -310,14 +310,7 @@ def _text(
 
 def _table(title: str, rows: Sequence[Sequence[str]]) -> str:
     """A table under its title; the first row is its head."""
-    return "\n".join([title, "", *_aligned(rows)])
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows in columns, with a rule under the first."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    top, *rest = ("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
-    return [top, "  ".join("─" * w for w in widths), *rest]
+    return f"{title}\n\n{Table(rows[0], rows[1:]).to_text()}"
 
 
 def number(value: float, kind: str = "") -> str:

@@ -26,6 +26,7 @@ def _finding(report: audit.TraceReport, about: str) -> Any:
     return next(f for f in report.findings() if f.startswith(about))
 
 
+@pytest.mark.parametrize("tied", [False, True])
 def test_scores_that_say_nothing_are_seldom_said_to_tell_members(tied: bool) -> None:
     """400 score sets of 50 and 50 under the null: "can be told" in at most 5%, up to a 99.9% binomial limit."""
     rng = np.random.default_rng(11)

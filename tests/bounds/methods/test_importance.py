@@ -14,7 +14,6 @@ from scipy import stats
 
 from leakcore import bounds, mechanisms
 from leakcore.bounds.methods.importance import importance_limits
-from leakcore.bounds.methods.method import steps_loss
 from leakcore.numerics import AccuracyError
 
 GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "rero_reference.json").read_text(encoding="utf-8"))["rows"]
@@ -91,7 +90,7 @@ SETTINGS = [(1.0, 0.1, 4, 1e-6), (0.6, 1.0, 9, 1e-30), (0.8, 0.02, 30, 1e-12), (
 def _misses(repeats: int, setting: tuple[float, float, int, float], count: int) -> tuple[int, int]:
     sigma, rate, steps, kappa = setting
     truth = bounds.reconstruction(sigma, rate, steps, kappa=kappa).log_value
-    loss = steps_loss(mechanisms.Poisson(sigma, rate, steps))
+    loss = mechanisms.Poisson(sigma, rate, steps).added_loss
     low = high = 0
     for seed in range(repeats):
         result = importance_limits(loss, np.log([kappa]), num_samples=count, confidence=0.9, seed=seed)

@@ -13,7 +13,7 @@ import pytest
 
 from leakcore import bounds, kernels, mechanisms
 from leakcore.bounds import methods
-from leakcore.bounds.methods.method import Kappa, ReconstructionBound, steps_loss
+from leakcore.bounds.methods.method import Kappa, ReconstructionBound
 
 OPTIONS: dict[str, Any] = {"num_samples": 4000, "confidence": 0.98, "seed": 11}
 KEYWORDS = ("num_samples", "confidence", "seed", "device", "executor")
@@ -205,7 +205,7 @@ def test_published_package_below_the_truth() -> None:
     from leakcore.numerics.peers import DiscreteLoss
 
     pytest.importorskip("dp_accounting")
-    loss = steps_loss(mechanisms.Poisson(*arguments))
+    loss = mechanisms.Poisson(*arguments).added_loss
     for interval in (1e-3, 5e-4):
         upper = DiscreteLoss(loss, pessimistic=True, interval=interval).log_blow_up(np.array([math.log(1e-6)]))[0]
         assert exact.log_value <= upper < exact.log_value + 0.05

@@ -1,0 +1,16 @@
+from .batch_norm import batch_statistics as batch_statistics
+from .invert import closed_form as closed_form
+from .invert import gradient as gradient
+from .invert import invert as invert
+from .objectives import L2 as L2
+from .objectives import LBFGS as LBFGS
+from .objectives import Adam as Adam
+from .objectives import Cosine as Cosine
+from .objectives import DPSGDSteps as DPSGDSteps
+from .objectives import LocalSteps as LocalSteps
+from .objectives import SignedAdam as SignedAdam
+from .problem import ReleasedGradient as ReleasedGradient
+from .result import Inversion as Inversion
+from .result import Quality as Quality
+from .result import compare as compare
+from .result import ssim as ssim

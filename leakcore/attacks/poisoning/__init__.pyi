@@ -1,0 +1,12 @@
+from .frozen_clipbkd import FrozenClipBKD as FrozenClipBKD
+from .frozen_clipbkd import FrozenPoisoning as FrozenPoisoning
+from .frozen_clipbkd import through as through
+from .poisoned_data import Poisoning as Poisoning
+from .poisoned_data import losses as losses
+from .poisons import Backdoor as Backdoor
+from .poisons import ClipBKD as ClipBKD
+from .poisons import ZeroInput as ZeroInput
+from .scores import PoisoningScores as PoisoningScores
+from .scores import crafted_gradient_scores as crafted_gradient_scores
+from .scores import poisoning_scores as poisoning_scores
+from .scores import poisoning_sweep as poisoning_sweep

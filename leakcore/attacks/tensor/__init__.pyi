@@ -1,0 +1,10 @@
+from .reconstruct import Decomposition as Decomposition
+from .reconstruct import Matched as Matched
+from .reconstruct import TensorReconstruction as TensorReconstruction
+from .reconstruct import match as match
+from .reconstruct import reconstruct as reconstruct
+from .weights import GaussianWeights as GaussianWeights
+from .weights import Orders as Orders
+from .weights import choose as choose
+from .weights import hermite_coefficients as hermite_coefficients
+from .weights import output_gradient as output_gradient
