@@ -11,7 +11,10 @@ from typing import Any
 import click
 
 from leakcore._base.version import __version__
-from leakcore.cli.attack import attack
+from leakcore.cli.attack_inversion import inversion
+from leakcore.cli.attack_labels import labels
+from leakcore.cli.attack_membership import membership
+from leakcore.cli.attack_prior_aware import prior_aware
 from leakcore.cli.audit import audit
 from leakcore.cli.bound import bound
 from leakcore.cli.calibrate import calibrate
@@ -64,6 +67,14 @@ def main(context: click.Context, quiet: bool, verbose: bool) -> None:
         raise click.UsageError("--quiet, --verbose: give one or the other")
     set_verbosity(context, quiet=quiet, verbose=verbose)
 
+
+@click.group()
+def attack() -> None:
+    """Attack a DP-SGD configuration on real data, or a gradient or a model of your own."""
+
+
+for _command in (labels, inversion, membership, prior_aware):
+    attack.add_command(_command)
 
 main.answers("What can no attacker do?", (bound, calibrate))
 main.answers("What does my run, my claim or my scores file prove, and what changed since?", (audit, compare, reports))

@@ -11,6 +11,7 @@ from leakcore import accounting
 from leakcore.numerics.loss import PrivacyLoss
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 1.0, 3), (1.2, 0.1, 50)])
 def test_inverse(sigma: float, rate: float, steps: int, adjacency: str) -> None:
@@ -21,6 +22,7 @@ def test_inverse(sigma: float, rate: float, steps: int, adjacency: str) -> None:
         assert back.value == pytest.approx(delta, rel=1e-6 if adjacency == "add-remove" or rate == 1.0 else 2e-2)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps", "delta"), [(2.0, 0.5, 1000, 1e-3), (1.0, 0.1, 5000, 1e-2), (0.5, 0.1, 10, 0.3)]
 )

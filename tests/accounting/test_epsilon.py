@@ -75,6 +75,7 @@ def _agrees_with_pld(setting: tuple[float, float, int, float]) -> None:
     assert discrete.value >= exact.interval[0] - 1e-9, setting
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("steps", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_pld_rounding(steps: int) -> None:
     pytest.importorskip("dp_accounting")
@@ -89,6 +90,7 @@ def test_pld_rounding(steps: int) -> None:
         accounting.noise_multiplier(epsilon=4.0, delta=1e-13, sample_rate=0.1, steps=100, method="pld")
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("sigma", [1e-8, 1e-10, 1e-11, 1e-12, 1e-20, 1e-30, 1e-100])
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
 def test_hardly_any_noise(sigma: float, adjacency: str) -> None:
@@ -111,6 +113,7 @@ def test_very_little_noise() -> None:
     assert accounting.epsilon(5e-324, 0.1, 10, delta=1e-5).interval == (0.0, math.inf)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("setting", [s for s in _random_settings(40) if s[2] < 150][:5])
 def test_dp_accounting(setting: tuple[float, float, int, float]) -> None:
     pytest.importorskip("dp_accounting")
@@ -185,6 +188,7 @@ NOTHING = [
 ]
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("sigma", "rate", "steps", "delta"), NOTHING)
 def test_large_delta(sigma: float, rate: float, steps: int, delta: float) -> None:
     result = accounting.epsilon(sigma, rate, steps, delta=delta)
@@ -202,6 +206,7 @@ def test_large_noise() -> None:
     assert accounting.delta(1e8, 0.1, 10, epsilon=1.0).log_value < -1e6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps"),
     [(0.15, 0.1, 10), *(pytest.param(0.1, q, 10, marks=pytest.mark.slow) for q in (0.01, 0.1))],
@@ -254,6 +259,7 @@ RARE = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("sigma", "rate", "steps", "delta"), RARE)
 def test_rare_large_losses(sigma: float, rate: float, steps: int, delta: float) -> None:
     result = accounting.epsilon(sigma, rate, steps, delta=delta)
@@ -293,6 +299,7 @@ def test_known_noise() -> None:
     assert accounting.epsilon(sigma, 1.0, 1, delta=1e-5, adjacency="replace").value == pytest.approx(9.08, abs=5e-3)
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize(("steps", "rate", "epsilon", "sigma", "sigma_rdp"), CALIBRATION)
 def test_calibration(steps: int, rate: float, epsilon: float, sigma: float, sigma_rdp: float) -> None:
     # A relative 1e-4 in σ; PLD's own discretisation makes its σ a little larger than the exact one.
@@ -348,6 +355,7 @@ def test_bad_targets() -> None:
         accounting.noise_multiplier(epsilon=1.0, delta=1e-5, sample_rate=1.5, steps=1)
 
 
+@pytest.mark.full
 def test_noise_rare_losses() -> None:
     result = accounting.noise_multiplier(epsilon=0.01, delta=1e-10, sample_rate=1e-4, steps=500)
     assert accounting.epsilon(result.value, 1e-4, 500, delta=1e-10).value <= 0.01

@@ -57,6 +57,7 @@ def test_quadrature():
     assert max(deltas) == pytest.approx(delta, rel=1e-3)
 
 
+@pytest.mark.full(keep=6)
 @pytest.mark.parametrize("rate", [0.001, 0.01, 0.1, 0.5, 0.99])
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 3.0])
 def test_below_all_releases(sigma, rate):

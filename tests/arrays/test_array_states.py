@@ -82,6 +82,7 @@ def _cases() -> list[object]:
     return [pytest.param(*p, marks=() if p in QUICK else pytest.mark.slow, id="-".join(p)) for p in every]
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("name", "argument"), _cases())
 def test_every_state_is_right_or_refused_by_name(worker: Worker, name: str, argument: str) -> None:
     assert worker.faults(name, argument) == {}

@@ -51,6 +51,7 @@ def _dropout(model: Any, x: Any, y: Any) -> Any:
     return defenses.release(model, x, y, defense=defenses.Dropout(0.5), seed=1).gradient
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("attack", [_last, _general, _layers, _gradient, _l1, _jacobian, _original, _dropout])
 def test_threads_leave_the_model_whole(attack: Callable[..., Any]) -> None:
     torch.manual_seed(0)

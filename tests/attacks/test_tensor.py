@@ -94,6 +94,7 @@ def test_a_linear_network_leaks_a_linear_combination_alone() -> None:
     np.testing.assert_allclose(combination, r @ x, atol=1e-12)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("activation", ["elu", "relu", "tanh", torch.nn.GELU()])
 def test_a_batch_is_recovered(activation: Any) -> None:
     x, r = _batch(4, 20, 0)
@@ -110,6 +111,7 @@ def test_a_batch_is_recovered(activation: Any) -> None:
     assert attack.signs_known == (activation != "tanh")
 
 
+@pytest.mark.full
 def test_an_attacker_who_goes_on_from_there_recovers_all_digits() -> None:
     x, r = _batch(4, 12, 3)
     attack = _attack("elu", 20_000, x, r, refined=True)
@@ -118,6 +120,7 @@ def test_an_attacker_who_goes_on_from_there_recovers_all_digits() -> None:
     assert _error(_attack("elu", 20_000, x, r), x) > 0.01
 
 
+@pytest.mark.full
 def test_mixed_and_single_signs() -> None:
     x, _ = _batch(3, 10, 2)
     for signs in ([1, 1, 1], [-1, -1, -1], [1, -1, 1]):
@@ -131,6 +134,7 @@ def test_mixed_and_single_signs() -> None:
                 _attack("elu", 50_000, x, r, decomposition=tensor.Decomposition(method="power"))
 
 
+@pytest.mark.full
 def test_subtraction_of_lower_orders_is_what_makes_it_work() -> None:
     x, r = _batch(4, 20, 0)
     plain, subtracted = (
@@ -164,6 +168,7 @@ def test_failures_are_detected_not_returned() -> None:
     assert "schema" in lost.to_dict()
 
 
+@pytest.mark.full
 def test_whatever_is_returned_is_near_an_input() -> None:
     """42 attacks on networks too small to tell much: nothing that is returned is far from an input. (Of 300 seeds six
     return something that is, whichever stream the weights come from.)"""
@@ -180,6 +185,7 @@ def test_whatever_is_returned_is_near_an_input() -> None:
     assert worst < 0.6
 
 
+@pytest.mark.full
 def test_an_uncertified_answer_may_be_asked_for() -> None:
     """A gradient that is no longer of this form (its small half set to 0): refused by default, and still
     informative.
@@ -389,6 +395,7 @@ def test_the_error_over_the_batch_size() -> None:
     assert (3 * subtracted < raw).all(), message
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("refined", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_errors_are_estimated_within_a_factor_of_two(refined: bool) -> None:
     """Noise on the gradient, some samples below it: 10 batches, every error at most 2.5 times its estimate."""

@@ -169,6 +169,7 @@ def test_a_recorded_run_from_a_file_and_options_before_it(
     assert all(len(line) <= 110 for line in done.stdout.splitlines() if str(tmp_path) not in line)
 
 
+@pytest.mark.full
 def test_the_limit_is_a_gate_of_its_own(tmp_path: Path, trace: Path) -> None:
     out = ("--out", tmp_path / "out")
     failed = run("trace", trace, "--fail-above", "1", *out)
@@ -187,6 +188,7 @@ def test_the_limit_is_a_gate_of_its_own(tmp_path: Path, trace: Path) -> None:
     }
 
 
+@pytest.mark.full
 def test_the_default_audit_from_a_file(tmp_path: Path) -> None:
     text = "[run]\nepsilon = 2.0\nsweep = []\nruns = 16\nnum_rows = 60\nsteps = 4\nlabel_trials = 2\nlabel_steps = 4\n"
     done = run_file(written(tmp_path, text), "--noise-multiplier", "3", "--fail-above", "0.5", "--out", tmp_path)
@@ -229,6 +231,7 @@ def test_a_file_that_describes_no_audit_is_refused_before_any_work(text: str, tm
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.full
 def test_a_file_with_only_a_report(tmp_path: Path, trace: Path) -> None:
     config = written(tmp_path, "[report]\nfail_above = 1\n")
     done = run("trace", trace, "--config", config, "--out", tmp_path / "out")

@@ -117,6 +117,7 @@ def _peak(call: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.full
 def test_reading_takes_little_more_than_what_is_read(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(size=2**20)

@@ -43,6 +43,7 @@ def _types(value: Any) -> Any:
     return {k: _types(v) for k, v in value.items()} if isinstance(value, dict) else type(value)
 
 
+@pytest.mark.full
 @given(ANY)
 def test_any_value_survives_json_and_npz(value: Any) -> None:
     text = json.dumps(to_plain(value, Any), allow_nan=False)

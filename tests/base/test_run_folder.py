@@ -169,6 +169,7 @@ def test_what_an_exception_keeps_alive_does_not_keep_the_lock(tmp_path: Path) ->
     assert raised.value is not None
 
 
+@pytest.mark.full
 def test_an_object_that_is_gone_holds_nothing(tmp_path: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     pieces: PartialResults | None = folder(tmp_path)

@@ -117,6 +117,7 @@ def test_another_state_of_the_source_is_refused(edited: ProcessPoolExecutor) -> 
         _ensemble(edited)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not OTHER_TIER, reason="this machine has one instruction tier")
 def test_another_tier_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels.build_info()  # the tier of this process is chosen
@@ -167,6 +168,7 @@ def test_the_identity_is_plain_values() -> None:
     assert process_identity()["versions"]["leakcore"]
 
 
+@pytest.mark.full
 def test_all_work_goes_to_workers_with_the_identity() -> None:
     """`executor.submit` and `executor.map` are called in one place; threads of this process need no identity."""
     calls = {

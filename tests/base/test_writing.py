@@ -292,6 +292,7 @@ _WRITERS = {
 """Where the calls of the system that make or replace a file may stand: a lock, a place held free, /dev/null."""
 
 
+@pytest.mark.full
 def test_every_file_is_written_by_the_one_writer() -> None:
     package = Path(_writing.__file__).parents[1]
     for path in sorted(package.rglob("*.py")):

@@ -135,6 +135,7 @@ def test_a_quick_case_gives_a_table_and_json_that_can_be_read_again(tmp_path: Pa
     assert again.stdout.split("claims")[1].strip() in done.stdout
 
 
+@pytest.mark.full
 def test_bad_input_is_refused(tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text('{"schema": "leakcore.bench/1"}')

@@ -116,6 +116,7 @@ def test_what_is_missing_is_named_with_how_to_bring_it(
     assert needs.missing(["test"]) == []
 
 
+@pytest.mark.full
 def test_no_stage_needs_a_package_that_it_does_not_name() -> None:
     """Kernels, ensembles and rows import none of leakcore's other dependencies."""
     other = (

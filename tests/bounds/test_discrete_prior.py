@@ -36,6 +36,7 @@ def test_discrete_prior() -> None:
     assert brute - 1e-5 <= bound.value <= brute + 2e-4
 
 
+@pytest.mark.full
 def test_many_weights_use_chords_on_the_safe_side(monkeypatch: pytest.MonkeyPatch) -> None:
     prior = np.arange(1.0, 8.0) / 28.0
     fine = bounds.discrete_prior(1.0, 0.1, 10, prior=prior).value
@@ -44,6 +45,7 @@ def test_many_weights_use_chords_on_the_safe_side(monkeypatch: pytest.MonkeyPatc
     assert fine * (1 - 1e-9) <= coarse <= 1.05 * fine
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("exponent", [1.0, 2.0])
 @pytest.mark.parametrize("size", [100, 10_000])
 @pytest.mark.parametrize("sigma", [1.0, 3.0])
@@ -62,6 +64,7 @@ def test_chords_of_heavy_tailed_priors_add_little(exponent: float, size: int, si
     assert exact * (1 - 1e-6) <= bounds.discrete_prior(sigma, 1.0, 1, prior=prior).value <= 1.005 * exact
 
 
+@pytest.mark.full
 def test_discrete_prior_unreachable_tails() -> None:
     """Light weights ask for ε far out: Chernoff's bound does, and whole batches where nothing else does."""
     prior = np.random.default_rng(1).dirichlet(np.ones(30))
@@ -73,6 +76,7 @@ def test_discrete_prior_unreachable_tails() -> None:
     assert bounds.discrete_prior(1.0, 0.5, 10_000, prior=[0.5, 0.3, 0.2]).value <= 1.0
 
 
+@pytest.mark.full
 def test_discrete_prior_where_next_to_nothing_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
     """To first order L is N(0, s²), s = q√T/σ: two candidates that share the largest weight p win 2pφ(0)s."""
     for sigma, q, steps in ((1e4, 0.1, 100), (1e5, 0.1, 100), (3e5, 0.01, 10), (1e6, 0.5, 1000)):
@@ -91,6 +95,7 @@ def test_discrete_prior_where_next_to_nothing_leaks(monkeypatch: pytest.MonkeyPa
     np.testing.assert_allclose(short, whole, rtol=1e-12)
 
 
+@pytest.mark.full
 def test_labels() -> None:
     assert bounds.label_success(10.0, 1.0, 100).value == pytest.approx(special.ndtr(1.0), rel=1e-12)
     bound = bounds.label_success(1.0, 0.1, 20, num_classes=10)

@@ -35,6 +35,7 @@ def bound(jacobian: object, probs: object, labels: object, **changes: object) ->
     return bounds.label_epsilon(jacobian, probs, labels, **arguments)
 
 
+@pytest.mark.full
 @given(
     n=st.integers(1, 12),
     extra=st.integers(0, 20),
@@ -157,6 +158,7 @@ def test_order_at_the_papers_size() -> None:
     assert (replacement.kind, replacement.adjacency) == ("upper", "replace")
 
 
+@pytest.mark.full
 @given(
     n=st.integers(1, 10),
     d=st.integers(1, 24),

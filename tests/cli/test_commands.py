@@ -129,12 +129,14 @@ def test_audit_writes_both_reports_and_exits_0(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.full
 def test_audit_as_json_prints_the_report(tmp_path: Path) -> None:
     code, out, _ = run("audit", "run", *SMALL, "--json", "--out", str(tmp_path))
     assert code == 0
     assert json.loads(out)["schema"] == "leakcore.audit/2"
 
 
+@pytest.mark.full
 def test_ctrl_c_leaves_no_half_written_report_and_the_next_call_finishes(tmp_path: Path) -> None:
     # A shell starts what it puts in the background with SIGINT ignored, and children inherit that: here it is a user's.
     heard = (
@@ -296,6 +298,7 @@ def test_reproduce_refuses_a_name_and_a_missing_data_set(tmp_path: Path, monkeyp
     assert "LEAKCORE_DATA" in err
 
 
+@pytest.mark.full
 def test_reproduce_prints_the_papers_numbers_and_ours(tmp_path: Path) -> None:
     code, out, _ = run("reproduce", "reconstruction-fig11", "--out", str(tmp_path), "--quiet")
     assert code == 0

@@ -38,11 +38,13 @@ def _to_a_closed_pipe(*arguments: str, also_errors: bool = False) -> tuple[int, 
     return done.returncode, done.stderr or b""
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("arguments", [BOUND, ("--help",), ("audit", "--help"), ("--version",), ("reproduce", "list")])
 def test_a_reader_that_went_away_is_141_not_a_failed_gate(arguments: tuple[str, ...]) -> None:
     assert _to_a_closed_pipe(*arguments) == (141, b"")
 
 
+@pytest.mark.full
 def test_an_audit_is_141_with_its_reports_written(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     scores = tmp_path / "scores.npz"
@@ -52,6 +54,7 @@ def test_an_audit_is_141_with_its_reports_written(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
 
 
+@pytest.mark.full
 def test_progress_that_nobody_reads_is_141() -> None:
     attack = ("attack", "prior-aware", "--runs", "8", "--num-rows", "20", "--steps", "2")
     assert _to_a_closed_pipe(*attack, also_errors=True)[0] == 141
@@ -109,6 +112,7 @@ def test_an_interrupted_command_says_that_it_goes_on_only_where_it_does(
     assert done.stderr.strip() == SAYS
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["reconstruction-fig11", "reconstruction-table2"])
 def test_an_interrupted_fano_figure_goes_on(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, asked = bounds.fano_advantage, []
@@ -136,6 +140,7 @@ def _scores(folder: Path) -> tuple[str, ...]:
     return "audit", "scores", *options, "--quiet", "--out", str(folder / "out")
 
 
+@pytest.mark.full
 def test_an_encoding_that_lacks_a_sign_ends_no_audit(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "leakcore.cli", *_scores(tmp_path)], capture_output=True, check=False,
@@ -152,6 +157,7 @@ def _claim(folder: Path) -> tuple[str, ...]:
     return "audit", "claim", "--config", str(folder / "claim.toml"), "--out", str(folder / "out")
 
 
+@pytest.mark.full
 def test_without_standard_error_there_are_no_bars_and_a_report(tmp_path: Path) -> None:
     command = " ".join([sys.executable, "-m", "leakcore.cli", *_claim(tmp_path)])
     done = subprocess.run(["sh", "-c", f"{command} 2>&-"], capture_output=True, check=False)
@@ -159,6 +165,7 @@ def test_without_standard_error_there_are_no_bars_and_a_report(tmp_path: Path) -
     assert (tmp_path / "out" / "report.json").exists()
 
 
+@pytest.mark.full
 def test_bars_that_nobody_reads_end_no_audit(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -211,6 +218,7 @@ def test_reports_do_not_replace_what_is_read_or_each_other(tmp_path: Path) -> No
     assert CliRunner().invoke(main, (*audit, "--json", str(tmp_path / "out" / "report.json"))).exit_code == 0
 
 
+@pytest.mark.full
 def test_reports_to_a_descriptor_go_where_it_leads(tmp_path: Path) -> None:
     audit = [sys.executable, "-m", "leakcore.cli", *_scores(tmp_path), "--json", "/dev/stdout", "--html", "/dev/stdout"]
     done = subprocess.run(audit, capture_output=True, check=False)
@@ -318,6 +326,7 @@ def test_an_interruption_of_a_users_module_is_130(tmp_path: Path, monkeypatch: p
         assert done.exit_code == 130, done.output
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_a_signal_ends_a_command_in_order(name: str, code: int) -> None:
     program = (

@@ -47,6 +47,7 @@ def test_the_bound_next_to_an_attack_is_rounded_up_and_its_interval_outwards(tmp
         assert float(sigma[1]) >= true["attack"]["settings"]["noise_multiplier"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("target", [0.28691013, 0.2869104, 0.5])
 def test_calibrate_rounds_the_limit_and_the_bound_up(target: float) -> None:
     how = {"sample_rate": 0.5, "steps": 3}
@@ -125,6 +126,7 @@ def test_an_overflow_is_answered_in_options_of_the_command(
         assert option in result.stderr
 
 
+@pytest.mark.full
 def test_there_are_bars_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -151,6 +153,7 @@ def test_a_file_where_a_folder_must_be_is_named(tmp_path: Path) -> None:
         assert f"{tmp_path / 'afile'} is a file, not a folder" in result.output
 
 
+@pytest.mark.full
 def test_reproduce_lists_every_file_that_it_wrote(tmp_path: Path) -> None:
     text = printed("reproduce", "reconstruction-table2", "--out", str(tmp_path), "--quiet")
     listed = text[text.index(str(tmp_path)) :].split()

@@ -44,6 +44,7 @@ def test_the_command_has_every_scheme_and_what_it_takes() -> None:
     assert set(mechanisms.ARGUMENTS) == taken <= {p.name for p in main.commands["bound"].params}
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("sampling", WORDS)
 def test_bound_is_that_of_the_mechanism(sampling: str) -> None:
     code, out, err = _bound(sampling, *WORDS[sampling], "--json")
@@ -58,6 +59,7 @@ def test_bound_is_that_of_the_mechanism(sampling: str) -> None:
         assert MECHANISMS[sampling].proof() in out
 
 
+@pytest.mark.full
 def test_shuffled_batches_print_a_bracket_and_warn_of_the_poisson_claim() -> None:
     code, out, _ = _bound("shuffled", "--batches", "100", "--epochs", "5", noise="1")
     assert code == 0
@@ -96,6 +98,7 @@ def test_options_that_do_not_go_together_are_refused(sampling: str, words: tuple
         assert message in err
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sampling", ["full", "shuffled"])
 def test_calibrated_noise_is_that_of_the_mechanism(sampling: str) -> None:
     how: tuple[Any, ...] = ("calibrate", "--target-success", "0.5", "--kappa", "0.1", "--sampling", sampling)

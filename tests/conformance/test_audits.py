@@ -93,6 +93,7 @@ def _too_often(case: Case, plays: int, seed: int) -> tuple[int, float]:
     return above, float(stats.binom.sf(above - 1, plays, 1 - LEVEL))
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("case", _CASES, ids=str)
 def test_more_than_the_truth_is_proved_no_oftener_than_stated(case: Case) -> None:
     above, chance = _too_often(case, case.plays, 0)
@@ -207,6 +208,7 @@ def test_two_arrays_of_labels_and_the_same_array_twice_are_refused() -> None:
             audit.from_scores(first, second, coins=True)
 
 
+@pytest.mark.full
 def test_labels_in_files_and_on_the_command_line_are_refused(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     scores, labels = rng.gamma(3, 1, 400) + 1, _ones(rng, 400, 0.5)
@@ -231,6 +233,7 @@ def test_labels_in_files_and_on_the_command_line_are_refused(tmp_path: Path) -> 
         assert done.exit_code == 0, done.output
 
 
+@pytest.mark.full(keep=6)
 @pytest.mark.parametrize("kind", ["numpy", "list", "object", "pandas", "torch"])
 @pytest.mark.parametrize("dtype", [bool, np.int64, np.float64])
 def test_scores_with_memberships_prove_what_two_arrays_prove(kind: str, dtype: Any) -> None:
@@ -320,6 +323,7 @@ def _sigma(epsilon: float, relation: str) -> float:
     return float(accounting.noise_multiplier(mechanism, epsilon=epsilon, delta=1e-5, adjacency=relation).value)
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("family", ["dp", "gdp", pytest.param("mechanism", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("design", [{"retrained": True}, {"coins": True}], ids=str)
 @pytest.mark.parametrize(("claimed", "audited"), list(itertools.product(_RELATIONS, _RELATIONS)))
@@ -458,6 +462,7 @@ def _score_reports() -> Iterator[audit.ScoresReport]:
         yield audit.from_scores(inside, outside, **design, **claim, **claimed, adjacency=relation)
 
 
+@pytest.mark.full
 def test_no_sentence_on_scores_says_more_than_its_number() -> None:
     tones = set()
     for number, report in enumerate(_score_reports()):
@@ -467,11 +472,13 @@ def test_no_sentence_on_scores_says_more_than_its_number() -> None:
     assert len(tones) >= 6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["trace", "scores", "canaries", "claim", pytest.param("run", marks=pytest.mark.slow)])
 def test_no_sentence_of_the_other_forms_says_more_than_its_number(form: str) -> None:
     _read(getattr(reports, form)(), page=True)
 
 
+@pytest.mark.full
 def test_no_sentence_on_canaries_and_traces_says_more_than_its_number() -> None:
     for claim in (None, 0.01):
         _read(audit.from_canaries(simulated(mechanisms.Poisson(1.0, 1.0, 1), 60, 1), claimed_epsilon=claim))
@@ -524,6 +531,7 @@ def test_an_accountants_epsilon_of_zero_is_reported() -> None:
     _read(report)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("mechanism", "relation", "said"),
     [

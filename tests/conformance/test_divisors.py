@@ -98,6 +98,7 @@ def _recorded(program: Program, rows: int = 200, batch: int = 20, epochs: int = 
     return recorder.trace()
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_relation_is_the_one_that_the_program_leaves(name: str) -> None:
     program = PROGRAMS[name]
@@ -117,6 +118,7 @@ def test_the_relation_is_the_one_that_the_program_leaves(name: str) -> None:
         assert "the number of rows is public" in " ".join(report.assumptions())
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("rows", "batch", "changes"),
     [(200, 20, "200 rows by 20, and at the same q of 199 rows by 19"), (205, 20, ""), (203, 20, "")],
@@ -198,6 +200,7 @@ def test_coins_leave_rows_out_and_do_not_test_zero_out() -> None:
     assert "the two are not compared" in " ".join(rows.to_text().split())
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("said", "relation"), [("rows", "zero-out"), ("constant", "add-remove"), (None, "zero-out")])
 def test_canaries_are_in_or_out_of_a_run_that_divides_as_it_does(said: Any, relation: str) -> None:
     module, optimizer, loader = _private(200, 20)
@@ -251,6 +254,7 @@ def _of_loader(rows: int, batch: int, *, drop_last: bool, shuffle: bool = True) 
     return _written(sample_rate=None, sampling=dataclasses.replace(sampling, passes=passes), divisor="rows")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rows", "batch", "drop_last", "shuffle", "whole"),
     [

@@ -109,6 +109,7 @@ def test_lattice_mechanisms_listed():
     assert public == listed | BY_FORMULA
 
 
+@pytest.mark.full(keep=3)
 @pytest.mark.parametrize("remove", [True, False])
 @pytest.mark.parametrize("law", [law for laws in step_laws().values() for law in laws], ids=str)
 def test_moments_above_cells(law, remove):
@@ -139,6 +140,7 @@ def test_moments_above_cells(law, remove):
     assert np.isinf(proved).all() == isinstance(law, ShuffledLowerStep)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("mechanism", "relation"), ALL)
 def test_delta_monotone_not_trivial(mechanism, relation, direction):
@@ -159,6 +161,7 @@ def test_delta_monotone_not_trivial(mechanism, relation, direction):
         assert before == pytest.approx(math.log(mechanism.parts[1].delta), abs=1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("mechanism", "relation"), ALL)
 def test_far_out(mechanism, relation):
     values = [accounting.delta(mechanism, epsilon=e, adjacency=relation).log_value for e in (3.0, 4.0, 500.0)]
@@ -173,6 +176,7 @@ def test_far_out(mechanism, relation):
     assert needed == sorted(needed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("mechanism", "relation"), [one for one in ALL if one.values[0].adjacency == one.values[1]])
 def test_blow_up_not_trivial(mechanism, relation):
     kappa = np.array([1e-250, 1e-5, 0.3])

@@ -191,6 +191,7 @@ def _slow_where(heavy, values):
     return [pytest.param(value, marks=pytest.mark.slow) if heavy(value) else value for value in values]
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("member", _slow_where(lambda member: member.startswith("RandomAllocation"), sorted(MEMBERS)))
 def test_brackets(member):
     @_examples(2 if member in LATTICE else 5)
@@ -226,6 +227,7 @@ HUGE_MEMBERS = {
 }
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("steps", _slow_where(lambda steps: steps in (10**12, 10**15), HUGE))
 @pytest.mark.parametrize("name", _slow_where(lambda name: name == "RandomAllocation", sorted(HUGE_MEMBERS)))
 def test_huge_counts(name, steps):
@@ -248,6 +250,7 @@ def test_huge_counts(name, steps):
         assert rebuilt is None or rebuilt.value >= 0.98
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize(
     ("rate", "steps"), [(0.1, 10**9), (1e-5, 10**18), (1e-3, 10**12), (0.7, 10**15), (1e-4, 2**62)]
 )
@@ -310,6 +313,7 @@ LADDERS = {
 }
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     "ladder",
     _slow_where(
@@ -333,6 +337,7 @@ def test_ladders(ladder):
                     assert two.value <= one.value * (1.0 + 1e-3) + 1e-9
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("member", _slow_where(lambda member: member in LATTICE, sorted(MEMBERS)))
 def test_delta_monotone(member):
     """Nor is it the trivial 1 in one direction where a smaller ε has less."""
@@ -355,6 +360,7 @@ def test_delta_monotone(member):
     holds()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "mechanism",
     _slow_where(
@@ -427,6 +433,7 @@ def test_relations(member):
     holds()
 
 
+@pytest.mark.full
 @_examples(60)
 @given(members.matrices(), st.integers(1, 5), st.integers(1, 4))
 @example(np.array([[1.0, 5.0], [0.5, 1.0]]), 1, 1)
@@ -451,6 +458,7 @@ def test_sensitivity_any_matrix(matrix, separation, participations):
                 assert mechanism.is_exact(relation)
 
 
+@pytest.mark.full
 @_examples(6)
 @given(st.integers(1, 7), st.integers(1, 7), st.integers(0, 2**32), st.floats(0.3, 5.0), st.floats(0.01, 1.0))
 def test_cyclic_poisson_groups(steps, bands, seed, noise, share):
@@ -504,6 +512,7 @@ BRUTE = [
 ]
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("mechanism", "relation", "pair", "steps"), [row[1:] for row in BRUTE], ids=[r[0] for r in BRUTE]
 )
@@ -519,6 +528,7 @@ def test_exact_against_brute_force(mechanism, relation, pair, steps):
             assert lost.value <= most * (1.0 + 1e-6) + 1e-12
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.1, 3), (1.0, 0.01, 12), (0.6, 0.3, 2)])
 @pytest.mark.parametrize("delta", [1e-5, 1e-2, 0.1])
 def test_low_end_against_adaptive_adversary(sigma, rate, steps, delta):
@@ -642,6 +652,7 @@ def _losses(mechanism, number, rng):
     return np.log1p(rate * np.expm1((x @ columns - 0.5 * squares) / sigma**2)).sum(axis=1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name", _slow_where(lambda name: name.startswith(("Random", "Balls", "Shuffled")), sorted(SAMPLERS))
 )
@@ -681,6 +692,7 @@ def test_composition_order():
                     )
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("relation", RELATIONS)
 @_examples(40)
 @given(members.SIMPLE_EVENTS)
@@ -734,6 +746,7 @@ def test_event_hint():
         accounting.epsilon(members.GaussianDpEvent(1.0), delta=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.3])
 def test_thousands_of_nats(noise):
     """A composition leaks at least what its full batches leak alone, also where the tilt of its profile is lost."""
@@ -744,6 +757,7 @@ def test_thousands_of_nats(noise):
         assert lost.log_value >= least.log_value - 1e-9 * (1.0 + abs(least.log_value)), epsilon
 
 
+@pytest.mark.full
 def test_certain_losses():
     """ApproximateDP reveals everything with probability δ, however large ε is (69469bf7: 5e-324 for 1e-9)."""
     both = mechanisms.ApproximateDP(1.9, 1e-9) @ mechanisms.ZCDP(0.02)

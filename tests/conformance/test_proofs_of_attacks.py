@@ -340,6 +340,7 @@ def label_batches(seed: int) -> Iterator[tuple[str, Batch]]:
         yield "weights of classes", Batch(x, y, own(torch.float32, weights=skewed), False, classes)
 
 
+@pytest.mark.full(keep=7)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_labels_that_are_proved_are_right(seed: int) -> None:
     named = 0
@@ -397,6 +398,7 @@ SCALING = ("weights of classes", "weights of rows, some negative", "focal")
 """Losses that may multiply each row's gradient by a factor in [0, 1], as clipping does: then the labels are right."""
 
 
+@pytest.mark.full(keep=5)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_gradient_that_the_known_model_cannot_have_proves_no_label(seed: int) -> None:
     """The attacker holds the model: residuals that are not a multiple of its p − y belong to another loss."""
@@ -451,6 +453,7 @@ def test_labels_of_a_known_model_with_one_logit_are_bounded_by_its_probabilities
             assert (result.kind, int(result.determined.sum())) == ("estimate", 0)
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("seed", SEEDS[:4] + SEEDS[DRAWS : DRAWS + 40])
 def test_labels_behind_a_hidden_layer_that_are_proved_are_right(seed: int) -> None:
     """Algorithms 4 and 5, in half precision as well; the prior is right."""
@@ -528,6 +531,7 @@ def test_rows_of_an_imprint_are_estimates_and_say_what_they_need(seed: int) -> N
 
 
 # -------------------------------------------------------------------------------------------------------- leakage
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("seed", SEEDS[:6] + SEEDS[DRAWS:])
 def test_both_ends_of_mutual_information_hold(seed: int) -> None:
     """Few rows, many classes, and some do not occur: no end counts on the others alone."""
@@ -546,6 +550,7 @@ def test_both_ends_of_mutual_information_hold(seed: int) -> None:
         leakage.mutual_information(drawn, drawn, network=small, num_classes=1)
 
 
+@pytest.mark.full
 def test_the_lower_end_of_mutual_information_covers_where_classes_are_missing() -> None:
     """30 frequent classes and a tail that hardly occurs, at 60%: no more misses of I = 0 than that allows."""
     small, misses = leakage.MineNetwork(hidden=8, steps=20), 0

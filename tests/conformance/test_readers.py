@@ -60,6 +60,7 @@ def child(what: str, *names: str) -> list[dict[str, Any]]:
 BOMBED = ("report", "comparison", "cifar-batch", "purchase", "experiment", "reconstructor", "drawing", "toml")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("names", [BOMBED, pytest.param(tuple(MEMBERS), marks=pytest.mark.slow)], ids=["few", "all"])
 def test_a_small_file_takes_little_memory(names: tuple[str, ...]) -> None:
     tried = child("bombs", *names)
@@ -70,6 +71,7 @@ def test_a_small_file_takes_little_memory(names: tuple[str, ...]) -> None:
     assert not large
 
 
+@pytest.mark.full
 def test_what_is_not_a_file_is_refused_by_name_and_nothing_waits() -> None:
     names = [name for name in MEMBERS if name != "cifar-batch"]  # the bytes of an archive's entry
     tried = child("not-files", *names)
@@ -81,6 +83,7 @@ def test_what_is_not_a_file_is_refused_by_name_and_nothing_waits() -> None:
     assert not unnamed
 
 
+@pytest.mark.full
 def test_commands_end_with_2_and_one_error_that_names_the_file() -> None:
     tried = child("commands", *COMMANDS)
     assert len(tried) == len(COMMANDS) * len(COMMANDED)
@@ -135,6 +138,7 @@ def _mutants(name: str, number: int, folder: Path) -> None:
     assert refused > number / 8, "the mutants are harmless, so they prove nothing"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", MEMBERS)
 def test_mutants_are_read_or_refused_by_name(name: str, tmp_path: Path) -> None:
     _mutants(name, FEW, tmp_path)
@@ -146,6 +150,7 @@ def test_many_mutants_are_read_or_refused_by_name(name: str, tmp_path: Path) -> 
     _mutants(name, MANY, tmp_path)
 
 
+@pytest.mark.full(keep=3)
 @pytest.mark.parametrize("name", ["comparison", "report", "result", "experiment", "canary-trace", "trace"])
 def test_a_refusal_names_the_key(name: str, tmp_path: Path) -> None:
     """Every value in turn is of a type that nothing has: what is refused for it says where."""
@@ -214,6 +219,7 @@ def _instances() -> dict[str, Any]:
     return out
 
 
+@pytest.mark.full
 def test_dicts_are_read_or_refused_as_values() -> None:
     """from_dict of every record that reports, experiments and lists are made of: ValueError, and nothing else."""
     instances = _instances()
@@ -475,6 +481,7 @@ def _check_page(text: str) -> None:
     text.encode()
 
 
+@pytest.mark.full
 def test_pages_show_text_and_obey_none(tmp_path: Path) -> None:
     """Reports with every hostile text in their parts, and folders of every hostile name, on one page each."""
     from leakcore import audit

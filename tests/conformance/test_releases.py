@@ -50,6 +50,7 @@ def _try(member: Member, examples: int) -> None:
     run_state_machine_as_test(machine, settings=chosen)  # type: ignore[no-untyped-call]
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda m: m.name)
 def test_loops(member: Member) -> None:
     _try(member, DEFAULT)
@@ -132,6 +133,7 @@ def test_a_divisor_that_is_the_size_of_the_batch_ends_a_recording_with_canaries(
         recorder.trace()
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize(
     ("size", "how", "scheme"),
     [
@@ -216,6 +218,7 @@ def test_orders_that_come_again_are_not_fresh() -> None:
     assert fresh == [True, False]
 
 
+@pytest.mark.full
 def test_batches_that_are_left_out_are_a_premise_of_epsilon() -> None:
     run, other = Run(), DataLoader(TensorDataset(torch.zeros(9, WIDTH)), batch_size=3)
     with run.record() as recorder:

@@ -36,6 +36,7 @@ def _given() -> tuple[nn.Module, torch.Tensor, list[int]]:
     return model, torch.rand(1, 6).double(), [1]
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("name", ALL)
 def test_in_gradient_inversion(name: str) -> None:
     model, x, y = _given()
@@ -83,6 +84,7 @@ def test_in_gradient_inversion(name: str) -> None:
     assert np.isfinite(equation.reconstructions).all()
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("name", ALL)
 def test_in_label_attacks(name: str) -> None:
     """One row's label is the sign of one residual: only noise of its size hides it."""
@@ -107,6 +109,7 @@ def test_in_label_attacks(name: str) -> None:
         assert share_right(LOUD[name]) < 0.8
 
 
+@pytest.mark.full(keep=3)
 @pytest.mark.parametrize("name", ALL)
 def test_in_the_tensor_method(name: str) -> None:
     """Two rows and a network of 20,000: what bends or hides the gradient costs, what scales it does not."""

@@ -76,6 +76,7 @@ def test_a_data_set_that_is_not_there_is_named(tmp_path: Path) -> None:
         experiments.run("reconstruction-fig7", scale="tiny", data=tmp_path)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("name", [*BOUNDS_ONLY[:-1], pytest.param(BOUNDS_ONLY[-1], marks=pytest.mark.slow)])
 def test_bounds_only_figures_write_their_files_and_leave_no_pieces(name: str, tmp_path: Path) -> None:
     result = experiments.run(name, scale="tiny", out=tmp_path)
@@ -174,6 +175,7 @@ def test_an_attack_that_beats_its_bound_is_called_an_error() -> None:
     assert "beats its bound" in wrong.caption
 
 
+@pytest.mark.full
 def test_the_svg_has_a_name_a_description_and_the_values_of_its_points() -> None:
     x = np.array([1.0, 10.0])
     points = Series(name="a < b", role="attack", x=x, y=x / 20, low=x / 20 - 0.04, high=x / 20 + 0.3)
@@ -190,6 +192,7 @@ def test_the_svg_has_a_name_a_description_and_the_values_of_its_points() -> None
     assert drawing.attrib["aria-labelledby"] == "figure-title figure-description"
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("count", range(1, 10))
 def test_every_panel_is_drawn(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four have two columns, all others three at most: the third of four once fell out."""
@@ -328,6 +331,7 @@ def pool() -> Iterator[ProcessPoolExecutor]:
         yield executor
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", BRIEF)
 def test_a_brief_figure(name: str, pool: ProcessPoolExecutor, tmp_path: Path) -> None:
     reports: dict[str, list[int]] = {}

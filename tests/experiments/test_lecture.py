@@ -13,6 +13,7 @@ from leakcore.experiments.driver import draw
 from leakcore.experiments.lecture.cells import ATTACKS, Sizes, Strength, TableCell, gained, least_error, rate
 
 
+@pytest.mark.full
 def test_the_laplace_curve_keeps_its_order_and_writes_its_files(tmp_path: Path) -> None:
     result = experiments.run("lecture-laplace", scale="tiny", out=tmp_path)
     assert (tmp_path / "lecture-laplace.png").read_bytes().startswith(b"\x89PNG")

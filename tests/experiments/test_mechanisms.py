@@ -74,6 +74,7 @@ def test_the_conclusion_follows_from_the_numbers() -> None:
     assert verdict(chapter.compared(context(), [(abadi, row(0.5, 1.2, poisson=1.3))]).checks) == "not reproduced"
 
 
+@pytest.mark.full
 def test_a_claim_below_the_lower_end_is_reported_where_it_is() -> None:
     result = experiments.run("mechanisms-shuffling", scale="tiny")
     (panel,) = result.panels

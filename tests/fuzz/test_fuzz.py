@@ -34,6 +34,7 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.full
 def test_corpus_and_mutants_within_a_gigabyte() -> None:
     done = _run("--seconds", str(SECONDS), "--limit", str(MEMORY))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -49,6 +50,7 @@ def test_minutes_of_mutants() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_every_target_has_good_files_and_bad_ones() -> None:
     assert {p.name for p in CORPUS.iterdir()} == set(TARGETS)
     for name, target in TARGETS.items():
@@ -119,6 +121,7 @@ def _bomb(sizes: dict[str, int]) -> bytes:
     return out.getvalue()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "data"),
     [

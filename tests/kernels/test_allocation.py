@@ -153,6 +153,7 @@ def test_all_bins_are_the_gaussian(bins, k):
         assert stats.kstest(ratios, law.cdf).pvalue > 1e-3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rotation", [pytest.param(0.0, marks=pytest.mark.slow), 0.7])
 def test_two_bins_against_the_integral_over_the_plane(rotation):
     """δ(ε) = E_Q[(e^L − e^ε)₊] of both directions: of independent bins, and of a factor whose rows form an angle."""

@@ -33,6 +33,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.full(keep=19)
 @pytest.mark.parametrize("layout", ["fortran", "reversed", "sliced", "offset"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize(("rows", "columns"), SIZES)
@@ -108,6 +109,7 @@ print((peak() - before) / grads.nbytes)
 """
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the peak memory as Linux states it")
 @pytest.mark.parametrize(
     ("shape", "transposed"),

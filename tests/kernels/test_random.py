@@ -120,6 +120,7 @@ def smallest_p(z):
     return min(stats.kstest(z, special.ndtr).pvalue, *(2 * special.ndtr(-abs(s)) for s in scores))
 
 
+@pytest.mark.full
 def test_normals_follow_the_normal_law():
     """A million draws at a fixed seed; p = 1e-3 over the five tests (Bonferroni): a correct one passes with 99.9%."""
     z = kernels.standard_normal((1000, 1000), seed=20261121, purpose="data_order").ravel()

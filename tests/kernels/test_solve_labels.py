@@ -396,6 +396,7 @@ def in_longdouble(jacobian, gradient):
     return (inverse * projected[:, None]).sum(axis=2), (inverse**2).sum(axis=2)
 
 
+@pytest.mark.full(keep=60)
 @pytest.mark.skipif(np.finfo(np.longdouble).eps > 1e-18, reason="needs a long double longer than a double")
 @pytest.mark.parametrize("outside", [0.0, 1e-3, 1.0])
 @pytest.mark.parametrize("log_condition", range(8))

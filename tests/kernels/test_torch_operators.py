@@ -32,6 +32,7 @@ CASES = {
 PAIR = kernels.Allocation(1.0, 5, epochs=2, k=3)
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("name", CASES)
 def test_torch_accepts_the_operator(name):
     from leakcore.kernels import torch_operators as operators
@@ -62,6 +63,7 @@ def drawn(grads):
     return large, ratios, kernels.allocation_log_ratio(PAIR, 9, seed=2**63 + 1, like=grads)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("function", [clipped, clipped_parameters, scored_and_solved, drawn])
 def test_a_whole_graph_with_kernels_compiles(function):
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")(GRADS)

@@ -126,6 +126,7 @@ def _case(n: int = 100) -> tuple[np.ndarray, np.ndarray]:
     return x, (x[:, 0] + 0.2 * rng.normal(size=n) > 0.67).astype(np.int64)
 
 
+@pytest.mark.full(keep=3)
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("exponent", [-1000, -40, 900])
 def test_v_information(family: str, exponent: int) -> None:
@@ -157,6 +158,7 @@ def test_attributes(exponent: int) -> None:
     assert plain.auc == other.auc
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("exponent", [-1000, -50, 900])
 @pytest.mark.parametrize("columns", [3, 30])
 def test_mutual_information(exponent: int, columns: int) -> None:

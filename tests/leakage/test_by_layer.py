@@ -28,6 +28,7 @@ def _case(n=120):
     return model, torch.from_numpy(x).float(), torch.from_numpy(y), has
 
 
+@pytest.mark.full
 def test_every_measure_for_every_layer():
     model, x, y, has = _case()
     calls = []
@@ -80,6 +81,7 @@ def _check_panels(measured):
     assert [tick.get_text() for tick in first.get_yticklabels()] == list(measured.layers)
 
 
+@pytest.mark.full
 def test_equal_samples_stand_for_one():
     model, x, y, has = _case(60)
     once = leakage.by_layer(
@@ -139,6 +141,7 @@ def test_without_inversion_or_attributes_and_with_probes():
     assert bare.rows()[0]["latent"] == {}
 
 
+@pytest.mark.full
 def test_the_table_fits_a_terminal():
     model, x, y, has = _case()
     many = {f"attribute{i}": has for i in range(4)}
@@ -202,6 +205,7 @@ def _run(*arguments):
     return CliRunner().invoke(main, ["leakage", *arguments, "--quiet"])
 
 
+@pytest.mark.full
 def test_command(user):
     short = ["--samples", "2", "--permutations", "1", "--no-inversion"]
     done = _run("usernets:build", "--data", "rows.npz", "--attribute", "bright", "--figure", "out/leak.png", *short)
@@ -261,6 +265,7 @@ def test_command_says_what_is_wrong(user, arguments, message):
     assert message in done.output
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("model", "data"), [("usernets:build", "soft.npz"), ("leakcore.models:breast_cancer_mlp", "breast-cancer")]
 )
@@ -286,6 +291,7 @@ def test_command_on_bundled_data_with_another_loss():
     assert "latent: mean" in done.output
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("attributes", "original"), [({}, False), ({}, True), (None, False), (None, True), ({"has": [0, 1] * 20}, False)]
 )

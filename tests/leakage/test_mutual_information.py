@@ -21,6 +21,7 @@ def _pair(rho, d=1, n=1500, seed=0):
     return a, rho * a + math.sqrt(1 - rho**2) * rng.normal(size=(n, d))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rho", [0.0, pytest.param(0.5, marks=pytest.mark.slow), 0.9])
 def test_bias_on_one_dimensional_gaussians(rho):
     truth = -0.5 * math.log(1 - rho**2)
@@ -34,6 +35,7 @@ def test_bias_on_one_dimensional_gaussians(rho):
         assert math.isnan(measured.null_mean)
 
 
+@pytest.mark.full
 def test_in_five_dimensions_it_finds_most_and_not_more():
     truth = -2.5 * math.log(1 - 0.8**2)
     measured = leakage.mutual_information(*_pair(0.8, d=5), permutations=0)
@@ -70,6 +72,7 @@ def test_bad_input_is_named():
         leakage.mutual_information(np.zeros((60, 2)), np.zeros((60, 2)), network=leakage.MineNetwork(steps=0))
 
 
+@pytest.mark.full
 def test_more_classes_than_components() -> None:
     """Forty classes that 8 columns tell apart: not merged into `components` directions."""
     rng = np.random.default_rng(0)
@@ -98,6 +101,7 @@ def test_torch_tensors_of_every_kind() -> None:
         leakage.mutual_information(x.requires_grad_(), labels)
 
 
+@pytest.mark.full
 def test_one_informative_column_of_many_is_screened_for() -> None:
     """A shift of four deviations in one of 500 columns is 0.633 nats; without the screen the answer was 0 [0, 0]."""
     y = np.arange(600) % 2
@@ -265,6 +269,7 @@ def _too_often(misses: int, draws: int, allowed: float) -> bool:
     return bool(binomtest(misses, draws, allowed, alternative="greater").pvalue < 1e-4)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("rows", "draws"),
     [(15, 100), *(pytest.param(*p, marks=pytest.mark.slow) for p in ((15, 400), (60, 200), (600, 60)))],
@@ -334,6 +339,7 @@ def _nothing(rng: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray, 
     return rng.normal(size=(n, 3)), rng.integers(0, 2, n), 0.0
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("rows", "draws"),
     [(200, 5), *(pytest.param(*p, marks=pytest.mark.slow) for p in ((50, 60), (200, 40), (2000, 15)))],

@@ -41,6 +41,7 @@ def _small():
     ).double()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("memory", [1, 2**28])
 def test_the_norms_match_the_full_jacobian(memory):
     model, x, y = _small(), torch.rand(3, 2, 6, 6, dtype=torch.float64), torch.tensor([0, 2, 1])
@@ -255,6 +256,7 @@ def _rise(kind: str, budget: int, probes: int) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the high-water mark cannot be reset")
 @pytest.mark.parametrize(
     ("kind", "mebibytes"), [("lenet", 64), *(pytest.param("vgg9", m, marks=pytest.mark.slow) for m in (64, 256))]

@@ -125,6 +125,7 @@ def test_bad_input_is_named():
         leakage.subspace_distance(good, good, rank=4)
 
 
+@pytest.mark.full
 def test_permutations_that_change_nothing_but_rounding_count_as_equal():
     """Two of the 20 ways to choose three of six give the sets themselves: no p-value is below 2/20 except by chance."""
     rng = np.random.default_rng(0)
@@ -137,6 +138,7 @@ def test_permutations_that_change_nothing_but_rounding_count_as_equal():
         assert measured.p_value * 1000 >= stats.binom.ppf(1e-4, 999, 0.1)
 
 
+@pytest.mark.full
 def test_swaps_within_pairs_keep_what_the_pairs_share():
     """Pairs of two kinds, far apart, whose members differ by noise alone: dealt at random, kinds part the sets' means
     (a null too wide); swapped within pairs, the p-value is uniform (chi-square over 40 draws, p > 1e-4)."""

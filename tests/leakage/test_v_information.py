@@ -22,6 +22,7 @@ def _independent(seed, n=120, d=60):
     return rng.normal(size=(n, d)), rng.permutation(np.arange(n) % 2)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", sorted(FAST))
 def test_of_an_independent_label_is_zero_within_its_interval(family):
     # 4 data sets at 99.9%: a miss has p ≤ 0.004 by the union bound, were the gains independent.
@@ -35,6 +36,7 @@ def test_of_an_independent_label_is_zero_within_its_interval(family):
         assert measured.raw < 0.05  # the family's own probabilities overfit: negative, or nothing
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("family", sorted(FAST))
 def test_of_a_deterministic_label_approaches_log_two(family):
     x, y = _independent(0, n=200)
@@ -129,6 +131,7 @@ def test_magnitudes_show_what_signs_hide():
     assert size.value > 0.6 > 0.1 > line.value
 
 
+@pytest.mark.full
 def test_groups_stay_together():
     # Each unit gives five almost equal rows with a random label: rows of one unit in two folds would tell the label.
     rng = np.random.default_rng(1)
@@ -146,6 +149,7 @@ def test_groups_stay_together():
         leakage.v_information(x, np.arange(300) % 2, validation=leakage.CrossValidation(groups=groups))
 
 
+@pytest.mark.full
 def test_layers_by_name_are_measured_on_the_same_rows_and_permutations():
     x, y = _independent(3)
     calls = []
@@ -251,6 +255,7 @@ def _covers(misses: int, repetitions: int, p_value: float = 1e-3) -> bool:
     return bool(binomtest(misses, repetitions, 0.05, alternative="greater").pvalue > p_value)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("setting", SETTINGS[:3], ids=str)
 def test_the_interval_covers_v_information(setting: tuple[float, int, int]) -> None:
     # 15 data sets at 95%; p = 1e-3 each, 3 settings. The interval of the held-out gain alone missed 9 to 35 of 40.

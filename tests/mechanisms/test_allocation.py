@@ -25,6 +25,7 @@ def test_all_batches(training, mu, adjacency):
     assert accounting.epsilon(training, delta=DELTA, adjacency=adjacency).value == pytest.approx(wanted, rel=1e-9)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("sigma", "batches", "epochs"), [(1.0, 20, 1), (0.7, 10, 3), (2.0, 50, 4)])
 def test_exact_against_certified(sigma, batches, epochs):
     training = mechanisms.RandomAllocation(sigma, batches, epochs)
@@ -63,6 +64,7 @@ def excess(ratio, epsilon, direction):
     return np.maximum(ratio - math.exp(epsilon) if direction == "remove" else 1.0 - math.exp(epsilon) * ratio, 0.0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize("sigma", [0.7, 1.5])
 def test_two_of_three_batches(sigma, direction):
@@ -82,6 +84,7 @@ def test_two_of_three_batches(sigma, direction):
             assert high <= 1.3 * exact
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize(("sigma", "batches", "k"), [(1.0, 5, 3), (0.8, 7, 2), (2.0, 6, 4)])
 def test_k_of_b_batches(sigma, batches, k, direction):
@@ -94,6 +97,7 @@ def test_k_of_b_batches(sigma, batches, k, direction):
         assert least <= training.loss(direction).delta(epsilon)[1]
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("sigma", "batches", "k", "epsilon"), [(1.0, 100, 51, 39.41), (2.0, 100, 60, 18.23), (1.0, 10, 6, 10.87)]
 )
@@ -116,6 +120,7 @@ def test_more_batches_than_a_grid_holds():
     assert many.dominating_laws("add-remove").lower == ()
 
 
+@pytest.mark.full
 def test_between_poisson_and_shuffling():
     allocated = accounting.epsilon(mechanisms.RandomAllocation(1.0, 100, 1), delta=DELTA)
     poisson = accounting.epsilon(mechanisms.Poisson(1.0, 0.01, 100), delta=DELTA)
@@ -124,6 +129,7 @@ def test_between_poisson_and_shuffling():
     assert allocated.value < shuffled.interval[0]
 
 
+@pytest.mark.full
 def test_fixed_choice():
     fresh = accounting.epsilon(mechanisms.RandomAllocation(2.0, 20, 4), delta=DELTA).value
     fixed = accounting.epsilon(mechanisms.RandomAllocation(2.0, 20, 4, fixed=True), delta=DELTA).value

@@ -81,6 +81,7 @@ def test_cyclic_poisson_bands():
     assert accounting.epsilon(training, delta=DELTA).value == pytest.approx(wanted, rel=1e-9)
 
 
+@pytest.mark.full
 def test_balls_in_bins_identity():
     training = mechanisms.CorrelatedNoise(np.eye(40), 1.5, mechanisms.BallsInBins(10))
     allocation = mechanisms.RandomAllocation(1.5, 10, 4, fixed=True)
@@ -92,6 +93,7 @@ def test_balls_in_bins_identity():
     assert (sampled.interval[0] <= exact.interval[1]).all()
 
 
+@pytest.mark.full
 def test_balls_in_bins_sampler():
     matrix = mechanisms.square_root(60, bands=4)
     training = mechanisms.CorrelatedNoise(matrix, 4.0, mechanisms.BallsInBins(20))

@@ -18,6 +18,7 @@ def test_grid_cells():
     assert (spent.interval[0] <= spent.value).all()
 
 
+@pytest.mark.full
 def test_kappa_dimension():
     bound = bounds.reconstruction(CELLS, kappa=[0.1, 0.5])
     assert bound.value.shape == (2, 3, 2)
@@ -66,6 +67,7 @@ def test_bad_grids(call, error, message):
         call()
 
 
+@pytest.mark.full
 def test_poisson_claim():
     cells = mechanisms.grid(mechanisms.Shuffled, noise_multiplier=[0.7, 2.0], batches=[10, 100], epochs=1)
     spent = accounting.epsilon(cells, delta=1e-5)

@@ -42,6 +42,7 @@ def test_gaussian_composition_on_the_lattice():
     assert both.interval[1] - both.interval[0] < 1e-5
 
 
+@pytest.mark.full
 def test_shuffled_bracket():
     training = mechanisms.Shuffled(0.7, 100, 1)
     spent = accounting.epsilon(training, delta=DELTA)
@@ -55,6 +56,7 @@ def test_shuffled_bracket():
     assert (bound.interval[0] < bound.value).all()
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("sigma", "batches"), [(0.5, 4), (1.0, 10), (1.0, 1000)])
 def test_shuffled_lower_bound(sigma, batches):
     """The power of "M > c" on the very data sets, by its distribution functions, is no more than the lower bound's."""
@@ -70,6 +72,7 @@ def test_shuffled_lower_bound(sigma, batches):
     assert claimed > 0.9 * lower  # one threshold does nearly as well as the likelihood ratio
 
 
+@pytest.mark.full
 def test_fixed_size():
     once = accounting.epsilon(mechanisms.FixedSize(1.0, 10, 1000, 1), delta=DELTA)
     assert once.method == "exact"
@@ -86,6 +89,7 @@ def test_fixed_size():
     assert spent.value < more < accounting.epsilon(mechanisms.FixedSize(1.0, 1000, 1000, 100), delta=DELTA).value
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     "training", [mechanisms.FixedSize(1.0, 10, 100, 20), mechanisms.ApproximateDP(1.0, 1e-3)], ids=["fixed", "claim"]
 )
@@ -108,6 +112,7 @@ def test_claims():
     assert bounds.reconstruction(claim, kappa=0.1).value == pytest.approx(0.1 * math.exp(1.5) + 1e-6, rel=1e-9)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scheme", [mechanisms.Shuffled(1.0, 20, 3), mechanisms.FixedSize(1.0, 10, 1000, 50)])
 def test_noise_multiplier(scheme):
     noise = accounting.noise_multiplier(scheme, epsilon=2.0, delta=DELTA).value
@@ -167,6 +172,7 @@ def test_mechanism_instead_of_numbers():
         accounting.noise_multiplier(mechanisms.GDP(1.0), epsilon=1.0, delta=DELTA)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "scheme",
     [mechanisms.Shuffled(1.0, 20, 3), pytest.param(mechanisms.FixedSize(1.0, 10, 1000, 50), marks=pytest.mark.slow)],
@@ -226,6 +232,7 @@ def test_zcdp_conversion(rho, delta):
     assert accounting.delta(mechanisms.ZCDP(rho), epsilon=spent).value == pytest.approx(delta, rel=1e-3)
 
 
+@pytest.mark.full
 def test_zcdp_composition():
     both = accounting.epsilon(mechanisms.ZCDP(0.5) @ mechanisms.GDP(1.0), delta=1e-5).value
     assert accounting.epsilon(mechanisms.GDP(math.sqrt(2.0)), delta=1e-5).value < both

@@ -131,6 +131,7 @@ def test_level_convolution(low, high):
         assert (sign * (ratio - ratios[place])[heavy] <= 1e-12).all()
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("sigma", "epochs", "delta"), [(1.0, 1, 1e-6), (0.5, 3, 1e-9), (4.0, 20, 1e-4)])
 def test_single_batch(sigma, epochs, delta, direction):
@@ -141,6 +142,7 @@ def test_single_batch(sigma, epochs, delta, direction):
     assert high - low < 1e-6 * high
 
 
+@pytest.mark.full
 def test_tiny_delta():
     wanted = accounting.epsilon(1.0, 1.0, 2, delta=1e-60).value
     low, high = answers(AllocationStep(1.0, 1, 2), "remove", log_delta=math.log(1e-60))
@@ -153,6 +155,7 @@ def test_small_sums():
     assert low <= high < low * (1.0 + 1e-6)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("sigma", "epsilons"), [(0.4, (2.0, 9.0, 14.0)), (1.0, (0.1, 1.5, 4.0)), (5.0, (0.01, 0.3))])
 def test_two_batches_by_quadrature(sigma, epsilons, direction):
@@ -168,6 +171,7 @@ def test_two_batches_by_quadrature(sigma, epsilons, direction):
     assert math.log(wanted) <= from_lattice[1] + 1e-9
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("sigma", "batches", "epochs"), [(0.6, 20, 3), (1.5, 7, 40)])
 def test_epochs_by_samples(sigma, batches, epochs):
     rng = np.random.default_rng(7)
@@ -192,6 +196,7 @@ def test_epochs_by_samples(sigma, batches, epochs):
             assert high - low < 1e-5 * high
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
     ("sigma", "batches", "epochs", "delta", "width"),

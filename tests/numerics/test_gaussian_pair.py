@@ -216,6 +216,7 @@ def test_most_of_the_mass_beyond_delta(m: float, delta: float) -> None:
     assert integrate.quad(excess, cut, m + 12, epsabs=0, epsrel=1e-12, limit=200)[0] == pytest.approx(delta, rel=1e-10)
 
 
+@pytest.mark.full(keep=5)
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize(("sigma", "rate"), [(0.3, 0.001), (1.0, 0.02), (1.0, 0.3), (3.0, 0.95)])
 def test_closed_form(sigma: float, rate: float, direction: str) -> None:

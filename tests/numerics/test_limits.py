@@ -89,6 +89,7 @@ REPEATS = 1000
 MOST_MISSES = int(stats.binom.ppf(0.999, REPEATS, ALPHA))
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize(("a", "b"), [(0.5, 2.0), (1.0, 1.0), (3.0, 0.5)])
 @pytest.mark.parametrize("side", ["upper", "lower"])
 def test_betting_coverage(a: float, b: float, side: str) -> None:
@@ -142,6 +143,7 @@ def test_band_by_integrals(n: int, confidence: float) -> None:
     assert confidence - 2e-9 <= value < confidence + 1e-3 * (1 - confidence)
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize(("n", "confidence"), [(60, 0.8), (500, 0.9), (1500, 0.7), (6000, 0.9)])
 def test_band_coverage(n: int, confidence: float) -> None:
     limits = numerics.simultaneous_lower_limits(n, confidence=confidence)

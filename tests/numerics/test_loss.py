@@ -79,6 +79,7 @@ def test_inversion_of_full_batches(sigma: float, log_kappa: float) -> None:
     assert result.log_low[0] - 1e-12 <= exact[0] <= result.log_high[0] + 1e-12
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("rate", [1e-4, 0.1, 0.9])
 def test_inversion_of_one_step(sigma: float, rate: float) -> None:
@@ -90,6 +91,7 @@ def test_inversion_of_one_step(sigma: float, rate: float) -> None:
     assert (result.log_high >= exact.log_value - 1e-9).all()
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps"), [(0.59, 0.01, 100), (1.0, 0.1, 20), (0.8, 0.02, 400), (1.5, 0.3, 12)]
 )
@@ -124,6 +126,7 @@ def _lattice_blow_up(sigma: float, rate: float, steps: int, kappa: float) -> tup
     return answers[0], answers[1]
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps", "kappa"), [(1.0, 0.1, 30, 0.1), (2.0, 0.5, 20, 0.01), (0.8, 0.2, 10, 0.5)]
 )
@@ -146,6 +149,7 @@ def test_curve_against_single_calls() -> None:
     assert (np.diff(curve.log_value[order]) >= 0.0).all()
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("direction", ["remove", "add"])
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps"), [(1.0, 0.1, 50), (0.6, 0.01, 100), (0.35, 0.01, 30), (10.0, 0.01, 1000)]
@@ -159,6 +163,7 @@ def test_profile_inverse(sigma: float, rate: float, steps: int, direction: str) 
         assert result[0] - slack <= math.log(delta) <= result[1] + slack
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.1), (0.4, 0.01), (3.0, 0.7)])
 @pytest.mark.parametrize("epsilon", [-0.05, 0.01, 0.5])
 def test_recursion_by_quadrature(sigma: float, rate: float, epsilon: float) -> None:
@@ -201,6 +206,7 @@ def test_lost_grid() -> None:
     assert expected[1] <= high + 1e-6
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps"),
     [(1.223, 0.00041, 1742), (2.191, 0.0003, 8193), (12.55, 0.00012, 2019), (24.5, 0.005, 40), (1.51, 0.00025, 29356)],
@@ -237,6 +243,7 @@ def _log_above(c: np.ndarray, sigma: float, rate: float) -> tuple[np.ndarray, np
     return np.logaddexp(math.log1p(-rate) + without, math.log(rate) + joined), without
 
 
+@pytest.mark.full
 def test_capped_moments() -> None:
     """30 configurations, a third of them schedules of two σ and q, some of full batches as well."""
     rng = np.random.default_rng(0)
@@ -286,6 +293,7 @@ def test_useless_delta(sigma: float, rate: float, steps: int, epsilon: float) ->
     assert one <= result.log_value < math.log(1e-18)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("sigma", "rate", "delta"),
     [

@@ -27,6 +27,7 @@ def delta(law, epsilon, direction):
     return math.exp(low), math.exp(high)
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps", "expected"),
@@ -38,6 +39,7 @@ def test_replacement_reference_values(sigma, rate, steps, expected, direction):
     assert abs(high - expected) < (1e-3 if steps > 1 else 1e-6)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.1), (0.4, 0.02), (3.0, 0.7), (1.5, 1.0)])
 def test_one_replacement_step(sigma, rate, direction):
@@ -58,6 +60,7 @@ def test_one_replacement_step(sigma, rate, direction):
         assert high - low < 1e-6 * (1e-3 + high)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.05, 50), (0.7, 0.2, 10), (2.0, 0.5, 30)])
 def test_replacement_against_dp_accounting(sigma, rate, steps):
     pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
@@ -83,6 +86,7 @@ def test_fixed_batch_of_all_rows(direction):
     assert high - low < 1e-5 * high
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("sigma", "rate", "at"), [(1.0, 0.1, 0.3), (0.5, 0.01, 1.0), (2.0, 0.6, 0.1)])
 def test_one_fixed_batch(sigma, rate, at):
     # H_α((1−γ)Q + γP ‖ Q) = γ·H_{1 + (α − 1)/γ}(P ‖ Q): amplification by subsampling, for α ≥ 1.
@@ -97,6 +101,7 @@ def test_one_fixed_batch(sigma, rate, at):
         assert high - low < 1e-5 * high
 
 
+@pytest.mark.full
 def test_fixed_batches_by_sampling():
     law = FixedBatchStep(1.0, 0.2, count=5)
     kappa = np.array([0.01, 0.1, 0.5])
@@ -154,6 +159,7 @@ def test_randomised_response():
             assert high - low < 2e-4 * high
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(1.0, 0.01, 1000), (2.0, 0.1, 100), (0.5, 0.1, 10)])
 def test_blow_up(sigma, rate, steps):
     kappa = np.array([1e-6, 0.01, 0.1, 0.5, 0.9, 1.0])
@@ -165,6 +171,7 @@ def test_blow_up(sigma, rate, steps):
     assert (high - low < 1e-4 * high).all()
 
 
+@pytest.mark.full
 def test_many_different_steps():
     sigma = np.linspace(1.0, 2.0, 60)
     loss = PrivacyLoss.of_steps(sigma, np.full(60, 0.1), 60)

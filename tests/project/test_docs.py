@@ -20,6 +20,7 @@ RUN = [page for page in PAGES if page not in (GALLERY, DOCS / "how-to" / "loops.
 """The loops need packages of their own: tests/loops runs them."""
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("page", RUN, ids=lambda p: p.relative_to(DOCS).as_posix())
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
@@ -67,6 +68,7 @@ def test_the_functions_and_commands_of_the_table_of_questions_exist() -> None:
             assert word in [*choices, *(option for parameter in member.params for option in parameter.opts)], words
 
 
+@pytest.mark.full
 def test_the_gallery_draws_every_picture_in_five_lines() -> None:
     gallery = load("docs/hooks/gallery.py")
     page = GALLERY.read_text(encoding="utf-8")

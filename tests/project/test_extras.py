@@ -58,6 +58,7 @@ def test_commands_that_need_no_extra(words: tuple[str, ...], tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.full
 def test_scores_are_audited_and_the_page_is_left_out(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "scores.npz", members=rng.normal(1, 1, 300), non_members=rng.normal(0, 1, 300))
@@ -70,6 +71,7 @@ def test_scores_are_audited_and_the_page_is_left_out(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("words", "lacking"),
     [
@@ -88,6 +90,7 @@ def test_commands_name_the_extra_before_any_work(words: tuple[str, ...], lacking
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("call", "text"),
     [

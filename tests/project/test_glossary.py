@@ -81,6 +81,7 @@ def test_every_bold_line_is_an_entry_of_at_most_two_lines() -> None:
         assert len(lines) == 1 or NAMES.search(lines[1]), block
 
 
+@pytest.mark.full(keep=13)
 @pytest.mark.parametrize("word", _entries())
 def test_the_names_of_an_entry_exist(word: str) -> None:
     _, names = _entries()[word]

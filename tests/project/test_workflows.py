@@ -119,6 +119,7 @@ def test_a_tag_is_the_version(tag: str | None, code: int) -> None:
     assert subprocess.run(script, capture_output=True, check=False).returncode == code
 
 
+@pytest.mark.full
 def test_the_same_sources_give_the_same_sdist(tmp_path: Path) -> None:
     """Whatever the clock, the umask and the order of the folder."""
     archives = []

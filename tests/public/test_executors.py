@@ -154,6 +154,7 @@ def gradients() -> tuple[dict[str, np.ndarray], np.ndarray]:
     return {name: g + 0.7 * labels[:, None] * (np.arange(g.shape[1]) < 3) for name, g in plain.items()}, labels
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("family", ["logistic", "mlp", "random-forest"])
 def test_v_information(
     family: str, pool: ProcessPoolExecutor, gradients: tuple[dict[str, np.ndarray], np.ndarray]
@@ -309,6 +310,7 @@ def test_one_thread_is_lifted_when_the_last_block_ends() -> None:
         torch.set_num_threads(torch_before)
 
 
+@pytest.mark.full
 def test_one_thread_is_lifted_whichever_thread_ends_last() -> None:
     from threadpoolctl import threadpool_info
 

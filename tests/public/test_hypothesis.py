@@ -198,6 +198,7 @@ def _two(name: str) -> Callable[[], None]:
     return given(st.lists(one, min_size=1, max_size=2, unique_by=lambda c: c[0]))(bend)
 
 
+@pytest.mark.full(keep=22)
 @pytest.mark.parametrize("name", [n for n in CALLS if n != "defenses.Compose"])
 def test_bent_arguments(name: str) -> None:
     few = settings(

@@ -96,6 +96,7 @@ def command(request: pytest.FixtureRequest) -> tuple[Run, dict[str, Any]]:
     return run, whole
 
 
+@pytest.mark.full
 def test_a_disk_that_fills_up_loses_nothing(
     command: tuple[Run, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +159,7 @@ def _content(out: Path) -> dict[str, bytes]:
     return {str(p.relative_to(out)): p.read_bytes() for p in sorted(out.rglob("*")) if p.is_file()}
 
 
+@pytest.mark.full(keep=1)
 def test_damage_is_refused_before_any_work(
     command: tuple[Run, dict[str, Any]], cut: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +189,7 @@ def test_damage_is_refused_before_any_work(
     assert run(cut) == whole
 
 
+@pytest.mark.full(keep=1)
 def test_it_goes_on_from_what_is_there(
     command: tuple[Run, dict[str, Any]], cut: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

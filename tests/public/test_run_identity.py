@@ -44,6 +44,7 @@ def test_it_names_what_rounds() -> None:
 _ASK = "import json; from leakcore import kernels; print(json.dumps(kernels.arithmetic()))"
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -81,6 +82,7 @@ PartialResults(Path(sys.argv[1]), "run", me).get_or_run(sys.argv[2], lambda: {"v
 """
 
 
+@pytest.mark.full
 @TWO
 def test_a_run_folder_of_another_tier_is_refused_by_both_names(tmp_path: Path) -> None:
     assert _run(_FOLDER, tmp_path, "a", LEAKCORE_ISA=OTHER).returncode == 0
@@ -123,6 +125,7 @@ main(sys.argv[1:])
 """
 
 
+@pytest.mark.full
 @TWO
 def test_the_command_ends_with_exit_code_2(tmp_path: Path) -> None:
     """Begun under another tier, and cut after its first piece."""
@@ -143,6 +146,7 @@ found = ensemble.run(*rows, runs=40, execution=dpsgd.Execution(checkpoint=sys.ar
 """
 
 
+@pytest.mark.full
 @TWO
 def test_a_checkpoint_of_another_tier_is_left_alone(tmp_path: Path) -> None:
     assert _run(_CHECKPOINT, tmp_path, LEAKCORE_ISA=OTHER).returncode == 0

@@ -141,6 +141,7 @@ def _own(function: ast.FunctionDef) -> Iterator[ast.AST]:
             waiting += ast.iter_child_nodes(node)
 
 
+@pytest.mark.full
 def test_each_stream_is_used_in_one_place():
     """A member is one use: one function of the package names it. CALLER is named by none."""
     users: dict[str, set[str]] = defaultdict(set)
@@ -192,6 +193,7 @@ DRAWS_NOTHING = (
 """Public functions that take a second and no seed."""
 
 
+@pytest.mark.full
 def test_public_functions_under_one_seed_share_nothing():
     """Every public function is called with the seed 0: no two functions draw the same numbers."""
     with recorded() as draws:
@@ -235,6 +237,7 @@ def test_games_and_audits_of_one_seed_share_nothing():
     assert overlaps(draws) == []
 
 
+@pytest.mark.full
 def test_bounds_of_one_seed_share_nothing():
     kappa = {"kappa": 0.1, "seed": 7}
     with recorded() as draws:

@@ -213,6 +213,7 @@ def test_several_steps_of_the_true_batch_have_distance_zero(momentum, steps, siz
             inversion.batch_statistics(model, client)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [_conv, _dense])
 def test_statistics_lower_the_error_at_the_same_budget(make):
     """All of 5 batches: by a sign test p = 1/32 for each network."""
@@ -235,6 +236,7 @@ def test_statistics_lower_the_error_at_the_same_budget(make):
     assert lower == 5
 
 
+@pytest.mark.full
 def test_all_restarts_of_adam_at_once_have_the_term():
     model, (x, y) = _conv(0).train(), _images(2)
     g, client = _client(model, x, y)

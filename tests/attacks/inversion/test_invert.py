@@ -210,6 +210,7 @@ def test_batches_of_four_and_the_pooled_network(pooled):
     assert attack.quality[0].ssim.mean() > (0.4 if pooled else 0.6), attack.summary()
 
 
+@pytest.mark.full
 def test_a_falling_prior_goes_on_from_where_it_was():
     torch.manual_seed(0)
     x, y = torch.rand(1, 1, 8, 8).double(), [1]
@@ -288,6 +289,7 @@ def test_a_small_convolutional_network_in_its_box():
     assert attack.to_json()
 
 
+@pytest.mark.full
 def test_cosine_restarts_run_together_as_they_run_alone():
     model = smooth().double()
     torch.manual_seed(1)
@@ -333,6 +335,7 @@ def test_total_variation_smooths():
     assert rough(1.0) < 0.5 * rough(0.0)
 
 
+@pytest.mark.full
 def test_optimised_labels_of_a_batch():
     model = smooth(6, 40).double()
     torch.manual_seed(2)

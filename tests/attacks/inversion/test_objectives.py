@@ -45,6 +45,7 @@ def test_the_true_rows_have_distance_zero(rows, steps, size):
         assert float(other.distance(x, free)) > 1e-3
 
 
+@pytest.mark.full
 def test_a_row_is_recovered_from_five_steps():
     model = smooth().double()
     generator = torch.Generator().manual_seed(5)

@@ -74,6 +74,7 @@ def test_hidden_layers_of_random_gradients_prove_nothing() -> None:
     assert not recovery.determined.any()
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("classes", [1, 3])
 def test_honest_gradients_always_fit(dtype: torch.dtype, classes: int) -> None:

@@ -34,6 +34,7 @@ def _backward(model: torch.nn.Module, x: torch.Tensor, y: np.ndarray) -> None:
 # Second last layer
 
 
+@pytest.mark.full(keep=7)
 @pytest.mark.parametrize("share", [0.2, 0.8])
 @pytest.mark.parametrize("activation", [torch.nn.ReLU, torch.nn.GELU, *ACTIVATIONS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -133,6 +134,7 @@ def test_rank_deficient_batches() -> None:
         assert not np.isnan(recovery.tolerance).any()
 
 
+@pytest.mark.full
 def test_known_noise_on_a_hidden_layer() -> None:
     model = _net(30, 60, torch.nn.Tanh, torch.float64)
     x, y = _batch(20, 30, torch.float64, 0.2)

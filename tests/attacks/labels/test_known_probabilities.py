@@ -139,6 +139,7 @@ def test_classes() -> None:
     assert recovery.residuals.shape == (40, 5)
 
 
+@pytest.mark.full
 def test_noise_leaves_no_wrong_label_at_its_confidence() -> None:
     rows, probs, truth, gradient = _gaussian(15, 12, 7)
     rng = np.random.default_rng(8)

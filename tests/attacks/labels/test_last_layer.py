@@ -60,6 +60,7 @@ def _gradients(model: torch.nn.Sequential, x: torch.Tensor, y: torch.Tensor) -> 
     return weight, bias
 
 
+@pytest.mark.full(keep=3)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tests.attacks.labels.systems import breast_cancer, check, mlp, system
 # Noise
 
 
+@pytest.mark.full
 def test_known_noise_leaves_no_wrong_label_at_its_confidence() -> None:
     # 2,000 noisy gradients at 90%: batches with any wrong determined label are at most a tenth of them (binomial,
     # 1e-4).

@@ -344,6 +344,7 @@ def test_models_that_did_not_see_the_rows_tell_nothing(trials, attack):
     assert stats.kstest(pvalues, "uniform").pvalue > 1e-3
 
 
+@pytest.mark.full
 def test_no_attack_beats_differential_privacy(trials):
     """σ = 20: 7 attacks' true-positive rates at 3 false-positive rates, each with Clopper–Pearson limits of 1e-4, stay
     below what any test can have. Without noise the likelihood ratio is above it.

@@ -65,6 +65,7 @@ def test_overfitted_models_give_their_rows_away_and_the_likelihood_ratio_knows_b
     assert proof.value > 0
 
 
+@pytest.mark.full
 def test_no_model_no_proof():
     """Coins that had no effect: 400 audits at 95%, P(Bin(400, .05) > 35) < 1e-3."""
     rng = np.random.default_rng(4)

@@ -63,6 +63,7 @@ def _best_of_allocated(sigma: float, sims: int = 20_000) -> float:
     return float((score.argmax(axis=1) == 0).mean())
 
 
+@pytest.mark.full
 def test_allocated_batches_are_attacked_by_their_likelihood() -> None:
     """Against 20,000 draws without a training: fixed seeds, two-sided p = 0.001; better than Algorithm 3."""
     sigma = 0.7
@@ -93,6 +94,7 @@ def test_the_likelihood_of_allocated_batches_is_the_sum_over_epochs() -> None:
             expected = expected + np.log(partial / 3)
 
 
+@pytest.mark.full
 def test_batches_of_a_fixed_size_are_attacked_without_knowing_them() -> None:
     """Better than guessing (p = 1e-6), and not above the bound under replacement."""
     sigma, size = 0.5, 6
@@ -142,6 +144,7 @@ def _same(a: attacks.ReconstructionGame, b: attacks.ReconstructionGame) -> bool:
     return all(getattr(a, name) == getattr(b, name) for name in COUNTS) and a.settings == b.settings
 
 
+@pytest.mark.full
 def test_the_papers_setting_on_digits() -> None:
     """ε = 10: not significantly above the bound (p = 0.001, one-sided), and its interval meets the trial's."""
     sigma, bound, trial, half = DIGITS[10.0]
@@ -174,6 +177,7 @@ def test_without_noise_every_target_is_found() -> None:
     assert game.interval[1] == 1.0
 
 
+@pytest.mark.full
 def test_drowned_in_noise_the_attack_is_chance() -> None:
     """p = 0.001, two-sided binomial, fixed seed."""
     game = _play(1e5, known=99, runs=2000, steps=4, learning_rate=1e-3)
@@ -195,6 +199,7 @@ def test_poisson_batches_use_algorithm_3() -> None:
     assert plain.provenance.endswith("Algorithm 2")
 
 
+@pytest.mark.full
 def test_an_attacker_who_does_not_subtract_is_weaker() -> None:
     """Hayes et al. 2023, Figure 10: with 128 known rows and no subtraction the attack is at chance."""
     strong = _play(1.0, known=128, runs=208)

@@ -97,6 +97,7 @@ def _digits(noise: float, runs: int) -> tuple[dpsgd.EnsembleRun, datasets.Datase
     return run, targets
 
 
+@pytest.mark.full
 def test_without_noise_the_point_is_recovered_and_with_much_noise_it_is_not() -> None:
     run, targets = _digits(0.0, 3)
     attack = attacks.gradient(run, targets.labels, descent=attacks.Descent(iterations=250, restarts=1))
@@ -142,6 +143,7 @@ def test_an_unknown_label_is_found_with_the_point() -> None:
     assert attack.labels.tolist() == targets.labels.tolist()
 
 
+@pytest.mark.full
 def test_an_image_is_recovered_through_a_frozen_extractor() -> None:
     """Without noise: the features of what was found are the target's, and the extractor is left as it was."""
     rng = np.random.default_rng(0)

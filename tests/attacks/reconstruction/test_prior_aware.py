@@ -96,6 +96,7 @@ def _subsampled(runs: int, prior: np.ndarray, seed: int) -> tuple[np.ndarray, np
     return target, dots
 
 
+@pytest.mark.full
 def test_the_likelihood_attack_is_the_best_and_its_posterior_is_calibrated() -> None:
     """Success equals the mean of the largest posterior probability, as for any Bayes rule; and beats Algorithms 2, 3.
 
@@ -298,6 +299,7 @@ def test_an_antipodal_pair_meets_the_bound() -> None:
     assert stats.binomtest(hits, RUNS, stats.norm.cdf(STEPS**0.5 / SIGMA)).pvalue > 0.001
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("antipodal", [False, True])
 def test_the_ensembles_own_scores_meet_the_curves(antipodal) -> None:
     """The whole path, no synthetic scores: one logit, inputs 10³·e_i, whose gradients are orthogonal up to the bias's

@@ -40,6 +40,7 @@ def _attack(noise: float, **more) -> tuple[attacks.Reconstructor, np.ndarray]:
     return result, shadow
 
 
+@pytest.mark.full
 def test_the_final_model_tells_the_point_without_noise_and_not_with_it() -> None:
     blind = np.square(TARGETS.features[:200] - SHADOW.features.mean(axis=0)).mean()
     attack, shadow = _attack(0.0)
@@ -69,6 +70,7 @@ def _error(training: attacks.ReconstructorTraining, shadows: np.ndarray, release
     return float(attacks.mean_squared_error(network.reconstruct(released), TARGETS.features[:200]).mean())
 
 
+@pytest.mark.full
 def test_mixed_rows_of_the_first_layer_tell_more_than_components(short_steps) -> None:
     _, shadows, targets = short_steps
     how = {"hidden": (32,), "epochs": 15, "batch_size": 32, "learning_rate": 3e-3, "components": 30}
@@ -78,6 +80,7 @@ def test_mixed_rows_of_the_first_layer_tell_more_than_components(short_steps) ->
     assert mixed < 0.7 * plain < blind
 
 
+@pytest.mark.full
 def test_noise_in_training_prepares_for_the_mechanisms_noise(short_steps) -> None:
     """With short steps the final parameters' noise is that of the sum: ησC√T/B."""
     quiet, shadows, targets = short_steps

@@ -102,6 +102,7 @@ def test_clipping_changes_no_span():
     assert _recovered(model, sequences, whole).exact(sequences).all()
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("batch", [1, 2, 4])
 def test_an_encoder_gives_whole_sequences(batch):
     model, sequences = build(causal=False, layers=3, classes=2, width=80), texts(batch, 5, 8)
@@ -266,6 +267,7 @@ def test_defences_that_hide_every_sequence_and_one_that_hides_none():
         assert not recovery.determined.any()
 
 
+@pytest.mark.full
 def test_sequences_near_the_noise_are_guesses():
     """Over 30 draws at each level, no determined sequence is wrong."""
     model, sequences = build(), texts(2, 4, 6)

@@ -144,6 +144,7 @@ def test_options_stand_for_keys_of_the_file(tmp_path: Path) -> None:
     assert config["audit"]["attack"] == "zero-input"
 
 
+@pytest.mark.full
 def test_the_claim_is_converted_to_the_adjacency_of_the_audit() -> None:
     sigma = float(accounting.noise_multiplier(epsilon=4.0, delta=1e-5, sample_rate=1.0, steps=20).value)
     replaced = _claim(audit={"adjacency": "replace"})
@@ -177,6 +178,7 @@ def test_the_claim_is_converted_to_the_adjacency_of_the_audit() -> None:
     assert _claim(claim={"epsilon": None}, mechanism={"noise_multiplier": sigma}).stated == pytest.approx(4.0, rel=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("adjacency", ["add-remove", pytest.param("replace", marks=pytest.mark.slow)])
 def test_two_hundred_audits_of_a_correct_mechanism_pass(adjacency: str) -> None:
     """Claimed ε = 4, audited by the best attack there is (the Gaussians themselves, 1,000 a side): at most 1% may
@@ -195,6 +197,7 @@ def test_two_hundred_audits_of_a_correct_mechanism_pass(adjacency: str) -> None:
     assert np.median(audited) > 0.45 * claimed.epsilon
 
 
+@pytest.mark.full
 def test_a_correct_mechanism_passes_and_the_report_says_what_was_proved(tmp_path: Path) -> None:
     report = audit.claim(_with(audit={"contrast": True}), folder=tmp_path)
     assert report.passed
@@ -216,6 +219,7 @@ def test_a_correct_mechanism_passes_and_the_report_says_what_was_proved(tmp_path
     assert again.to_json() == report.to_json()
 
 
+@pytest.mark.full
 def test_without_noise_on_biases_a_canary_of_zeros_ends_with_exit_code_1(tmp_path: Path) -> None:
     path = tmp_path / "audit.toml"
     path.write_text(
@@ -244,6 +248,7 @@ def test_the_other_attacks_run(attack: str) -> None:
     assert report.to_text()
 
 
+@pytest.mark.full
 def test_one_run_with_canaries_is_an_audit(tmp_path: Path) -> None:
     """A correct mechanism passes, one that forgets its noise does not, and the result says what it rests on."""
     sections = _with(audit={"attack": "one-run", "canaries": 300}, claim={"epsilon": 1.0}, data={"num_rows": 1000})
@@ -311,6 +316,7 @@ def test_frozen_features_of_cifar10(attack: str, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]
 
 
+@pytest.mark.full
 def test_a_mechanism_without_noise_is_caught_by_shuffled_batches() -> None:
     report = audit.claim(
         _with(
@@ -380,6 +386,7 @@ def test_faults_are_caught_and_the_mended_code_passes(name: str, sections: dict[
     assert mended.passed, name
 
 
+@pytest.mark.full
 def test_an_audit_too_small_to_contradict_the_claim_has_not_tested_it() -> None:
     """Two models a side: their counts, all of them right, prove ε ≥ 0; fifty a side 2.9."""
     weak = "Not tested: this audit could not have contradicted the claim."
@@ -513,6 +520,7 @@ def _sections(mechanism: dict[str, Any], **more: dict[str, Any]) -> dict[str, di
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("keys", "adjacency", "mechanism"),
     [
@@ -530,6 +538,7 @@ def test_the_claim_is_the_mechanisms_own(
     assert not claimed.gaussian  # so the Gaussian family, which would prove more, is not used
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("keys", "adjacency"), [(FIXED, "replace"), (ALLOCATED, "add-remove")])
 def test_a_correct_mechanism_passes_and_one_without_noise_does_not(keys: dict[str, Any], adjacency: str) -> None:
     sections = _sections({**keys, "noise_multiplier": 8.0}, claim={"adjacency": adjacency})

@@ -119,6 +119,7 @@ def test_a_run_is_the_same_in_whatever_range_it_is_played() -> None:
     assert whole.accuracy == pytest.approx(float(np.mean([p.accuracy for p in parts])), abs=1e-6)
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize(
     ("defense", "hampers"),
     [
@@ -143,6 +144,7 @@ def test_each_defence_in_the_game(defense: str, hampers: bool) -> None:
         assert under > plain - 12
 
 
+@pytest.mark.full
 def test_the_report_names_the_defence_and_why_bounds_hold() -> None:
     plain = audit.run(SMALL)
     result = audit.run({**SMALL, "defense": "gaussian-noise:0.01 + prune:0.5"})

@@ -78,6 +78,7 @@ def report() -> audit.RunReport:
     return audit.run(audit.AuditConfig(**SMALL))
 
 
+@pytest.mark.full
 def test_every_number_carries_kind_confidence_and_adjacency(report: audit.RunReport) -> None:
     def results(value: Any) -> Any:
         if isinstance(value, dict):
@@ -143,6 +144,7 @@ def test_the_same_configuration_gives_the_same_report(report: audit.RunReport, t
     assert other["reconstruction"][0]["attack"]["cosine_units"] != one["reconstruction"][0]["attack"]["cosine_units"]
 
 
+@pytest.mark.full
 def test_an_interrupted_audit_goes_on_and_gives_the_same_report(
     report: audit.RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +165,7 @@ def test_an_interrupted_audit_goes_on_and_gives_the_same_report(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.json"]
 
 
+@pytest.mark.full
 def test_an_audit_that_could_not_have_failed_says_so(report: audit.RunReport) -> None:
     # 64 right answers of 64 lie above the bound at ε = 10 and below that at ε = 40.
     assert report.claimed.testable
@@ -263,6 +266,7 @@ def test_the_gate_fails_when_an_attack_beats_its_bound(report: audit.RunReport) 
         _contradictions([wrong])
 
 
+@pytest.mark.full
 def test_a_mechanism_without_enough_noise_is_caught() -> None:
     """Half the noise that was claimed: the game's counts against the claimed σ's bound."""
     config = audit.AuditConfig(**{**SMALL, "runs": 320, "sweep": (), "steps": 40})

@@ -77,6 +77,7 @@ def test_every_scheme_has_a_report_here() -> None:
     assert list(KEYS) == list(mechanisms.SCHEMES) == list(typing.get_args(mechanisms.SchemeName))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", KEYS)
 def test_every_number_is_that_of_the_mechanism(name: str, reports: Reports) -> None:
     report, mechanism = reports[name], MECHANISMS[name]
@@ -100,6 +101,7 @@ def test_every_number_is_that_of_the_mechanism(name: str, reports: Reports) -> N
     assert report.passed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", KEYS)
 def test_the_game_is_played_with_the_batches_of_the_scheme(name: str, reports: Reports) -> None:
     config = audit.AuditConfig(**{**SMALL, "sampling": name, **KEYS[name]})
@@ -111,6 +113,7 @@ def test_the_game_is_played_with_the_batches_of_the_scheme(name: str, reports: R
     assert settings["method"] == {"poisson": "top", "fixed": "top", "allocation": "likelihood"}.get(name, "sum")
 
 
+@pytest.mark.full(keep=3)
 @pytest.mark.parametrize("name", KEYS)
 def test_the_report_says_the_scheme_and_comes_back(name: str, reports: Reports) -> None:
     report = reports[name]
@@ -149,6 +152,7 @@ def test_only_shuffled_batches_are_warned_of_what_poisson_accounting_claims(repo
     assert reports["allocation"].curve.bound_lower is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["fixed", "shuffled", "allocation"])
 def test_noise_for_a_claim_is_that_of_the_scheme(name: str) -> None:
     """And ε of that noise is not printed above the claim."""
@@ -221,6 +225,7 @@ def test_the_command_refuses_them_by_option(words: str, message: str) -> None:
     assert message in err
 
 
+@pytest.mark.full
 def test_a_file_and_options_before_it(tmp_path: Any, reports: Reports) -> None:
     """[run] sampling in a file, and another scheme on the command line, which replaces what belongs to the file's."""
     common = "epsilon = 2\nsweep = []\nruns = 32\nnum_rows = 60\nlabel_trials = 2\nlabel_steps = 2\nhidden = []\n"

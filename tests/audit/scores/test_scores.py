@@ -100,6 +100,7 @@ def test_uneven_coins_are_not_believed() -> None:
         audit.from_scores(INSIDE, OUTSIDE[:80], coins=True)
 
 
+@pytest.mark.full
 def test_rows_left_out_together_share_what_is_proved() -> None:
     """Laplace noise, ε = 1 for each of two rows, both left out: 2 is proved of the pair, at most 1 of a row. 40 draws;
     the gate's error is 0.1% each, that of what is proved 5% each (more than 6 misses have p = 0.0034).
@@ -244,6 +245,7 @@ def test_bad_arguments_are_named(arguments: dict[str, Any], error: type[Exceptio
         audit.from_scores(**{"adjacency": "add-remove", **settings})
 
 
+@pytest.mark.full
 def test_many_runs_test_the_claimed_mechanism() -> None:
     claim, rng = mechanisms.FullBatch(2.0, 1), np.random.default_rng(8)
     settings = {"retrained": True, "family": claim, "adjacency": "add-remove"}

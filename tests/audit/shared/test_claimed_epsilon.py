@@ -19,6 +19,7 @@ def test_the_exact_accountant_comes_first(adjacency: str) -> None:
     assert result.method == "exact"
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("schedule", [0.05, np.full(20, 0.05)])
 def test_then_pld_where_it_is_installed(schedule: object, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("dp_accounting")
@@ -41,6 +42,7 @@ def test_an_infinite_answer_of_pld_is_its_grids_own() -> None:
     assert result.value <= accounting.epsilon(0.05, 1.0, 20, delta=1e-5, adjacency="replace").value < np.inf
 
 
+@pytest.mark.full
 def test_very_little_noise_is_bounded_by_full_batches() -> None:
     result = proved_epsilon(0.001, 0.5, 10, delta=1e-5)
     assert result.method == "exact, bounded"

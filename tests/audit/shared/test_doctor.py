@@ -27,6 +27,7 @@ def test_facts_and_nothing_wrong() -> None:
     assert done.output.splitlines()[-1].split() == ["wrong", "nothing"]
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("variables", "messages"),
     [
@@ -51,6 +52,7 @@ def test_a_refused_variable_is_named_and_the_rest_is_said(
         doctor.environment()
 
 
+@pytest.mark.full
 def test_both_variables_in_a_process_that_has_not_chosen_its_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     import subprocess
 

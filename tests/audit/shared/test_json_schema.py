@@ -56,6 +56,7 @@ def test_it_is_a_schema_and_names_the_version_of_every_form() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", FORMS)
 def test_a_real_report_fits(make: Callable[[], audit.AuditReport]) -> None:
     assert errors(written(make)) == []

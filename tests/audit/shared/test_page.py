@@ -123,6 +123,7 @@ class Page(HTMLParser):
         return [(i, t, a) for i, (t, a) in enumerate(self.elements) if t in tags]
 
 
+@pytest.mark.full(keep=1)
 def test_language_title_viewport_one_main_and_headings_in_order(html: str) -> None:
     page = Page(html)
     assert page.all("html")[0][2]["lang"] == "en"
@@ -236,6 +237,7 @@ def test_every_finding_says_what_it_is_about_and_users_words_are_escaped(html: s
     assert "<script" not in html
 
 
+@pytest.mark.full
 def test_a_page_in_a_file_names_its_run_and_its_date(report, tmp_path, monkeypatch):
     monkeypatch.setenv("SOURCE_DATE_EPOCH", str(1_764_201_600))
     page = report.to_html(tmp_path / "monday <b>" / "report.html").read_text(encoding="utf-8")

@@ -65,6 +65,7 @@ def trained(fault: str = "") -> audit.CanaryReport:
     return audit.from_trace(recorder, mechanism=CLAIM)
 
 
+@pytest.mark.full
 def test_a_correct_run_is_consistent_with_its_claim() -> None:
     report = trained()
     assert report.passed
@@ -76,6 +77,7 @@ def test_a_correct_run_is_consistent_with_its_claim() -> None:
     assert report.from_release.kind == "estimate"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", ["noise", "clipping", "rate"])
 def test_faults_are_contradicted(fault: str) -> None:
     report = trained(fault)
@@ -86,6 +88,7 @@ def test_faults_are_contradicted(fault: str) -> None:
         assert report.noise_ratio == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.full
 def test_noise_that_coordinates_share_proves_nothing_by_the_order_of_scores() -> None:
     report = trained("shared")
     assert not report.independent
@@ -93,6 +96,7 @@ def test_noise_that_coordinates_share_proves_nothing_by_the_order_of_scores() ->
     assert "It is dependent, so the order of the scores proves no ε here" in report.findings()[3].verdict
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     ("mechanism", "least"), [(mechanisms.Poisson(1.0, 0.02, 2000), 0.9), (mechanisms.Poisson(1.1, 0.0043, 14000), 0.8)]
 )
@@ -115,6 +119,7 @@ def test_proofs_are_wrong_as_rarely_as_they_say() -> None:
     assert refuted <= 1  # Bin(25, ≤ 0.001): above 1 with probability 3e-4
 
 
+@pytest.mark.full
 def test_the_report_in_every_form(tmp_path: Path) -> None:
     path = tmp_path / "canaries.npz"
     simulated(mechanisms.Poisson(1.0, 0.3, 3), 200).save(path)

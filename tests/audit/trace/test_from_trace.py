@@ -78,6 +78,7 @@ def test_the_expectation_over_random_rivals_is_what_enumeration_gives() -> None:
         assert float(named.value) == pytest.approx(np.mean(wins), abs=1e-12)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("delta", [0.0, 1e-5])
 def test_no_scores_prove_more_than_those_that_tell_every_coin(delta: float) -> None:
     rng = np.random.default_rng(7)
@@ -112,6 +113,7 @@ def test_a_claim_below_the_recorded_schedule_fails_the_gate() -> None:
     assert audit.from_trace(trace, claimed_epsilon=float(report.epsilon.value)).passed
 
 
+@pytest.mark.full
 def test_the_report_is_json_and_one_page_and_fits_a_terminal(tmp_path: Path) -> None:
     trace = _simulated(np.arange(60) < 30, sigma=2.0)
     trace.save(tmp_path / "trace.npz")
@@ -137,6 +139,7 @@ def test_one_sided_candidates_are_reported_not_guessed() -> None:
     report.to_html()
 
 
+@pytest.mark.full
 def test_the_head_says_what_was_tested_and_its_colour_is_good_for_nothing_else() -> None:
     members = np.random.default_rng(2).random(200) < 0.5
     trace = _simulated(members, sigma=16.0, rate=1.0)
@@ -198,6 +201,7 @@ def test_the_prior_that_was_asked_for_keeps_its_bound_where_candidates_are_too_f
         audit.from_trace(trace, num_candidates=2**53 + 1)
 
 
+@pytest.mark.full
 def test_a_limit_is_failed_by_a_number_that_is_seen_to_be_above_it() -> None:
     report = audit.from_trace(_simulated(np.arange(60) < 30, sigma=2.0), coins=True)
     assert report.audited is not None
@@ -258,6 +262,7 @@ def test_batches_that_are_not_poisson_have_no_epsilon_here() -> None:
     assert audit.from_trace(Trace(**whole)).passed, "full batches have one size"
 
 
+@pytest.mark.full
 def test_between_the_quoted_level_and_the_gates_it_says_neither_consistent_nor_contradicted() -> None:
     members = np.arange(40) < 20
     report = audit.from_trace(_simulated(members, sigma=2.0), coins=True, claimed_epsilon=100.0)

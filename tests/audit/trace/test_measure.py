@@ -26,6 +26,7 @@ def _finding(report: audit.TraceReport, about: str) -> Any:
     return next(f for f in report.findings() if f.startswith(about))
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("tied", [False, True])
 def test_scores_that_say_nothing_are_seldom_said_to_tell_members(tied: bool) -> None:
     """400 score sets of 50 and 50 under the null: "can be told" in at most 5%, up to a 99.9% binomial limit."""
@@ -65,6 +66,7 @@ def test_the_exact_law_and_the_normal_one_agree(monkeypatch: pytest.MonkeyPatch)
     assert rank_sum(inside, outside) == pytest.approx(exact, rel=0.01)
 
 
+@pytest.mark.full
 def test_intervals_cover_the_rates_of_the_population() -> None:
     """Scores N(1, 1) of 60 members, N(0, 1) of 60 others, whose rates are known; 400 sets: each interval misses in at
     most 5%, up to a 99.9% binomial limit.

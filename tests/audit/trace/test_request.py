@@ -29,6 +29,7 @@ pytest.importorskip("opacus")
 pytestmark = IGNORED
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("settings", [{}, {"members": None}])
 def test_parts_joined_are_the_trace_recorded_in_one(settings: dict[str, Any]) -> None:
     whole = Run().part(3, **settings).trace()
@@ -70,6 +71,7 @@ def test_what_was_not_recorded_stays_outside() -> None:
     assert unrecorded(audit.join([first, second])) == [(0, 10), (15, 5)], "what came after the last part"
 
 
+@pytest.mark.full
 def test_a_part_is_not_reported_as_the_run(tmp_path: Path) -> None:
     """Three epochs trained, the fourth recorded: ε is that of Opacus's accountant over all four, and so is the gate."""
     run = Run(accountant="prv")
@@ -97,6 +99,7 @@ run.part(2, out=folder / "second.npz")
 """
 
 
+@pytest.mark.full
 def test_a_run_resumed_in_a_new_process_is_the_run_that_was_not_interrupted(tmp_path: Path) -> None:
     whole = Run().part(3).trace()
     run = Run()
@@ -137,6 +140,7 @@ def test_what_is_not_a_run_in_order_is_refused() -> None:
             audit.join(traces)
 
 
+@pytest.mark.full
 def test_what_is_of_another_run_is_refused(tmp_path: Path) -> None:
     _, (first, second, _) = _parts()
     _, (_, other, _) = _parts(seed=9)
@@ -315,6 +319,7 @@ def test_rates_above_the_parts_bound_and_below_the_runs_are_not_called_chance() 
     assert unknown.headline != alone.headline
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("trace", [OLD, COUNTED, part(((0, None, None, 60),)), part(((0, 8.0, None, 60),))])
 def test_a_run_that_is_not_known_passes_nothing(trace: Trace) -> None:
     steps = f"20 of {'' if trace.complete else 'at least '}{trace.run_steps} steps"
@@ -432,6 +437,7 @@ def test_a_file_that_knows_its_run_is_judged_whole(tmp_path: Path) -> None:
     assert run(*options, "--fail-above", whole * 0.99).exit_code == 1
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 def test_several_files_are_one_run_in_the_command_and_its_config(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
@@ -492,6 +498,7 @@ def _same(report: audit.TraceReport, mechanism: Any) -> None:
         assert dataclasses.replace(mine, assumptions=theirs.assumptions) == theirs
 
 
+@pytest.mark.full
 def test_shuffled_batches_give_a_bracket_and_name_what_poisson_accounting_claims() -> None:
     report = audit.from_trace(_trace(SHUFFLED))
     mechanism = mechanisms.Shuffled(2.0, 5, 4)
@@ -527,6 +534,7 @@ def test_a_claim_is_contradicted_from_below_and_judged_from_above() -> None:
     assert audit.from_trace(short, claimed_epsilon=float(low) * 0.9).passed is None, "the lower end is for whole epochs"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "epochs", "note"),
     [
@@ -548,6 +556,7 @@ def test_epochs_are_rounded_up_and_what_the_lower_limit_needs_is_said(
     assert note in report.findings()[0]
 
 
+@pytest.mark.full
 def test_steps_that_were_not_recorded_are_epochs_too() -> None:
     report = audit.from_trace(_trace(SHUFFLED, unrecorded=((0, 2.0, 0.2, 7),)))
     assert report.mechanism.name == repr(mechanisms.Shuffled(2.0, 5, 6))
@@ -641,6 +650,7 @@ def test_a_statement_that_the_trace_contradicts_is_refused(trace: Trace, mechani
         audit.from_trace(trace, mechanism=mechanism)
 
 
+@pytest.mark.full
 def test_a_mechanism_says_how_many_steps_a_run_has() -> None:
     cut = _trace(complete=False)
     assert audit.from_trace(cut).undecided
@@ -650,6 +660,7 @@ def test_a_mechanism_says_how_many_steps_a_run_has() -> None:
         audit.from_trace(cut, mechanism=mechanisms.Shuffled(2.0, 5, 10), steps=50)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 @pytest.mark.parametrize("poisson", [True, False])
 def test_a_recorded_run_has_the_mechanism_of_its_loader(poisson: bool) -> None:

@@ -130,6 +130,8 @@ def _value(a: int, b: int, n: int, confidence: float, delta: float, k: int, dire
     return float(_bound(a, b, n, confidence=confidence, delta=delta, k=k, direction=direction).value)
 
 
+@pytest.mark.full(keep=1)
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("direction", ["in", "out", "both"])
 @pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
 def test_null_audits_are_rarely_positive(direction: str, p: float) -> None:
@@ -142,6 +144,7 @@ def test_null_audits_are_rarely_positive(direction: str, p: float) -> None:
     assert positive <= stats.binom.ppf(1 - 1e-4, audits, 0.05)
 
 
+@pytest.mark.full
 def test_the_null_test_can_fail() -> None:
     # Choosing the direction on the counting trials at α/2 each is the mistake that published tools make: twice the
     # error. At 50% confidence the fixed direction stays below its promise and the chosen one goes far above it.
@@ -155,6 +158,8 @@ def test_the_null_test_can_fail() -> None:
     assert greedy > 1.8 * fixed
 
 
+@pytest.mark.full(keep=2)
+@pytest.mark.full(keep=4)
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0])
 @pytest.mark.parametrize("direction", ["in", "both"])
 def test_coverage_on_randomised_response(epsilon: float, direction: str) -> None:
@@ -211,6 +216,7 @@ def test_gdp_counts_prove_the_separation_of_gaussians() -> None:
         _bound(4, 1, 5, family="gdp")
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("mu", "k"), [(0.0, 1), (0.5, 1), (2.0, 1), (0.5, 4)])
 def test_coverage_of_gdp_on_the_gaussian_mechanism(mu: float, k: int) -> None:
     # N(kμ, 1) against N(0, 1) meets μ-GDP with equality at every threshold. At most 10% of 1,500 audits may exceed μ;

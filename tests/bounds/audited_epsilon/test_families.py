@@ -40,6 +40,7 @@ def test_the_curve_lies_above_the_exact_one_and_close() -> None:
         assert (roc(p) - exact)[p > 1e-7].max() < 6e-3
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("mechanism", [SUBSAMPLED, mechanisms.FullBatch(2.0, 4), mechanisms.ApproximateDP(1.0, 0.01)])
 def test_simulated_law_of_rank_scores(mechanism: mechanisms.Mechanism) -> None:
     # 2,000 audits with 60 and 90 scores: how often the sum reaches five levels, against the limit of the simulation.
@@ -76,6 +77,7 @@ def test_less_leaky_mechanism() -> None:
     assert stats.binom.sf(hits - 1, 1000, middle.chance(roc)) > 1e-5
 
 
+@pytest.mark.full
 def test_proof_agrees_with_p_value() -> None:
     claim = mechanisms.FullBatch(1.0, 1)
     rng = np.random.default_rng(3)
@@ -90,6 +92,7 @@ def test_proof_agrees_with_p_value() -> None:
     assert f"the mechanism is {claim!r} with some noise multiplier" in correct.assumptions.notes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("mechanism", "least"), [(mechanisms.Poisson(1.0, 0.01, 1000), 0.75), (mechanisms.Poisson(1.0, 0.02, 2000), 0.9)]
 )

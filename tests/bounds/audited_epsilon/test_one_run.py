@@ -113,6 +113,7 @@ def test_bound_inverts_the_tail() -> None:
     assert pure.value == pytest.approx(math.log(exact / (1 - exact)), rel=1e-6)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("mechanism", [mechanisms.FullBatch(1.0, 1), mechanisms.Poisson(0.6, 0.3, 2)])
 def test_a_true_claim_is_refuted_as_often_as_it_says(mechanism: mechanisms.Mechanism) -> None:
     # 1,000 runs, 60 canaries each with its own release, the likeliest 20 guessed. At most 5% of p-values may lie below
@@ -162,6 +163,7 @@ def test_coverage_on_gaussian_canaries(mu: float) -> None:
     assert 0.2 * truth < np.mean([proofs[int(v)].value for v in correct]) < truth
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 4.0])
 def test_coverage_on_randomised_response_canaries(epsilon: float) -> None:
     # Every coin is released truthfully with probability e^ε/(1 + e^ε): the theorem holds with equality. At most 5% of

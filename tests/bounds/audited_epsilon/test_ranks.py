@@ -69,6 +69,7 @@ def test_rank_events_share_the_error(family: str) -> None:
         assert total <= 1 + 1e-12
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("n", "m"), [(60, 200), (100, 100)])
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 3.0])
 def test_ties_of_randomised_response_keep_the_promise(n: int, m: int, epsilon: float) -> None:

@@ -21,6 +21,7 @@ def _null(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=n), rng.normal(size=n)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("direction", ["in", "both"])
 @pytest.mark.parametrize("select", WAYS)
 def test_null_audits_are_rarely_positive(select: str, direction: str) -> None:
@@ -37,6 +38,7 @@ def test_null_audits_are_rarely_positive(select: str, direction: str) -> None:
     assert positive <= stats.binom.ppf(1 - 1e-4, audits, 0.05)
 
 
+@pytest.mark.full
 def test_negative_control_chosen_threshold() -> None:
     # At 50% confidence, where two limits that overlap hide less: the valid ways keep to half of the audits.
     rng = np.random.default_rng(102)
@@ -64,6 +66,7 @@ def test_negative_control_chosen_threshold() -> None:
     assert honest <= limit < greedy
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("select", WAYS)
 @pytest.mark.parametrize("family", ["dp", "gdp"])
 def test_coverage_on_the_gaussian_mechanism(select: str, family: str) -> None:

@@ -63,6 +63,7 @@ def _refuted(test: bounds.SequentialTest, draw: Any, looks: int) -> bool:
     return False
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "audits", [150, pytest.param(2000, marks=pytest.mark.slow)]
 )  # P(Bin(150, .1) > 29) = 2e-4, P(Bin(2000, .1) > 248) = 3e-4
@@ -82,6 +83,7 @@ def test_a_true_claim_rarely_falls_at_any_look(family: Any, audits: int) -> None
     assert fell <= (29 if audits == 150 else 248)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("audits", [20, pytest.param(1000, marks=pytest.mark.slow)])
 def test_proof_of_a_false_claim(audits: int) -> None:
     """ε at the stop, for a claim of half the truth: nominal 10%. P(Bin(20, .1) > 8) = 6e-5; of
@@ -98,6 +100,7 @@ def test_proof_of_a_false_claim(audits: int) -> None:
     assert sum(above) <= (8 if audits == 20 else 136)
 
 
+@pytest.mark.full
 def test_adaptive_adversary() -> None:
     """In each chunk the event that the bets trusted most changes its place: 100 audits, nominal 10%, as above."""
     rng = np.random.default_rng(77)
@@ -114,6 +117,7 @@ def test_adaptive_adversary() -> None:
     assert fell <= 22
 
 
+@pytest.mark.full
 def test_a_false_claim_falls_early() -> None:
     """Half of the noise, 1,000 trials planned: 10 audits at 99.5% stop before half of them."""
     rng = np.random.default_rng(2)
@@ -129,6 +133,7 @@ def test_a_false_claim_falls_early() -> None:
         assert (proof.kind, proof.confidence, proof.adjacency) == ("lower", 0.995, "add-remove")
 
 
+@pytest.mark.full
 def test_evidence_of_several_audits() -> None:
     """Of four audits one separates all: the average is at least a quarter of its capital."""
     rng = np.random.default_rng(4)

@@ -264,6 +264,7 @@ def test_audit_of_the_mechanism() -> None:
     assert min(_audit(seed, 0.5) for seed in range(40)) > 1.8
 
 
+@pytest.mark.full
 def test_audit_from_scores() -> None:
     for scale, low, high in ((1.0, 0.9, 1.0), (0.5, 1.8, 2.0)):
         inside, outside = (

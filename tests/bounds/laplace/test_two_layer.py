@@ -45,6 +45,7 @@ def test_activations() -> None:
         assert np.abs(values).max() <= sigma.bound
 
 
+@pytest.mark.full(keep=3)
 @pytest.mark.parametrize("name", sorted(TORCH))
 @pytest.mark.parametrize("weights", ["mean", "signs"])
 def test_bound_on_adversarial_examples(name: str, weights: str) -> None:
@@ -126,6 +127,7 @@ def test_printed_bound_at_zero_residual() -> None:
     assert laplace.printed_change(w, a, (x, 1.0), (other, y)).holds
 
 
+@pytest.mark.full
 def test_the_random_bound_covers_its_networks() -> None:
     """200 draws of W at 90%: the spectral norm exceeds in none (the inequality is far from tight here)."""
     rng = np.random.default_rng(3)

@@ -132,6 +132,7 @@ def _ever_missed(repeats: int, sigma: float, rate: float, steps: int, kappa: flo
     return missed
 
 
+@pytest.mark.full
 def test_limits_hold_at_every_look() -> None:
     repeats = 12
     assert _ever_missed(repeats, 1.0, 0.1, 10, 0.1) <= stats.binom.ppf(0.999, repeats, 0.1)

@@ -26,6 +26,7 @@ def _of(row: dict[str, Any], **more: Any) -> Any:
     return bounds.reconstruction(row["sigma"], row["q"], row["T"], method="importance", **prior, **more)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("row", LOGARITHMIC, ids=lambda r: f"{r['T']}-{r['q']}-{r['sigma']}")
 def test_reference_rows_in_log_space_to_one_per_cent(row: dict[str, Any]) -> None:
     result = _of(row, seed=1)
@@ -38,6 +39,7 @@ def test_reference_rows_in_log_space_to_one_per_cent(row: dict[str, Any]) -> Non
     assert result.log_value == high
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "setting",
     [
@@ -99,6 +101,7 @@ def _misses(repeats: int, setting: tuple[float, float, int, float], count: int) 
     return low, high
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("setting", SETTINGS[:2])
 def test_limits_cover(setting: tuple[float, float, int, float]) -> None:
     repeats = 60
@@ -121,6 +124,7 @@ def test_noise_that_no_float_can_square_is_named() -> None:
         bounds.reconstruction(1e-300, 0.1, 10, kappa=0.1, method="importance", num_samples=1000)
 
 
+@pytest.mark.full
 def test_automatic_takes_it_where_exact_cannot() -> None:
     arguments = {"log_kappa": -784.0 * TINY}
     with pytest.raises(AccuracyError):

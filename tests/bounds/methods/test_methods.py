@@ -23,6 +23,7 @@ def _options(name: str) -> dict[str, Any]:
     return {key: value for key, value in OPTIONS.items() if key in methods.TABLE[name].options()}
 
 
+@pytest.mark.full(keep=3)
 @pytest.mark.parametrize("name", methods.TABLE)
 def test_methods_by_name_and_object(name: str) -> None:
     setting = (1.0, 1.0 if name == "closed-form" else 0.2, 5)
@@ -178,6 +179,7 @@ def _check(setting: tuple[Any, Any, int, float], *, pld: bool) -> None:
         assert abs(estimate.value - exact.value) <= 6.0 * estimate.standard_error + 0.002, setting
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("index", range(15))
 def test_methods_agree(index: int) -> None:
     _check(_settings(15, 2023)[index], pld=index < 4)
@@ -190,6 +192,7 @@ def test_methods_agree_on_two_hundred_settings(part: int) -> None:
         _check(setting, pld=index % 4 == 0)
 
 
+@pytest.mark.full
 def test_published_package_below_the_truth() -> None:
     pytest.importorskip("dp_accounting")
     # Its ν comes from the ADD distribution, whose far tail cancels: .0168 where the truth is .1814.
@@ -211,6 +214,7 @@ def test_published_package_below_the_truth() -> None:
         assert exact.log_value <= upper < exact.log_value + 0.05
 
 
+@pytest.mark.full
 def test_the_reported_error_of_exact_is_honest() -> None:
     # Closed forms are the truth; the numerical route must hold them within its reported error.
     kappa = np.concatenate((np.geomspace(1e-12, 0.5, 40), 1.0 - np.geomspace(0.4, 1e-12, 20)))

@@ -48,6 +48,7 @@ def _coverage(repeats: int, count: int, confidence: float, setting: tuple[float,
     return low, high
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_certificates_cover(setting: tuple[float, float, int, float]) -> None:
     repeats = 100
@@ -125,6 +126,7 @@ def test_same_bits_for_any_executor() -> None:
     assert (np.asarray(other.log_interval) != np.asarray(alone.log_interval)).any()
 
 
+@pytest.mark.full
 def test_estimates_same_bits_for_any_executor() -> None:
     def each(method: MonteCarlo | DKW, pool: ThreadPoolExecutor) -> list[bounds.ReconstructionBound]:
         both = (dataclasses.replace(method, executor=executor) for executor in (None, pool))

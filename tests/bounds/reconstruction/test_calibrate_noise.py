@@ -57,6 +57,7 @@ def test_calibration_at_tiny_kappa(log_kappa: float) -> None:
     assert 1 < bound.savings < 2
 
 
+@pytest.mark.full
 def test_calibration_says_where_less_noise_may_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """With tiny κ the exact bound reaches little noise only so far; the answer suffices all the same."""
 

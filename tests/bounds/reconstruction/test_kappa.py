@@ -59,6 +59,7 @@ def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert bounds.kappa_from_samples(points, 0.3).value == whole
 
 
+@pytest.mark.full
 def test_limit_covers() -> None:
     # Uniform on [0, 1], η = 0.05: the best centre holds 0.1. Misses at 90% over 300 samples: below the 99.9% limit.
     rng = np.random.default_rng(9)

@@ -53,6 +53,7 @@ def test_reference_rows_in_log_space(row: dict[str, Any]) -> None:
     assert low <= bound.log_value <= high
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_pld_contains_the_reference(every: bool) -> None:
     pytest.importorskip("dp_accounting")
@@ -209,6 +210,7 @@ def test_kappa_below_the_smallest_float() -> None:
     assert bound.interval[1] > 0.0
 
 
+@pytest.mark.full
 @settings(derandomize=True, deadline=None, max_examples=12)
 @given(sigma=st.floats(0.5, 20.0), rate=st.floats(0.005, 0.999), steps=st.integers(2, 2000))
 def test_monotone_in_everything(sigma: float, rate: float, steps: int) -> None:
@@ -314,6 +316,7 @@ def _normal(centre: float, sigma: float) -> np.ndarray:
     return np.asarray(stats.norm.pdf(GRID, centre, sigma))
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(("sigma", "rate"), [(1.0, 0.1), (2.0, 0.5), (0.7, 0.02), (1.5, 1.0)])
 @pytest.mark.parametrize("under", ["null", "alternative"])
 def test_fixed_size_profile_of_one_step(sigma: float, rate: float, under: str) -> None:

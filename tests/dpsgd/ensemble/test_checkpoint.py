@@ -71,6 +71,7 @@ def _files(folder):
     return sorted(folder.glob("*/runs-*.npz"))
 
 
+@pytest.mark.full
 def test_kill_9_then_resume_gives_the_same_bits(tmp_path) -> None:
     script, folder = tmp_path / "job.py", tmp_path / "kept"
     script.write_text(_JOB)
@@ -108,6 +109,7 @@ def test_an_interruption_keeps_what_is_finished(tmp_path, whole) -> None:
     assert set(before) < set(_files(tmp_path))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["threads", "processes"])
 def test_executors_keep_their_runs_too(tmp_path, whole, kind) -> None:
     _small(tmp_path, runs=64)
@@ -178,6 +180,7 @@ def test_a_strange_file_is_named(tmp_path) -> None:
         _small(tmp_path, runs=1)
 
 
+@pytest.mark.full
 def test_two_threads_may_share_a_checkpoint(tmp_path, whole) -> None:
     """Files are whole or absent, and every writer writes the same."""
     with ThreadPoolExecutor(4) as pool:
@@ -353,6 +356,7 @@ def test_a_state_of_ones_own_says_what_counts(tmp_path: Path) -> None:
     assert fingerprint(Locked(1), "x") == fingerprint(Locked(1), "x") != fingerprint(Locked(2), "x")
 
 
+@pytest.mark.full
 def test_it_is_the_same_in_every_process(tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"

@@ -423,6 +423,7 @@ def test_every_order_is_equally_likely() -> None:
     assert stats.chisquare(counts).pvalue > 0.001
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [4, 40])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_bits_do_not_depend_on_company(size, dtype) -> None:

@@ -135,6 +135,7 @@ def _both(layers, activation, *, slack=0.0, max_grad_norm=0.8, dtype="float64", 
     return ours, theirs
 
 
+@pytest.mark.full(keep=5)
 @pytest.mark.parametrize("activation", models.ACTIVATIONS)
 @pytest.mark.parametrize("layers", [(5, 4, 3), (5, 4, 1)], ids=str)
 def test_equal_to_the_plain_loop(layers, activation) -> None:
@@ -182,6 +183,7 @@ def test_the_comparison_can_fail() -> None:
     assert (moved[[0, 2]] == 0).all()
 
 
+@pytest.mark.full(keep=5)
 @pytest.mark.parametrize("activation", models.ACTIVATIONS)
 def test_float32_agrees_to_rounding(activation) -> None:
     ours, theirs = _both((5, 4, 3), activation, dtype="float32")
@@ -327,6 +329,7 @@ def _run(layers, activation, dtype, **how) -> dpsgd.EnsembleRun:
     )
 
 
+@pytest.mark.full(keep=6)
 @pytest.mark.parametrize(("layers", "activation"), SHAPES, ids=str)
 @pytest.mark.parametrize("how", [{}, {"sample_rate": 0.3}, {"batch_size": 17}, {"clip_slack": 1e-6}], ids=str)
 def test_equal_to_batched_products(layers, activation, how, monkeypatch) -> None:
@@ -399,6 +402,7 @@ def _mlp(layers: tuple[int, ...]) -> nn.Module:
     return models.mlp(layers, "tanh").double()
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("layers", [(6, 5, 3), (6, 1)], ids=str)
 @pytest.mark.parametrize(
     "how", [{}, {"sample_rate": 0.1}, {"batch_size": 20, "clip_slack": 1e-6}, {"fault": dpsgd.Fault(bias_noise=0)}]

@@ -89,6 +89,7 @@ def test_the_gradient_attack_keeps_to_them_too(monkeypatch: pytest.MonkeyPatch) 
     assert pools == [2, 3]
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("runs", [1, 128, 4095, 4097, 8192, 20_000])
 def test_tasks_cover_all_runs_and_end_short(runs: int) -> None:
     noted = Noted()

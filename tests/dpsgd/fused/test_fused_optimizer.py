@@ -245,6 +245,7 @@ def _hooks(module: nn.Module) -> int:
     return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in module.modules())
 
 
+@pytest.mark.full
 def test_an_optimizer_that_is_gone_leaves_nothing_on_a_model_that_stays() -> None:
     """After three steps its rows were to be compared in the fourth, which never came."""
     gc.collect()
@@ -262,6 +263,7 @@ def test_an_optimizer_that_is_gone_leaves_nothing_on_a_model_that_stays() -> Non
     assert _hooks(plain) == hooks
 
 
+@pytest.mark.full
 def test_a_model_and_an_optimizer_that_are_gone_leave_nothing() -> None:
     gc.collect()
     before = _listening()

@@ -157,6 +157,7 @@ def _class(**arguments: Any) -> Any:
     return Counted if optimizer_class is DPOptimizer else optimizer_class
 
 
+@pytest.mark.full(keep=3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "name",

@@ -47,6 +47,7 @@ def _releases(
     return torch.cat(values)
 
 
+@pytest.mark.full(keep=4)
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("name", MODELS)
 def test_four_steps_release_what_opacus_releases(name: str, reduction: str) -> None:

@@ -313,6 +313,7 @@ def _by_autograd(module: nn.Module, loss: Any, x: torch.Tensor, y: torch.Tensor)
     return torch.stack(rows)
 
 
+@pytest.mark.full(keep=13)
 @pytest.mark.parametrize("kind", [*MODELS, *REFUSED])
 def test_gradients_match_each_row_alone(kind: type[Base]) -> None:
     """By the route that is chosen, one by one, and in parts of two: the same."""

@@ -122,6 +122,7 @@ FORMS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("fused", [False, True])
 def test_every_form_of_candidates_has_the_same_scores(form: str, fused: bool) -> None:

@@ -78,6 +78,7 @@ def _two(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return nn.CrossEntropyLoss()(outputs, y) + nn.MSELoss()(outputs, torch.zeros_like(outputs))
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
@@ -221,6 +222,7 @@ def test_a_loss_reduced_otherwise_than_opacus_was_told_is_refused() -> None:
     assert recorder.steps == 10
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize(
     "loss",
     [
@@ -318,6 +320,7 @@ def _run(backward: Callable[..., None], mode: str = "hooks", **arguments: Any) -
     return recorder.trace(), [p.detach().clone() for p in module.parameters()]
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize(
     ("backward", "mode", "named"),
     [

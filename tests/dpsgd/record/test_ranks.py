@@ -49,6 +49,7 @@ def _require_same(trace: Trace, other: Trace, rounding: float) -> None:
         assert getattr(trace, name) == getattr(other, name), name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "settings", "rounding"),
     [

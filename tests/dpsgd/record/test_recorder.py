@@ -86,6 +86,7 @@ def test_scores_match_a_literal_computation() -> None:
     np.testing.assert_array_equal(trace.batch_rows, [len(batch) for *_, batch in steps])
 
 
+@pytest.mark.full
 def test_the_run_is_not_changed_and_the_rate_comes_from_the_accountant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dpsgd.Recorder, "memory", 1)
     loss = nn.CrossEntropyLoss()
@@ -101,6 +102,7 @@ def test_the_run_is_not_changed_and_the_rate_comes_from_the_accountant(monkeypat
     assert all(len(m._forward_hooks) + len(m._backward_hooks) > 0 for m in module._module if list(m.parameters()))
 
 
+@pytest.mark.full
 def test_memory_changes_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     traces = []
     for memory in (1, 1 << 20):
@@ -112,6 +114,7 @@ def test_memory_changes_nothing_but_rounding(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_allclose(traces[0].pair_sum, traces[1].pair_sum, rtol=0, atol=1e-4)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("mode", ["memory manager", "ghost", "fused"])
 def test_opacus_other_ways_of_stepping(mode: str) -> None:
     """Physical batches of 3; ghost clipping; our own optimizer: schedule, membership and noise are seen in each."""

@@ -27,6 +27,7 @@ pytestmark = IGNORED
 momentum = functools.partial(torch.optim.SGD, momentum=0.9)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("accountant", ["rdp", "gdp", "prv"])
 def test_steps_before_between_and_after_are_read_of_every_accountant(accountant: str) -> None:
     run = Run(accountant=accountant)
@@ -160,6 +161,7 @@ def _around(run: Run, kind: str) -> Any:
     }[kind]
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("kind", ["function", "partial", "object", "method", "its own"])
 def test_the_accountant_is_found_behind_hooks_around_its_own(kind: str) -> None:
     run = Run()
@@ -199,6 +201,7 @@ def test_steps_that_the_accountant_was_not_told_are_counted() -> None:
     assert (trace.complete, trace.run_steps) == (False, 15)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("make", [torch.optim.Adam, momentum])
 def test_a_resumed_run_whose_accountant_was_not_loaded_is_not_whole(make: Any, tmp_path: Path) -> None:
     """Case of the kind: the accountant says 0 steps, the optimizer's state is of a run."""
@@ -220,6 +223,7 @@ COUNTING = [
 ]  # fmt: skip
 
 
+@pytest.mark.full(keep=2)
 @pytest.mark.parametrize("name", COUNTING)
 def test_without_an_accountant_an_optimizer_that_counts_is_believed(name: str) -> None:
     run = Run(getattr(torch.optim, name))
@@ -243,6 +247,7 @@ def test_without_either_only_at_least_can_be_said() -> None:
     assert (unrecorded(trace), trace.complete, trace.run_steps) == ([(0, 15)], False, 20)
 
 
+@pytest.mark.full
 def test_counting_keeps_no_optimizer_alive() -> None:
     run = Run()
     known = weakref.ref(run.optimizer.original_optimizer)

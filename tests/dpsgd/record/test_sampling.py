@@ -121,6 +121,7 @@ def test_opacus_distributed_sampler_is_poisson(monkeypatch: pytest.MonkeyPatch) 
     assert (sampling.scheme, sampling.sample_rate, sampling.dataset_size) == ("poisson", 0.5, ROWS)
 
 
+@pytest.mark.full(keep=6)
 @pytest.mark.parametrize(
     ("loader", "expected"),
     [
@@ -156,6 +157,7 @@ def test_what_cuts_the_rows_is_shuffled(loader: Callable[[], DataLoader[Any]], e
     assert said == {**usual, **expected}
 
 
+@pytest.mark.full(keep=5)
 @pytest.mark.parametrize(
     ("loader", "why"),
     [
@@ -343,6 +345,7 @@ def _recorded_once() -> Trace:
     return recorded(nn.CrossEntropyLoss())
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("epochs", [2, 4])
 @pytest.mark.parametrize(("poisson", "rows"), [(True, 40), (False, 40), (False, 37)])
 def test_shuffled_batches_are_told_from_poisson_samples(poisson: bool, rows: int, epochs: int) -> None:

@@ -73,6 +73,7 @@ INTEGERS = {
 }
 
 
+@pytest.mark.full(keep=6)
 @pytest.mark.parametrize("kind", ["fused", "record"])
 @pytest.mark.parametrize("name", INTEGERS)
 def test_sorted_integers_are_rows(name: str, kind: str) -> None:

@@ -511,6 +511,7 @@ def _of_row(plain: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return whole * min(1.0, NORM / (float(whole.norm()) + 1e-6))
 
 
+@pytest.mark.full(keep=9)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_one_row_moves_the_sum_by_at_most_the_clipping_norm(name: str) -> None:
     """Within 1e-6 of C; and the sum is that of autograd's rows to 1e-10. Or the first step refuses, by name."""

@@ -83,12 +83,14 @@ def in_tier(tier, code, **variables):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tier", [t for t in TIERS if t != "baseline" or len(TIERS) == 1])
 def test_the_forced_tier_runs_and_gives_the_same_bits(tier):
     run = in_tier(tier, "print(kernels.build_info()['simd'], test_tiers.digest())")
     assert run.stdout.split() == [tier, in_tier(None, "print(test_tiers.digest())").stdout.strip()], run.stderr
 
 
+@pytest.mark.full
 def test_baseline_differs_by_the_rounding_of_products_alone(tmp_path):
     file = tmp_path / "baseline.npz"
     save = f"import numpy as np\nnp.savez({str(file)!r}, *[r for r, _ in test_tiers.results()])"
@@ -101,6 +103,7 @@ def test_baseline_differs_by_the_rounding_of_products_alone(tmp_path):
             assert (np.abs(there - here.astype(np.float64)) <= bound).all()
 
 
+@pytest.mark.full
 def test_float32_norms_and_scores_have_the_same_bits_on_every_tier():
     """A double holds their products exactly, so it makes no difference whether the sum fuses them."""
     program = (
@@ -114,6 +117,7 @@ def test_float32_norms_and_scores_have_the_same_bits_on_every_tier():
     assert "" not in outputs
 
 
+@pytest.mark.full
 @pytest.mark.skipif("avx2" not in TIERS, reason="needs AVX2")
 def test_tiers_with_fused_multiply_add_solve_labels_with_the_same_bits():
     program = "print(test_tiers.hashlib.sha256(test_tiers.label_bytes()).hexdigest())"
@@ -122,6 +126,7 @@ def test_tiers_with_fused_multiply_add_solve_labels_with_the_same_bits():
     assert "" not in outputs
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("tier", TIERS)
 def test_labels_differ_between_tiers_by_less_than_their_error_bounds(tier):
     """The baseline rounds products that the others fuse. Bounds on truth, so two results may differ by two of them."""
@@ -160,6 +165,7 @@ def test_the_tiers_match_this_processor():
     assert ("avx512" in TIERS) is {"avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl"}.issubset(flags)
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("call", ["build_info()", "clip_and_noise(test_tiers.normals(1, 2, 3), 1.0)"])
 def test_an_unknown_tier_is_refused(call):
     run = in_tier("avx9", f"kernels.{call}")
@@ -171,6 +177,7 @@ def test_an_unknown_tier_is_refused(call):
     assert "got 'avx9'" in run.stderr
 
 
+@pytest.mark.full(keep=9)
 @pytest.mark.parametrize("rows", [15, 16, 31, 32, 33, 300, 513])
 @pytest.mark.parametrize("columns", [5, 131_072, 131_073])
 def test_rows_read_once_and_twice_sum_alike(rows, columns):
