@@ -45,7 +45,7 @@ def identity(command: str, config: Any, seed: int | None) -> dict[str, Any]:
     Args:
         command: what was asked for.
         config: everything that defines it, JSON-ready.
-        seed: of its randomness.
+        seed: seed of its randomness.
     """
     return {"command": command, "config": config, "seed": seed, **process_identity()}
 

@@ -343,8 +343,8 @@ def test_a_poisoning_of_images_goes_through_a_frozen_network(adjacency):
     assert (deep.common_labels == poisoned.common_labels).all()
 
 
-X, Y = np.random.default_rng(0).standard_normal((30, 12)), np.arange(30) % 3
-X[:, 4] = 0.0  # no row has a gradient there
+POINTS, CLASSES = np.random.default_rng(0).standard_normal((30, 12)), np.arange(30) % 3
+POINTS[:, 4] = 0.0  # no row has a gradient there
 
 
 def _crafted_ensemble(**more: Any) -> dpsgd.Ensemble:
@@ -392,9 +392,9 @@ def test_the_fault_of_clipping_batches_takes_it_whole():
 
 def test_the_same_bits_by_threads_and_ranges():
     ensemble = _crafted_ensemble(sample_rate=dpsgd.PoissonBatches(0.3, expected_batch_size=9))
-    whole = poisoning.crafted_gradient_scores(ensemble, X, Y, trials=40, references=2)
+    whole = poisoning.crafted_gradient_scores(ensemble, POINTS, CLASSES, trials=40, references=2)
     part = poisoning.crafted_gradient_scores(
-        ensemble, X, Y, trials=range(20, 40), references=2, execution=dpsgd.Execution(num_threads=2)
+        ensemble, POINTS, CLASSES, trials=range(20, 40), references=2, execution=dpsgd.Execution(num_threads=2)
     )
     assert np.array_equal(whole.scores_in[20:], part.scores_in)
     assert np.array_equal(whole.scores_out[20:], part.scores_out)
@@ -402,7 +402,7 @@ def test_the_same_bits_by_threads_and_ranges():
 
 def test_full_batches_show_all_that_the_releases_show():
     """μ = √16/2 = 2; the means of 2,000 trials a side differ by 2 standard deviations ± 4·√(2/2000) (p < 1e-4)."""
-    scores = poisoning.crafted_gradient_scores(_crafted_ensemble(), X, Y, trials=2000)
+    scores = poisoning.crafted_gradient_scores(_crafted_ensemble(), POINTS, CLASSES, trials=2000)
     apart = (scores.scores_in.mean() - scores.scores_out.mean()) / scores.scores_out.std()
     assert apart == pytest.approx(2.0, abs=4 * (np.sqrt(2 / 2000) + 2 / np.sqrt(4000)))
     proof = bounds.epsilon_lower_bound_from_scores(
@@ -415,7 +415,7 @@ def test_full_batches_show_all_that_the_releases_show():
 def test_poisson_batches_show_the_binomial_mixture():
     """Kolmogorov–Smirnov at p > 1e-4: the scores are the two laws of `accounting.last_iterate_epsilon`."""
     ensemble = _crafted_ensemble(sample_rate=dpsgd.PoissonBatches(0.25, expected_batch_size=7.5), noise_multiplier=0.5)
-    scores = poisoning.crafted_gradient_scores(ensemble, X, Y, trials=2000)
+    scores = poisoning.crafted_gradient_scores(ensemble, POINTS, CLASSES, trials=2000)
     unit, count = 0.5 / 7.5, np.arange(17)
     weight = stats.binom.pmf(count, 16, 0.25)
 
@@ -438,7 +438,7 @@ def test_poisson_batches_show_the_binomial_mixture():
 )
 def test_ensembles_whose_batches_give_it_away_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        poisoning.crafted_gradient_scores(_crafted_ensemble(**change), X, Y, trials=4)
+        poisoning.crafted_gradient_scores(_crafted_ensemble(**change), POINTS, CLASSES, trials=4)
 
 
 @pytest.mark.parametrize(
@@ -453,7 +453,7 @@ def test_ensembles_whose_batches_give_it_away_are_refused(change, message):
 def test_bad_gradients_are_named(gradient, batches, message):
     crafted = dpsgd.PerRun(crafted=dpsgd.CraftedGradient(gradient, batches))
     with pytest.raises(ValueError, match=message):
-        _crafted_ensemble().run(X, Y, runs=2, per_run=crafted)
+        _crafted_ensemble().run(POINTS, CLASSES, runs=2, per_run=crafted)
 
 
 def test_another_type_is_refused():

@@ -20,7 +20,7 @@ from leakcore.audit.config_file import FORMS, SECTIONS, read_settings
 from leakcore.cli import main
 from tests.audit.samples import orthogonal
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "audit.toml"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "audit.toml"
 
 
 def run(*arguments: object) -> Result:
@@ -283,7 +283,7 @@ else:
     import tomli as tomllib
 
 jsonschema = pytest.importorskip("jsonschema")
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "audit.toml"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "audit.toml"
 
 
 def errors(text: str) -> list[str]:

@@ -77,7 +77,7 @@ def _others() -> Iterator[Any]:
         value=1.5, text="ε ≥ 1.5", kind="lower", guarantee="lower, exact", adjacency="add/remove"
     )
     listed = audit.ListedReport(
-        name="a", date="2026-01-01T00:00:00+00:00", audit="claim", title="t", word="w", tone="good", verdict="v",
+        name="a", date="2026-01-01T00:00:00+00:00", audit="claim", title="t", headline="w", tone="good", verdict="v",
         claimed=number, proved=number, accountant=None, version="0.1.0", page="",
     )  # fmt: skip
     yield audit.ReportList(folder="f", reports=(listed,), problems=(("b", "c"),))

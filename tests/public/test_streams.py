@@ -27,12 +27,12 @@ ALLOWED = {
     ("dpsgd/fused/fused_optimizer.py", "torch.randint"),
     # Drawn with a generator of the registry.
     ("models/networks.py", "parameter.uniform_"),
-    ("attacks/labels/solving/forward_rounding.py", "torch.rand"),
+    ("attacks/labels/forward_rounding.py", "torch.rand"),
     ("attacks/inversion/problem.py", "torch.rand"),
     ("attacks/reconstruction/reconstructor.py", "torch.randn"),
     ("experiments/leakage/epochs_and_noise.py", "torch.randn"),
     # Puts the caller's generator back, after a look at whether the model draws from it.
-    ("attacks/labels/solving/forward_rounding.py", "torch.set_rng_state"),
+    ("attacks/labels/forward_rounding.py", "torch.set_rng_state"),
     ("gradients/layers.py", "torch.set_rng_state"),
     # Puts back what a trial of the user's loop drew.
     ("dpsgd/rows/preserve_state.py", "random"),

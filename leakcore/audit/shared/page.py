@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from leakcore._base.codec import from_plain, to_plain
-from leakcore._base.drawing import drawing
+from leakcore._base.pages import drawing
 from leakcore.audit.shared.format import ADJACENCY, above, confidence_words, guarantee, number, power
 
 if TYPE_CHECKING:

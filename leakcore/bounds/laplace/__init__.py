@@ -16,53 +16,6 @@ sensitivities of a torch model are in `leakcore.leakage.l1_sensitivity`; they ar
 on.
 """
 
-from leakcore.bounds.laplace.compose import LaplaceComposition, compose
-from leakcore.bounds.laplace.mechanism import (
-    LaplaceError,
-    LaplaceScale,
-    LaplaceTail,
-    error_bound,
-    mechanism,
-    noise_scale,
-    tail,
-)
-from leakcore.bounds.laplace.queries import (
-    L1Sensitivity,
-    count_sensitivity,
-    histogram_sensitivity,
-    mean_sensitivity,
-    sum_sensitivity,
-)
-from leakcore.bounds.laplace.two_layer import (
-    GradientQuery,
-    PrintedChange,
-    TwoLayerSensitivity,
-    printed_change,
-    two_layer,
-    two_layer_random,
-)
-from leakcore.numerics import Activation
+from leakcore._base.lazy import attach as _attach
 
-__all__ = [
-    "Activation",
-    "GradientQuery",
-    "L1Sensitivity",
-    "LaplaceComposition",
-    "LaplaceError",
-    "LaplaceScale",
-    "LaplaceTail",
-    "PrintedChange",
-    "TwoLayerSensitivity",
-    "compose",
-    "count_sensitivity",
-    "error_bound",
-    "histogram_sensitivity",
-    "mean_sensitivity",
-    "mechanism",
-    "noise_scale",
-    "printed_change",
-    "sum_sensitivity",
-    "tail",
-    "two_layer",
-    "two_layer_random",
-]
+__getattr__, __dir__, __all__ = _attach(__name__, __file__)

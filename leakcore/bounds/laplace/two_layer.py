@@ -12,7 +12,7 @@ from leakcore._base import validate
 from leakcore._base.process_wide import one_thread
 from leakcore._base.results import Assumptions, Result, parse_adjacency
 from leakcore.bounds.laplace.mechanism import LaplaceScale, noise_scale
-from leakcore.numerics import Activation
+from leakcore.numerics import Activation as Activation
 from leakcore.numerics import activation as read_activation
 
 SOURCE = "derived here for the network of Lecture 13 (Lei 2024), eqs. 4.3 to 4.6; errata: dropped factors, (4.8), E7"

@@ -192,7 +192,7 @@ class Streams:
     def order(self, num_runs: int, rows: int, epoch: int, *, first_run: int) -> np.ndarray:
         """(runs, rows) int64: each run's order of the rows in this epoch; no order is likelier than another by more
         than a factor 1 + rows²/2³³."""
-        draws = self._uniform(kernels.Stream.BATCH, num_runs, rows, epoch, first_run)
+        draws = self._draws(num_runs, rows, epoch, first_run)
         # The draw's 32 bits above the row's number: all keys differ, so that any sorting algorithm gives one order.
         keys = (draws * 2.0**32).astype(np.uint64) << np.uint64(32) | np.arange(rows, dtype=np.uint64)
         keys.sort(axis=1)
@@ -200,13 +200,17 @@ class Streams:
 
     def batch(self, num_runs: int, rows: int, sample_rate: float, step: int, *, first_run: int) -> np.ndarray:
         """(runs, rows) bool: which rows each run samples in this step; q is met to 2⁻³³."""
-        return self._uniform(kernels.Stream.BATCH, num_runs, rows, step, first_run) < sample_rate
+        return self._draws(num_runs, rows, step, first_run) < sample_rate
 
     def allocation(self, num_runs: int, rows: int, batches: int, epoch: int, *, first_run: int) -> np.ndarray:
         """(runs, rows) int64 in [0, batches): the batch of this epoch that each row draws; no batch is likelier than
         another by more than a factor 1 + batches/2³²."""
-        draws = self._uniform(kernels.Stream.BATCH, num_runs, rows, epoch, first_run)
+        draws = self._draws(num_runs, rows, epoch, first_run)
         return np.asarray((draws * batches).astype(np.int64))
+
+    def _draws(self, num_runs: int, rows: int, step: int, first_run: int) -> np.ndarray:
+        """(runs, rows) in (0, 1): what decides the batches of a step or an epoch, however they are formed."""
+        return self._uniform(kernels.Stream.BATCH, num_runs, rows, step, first_run)
 
     def _uniform(self, purpose: kernels.Stream, num_runs: int, size: int, step: int, first_run: int) -> np.ndarray:
         draws: np.ndarray = kernels.uniform(

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from leakcore._base import validate
-from leakcore._base.drawing import drawing
 from leakcore._base.output_folder import require_ours, require_writable
-from leakcore._base.pages import own_names, rendered
+from leakcore._base.pages import drawing, own_names, rendered
 from leakcore._base.progress import Progress
 from leakcore._base.reading import read_bytes, read_json
 from leakcore._base.results import Record

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from leakcore import audit
+from leakcore.audit.shared import doctor
 from leakcore.cli import main
-from leakcore.cli.installation import doctor
 
 
 def run(*arguments: str) -> Result:

@@ -26,8 +26,8 @@ from torch.utils.data import (
 )
 
 import leakcore
-from leakcore.cli.audit import trace as _trace
 from leakcore.dpsgd import Sampling, Trace, joined
+from leakcore.dpsgd.trace import trace as _trace
 
 pytest.importorskip("opacus")
 from opacus import PrivacyEngine
