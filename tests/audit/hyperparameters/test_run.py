@@ -104,6 +104,7 @@ def test_every_number_carries_kind_confidence_and_adjacency(report: audit.RunRep
         assert result["confidence"] is None or 0 < result["confidence"] < 1
 
 
+@pytest.mark.full
 def test_attack_reference_and_bounds_are_in_order(report: audit.RunReport) -> None:
     for p in report.points:
         assert p.attack.interval is not None

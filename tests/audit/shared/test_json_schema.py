@@ -62,6 +62,7 @@ def test_a_real_report_fits(make: Callable[[], audit.AuditReport]) -> None:
     assert errors(written(make)) == []
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("make", FORMS)
 def test_it_knows_every_key(make: Callable[[], audit.AuditReport]) -> None:
     data = written(make)

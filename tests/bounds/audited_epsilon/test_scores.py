@@ -203,6 +203,7 @@ def test_what_picking_costs() -> None:
     assert round(float(bounds.epsilon_opt(500, confidence=1 - 0.01 / 4).value), 2) == 4.31
 
 
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("select", BEST_WAYS)
 @pytest.mark.parametrize("family", ["dp", "gdp"])
 def test_null_audits_with_the_best_of_several(select: str, family: str) -> None:

@@ -72,6 +72,7 @@ def test_the_trace_of_several_processes_is_that_of_one(
         assert other.origin == first.origin
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "fused"), [("parts", False), ("fused parts", True)])
 def test_batches_in_parts(world: tuple[int, Path], name: str, fused: bool) -> None:
     alone = ranks.in_parts_alone(fused=fused).trace()
