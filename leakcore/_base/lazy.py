@@ -83,10 +83,8 @@ def import_offered(name: str) -> None:
         for package in level:
             with contextlib.suppress(ImportError):
                 module = importlib.import_module(package)
-                names = vars(module).get("_names", frozenset())
-                if name in names:
+                if name in vars(module).get("_names", vars(module)):
                     getattr(module, name)
                     return
-                folder = os.path.dirname(module.__file__ or "")
-                inner += [f"{package}.{n}" for n in sorted(names) if os.path.exists(f"{folder}/{n}/__init__.py")]
+                inner += [f"{package}.{n}" for n in sorted(vars(module).get("_modules", ()))]
         level = inner
