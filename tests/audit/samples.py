@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from leakcore import audit, dpsgd, mechanisms
+from leakcore._base.pages import drawing
 from leakcore.audit.shared import page
 from leakcore.dpsgd import Sampling, Trace
 
@@ -94,7 +95,8 @@ def claim() -> audit.AuditReport:
 def run() -> audit.AuditReport:
     small: dict[str, Any] = {"runs": 16, "sweep": (4.0,), "num_rows": 60, "steps": 4, "label_trials": 2}
     report = audit.run(audit.AuditConfig(**small, label_steps=4))
-    figure = page.Figure(svg=report.sections()[0].figure.markup(), alt="again", caption="again")  # type: ignore[union-attr]
+    markup = report.sections()[0].figure.markup()  # type: ignore[union-attr]
+    figure = page.Figure(svg=drawing(markup), alt="again", caption="again")
     part = page.Part(
         key="more", findings=(page.Finding(f"More: {USER}", verdict=USER, assumes=USER),), assumptions=(USER,),
         sections=(page.Section(USER, (), figure),),
