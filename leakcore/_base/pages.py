@@ -65,25 +65,9 @@ def _plain(value: Any) -> Any:
     return type(value)(escape_controls(value)) if isinstance(value, str) else value
 
 
-_SHAPES = {
-    "svg",
-    "g",
-    "defs",
-    "path",
-    "use",
-    "clipPath",
-    "rect",
-    "circle",
-    "ellipse",
-    "line",
-    "polyline",
-    "polygon",
-    "image",
-    "title",
-    "desc",
-    "text",
-    "tspan",
-}
+_SHAPES = set(
+    "svg g defs path use clipPath rect circle ellipse line polyline polygon image title desc text tspan".split()
+)
 _WORDS = {"title", "desc", "text", "tspan"}
 """Elements whose text is shown."""
 _RULE = "*{stroke-linejoin: round; stroke-linecap: butt}"
@@ -99,28 +83,11 @@ _ATTRIBUTES = {
     **dict.fromkeys(("id", "role", "aria-labelledby", "aria-hidden", "type"), _NAME),
     "class": re.compile("opaque"),
     **dict.fromkeys(
-        (
-            "d",
-            "x",
-            "y",
-            "x1",
-            "y1",
-            "x2",
-            "y2",
-            "cx",
-            "cy",
-            "r",
-            "rx",
-            "ry",
-            "dx",
-            "dy",
-            "width",
-            "height",
-            "points",
-            "transform",
-            "viewBox",
-            "version",
-            "preserveAspectRatio",
+        tuple(
+            (
+                "d x y x1 y1 x2 y2 cx cy r rx ry dx dy width height points transform viewBox version "
+                "preserveAspectRatio"
+            ).split()
         ),
         _NUMBERS,
     ),

@@ -51,29 +51,10 @@ _CATEGORIES = {
     "day_of_week": "mon tue wed thu fri",
     "poutcome": "failure nonexistent success",
 }
-_BANK_COLUMNS = [
-    "age",
-    "job",
-    "marital",
-    "education",
-    "default",
-    "housing",
-    "loan",
-    "contact",
-    "month",
-    "day_of_week",
-    "duration",
-    "campaign",
-    "pdays",
-    "previous",
-    "poutcome",
-    "emp.var.rate",
-    "cons.price.idx",
-    "cons.conf.idx",
-    "euribor3m",
-    "nr.employed",
-    "y",
-]
+_BANK_COLUMNS = (
+    "age job marital education default housing loan contact month day_of_week duration campaign pdays previous "
+    "poutcome emp.var.rate cons.price.idx cons.conf.idx euribor3m nr.employed y"
+).split()
 
 
 def cervical_cancer(*, exams: bool = False, path: Folder | None = None, download: bool = True) -> Dataset:

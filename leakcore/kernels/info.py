@@ -76,17 +76,10 @@ def get_include() -> str:
     return str(Path(__file__).resolve().parents[1] / "include")
 
 
-_VARIABLES = [
-    "ATEN_CPU_CAPABILITY",
-    "BLIS_ARCH_TYPE",
-    "DNNL_MAX_CPU_ISA",
-    "GLIBC_TUNABLES",
-    "MKL_CBWR",
-    "MKL_DEBUG_CPU_TYPE",
-    "MKL_ENABLE_INSTRUCTIONS",
-    "ONEDNN_DEFAULT_FPMATH_MODE",
-    "ONEDNN_MAX_CPU_ISA",
-]
+_VARIABLES = (
+    "ATEN_CPU_CAPABILITY BLIS_ARCH_TYPE DNNL_MAX_CPU_ISA GLIBC_TUNABLES MKL_CBWR MKL_DEBUG_CPU_TYPE "
+    "MKL_ENABLE_INSTRUCTIONS ONEDNN_DEFAULT_FPMATH_MODE ONEDNN_MAX_CPU_ISA"
+).split()
 """Environment variables by which torch and the libraries below it choose their instructions."""
 _LIBRARIES = ("scipy", "scikit-learn", "opacus")
 
