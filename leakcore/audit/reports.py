@@ -317,18 +317,13 @@ def _reports_below(root: Path) -> tuple[list[Path], list[tuple[str, str]]]:
     """Every entry named report.json, in order, and the folders that cannot be read, with the reason."""
     paths: list[Path] = []
     problems: list[tuple[str, str]] = []
-    folders = [os.fspath(root)]
-    while folders:
-        folder = folders.pop()
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-                    elif entry.name == _FILE:
-                        paths.append(Path(entry.path))
-        except OSError as why:
-            problems.append((_name(Path(folder).relative_to(root)), f"cannot be read ({printable(why.strerror)})"))
+
+    def unread(why: OSError) -> None:
+        problems.append((_name(Path(why.filename).relative_to(root)), f"cannot be read ({printable(why.strerror)})"))
+
+    for folder, folders, files in os.walk(root, onerror=unread):
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        paths += [Path(folder, name) for name in (*files, *links) if name == _FILE]
     return sorted(paths), sorted(problems)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from typing import Any, ClassVar, Literal
 
@@ -25,17 +26,20 @@ from leakcore.audit.shared.report import Document
 from leakcore.numerics import clopper_pearson, gaussian_pair_epsilon
 
 DELTA = 1e-2
-_FAMILIES: tuple[Literal["dp", "gdp"], ...] = ("dp", "gdp")
+_FAMILIES: dict[Literal["dp", "gdp"], float] = {"dp": 0.0, "gdp": DELTA}
+"""Families, each with the δ at which it is tested where nothing leaks."""
+_SELECTS = ("split", "simultaneous")
 _DIRECTIONS: tuple[Literal["in", "both"], ...] = ("in", "both")
 _TRIALS = 100
 _COUNTS = 1000
-_EVENTS = ((0.5, 0.5), (0.05, 0.05), (0.9, 0.9))
+_EVENTS = (0.5, 0.05, 0.9)
 _LOOKS = 4
 OWN = ", the mechanism's own family"
 """Ends the name of a method that takes longest."""
 MANY = 100
 """Audits from which on the self-test includes what takes minutes."""
 
+Scores = Callable[[np.random.Generator], np.ndarray]
 Audit = Callable[[np.random.Generator, int], float]
 Case = tuple[str, float, float, str, int, Audit]
 """Mechanism, its ε, δ, the method, trials of each audit, and the audit."""
@@ -46,91 +50,88 @@ def cases(level: float, many: bool) -> list[Case]:
     return [*_null_cases(level), *_known_cases(level), *(_of_own_family(level) if many else [])]
 
 
-def _null_cases(level: float) -> list[Case]:
-    out: list[Case] = []
-    for direction in _DIRECTIONS:
-        for p_in, p_out in _EVENTS:
-            audit = _counting(p_in, p_out, level, bounds.Hypothesis(direction=direction))
-            out.append(("null", 0.0, 0.0, f"counts, {_way(direction)}, P = {p_in:g}", _COUNTS, audit))
-    none: Callable[[np.random.Generator], np.ndarray] = lambda rng: rng.normal(size=_TRIALS)  # noqa: E731
-    for family, delta in zip(_FAMILIES, (0.0, DELTA), strict=True):
-        for select in ("split", "simultaneous"):
-            for direction in _DIRECTIONS:
-                audit = _scoring(none, none, level, select, bounds.Hypothesis(family, direction), delta)
-                out.append(("null", 0.0, delta, f"scores, {select}, {_way(direction)}{_named(family)}", _TRIALS, audit))
-    tied: Callable[[np.random.Generator], np.ndarray] = lambda rng: none(rng).round()  # noqa: E731
+def _normal(mean: float = 0.0, size: int = _TRIALS) -> Scores:
+    return lambda rng: rng.normal(mean, size=size)
+
+
+def _rounded(scores: Scores, places: int) -> Scores:
+    return lambda rng: scores(rng).round(places)
+
+
+def _response(p: float) -> Scores:
+    return lambda rng: (rng.random(_TRIALS) < p).astype(float)
+
+
+def _null_cases(level: float) -> Iterator[Case]:
+    def null(method: str, audit: Audit, delta: float = 0.0, trials: int = _TRIALS) -> Case:
+        return "null", 0.0, delta, method, trials, audit
+
+    none, tied = _normal(), _rounded(_normal(), 0)
+    for direction, p in itertools.product(_DIRECTIONS, _EVENTS):
+        audit = _counting(p, p, level, bounds.Hypothesis(direction=direction))
+        yield null(f"counts, {_way(direction)}, P = {p:g}", audit, trials=_COUNTS)
+    for (family, delta), select, direction in itertools.product(_FAMILIES.items(), _SELECTS, _DIRECTIONS):
+        audit = _scoring(none, none, level, select, bounds.Hypothesis(family, direction), delta)
+        yield null(f"scores, {select}, {_way(direction)}{_named(family)}", audit, delta)
     audit = _scoring(tied, tied, level, "simultaneous", bounds.Hypothesis(direction="both"), 0.0)
-    out.append(("null", 0.0, 0.0, "scores, simultaneous, ties, direction open", _TRIALS, audit))
-    out += [
-        ("null", 0.0, 0.0, f"best of four, {select}", _TRIALS, _best(level, select))
-        for select in ("split", "correction")
-    ]
-    out += [
-        (
-            "null",
-            0.0,
-            delta,
-            f"bets, {_LOOKS} looks{_named(family)}",
-            _TRIALS,
-            _betting(none, none, level, family, delta),
-        )
-        for family, delta in zip(_FAMILIES, (0.0, DELTA), strict=True)
-    ]
-    out += [("null", 0.0, DELTA, f"one run{_named(name)}", _COUNTS, _canaries(0.0, level, name)) for name in _FAMILIES]
-    return [*out, *_guessing(0.0, level)]
+    yield null("scores, simultaneous, ties, direction open", audit)
+    for select in ("split", "correction"):
+        yield null(f"best of four, {select}", _best(level, select))
+    for family, delta in _FAMILIES.items():
+        yield null(f"bets, {_LOOKS} looks{_named(family)}", _betting(none, none, level, family, delta), delta)
+    for family in _FAMILIES:
+        yield null(f"one run{_named(family)}", _canaries(0.0, level, family), DELTA, _COUNTS)
+    yield from _guessing(0.0, level)
 
 
-def _known_cases(level: float) -> list[Case]:
-    out: list[Case] = []
+def _known_cases(level: float) -> Iterator[Case]:
+    name = "randomised response"
     for epsilon in (0.5, 1.0, 2.0, 4.0):
         p = 1 / (1 + math.exp(-epsilon))
-        name = "randomised response"
         for direction in _DIRECTIONS:
             audit = _counting(p, 1 - p, level, bounds.Hypothesis(direction=direction))
-            out.append((name, epsilon, 0.0, f"counts, {_way(direction)}", _COUNTS, audit))
-        inside, outside = (_response(q) for q in (p, 1 - p))
-        for select in ("split", "simultaneous"):
-            audit = _scoring(inside, outside, level, select, bounds.Hypothesis(), 0.0)
-            out.append((name, epsilon, 0.0, f"scores, {select}", _TRIALS, audit))
-        audit = _betting(inside, outside, level, "dp", 0.0, claim=4 * epsilon)
-        out.append((name, epsilon, 0.0, f"bets, {_LOOKS} looks", _TRIALS, audit))
-        out += _guessing(epsilon, level)
-    laplace = (lambda rng: rng.laplace(1.0, size=_TRIALS), lambda rng: rng.laplace(0.0, size=_TRIALS))
-    gauss = (lambda rng: rng.normal(1.0, size=_TRIALS), lambda rng: rng.normal(size=_TRIALS))
+            yield name, epsilon, 0.0, f"counts, {_way(direction)}", _COUNTS, audit
+        answers = _response(p), _response(1 - p)
+        for select in _SELECTS:
+            audit = _scoring(*answers, level, select, bounds.Hypothesis(), 0.0)
+            yield name, epsilon, 0.0, f"scores, {select}", _TRIALS, audit
+        audit = _betting(*answers, level, "dp", 0.0, claim=4 * epsilon)
+        yield name, epsilon, 0.0, f"bets, {_LOOKS} looks", _TRIALS, audit
+        yield from _guessing(epsilon, level)
+
+    def gauss(method: str, audit: Audit, trials: int = _TRIALS) -> Case:
+        return "Gaussian", truth, DELTA, method, trials, audit
+
     truth = float(gaussian_pair_epsilon(1.0, delta=DELTA))
-    for select in ("split", "simultaneous"):
+    sides = _normal(1.0), _normal()
+    laplace = (lambda rng: rng.laplace(1.0, size=_TRIALS), lambda rng: rng.laplace(0.0, size=_TRIALS))
+    for select in _SELECTS:
         audit = _scoring(*laplace, level, select, bounds.Hypothesis(), 0.0)
-        out.append(("Laplace", 1.0, 0.0, f"scores, {select}", _TRIALS, audit))
+        yield "Laplace", 1.0, 0.0, f"scores, {select}", _TRIALS, audit
         for family in _FAMILIES:
-            audit = _scoring(*gauss, level, select, bounds.Hypothesis(family), DELTA)
-            out.append(("Gaussian", truth, DELTA, f"scores, {select}{_named(family)}", _TRIALS, audit))
+            audit = _scoring(*sides, level, select, bounds.Hypothesis(family), DELTA)
+            yield gauss(f"scores, {select}{_named(family)}", audit)
     for family in _FAMILIES:
-        audit = _betting(*gauss, level, family, DELTA, claim=4 * truth)
-        out.append(("Gaussian", truth, DELTA, f"bets, {_LOOKS} looks{_named(family)}", _TRIALS, audit))
+        audit = _betting(*sides, level, family, DELTA, claim=4 * truth)
+        yield gauss(f"bets, {_LOOKS} looks{_named(family)}", audit)
     # The order of equal scores is random, and the sides have different sizes.
-    rounded = (lambda rng: rng.normal(1.0, size=_TRIALS).round(1), lambda rng: rng.normal(size=2 * _TRIALS).round(1))
+    rounded = _rounded(_normal(1.0), 1), _rounded(_normal(size=2 * _TRIALS), 1)
     audit = _scoring(*rounded, level, "simultaneous", bounds.Hypothesis("gdp", "both"), DELTA)
-    method = "scores, simultaneous, ties, direction open, Gaussian family"
-    out.append(("Gaussian", truth, DELTA, method, _TRIALS, audit))
+    yield gauss("scores, simultaneous, ties, direction open, Gaussian family", audit)
     for family in _FAMILIES:
-        audit = _canaries(1.0, level, family)
-        out.append(("Gaussian", truth, DELTA, f"one run{_named(family)}", _COUNTS, audit))
-    return out
+        yield gauss(f"one run{_named(family)}", _canaries(1.0, level, family), _COUNTS)
 
 
-def _of_own_family(level: float) -> list[Case]:
+def _of_own_family(level: float) -> Iterator[Case]:
     """Audits by the claimed mechanism's own curve."""
     claimed = mechanisms.GDP(1.0)
     truth = float(gaussian_pair_epsilon(1.0, delta=DELTA))
-    inside, outside = (lambda rng, mu=mu: rng.normal(mu, size=_TRIALS) for mu in (1.0, 0.0))
-    scoring = functools.partial(_scoring, level=level, select="simultaneous", tested=bounds.Hypothesis(claimed))
-    method = f"scores, simultaneous{OWN}"
-    return [
-        ("null", 0.0, DELTA, method, _TRIALS, scoring(outside, outside, delta=DELTA)),
-        ("Gaussian", truth, DELTA, method, _TRIALS, scoring(inside, outside, delta=DELTA)),
-        ("Gaussian", truth, DELTA, f"one run{OWN}", _COUNTS, _canaries(1.0, level, claimed)),
-        _sampled(level),
-    ]
+    inside, outside = _normal(1.0), _normal()
+    tested, method = bounds.Hypothesis(claimed), f"scores, simultaneous{OWN}"
+    yield "null", 0.0, DELTA, method, _TRIALS, _scoring(outside, outside, level, "simultaneous", tested, DELTA)
+    yield "Gaussian", truth, DELTA, method, _TRIALS, _scoring(inside, outside, level, "simultaneous", tested, DELTA)
+    yield "Gaussian", truth, DELTA, f"one run{OWN}", _COUNTS, _canaries(1.0, level, claimed)
+    yield _sampled(level)
 
 
 def _sampled(level: float) -> Case:
@@ -138,12 +139,11 @@ def _sampled(level: float) -> Case:
     claimed = mechanisms.Poisson(noise_multiplier=0.7, sample_rate=0.2, steps=4)
     truth = float(accounting.epsilon(claimed, delta=DELTA).value)
 
-    def scores(side: Literal["null", "alternative"]) -> Callable[[np.random.Generator], np.ndarray]:
+    def scores(side: Literal["null", "alternative"]) -> Scores:
         return lambda rng: claimed.sample_log_ratio(_TRIALS, side, int(rng.integers(2**63)), 0)
 
-    audit = _scoring(
-        scores("alternative"), scores("null"), level, "simultaneous", bounds.Hypothesis(claimed), DELTA, "add-remove"
-    )
+    tested = bounds.Hypothesis(claimed)
+    audit = _scoring(scores("alternative"), scores("null"), level, "simultaneous", tested, DELTA, "add-remove")
     return ("Poisson sampling", truth, DELTA, f"scores, simultaneous{OWN}", _TRIALS, audit)
 
 
@@ -152,11 +152,8 @@ def _canaries(separation: float, level: float, family: str | mechanisms.Mechanis
 
     @functools.cache
     def bound(hits: int, guesses: int) -> float:
-        return float(
-            bounds.epsilon_lower_bound_one_run(
-                hits, guesses, _COUNTS, confidence=level, delta=DELTA, family=family
-            ).value
-        )
+        more: dict[str, Any] = {"confidence": level, "delta": DELTA, "family": family}
+        return float(bounds.epsilon_lower_bound_one_run(hits, guesses, _COUNTS, **more).value)
 
     def audit(rng: np.random.Generator, _: int) -> float:
         coins = rng.random(_COUNTS) < 0.5
@@ -192,16 +189,15 @@ def _guessing(epsilon: float, level: float) -> list[Case]:
 def _counting(p_in: float, p_out: float, level: float, tested: bounds.Hypothesis) -> Audit:
     @functools.cache
     def bound(a: int, b: int) -> float:
-        return float(
-            bounds.epsilon_lower_bound(a, b, _COUNTS, confidence=level, hypothesis=tested, adjacency="replace").value
-        )
+        more: dict[str, Any] = {"confidence": level, "hypothesis": tested, "adjacency": "replace"}
+        return float(bounds.epsilon_lower_bound(a, b, _COUNTS, **more).value)
 
     return lambda rng, _: bound(int(rng.binomial(_COUNTS, p_in)), int(rng.binomial(_COUNTS, p_out)))
 
 
 def _scoring(
-    inside: Callable[[np.random.Generator], np.ndarray],
-    outside: Callable[[np.random.Generator], np.ndarray],
+    inside: Scores,
+    outside: Scores,
     level: float,
     select: str,
     tested: bounds.Hypothesis,
@@ -227,13 +223,7 @@ def _scoring(
 
 
 def _betting(
-    inside: Callable[[np.random.Generator], np.ndarray],
-    outside: Callable[[np.random.Generator], np.ndarray],
-    level: float,
-    family: Literal["dp", "gdp"],
-    delta: float,
-    *,
-    claim: float = 1.0,
+    inside: Scores, outside: Scores, level: float, family: Literal["dp", "gdp"], delta: float, *, claim: float = 1.0
 ) -> Audit:
     """What is proved only grows from look to look: nobody who stops at a better moment proves more."""
 
@@ -249,21 +239,14 @@ def _betting(
 def _best(level: float, select: str) -> Audit:
     def audit(rng: np.random.Generator, key: int) -> float:
         four = {f"k={k}": (rng.normal(size=_TRIALS), rng.normal(size=_TRIALS), k) for k in (1, 2, 4, 8)}
-        return float(
-            bounds.epsilon_lower_bound_best(
-                four, threshold=_threshold(select, key), confidence=level, adjacency="replace"
-            ).value
-        )
+        more: dict[str, Any] = {"threshold": _threshold(select, key), "confidence": level, "adjacency": "replace"}
+        return float(bounds.epsilon_lower_bound_best(four, **more).value)
 
     return audit
 
 
 def _threshold(select: str, seed: int) -> bounds.Threshold:
     return bounds.SplitThreshold(seed=seed) if select == "split" else bounds.SimultaneousThreshold(seed=seed)
-
-
-def _response(p: float) -> Callable[[np.random.Generator], np.ndarray]:
-    return lambda rng: (rng.random(_TRIALS) < p).astype(float)
 
 
 def _way(direction: str) -> str:

@@ -36,19 +36,10 @@ _WIDTH, _EPOCHS = 16, 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClaimRows:
-    """The rows of a claim's audit.
+    """The rows of a claim's audit, (n, d) float32 with their classes, and those that are held out.
 
-    Attributes:
-        features: (n, d) float32, training rows.
-        labels: (n,) their classes.
-        test_features: (m, d) float32, held-out rows.
-        test_labels: (m,) their classes.
-        classes: number of classes.
-        shape: (channels, height, width) of the images; None where rows are not images.
-        described: the data in words, for the report.
-        images: the images behind the features of a frozen network, else None.
-        test_images: the same of the held-out rows.
-        extractor: the frozen network, else None.
+    shape: (channels, height, width) of images. described: the data in words, for the report. extractor: the frozen
+    network, if there is one, of whose features the rows are; images, test_images: the images behind these.
     """
 
     features: np.ndarray
@@ -70,30 +61,24 @@ def load(config: ClaimConfig, pieces: PartialResults, show: Progress) -> ClaimRo
     """
     name, path, seed = config.data.name, config.data.path, config.audit.seed
     test: datasets.Dataset | None = None
+    where: dict[str, Any] = {"path": path, "download": False}
     if name == "digits":
-        whole = datasets.digits()
-        whole = dataclasses.replace(whole, shape=(1, 8, 8))
+        whole = dataclasses.replace(datasets.digits(), shape=(1, 8, 8))
     elif name == "breast-cancer":
         whole = datasets.breast_cancer()
     elif name == "fashion-mnist":
-        whole, test = (
-            datasets.fashion_mnist(split, part="classes-0-1", path=path, download=False) for split in ("train", "test")
-        )
+        whole, test = (datasets.fashion_mnist(split, part="classes-0-1", **where) for split in ("train", "test"))
     elif name == "cifar10":
-        whole, test = (
-            datasets.cifar10(split, part="airplane-automobile", path=path, download=False)
-            for split in ("train", "test")
-        )
+        whole, test = (datasets.cifar10(split, part="airplane-automobile", **where) for split in ("train", "test"))
     elif name == "location30":
         whole = datasets.location30(path=path)
     else:
         if path is None:
             raise ValueError("`data.path` must say where your copy of purchase100 is, which is not redistributed")
         whole = datasets.purchase100(path)
-    if test is None:
-        train, test = whole.split(len(whole) - round(_HELD_OUT * len(whole)), seed=seed)
-    else:
-        train, _ = whole.split(len(whole), seed=seed)
+    held_out = round(_HELD_OUT * len(whole)) if test is None else 0
+    train, rest = whole.split(len(whole) - held_out, seed=seed)
+    test = rest if test is None else test
     rows = config.data.num_rows
     if rows is not None:
         if rows > len(train):
@@ -132,10 +117,8 @@ def _through(config: ClaimConfig, rows: ClaimRows, pieces: PartialResults, show:
     models.load_state_arrays(network, pieces.get_or_run("frozen-network", train)["state"])
     extractor = models.standardised(network, public.images())
     assert rows.shape is not None
-    shape = rows.shape
-    inside, outside = (
-        models.extract_features(extractor, part.reshape(-1, *shape)) for part in (rows.features, rows.test_features)
-    )
+    images = (part.reshape(-1, *rows.shape) for part in (rows.features, rows.test_features))
+    inside, outside = (models.extract_features(extractor, part) for part in images)
     return dataclasses.replace(
         rows,
         features=inside,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypedDict
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -30,68 +30,28 @@ from leakcore.audit.shared.page import (
 from leakcore.audit.shared.report import HELD, NOTHING, TOO_WEAK, AuditReport
 from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon, SequentialEpsilon
 
-_SEEN = {
-    "clipbkd": "the final model's loss at the attacker's rows",
-    "backdoor": "the final model's loss at test images with the patch",
-    "zero-input": "the final model's loss at the row of zeros",
-    "membership": "the final model's loss at every row",
-    "crafted-gradient": "the parameters of the first and of the final model",
-    "one-run": "every release of the run",
+
+class _Attack(NamedTuple):
+    """An attack in words. scored: what is scored. share: whose share of scores is drawn."""
+
+    name: str
+    sees: str
+    scored: str = "minus the loss at the attacker's row"
+    share: str = "share of models"
+
+
+_LOSS = "the final model's loss at"
+_FINAL = "a crafted gradient, seen in the final model"
+_BOTH = "the parameters of the first and of the final model"
+_ATTACKS = {
+    "clipbkd": _Attack("clipping-aware poisoning (ClipBKD)", f"{_LOSS} the attacker's rows"),
+    "backdoor": _Attack("a backdoor (white patch)", f"{_LOSS} test images with the patch"),
+    "zero-input": _Attack("a canary of zeros", f"{_LOSS} the row of zeros"),
+    "membership": _Attack("membership inference", f"{_LOSS} every row", "membership score", "share of rows"),
+    "crafted-gradient": _Attack(_FINAL, _BOTH, "move of one parameter"),
+    "one-run": _Attack("canaries in one run", "every release of the run", "score of a canary", "share of canaries"),
 }
-"""By attack; all but the last see no model before the final one."""
-
-
-def _sees(config: ClaimConfig) -> str:
-    """What the attacker of this audit was allowed to see."""
-    return _SEEN[config.audit.attack]
-
-
-def _last_iterate(config: ClaimConfig, claim: ClaimedEpsilon) -> LastIterateEpsilon | None:
-    """ε of the final model if the loss were linear, where the attack sees nothing else and the estimate is defined."""
-    if config.audit.attack == "one-run" or config.mechanism.scheme != "poisson":
-        return None
-    if claim.adjacency != "add-remove" or claim.noise_multiplier == 0:
-        return None
-    m = config.mechanism
-    return accounting.last_iterate_epsilon(claim.noise_multiplier, m.sample_rate, m.steps, delta=claim.delta)
-
-
-def _attacker_finding(config: ClaimConfig, claim: ClaimedEpsilon, last: LastIterateEpsilon | None) -> Finding:
-    """What the attacker saw, and what that means for the gap between proof and claim."""
-    if config.audit.attack == "one-run":
-        return Finding(f"The attacker saw: {_sees(config)}.", verdict="That is the attacker whom the claim covers.")
-    covered = "The claim covers an attacker who sees every release."
-    if last is None:
-        return Finding(f"The attacker saw: {_sees(config)}.", verdict=f"{covered} A gap to it may be due to that.")
-    if config.mechanism.sample_rate == 1:
-        less = "the final model alone can reveal as much, because every step holds every row"
-        return Finding(f"The attacker saw: {_sees(config)}.", verdict=f"{covered} With full batches {less}.")
-    return Finding(
-        f"The attacker saw: {_sees(config)}. With a loss that is linear in the parameters the final model alone is "
-        f"worth ε = {number(float(last.value))} at δ = {power(claim.delta)} (estimate, add/remove adjacency).",
-        verdict=f"{covered} The two numbers are about different attackers: the smaller one does not bound the claim.",
-        assumes="the loss is linear in the parameters, as for crafted gradients; another loss may reveal more or less.",
-    )
-
-
-_NAMES = {
-    "clipbkd": "clipping-aware poisoning (ClipBKD)",
-    "backdoor": "a backdoor (white patch)",
-    "membership": "membership inference",
-    "zero-input": "a canary of zeros",
-    "crafted-gradient": "a crafted gradient, seen in the final model",
-    "one-run": "canaries in one run",
-}
-_MODELS = ("minus the loss at the attacker's row", "share of models")
-_SCORED = {
-    "clipbkd": _MODELS,
-    "backdoor": _MODELS,
-    "zero-input": _MODELS,
-    "membership": ("membership score", "share of rows"),
-    "crafted-gradient": ("move of one parameter", "share of models"),
-    "one-run": ("score of a canary", "share of canaries"),
-}
-"""What is scored, and whose share of scores is drawn."""
+"""All but the last see no model before the final one."""
 
 
 Statistics = TypedDict("Statistics", {"with": np.ndarray, "without": np.ndarray, "k": int})
@@ -150,15 +110,24 @@ class ClaimReport(AuditReport):
         return max(p.epsilon for p in self.proofs)
 
     @property
+    def _attack(self) -> _Attack:
+        return _ATTACKS[self.config.audit.attack]
+
+    @property
     def attacker_sees(self) -> str:
         """What the attacker was allowed to see."""
-        return _sees(self.config)
+        return self._attack.sees
 
     @property
     def last_iterate(self) -> LastIterateEpsilon | None:
         """ε of the final model if the loss were linear, an estimate; None where the attacker sees every release, and
         where the estimate is not defined."""
-        return _last_iterate(self.config, self.claim)
+        m, claim = self.config.mechanism, self.claim
+        if self.config.audit.attack == "one-run" or m.scheme != "poisson":
+            return None
+        if claim.adjacency != "add-remove" or claim.noise_multiplier == 0:
+            return None
+        return accounting.last_iterate_epsilon(claim.noise_multiplier, m.sample_rate, m.steps, delta=claim.delta)
 
     @property
     def best(self) -> Proof:
@@ -175,15 +144,11 @@ class ClaimReport(AuditReport):
             "allocation": f"rows allocated to {m.batches} batches an epoch",
         }.get(m.scheme, "full batches" if m.sample_rate == 1 else f"Poisson batches, q = {m.sample_rate:g}")
         return (
-            f"{_NAMES[self.config.audit.attack]} against {layers} on {self.config.data.name}, {m.steps} "
+            f"{self._attack.name} against {layers} on {self.config.data.name}, {m.steps} "
             f"steps, {batches}, C = {m.max_grad_norm:g}, σ = {number(self.claim.noise_multiplier, 5)}, claimed ε = "
             f"{number(self.claim.stated)} at δ = {power(self.config.claim.delta)} "
-            f"({ADJACENCY[self._stated_adjacency]})"
+            f"({ADJACENCY[self.claim.stated_adjacency]})"
         )
-
-    @property
-    def _stated_adjacency(self) -> Any:
-        return self.claim.stated_adjacency
 
     @property
     def contradictions(self) -> list[str]:
@@ -206,10 +171,6 @@ class ClaimReport(AuditReport):
     def judged(self) -> tuple[page.Judged, ...]:
         sure = self._guarantee(self.best)
         return (page.Judged(what="the audited ε", value=self.epsilon, guarantee=sure),)
-
-    @property
-    def _adjacency(self) -> Any:
-        return self.claim.adjacency
 
     def _guarantee(self, proof: Proof) -> str:
         """At the confidence of all proofs together; each one alone has a higher one."""
@@ -261,7 +222,7 @@ class ClaimReport(AuditReport):
                 f"by {best.method}, {best.what}. This audit cannot prove more than ε = "
                 f"{number(max(p.ceiling for p in self.proofs), kind='upper')}.",
             ),
-            claim_card(claim.epsilon, claim.delta, self._adjacency, claim.how),
+            claim_card(claim.epsilon, claim.delta, self.claim.adjacency, claim.how),
         )
 
     def _reached(self) -> Card:
@@ -302,18 +263,38 @@ class ClaimReport(AuditReport):
         if claim.adjacency == claim.stated_adjacency:
             return f", {claim.how}"
         return (
-            f"; under {ADJACENCY[self._adjacency]} adjacency, which this audit tests, that is ε = "
+            f"; under {ADJACENCY[self.claim.adjacency]} adjacency, which this audit tests, that is ε = "
             f"{number(claim.epsilon)} at δ = {power(claim.delta)} ({claim.how})"
+        )
+
+    def _attacker(self) -> Finding:
+        """What the attacker saw, and what that means for the gap between proof and claim."""
+        saw, last = f"The attacker saw: {self.attacker_sees}.", self.last_iterate
+        if self.config.audit.attack == "one-run":
+            return Finding(saw, verdict="That is the attacker whom the claim covers.")
+        covered = "The claim covers an attacker who sees every release."
+        if last is None:
+            return Finding(saw, verdict=f"{covered} A gap to it may be due to that.")
+        if self.config.mechanism.sample_rate == 1:
+            less = "the final model alone can reveal as much, because every step holds every row"
+            return Finding(saw, verdict=f"{covered} With full batches {less}.")
+        return Finding(
+            f"{saw} With a loss that is linear in the parameters the final model alone is worth ε = "
+            f"{number(float(last.value))} at δ = {power(self.claim.delta)} (estimate, add/remove adjacency).",
+            verdict=f"{covered} The two numbers are about different attackers: the smaller one does not bound the "
+            "claim.",
+            assumes="the loss is linear in the parameters, as for crafted gradients; another loss may reveal more or "
+            "less.",
         )
 
     def findings(self) -> list[str]:
         out: list[str] = [
             Finding(
                 f"The claim: ε = {number(self.claim.stated)} at δ = {power(self.config.claim.delta)} under "
-                f"{ADJACENCY[self._stated_adjacency]} adjacency{self._converted()}.",
+                f"{ADJACENCY[self.claim.stated_adjacency]} adjacency{self._converted()}.",
                 verdict="The proofs below are compared with this number, under the same adjacency.",
             ),
-            _attacker_finding(self.config, self.claim, self.last_iterate),
+            self._attacker(),
         ]
         for p in self.proofs:
             proof = p.found
@@ -380,8 +361,8 @@ class ClaimReport(AuditReport):
                 "most this\naudit can prove": lambda p: number(p.ceiling, kind="upper"),
                 "": lambda p: "EXCEEDS THE CLAIM" if p.epsilon > claimed else "below",
             },
-            f"δ = {power(self.claim.delta)}, {ADJACENCY[self._adjacency]} adjacency throughout; the lower bounds hold "
-            f"together with {100 * self.config.audit.confidence:g}% confidence.{self._k_words()}",
+            f"δ = {power(self.claim.delta)}, {ADJACENCY[self.claim.adjacency]} adjacency throughout; the lower bounds "
+            f"hold together with {100 * self.config.audit.confidence:g}% confidence.{self._k_words()}",
             highlight=lambda p: p is self.best,
             marked="the best proof",
         )
@@ -408,7 +389,7 @@ class ClaimReport(AuditReport):
         name = self._shown
         inside, outside, _ = self.scores[name]
         figure = page.Figure(
-            svg=functools.partial(histograms_svg, inside, outside, *_SCORED[self.config.audit.attack]),
+            svg=functools.partial(histograms_svg, inside, outside, self._attack.scored, self._attack.share),
             alt=f"Two histograms of the attacker's statistic, with and without the attacker's rows, {name}: mean "
             f"{number(float(inside.mean()))} with, {number(float(outside.mean()))} without; area under the ROC curve "
             f"{area(inside, outside):.3f}.",
@@ -427,7 +408,7 @@ class ClaimReport(AuditReport):
     def statistics(self) -> dict[str, Statistics]:
         """The scores of every k in ascending order, where there are at most 100,000."""
         return {
-            name: {"with": _sorted(a), "without": _sorted(b), "k": k}
+            name: {"with": np.sort(a), "without": np.sort(b), "k": k}
             for name, (a, b, k) in self.scores.items()
             if len(a) + len(b) <= 100_000
         }
@@ -442,10 +423,6 @@ def _assumed(proof: Proof) -> str:
         else "the tests hold for all thresholds and every k at once"
     )
     return chosen + ("; the mechanism is Gaussian, as full-batch DP-SGD is." if "Gaussian" in proof.method else ".")
-
-
-def _sorted(values: np.ndarray) -> np.ndarray:
-    return np.sort(values)
 
 
 def _overlap(inside: np.ndarray, outside: np.ndarray) -> str:

@@ -13,7 +13,7 @@ import functools
 import math
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -190,9 +190,7 @@ def _without_noise(config: AuditConfig, batches: _Batches) -> LabelOutcome:
         right += int((recovery.labels[recovery.determined] == y[recovery.determined]).sum())
         ones += int(y[recovery.determined].sum())
     share = right / determined if determined else math.nan
-    recovered = _recovered(
-        config, share, None, None, "labels from one averaged last-layer gradient", "sees the plain averaged gradient"
-    )
+    method, sees = "labels from one averaged last-layer gradient", "sees the plain averaged gradient"
     return LabelOutcome(
         noise_multiplier=0.0,
         epsilon=math.inf,
@@ -200,7 +198,7 @@ def _without_noise(config: AuditConfig, batches: _Batches) -> LabelOutcome:
         labels=batches.labels.size,
         determined=determined,
         right=right,
-        recovered=recovered,
+        recovered=_recovered(config, share, None, None, method, sees),
         majority=_majority(ones, determined),
         lower={},
         replacement=None,
@@ -238,7 +236,13 @@ def _with_noise(
     mean = float(np.mean(shares))
     half = math.sqrt(math.log(2 / (1 - config.confidence)) / (2 * len(shares)))
     residual = np.abs(np.stack([batches.probs - batches.labels, batches.probs - 1 + batches.labels]))
-    norms = np.moveaxis(residual * batches.other_norms, 0, -2)
+    how: dict[str, Any] = {
+        "noise_multiplier": sigma,
+        "max_grad_norm": MAX_GRAD_NORM,
+        "delta": config.delta,
+        "grad_norms": np.moveaxis(residual * batches.other_norms, 0, -2),
+    }
+    known = batches.hidden, batches.probs, batches.labels
     return LabelOutcome(
         noise_multiplier=sigma,
         epsilon=epsilon,
@@ -255,21 +259,7 @@ def _with_noise(
             "sees one clipped, noisy, summed gradient",
         ),
         majority=_majority(ones, determined),
-        lower={
-            test: _most_exposed(
-                bounds.label_epsilon(
-                    batches.hidden,
-                    batches.probs,
-                    batches.labels,
-                    noise_multiplier=sigma,
-                    max_grad_norm=MAX_GRAD_NORM,
-                    delta=config.delta,
-                    grad_norms=norms,
-                    test=test,
-                )
-            )
-            for test in TESTS
-        },
+        lower={test: _most_exposed(bounds.label_epsilon(*known, test=test, **how)) for test in TESTS},
         replacement=accounting.epsilon(sigma, 1.0, 1, delta=config.delta, adjacency="replace"),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,6 @@ from leakcore._base.results import jsonable
 from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters.reconstruction import ensemble
 from leakcore.audit.hyperparameters.request import AuditConfig
-
-if TYPE_CHECKING:
-    pass
-
 
 ATTRIBUTE = "texture"
 """The latent attribute: whether neighbouring pixels of a digit differ more than the median digit's do."""
@@ -60,10 +56,7 @@ class LayerStudy:
 def study(
     config: AuditConfig, noise: float, pieces: PartialResults, progress: Progress, executor: Executor | None = None
 ) -> LayerStudy:
-    """One training as claimed, and the measures of its final model; a piece once it is done.
-
-    It takes seconds, and is deterministic by the configuration.
-    """
+    """One training as claimed, and the measures of its final model; a piece once it is done."""
     measured: LayerStudy = pieces.get_or_run("layers", lambda: _measured(config, noise, progress, executor), LayerStudy)
     return measured
 

@@ -230,18 +230,15 @@ def _point(
         for hits in (game.hits, game.trials)
     )
     sampled = _sampled(config, noise)
+    pld, rdp = (_by_peer(sampled, config.delta, method) for method in ("pld", "rdp"))
     replaces = "replace" in mechanism.adjacencies and mechanism.adjacency != "replace"
     return ReconstructionPoint(
         claimed=claimed,
         num_candidates=config.num_candidates,
         noise_multiplier=noise,
         epsilon=proved_epsilon(mechanism, delta=config.delta),
-        epsilon_pld=_optional(lambda: accounting.epsilon(*sampled, delta=config.delta, method="pld"))
-        if sampled
-        else None,
-        epsilon_rdp=_optional(lambda: accounting.epsilon(*sampled, delta=config.delta, method="rdp"))
-        if sampled
-        else None,
+        epsilon_pld=pld,
+        epsilon_rdp=rdp,
         epsilon_replace=proved_epsilon(mechanism, delta=config.delta, adjacency="replace")
         if replaces and (claimed or sampled)
         else None,
@@ -281,11 +278,7 @@ def _reference(config: AuditConfig, noise: float, adjacency: Adjacency | None) -
 
 
 def _log_excess(config: AuditConfig, success: float) -> float:
-    """ε ≥ log(n(s − δ)): under (ε, δ)-DP the target is named with probability s ≤ e^ε/n + δ.
-
-    Without the target the guess does not depend on the candidate that it would have been, so it is right with
-    probability 1/n.
-    """
+    """ε ≥ log(n(s − δ)): under (ε, δ)-DP the target is named with probability s ≤ e^ε/n + δ, without it with 1/n."""
     return math.log(max(config.num_candidates * (success - config.delta), 1.0))
 
 
@@ -308,10 +301,10 @@ def _audited(config: AuditConfig, game: attacks.ReconstructionGame, lower: float
     )
 
 
-def _optional(call: Callable[[], Result]) -> Result | None:
-    """The result, or None where dp-accounting is not installed or does not reach."""
+def _by_peer(sampled: tuple[float, float, int] | None, delta: float, method: str) -> Result | None:
+    """ε by dp-accounting; None of other schemes, and where it is not installed or does not reach."""
     try:
-        return call()
+        return None if sampled is None else accounting.epsilon(*sampled, delta=delta, method=method)
     except (ImportError, AccuracyError):
         return None
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from leakcore._base.results import Result, require_same_adjacency
 from leakcore.audit.hyperparameters import scheme
@@ -45,12 +45,6 @@ from leakcore.audit.shared.page import (
     proof_card,
 )
 from leakcore.audit.shared.report import HELD, NOTHING, TOO_WEAK, AuditReport
-
-if TYPE_CHECKING:
-    from leakcore._base.results import Result
-    from leakcore.audit.hyperparameters.labels import LabelStudy
-    from leakcore.audit.hyperparameters.reconstruction import ReconstructionPoint
-    from leakcore.audit.hyperparameters.request import AuditConfig
 
 
 def _bracket_text(epsilon: Result) -> str:
@@ -119,16 +113,6 @@ def _poisson_claim(config: AuditConfig, p: ReconstructionPoint) -> list[str]:
     ]
 
 
-def _title(config: AuditConfig, claimed: ReconstructionPoint) -> str:
-    """The configuration in one line."""
-    layers = "–".join(map(str, (64, *config.hidden, 10)))
-    return (
-        f"DP-SGD on digits, MLP {layers} {config.activation.upper()}, {config.num_rows:,} rows, "
-        f"{scheme.total_steps(config)} steps, {scheme.words(config)}, C = {config.max_grad_norm:g}, "
-        f"σ = {number(claimed.noise_multiplier, 5)}, claimed ε = {number(claimed.epsilon)} at δ = {power(config.delta)}"
-    )
-
-
 def _contradictions(points: list[ReconstructionPoint]) -> list[str]:
     """Claims that an attack disproved: its corrected lower limit lies above a bound of the same adjacency."""
     sentences = []
@@ -149,21 +133,6 @@ def _contradictions(points: list[ReconstructionPoint]) -> list[str]:
     return sentences
 
 
-def _verdict(points: list[ReconstructionPoint]) -> list[str]:
-    """The verdict in one sentence, and the sentences that qualify it."""
-    contradicted = _contradictions(points)
-    if contradicted:
-        return [*contradicted, "Either the mechanism is not what it claims to be, or its accounting is wrong."]
-    p = next(q for q in points if q.claimed)
-    numbers = (
-        f"At σ = {number(p.noise_multiplier, 4)} no attacker who holds a prior of {p.num_candidates} candidates names "
-        f"the target with probability above {percent(p.bound)} ({guarantee(p.bound)}); the best attack we ran "
-        f"reached {percent(p.attack)} ({interval(p.attack)})."
-    )
-    within = "No attack at any noise level proved more leakage than was claimed, which does not prove the claim right."
-    return [within, numbers] if p.testable else [*_untestable(p), numbers]
-
-
 def _untestable(p: ReconstructionPoint) -> list[str]:
     bound, trials = float(p.bound.value), p.attack.trials
     untestable = (
@@ -175,45 +144,6 @@ def _untestable(p: ReconstructionPoint) -> list[str]:
     # The lower limit of n hits in n is m^(1/n), m the chance of a miss.
     needed = math.floor(trials * math.log(p.attack_ceiling) / math.log(bound)) + 1
     return [untestable, f"An attack that never errs takes {needed:,} trainings to be proved above it."]
-
-
-def _cards(config: AuditConfig, p: ReconstructionPoint) -> tuple[Card, Card, Card, Card]:
-    """The four numbers of the audited configuration."""
-    among = f"of naming the target among {config.num_candidates} equally likely candidates"
-    return (
-        card(
-            BEATS,
-            p.bound,
-            percent(p.bound),
-            f"The probability {among}; guessing reaches {percent(1 / config.num_candidates)}.",
-        ),
-        card(
-            REACHED,
-            p.attack,
-            percent(p.attack),
-            f"The share {among}: {p.attack.hits:,} of {p.attack.trials:,} trainings.",
-            interval=interval(p.attack),
-        ),
-        proof_card(
-            p.epsilon_audited,
-            config.delta,
-            f"from the same trainings. This game cannot prove more than ε = {number(p.audit_ceiling, 3)}.",
-        ),
-        epsilon_card(
-            p.epsilon,
-            config.delta,
-            f"the accountant's ε of σ = {number(p.noise_multiplier, 4)} over {scheme.total_steps(config):,} steps, "
-            f"{scheme.words(config)}.{_bracket_text(p.epsilon)}",
-        ),
-    )
-
-
-def _sentences(config: AuditConfig, points: list[ReconstructionPoint], labels: LabelStudy) -> list[str]:
-    """The findings, most important first."""
-    p = next(q for q in points if q.claimed)
-    out: list[str] = [_bound(config, p), _attack(config, p), *_gaps(p), _accountant(config, p)]
-    out += [*_poisson_claim(config, p), *_membership(p), _audited(p)]
-    return out + _labels(labels)
 
 
 def _accountant(config: AuditConfig, p: ReconstructionPoint) -> str:
@@ -380,12 +310,6 @@ def _labels(study: LabelStudy) -> list[str]:
     return out
 
 
-def _figure_alt(points: list[ReconstructionPoint]) -> str:
-    """The figure for those who do not see it."""
-    parts = [f"at ε {number(p.epsilon)} attack {percent(p.attack)}, bound {percent(p.bound)}" for p in points]
-    return "Probability of naming the target against ε: " + "; ".join(parts) + "."
-
-
 def _figure_caption(config: AuditConfig, points: list[ReconstructionPoint]) -> str:
     """What to conclude from the figure."""
     across = [p for p in points if p.attack.interval and float(p.attack.interval[1]) > float(p.bound.value)]
@@ -469,7 +393,13 @@ class RunReport(AuditReport):
 
     @property
     def title(self) -> str:
-        return _title(self.config, self.claimed)
+        config, p = self.config, self.claimed
+        layers = "–".join(map(str, (64, *config.hidden, 10)))
+        return (
+            f"DP-SGD on digits, MLP {layers} {config.activation.upper()}, {config.num_rows:,} rows, "
+            f"{scheme.total_steps(config)} steps, {scheme.words(config)}, C = {config.max_grad_norm:g}, "
+            f"σ = {number(p.noise_multiplier, 5)}, claimed ε = {number(p.epsilon)} at δ = {power(config.delta)}"
+        )
 
     @property
     def contradictions(self) -> list[str]:
@@ -488,13 +418,41 @@ class RunReport(AuditReport):
         )
 
     def verdict_sentences(self) -> list[str]:
-        return _verdict(self.points)
+        if self.contradictions:
+            wrong = "Either the mechanism is not what it claims to be, or its accounting is wrong."
+            return [*self.contradictions, wrong]
+        p = self.claimed
+        numbers = (
+            f"At σ = {number(p.noise_multiplier, 4)} no attacker who holds a prior of {p.num_candidates} candidates "
+            f"names the target with probability above {percent(p.bound)} ({guarantee(p.bound)}); the best attack we "
+            f"ran reached {percent(p.attack)} ({interval(p.attack)})."
+        )
+        if not p.testable:
+            return [*_untestable(p), numbers]
+        within = "No attack at any noise level proved more leakage than was claimed, which does not prove the claim"
+        return [f"{within} right.", numbers]
 
     def cards(self) -> tuple[Card, Card, Card, Card]:
-        return _cards(self.config, self.claimed)
+        config, p = self.config, self.claimed
+        among = f"of naming the target among {config.num_candidates} equally likely candidates"
+        bound = f"The probability {among}; guessing reaches {percent(1 / config.num_candidates)}."
+        attack = f"The share {among}: {p.attack.hits:,} of {p.attack.trials:,} trainings."
+        proof = f"from the same trainings. This game cannot prove more than ε = {number(p.audit_ceiling, 3)}."
+        epsilon = (
+            f"the accountant's ε of σ = {number(p.noise_multiplier, 4)} over {scheme.total_steps(config):,} steps, "
+            f"{scheme.words(config)}.{_bracket_text(p.epsilon)}"
+        )
+        return (
+            card(BEATS, p.bound, percent(p.bound), bound),
+            card(REACHED, p.attack, percent(p.attack), attack, interval=interval(p.attack)),
+            proof_card(p.epsilon_audited, config.delta, proof),
+            epsilon_card(p.epsilon, config.delta, epsilon),
+        )
 
     def findings(self) -> list[str]:
-        return _sentences(self.config, self.points, self.labels)
+        config, p = self.config, self.claimed
+        out: list[str] = [_bound(config, p), _attack(config, p), *_gaps(p), _accountant(config, p)]
+        return [*out, *_poisson_claim(config, p), *_membership(p), _audited(p), *_labels(self.labels)]
 
     def assumptions(self) -> list[str]:
         return _assumptions(self.config)
@@ -509,9 +467,10 @@ class RunReport(AuditReport):
 
     def sections(self) -> tuple[page.Section, ...]:
         tables = self.tables()
+        parts = [f"at ε {number(p.epsilon)} attack {percent(p.attack)}, bound {percent(p.bound)}" for p in self.points]
         figure = page.Figure(
             svg=functools.partial(sandwich_svg, self.curve, self.points),
-            alt=_figure_alt(self.points),
+            alt=f"Probability of naming the target against ε: {'; '.join(parts)}.",
             caption=_figure_caption(self.config, self.points),
         )
         drawn = figure if any(p.drawable for p in self.points) else None

@@ -154,16 +154,8 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
         low = [r - float(p.attack.interval[0]) for r, p in zip(rate, points, strict=True) if p.attack.interval]
         high = [float(p.attack.interval[1]) - r for r, p in zip(rate, points, strict=True) if p.attack.interval]
         level = f"{100 * (points[0].attack.confidence or 0):g}%"
-        axes.errorbar(
-            at,
-            rate,
-            yerr=[low, high],
-            fmt="o",
-            color=ATTACK,
-            capsize=4,
-            ms=6,
-            label=f"attack that we ran, {level} interval",
-        )
+        style = {"fmt": "o", "color": ATTACK, "capsize": 4, "ms": 6}
+        axes.errorbar(at, rate, yerr=[low, high], label=f"attack that we ran, {level} interval", **style)
         axes.axhline(curve.chance, color=INK, lw=0.9, ls=":", label="guessing")
         axes.set_xscale("log")
         axes.set_xticks(at, [f"{e:.3g}" for e in at], minor=False)
@@ -176,21 +168,13 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
         axes.set_ylabel("probability of naming the target")
         plain_axes(axes)
         for values, name, _ in lines:
-            tips.points(
-                axes,
-                over,
-                values,
-                [f"ε = {number(e, 3)}: {percent(v)}, {name}" for e, v in zip(over, values, strict=True)],
-            )
-        tips.points(
-            axes,
-            at,
-            rate,
-            [
-                f"ε = {number(p.epsilon)}: the attack reached {percent(p.attack)} ({level} interval "
-                f"{interval(p.attack)}); no attacker beats {percent(p.bound)}"
-                for p in points
-            ],
-        )
+            said = [f"ε = {number(e, 3)}: {percent(v)}, {name}" for e, v in zip(over, values, strict=True)]
+            tips.points(axes, over, values, said)
+        said = [
+            f"ε = {number(p.epsilon)}: the attack reached {percent(p.attack)} ({level} interval {interval(p.attack)}); "
+            f"no attacker beats {percent(p.bound)}"
+            for p in points
+        ]
+        tips.points(axes, at, rate, said)
         figure.legend(frameon=False, loc="outside lower left")
         return svg_of(figure, tips)

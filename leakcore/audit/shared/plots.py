@@ -87,26 +87,15 @@ def roc_svg(
         if intervals:
             at, rate, low, high = (np.array(v) for v in zip(*intervals, strict=True))
             low = np.maximum(low, least)
-            axes.errorbar(
-                at,
-                np.maximum(rate, low),
-                yerr=[np.maximum(rate, low) - low, high - np.maximum(rate, low)],
-                fmt="s",
-                color=INK,
-                ms=4,
-                capsize=4,
-                lw=1.2,
-                label=intervals_name,
-            )
+            shown = np.maximum(rate, low)
+            style = {"fmt": "s", "color": INK, "ms": 4, "capsize": 4, "lw": 1.2}
+            axes.errorbar(at, shown, yerr=[shown - low, high - shown], label=intervals_name, **style)
         axes.plot(fpr, fpr, color=INK, lw=0.9, ls=":", label="guessing")
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set(xscale="log", yscale="log")
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(lambda rate, _: percent(rate) if rate < 0.1 else f"{100 * rate:g}%")
-        axes.set_xlim(least, 1.05)
-        axes.set_ylim(least, 1.15)
-        axes.set_xlabel("false-positive rate")
-        axes.set_ylabel("true-positive rate")
+        axes.set(xlim=(least, 1.05), ylim=(least, 1.15))
+        axes.set(xlabel="false-positive rate", ylabel="true-positive rate")
         plain_axes(axes)
         every = slice(None, None, 1 + int(drawn.sum()) // 60)
         for rates, values, name in (
@@ -147,17 +136,13 @@ def histograms_svg(inside: np.ndarray, outside: np.ndarray, statistic: str, shar
             )
             shares.append(np.asarray(share))
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.set_xlabel(statistic)
-        axes.set_ylabel(shares_of)
+        axes.set(xlabel=statistic, ylabel=shares_of)
         plain_axes(axes)
-        tips.areas(
-            axes,
-            edges,
-            [
-                f"{statistic} {number(a)} to {number(b)}: {percent(w)} with the rows, {percent(wo)} without"
-                for a, b, wo, w in zip(edges[:-1], edges[1:], *shares, strict=True)
-            ],
-        )
+        said = [
+            f"{statistic} {number(a)} to {number(b)}: {percent(w)} with the rows, {percent(wo)} without"
+            for a, b, wo, w in zip(edges[:-1], edges[1:], *shares, strict=True)
+        ]
+        tips.areas(axes, edges, said)
         figure.legend(frameon=False, loc="outside lower left")
         return svg_of(figure, tips)
 

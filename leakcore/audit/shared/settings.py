@@ -79,16 +79,12 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, (bool, str)) or type(value) in (int, float):
         return value
     if isinstance(value, np.generic):
-        return _of_numpy(value)
+        number = {"b": bool, "i": int, "u": int, "f": float}.get(value.dtype.kind)
+        return value if number is None else number(value)
     try:
         return operator.index(value) if hasattr(type(value), "__index__") else float(value)
     except (TypeError, ValueError, OverflowError):
         return value
-
-
-def _of_numpy(value: np.generic) -> Any:
-    number = {"b": bool, "i": int, "u": int, "f": float}.get(value.dtype.kind)
-    return value if number is None else number(value)
 
 
 MOST = 10
@@ -111,46 +107,9 @@ def raise_all(faults: Sequence[Fault]) -> None:
     """Nothing if there is none; TypeError if all of them are values of another type, otherwise ValueError."""
     if not faults:
         return
-    lines = [fault.text for fault in faults[:MOST]]
-    if len(faults) > MOST:
-        lines.append("and more")
+    lines = [*(fault.text for fault in faults[:MOST]), *["and more"] * (len(faults) > MOST)]
     kind = TypeError if all(fault.of_type for fault in faults) else ValueError
     raise kind("\n".join(lines))
-
-
-def wrong_value(name: str, value: Any, schema: Mapping[str, Any], *, of_type: bool) -> Fault:
-    """A value that the key's JSON Schema does not allow."""
-    return Fault(f"`{name}` must be {allowed(schema, value)}, got {shown(value)}", of_type)
-
-
-def missing(name: str, schema: Mapping[str, Any]) -> Fault:
-    """A key that has no default."""
-    return Fault(f"`{name}` must be given: {allowed(schema)}")
-
-
-def no_such_section(name: object, known: Iterable[str]) -> Fault:
-    """A section that does not exist, and the one that was probably meant."""
-    known = list(known)
-    return Fault(
-        f"[{name_of(name)}]: no such section{_meant(nearest(name, known), '[{}]')}; there are {', '.join(known)}"
-    )
-
-
-def no_such_key(within: str, key: str, value: Any, known: Sequence[str], others: Mapping[str, Sequence[str]]) -> Fault:
-    """A key that does not exist, and the one that was probably meant: of another section, or spelt otherwise.
-
-    Args:
-        within: what stands before the section's keys: "run.", or nothing.
-        key: as it is spelt.
-        value: that it has.
-        known: the section's keys.
-        others: the keys of the sections that go with it.
-    """
-    elsewhere = [f"{name}.{key}" for name, keys in others.items() if key in keys]
-    every = {k: f"{name}.{k}" for name, keys in others.items() for k in keys}
-    close = nearest(key, known)
-    meant = elsewhere[-1] if elsewhere else within + close if close else every.get(nearest(key, every), "")
-    return Fault(f"`{within}{name_of(key)} = {shown(value)}`: no such key{_meant(meant, '`{}`')}")
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
@@ -231,6 +190,19 @@ class _Section:
     def keys(self) -> tuple[str, ...]:
         return _names(self.cls)
 
+    @property
+    def within(self) -> str:
+        """What stands before its keys: "run.", or nothing."""
+        return self.name and f"{self.name}."
+
+    def no_such_key(self, key: str, value: Any) -> str:
+        """A key that does not exist, and the one that was probably meant: of another section, or spelt otherwise."""
+        elsewhere = [f"{name}.{key}" for name, keys in self.others.items() if key in keys]
+        every = {k: f"{name}.{k}" for name, keys in self.others.items() for k in keys}
+        close = nearest(key, self.keys)
+        meant = elsewhere[-1] if elsewhere else self.within + close if close else every.get(nearest(key, every), "")
+        return f"`{self.within}{name_of(key)} = {shown(value)}`: no such key{_meant(meant, '`{}`')}"
+
 
 def checked(cls: type, values: Mapping[str, Any]) -> Values:
     """The value of every field of the dataclass, with its default if it is missing.
@@ -264,13 +236,14 @@ def checked_sections(classes: Mapping[str, type], sections: Mapping[str, Any]) -
 
 
 def _wrong_sections(sections: Mapping[str, Any], known: Collection[str]) -> list[Fault]:
-    return [
-        Fault(f"`{name}` must be a section, [{name}], got {shown(value)}", True)
-        if name in known
-        else no_such_section(name, known)
-        for name, value in sections.items()
-        if name not in known or not isinstance(value, Mapping)
-    ]
+    faults = []
+    for name, value in sections.items():
+        if name not in known:
+            meant = _meant(nearest(name, known), "[{}]")
+            faults.append(Fault(f"[{name_of(name)}]: no such section{meant}; there are {', '.join(known)}"))
+        elif not isinstance(value, Mapping):
+            faults.append(Fault(f"`{name}` must be a section, [{name}], got {shown(value)}", True))
+    return faults
 
 
 @functools.cache
@@ -301,11 +274,8 @@ def schema_of(cls: type) -> Values:
             return self.generate_inner(schema["schema"])
 
         def default_schema(self, schema: Any) -> Values:
-            return (
-                super().default_schema(schema)
-                if schema["default"] is not None
-                else self.generate_inner(schema["schema"])
-            )
+            has_default = schema["default"] is not None
+            return super().default_schema(schema) if has_default else self.generate_inner(schema["schema"])
 
         def field_title_should_be_set(self, schema: Any) -> bool:
             return False
@@ -330,24 +300,22 @@ def _read(section: _Section, values: Mapping[str, Any]) -> tuple[Values, list[Fa
 
 
 def _faults(section: _Section, values: Values, error: pydantic.ValidationError) -> Iterator[Fault]:
-    within = f"{section.name}." if section.name else ""
-    listed = False
+    known = f"; {f'[{section.name}] has' if section.name else 'there are'} {', '.join(section.keys)}"
     for (key, *place), kind in _places(error).items():
+        name = f"{section.within}{key}" + "".join(f"[{i}]" for i in place)
         if kind == "extra_forbidden":
-            fault = no_such_key(within, key, values[key], section.keys, section.others)
-            known = f"; {f'[{section.name}] has' if within else 'there are'} {', '.join(section.keys)}"
-            yield fault if listed else Fault(fault.text + known)
-            listed = True
+            yield Fault(section.no_such_key(key, values[key]) + known)
+            known = ""  # said once
             continue
         schema = schema_of(section.cls)["properties"][key]
         if kind == "missing":
-            yield missing(f"{within}{key}", schema)
+            yield Fault(f"`{name}` must be given: {allowed(schema)}")
             continue
         value = values[key]
         for i in place:
             schema, value = _items(schema), value[i]
-        name = f"{within}{key}" + "".join(f"[{i}]" for i in place)
-        yield wrong_value(name, value, schema, of_type=kind.endswith(("_type", "instance_of")))
+        of_type = kind.endswith(("_type", "instance_of"))
+        yield Fault(f"`{name}` must be {allowed(schema, value)}, got {shown(value)}", of_type)
 
 
 def _places(error: pydantic.ValidationError) -> dict[tuple[Any, ...], str]:

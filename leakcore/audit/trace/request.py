@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from leakcore.audit.shared.claimed_epsilon import noted
 from leakcore.audit.shared.format import NUMBERS_FIXED, ROWS_PUBLIC, UNSAID, counted
 from leakcore.dpsgd import CanaryTrace, Divisor, Sampling, Trace, parse_divisor
 from leakcore.mechanisms import FixedSize, FullBatch, Mechanism, Poisson, RandomAllocation, Shuffled
-
-if TYPE_CHECKING:
-    pass
 
 _LARGEST = 10**9
 """Steps of the longest run: no training makes as many, and accountants take minutes for more."""
@@ -100,11 +97,9 @@ def whole_run(trace: Trace, steps: int | None) -> WholeRun:
     if total > _LARGEST:
         raise ValueError(f"`trace` must be of a run of at most {_LARGEST:,} steps, for bounds, got {total:,}")
     sigma = trace.noise_multiplier
-    runs = (
-        [(float(s), trace.sample_rate, 1) for s in sigma]
-        if (sigma != sigma[0]).any()
-        else [(float(sigma[0]), trace.sample_rate, trace.steps)]
-    )
+    runs = [(float(sigma[0]), trace.sample_rate, trace.steps)]
+    if (sigma != sigma[0]).any():
+        runs = [(float(s), trace.sample_rate, 1) for s in sigma]
     coverage = RunCoverage(
         recorded=trace.steps,
         steps=total,
@@ -292,10 +287,6 @@ def _shuffled(trace: Trace, run: WholeRun) -> tuple[Mechanism | None, MechanismC
     )
 
 
-def _holds_all(sampling: Sampling) -> bool:
-    return sampling.scheme == "full-batch" or (sampling.scheme == "poisson" and sampling.sample_rate == 1)
-
-
 def _order(sampling: Sampling) -> list[str]:
     """What the lower limit of shuffled batches lacks, as the loader says."""
     notes = []
@@ -331,9 +322,7 @@ def under_its_relation(trace: Trace, mechanism: Mechanism | None, chosen: Mechan
         left = "1 batch that the loader gave was" if count == 1 else f"{count:,} batches that the loader gave were"
         why = "for no reason that depends on rows"
         chosen = dataclasses.replace(chosen, left_out=f"{left} not trained on, {why}")
-    if chosen.adjacency != "add-remove":
-        return chosen
-    if trace.divisor == "constant":
+    if chosen.adjacency != "add-remove" or trace.divisor == "constant":
         return chosen
     if trace.divisor is None:
         return dataclasses.replace(chosen, fixed=UNSAID)
@@ -385,8 +374,11 @@ def limited_by_loader(sampling: Sampling, mechanism: Mechanism, chosen: Mechanis
     lacks: list[str] = []
     if isinstance(mechanism, Shuffled) and sampling.is_known:
         lacks = _order(sampling)
-    elif isinstance(mechanism, FullBatch) and sampling.is_known and not _holds_all(sampling):
-        lacks = [f"the trace recorded {sampling.evidence}: of that, full batches are an upper limit alone"]
+    elif isinstance(mechanism, FullBatch) and sampling.is_known:
+        whole = sampling.scheme == "full-batch" or (sampling.scheme == "poisson" and sampling.sample_rate == 1)
+        lacks = (
+            [] if whole else [f"the trace recorded {sampling.evidence}: of that, full batches are an upper limit alone"]
+        )
     if not lacks:
         return chosen
     return dataclasses.replace(chosen, notes=(*chosen.notes, *lacks), lower_holds=False, bracketed=True)
@@ -448,15 +440,9 @@ class AuditRequest:
 
     def settings(self) -> dict[str, Any]:
         """The fields of the report that repeat the request."""
-        return {
-            "delta": self.delta,
-            "claimed_epsilon": self.claimed_epsilon,
-            "confidence": self.confidence,
-            "coins": self.coins,
-            "run": self.run.coverage,
-            "candidate_counts": self.candidate_counts,
-            "mechanism": self.chosen,
-        }
+        same = ("delta", "claimed_epsilon", "confidence", "coins", "candidate_counts")
+        own = {name: getattr(self, name) for name in same}
+        return {**own, "run": self.run.coverage, "mechanism": self.chosen}
 
 
 def parse(
@@ -472,27 +458,20 @@ def parse(
     divisor: Divisor | None,
 ) -> AuditRequest:
     """The arguments of `audit.from_trace`, checked; ValueError or TypeError as that says."""
-    slack = validate.open_probability(delta=delta)
-    claim = None if claimed_epsilon is None else validate.non_negative(claimed_epsilon=claimed_epsilon)
-    size = validate.integer(2, _MOST_CANDIDATES, num_candidates=num_candidates)
-    level = validate.confidence(confidence=confidence)
-    validate.boolean(coins=coins)
+    checked: dict[str, Any] = {
+        "delta": validate.open_probability(delta=delta),
+        "claimed_epsilon": None if claimed_epsilon is None else validate.non_negative(claimed_epsilon=claimed_epsilon),
+        "num_candidates": validate.integer(2, _MOST_CANDIDATES, num_candidates=num_candidates),
+        "confidence": validate.confidence(confidence=confidence),
+        "coins": validate.boolean(coins=coins),
+    }
     if divisor is not None:
         trace = dataclasses.replace(trace, divisor=parse_divisor(divisor))
     trace, run, (what, chosen) = _mechanism(trace, mechanism, steps)
     if coins:
         _require_coins(trace)
-    return AuditRequest(
-        trace=trace,
-        run=run,
-        mechanism=what,
-        chosen=under_its_relation(trace, what, chosen),
-        delta=slack,
-        claimed_epsilon=claim,
-        num_candidates=size,
-        coins=coins,
-        confidence=level,
-    )
+    chosen = under_its_relation(trace, what, chosen)
+    return AuditRequest(trace=trace, run=run, mechanism=what, chosen=chosen, **checked)
 
 
 def read_trace(trace: Any, *kinds: type[_Recorded], name: str = "trace") -> _Recorded:
