@@ -17,17 +17,10 @@ from leakcore.audit.shared.format import counted
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class ClaimedEpsilon:
-    """What the audit may not exceed.
+    """What the audit may not exceed: (ε, δ) under the adjacency that the audit tests.
 
-    Attributes:
-        noise_multiplier: σ of the mechanism.
-        stated: the claim as the user made it.
-        stated_adjacency: the relation of that claim.
-        epsilon: the claim under `adjacency`.
-        delta: δ at which `epsilon` is claimed.
-        adjacency: the relation that the audit tests.
-        how: how one follows from the other, in words.
-        gaussian: whether the mechanism is Gaussian (full or shuffled batches), so that the Gaussian family may be used.
+    stated: the claim as the user made it, under `stated_adjacency`. how: how one follows from the other, in words.
+    gaussian: whether the mechanism is Gaussian (full or shuffled batches), so that the Gaussian family may be used.
     """
 
     noise_multiplier: float
@@ -58,13 +51,8 @@ def claim_of(config: ClaimConfig, rows: int) -> ClaimedEpsilon:
 
     by_accountant = accountant(own, sigma)
     stated = by_accountant if c.epsilon is None else c.epsilon
-    gaussian = isinstance(scheme, mechanisms.FullBatch)
-    common: dict[str, Any] = {
-        "noise_multiplier": sigma,
-        "stated": stated,
-        "stated_adjacency": own,
-        "gaussian": gaussian,
-    }
+    common: dict[str, Any] = {"noise_multiplier": sigma, "stated": stated, "stated_adjacency": own}
+    common["gaussian"] = isinstance(scheme, mechanisms.FullBatch)
     if own == config.adjacency:
         return ClaimedEpsilon(**common, epsilon=stated, delta=delta, adjacency=own, how=f"as claimed ({words})")
     if by_accountant <= stated * (1 + 1e-6):
@@ -119,14 +107,7 @@ FAMILIES: dict[Literal["dp", "gdp"], str] = {"dp": "(ε, δ)", "gdp": "Gaussian 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Proof:
-    """One lower bound.
-
-    Attributes:
-        method: how it was obtained.
-        what: on what it was obtained.
-        found: the bound.
-        ceiling: the most that an audit of this size could prove.
-    """
+    """One lower bound: how and on what it was obtained. ceiling: the most that an audit of this size could prove."""
 
     method: str
     what: str
@@ -159,9 +140,8 @@ def prove(scores: Scores, claimed: ClaimedEpsilon, confidence: float, seed: int)
         }
         best = bounds.epsilon_lower_bound_best(scores, **more)
         ceiling = bounds.epsilon_lower_bound_best(perfect, **more)
-        proofs.append(
-            Proof(method=f"counts, {FAMILIES[family]}", what=best.chosen, found=best, ceiling=float(ceiling.value))
-        )
+        method = f"counts, {FAMILIES[family]}"
+        proofs.append(Proof(method=method, what=best.chosen, found=best, ceiling=float(ceiling.value)))
     return tuple(proofs)
 
 
@@ -171,13 +151,10 @@ _LOOKS = 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stopped:
-    """When an audit stopped that may stop early.
+    """After how many trainings an audit stopped that may stop early, and why.
 
-    Attributes:
-        trainings: models that were trained.
-        planned: models of the whole audit.
-        why: "refuted": the claim fell. "hopeless": not even perfect scores could have made it fall within the planned
-            trials. "planned": neither happened.
+    "refuted": the claim fell. "hopeless": not even perfect scores could have made it fall within the planned trials.
+    "planned": neither happened.
     """
 
     trainings: int
@@ -209,12 +186,8 @@ def until_decided(
     The families share the error, and each tests all k at once.
     """
     names, level = families(claimed, audit.confidence)
-    tests = {
-        family: bounds.SequentialTest(
-            claimed.epsilon, adjacency=claimed.adjacency, confidence=level, delta=claimed.delta, family=family
-        )
-        for family in names
-    }
+    more: dict[str, Any] = {"adjacency": claimed.adjacency, "confidence": level, "delta": claimed.delta}
+    tests = {family: bounds.SequentialTest(claimed.epsilon, family=family, **more) for family in names}
     parts: list[Scores] = []
     why: Literal["refuted", "hopeless", "planned"] = "planned"
     for part in chunks(audit.trials):

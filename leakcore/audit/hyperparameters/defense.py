@@ -32,12 +32,7 @@ from leakcore.dpsgd import Streams
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Played:
-    """The outcome of a game.
-
-    Attributes:
-        hits: correct guesses.
-        accuracy: share of the pool that the final models classify rightly, mean over all runs.
-    """
+    """Correct guesses of a game, and the share of the pool that the final models classify rightly, over all runs."""
 
     hits: int
     accuracy: float
@@ -229,14 +224,7 @@ _PIECE = 32
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Side:
-    """One row of the table.
-
-    Attributes:
-        attack: the same attacker on the same runs.
-        accuracy: share of held-out rows that the trained models classify rightly.
-        epsilon: that holds for this release.
-        bound: that holds for this release.
-    """
+    """One row of the table: the same attacker on the same runs, with ε and bound that hold for this release."""
 
     attack: Result
     accuracy: float
@@ -248,14 +236,7 @@ class Side:
 class DefenseStudy:
     """The same attack on the same runs without a defence and with it.
 
-    Attributes:
-        config: what was asked.
-        noise_multiplier: σ of DP-SGD.
-        released_noise: σ of the release, with the noise that the defence adds.
-        runs: number of trainings on either side.
-        plain: the side without the defence.
-        defended: the side with it.
-        why: why bound and ε hold under the defence.
+    released_noise: σ with the noise that the defence adds. why: why bound and ε hold under the defence.
     """
 
     config: AuditConfig
@@ -298,11 +279,10 @@ def study(
         for first, count in counts.items():
             hits, right = hits + results[first]["hits"], right + results[first]["accuracy"] * count
         sides.append(_side(config, point, hits, runs, right / runs, name == "with"))
-    noise = _released_noise(config, point) or point.noise_multiplier
     return DefenseStudy(
         config=config,
         noise_multiplier=point.noise_multiplier,
-        released_noise=noise,
+        released_noise=_released_noise(config, point) or point.noise_multiplier,
         runs=runs,
         plain=sides[0],
         defended=sides[1],
@@ -340,16 +320,12 @@ def _side(
         seed=config.seed,
         provenance="the game of Hayes et al. 2023, Section 3.4",
     )
-    return Side(
-        attack=attack,
-        accuracy=accuracy,
-        epsilon=point.epsilon
-        if more is None
-        else accounting.epsilon(more, 1.0, scheme.total_steps(config), delta=config.delta),
-        bound=point.bound
-        if more is None
-        else bounds.reconstruction(more, 1.0, scheme.total_steps(config), kappa=1 / config.num_candidates),
-    )
+    if more is None:
+        return Side(attack=attack, accuracy=accuracy, epsilon=point.epsilon, bound=point.bound)
+    released = more, 1.0, scheme.total_steps(config)
+    epsilon = accounting.epsilon(*released, delta=config.delta)
+    bound = bounds.reconstruction(*released, kappa=1 / config.num_candidates)
+    return Side(attack=attack, accuracy=accuracy, epsilon=epsilon, bound=bound)
 
 
 def _released_noise(config: AuditConfig, point: ReconstructionPoint) -> float | None:

@@ -27,12 +27,8 @@ FAMILY = "magnitudes"
 class LayerStudy:
     """The measures of the audited model, without the gains of single rows.
 
-    Attributes:
-        measures: what gradients of single rows carry, as the model gives them.
-        released: what is left of the attribute in one step's release after subtracting all other rows: the row's
-            gradient clipped to C, with noise σC.
-        noise_multiplier: σ.
-        sizes: (inputs, outputs) of every layer.
+    measures: what gradients of single rows carry. released: what is left of the attribute in one step's release after
+    subtracting all other rows: the row's gradient clipped to C, with noise σC. sizes: (inputs, outputs) of every layer.
     """
 
     measures: leakage.LeakageByLayer

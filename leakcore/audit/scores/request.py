@@ -26,14 +26,9 @@ _MOST = 2**27
 
 @dataclasses.dataclass(frozen=True)
 class ScoreColumns:
-    """The names of two arrays or columns, and their meaning.
+    """The names of two arrays or columns: of scores and memberships if `labelled`, else of members and non-members.
 
-    Attributes:
-        first: name of the first.
-        second: name of the second.
-        labelled: True for scores and memberships; False for members and non-members.
-        tool: the tool that writes such files.
-        higher: who scores higher.
+    tool: that writes such files. higher: who scores higher.
     """
 
     first: str
@@ -214,19 +209,17 @@ def _sniffed(where: Path, names: list[str]) -> ScoreColumns:
 
 def _owns(where: Path, layout: ScoreColumns, names: list[str], sniffed: bool) -> dict[str, str]:
     """The file's own spelling of the layout's two names."""
-    return {name: _own(where, name, names, sniffed) for name in (layout.first, layout.second)}
-
-
-def _own(where: Path, name: str, names: list[str], sniffed: bool) -> str:
-    alike = [n for n in names if _plain(n) == _plain(name)]
-    same = alike if sniffed else [n for n in names if n == name] or alike
-    if not same:
-        raise ValueError(f"{printable(where)}: holds no {printable(repr(name))}; there are {names_of(names)}")
-    if len(same) > 1:
-        raise ValueError(
-            f"{printable(where)}: has {len(same)} arrays or columns named {names_of(same)}; rename all but one"
-        )
-    return same[0]
+    own = {}
+    for name in (layout.first, layout.second):
+        alike = [n for n in names if _plain(n) == _plain(name)]
+        same = alike if sniffed else [n for n in names if n == name] or alike
+        if not same:
+            raise ValueError(f"{printable(where)}: holds no {printable(repr(name))}; there are {names_of(names)}")
+        if len(same) > 1:
+            several = f"has {len(same)} arrays or columns named {names_of(same)}"
+            raise ValueError(f"{printable(where)}: {several}; rename all but one")
+        own[name] = same[0]
+    return own
 
 
 def _parted(where: Path, layout: ScoreColumns, scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -303,14 +296,7 @@ _NO_LABELS = "pass scores and labels by name, from_scores(scores=â€¦, members=â€
 
 
 class Sides(NamedTuple):
-    """Scores of members and of others, larger for likelier members.
-
-    Attributes:
-        members: (n,) float64.
-        non_members: (m,) float64.
-        source: where they come from.
-        higher: who scored higher there.
-    """
+    """Scores of members and of others, float64, larger for likelier members. higher: who scored higher in the source."""
 
     members: np.ndarray
     non_members: np.ndarray

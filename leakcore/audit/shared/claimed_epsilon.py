@@ -61,6 +61,15 @@ def noted(result: R, *notes: str, **changes: Any) -> R:
     return dataclasses.replace(result, assumptions=assumed, **changes)
 
 
+def schedule_of(mechanism: Mechanism) -> tuple[Any, ...]:
+    """(σ, q, T) of Poisson sampling and of full batches; any other mechanism itself."""
+    if isinstance(mechanism, FullBatch):
+        return mechanism.noise_multiplier, 1.0, mechanism.steps
+    if isinstance(mechanism, Poisson):
+        return mechanism.noise_multiplier, mechanism.sample_rate, mechanism.steps
+    return (mechanism,)
+
+
 def proved_epsilon(
     noise_multiplier: Any,
     sample_rate: Any = None,
@@ -75,11 +84,8 @@ def proved_epsilon(
 
     noise_multiplier: or a mechanism.
     """
-    if isinstance(noise_multiplier, FullBatch):
-        noise_multiplier, sample_rate, steps = noise_multiplier.noise_multiplier, 1.0, noise_multiplier.steps
-    elif isinstance(noise_multiplier, Poisson):
-        poisson = noise_multiplier
-        noise_multiplier, sample_rate, steps = poisson.noise_multiplier, poisson.sample_rate, poisson.steps
+    if isinstance(noise_multiplier, FullBatch | Poisson):
+        noise_multiplier, sample_rate, steps = schedule_of(noise_multiplier)
     elif isinstance(noise_multiplier, Mechanism):
         return accounting.epsilon(noise_multiplier, delta=delta, adjacency=adjacency)
     for method in methods:

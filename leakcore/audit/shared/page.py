@@ -120,18 +120,9 @@ QUESTIONS = (BEATS, REACHED, PROVED, EPSILON)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Card:
-    """One of the four numbers.
+    """One of the four numbers: as it is printed, or what is printed instead (absent), and what it measures (detail).
 
-    Attributes:
-        question: that it answers.
-        value: as it is printed; empty if the report has no such number.
-        absent: what is printed instead.
-        kind: upper, lower, estimate, or parameter for a number that was only stated.
-        interval: as it is printed; empty without one.
-        confidence: in words.
-        adjacency: in words.
-        detail: what the number measures, or why it is missing.
-        number: the number itself, where it is one.
+    kind: upper, lower, estimate, or parameter for a number that was only stated.
     """
 
     question: str
@@ -206,12 +197,9 @@ def proof_card(result: Result, delta: float, detail: str) -> Card:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A picture with its description and its conclusion.
+    """A picture, in words (alt), and what to conclude from it (caption).
 
-    Attributes:
-        svg: trusted markup of our own drawing, or the call that draws it, because a terminal never needs the drawing.
-        alt: the picture in words.
-        caption: what to conclude from it.
+    svg: trusted markup of our own drawing, or the call that draws it, because a terminal never needs the drawing.
     """
 
     svg: str | Callable[[], str] = dataclasses.field(compare=False)
@@ -259,13 +247,7 @@ def follows(finding: str) -> tuple[str, str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Judged:
-    """An ε that a limit is compared with.
-
-    Attributes:
-        what: in words.
-        value: the ε.
-        guarantee: kind, confidence and adjacency.
-    """
+    """An ε that a limit is compared with. what: in words. guarantee: kind, confidence and adjacency."""
 
     what: str
     value: float
@@ -313,10 +295,7 @@ class PartFields:
 class Part:
     """What another study adds to a report, after the report's own findings, sections and assumptions.
 
-    Attributes:
-        key: its name in the JSON.
-        content: what stands there, JSON-ready.
-        contradictions: claims that it disproved; any of them fails the gate.
+    key: its name in the JSON. content: what stands there. contradictions: claims that it disproved; they fail the gate.
     """
 
     json_form: ClassVar[type] = PartFields
@@ -349,14 +328,7 @@ class Part:
         read = from_plain(data, PartFields)
         sections = tuple(dataclasses.replace(s, figure=s.figure and _as_read(s.figure)) for s in read.sections)
         texts = tuple(Finding(text, verdict=verdict, assumes=assumes) for text, verdict, assumes in read.findings)
-        return cls(
-            key=read.key,
-            findings=texts,
-            sections=sections,
-            assumptions=read.assumptions,
-            contradictions=read.contradictions,
-            content=read.content,
-        )
+        return cls(**{**vars(read), "findings": texts, "sections": sections})
 
 
 def _as_read(figure: Figure) -> Figure:
@@ -368,15 +340,8 @@ def _as_read(figure: Figure) -> Figure:
 class Page:
     """Everything that one report shows, in the order in which it is shown.
 
-    Attributes:
-        headline: the verdict in a few words.
-        tone: its colour, "good", "neutral" or "bad".
-        verdict: sentences; the first one is the verdict.
-        limit: what a limit on ε was compared with; empty without one.
-        cards: the four numbers.
-        sections: their first figure is the picture under the cards.
-        settings: JSON-ready.
-        environment: JSON-ready.
+    tone: the colour of the headline, "good", "neutral" or "bad". verdict: sentences; the first one is the verdict.
+    limit: what a limit on ε was compared with. sections: their first figure is the picture under the cards.
     """
 
     title: str

@@ -12,7 +12,7 @@ from scipy import special, stats
 from leakcore import bounds
 from leakcore._base.results import Assumptions, Result
 from leakcore.audit.scores.statistics import area, area_limits, audited, provable, rate_limits
-from leakcore.audit.shared.claimed_epsilon import noted, proved_epsilon
+from leakcore.audit.shared.claimed_epsilon import noted, proved_epsilon, schedule_of
 from leakcore.audit.shared.report import GATE, GATE_SHARE
 from leakcore.audit.trace.request import AuditRequest
 from leakcore.dpsgd import Trace
@@ -150,12 +150,7 @@ def rank_sum(inside: np.ndarray, outside: np.ndarray) -> float:
 class Exposure:
     """A member among the candidates that was in a batch.
 
-    Attributes:
-        candidate: its number.
-        times_seen: batches with it.
-        clipped_share: share of steps in which its gradient was clipped.
-        beaten: share of non-members that it outscores.
-        lead: its score less the best rival's, in units of the statistic.
+    beaten: share of non-members that it outscores. lead: its score less the best rival's, in units of the statistic.
     """
 
     candidate: int
@@ -203,12 +198,7 @@ def upper_bounds(request: AuditRequest) -> dict[str, Any]:
 
 def _upper_bounds(request: AuditRequest, mechanism: Mechanism) -> dict[str, Any]:
     run, slack = request.run, request.delta
-    schedule: tuple[Any, ...] = (mechanism,)
-    if isinstance(mechanism, Poisson):
-        schedule = mechanism.noise_multiplier, mechanism.sample_rate, mechanism.steps
-    elif isinstance(mechanism, FullBatch):
-        schedule = mechanism.noise_multiplier, 1.0, mechanism.steps
-
+    schedule = schedule_of(mechanism)
     relation = request.chosen.adjacency or mechanism.adjacency
 
     def of(result: R) -> R:
@@ -225,9 +215,7 @@ def _upper_bounds(request: AuditRequest, mechanism: Mechanism) -> dict[str, Any]
     return {
         "epsilon": epsilon(relation),
         "epsilon_replace": epsilon("replace") if replaces else None,
-        "reconstruction": tuple(
-            of(bounds.reconstruction(*schedule, kappa=1 / size)) for size in request.candidate_counts
-        ),
+        "reconstruction": tuple(of(bounds.reconstruction(*schedule, kappa=1 / n)) for n in request.candidate_counts),
         "membership": of(bounds.membership(*schedule, fpr=np.geomspace(1e-3, 1, 61))),
         "at_fpr": of(bounds.membership(*schedule, fpr=np.array(FPRS))),
     }

@@ -18,13 +18,7 @@ from leakcore.audit.trace.request import MechanismChoice, RunCoverage
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A measured rate, and the bound that no attacker exceeds.
-
-    Attributes:
-        what: what was measured, in words.
-        rate: the measured rate, with its interval.
-        bound: the upper bound with which the rate is compared.
-    """
+    """A measured rate, and the upper bound with which it is compared."""
 
     what: str
     rate: Measured

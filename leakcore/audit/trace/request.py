@@ -28,9 +28,8 @@ _Recorded = TypeVar("_Recorded", bound=Trace | CanaryTrace)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunCoverage:
-    """How much of a run was recorded. recorded: steps of the trace. steps: of the run up to the end of the recording,
-    at least that many unless `exact`. said: by the caller. unknown: why ε and bounds of the whole run are not known;
-    empty where they are.
+    """How much of a run was recorded. steps: of the run up to the end of the recording, at least that many unless
+    `exact`. said: by the caller. unknown: why ε and bounds of the whole run are not known; empty where they are.
     """
 
     recorded: int
@@ -174,22 +173,19 @@ _AGAIN = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MechanismChoice:
-    """What a report says of the run's mechanism.
+    """What a report says of the run's mechanism; texts are empty where there is nothing to say.
 
     Attributes:
-        name: as Python writes it; empty where none is named.
-        words: in a few words.
+        name: as Python writes it.
         evidence: what says that it is the run's.
-        missing: why none is named; empty where one is.
-        remedy: what to do about it; likewise.
+        missing: why none is named.
+        remedy: what to do about it.
         adjacency: the neighbouring relation of its ε and bounds.
         bracketed: whether ε and bounds are the upper ends of brackets.
         lower_holds: whether the lower ends are proved for this run, too.
-        notes: further sentences.
-        left_out: what must hold of batches that the loader gave and no step trained on; empty where there are none.
+        left_out: what must hold of batches that the loader gave and no step trained on.
         rows_public: whether the run's ε can only be for a public number of rows, as what the program divides by says.
-        fixed: what is said of the divisor, q and the number of steps where they count as fixed numbers; empty where the
-            trace says so, or the relation does not need it.
+        fixed: what is said of the divisor, q and the number of steps where they count as fixed numbers.
     """
 
     name: str = ""
