@@ -262,33 +262,28 @@ def _change(where: str, old: _Number | None, new: _Number | None) -> Change | No
     """How two numbers differ; None if they are equal."""
     one = old or new
     assert one is not None
-    named = {"where": where, "quantity": one.quantity, "kind": one.kind}
+    before, after, how = _printed(old), _printed(new), "changed"
     if old is None or new is None:
         how = "only after" if old is None else "only before"
-        return Change(**named, before=_printed(old), after=_printed(new), how=how)
-    if apart := _apart(old, new):
-        before, after = (f"{_printed(r)} ({', '.join(words)})" for r, words in zip((old, new), apart, strict=True))
-        return Change(**named, before=before, after=after, how="not comparable")
-    a, b = old.value, new.value
-    if a.shape == b.shape and np.allclose(a, b, rtol=_ROUNDING, atol=0, equal_nan=True):
-        return None
-    how = "changed"
-    if a.shape == b.shape and old.interval and new.interval and old.confidence is not None:
-        (low, high), (least, most) = old.interval, new.interval
-        how = "beyond its interval" if bool(((high < least) | (most < low)).any()) else "within its interval"
-    return Change(**named, before=_printed(old), after=_printed(new), how=how)
+    elif apart := _apart(old, new):
+        before, after = (f"{r} ({', '.join(words)})" for r, words in zip((before, after), apart, strict=True))
+        how = "not comparable"
+    elif old.value.shape == new.value.shape:
+        if np.allclose(old.value, new.value, rtol=_ROUNDING, atol=0, equal_nan=True):
+            return None
+        if old.interval and new.interval and old.confidence is not None:
+            (low, high), (least, most) = old.interval, new.interval
+            how = "beyond its interval" if bool(((high < least) | (most < low)).any()) else "within its interval"
+    return Change(where=where, quantity=one.quantity, kind=one.kind, before=before, after=after, how=how)
 
 
 def _apart(old: _Number, new: _Number) -> tuple[list[str], list[str]] | None:
     """In what two numbers say different things, in words of each; None where they say the same."""
-    pairs = [
-        (f"{key} = {{}}", getattr(old, key), getattr(new, key)) for key in ("kind", "confidence", "delta", "family")
-    ]
-    pairs.append(("{}", old.adjacency, new.adjacency))
-    other = [(words, a, b) for words, a, b in pairs if a != b]
-    if not other:
+    keys = [key for key in ("kind", "confidence", "delta", "family", "adjacency") if vars(old)[key] != vars(new)[key]]
+    if not keys:
         return None
-    return [words.format(a) for words, a, _ in other], [words.format(b) for words, _, b in other]
+    one, other = ([f"{key} = {vars(n)[key]}".removeprefix("adjacency = ") for key in keys] for n in (old, new))
+    return one, other
 
 
 def _printed(result: _Number | None) -> str:

@@ -132,12 +132,10 @@ class ScoresReport(AuditReport):
 
     @property
     def contradictions(self) -> list[str]:
-        return [*self._refuted_mechanism(), *self._refuted_epsilon()]
-
-    def _refuted_mechanism(self) -> list[str]:
+        refuted = self._refuted_epsilon()
         if self.p_value is None or self.p_value > 1 - GATE:
-            return []
-        return [f"{self._tested()}: not trained as claimed, unless an assumption of the audit fails."]
+            return refuted
+        return [f"{self._tested()}: not trained as claimed, unless an assumption of the audit fails.", *refuted]
 
     def _tested(self) -> str:
         assert self.p_value is not None
@@ -289,7 +287,8 @@ class ScoresReport(AuditReport):
                 assumes="a row's score in this model stands for its score in an independent one.",
             )
         how = (
-            f"from guesses at {self.members + self.non_members:,} coins of one run{self._of_family()}"
+            f"from guesses at {self.members + self.non_members:,} coins of one run"
+            + (self._if_family() or ". It is valid, and rarely tight")
             if self.coins
             else f"from tests of the order of all scores, which hold at once{self._if_family()}"
             if self.select == "simultaneous"
@@ -322,10 +321,6 @@ class ScoresReport(AuditReport):
             f"; under {self._claim_words} adjacency, that of the claim, they prove {proved(self.converted, self.delta)}"
         )
 
-    def _of_family(self) -> str:
-        """Of which mechanisms the proof speaks."""
-        return self._if_family() or ". It is valid, and rarely tight"
-
     def _if_family(self) -> str:
         if self.family == "dp":
             return ""
@@ -354,12 +349,11 @@ class ScoresReport(AuditReport):
 
     def tables(self) -> dict[str, Table]:
         rows = [
-            (f"true positives at {percent(r.fpr)} false", percent(r.fpr), percent(r), interval(r))
+            row_of(f"true positives at {percent(r.fpr)} false", percent(r.fpr), percent(r), interval(r))
             for r in self.at_fpr
             if r is not None
         ]
-        rows.append(("area under the ROC curve", "0.5", number(self.area, 3), _span(self.area)))
-        printed = tuple(row_of(*row) for row in rows)
+        rows.append(row_of("area under the ROC curve", "0.5", number(self.area, 3), _span(self.area)))
         columns = heads("test", "guessing", "these scores [estimate]", "interval [estimate]")
         caption = (
             f"{100 * self.confidence:g}% intervals, each for its own row, valid in finite samples for independent "
@@ -379,7 +373,7 @@ class ScoresReport(AuditReport):
             )
             + self._design(),
         )
-        return {"rates": Table("The scores as a membership test", columns, printed, caption), "epsilon": epsilon}
+        return {"rates": Table("The scores as a membership test", columns, tuple(rows), caption), "epsilon": epsilon}
 
     def _row(self, result: Result) -> Row:
         """A bound, next to the claim if that is under the same relation."""
@@ -437,22 +431,20 @@ class ScoresReport(AuditReport):
         )
 
     def assumptions(self) -> list[str]:
-        return [
-            f"How members were chosen: {self._design()}",
-            f"Intervals: {self._independence()}",
-            f"The scores mean what was stated: {self.higher} score higher ({self._from}).",
-            *([self._gate_assumed()] if self.proved else []),
-            *(sentence(note) for note in self.epsilon.assumptions.notes),
-            "What another attack on the same model would find is not known: a low number does not prove privacy.",
-        ]
-
-    def _gate_assumed(self) -> str:
-        return (
+        gate = (
             f"A claim is contradicted only by what is proved at {100 * GATE:g}%: chance does that to a model that "
             f"keeps it with probability at most {1 - GATE:.1g}. A limit (fail_above) is compared with the ε printed, "
             f"proved at {100 * self.confidence:g}%: chance lifts that above the model's own with probability at most "
             f"{1 - self.confidence:.2g}."
         )
+        return [
+            f"How members were chosen: {self._design()}",
+            f"Intervals: {self._independence()}",
+            f"The scores mean what was stated: {self.higher} score higher ({self._from}).",
+            *([gate] if self.proved else []),
+            *(sentence(note) for note in self.epsilon.assumptions.notes),
+            "What another attack on the same model would find is not known: a low number does not prove privacy.",
+        ]
 
 
 def _span(result: Result) -> str:

@@ -163,14 +163,9 @@ def read_scores(
     for name, side in (("members", first), ("non-members", second)):
         if not len(side):
             raise ValueError(f"{printable(where)}: holds no scores of {name}")
-    return ScoreFile(
-        np.asarray(first, np.float64), np.asarray(second, np.float64), layout, _shown(where), higher or layout.higher
-    )
-
-
-def _shown(where: Path) -> str:
-    """The file's name as text that can be written anywhere: a name need not be UTF-8."""
-    return name_of(os.fsencode(where.name).decode("utf-8", "backslashreplace"))
+    sides = (np.asarray(side, np.float64) for side in (first, second))
+    name = name_of(os.fsencode(where.name).decode("utf-8", "backslashreplace"))  # a name need not be UTF-8
+    return ScoreFile(*sides, layout, name, higher or layout.higher)
 
 
 def _asked(members: str | None, non_members: str | None, values: str | None, labels: str | None) -> ScoreColumns | None:
@@ -254,22 +249,19 @@ def _csv_read(where: Path, asked: ScoreColumns | None) -> tuple[ScoreColumns, Ma
     if not header:
         raise ValueError(f"{printable(where)}: is empty; its first line must name the columns")
     layout = asked or _sniffed(where, header)
-    return layout, _csv_columns(where, header, _owns(where, layout, header, asked is None), layout)
-
-
-def _csv_columns(where: Path, header: list[str], own: Mapping[str, str], layout: ScoreColumns) -> dict[str, np.ndarray]:
-    at = {asked: header.index(spelt) for asked, spelt in own.items()}
-    columns = {asked: array.array("d") for asked in own}
+    own = _owns(where, layout, header, asked is None)
+    at = {name: header.index(spelt) for name, spelt in own.items()}
+    columns = {name: array.array("d") for name in own}
     for number, line in enumerate(read_csv(where), 1):
         if number == 1 or not any(cell.strip() for cell in line):
             continue
-        for asked, column in at.items():
+        for name, column in at.items():
             cell = line[column].strip() if column < len(line) else ""
             if not cell and not layout.labelled:
                 continue  # columns of members and non-members may differ in length
-            label = layout.labelled and asked == layout.second
-            columns[asked].append(_label(where, number, asked, cell) if label else _number(where, number, asked, cell))
-    return {asked: np.frombuffer(values, np.float64) for asked, values in columns.items()}
+            read = _label if layout.labelled and name == layout.second else _number
+            columns[name].append(read(where, number, name, cell))
+    return layout, {name: np.frombuffer(values, np.float64) for name, values in columns.items()}
 
 
 def _number(where: Path, line: int, column: str, cell: str) -> float:
@@ -296,7 +288,7 @@ _NO_LABELS = "pass scores and labels by name, from_scores(scores=â€¦, members=â€
 
 
 class Sides(NamedTuple):
-    """Scores of members and of others, float64, larger for likelier members. higher: who scored higher in the source."""
+    """Scores of members and of others, float64, larger for likelier members. higher: who scored higher."""
 
     members: np.ndarray
     non_members: np.ndarray

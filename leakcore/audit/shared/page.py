@@ -326,14 +326,12 @@ class Part:
     def from_dict(cls, data: Any) -> Part:
         """The inverse of `to_dict`. ValueError for anything else."""
         read = from_plain(data, PartFields)
-        sections = tuple(dataclasses.replace(s, figure=s.figure and _as_read(s.figure)) for s in read.sections)
+        sections = tuple(  # the markup of a file is not trusted
+            dataclasses.replace(s, figure=s.figure and dataclasses.replace(s.figure, svg=drawing(s.figure.svg)))
+            for s in read.sections
+        )
         texts = tuple(Finding(text, verdict=verdict, assumes=assumes) for text, verdict, assumes in read.findings)
         return cls(**{**vars(read), "findings": texts, "sections": sections})
-
-
-def _as_read(figure: Figure) -> Figure:
-    """A figure of a file: its markup is not trusted."""
-    return dataclasses.replace(figure, svg=drawing(figure.svg))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

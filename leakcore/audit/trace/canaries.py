@@ -304,19 +304,18 @@ class CanaryReport(AuditReport):
         )
 
     def tables(self) -> dict[str, Table]:
-        rows = [
-            ("knows all other rows", least(self.proved), percent(min(self.share, 1.0)), guarantee(self.proved)),
-            ("the same, by guesses at coins", least(self.by_coins), "", guarantee(self.by_coins)),
-            ("sees the releases alone", number(self.from_release), "", "estimate"),
-        ]
+        rows = (
+            row_of("knows all other rows", least(self.proved), percent(min(self.share, 1.0)), guarantee(self.proved)),
+            row_of("the same, by guesses at coins", least(self.by_coins), "", guarantee(self.by_coins)),
+            row_of("sees the releases alone", number(self.from_release), "", "estimate"),
+        )
         columns = heads("attacker", "ε at least [lower]", "share of the\naccountant's [lower]", "guarantee")
         caption = (
             f"{self.included:,} canaries in the data, {self.canaries - self.included:,} left out by coins, "
             f"{self.controls:,} other coordinates of {self.parameters:,}; a canary was in {self.times_seen:.4g} of "
             f"{self.steps:,} steps on average. δ = {power(self.delta)}."
         )
-        table = Table("What the canaries prove", columns, tuple(row_of(*row) for row in rows), caption)
-        return {"canaries": table}
+        return {"canaries": Table("What the canaries prove", columns, rows, caption)}
 
     def sections(self) -> tuple[page.Section, ...]:
         return (page.Section("What the canaries prove", (self.tables()["canaries"],)),)
@@ -397,7 +396,9 @@ def from_canaries(
     claim = None if claimed_epsilon is None else validate.non_negative(claimed_epsilon=claimed_epsilon)
     level = validate.confidence(confidence=confidence)
     recorded = read_trace(trace, CanaryTrace)
-    claimed = _recorded(recorded) if mechanism is None else mechanism
+    sigma, norm = recorded.noise_multiplier, recorded.max_grad_norm
+    noise = float(sigma[0]) if (sigma == sigma[0]).all() else sigma
+    claimed = Poisson(noise, recorded.sample_rate, recorded.steps) if mechanism is None else mechanism
     validate.instance(Mechanism, mechanism=claimed)
     hypothesis = bounds.Hypothesis(claimed)
     stated = recorded.divisor if divisor is None else parse_divisor(divisor)
@@ -422,7 +423,6 @@ def from_canaries(
     strict = 1 - GATE_SHARE
     gate = ordered(recorded.scores, strict) if independent else audited(*of_coins, strict, relation)
     alone = dataclasses.replace(ordered(recorded.release_scores, level), kind="estimate", confidence=None)
-    sigma, norm = recorded.noise_multiplier, recorded.max_grad_norm
     premise = {"rows": ROWS_PUBLIC, "constant": NUMBERS_FIXED, None: f"{NUMBERS_FIXED} ({UNSAID})"}[stated]
     facts = "steps sample_rate canaries controls parameters noise_ratio common_noise repeated_noise interference"
     return CanaryReport(
@@ -446,9 +446,3 @@ def from_canaries(
         p_value=float(whole.p_value or 0.0),
         seconds=time.monotonic() - start,
     )
-
-
-def _recorded(trace: CanaryTrace) -> Poisson:
-    """The schedule of the recorded steps."""
-    sigma = trace.noise_multiplier
-    return Poisson(float(sigma[0]) if (sigma == sigma[0]).all() else sigma, trace.sample_rate, trace.steps)

@@ -206,18 +206,14 @@ class TraceReport(TraceNumbers):
         return [*out, _most_exposed(self)] if self.exposed else out
 
     def tables(self) -> dict[str, Table]:
-        tables = {"attacks": _attacks_table(self)}
-        return {**tables, "exposed": _exposed_table(self)} if self.exposed else tables
+        exposed = {"exposed": _exposed_table(self)} if self.exposed else {}
+        return {"attacks": _attacks_table(self), **exposed}
 
     def sections(self) -> tuple[page.Section, ...]:
         tables = self.tables()
-        figure = None
-        if self.roc is not None and self.membership is not None:
-            figure = _roc_figure(self, self.membership, self.roc)
-        sections = [page.Section("Attacks compared with their bounds", (tables["attacks"],), figure)]
-        if "exposed" in tables:
-            sections.append(page.Section("Most exposed members", (tables["exposed"],)))
-        return tuple(sections)
+        curve, measured = self.membership, self.roc
+        figures = {} if curve is None or measured is None else {"attacks": _roc_figure(self, curve, measured)}
+        return tuple(page.Section(t.title, (t,), figures.get(name)) for name, t in tables.items())
 
     def assumptions(self) -> list[str]:
         mechanism = "The optimizer clipped each sample and added the noise that its settings say"
