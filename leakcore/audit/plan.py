@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any, ClassVar
 
 import numpy as np
@@ -156,20 +157,14 @@ def plan(
     apart = _separation(claim, slack)
     designs = [("many runs", n, 1) for n in models] + [("one run", 1, m) for m in rows]
     planned = []
-    for design, trained, coins in designs:
-        for family in ("dp", "gdp"):
-            proves = _Design(design, trained if coins == 1 else coins, family, slack, level)
-            planned.append(
-                PlannedAudit(
-                    design=design,
-                    family=family,
-                    trainings=trained,
-                    canaries=coins,
-                    ceiling=proves.at_most(),
-                    expected=proves.expected(apart),
-                    noticed=next((f for f in _FACTORS if proves.expected(f * apart) > claim), None),
-                )
-            )
+    for (design, trained, coins), family in itertools.product(designs, _FAMILIES):
+        proves = _Design(design, trained if coins == 1 else coins, family, slack, level)
+        answers: dict[str, Any] = {
+            "ceiling": proves.at_most(),
+            "expected": proves.expected(apart),
+            "noticed": next((f for f in _FACTORS if proves.expected(f * apart) > claim), None),
+        }
+        planned.append(PlannedAudit(design=design, family=family, trainings=trained, canaries=coins, **answers))
     return AuditPlan(epsilon=claim, delta=slack, confidence=level, audits=tuple(planned))
 
 
@@ -209,14 +204,13 @@ class _Design:
         if self.name == "one run":
             scores, labels = np.concatenate([inside, outside]), np.arange(self.size) < len(inside)
             return float(audited(scores, labels, self.delta, self.confidence, family=self.family).value)
-        return float(
-            bounds.epsilon_lower_bound_from_scores(
-                inside,
-                outside,
-                adjacency="add-remove",
-                threshold=bounds.SimultaneousThreshold(),
-                confidence=self.confidence,
-                delta=self.delta,
-                hypothesis=bounds.Hypothesis(self.family, "in"),
-            ).value
+        proved = bounds.epsilon_lower_bound_from_scores(
+            inside,
+            outside,
+            adjacency="add-remove",
+            threshold=bounds.SimultaneousThreshold(),
+            confidence=self.confidence,
+            delta=self.delta,
+            hypothesis=bounds.Hypothesis(self.family, "in"),
         )
+        return float(proved.value)

@@ -36,10 +36,9 @@ def progress_bars(stream: Any = None) -> Progress:
 
     def show(task: str, done: int, total: int) -> None:
         nonlocal visible
-        if not visible:
-            return
         try:
-            draw(task, done, total)
+            if visible:
+                draw(task, done, total)
         except (OSError, ValueError):  # closed, or its reader went away: no reason to end the work
             visible = False
 

@@ -67,40 +67,30 @@ def run(
         raise TypeError(f"`config` must be an AuditConfig or a mapping of its fields, got {shown(config)}")
     validate.executor(executor=executor)
     validate.callback(progress=progress)
-    report_progress = progress or (lambda task, done, total: None)
+    show = progress or (lambda task, done, total: None)
     target = None if folder is None else Path(folder)
     if target is not None:
         need("torch", "sklearn", *PAGE)
         require_report_folder(target)
     bound_to = identity("audit", config.to_dict(), config.seed)
     with PartialResults(target, "audit", bound_to) as pieces:
-        return _run(config, target, pieces, executor, report_progress)
+        started = time.monotonic()
+        points, curve = reconstruction.study(config, pieces, show, executor)
+        label_study = labels.study(config, points, pieces, show, executor)
+        claimed = next(p for p in points if p.claimed)
+        layer_study = layers.study(config, claimed.noise_multiplier, pieces, show, executor)
+        from leakcore.audit.hyperparameters import defense  # it imports torch
 
-
-def _run(
-    config: AuditConfig,
-    target: Path | None,
-    pieces: PartialResults,
-    executor: Executor | None,
-    report_progress: Progress,
-) -> RunReport:
-    started = time.monotonic()
-    points, curve = reconstruction.study(config, pieces, report_progress, executor)
-    label_study = labels.study(config, points, pieces, report_progress, executor)
-    claimed = next(p for p in points if p.claimed)
-    layer_study = layers.study(config, claimed.noise_multiplier, pieces, report_progress, executor)
-    from leakcore.audit.hyperparameters import defense  # it imports torch
-
-    defended = defense.study(config, points, pieces, report_progress, executor)
-    report = RunReport(
-        config=config,
-        points=points,
-        curve=curve,
-        labels=label_study,
-        parts=(layers_part(layer_study), *(() if defended is None else (defense_part(defended),))),
-        environment=environment(),
-        seconds=time.monotonic() - started,
-    )
-    if target is not None:
-        write_report(report, target, pieces)
-    return report
+        defended = defense.study(config, points, pieces, show, executor)
+        report = RunReport(
+            config=config,
+            points=points,
+            curve=curve,
+            labels=label_study,
+            parts=(layers_part(layer_study), *(() if defended is None else (defense_part(defended),))),
+            environment=environment(),
+            seconds=time.monotonic() - started,
+        )
+        if target is not None:
+            write_report(report, target, pieces)
+        return report

@@ -88,9 +88,8 @@ def _finding(measures: LeakageByLayer) -> Finding:
             said.append(f"about {name} no layer shows more than permuted labels do")
     if named:
         sure = f"{100 * (next(iter(measures.latent.values())).confidence or 0):g}%"
-        verdict = (
-            f"At {sure} each, single gradients of this model show what the task never asks for: {', '.join(named)}."
-        )
+        shown = ", ".join(named)
+        verdict = f"At {sure} each, single gradients of this model show what the task never asks for: {shown}."
     elif measures.latent:
         verdict = "This family of attackers reads none of the attributes in single gradients of this model."
     else:
@@ -282,17 +281,16 @@ def defense_part(study: DefenseStudy) -> Part:
         verdict="This is the measured effect on one attacker; the column “no attacker above” bounds every attacker.",
         assumes="the attacker knows the defence and its settings, not its random draws.",
     )
+    apart = (
+        f"The defence ({config.defense}) is in the section “Under a defence” only: accountant, bounds, attacks, labels "
+        "and layers elsewhere are of DP-SGD's own release. Its scales refer to the mean gradient that the optimizer "
+        "steps by."
+    )
     return Part(
         key="defense",
         findings=(finding,),
         sections=(Section("Under a defence", (table,)),),
-        assumptions=(
-            (
-                f"The defence ({config.defense}) is in the section “Under a defence” only: accountant, bounds, "
-                "attacks, labels and layers elsewhere are of DP-SGD's own release. Its scales refer to the mean "
-                "gradient that the optimizer steps by."
-            ),
-        ),
+        assumptions=(apart,),
         content={
             "defense": config.defense,
             "runs": runs,

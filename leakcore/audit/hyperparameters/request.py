@@ -92,15 +92,10 @@ def why_bounds_hold(defense: Defense) -> str:
         )
     if after:
         said.append(
-            f"{spell_all(after)} acts on what DP-SGD has clipped and noised and looks at no data again "
+            f"{' + '.join(map(spell, after))} acts on what DP-SGD has clipped and noised and looks at no data again "
             "(post-processing), and later steps follow from it alone"
         )
     return "; ".join(said)
-
-
-def spell_all(parts: list[Defense]) -> str:
-    """Several, as `spell` writes them."""
-    return " + ".join(spell(part) for part in parts)
 
 
 def noise_under_defense(defense: Defense | None, noise: float, num_rows: int, max_grad_norm: float) -> float | None:

@@ -154,8 +154,8 @@ def sandwich_svg(curve: BoundCurve, points: Sequence[ReconstructionPoint]) -> st
         low = [r - float(p.attack.interval[0]) for r, p in zip(rate, points, strict=True) if p.attack.interval]
         high = [float(p.attack.interval[1]) - r for r, p in zip(rate, points, strict=True) if p.attack.interval]
         level = f"{100 * (points[0].attack.confidence or 0):g}%"
-        style = {"fmt": "o", "color": ATTACK, "capsize": 4, "ms": 6}
-        axes.errorbar(at, rate, yerr=[low, high], label=f"attack that we ran, {level} interval", **style)
+        bars: dict[str, Any] = {"fmt": "o", "color": ATTACK, "capsize": 4, "ms": 6}
+        axes.errorbar(at, rate, yerr=[low, high], label=f"attack that we ran, {level} interval", **bars)
         axes.axhline(curve.chance, color=INK, lw=0.9, ls=":", label="guessing")
         axes.set_xscale("log")
         axes.set_xticks(at, [f"{e:.3g}" for e in at], minor=False)

@@ -88,8 +88,8 @@ def roc_svg(
             at, rate, low, high = (np.array(v) for v in zip(*intervals, strict=True))
             low = np.maximum(low, least)
             shown = np.maximum(rate, low)
-            style = {"fmt": "s", "color": INK, "ms": 4, "capsize": 4, "lw": 1.2}
-            axes.errorbar(at, shown, yerr=[shown - low, high - shown], label=intervals_name, **style)
+            bars: dict[str, Any] = {"fmt": "s", "color": INK, "ms": 4, "capsize": 4, "lw": 1.2}
+            axes.errorbar(at, shown, yerr=[shown - low, high - shown], label=intervals_name, **bars)
         axes.plot(fpr, fpr, color=INK, lw=0.9, ls=":", label="guessing")
         axes.set(xscale="log", yscale="log")
         for axis in (axes.xaxis, axes.yaxis):

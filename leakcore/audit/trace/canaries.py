@@ -224,15 +224,13 @@ class CanaryReport(AuditReport):
 
     def cards(self) -> tuple[Card, Card, Card, Card]:
         how = "the order of the canaries' scores" if self.independent else "guesses at the coins"
+        below = "Canaries prove ε from below. Record candidates to bound attacks on your rows."
+        accountant = f"the accountant's ε of the {counted(self.steps, 'recorded step')}."
         return (
-            Card(
-                question=BEATS, detail="Canaries prove ε from below. Record candidates to bound attacks on your rows."
-            ),
+            Card(question=BEATS, detail=below),
             Card(question=REACHED, detail="Canaries are not your rows. Record candidates to measure attacks on those."),
             proof_card(self.proved, self.delta, f"from {how}, in one run."),
-            epsilon_card(
-                self.epsilon, self.delta, f"the accountant's ε of the {counted(self.steps, 'recorded step')}."
-            ),
+            epsilon_card(self.epsilon, self.delta, accountant),
         )
 
     def findings(self) -> list[str]:

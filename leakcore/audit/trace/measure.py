@@ -146,7 +146,7 @@ def rank_sum(inside: np.ndarray, outside: np.ndarray) -> float:
     )
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Exposure:
     """A member among the candidates that was in a batch.
 
@@ -286,16 +286,8 @@ def _exposed(trace: Trace, pairs: np.ndarray, inside: np.ndarray, outside: np.nd
     """
     inside = inside[trace.times_seen[inside] > 0]
     own = pairs[inside, inside]
-    beaten = (pairs[np.ix_(inside, outside)] < own[:, None]).mean(axis=1)
-    lead = own - pairs[np.ix_(inside, outside)].max(axis=1)
+    rivals = pairs[np.ix_(inside, outside)]
+    beaten, lead = (rivals < own[:, None]).mean(axis=1), own - rivals.max(axis=1)
     order = np.lexsort((-lead, -beaten))[:5]
-    return tuple(
-        Exposure(
-            candidate=int(inside[k]),
-            times_seen=int(trace.times_seen[inside[k]]),
-            clipped_share=float(trace.clipped_share[inside[k]]),
-            beaten=float(beaten[k]),
-            lead=float(lead[k]),
-        )
-        for k in order
-    )
+    columns = inside, trace.times_seen[inside], trace.clipped_share[inside], beaten, lead
+    return tuple(Exposure(*row) for row in zip(*(column[order].tolist() for column in columns), strict=True))

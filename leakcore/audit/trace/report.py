@@ -188,17 +188,11 @@ class TraceReport(TraceNumbers):
             bound = Card(question=BEATS, absent="not known", detail=unknown)
             epsilon = Card(question=EPSILON, absent="not known", detail=unknown)
         else:
-            size = self.num_candidates
-            bound = card(
-                BEATS,
-                upper,
-                percent(upper),
-                f"The probability of naming a training row among {size:,} equally likely candidates; guessing reaches "
-                f"{percent(1 / size)}.",
-            )
-            epsilon = epsilon_card(
-                self.epsilon, self.delta, f"the accountant's ε of the run's {counted(self.run.steps, 'step')}."
-            )
+            among = f"among {self.num_candidates:,} equally likely candidates"
+            guessing = f"guessing reaches {percent(1 / self.num_candidates)}."
+            bound = card(BEATS, upper, percent(upper), f"The probability of naming a training row {among}; {guessing}")
+            accountant = f"the accountant's ε of the run's {counted(self.run.steps, 'step')}."
+            epsilon = epsilon_card(self.epsilon, self.delta, accountant)
         return bound, _reached_card(self), _proved_card(self), epsilon
 
     def findings(self) -> list[str]:
