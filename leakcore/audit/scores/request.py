@@ -163,7 +163,7 @@ def read_scores(
     for name, side in (("members", first), ("non-members", second)):
         if not len(side):
             raise ValueError(f"{printable(where)}: holds no scores of {name}")
-    sides = (np.asarray(side, np.float64) for side in (first, second))
+    sides = np.asarray(first, np.float64), np.asarray(second, np.float64)
     name = name_of(os.fsencode(where.name).decode("utf-8", "backslashreplace"))  # a name need not be UTF-8
     return ScoreFile(*sides, layout, name, higher or layout.higher)
 

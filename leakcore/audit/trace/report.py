@@ -77,13 +77,10 @@ class TraceReport(TraceNumbers):
 
     def kept_headline(self) -> str:
         if self.passed is None:
-            return (
-                "Not judged: how batches were drawn is not known."
-                if self.mechanism.missing
-                else "Not judged: a part of the run is known."
-                if self.run.unknown
-                else "Not judged: the claim lies where nothing is proved."
-            )
+            if self.mechanism.missing:
+                return "Not judged: how batches were drawn is not known."
+            partly = "a part of the run is known" if self.run.unknown else "the claim lies where nothing is proved"
+            return f"Not judged: {partly}."
         if any(c.odd for c in (*self.names(), *self.tells())):
             return "Above a bound: check."
         if self.between:
@@ -111,13 +108,11 @@ class TraceReport(TraceNumbers):
         out = []
         if self.above_claim and self.claimed_epsilon is not None and self.epsilon is not None:
             epsilon, claimed = above_claim_text(self.epsilon, self.claimed_epsilon, bracketed=self.mechanism.bracketed)
-            schedule = (
-                f"The noise of {self.run.alone} alone"
-                if self.run.unknown
-                else f"The schedule of the run's {counted(self.run.steps, 'step')}"
-                if self.run.partial
-                else "The schedule that was recorded"
-            )
+            schedule = "The schedule that was recorded"
+            if self.run.partial:
+                schedule = f"The schedule of the run's {counted(self.run.steps, 'step')}"
+            if self.run.unknown:
+                schedule = f"The noise of {self.run.alone} alone"
             out.append(f"{schedule} gives ε = {epsilon} ({guarantee(self.epsilon)}), above the claimed {claimed}.")
         if self.above_gate and self.gate is not None:
             proved, claimed = above(self.gate, self.claim)
@@ -133,13 +128,8 @@ class TraceReport(TraceNumbers):
         return out
 
     def judged(self) -> tuple[page.Judged, ...]:
-        schedule = (
-            f"{self.run.alone} alone"
-            if self.run.unknown
-            else f"the run's {counted(self.run.steps, 'step')}"
-            if self.run.partial
-            else "the recorded schedule"
-        )
+        schedule = f"the run's {counted(self.run.steps, 'step')}" if self.run.partial else "the recorded schedule"
+        schedule = f"{self.run.alone} alone" if self.run.unknown else schedule
         named = (
             (f"the accountant's ε of {schedule}", self.epsilon),
             ("the ε that guesses at the coins prove", self.audited),
@@ -300,12 +290,10 @@ def _below_lower(epsilon: Result, mechanism: MechanismChoice) -> str:
     if claimed is None or epsilon.interval is None or not mechanism.lower_holds:
         return ""
     low = float(epsilon.interval[0])
-    return (
-        ""
-        if claimed >= low
-        else f"Do not quote the ε of Poisson accounting, {number(claimed)}: it lies below the lower limit "
-        f"{number(low, kind='lower')}."
-    )
+    if claimed >= low:
+        return ""
+    limit = number(low, kind="lower")
+    return f"Do not quote the ε of Poisson accounting, {number(claimed)}: it lies below the lower limit {limit}."
 
 
 def _reached_card(report: TraceNumbers) -> Card:
@@ -370,13 +358,10 @@ def _accountant(report: TraceNumbers) -> str:
     if claimed:
         assumed += f"; the ε that is claimed is for {ADJACENCY[epsilon.adjacency]} adjacency, too"
     if run.unknown:
+        unknown = f"The run's ε is not known, and may be far above: {run.unknown}."
         return Finding(
             f"The accountant: these are {run.words}. The noise of {run.alone} alone gives {numbers}",
-            verdict=(
-                "That alone is above the claim."
-                if report.above_claim
-                else f"The run's ε is not known, and may be far above: {run.unknown}."
-            ),
+            verdict="That alone is above the claim." if report.above_claim else unknown,
             assumes=f"each recorded step clipped every row and added the recorded noise; {assumed}.",
         )
     what = "noise over the run's" if run.partial else "recorded noise over"
@@ -422,11 +407,8 @@ def _reconstruction(report: TraceNumbers) -> str:
         f"attacker names it{after} with a probability above {' and '.join(parts)} ({guarantee(limits[0])})."
     )
     if not named:
-        why = (
-            "There were no non-members to compare with"
-            if report.recognised
-            else "No member was recognised in a batch (inputs are transformed on the way, or none was sampled)"
-        )
+        why = "No member was recognised in a batch (inputs are transformed on the way, or none was sampled)"
+        why = "There were no non-members to compare with" if report.recognised else why
         return f"{said} {why}, so the attack could not be measured."
     compared, picked = report.names(), _for_picked(report.lift)
     reached_each, missing = [], ""
