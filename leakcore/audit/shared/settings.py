@@ -107,7 +107,9 @@ def raise_all(faults: Sequence[Fault]) -> None:
     """Nothing if there is none; TypeError if all of them are values of another type, otherwise ValueError."""
     if not faults:
         return
-    lines = [*(fault.text for fault in faults[:MOST]), *["and more"] * (len(faults) > MOST)]
+    lines = [fault.text for fault in faults[:MOST]]
+    if len(faults) > MOST:
+        lines.append("and more")
     kind = TypeError if all(fault.of_type for fault in faults) else ValueError
     raise kind("\n".join(lines))
 
