@@ -135,6 +135,7 @@ def test_growth_with_the_number_of_batches_stays_below_both_extrapolations(initi
 # Where the text states neither noise nor clipping norm
 
 
+@pytest.mark.full
 @needs_data
 def test_the_sweep_finds_the_noise_that_gives_a_printed_number() -> None:
     bank = common.studies(context("quick", data=DATA))[1]
