@@ -299,7 +299,10 @@ def differences(jacobian: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np
 
 
 def with_last_class(solution: SystemSolution, classes: int, how: Conditions) -> SystemSolution:
-    """(N, K) residuals and tolerances from those of the first K − 1 classes; a row is identifiable if all of it is."""
+    """(N, K) residuals and tolerances from the (N, K − 1) of the classes before the last.
+
+    A row is identifiable if each of its K − 1 residuals is.
+    """
     residuals = solution.residuals.reshape(-1, classes - 1)
     # A softmax's own rounding may flip the sign of a residual near 0.
     tolerance, alarm = (a.reshape(-1, classes - 1) + 8.0 * how.roundoff for a in (solution.tolerance, solution.alarm))

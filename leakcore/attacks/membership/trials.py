@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class MembershipTrials(References):
     """Models trained on random halves of the rows: attacked models, references, or both (`trials[64:]`, `trials[:64]`).
 
-    The fields of `References` are those of the final models, at every row; `included` are the coins.
+    The fields of `References` hold what the final models say of every row; `included` holds the coins.
 
     Attributes:
         first_run: number of the first model.

@@ -315,7 +315,7 @@ class Reconstructor(Record):
     def load(cls, path: str | Path) -> Reconstructor:
         """Read what `save` wrote.
 
-        ValueError says what is wrong with any other file; FileNotFoundError where it does not exist.
+        FileNotFoundError if the file does not exist; ValueError says why a file cannot be read.
         """
         try:
             out: Reconstructor = from_npz(path, cls)
