@@ -52,27 +52,25 @@ def _against_epsilon(
         points = [(at[c.epsilon], proved[c, attack]) for c in cells if (c, attack) in proved]
         if points:
             x, y = np.array(points).T
-            series.append(Series(name=name, role=role, x=x, y=y))
+            series.append(Series.of(name, role, x, y))
     span = np.array([0.8 * min(at.values()), 1.2 * max(at.values())])
     line = np.geomspace(span[0], 1.2 * max(finite), 12)
     top = max(1.3 * ceiling, 1.05 * max(float(s.y.max()) for s in series))
     series += [
-        Series(name="ε_th (add/remove)", role="bound", x=line, y=line),
-        Series(
-            name="the same under replacement",
-            role="rdp",
-            x=line,
-            y=np.array([auditing.provable(auditing.noise_for(float(e), batches), batches, "replace") for e in line]),
+        Series.of("ε_th (add/remove)", "bound", line, line),
+        Series.of(
+            "the same under replacement",
+            "rdp",
+            line,
+            [auditing.provable(auditing.noise_for(float(e), batches), batches, "replace") for e in line],
         ),
-        Series(name="ε_OPT of counts", role="chance", x=span, y=np.full(2, ceiling)),
+        Series.of("ε_OPT of counts", "chance", span, ceiling),
     ]
-    return Panel(
-        title=f"{data}, {net}",
-        x_label=f"provable ε at δ = 1e-5 ({max(at.values()):g} stands for ∞)",
-        y_label="audited ε (lower, 99%)",
-        log_x=True,
+    return Panel.of(
+        (f"{data}, {net}", f"provable ε at δ = 1e-5 ({max(at.values()):g} stands for ∞)", "audited ε (lower, 99%)"),
+        *series,
+        log="x",
         y_range=(0.0, top),
-        series=tuple(series),
     )
 
 
@@ -282,9 +280,9 @@ def _has_paper_rows(cell: Cell) -> bool:
 
 def _row(cell: Cell, attack: str, how: str, ours: float, comment: str) -> Stated:
     return Stated(
-        what=f"{cell}: {attack}, {how}",
-        paper=_paper(cell, attack),
-        ours=ours,
+        f"{cell}: {attack}, {how}",
+        _paper(cell, attack),
+        ours,
         comment=comment,
         kind="lower",
         confidence=auditing.CONFIDENCE,
@@ -335,9 +333,9 @@ def table2(context: Context) -> ExperimentResult:
         extra = f"; {trials} trials can prove {ceiling:.2f}" if paper == "4.54" else ""
         stated.append(
             Stated(
-                what=where,
-                paper=paper,
-                ours=proved[start, clip, epsilon],
+                where,
+                paper,
+                proved[start, clip, epsilon],
                 kind="lower",
                 confidence=auditing.CONFIDENCE,
                 comment=best.chosen + extra,
@@ -411,23 +409,14 @@ def _ratios(proved: dict[Place, float], epsilons: tuple[float, ...]) -> list[flo
 
 
 def _of_starts(epsilon: float, proved: dict[Place, float], ceiling: float) -> Panel:
-    return Panel(
-        title=f"ε_th = {_shown(epsilon)}",
-        x_label="start: fixed, 0.5σ, σ, 2σ (Glorot)",
-        y_label="audited ε (lower, 99%)",
-        y_range=(0.0, max(0.1, 1.1 * ceiling)),
-        series=(
-            *(
-                Series(
-                    name=f"C = {clip:g}",
-                    role=role,
-                    x=np.array([0, 0.5, 1, 2]),
-                    y=np.array([proved[s, clip, epsilon] for s in auditing.STARTS]),
-                )
-                for clip, role in zip(_CLIPS, _ROLES, strict=True)
-            ),
-            Series(name="ε_OPT", role="chance", x=np.array([0, 2]), y=np.full(2, ceiling)),
+    return Panel.of(
+        (f"ε_th = {_shown(epsilon)}", "start: fixed, 0.5σ, σ, 2σ (Glorot)", "audited ε (lower, 99%)"),
+        *(
+            Series.of(f"C = {clip:g}", role, [0, 0.5, 1, 2], [proved[s, clip, epsilon] for s in auditing.STARTS])
+            for clip, role in zip(_CLIPS, _ROLES, strict=True)
         ),
+        Series.of("ε_OPT", "chance", [0, 2], ceiling),
+        y_range=(0.0, max(0.1, 1.1 * ceiling)),
     )
 
 

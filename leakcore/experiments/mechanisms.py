@@ -210,18 +210,13 @@ def _panel(rows: list[tuple[Training, Cells]]) -> Panel:
     ends = {name: np.array([numbers[name][EPSILON] for _, numbers in rows]) for name in (POISSON, ALLOCATION, SHUFFLED)}
     low, high = ends[SHUFFLED].T
     line = np.linspace(x.min(), x.max(), 50)
-    return Panel(
-        title="ε of eight trainings" if len(rows) == len(TRAININGS) else "ε",
-        x_label="published ε",
-        y_label="ε, zero-out adjacency",
-        log_y=True,
-        y_range=None,
-        series=(
-            Series(name=POISSON, role="attack-2", x=x, y=ends[POISSON][:, 1]),
-            Series(name=ALLOCATION, role="attack-3", x=x, y=ends[ALLOCATION][:, 1]),
-            Series(name="shuffled, from the lower to the upper end", role="attack", x=x, y=low, low=low, high=high),
-            Series(name="as published", role="chance", x=line, y=line),
-        ),
+    return Panel.of(
+        ("ε of eight trainings" if len(rows) == len(TRAININGS) else "ε", "published ε", "ε, zero-out adjacency"),
+        Series.of(POISSON, "attack-2", x, ends[POISSON][:, 1]),
+        Series.of(ALLOCATION, "attack-3", x, ends[ALLOCATION][:, 1]),
+        Series.of("shuffled, from the lower to the upper end", "attack", x, low, low=low, high=high),
+        Series.of("as published", "chance", line, line),
+        log="y",
     )
 
 
@@ -248,17 +243,17 @@ def _stated(training: Training, numbers: Cells) -> list[Stated]:
     poisson, shuffled = numbers[POISSON][EPSILON], numbers[SHUFFLED][EPSILON]
     text = f"{training.epsilon:g}"
     return [
-        Stated(what=f"{training.name}: ε of Poisson sampling", paper=text, ours=poisson[1], kind="upper"),
-        Stated(what=f"{training.name}: least ε of shuffled batches", paper=text, ours=shuffled[0], kind="lower"),
+        Stated(f"{training.name}: ε of Poisson sampling", text, poisson[1], kind="upper"),
+        Stated(f"{training.name}: least ε of shuffled batches", text, shuffled[0], kind="lower"),
     ]
 
 
 def _published(rows: list[tuple[Training, Cells]]) -> TextTable:
     head = ("training", "σ", "n", "B", "steps", "δ", "published ε", "how batches are drawn", "source")
     return TextTable(
-        title="What is published",
-        head=head,
-        rows=tuple(
+        "What is published",
+        head,
+        tuple(
             (
                 t.name,
                 f"{t.noise_multiplier:g}",
@@ -279,9 +274,9 @@ def _table(quantity: str, rows: list[tuple[Training, Cells]]) -> TextTable:
     names = [name for name in SCHEMES if any(quantity in numbers.get(name, {}) for _, numbers in rows)]
     published = ("published ε",) if quantity == EPSILON else ()
     return TextTable(
-        title=f"Under each scheme: {quantity}",
-        head=("training", *published, *names),
-        rows=tuple(
+        f"Under each scheme: {quantity}",
+        ("training", *published, *names),
+        tuple(
             (
                 training.name,
                 *((f"{training.epsilon:g}",) if published else ()),
@@ -347,17 +342,12 @@ def claimed(context: Context, curves: dict[int, list[Point]]) -> ExperimentResul
         x = np.array([p["sigma"] for p in points])
         low, high, claim = (np.array([p[name] for p in points]) for name in ("low", "high", "claim"))
         panels.append(
-            Panel(
-                title=f"{b} batches, one epoch",
-                x_label="noise multiplier σ",
-                y_label="ε at δ = 1e-5",
-                log_y=True,
-                y_range=None,
-                series=(
-                    Series(name="upper, any order", role="bound", x=x, y=high),
-                    Series(name="lower, fresh permutation", role="orthogonal", x=x, y=low),
-                    Series(name="claimed as if sampled by Poisson", role="rdp", x=x, y=claim),
-                ),
+            Panel.of(
+                (f"{b} batches, one epoch", "noise multiplier σ", "ε at δ = 1e-5"),
+                Series.of("upper, any order", "bound", x, high),
+                Series.of("lower, fresh permutation", "orthogonal", x, low),
+                Series.of("claimed as if sampled by Poisson", "rdp", x, claim),
+                log="y",
             )
         )
         below, above = claim < low, claim > high
@@ -366,7 +356,7 @@ def claimed(context: Context, curves: dict[int, list[Point]]) -> ExperimentResul
             worst = int(np.argmax(np.where(below, low / claim, 0.0)))
             what = f"{b} batches, σ = {x[worst]:.3g}: least ε of shuffled batches"
             text = f"{claim[worst]:.4g} as if sampled by Poisson"
-            stated.append(Stated(what=what, paper=text, ours=float(low[worst]), kind="lower"))
+            stated.append(Stated(what, text, float(low[worst]), kind="lower"))
     count = sum(any(p["claim"] < p["low"] for p in points) for points in curves.values())
     return context.result(
         conclusion=" ".join(sentences),

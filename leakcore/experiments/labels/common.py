@@ -427,19 +427,14 @@ def report(
 def points(name: str, role: str, x: Any, values: list[np.ndarray]) -> Series:
     """Means with the 5th to 95th percentile of all networks and batches."""
     low, high = np.array([np.percentile(v, (5, 95)) for v in values]).T
-    return Series(name=name, role=role, x=np.asarray(x), y=np.array([v.mean() for v in values]), low=low, high=high)
+    return Series.of(name, role, x, [v.mean() for v in values], low=low, high=high)
 
 
 def accountant(data: LabelData, x: Any, sigmas: Any) -> Series:
     """The accountant's ε of the whole training, which the paper draws above its bounds."""
-    return Series(
-        name="accountant's ε, all steps, add/remove",
-        role="accountant",
-        x=np.asarray(x, float),
-        y=np.array([data.epsilon(float(s)) for s in sigmas]),
-    )
+    return Series.of("accountant's ε, all steps, add/remove", "accountant", x, [data.epsilon(float(s)) for s in sigmas])
 
 
 def steps(name: str, role: str, edges: np.ndarray, heights: np.ndarray) -> Series:
     """A histogram's outline."""
-    return Series(name=name, role=role, x=np.repeat(edges, 2), y=np.concatenate([[0.0], np.repeat(heights, 2), [0.0]]))
+    return Series.of(name, role, np.repeat(edges, 2), np.concatenate([[0.0], np.repeat(heights, 2), [0.0]]))

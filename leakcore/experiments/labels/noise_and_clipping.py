@@ -52,31 +52,20 @@ def _panel(one: LabelSweep, x: Callable[[tuple[float, float]], float], x_label: 
     at = [x(s) for s in one.settings]
     layers, start = ([one.trained[s]["layer"] for s in one.settings], [one.initial[s] for s in one.settings])
     lines = [
-        Series(name=f"{name}, initial network", role=role, x=np.array(at), y=np.array([v.mean() for v in values]))
+        Series.of(f"{name}, initial network", role, at, [v.mean() for v in values])
         for name, role, values in (
             ("last layer", "orthogonal", [leak.last for leak in start]),
             ("second last layer", "simplex", [leak.second_median for leak in start]),
         )
     ]
-    return Panel(
-        title=common.TITLES[one.study.name],
-        x_label=x_label,
-        y_label="label-ε",
-        series=(
-            Series(
-                name="upper bound of one step",
-                role="bound",
-                x=np.array(at),
-                y=np.array([_upper(s[0]) for s in one.settings]),
-            ),
-            common.accountant(one.study, at, [s[0] for s in one.settings]),
-            common.points("last layer, trained", "attack", at, [leak.last for leak in layers]),
-            common.points("second last layer, trained", "attack-2", at, [leak.second_median for leak in layers]),
-            *lines,
-        ),
-        log_x=True,
-        log_y=True,
-        y_range=None,
+    return Panel.of(
+        (common.TITLES[one.study.name], x_label, "label-ε"),
+        Series.of("upper bound of one step", "bound", at, [_upper(s[0]) for s in one.settings]),
+        common.accountant(one.study, at, [s[0] for s in one.settings]),
+        common.points("last layer, trained", "attack", at, [leak.last for leak in layers]),
+        common.points("second last layer, trained", "attack-2", at, [leak.second_median for leak in layers]),
+        *lines,
+        log="xy",
     )
 
 
@@ -88,23 +77,19 @@ def _ratios(sweeps: list[LabelSweep], x: Callable[[tuple[float, float]], float],
         ("bank", "layer"): "rdp",
         ("bank", "joint"): "baseline",
     }
-    return Panel(
-        title="last ÷ second last layer, trained",
-        x_label=x_label,
-        y_label="ratio of mean bounds",
-        series=tuple(
-            Series(
-                name=f"{common.TITLES[f.study.name]}, clipped by {_CLIPPED_BY[scope]}",
-                role=looks[f.study.name, scope],
-                x=np.array([x(s) for s in f.settings]),
-                y=np.array(f.ratio(scope)),
+    return Panel.of(
+        ("last ÷ second last layer, trained", x_label, "ratio of mean bounds"),
+        *(
+            Series.of(
+                f"{common.TITLES[f.study.name]}, clipped by {_CLIPPED_BY[scope]}",
+                looks[f.study.name, scope],
+                [x(s) for s in f.settings],
+                f.ratio(scope),
             )
             for f in sweeps
             for scope in common.SCOPES
         ),
-        log_x=True,
-        log_y=True,
-        y_range=None,
+        log="xy",
     )
 
 
@@ -130,33 +115,24 @@ def fig1(context: Context) -> ExperimentResult:
         title, table = common.TITLES[study.name], tables[study.name]
         for sigma in sigmas:
             for test in _TESTS:
-                stated.append(
-                    Stated(
-                        what=f"{title}, σ = {sigma:g}: {test}, last layer, initial", paper="–", ours=table[test, sigma]
-                    )
-                )
+                stated.append(Stated(f"{title}, σ = {sigma:g}: {test}, last layer, initial", "–", table[test, sigma]))
             trained = swept.trained[sigma, 1.0]["layer"]
             stated += [
+                Stated(f"{title}, σ = {sigma:g}: replacement ε of one step", "–", _upper(sigma), kind="upper"),
                 Stated(
-                    what=f"{title}, σ = {sigma:g}: replacement ε of one step",
-                    paper="–",
-                    ours=_upper(sigma),
-                    kind="upper",
+                    f"{title}, σ = {sigma:g}: mean over batches, last layer, trained",
+                    "drawn",
+                    float(trained.last.mean()),
                 ),
                 Stated(
-                    what=f"{title}, σ = {sigma:g}: mean over batches, last layer, trained",
-                    paper="drawn",
-                    ours=float(trained.last.mean()),
+                    f"{title}, σ = {sigma:g}: mean over batches, second last, trained",
+                    "drawn",
+                    float(trained.second_median.mean()),
                 ),
                 Stated(
-                    what=f"{title}, σ = {sigma:g}: mean over batches, second last, trained",
-                    paper="drawn",
-                    ours=float(trained.second_median.mean()),
-                ),
-                Stated(
-                    what=f"{title}, σ = {sigma:g}: accountant's ε, add/remove, {study.steps} steps",
-                    paper="drawn",
-                    ours=study.epsilon(sigma),
+                    f"{title}, σ = {sigma:g}: accountant's ε, add/remove, {study.steps} steps",
+                    "drawn",
+                    study.epsilon(sigma),
                     kind="upper",
                     comment="not compared: another adjacency, and all steps",
                 ),
@@ -229,20 +205,11 @@ def _tests(context: Context, study: common.LabelData, sigmas: tuple[float, ...])
 def _three_tests(table: dict[tuple[str, float], float], sigmas: tuple[float, ...]) -> Panel:
     x = np.array(sigmas)
     tests = [
-        Series(
-            name=f"{t} test, initial, all batches", role=_TEST_ROLES[t], x=x, y=np.array([table[t, s] for s in sigmas])
-        )
-        for t in _TESTS
+        Series.of(f"{t} test, initial, all batches", _TEST_ROLES[t], x, [table[t, s] for s in sigmas]) for t in _TESTS
     ]
-    upper = Series(name="upper bound of one step", role="bound", x=x, y=np.array([_upper(s) for s in sigmas]))
-    return Panel(
-        title="Cervical Cancer, last layer: three tests",
-        x_label="noise multiplier σ",
-        y_label="label-ε",
-        series=(upper, *tests),
-        log_x=True,
-        log_y=True,
-        y_range=None,
+    upper = Series.of("upper bound of one step", "bound", x, [_upper(s) for s in sigmas])
+    return Panel.of(
+        ("Cervical Cancer, last layer: three tests", "noise multiplier σ", "label-ε"), upper, *tests, log="xy"
     )
 
 
@@ -267,29 +234,21 @@ def fig2(context: Context) -> ExperimentResult:
         for setting in f.settings:
             both = f.trained[setting]
             stated += [
-                Stated(
-                    what=f"{title}, C = {setting[1]:g}: last layer, trained",
-                    paper="drawn",
-                    ours=float(both["layer"].last.mean()),
-                ),
+                Stated(f"{title}, C = {setting[1]:g}: last layer, trained", "drawn", float(both["layer"].last.mean())),
                 *(
-                    Stated(
-                        what=f"{title}, C = {setting[1]:g}: last ÷ second last, {how}",
-                        paper="drawn",
-                        ours=both[scope].ratio,
-                    )
+                    Stated(f"{title}, C = {setting[1]:g}: last ÷ second last, {how}", "drawn", both[scope].ratio)
                     for scope, how in (("layer", "clipped by the layer"), ("joint", "clipped by the joint norm"))
                 ),
             ]
         start = common.trained(context, f.study, None)
         for scope, how in (("layer", "clipped by the layer"), ("joint", "clipped by the joint norm")):
             ratio = common.leak(context, f.study, start, _SIGMA, 1.0, scope).ratio
-            stated.append(Stated(what=f"{title}, C = 1: last ÷ second last, initial, {how}", paper="–", ours=ratio))
+            stated.append(Stated(f"{title}, C = 1: last ÷ second last, initial, {how}", "–", ratio))
         stated.append(
             Stated(
-                what=f"{title}: accountant's ε, add/remove, {f.study.steps} steps",
-                paper="drawn",
-                ours=f.study.epsilon(_SIGMA),
+                f"{title}: accountant's ε, add/remove, {f.study.steps} steps",
+                "drawn",
+                f.study.epsilon(_SIGMA),
                 kind="upper",
                 comment="does not depend on C; not compared",
             )

@@ -91,26 +91,15 @@ def _lines(
     norms = sorted({cell.clip for cell in cells})
     x = np.array(sorted({cell.sigma for cell in cells}))
     by_norm = [
-        Series(
-            name=f"C = {clip:g}",
-            role=role,
-            x=x,
-            y=np.array([v for cell, v in zip(cells, values, strict=True) if cell.clip == clip]),
-        )
+        Series.of(f"C = {clip:g}", role, x, [v for cell, v in zip(cells, values, strict=True) if cell.clip == clip])
         for clip, role in zip(norms, _ROLES, strict=False)
     ]
     marks = [
-        Series(name=name, role=role, x=x[[0, -1]], y=np.full(2, value))
+        Series.of(name, role, x[[0, -1]], value)
         for (name, value), role in zip(printed.items(), ("chance", "baseline"), strict=False)
     ]
-    return Panel(
-        title=common.TITLES[study.name],
-        x_label="noise multiplier σ",
-        y_label=y_label,
-        series=(*by_norm, *marks),
-        log_x=True,
-        log_y=log_y,
-        y_range=None,
+    return Panel.of(
+        (common.TITLES[study.name], "noise multiplier σ", y_label), *by_norm, *marks, log=("x" + "y" * log_y)
     )
 
 
@@ -134,19 +123,13 @@ def fig3(context: Context) -> ExperimentResult:
         title, cells = common.TITLES[study.name], swept[study.name]
         drawn = _drawn(cells)
         panels.append(_histogram(f"{title}, {drawn}", drawn.rows))
+        stated.append(Stated(f"{title}, {drawn}: mean of the bounds", "drawn", float(drawn.rows.mean())))
         stated.append(
-            Stated(what=f"{title}, {drawn}: mean of the bounds", paper="drawn", ours=float(drawn.rows.mean()))
-        )
-        stated.append(
-            Stated(
-                what=f"{title}, {drawn}: share that the system does not determine",
-                paper="not said",
-                ours=drawn.undetermined,
-            )
+            Stated(f"{title}, {drawn}: share that the system does not determine", "not said", drawn.undetermined)
         )
         for cell, shape in zip(cells, shapes[study.name], strict=True):
             stated += [
-                Stated(what=f"{title}, {cell}: {what}", paper=f"{_SHAPE[what][1]:.3f} (exponential)", ours=value)
+                Stated(f"{title}, {cell}: {what}", f"{_SHAPE[what][1]:.3f} (exponential)", value)
                 for what, value in shape.items()
             ]
     deviations = {name: [shape["deviation ÷ mean"] for shape in of] for name, of in shapes.items()}
@@ -204,9 +187,9 @@ def _fits_table(swept: dict[str, list[GridCell]], shapes: dict[str, list[dict[st
             counts = (f"{counted[sigma, clip]}{' †' if (sigma, clip) == (SIGMA, CLIP) else ''}" for clip in norms)
             rows.append((common.TITLES[name], f"{sigma:g}", *counts))
     return TextTable(
-        title="How many of the three numbers are an exponential's (†: σ and C of the paper's other figures)",
-        head=("data", "σ", *(f"C = {clip:g}" for clip in norms)),
-        rows=tuple(rows),
+        "How many of the three numbers are an exponential's (†: σ and C of the paper's other figures)",
+        ("data", "σ", *(f"C = {clip:g}" for clip in norms)),
+        tuple(rows),
     )
 
 
@@ -214,15 +197,10 @@ def _histogram(title: str, rows: np.ndarray) -> Panel:
     mean = float(rows.mean())
     edges = np.linspace(0.0, float(rows.max()), _BINS + 1)
     expected = len(rows) * (np.exp(-edges[:-1] / mean) - np.exp(-edges[1:] / mean))
-    return Panel(
-        title=title,
-        x_label="lower bound of the sample",
-        y_label="samples of all networks",
-        series=(
-            common.steps("samples", "bound", edges, np.histogram(rows, edges)[0].astype(float)),
-            Series(name="exponential of the same mean", role="orthogonal", x=(edges[1:] + edges[:-1]) / 2, y=expected),
-        ),
-        y_range=None,
+    return Panel.of(
+        (title, "lower bound of the sample", "samples of all networks"),
+        common.steps("samples", "bound", edges, np.histogram(rows, edges)[0].astype(float)),
+        Series.of("exponential of the same mean", "orthogonal", (edges[1:] + edges[:-1]) / 2, expected),
     )
 
 
@@ -245,11 +223,7 @@ def fig4(context: Context) -> ExperimentResult:
         for state, parameters in networks.items():
             last, second, zeros = _magnitudes(context, study, parameters)
             of_study.append(float(np.median(last) / np.median(second)))
-            stated.append(
-                Stated(
-                    what=f"{title}, {state}: last ÷ second last, medians", paper="much larger than 1", ours=of_study[-1]
-                )
-            )
+            stated.append(Stated(f"{title}, {state}: last ÷ second last, medians", "much larger than 1", of_study[-1]))
             if state not in drawn:
                 continue
             outlines += [
@@ -260,25 +234,24 @@ def fig4(context: Context) -> ExperimentResult:
             ]
             stated += [
                 *(
-                    Stated(
-                        what=f"{title}, {state}: median of the {name}", paper="drawn", ours=float(np.median(entries))
-                    )
+                    Stated(f"{title}, {state}: median of the {name}", "drawn", float(np.median(entries)))
                     for name, entries in (("last layer", last), ("second last", second))
                 ),
                 Stated(
-                    what=f"{title}, {state}: entries of the second last that are 0",
-                    paper="not said",
-                    ours=zeros,
+                    f"{title}, {state}: entries of the second last that are 0",
+                    "not said",
+                    zeros,
                     comment="a ReLU that is off makes a whole column 0",
                 ),
             ]
         panels.append(
-            Panel(
-                title=f"{title}, {_drawn(cells)}",
-                x_label="log₁₀ |entry of a sample's gradient|",
-                y_label="share of the entries that are not 0",
-                series=tuple(outlines),
-                y_range=None,
+            Panel.of(
+                (
+                    f"{title}, {_drawn(cells)}",
+                    "log₁₀ |entry of a sample's gradient|",
+                    "share of the entries that are not 0",
+                ),
+                *outlines,
             )
         )
         panels.append(_lines(study, cells, of_study[1:], "last ÷ second last, medians", {"equal": 1.0}, log_y=True))
@@ -344,9 +317,7 @@ def fig5(context: Context) -> ExperimentResult:
         panels.append(_against_batches(study, drawn, growth))
         stated += _numbers(study, drawn, growth)
         stated += [
-            Stated(
-                what=f"{common.TITLES[study.name]}, {cell}: all ÷ one", paper=_PRINTED[study.name][1], ours=one.factor
-            )
+            Stated(f"{common.TITLES[study.name]}, {cell}: all ÷ one", _PRINTED[study.name][1], one.factor)
             for cell, one in zip(swept[study.name], growths[study.name], strict=True)
         ]
     factors = {name: [growth.factor for growth in of] for name, of in growths.items()}
@@ -400,25 +371,19 @@ def _rule(study: common.LabelData, one: float, batches: int, rule: str) -> float
 def _numbers(study: common.LabelData, cell: GridCell, growth: _Growth) -> list[Stated]:
     what, bank = f"{common.TITLES[study.name]}, {cell}", study.name == "bank"
     return [
+        Stated(f"{what}: bound of one batch, mean", str(_ONE) if bank else "drawn", float(growth.mean[0])),
+        Stated(f"{what}: bound of all {study.batches} batches", str(_ALL) if bank else "drawn", float(growth.mean[-1])),
+        Stated(f"{what}: all ÷ one, logarithmic rule", _PRINTED[study.name][2], _log_rule(study)),
         Stated(
-            what=f"{what}: bound of one batch, mean", paper=str(_ONE) if bank else "drawn", ours=float(growth.mean[0])
-        ),
-        Stated(
-            what=f"{what}: bound of all {study.batches} batches",
-            paper=str(_ALL) if bank else "drawn",
-            ours=float(growth.mean[-1]),
-        ),
-        Stated(what=f"{what}: all ÷ one, logarithmic rule", paper=_PRINTED[study.name][2], ours=_log_rule(study)),
-        Stated(
-            what=f"{what}: all ÷ one, harmonic rule",
-            paper="–",
-            ours=_rule(study, 1.0, study.batches, "harmonic"),
+            f"{what}: all ÷ one, harmonic rule",
+            "–",
+            _rule(study, 1.0, study.batches, "harmonic"),
             comment="exact for independent exponential bounds",
         ),
         Stated(
-            what=f"{what}: accountant's ε, add/remove, {study.steps} steps",
-            paper=str(_UPPER) if bank else "drawn",
-            ours=study.epsilon(cell.sigma),
+            f"{what}: accountant's ε, add/remove, {study.steps} steps",
+            str(_UPPER) if bank else "drawn",
+            study.epsilon(cell.sigma),
             kind="upper",
             comment="not compared: another adjacency, and all steps",
         ),
@@ -458,16 +423,16 @@ def _where_printed(study: common.LabelData, cells: list[GridCell], growths: list
             proved = f"{math.exp(whole[i] + share * (whole[i + 1] - whole[i])):.3f}"
         rows.append((f"{sigma:g}", place, proved, f"{study.epsilon(sigma):.3g}", _epochs(study, sigma)))
     return TextTable(
-        title=f"Bank Marketing: with which C one batch proves the printed {_ONE} (between two C of the sweep, along a "
+        f"Bank Marketing: with which C one batch proves the printed {_ONE} (between two C of the sweep, along a "
         "straight line of logarithms), and how long a training has the printed upper bound",
-        head=(
+        (
             "σ",
             "C",
             f"all batches there (printed: {_ALL})",
             f"accountant's ε of {study.epochs} epochs",
             f"epochs for the printed {_UPPER}",
         ),
-        rows=tuple(rows),
+        tuple(rows),
     )
 
 
@@ -488,24 +453,11 @@ def _against_batches(study: common.LabelData, cell: GridCell, growth: _Growth) -
         rule: np.array([_rule(study, growth.mean[0], int(m), rule) for m in count]) for rule in ("harmonic", "log")
     }
     at = np.unique(np.geomspace(1, study.batches, 9).round().astype(int))
-    return Panel(
-        title=f"{common.TITLES[study.name]}, {cell}",
-        x_label="number of batches",
-        y_label="label-ε, largest of the batches",
-        series=(
-            Series(name="extrapolated, logarithmic (paper)", role="rdp", x=count, y=rules["log"]),
-            Series(name="extrapolated, harmonic (exact if exponential)", role="bound", x=count, y=rules["harmonic"]),
-            Series(
-                name="measured",
-                role="attack",
-                x=at,
-                y=growth.mean[at - 1],
-                low=growth.low[at - 1],
-                high=growth.high[at - 1],
-            ),
-            common.accountant(study, [1, study.batches], [cell.sigma, cell.sigma]),
-        ),
-        log_x=True,
-        log_y=True,
-        y_range=None,
+    return Panel.of(
+        (f"{common.TITLES[study.name]}, {cell}", "number of batches", "label-ε, largest of the batches"),
+        Series.of("extrapolated, logarithmic (paper)", "rdp", count, rules["log"]),
+        Series.of("extrapolated, harmonic (exact if exponential)", "bound", count, rules["harmonic"]),
+        Series.of("measured", "attack", at, growth.mean[at - 1], low=growth.low[at - 1], high=growth.high[at - 1]),
+        common.accountant(study, [1, study.batches], [cell.sigma, cell.sigma]),
+        log="xy",
     )

@@ -68,16 +68,16 @@ def fig9(context: Context) -> ExperimentResult:
 
     stated = [
         Stated(
-            what="sensitivity at 30×, of that alone",
-            paper="near zero",
-            ours=float(share[nearest(30)]),
+            "sensitivity at 30×, of that alone",
+            "near zero",
+            float(share[nearest(30)]),
             comment=f"its share in the mean is exactly 1/{at[nearest(30)]} = {1 / at[nearest(30)]:.4f}",
         ),
         *(
             Stated(
-                what=f"{kind} V-information at {n}×, above its null",
-                paper=_SAID.get((kind, n), "–"),
-                ours=float(values[nearest(n)]),
+                f"{kind} V-information at {n}×, above its null",
+                _SAID.get((kind, n), "–"),
+                float(values[nearest(n)]),
                 comment=f"{which}; alone: {values[0]:.3f}",
             )
             for kind, values, which in (
@@ -92,46 +92,30 @@ def fig9(context: Context) -> ExperimentResult:
     result = context.result(
         stated=stated,
         panels=[
-            Panel(
-                title="sensitivity, first layer",
-                x_label="gradients in the mean",
-                y_label="relative to the target alone",
-                series=(
-                    common.curve("1/(n + 1)", "bound", 1 / at, x=at),
-                    common.curve("sensitivity", "attack", share, x=at),
-                ),
-                log_x=True,
-                log_y=True,
-                y_range=None,
+            Panel.of(
+                ("sensitivity, first layer", "gradients in the mean", "relative to the target alone"),
+                common.curve("1/(n + 1)", "bound", 1 / at, x=at),
+                common.curve("sensitivity", "attack", share, x=at),
+                log="xy",
             ),
-            Panel(
-                title="original, first pair of layers",
-                x_label="gradients in the mean",
-                y_label="score",
-                series=(
-                    common.curve(
-                        "V-information",
-                        "attack-2",
-                        [f.raw[0] for f in inverted],
-                        [np.ravel(i[0])[0] for i in intervals],
-                        [np.ravel(i[1])[0] for i in intervals],
-                        x=at,
-                    ),
-                    common.curve("null", "baseline", null, x=at),
+            Panel.of(
+                ("original, first pair of layers", "gradients in the mean", "score"),
+                common.curve(
+                    "V-information",
+                    "attack-2",
+                    [f.raw[0] for f in inverted],
+                    [np.ravel(i[0])[0] for i in intervals],
+                    [np.ravel(i[1])[0] for i in intervals],
+                    x=at,
                 ),
-                log_x=True,
-                y_range=None,
+                common.curve("null", "baseline", null, x=at),
+                log="x",
             ),
-            Panel(
-                title="latent: brightness of the target",
-                x_label="gradients in the mean",
-                y_label="V-information, nats",
-                series=(
-                    common.curve("V-information", "attack-2", value, x=at),
-                    common.curve("null", "baseline", chance, x=at),
-                ),
-                log_x=True,
-                y_range=None,
+            Panel.of(
+                ("latent: brightness of the target", "gradients in the mean", "V-information, nats"),
+                common.curve("V-information", "attack-2", value, x=at),
+                common.curve("null", "baseline", chance, x=at),
+                log="x",
             ),
         ],
         checks=[

@@ -228,9 +228,7 @@ def report(result: ExperimentResult, *, data: Sequence[str], **settings: Any) ->
 def curve(name: str, role: str, values: Any, low: Any = None, high: Any = None, x: Any = None) -> Series:
     """Values over layers 1, 2, …, or over x."""
     y = np.asarray(values, float)
-    return Series(
-        name=name, role=role, x=np.arange(1, len(y) + 1) if x is None else np.asarray(x), y=y, low=low, high=high
-    )
+    return Series.of(name, role, np.arange(1, len(y) + 1) if x is None else np.asarray(x), y, low=low, high=high)
 
 
 def images_in_words(count: int) -> str:

@@ -56,15 +56,10 @@ def fig3(context: Context) -> ExperimentResult:
             low, high = (np.array([f.held_out_interval[i] for f in estimates]) for i in (0, 1))
             values = np.array([float(f.value) for f in estimates])
             panels.append(
-                Panel(
-                    title=f"with {kind}, {'initial network' if epoch == 0 else f'after {epoch} epochs'}",
-                    x_label="layer",
-                    y_label="nats",
-                    series=(
-                        common.curve("MINE, held out", "attack", values, low, high),
-                        common.curve("rows permuted", "baseline", [f.null_mean for f in estimates]),
-                    ),
-                    y_range=None,
+                Panel.of(
+                    (f"with {kind}, {'initial network' if epoch == 0 else f'after {epoch} epochs'}", "layer", "nats"),
+                    common.curve("MINE, held out", "attack", values, low, high),
+                    common.curve("rows permuted", "baseline", [f.null_mean for f in estimates]),
                 )
             )
             firsts[kind, epoch] = int(np.argmax(values)) + 1
@@ -72,10 +67,7 @@ def fig3(context: Context) -> ExperimentResult:
     result = context.result(
         panels=panels,
         checks=[Check.of("the first layer has the most", ones, chance=1 / len(values))],
-        stated=[
-            Stated(what=f"layer with the most, {kind}, epoch {e}", paper="1", ours=int(v))
-            for (kind, e), v in firsts.items()
-        ],
+        stated=[Stated(f"layer with the most, {kind}, epoch {e}", "1", int(v)) for (kind, e), v in firsts.items()],
         conclusion=f"The estimates are held out, on {rows} rows and 16 leading coordinates of each gradient, and such "
         "estimates miss much of the information. A label cannot give more than log 10 = 2.30 nats.",
         notes=("estimates on training rows, as MINE is usually quoted, would be larger",),
@@ -122,21 +114,16 @@ def fig4(context: Context) -> ExperimentResult:
         assert scores.interval is not None
         several = count > 1
         panels.append(
-            Panel(
-                title=f"{kind}, {common.images_in_words(count)}",
-                x_label="pair of layers (first of the two)",
-                y_label="score above f[∅]",
-                series=(
-                    common.curve(
-                        "inversion",
-                        "attack",
-                        scores.raw,
-                        scores.interval[0] if several else None,
-                        scores.interval[1] if several else None,
-                    ),
-                    *([common.curve("against other images", "baseline", scores.null)] if several else []),
+            Panel.of(
+                (f"{kind}, {common.images_in_words(count)}", "pair of layers (first of the two)", "score above f[∅]"),
+                common.curve(
+                    "inversion",
+                    "attack",
+                    scores.raw,
+                    scores.interval[0] if several else None,
+                    scores.interval[1] if several else None,
                 ),
-                y_range=None,
+                *([common.curve("against other images", "baseline", scores.null)] if several else []),
             )
         )
         fallen += round(scores.falls * count)
@@ -144,9 +131,9 @@ def fig4(context: Context) -> ExperimentResult:
         largest[kind] = int(np.argmax(scores.raw)) + 1
         stated.append(
             Stated(
-                what=f"{kind}: share of images whose score falls from first to last pair",
-                paper="falls",
-                ours=scores.falls,
+                f"{kind}: share of images whose score falls from first to last pair",
+                "falls",
+                scores.falls,
                 comment=f"{common.images_in_words(count)}; largest at pair {int(np.argmax(scores.raw)) + 1}",
             )
         )

@@ -105,17 +105,14 @@ def _fine_classes(context: Context, case: Case) -> tuple[Panel, Stated, str]:
         sizes = estimates[-1].set_sizes[0]
     low, high = (np.array([f.held_out_interval[i] for f in estimates]) for i in (0, 1))
     above = int((low > 0).sum())
-    panel = Panel(
-        title=f"{case.title}: fine class in its superclass",
-        x_label=f"superclass ({sizes} images a side)",
-        y_label="V-information, nats",
-        series=(common.curve("magnitudes", "attack", [float(f.value) for f in estimates], low, high),),
-        y_range=None,
+    panel = Panel.of(
+        (f"{case.title}: fine class in its superclass", f"superclass ({sizes} images a side)", "V-information, nats"),
+        common.curve("magnitudes", "attack", [float(f.value) for f in estimates], low, high),
     )
     stated = Stated(
-        what=f"{case.title}, fine class in its superclass: superclasses whose 95% interval lies above 0",
-        paper="–",
-        ours=above,
+        f"{case.title}, fine class in its superclass: superclasses whose 95% interval lies above 0",
+        "–",
+        above,
         comment=f"of {len(estimates)}, {sizes} images a side, first classifier layer; chance: one in 40",
     )
     sentence = (
@@ -156,9 +153,9 @@ def fig5(context: Context) -> ExperimentResult:
             peaks_before.append(best == case.before and case.before > 0)
             stated.append(
                 Stated(
-                    what=f"{case.title}, {case.attribute}, {family}: largest",
-                    paper=f"layer {case.before + 1}" if case.before else "–",
-                    ours=float(above[best]),
+                    f"{case.title}, {case.attribute}, {family}: largest",
+                    f"layer {case.before + 1}" if case.before else "–",
+                    float(above[best]),
                     comment=f"above its null, at layer {best + 1}; "
                     f"{information.set_sizes[0]} rows a side, log 2 = 0.693 at most",
                 )
@@ -169,12 +166,9 @@ def fig5(context: Context) -> ExperimentResult:
         else:
             bank[case.is_input].append(highest)
         panels.append(
-            Panel(
-                title=f"{case.title}: {case.attribute}" if case.before else case.title,
-                x_label="layer",
-                y_label="V-information, nats",
-                series=tuple(series),
-                y_range=None,
+            Panel.of(
+                (f"{case.title}: {case.attribute}" if case.before else case.title, "layer", "V-information, nats"),
+                *series,
             )
         )
         data.append(case.data.described)
@@ -231,17 +225,14 @@ def fig7(context: Context) -> ExperimentResult:
         null = np.array([f.null for f in distances.values()])
         if case.title not in displayed:  # one attribute of each pair of network and set
             panels.append(
-                Panel(
-                    title=f"{case.title}: {case.attribute}" if case.before else case.title,
-                    x_label="layer",
-                    y_label="Grassmann distance, radians",
-                    series=(
-                        common.curve("with against without", "attack", values),
-                        common.curve(
-                            "attribute permuted, mean and range", "null", null.mean(1), null.min(1), null.max(1)
-                        ),
+                Panel.of(
+                    (
+                        f"{case.title}: {case.attribute}" if case.before else case.title,
+                        "layer",
+                        "Grassmann distance, radians",
                     ),
-                    y_range=None,
+                    common.curve("with against without", "attack", values),
+                    common.curve("attribute permuted, mean and range", "null", null.mean(1), null.min(1), null.max(1)),
                 )
             )
         displayed.add(case.title)
@@ -251,9 +242,9 @@ def fig7(context: Context) -> ExperimentResult:
         chance += [float(f.null_mean / f.value) for f in distances.values() if float(f.value) > 1e-6]
         stated.append(
             Stated(
-                what=f"{case.title}, {case.attribute}: layers beyond every permutation",
-                paper="–",
-                ours=int(beyond),
+                f"{case.title}, {case.attribute}: layers beyond every permutation",
+                "–",
+                int(beyond),
                 comment=f"of {len(values)}; largest distance at layer {int(np.argmax(values)) + 1}, most above "
                 f"its null at layer {int(np.argmax(above)) + 1}",
             )
@@ -270,9 +261,9 @@ def fig7(context: Context) -> ExperimentResult:
     r, span = common.correlation(apart, informed)
     stated.append(
         Stated(
-            what="R with latent V-information (magnitudes)",
-            paper="0.686–0.707",
-            ours=r,
+            "R with latent V-information (magnitudes)",
+            "0.686–0.707",
+            r,
             interval=span,
             kind="estimate",
             confidence=common.CONFIDENCE,

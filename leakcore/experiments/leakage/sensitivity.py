@@ -78,9 +78,9 @@ def fig6(context: Context) -> ExperimentResult:
         orders.append(order)
         stated.append(
             Stated(
-                what=f"{case.kind}, {case.data.name}: layer with the largest F",
-                paper="a first layer",
-                ours=order.largest,
+                f"{case.kind}, {case.data.name}: layer with the largest F",
+                "a first layer",
+                order.largest,
                 comment=f"F/√p: layer {order.largest_per_parameter}; mean over the first half of the layers ÷ mean "
                 f"over the second: {order.ratio:.2f}",
             )
@@ -96,9 +96,9 @@ def fig6(context: Context) -> ExperimentResult:
     by = {name: common.correlation(np.concatenate(v), score) for name, v in pairs.items()}
     stated += [
         Stated(
-            what=f"R of {name} with V-information, LeNet",
-            paper="0.686–0.707",
-            ours=r,
+            f"R of {name} with V-information, LeNet",
+            "0.686–0.707",
+            r,
             interval=span,
             kind="estimate",
             confidence=common.CONFIDENCE,
@@ -111,13 +111,7 @@ def fig6(context: Context) -> ExperimentResult:
     result = context.result(
         stated=stated,
         panels=[
-            Panel(
-                title=f"‖∂g/∂x‖_F, {name}",
-                x_label="layer",
-                y_label="relative to the largest layer",
-                y_range=(0.0, 1.3),
-                series=tuple(drawn),
-            )
+            Panel.of((f"‖∂g/∂x‖_F, {name}", "layer", "relative to the largest layer"), *drawn, y_range=(0.0, 1.3))
             for name, drawn in curves.items()
         ],
         checks=[
@@ -175,9 +169,9 @@ def fig8(context: Context) -> ExperimentResult:
             )
             stated.append(
                 Stated(
-                    what=f"{case.kind}, {case.data.name}, {name}: layer with the largest",
-                    paper="a first layer",
-                    ours=order.largest,
+                    f"{case.kind}, {case.data.name}, {name}: layer with the largest",
+                    "a first layer",
+                    order.largest,
                     comment=f"{common.images_in_words(counts[case.kind])}; mean over the first half of the layers ÷ "
                     f"mean over the second: {order.ratio:.2f}",
                 )
@@ -185,14 +179,7 @@ def fig8(context: Context) -> ExperimentResult:
     result = context.result(
         stated=stated,
         panels=[
-            Panel(
-                title=f"‖∂g/∂x‖, {_NORMS[norm]}, {name}",
-                x_label="layer",
-                y_label="mean over images",
-                series=tuple(drawn),
-                log_y=True,
-                y_range=None,
-            )
+            Panel.of((f"‖∂g/∂x‖, {_NORMS[norm]}, {name}", "layer", "mean over images"), *drawn, log="y")
             for (name, norm), drawn in curves.items()
         ],
         checks=[common.first_half([order for of in orders.values() for order in of])],

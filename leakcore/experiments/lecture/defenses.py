@@ -118,10 +118,10 @@ def defenses(context: Context) -> ExperimentResult:
         panels=[_panel(defence, strengths, measured) for defence in _DEFENCES],
         tables=[
             TextTable(
-                title="What each attack gets under each defence (share of rows, 95% interval; mean error of rows "
+                "What each attack gets under each defence (share of rows, 95% interval; mean error of rows "
                 "of unit length), and the accuracy of training with it",
-                head=("defence", *columns),
-                rows=tuple(
+                ("defence", *columns),
+                tuple(
                     (_named(s), *(_cell(column, measured[column, s], errors[column, s]) for column in columns))
                     for s in strengths
                 ),
@@ -207,9 +207,9 @@ def _cell(column: str, shares: np.ndarray, errors: np.ndarray) -> str:
 
 def _stated(strength: Strength, column: str, shares: np.ndarray) -> Stated:
     return Stated(
-        what=f"{_named(strength)}: {_what(column)}",
-        paper="not stated",
-        ours=float(np.mean(shares)),
+        f"{_named(strength)}: {_what(column)}",
+        "not stated",
+        float(np.mean(shares)),
         interval=_interval(column, shares),
         kind="estimate",
         confidence=_CONFIDENCE,
@@ -226,5 +226,5 @@ def _panel(defence: str, strengths: list[Strength], measured: dict[tuple[str, St
         bars = {} if column == _COST else {"low": ends[:, 0], "high": ends[:, 1]}
         name = "accuracy of training" if column == _COST else column
         y = np.array([float(np.mean(v)) for v in shares])
-        series.append(Series(name=name, role=role, x=np.array([s.value for s in at]), y=y, **bars))
-    return Panel(title=defence, x_label=over, y_label="share of rows", series=tuple(series), log_x=True)
+        series.append(Series.of(name, role, [s.value for s in at], y, **bars))
+    return Panel(defence, over, "share of rows", tuple(series), log_x=True)

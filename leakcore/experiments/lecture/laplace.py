@@ -50,57 +50,43 @@ def laplace(context: Context) -> ExperimentResult:
             return np.array([points[place][key] for place in places])
 
         panels.append(
-            Panel(
-                title=f"ℓ1-sensitivity, {other}",
-                x_label=label,
-                y_label="Δ₁",
-                log_x=True,
-                log_y=True,
-                y_range=None,
-                series=(
-                    Series(name="derived bound", role="bound", x=x, y=column("bound")),
-                    Series(name="printed order m√d", role="baseline", x=x, y=column("printed")),
-                    Series(name="measured, worst of candidates", role="attack", x=x, y=column("measured")),
-                ),
+            Panel.of(
+                (f"ℓ1-sensitivity, {other}", label, "Δ₁"),
+                Series.of("derived bound", "bound", x, column("bound")),
+                Series.of("printed order m√d", "baseline", x, column("printed")),
+                Series.of("measured, worst of candidates", "attack", x, column("measured")),
+                log="xy",
             )
         )
         panels.append(
-            Panel(
-                title=f"signal to noise at ε = {EPSILON:g}, {BATCH} examples, {other}",
-                x_label=label,
-                y_label="‖G‖₂ ÷ rms of the noise",
-                log_x=True,
-                log_y=True,
-                y_range=None,
-                series=(
-                    Series(name="ceiling for any data, derived noise", role="orthogonal", x=x, y=column("ceiling")),
-                    Series(name="batch, derived noise", role="attack-2", x=x, y=column("ratio")),
-                    Series(name="batch, noise of the measured Δ₁", role="attack-3", x=x, y=column("hopeful")),
-                ),
+            Panel.of(
+                (f"signal to noise at ε = {EPSILON:g}, {BATCH} examples, {other}", label, "‖G‖₂ ÷ rms of the noise"),
+                Series.of("ceiling for any data, derived noise", "orthogonal", x, column("ceiling")),
+                Series.of("batch, derived noise", "attack-2", x, column("ratio")),
+                Series.of("batch, noise of the measured Δ₁", "attack-3", x, column("hopeful")),
+                log="xy",
             )
         )
         stated += [
             Stated(
-                what=f"exponent of the bound in {name}, {other}, a_j = 1/m",
-                paper="1" if name == "m" else "0.5",
-                ours=_slope(x, column("bound")),
+                f"exponent of the bound in {name}, {other}, a_j = 1/m",
+                "1" if name == "m" else "0.5",
+                _slope(x, column("bound")),
                 comment="(4.10) drops a_j and r; with a_j = 1/m the bound is O(m + √(md))",
             ),
             Stated(
-                what=f"exponent of the measured sensitivity in {name}, {other}",
-                paper="at most that",
-                ours=_slope(x, column("measured")),
+                f"exponent of the measured sensitivity in {name}, {other}",
+                "at most that",
+                _slope(x, column("measured")),
             ),
             Stated(
-                what=f"exponent of the noise scale in {name}, {other}",
-                paper="0.5 (d√m/ε²)" if name == "m" else "1 (d√m/ε²)",
-                ours=_slope(x, column("bound")),
+                f"exponent of the noise scale in {name}, {other}",
+                "0.5 (d√m/ε²)" if name == "m" else "1 (d√m/ε²)",
+                _slope(x, column("bound")),
                 comment="E7: the printed magnitude does not follow from Δ = O(m√d); b = Δ/ε does",
             ),
             Stated(
-                what=f"exponent of the signal-to-noise ratio in {name}, {other}",
-                paper="not stated",
-                ours=_slope(x, column("ratio")),
+                f"exponent of the signal-to-noise ratio in {name}, {other}", "not stated", _slope(x, column("ratio"))
             ),
         ]
     ratios = np.array([p["ratio"] for p in points.values()])
@@ -111,9 +97,9 @@ def laplace(context: Context) -> ExperimentResult:
     beaten = sum(not p["printed_holds"] for p in points.values())
     stated.append(
         Stated(
-            what=f"(4.8) at r = 0: networks of {len(points)} where it fails",
-            paper="0",
-            ours=beaten,
+            f"(4.8) at r = 0: networks of {len(points)} where it fails",
+            "0",
+            beaten,
             comment="its right side is 0 there; the derived bound held in all"
             if is_bounded
             else "the derived bound was exceeded: an error",

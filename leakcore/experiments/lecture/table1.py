@@ -247,21 +247,21 @@ def _panel(
     series = []
     if all(math.isfinite(s.factor) for s in sweep.settings):
         series.append(
-            Series(
-                name="bound of the table, its constant fitted once without defence",
-                role="bound",
-                x=sweep.x,
-                y=np.array([constant * s.factor for s in sweep.settings]),
+            Series.of(
+                "bound of the table, its constant fitted once without defence",
+                "bound",
+                sweep.x,
+                [constant * s.factor for s in sweep.settings],
             )
         )
     at = [i for i, s in enumerate(sweep.settings) if s in limits]
     if at:
         series.append(
-            Series(
-                name="Cramér–Rao: least error of an unbiased attacker",
-                role="orthogonal",
-                x=sweep.x[at],
-                y=np.array([np.median(limits[sweep.settings[i]]) for i in at]),
+            Series.of(
+                "Cramér–Rao: least error of an unbiased attacker",
+                "orthogonal",
+                sweep.x[at],
+                [np.median(limits[sweep.settings[i]]) for i in at],
             )
         )
     for name, role, measured in (("tensor method", "attack", errors), ("gradient inversion", "attack-2", inverted)):
@@ -274,23 +274,17 @@ def _panel(
         # Inversion can be exact to 1e-16; a floor (`_NOTES`) keeps the axes readable.
         values = [np.maximum(measured[sweep.settings[i]], 1e-4) for i in measured_at]
         series.append(
-            Series(
-                name=name,
-                role=role,
-                x=sweep.x[measured_at],
-                y=np.array([np.median(v) for v in values]),
-                low=np.array([v.min() for v in values]),
-                high=np.array([v.max() for v in values]),
+            Series.of(
+                name,
+                role,
+                sweep.x[measured_at],
+                [np.median(v) for v in values],
+                low=[v.min() for v in values],
+                high=[v.max() for v in values],
             )
         )
-    return Panel(
-        title=f"{sweep.title}: {sweep.formula}",
-        x_label=sweep.over,
-        y_label="error of the inputs",
-        log_x=sweep.log_x,
-        log_y=True,
-        y_range=None,
-        series=tuple(series),
+    return Panel.of(
+        (f"{sweep.title}: {sweep.formula}", sweep.over, "error of the inputs"), *series, log=("x" * sweep.log_x + "y")
     )
 
 
@@ -324,9 +318,9 @@ def _stated(
             what = f"{sweep.title}, {sweep.over} = {x:g}: median [range]"
             stated.append(
                 Stated(
-                    what=what,
-                    paper=sweep.formula,
-                    ours=float(np.median(measured)),
+                    what,
+                    sweep.formula,
+                    float(np.median(measured)),
                     interval=(float(measured.min()), float(measured.max())),
                     kind="estimate",
                     comment=comment,

@@ -185,10 +185,10 @@ def _table(cells: Sequence[Cell], names: dict[str, str]) -> TextTable:
                 )
             )
     return TextTable(
-        title="Attack ÷ bound at the fixed learning rate η → at the one that the sweep chose, with 95% intervals. "
+        "Attack ÷ bound at the fixed learning rate η → at the one that the sweep chose, with 95% intervals. "
         "The rest of the gap at the chosen rate has two parts. The optimum is that of the best attack on orthogonal, "
         "clipped candidates",
-        head=(
+        (
             "setting",
             "bound",
             "η",
@@ -200,7 +200,7 @@ def _table(cells: Sequence[Cell], names: dict[str, str]) -> TextTable:
             "cosine to the nearest candidate",
             "accuracy",
         ),
-        rows=tuple(rows),
+        tuple(rows),
     )
 
 
@@ -216,8 +216,8 @@ def _stated(cell: Cell, names: dict[str, str], printed: dict[str, str]) -> list[
             one = game[method]
             out.append(
                 Stated(
-                    what=f"{cell.name}, {attack or 'attack'}, {when} learning rate {rate:g}",
-                    paper=printed.get(method, "not shown"),
+                    f"{cell.name}, {attack or 'attack'}, {when} learning rate {rate:g}",
+                    printed.get(method, "not shown"),
                     **ours(one),
                     comment=f"{float(one.value) / cell.bound:.2f} of the bound, {cell.bound:.4f}; "
                     f"{100 * one.clipped_share:.1f}% of gradients clipped, cosine to the nearest candidate "
@@ -277,15 +277,13 @@ def fig2(context: Context) -> ExperimentResult:
         stated += [
             *_stated(cell, {"sum": ""}, {"sum": "very close to the bound"}),
             Stated(
-                what=f"ε = {epsilon:g}: RDP bound",
-                paper="trivial" if epsilon >= 10 else "above ours",
-                ours=limits.rdp,
+                f"ε = {epsilon:g}: RDP bound",
+                "trivial" if epsilon >= 10 else "above ours",
+                limits.rdp,
                 kind="upper",
                 comment=f"ours {limits.bound:.4f}",
             ),
-            Stated(
-                what=f"ε = {epsilon:g}: prior-oblivious attack", paper="substantially below prior-aware", **ours(guess)
-            ),
+            Stated(f"ε = {epsilon:g}: prior-oblivious attack", "substantially below prior-aware", **ours(guess)),
         ]
     fixed, swept = [c.before["sum"] for c in cells], [c.after["sum"] for c in cells]
     drawn = (
@@ -346,9 +344,9 @@ def fig4(context: Context) -> ExperimentResult:
     ]
     curve = games.sampled_curve(context, epsilons, 0.02, steps, 10)
     panel = Panel(
-        title=f"q = 0.02, T = {steps:,}, prior of 10",
-        x_label=games.EPSILON,
-        y_label=games.SUCCESS,
+        f"q = 0.02, T = {steps:,}, prior of 10",
+        games.EPSILON,
+        games.SUCCESS,
         log_x=True,
         series=(curve, games.chance(curve.x, 10), *drawn),
     )
@@ -399,16 +397,16 @@ def fig5(context: Context) -> ExperimentResult:
         )
         cells.append(cell)
         bound, attack = (f"about {v:.2f}" for v in _PRINTED[q]) if q in _PRINTED else ("not stated", "not stated")
-        stated.append(Stated(what=f"q = {q:g}: upper bound", paper=bound, ours=cell.bound, kind="upper"))
+        stated.append(Stated(f"q = {q:g}: upper bound", bound, cell.bound, kind="upper"))
         stated += _stated(cell, names, {"top": attack})
     bounds, tops = [c.bound for c in cells], [c.after["top"] for c in cells]
     noise = [games.noise_for(context, 4.0, q, cells[0].setting.steps) for q in rates]
     coloured = {"upper bound": bounds, "improved prior-aware attack": [float(game.value) for game in tops]}
     panels = [
         Panel(
-            title=title,
-            x_label="sampling rate q",
-            y_label="noise multiplier σ",
+            title,
+            "sampling rate q",
+            "noise multiplier σ",
             y_range=None,
             colour_label="success",
             series=(Series(name=title, role="bound", x=np.array(rates), y=np.array(noise), colour=np.array(colour)),),

@@ -101,8 +101,7 @@ def curves(context: Context, epsilons: tuple[float, ...], steps: int, num_candid
         ("optimum, simplex", "simplex", "simplex"),
     )
     curves_drawn = tuple(
-        Series(name=name, role=role, x=np.array(at), y=np.array([getattr(b, field) for b in at_noise]))
-        for name, role, field in drawn
+        Series.of(name, role, at, [getattr(b, field) for b in at_noise]) for name, role, field in drawn
     )
     return (*curves_drawn, chance(np.array(at), num_candidates))
 
@@ -119,12 +118,12 @@ def sampled_curve(
         return {"epsilon": at, "bound": [upper(float(s), sample_rate, steps, num_candidates) for s in grid]}
 
     piece = context.pieces.get_or_run(f"curve-{sample_rate!r}-{steps}-{num_candidates}", find)
-    return Series(name="upper bound, exact", role="bound", x=np.array(piece["epsilon"]), y=np.array(piece["bound"]))
+    return Series.of("upper bound, exact", "bound", piece["epsilon"], piece["bound"])
 
 
 def chance(x: np.ndarray, num_candidates: int) -> Series:
     """A blind guess."""
-    return Series(name="guessing", role="chance", x=x, y=np.full(len(x), 1 / num_candidates))
+    return Series.of("guessing", "chance", x, 1 / num_candidates)
 
 
 _PIECE = 256
@@ -287,13 +286,13 @@ def _unless_lost(job: Callable[[], dict[str, attacks.ReconstructionGame]]) -> di
 def series(name: str, role: str, x: tuple[float, ...], games: list[attacks.ReconstructionGame]) -> Series:
     """Success rates with their intervals."""
     ends = [g.interval or (g.value, g.value) for g in games]
-    return Series(
-        name=name,
-        role=role,
-        x=np.array(x),
-        y=np.array([float(g.value) for g in games]),
-        low=np.array([float(low) for low, _ in ends]),
-        high=np.array([float(high) for _, high in ends]),
+    return Series.of(
+        name,
+        role,
+        x,
+        [float(g.value) for g in games],
+        low=[float(low) for low, _ in ends],
+        high=[float(high) for _, high in ends],
     )
 
 
@@ -319,8 +318,8 @@ def gap(context: Context, setting: GameSetting, game: attacks.ReconstructionGame
     limits = BoundsAtNoise.at(noise, setting.steps, game.num_candidates)
     rate = float(game.value)
     return Stated(
-        what=f"ε = {setting.epsilon:g}, C = {setting.max_grad_norm:g}, prior {game.num_candidates}: attack",
-        paper=paper,
+        f"ε = {setting.epsilon:g}, C = {setting.max_grad_norm:g}, prior {game.num_candidates}: attack",
+        paper,
         **ours(game),
         comment=f"bound {limits.bound:.4f}; gap {limits.bound - rate:+.4f} = "
         f"{limits.bound - limits.orthogonal:+.4f} (bound − "
@@ -340,13 +339,7 @@ def panel(
     steps: int = 100,
 ) -> Panel:
     """Success over ε: bound and reference curves, and the attacks."""
-    return Panel(
-        title=title,
-        x_label=EPSILON,
-        y_label=SUCCESS,
-        series=(*curves(context, epsilons, steps, num_candidates), *drawn),
-        log_x=True,
-    )
+    return Panel(title, EPSILON, SUCCESS, (*curves(context, epsilons, steps, num_candidates), *drawn), log_x=True)
 
 
 _STEP = (

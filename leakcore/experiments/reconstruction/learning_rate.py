@@ -130,14 +130,14 @@ def gap(context: Context) -> ExperimentResult:
             stated += [
                 dataclasses.replace(row, what=f"{name}, {row.what}"),
                 Stated(
-                    what=f"{name}, ε = {epsilon:g}: likelihood attack on the same runs",
-                    paper="not shown",
+                    f"{name}, ε = {epsilon:g}: likelihood attack on the same runs",
+                    "not shown",
                     **ours(played["likelihood"]),
                 ),
                 Stated(
-                    what=f"{name}, ε = {epsilon:g}: accuracy",
-                    paper="over 0.90" if epsilon >= 10 else "not stated",
-                    ours=chosen.accuracy,
+                    f"{name}, ε = {epsilon:g}: accuracy",
+                    "over 0.90" if epsilon >= 10 else "not stated",
+                    chosen.accuracy,
                     comment=f"learning rate {chosen.learning_rate:g}",
                 ),
             ]
@@ -235,8 +235,8 @@ def _split(context: Context, by_choice: dict[str, list[_Point]]) -> Panel:
     curves = games.curves(context, epsilons, first[0].steps, _CANDIDATES)
     bound, orthogonal, simplex = (next(c for c in curves if c.role == r) for r in ("bound", "orthogonal", "simplex"))
     series = [
-        Series(name="bound − optimum, orthogonal", role="accountant", x=bound.x, y=bound.y - orthogonal.y),
-        Series(name="bound − optimum, simplex", role="baseline", x=bound.x, y=bound.y - simplex.y),
+        Series.of("bound − optimum, orthogonal", "accountant", bound.x, bound.y - orthogonal.y),
+        Series.of("bound − optimum, simplex", "baseline", bound.x, bound.y - simplex.y),
     ]
     for name, role, points in (
         ("optimum, orthogonal − attack, all clipped", "attack-4", first),
@@ -244,15 +244,8 @@ def _split(context: Context, by_choice: dict[str, list[_Point]]) -> Panel:
     ):
         ends = np.array([[p.limits.orthogonal - p.limits.bound + g for g in p.gap] for p in points])
         lost = np.array([p.limits.orthogonal - float(p.plain.value) for p in points])
-        series.append(Series(name=name, role=role, x=np.array(epsilons), y=lost, low=ends[:, 0], high=ends[:, 1]))
-    return Panel(
-        title="the gap in two parts",
-        x_label=games.EPSILON,
-        y_label="difference of success",
-        log_x=True,
-        y_range=None,
-        series=tuple(series),
-    )
+        series.append(Series.of(name, role, epsilons, lost, low=ends[:, 0], high=ends[:, 1]))
+    return Panel.of(("the gap in two parts", games.EPSILON, "difference of success"), *series, log="x")
 
 
 _PRINTED = {0.01: (0.20, 0.15), 0.99: (0.35, 0.32)}
@@ -289,8 +282,8 @@ def sweep(context: Context) -> ExperimentResult:
             attacked += [(top, bound), (game["likelihood"], bound)]
             stated.append(
                 Stated(
-                    what=f"q = {q:g}, learning rate {rate:g}: improved attack",
-                    paper=f"about {printed:g}",
+                    f"q = {q:g}, learning rate {rate:g}: improved attack",
+                    f"about {printed:g}",
                     **ours(top),
                     comment=f"accuracy {accuracy:.3f}; {100 * top.clipped_share:.0f}% of gradients clipped, cosine to "
                     f"the nearest candidate {top.nearest_cosine:.2f}; likelihood attack "
@@ -299,30 +292,20 @@ def sweep(context: Context) -> ExperimentResult:
             )
         if overflowed:
             what = f"q = {q:g}, learning rates {games.listed(sorted(overflowed))}"
-            stated.append(Stated(what=what, paper="not stated", comment="runs overflow"))
-        stated.append(
-            Stated(what=f"q = {q:g}: upper bound", paper=f"about {printed_bound:g}", ours=bound, kind="upper")
-        )
+            stated.append(Stated(what, "not stated", comment="runs overflow"))
+        stated.append(Stated(f"q = {q:g}: upper bound", f"about {printed_bound:g}", bound, kind="upper"))
         x = np.array(list(tops))
         series = [
-            Series(name="upper bound, exact", role="bound", x=x, y=np.full(len(x), bound)),
+            Series.of("upper bound, exact", "bound", x, bound),
             games.chance(x, 10),
             games.series("improved (Algorithm 3)", "attack-2", tuple(tops), list(tops.values())),
-            Series(name="accuracy", role="baseline", x=x, y=np.array([accuracies[rate] for rate in tops])),
+            Series.of("accuracy", "baseline", x, [accuracies[rate] for rate in tops]),
         ]
         if q > 0.9:
             limit = float(orthogonal_success(noise, setting.steps, 10).value)
-            series.append(
-                Series(name="optimum, orthogonal candidates", role="orthogonal", x=x, y=np.full(len(x), limit))
-            )
+            series.append(Series.of("optimum, orthogonal candidates", "orthogonal", x, limit))
         panels.append(
-            Panel(
-                title=f"q = {q:g}, σ = {noise:.3g}",
-                x_label="learning rate",
-                y_label=games.SUCCESS,
-                log_x=True,
-                series=tuple(series),
-            )
+            Panel(f"q = {q:g}, σ = {noise:.3g}", "learning rate", games.SUCCESS, log_x=True, series=tuple(series))
         )
         holds = [rate for rate, game in tops.items() if _covers(games.interval(game), printed)]
         agree.append(bool(holds))

@@ -144,13 +144,13 @@ def exact_ends(rate: Any) -> tuple[float, float]:
 
 def series(name: str, epsilons: tuple[float, ...], rates: list[Any]) -> Series:
     """Success rates with their intervals."""
-    return Series(
-        name=name,
-        role="attack-2",
-        x=np.array(epsilons),
-        y=np.array([float(r.value) for r in rates]),
-        low=np.array([float(r.interval[0]) for r in rates]),
-        high=np.array([float(r.interval[1]) for r in rates]),
+    return Series.of(
+        name,
+        "attack-2",
+        epsilons,
+        [float(r.value) for r in rates],
+        low=[float(r.interval[0]) for r in rates],
+        high=[float(r.interval[1]) for r in rates],
     )
 
 
@@ -213,7 +213,7 @@ def fig6(context: Context) -> ExperimentResult:
         + "; two uniformly random images differ by 0.167 on average."
         + ("" if falls[-1] else f" {FEATURES}."),
         stated=[
-            Stated(what=f"{name}, ε = {e:g}: mean squared error", paper="shown only", ours=error)
+            Stated(f"{name}, ε = {e:g}: mean squared error", "shown only", error)
             for name, of in errors.items()
             for e, error in zip(epsilons, of, strict=True)
         ],
@@ -266,12 +266,7 @@ def fig12(context: Context) -> ExperimentResult:
             where = f"{name}, ρ = {share:g}"
             black[where] = float(guess.value)
             stated += [
-                Stated(
-                    what=f"{where}: log10 κ",
-                    paper=_KAPPA.get((name, share), wrong),
-                    ours=power,
-                    comment=f"κ = {digits}",
-                ),
+                Stated(f"{where}: log10 κ", _KAPPA.get((name, share), wrong), power, comment=f"κ = {digits}"),
                 *(
                     _measured(f"{where}, ε = {e:g}: attack", "shown only", rate, f"bound {b:.4g}")
                     for e, rate, b in zip(epsilons, rates, at, strict=True)
@@ -281,28 +276,11 @@ def fig12(context: Context) -> ExperimentResult:
             bound = np.array([_uniform_bound(context, float(e), log_kappa) for e in x])
             level = np.full(2, float(guess.value))
             lines += [
-                Series(name=f"bound for uniform pixels, ρ = {share:g}", role=line, x=x, y=bound),
-                Series(name=f"all-black guess, ρ = {share:g}", role=black_role, x=x[[0, -1]], y=level),
+                Series.of(f"bound for uniform pixels, ρ = {share:g}", line, x, bound),
+                Series.of(f"all-black guess, ρ = {share:g}", black_role, x[[0, -1]], level),
             ]
-            points.append(
-                Series(
-                    name=f"attack, ρ = {share:g}",
-                    role=role,
-                    x=np.array(epsilons),
-                    y=values,
-                    low=ends[:, 0],
-                    high=ends[:, 1],
-                )
-            )
-        panels.append(
-            Panel(
-                title=name,
-                x_label=games.EPSILON,
-                y_label="probability of success",
-                series=(*lines, *points),
-                log_x=True,
-            )
-        )
+            points.append(Series.of(f"attack, ρ = {share:g}", role, epsilons, values, low=ends[:, 0], high=ends[:, 1]))
+        panels.append(Panel(name, games.EPSILON, "probability of success", (*lines, *points), log_x=True))
         within = [attacks.pixels_within(f.points, split.images[f.index]).mean() for f in attempts]
         rows = [split.images[attempts[0].index[:8]], *(f.points[:8] for f in attempts)]
         pictures.append(
@@ -351,11 +329,5 @@ def _uniform_bound(context: Context, epsilon: float, log_kappa: float) -> float:
 
 def _measured(what: str, paper: str, rate: Any, comment: str) -> Stated:
     return Stated(
-        what=what,
-        paper=paper,
-        ours=float(rate.value),
-        interval=exact_ends(rate),
-        kind="estimate",
-        confidence=0.95,
-        comment=comment,
+        what, paper, float(rate.value), interval=exact_ends(rate), kind="estimate", confidence=0.95, comment=comment
     )

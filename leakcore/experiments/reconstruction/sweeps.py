@@ -184,14 +184,14 @@ def _over_candidates(context: Context, points: Sequence[Point]) -> Panel:
     limits = [games.BoundsAtNoise.at(noise, case.setting.steps, int(n)) for n in x]
     orthogonal = np.array([b.orthogonal for b in limits])
     return Panel(
-        title=case.panel,
-        x_label="candidates n",
-        y_label=games.SUCCESS,
+        case.panel,
+        "candidates n",
+        games.SUCCESS,
         log_x=True,
         series=(
-            Series(name="upper bound, exact", role="bound", x=x, y=np.array([b.bound for b in limits])),
-            Series(name="optimum, orthogonal candidates", role="orthogonal", x=x, y=orthogonal),
-            Series(name="guessing", role="chance", x=x, y=1 / x),
+            Series.of("upper bound, exact", "bound", x, [b.bound for b in limits]),
+            Series.of("optimum, orthogonal candidates", "orthogonal", x, orthogonal),
+            Series.of("guessing", "chance", x, 1 / x),
             games.series(case.curve, case.role, sizes, [p.game for p in points]),
         ),
     )
@@ -279,8 +279,8 @@ def fig8(context: Context) -> ExperimentResult:
         "guess already succeeds half of the time, so an attack that is ten times worse would be worse than guessing.",
         stated=[
             Stated(
-                what=f"prior {n}, ε = {e:g}: gradient-based",
-                paper="an order of magnitude less",
+                f"prior {n}, ε = {e:g}: gradient-based",
+                "an order of magnitude less",
                 **ours(guess),
                 comment=f"prior-aware {points[n, e].success:.4f}, bound {points[n, e].bound:.4f}, guessing {1 / n:.4f}",
             )
@@ -373,8 +373,8 @@ def fig10(context: Context) -> ExperimentResult:
         + (f" At |D₋| = {games.listed(dict.fromkeys(above))} it is above guessing, interval and all." if above else ""),
         stated=[
             Stated(
-                what=f"|D₋| = {rows}, ε = {e:g}, not subtracted",
-                paper="minor effect" if rows == 4 else "chance, 0.1",
+                f"|D₋| = {rows}, ε = {e:g}, not subtracted",
+                "minor effect" if rows == 4 else "chance, 0.1",
                 **ours(points[rows, False, e].game),
                 comment=f"subtracted {points[rows, True, e].success:.4f}, bound {points[rows, False, e].bound:.4f}",
             )
@@ -416,19 +416,14 @@ def fig13(context: Context) -> ExperimentResult:
         rows += [
             stated(context, point, "tight" if clip < 1 else "larger gap"),
             Stated(
-                what=f"ε = {e:g}, C = {clip:g}: mean norm of clipped gradients",
-                paper=drawn,
-                ours=norms[clip, e],
+                f"ε = {e:g}, C = {clip:g}: mean norm of clipped gradients",
+                drawn,
+                norms[clip, e],
                 comment="of candidates, over all steps of 32 runs",
             ),
         ]
     lines = [
-        Series(
-            name=f"C = {clip:g}",
-            role=points[clip, epsilons[0]].case.role,
-            x=np.array(epsilons),
-            y=np.array([norms[clip, e] for e in epsilons]),
-        )
+        Series.of(f"C = {clip:g}", points[clip, epsilons[0]].case.role, epsilons, [norms[clip, e] for e in epsilons])
         for clip in (0.1, 1.0)
     ]
     wide, top = epsilons[1:] or epsilons, epsilons[-1]
@@ -456,14 +451,7 @@ def fig13(context: Context) -> ExperimentResult:
         "C = 1 (paper: 0.5); shorter gradients are weaker signals.",
         stated=rows,
         panels=[
-            Panel(
-                title="gradient norm after clipping",
-                x_label=games.EPSILON,
-                y_label="mean norm",
-                series=tuple(lines),
-                log_x=True,
-                y_range=(0.0, 1.1),
-            ),
+            Panel.of(("gradient norm after clipping", games.EPSILON, "mean norm"), *lines, log="x", y_range=(0.0, 1.1)),
             *over_epsilon(context, points.values()),
         ],
     )
@@ -531,8 +519,8 @@ def fig14(context: Context) -> ExperimentResult:
         f"{steepest[0]:g} and {steepest[1]} candidates.",
         stated=[
             Stated(
-                what=f"ε = {e:g}, prior {n}, q = {q:g}: improved attack",
-                paper="smaller at smaller q",
+                f"ε = {e:g}, prior {n}, q = {q:g}: improved attack",
+                "smaller at smaller q",
                 **ours(points[e, n, q].game),
                 comment=f"bound {points[e, n, q].bound:.4f}",
             )
@@ -550,16 +538,11 @@ def _over_rates(context: Context, points: Sequence[Point], grid: tuple[float, ..
     case, rates = points[0].case, tuple(p.case.setting.sample_rate for p in points)
     at = [dataclasses.replace(case.setting, sample_rate=q) for q in grid]
     bound = np.array([games.bound(context, setting, case.candidates) for setting in at])
-    return Panel(
-        title=case.panel,
-        x_label="sampling rate q",
-        y_label=games.SUCCESS,
-        series=(
-            Series(name="upper bound, exact", role="bound", x=np.array(grid), y=bound),
-            games.chance(np.array(grid), case.candidates),
-            games.series("improved (Algorithm 3)", "attack-2", rates, [p.games["top"] for p in points]),
-            games.series("likelihood (Appendix G)", "attack-3", rates, [p.games["likelihood"] for p in points]),
-        ),
-        y_range=None,
-        log_x=True,
+    return Panel.of(
+        (case.panel, "sampling rate q", games.SUCCESS),
+        Series.of("upper bound, exact", "bound", grid, bound),
+        games.chance(np.array(grid), case.candidates),
+        games.series("improved (Algorithm 3)", "attack-2", rates, [p.games["top"] for p in points]),
+        games.series("likelihood (Appendix G)", "attack-3", rates, [p.games["likelihood"] for p in points]),
+        log="x",
     )
