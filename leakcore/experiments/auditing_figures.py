@@ -227,20 +227,16 @@ def _checks(proved: Proved, ceiling: float) -> list[Check]:
     ratio = _ratio(proved, ceiling)
     return [
         Check.of("ClipBKD proves more than the backdoor", doors, chance=0.5),
-        Check.of("on CIFAR-10 the backdoor proves nothing", silent, about="size"),
-        Check.of(
-            "it proves more than 2.5 times what membership guesses prove, where these prove anything",
-            members,
-            about="size",
-        ),
-        Check.of("ε_th is at most 12.3 times what it proves", near, about="size"),
+        Check.size("on CIFAR-10 the backdoor proves nothing", silent),
+        Check.size("it proves more than 2.5 times what membership guesses prove, where these prove anything", members),
+        Check.size("ε_th is at most 12.3 times what it proves", near),
         Check(
             says=f"with the paper's {_PAPER_ROWS:,} rows of FMNIST it proves more than twice as much, on average",
             holds=int(ratio is not None and ratio > 2),
             cases=int(ratio is not None),
             about="size",
         ),
-        Check.of(f"there, without noise, the backdoor proves at most {_BACKDOOR}", quiet, about="size"),
+        Check.size(f"there, without noise, the backdoor proves at most {_BACKDOOR}", quiet),
     ]
 
 
@@ -389,16 +385,11 @@ def _table2_checks(proved: dict[Place, float], epsilons: tuple[float, ...], ceil
         Check.of("ε_LB is lower from a random start of 2σ than from one of 0.5σ", falls, chance=0.5),
         Check.of("from a random start it is lower with the smallest C than with the largest", clipped, chance=0.5),
         Check.of("it rises from the smallest ε_th to the largest", rises, chance=0.5),
-        Check.of(
+        Check.size(
             "without noise and from the fixed start it is all that the trials can prove",
             [v > 0.95 * ceiling for v in perfect],
-            about="size",
         ),
-        Check.of(
-            "from the fixed start it is 4.2 to 7.7 times smaller than ε_th",
-            [4.2 <= r <= 7.7 for r in ratios],
-            about="size",
-        ),
+        Check.size("from the fixed start it is 4.2 to 7.7 times smaller than ε_th", [4.2 <= r <= 7.7 for r in ratios]),
     ]
 
 

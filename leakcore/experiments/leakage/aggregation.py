@@ -120,8 +120,8 @@ def fig9(context: Context) -> ExperimentResult:
         ],
         checks=[
             Check.of("sensitivity falls to 1/(n + 1), within 1%", [exact < 0.01]),
-            Check.of("with 10 others less than 0.3 of the inversion's score is left", [gone[0]], about="size"),
-            Check.of("with 50 others less than 0.3 of the latent information is left", [gone[1]], about="size"),
+            Check.size("with 10 others less than 0.3 of the inversion's score is left", [gone[0]]),
+            Check.size("with 50 others less than 0.3 of the latent information is left", [gone[1]]),
         ],
         conclusion=f"With 10 others the inversion's score above its null is {original[nearest(10)]:.2f} instead of "
         f"{original[0]:.2f}; with 50, latent V-information falls from {best[0]:.3f} nats to {best[nearest(50)]:.3f}. "

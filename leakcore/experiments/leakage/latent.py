@@ -284,7 +284,7 @@ def fig7(context: Context) -> ExperimentResult:
                 chance=1 / (1 + shuffles),
             ),
             Check.of("distance correlates with V-information, the interval above 0", [span[0] > 0], chance=0.025),
-            Check.of("the interval meets the printed 0.686 to 0.707", [common.meets(span)], about="size"),
+            Check.size("the interval meets the printed 0.686 to 0.707", [common.meets(span)]),
         ],
         conclusion="Gradients swapped within pairs of one target lie at "
         f"{np.median(chance):.0%} of that distance (median over layers). The part of the distance above its null "

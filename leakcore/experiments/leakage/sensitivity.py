@@ -117,7 +117,7 @@ def fig6(context: Context) -> ExperimentResult:
         checks=[
             common.first_half(orders),
             Check.of("sensitivity correlates with V-information, the interval above 0", [raw[0] > 0], chance=0.025),
-            Check.of("the interval meets the printed 0.686 to 0.707", [common.meets(raw)], about="size"),
+            Check.size("the interval meets the printed 0.686 to 0.707", [common.meets(raw)]),
         ],
         conclusion="The undivided norm, which the paper plots and which grows with the size of a layer, is largest at "
         f"the very first layer in {sum(o.largest == 1 for o in orders)} of {len(orders)} pairs of network and set; "

@@ -300,7 +300,7 @@ def fig2(context: Context) -> ExperimentResult:
                 map(lies_below, guesses, swept),
                 chance=APART,
             ),
-            Check.of("the prior-aware attack is within 0.05 of the bound", [gap < 0.05 for gap in short], about="size"),
+            Check.size("the prior-aware attack is within 0.05 of the bound", [gap < 0.05 for gap in short]),
         ],
         conclusion=f"The prior-aware attack stays {games.listed(short, '+.3f')} below the bound at ε = "
         f"{games.listed(epsilons)}, where the prior-oblivious attack ({targets} targets) names the target with "
@@ -359,8 +359,8 @@ def fig4(context: Context) -> ExperimentResult:
                 [lies_below(c.after["sum"], c.after["top"]) for c in cells],
                 chance=APART,
             ),
-            Check.of("it is above by more than 0.1", [d > 0.1 for d in better], about="size"),
-            Check.of("it is within 0.15 of the bound", [gap < 0.15 for gap in short], about="size"),
+            Check.size("it is above by more than 0.1", [d > 0.1 for d in better]),
+            Check.size("it is within 0.15 of the bound", [gap < 0.15 for gap in short]),
         ],
         conclusion=f"At ε = {games.listed(epsilons)} the improved attack is {games.listed(better, '+.3f')} above the "
         f"plain one, and {games.listed(short, '+.3f')} below the bound. {_SEE_TABLE}",
@@ -418,7 +418,7 @@ def fig5(context: Context) -> ExperimentResult:
         checks=[
             Check.of("the bound is larger at the largest q than at the smallest", [bounds[0] < bounds[-1]]),
             Check.of("the attack is, too, intervals apart", [lies_below(tops[0], tops[-1])], chance=APART),
-            Check.of("the attack's interval holds the printed success", as_printed, about="size"),
+            Check.size("the attack's interval holds the printed success", as_printed),
         ],
         conclusion=f"At ε = 4 the bound goes from {bounds[0]:.3f} (q = {rates[0]:g}) to {bounds[-1]:.3f} (q = "
         f"{rates[-1]:g}), and the attack from {tops[0].value:.3f} to {tops[-1].value:.3f}. {_SEE_TABLE}",

@@ -232,7 +232,7 @@ def fig15(context: Context) -> ExperimentResult:
                 holds=sum(int((bound[e, first] < bound[e, last]).sum()) for e in epsilons),
                 cases=len(epsilons) * len(_FIG15_PRIORS),
             ),
-            Check.of("the bound is as printed, within 0.05", as_printed, about="size"),
+            Check.size("the bound is as printed, within 0.05", as_printed),
         ],
         stated=stated,
         panels=panels,

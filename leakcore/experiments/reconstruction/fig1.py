@@ -86,11 +86,9 @@ def fig1(context: Context) -> ExperimentResult:
                 ),
                 [c.last_gradient < 0.8 * c.last_published for c in curves],
             ),
-            Check.of("it is below a tenth", [c.last_gradient * 10 <= c.last_published for c in curves], about="size"),
-            Check.of(
-                "some ε tried gives a reconstruction nearer than the nearest neighbour",
-                [bool(c.good) for c in curves],
-                about="size",
+            Check.size("it is below a tenth", [c.last_gradient * 10 <= c.last_published for c in curves]),
+            Check.size(
+                "some ε tried gives a reconstruction nearer than the nearest neighbour", [bool(c.good) for c in curves]
             ),
         ],
         conclusion=" ".join(

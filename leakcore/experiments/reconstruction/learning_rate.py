@@ -164,10 +164,8 @@ def gap(context: Context) -> ExperimentResult:
                 "with all gradients clipped the gap is at most 0.02 with its interval",
                 [p.gap[1] <= _NEAR for p in clipped],
             ),
-            Check.of(
-                "with the most accurate model's learning rate it is, too",
-                [p.gap[1] <= _NEAR for p in accurate],
-                about="size",
+            Check.size(
+                "with the most accurate model's learning rate it is, too", [p.gap[1] <= _NEAR for p in accurate]
             ),
         ],
         notes=(_EFFECTIVE,),

@@ -295,9 +295,7 @@ def fig12(context: Context) -> ExperimentResult:
     result = context.result(
         checks=[
             Check.of("no attack's interval lies above the bound", [worst <= 0]),
-            Check.of(
-                "the attack succeeds on more than half of the images", [b > 0.5 for b in best.values()], about="size"
-            ),
+            Check.size("the attack succeeds on more than half of the images", [b > 0.5 for b in best.values()]),
         ],
         conclusion=f"The largest success is {', '.join(f'{b:.2f} ({n})' for n, b in best.items())}. κ, and so the "
         "bound, is for images whose pixels are uniform and independent: an all-black guess, without any gradient, "

@@ -166,7 +166,7 @@ def fig3(context: Context) -> ExperimentResult:
                 f"the gap is wider by 0.02 at ε = {high:g} than at {low:g}",
                 [points[high, n].gap > points[low, n].gap + 0.02 for n in sizes],
             ),
-            Check.of(f"at ε = {low:g} it is below 0.1", [points[low, n].gap < 0.1 for n in sizes], about="size"),
+            Check.size(f"at ε = {low:g} it is below 0.1", [points[low, n].gap < 0.1 for n in sizes]),
         ],
         conclusion=f"The gap between bound and attack is at most {max(points[low, n].gap for n in sizes):.3f} at ε = "
         f"{low:g}, and widest, {points[widest].gap:.3f}, at ε = {widest[0]:g} and {widest[1]} candidates. The "
@@ -230,7 +230,7 @@ def fig7(context: Context) -> ExperimentResult:
     result = context.result(
         checks=[
             Check.of("the 95% intervals of all widths overlap", overlaps),
-            Check.of("the paper's widths were compared", [width in widths for width in _WIDTHS], about="size"),
+            Check.size("the paper's widths were compared", [width in widths for width in _WIDTHS]),
         ],
         conclusion=f"{min(widths.values())} runs cannot show differences below about "
         f"{1.4 / min(widths.values()) ** 0.5:.2f}.",
@@ -271,9 +271,7 @@ def fig8(context: Context) -> ExperimentResult:
                 [lies_below(guess, points[key].game) for key, guess in guesses.items()],
                 chance=APART,
             ),
-            Check.of(
-                "the prior-aware attack succeeds at least 8 times as often", [r >= 8 for r in ratios], about="size"
-            ),
+            Check.size("the prior-aware attack succeeds at least 8 times as often", [r >= 8 for r in ratios]),
         ],
         conclusion=f"The prior-aware attack succeeds at least {min(ratios):.1f} times as often. With two candidates a "
         "guess already succeeds half of the time, so an attack that is ten times worse would be worse than guessing.",
@@ -321,7 +319,7 @@ def fig9(context: Context) -> ExperimentResult:
     result = context.result(
         checks=[
             Check.of("success with digits and with noise differs by less than 0.05", [abs(d) < 0.05 for d in differ]),
-            Check.of("the attack is within 0.15 of the bound", [gap < 0.15 for gap in gaps], about="size"),
+            Check.size("the attack is within 0.15 of the bound", [gap < 0.15 for gap in gaps]),
         ],
         conclusion=f"At ε = {games.listed(epsilons)} success with digits minus success with noise is "
         f"{games.listed(differ, '+.3f')}. The attack stays at most {max(gaps):.3f} below the bound.",
@@ -438,10 +436,8 @@ def fig13(context: Context) -> ExperimentResult:
                 "with C = 1 the mean norm falls from the smallest ε to the largest",
                 [norms[1.0, top] < norms[1.0, epsilons[0]] or len(epsilons) == 1],
             ),
-            Check.of(
-                "with C = 0.1 the attack is within 0.1 of the bound",
-                [points[0.1, e].gap < 0.1 for e in epsilons],
-                about="size",
+            Check.size(
+                "with C = 0.1 the attack is within 0.1 of the bound", [points[0.1, e].gap < 0.1 for e in epsilons]
             ),
         ],
         conclusion=f"At ε = {games.listed(epsilons)} the attack is below the bound by "
