@@ -97,3 +97,8 @@ def in_words(value: Any) -> str:
     if isinstance(value, int | np.integer):
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def listed(values: Iterable[float], how: str = "g") -> str:
+    """Numbers one by one, as a sentence has them."""
+    return ", ".join(f"{value:{how}}" for value in values)

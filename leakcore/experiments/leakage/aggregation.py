@@ -61,18 +61,15 @@ def fig9(context: Context) -> ExperimentResult:
     at = 1 + np.array(numbers)
     share = moved.mean(1) / moved[0].mean()
     intervals = [f.interval for f in inverted if f.interval is not None]
+    ends = ([np.ravel(i[side])[0] for i in intervals] for side in (0, 1))
     null = np.array([f.null[0] for f in inverted])
 
     def nearest(n: int) -> int:
         return int(np.argmin(np.abs(np.array(numbers) - n)))
 
+    exactly = f"its share in the mean is exactly 1/{at[nearest(30)]} = {1 / at[nearest(30)]:.4f}"
     stated = [
-        Stated(
-            "sensitivity at 30×, of that alone",
-            "near zero",
-            float(share[nearest(30)]),
-            comment=f"its share in the mean is exactly 1/{at[nearest(30)]} = {1 / at[nearest(30)]:.4f}",
-        ),
+        Stated("sensitivity at 30×, of that alone", "near zero", float(share[nearest(30)]), comment=exactly),
         *(
             Stated(
                 f"{kind} V-information at {n}×, above its null",
@@ -100,14 +97,7 @@ def fig9(context: Context) -> ExperimentResult:
             ),
             Panel.of(
                 ("original, first pair of layers", "gradients in the mean", "score"),
-                common.curve(
-                    "V-information",
-                    "attack-2",
-                    [f.raw[0] for f in inverted],
-                    [np.ravel(i[0])[0] for i in intervals],
-                    [np.ravel(i[1])[0] for i in intervals],
-                    x=at,
-                ),
+                common.curve("V-information", "attack-2", [f.raw[0] for f in inverted], *ends, x=at),
                 common.curve("null", "baseline", null, x=at),
                 log="x",
             ),
@@ -170,19 +160,9 @@ class _Target:
         rows = np.array([rng.choice(len(self.study.inputs), max(n, 1), replace=False) for _ in range(len(self.x))])
         others = attack.layer_gradients(self.model, self.study.inputs, self.study.targets, batches=rows, layers=pair)
         mean = torch.from_numpy(np.concatenate([others[name] for name in pair], axis=1))
-        return leakage.v_information_original(
-            self.model,
-            self.x,
-            self.y,
-            inversion=leakage.PairInversion(
-                pairs=[pair],
-                released=lambda g, _: (g + n * mean) / (n + 1),
-                iterations=self.context.pick("iterations of inversion", tiny=3, quick=80, paper=1000),
-                low=0.0,
-                high=1.0,
-            ),
-            seed=self.context.seed,
-        )
+        steps = self.context.pick("iterations of inversion", tiny=3, quick=80, paper=1000)
+        mixed = {"pairs": [pair], "released": lambda g, _: (g + n * mean) / (n + 1)}
+        return common.inverted(self.context, self.model, self.x, self.y, steps, **mixed)
 
     def latent(self, n: int, rows: int, rng: np.random.Generator) -> leakage.VInformation:
         """V-information about brightness, with each gradient in a mean with n others."""

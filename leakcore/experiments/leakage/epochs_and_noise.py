@@ -10,7 +10,7 @@ import torch
 
 from leakcore import kernels, leakage
 from leakcore.attacks import attributes as attack
-from leakcore.experiments.driver.context import Context
+from leakcore.experiments.driver.context import Context, listed
 from leakcore.experiments.driver.result import ExperimentResult, Panel, Stated
 from leakcore.experiments.driver.verdict import Check
 from leakcore.experiments.leakage import common
@@ -137,13 +137,8 @@ def _inverted(
     """Of the first pair of layers, at every snapshot."""
     x, y = common.sample(study, count, context.seed)
     pair = tuple(attack.layer_gradients(networks[0], x[:1], y[:1]))[:2]
-    inversion = leakage.PairInversion(
-        pairs=[pair],
-        iterations=context.pick("iterations of inversion", tiny=3, quick=80, paper=1000),
-        low=0.0,
-        high=1.0,
-    )
-    return [leakage.v_information_original(model, x, y, inversion=inversion, seed=context.seed) for model in networks]
+    steps = context.pick("iterations of inversion", tiny=3, quick=80, paper=1000)
+    return [common.inverted(context, model, x, y, steps, pairs=[pair]) for model in networks]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -197,7 +192,7 @@ def fig11(context: Context) -> ExperimentResult:
         (2, "first fully connected layer", "attack-6"),
         (4, "last layer", "attack-7"),
     )
-    panels, stated = [], []
+    panels, stated, loses = [], [], f"noise of σ = {sigmas[-1]:g} costs most"
     for n in noised:
         panels += [
             Panel.of(
@@ -218,18 +213,11 @@ def fig11(context: Context) -> ExperimentResult:
             ),
         ]
         stated += [
-            Stated(
-                f"{n.study.name}: pair that noise of σ = {sigmas[-1]:g} costs most original information",
-                "first layers",
-                n.pair,
-                comment=f"score lost by pair: {', '.join(f'{v:.2f}' for v in n.lost)}",
-            ),
-            Stated(
-                f"{n.study.name}: layer that noise of σ = {sigmas[-1]:g} costs most latent information",
-                "last layers",
-                n.layer,
-                comment=f"nats lost by layer: {', '.join(f'{v:.3f}' for v in n.reduced)}",
-            ),
+            Stated(f"{n.study.name}: {part} that {loses} {kind} information", paper, number, comment=lost)
+            for part, kind, paper, number, lost in (
+                ("pair", "original", "first layers", n.pair, f"score lost by pair: {listed(n.lost, '.2f')}"),
+                ("layer", "latent", "last layers", n.layer, f"nats lost by layer: {listed(n.reduced, '.3f')}"),
+            )
         ]
     result = context.result(
         stated=stated,
@@ -268,13 +256,8 @@ def _noised(context: Context, study: common.LayerData, sigmas: Sequence[float]) 
             clipped: torch.Tensor = g / g.norm(dim=1, keepdim=True).clamp(min=1.0)
             return clipped + sigma * torch.randn(g.shape, generator=source)
 
-        inversion = leakage.PairInversion(
-            released=noisy,
-            iterations=context.pick("iterations of inversion", tiny=3, quick=60, paper=1000),
-            low=0.0,
-            high=1.0,
-        )
-        original.append(leakage.v_information_original(model, x, y, inversion=inversion, seed=context.seed))
+        steps = context.pick("iterations of inversion", tiny=3, quick=60, paper=1000)
+        original.append(common.inverted(context, model, x, y, steps, released=noisy))
         rng = kernels.generator(context.seed, kernels.Stream.FIGURE11_LAYERS, step=k)
         hidden = {
             name: g / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), 1.0) + sigma * rng.normal(size=g.shape)

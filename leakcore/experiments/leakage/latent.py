@@ -92,16 +92,8 @@ def _fine_classes(context: Context, case: Case) -> tuple[Panel, Stated, str]:
     for inside in _by_superclass(context, case.data)[: context.pick(tiny=2, quick=None, paper=None)]:
         layers = common.sets(case.model, inside, "fine", rows=10**6, seed=context.seed, columns=2000)
         layer = list(layers.gradients)[case.before]
-        estimates.append(
-            leakage.v_information(
-                layers.gradients[layer],
-                layers.attribute,
-                family="magnitudes",
-                permutations=0,
-                seed=context.seed,
-                executor=context.executor,
-            )
-        )
+        gradients, how = layers.gradients[layer], {"seed": context.seed, "executor": context.executor}
+        estimates.append(leakage.v_information(gradients, layers.attribute, family="magnitudes", permutations=0, **how))
         sizes = estimates[-1].set_sizes[0]
     low, high = (np.array([f.held_out_interval[i] for f in estimates]) for i in (0, 1))
     above = int((low > 0).sum())
@@ -259,17 +251,8 @@ def fig7(context: Context) -> ExperimentResult:
         data.append(case.data.described)
         context.progress("subspace distance", number + 1, len(cases))
     r, span = common.correlation(apart, informed)
-    stated.append(
-        Stated(
-            "R with latent V-information (magnitudes)",
-            "0.686–0.707",
-            r,
-            interval=span,
-            kind="estimate",
-            confidence=common.CONFIDENCE,
-            comment=f"{len(apart)} layers of all panels, distances above their nulls, over their largest",
-        )
-    )
+    points = f"{len(apart)} layers of all panels, distances above their nulls, over their largest"
+    stated.append(common.stated_r("R with latent V-information (magnitudes)", r, span, points))
     result = context.result(
         panels=panels,
         stated=stated,
@@ -283,8 +266,7 @@ def fig7(context: Context) -> ExperimentResult:
                 cases=len(apart),
                 chance=1 / (1 + shuffles),
             ),
-            Check.of("distance correlates with V-information, the interval above 0", [span[0] > 0], chance=0.025),
-            Check.size("the interval meets the printed 0.686 to 0.707", [common.meets(span)]),
+            *common.checks_of_r("distance", span),
         ],
         conclusion="Gradients swapped within pairs of one target lie at "
         f"{np.median(chance):.0%} of that distance (median over layers). The part of the distance above its null "

@@ -76,7 +76,6 @@ def defenses(context: Context) -> ExperimentResult:
     measured, errors = _measured(context, strengths, sizes, networks)
     columns = (*ATTACKS, _COST)
     none = strengths[0]
-    plain = {column: measured[column, none] for column in columns}
     last = {s.defence: s for s in strengths[1:]}
 
     def rises(attack: str, defence: str) -> bool:
@@ -87,8 +86,9 @@ def defenses(context: Context) -> ExperimentResult:
     raised = [defence for defence in _BOUNDED if rises(tensor, defence)]
     clipped = [s for s in strengths if s.defence == "clipping"]
     unmoved = [s for s in clipped if np.allclose(errors[tensor, s], errors[tensor, none], rtol=1e-3, atol=0)]
-    stops = [s for s in strengths[1:] if _stops_all(measured, plain, s)]
-    good = [s for s in stops if _is_cheap(measured, plain, s)]
+    mean = {key: float(np.mean(shares)) for key, shares in measured.items()}
+    stops = [s for s in strengths[1:] if all(mean[a, s] <= 0.5 * mean[a, none] for a in ATTACKS)]
+    good = [s for s in stops if mean[_COST, s] >= mean[_COST, none] - 0.05]
     return context.result(
         conclusion=(
             f"Every attack loses at least half of its rows under {_listed(stops)}"
@@ -171,18 +171,6 @@ def _interval(column: str, shares: np.ndarray) -> tuple[float, float]:
     low, _ = clopper_pearson(math.floor(total + 1e-9), count, confidence=_CONFIDENCE)
     _, high = clopper_pearson(math.ceil(total - 1e-9), count, confidence=_CONFIDENCE)
     return float(low), float(high)
-
-
-def _stops_all(
-    measured: dict[tuple[str, Strength], np.ndarray], plain: dict[str, np.ndarray], strength: Strength
-) -> bool:
-    return all(np.mean(measured[a, strength]) <= 0.5 * np.mean(plain[a]) for a in ATTACKS)
-
-
-def _is_cheap(
-    measured: dict[tuple[str, Strength], np.ndarray], plain: dict[str, np.ndarray], strength: Strength
-) -> bool:
-    return float(np.mean(measured[_COST, strength])) >= float(np.mean(plain[_COST])) - 0.05
 
 
 def _named(strength: Strength) -> str:

@@ -42,15 +42,8 @@ _NOTES = (
 class TablePanel:
     """One panel.
 
-    Attributes:
-        title: names the defence.
-        over: the axis, in words.
-        formula: the table's bound.
-        settings: cells from left to right.
-        varied: the field of `TableCell` that is on the axis.
-        promised: what the error is a power of, and the exponent that the table promises; None where its bound does not
-            move.
-        log_x: whether the axis is logarithmic.
+    over: the axis, in words; varied: the field of `TableCell` on it. formula: the table's bound. settings: cells from
+    left to right. promised: what the error is a power of, and the exponent; None where the bound does not move.
     """
 
     title: str

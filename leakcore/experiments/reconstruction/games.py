@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -241,21 +241,11 @@ def _jobs(
     described = [dataclasses.asdict(setting), *rule, task, split.content]
     key = digest(described)[:20]
     model = ensemble(context, split, setting)
-    known, pool = (
-        dpsgd.Rows(split.known_features, split.known_labels),
-        dpsgd.Rows(split.pool_features, split.pool_labels),
-    )
+    known = dpsgd.Rows(split.known_features, split.known_labels)
+    pool = dpsgd.Rows(split.pool_features, split.pool_labels)
+    portion = functools.partial(_portion, model, known, pool, rules, methods=methods, execution=how)
     return {
-        f"game-{key}-{first}": functools.partial(
-            _portion,
-            model,
-            known,
-            pool,
-            rules,
-            methods=methods,
-            runs=range(first, min(first + _PIECE, runs.stop)),
-            execution=how,
-        )
+        f"game-{key}-{first}": functools.partial(portion, runs=range(first, min(first + _PIECE, runs.stop)))
         for first in range(runs.start, runs.stop, _PIECE)
     }
 
@@ -301,11 +291,6 @@ def interval(game: attacks.ReconstructionGame) -> tuple[float, float] | None:
     return None if game.interval is None else (float(game.interval[0]), float(game.interval[1]))
 
 
-def listed(values: Iterable[float], how: str = "g") -> str:
-    """Numbers one by one, as a sentence has them."""
-    return ", ".join(f"{value:{how}}" for value in values)
-
-
 def bound(context: Context, setting: GameSetting, num_candidates: int) -> float:
     """The exact bound on success in this setting."""
     noise = noise_for(context, setting.epsilon, setting.sample_rate, setting.steps)
@@ -321,13 +306,16 @@ def gap(context: Context, setting: GameSetting, game: attacks.ReconstructionGame
         f"ε = {setting.epsilon:g}, C = {setting.max_grad_norm:g}, prior {game.num_candidates}: attack",
         paper,
         **ours(game),
-        comment=f"bound {limits.bound:.4f}; gap {limits.bound - rate:+.4f} = "
-        f"{limits.bound - limits.orthogonal:+.4f} (bound − "
-        f"optimum of orthogonal candidates, {limits.orthogonal:.4f}; simplex {limits.simplex:.4f}) "
-        f"{limits.orthogonal - rate:+.4f} (that optimum − attack); {100 * game.clipped_share:.1f}% of gradients "
-        f"clipped, "
-        f"cosine to the nearest candidate {game.nearest_cosine:.3f}",
+        comment=f"bound {limits.bound:.4f}; gap {limits.bound - rate:+.4f} = {limits.bound - limits.orthogonal:+.4f} "
+        f"(bound − optimum of orthogonal candidates, {limits.orthogonal:.4f}; simplex {limits.simplex:.4f}) "
+        f"{limits.orthogonal - rate:+.4f} (that optimum − attack); {clipped(game)}",
     )
+
+
+def clipped(game: attacks.ReconstructionGame) -> str:
+    """How many gradients are clipped, and how alike they are."""
+    share, cosine = 100 * game.clipped_share, game.nearest_cosine
+    return f"{share:.1f}% of gradients clipped, cosine to the nearest candidate {cosine:.3f}"
 
 
 def panel(

@@ -13,7 +13,7 @@ from leakcore._base.digest import digest
 from leakcore._base.process_wide import one_thread
 from leakcore.attacks import ReconstructionGame
 from leakcore.bounds import orthogonal_success
-from leakcore.experiments.driver.context import Context
+from leakcore.experiments.driver.context import Context, listed
 from leakcore.experiments.driver.result import ExperimentResult, Panel, Series, Stated, ours
 from leakcore.experiments.driver.verdict import Check
 from leakcore.experiments.reconstruction import data, games
@@ -126,22 +126,15 @@ def gap(context: Context) -> ExperimentResult:
             by_choice[name].append(
                 _Point(epsilon, noise, limits, played["sum"], played["likelihood"], chosen, setting.steps)
             )
+            where, paper = f"{name}, ε = {epsilon:g}", "over 0.90" if epsilon >= 10 else "not stated"
             row = games.gap(context, setting, played["sum"], "nearly identical to the bound")
             stated += [
                 dataclasses.replace(row, what=f"{name}, {row.what}"),
-                Stated(
-                    f"{name}, ε = {epsilon:g}: likelihood attack on the same runs",
-                    "not shown",
-                    **ours(played["likelihood"]),
-                ),
-                Stated(
-                    f"{name}, ε = {epsilon:g}: accuracy",
-                    "over 0.90" if epsilon >= 10 else "not stated",
-                    chosen.accuracy,
-                    comment=f"learning rate {chosen.learning_rate:g}",
-                ),
+                Stated(f"{where}: likelihood attack on the same runs", "not shown", **ours(played["likelihood"])),
+                Stated(f"{where}: accuracy", paper, chosen.accuracy, comment=f"learning rate {chosen.learning_rate:g}"),
             ]
     clipped, accurate = by_choice["clipped"], by_choice["accurate"]
+    near = {name: [p.gap[1] <= _NEAR for p in points] for name, points in by_choice.items()}
     drawn = (
         games.series("prior-aware attack, all gradients clipped", "attack", epsilons, [p.plain for p in clipped]),
         games.series("prior-aware attack, most accurate models", "attack-3", epsilons, [p.plain for p in accurate]),
@@ -155,18 +148,13 @@ def gap(context: Context) -> ExperimentResult:
         conclusion=f"Bound minus attack, on {runs:,} reconstructions each, in two parts: bound minus optimum (the best "
         "attack on orthogonal gradients), and optimum minus attack. With learning rates that leave all gradients "
         f"clipped: {'; '.join(p.parts for p in clipped)}. With those of the most accurate models "
-        f"{games.listed((p.plain.clipped_share for p in accurate), '.0%')} of the gradients are clipped, and the gap "
-        f"is {games.listed((p.limits.bound - float(p.plain.value) for p in accurate), '+.3f')}.",
+        f"{listed((p.plain.clipped_share for p in accurate), '.0%')} of the gradients are clipped, and the gap "
+        f"is {listed((p.limits.bound - float(p.plain.value) for p in accurate), '+.3f')}.",
         stated=stated,
         panels=panels,
         checks=[
-            Check.of(
-                "with all gradients clipped the gap is at most 0.02 with its interval",
-                [p.gap[1] <= _NEAR for p in clipped],
-            ),
-            Check.size(
-                "with the most accurate model's learning rate it is, too", [p.gap[1] <= _NEAR for p in accurate]
-            ),
+            Check.of("with all gradients clipped the gap is at most 0.02 with its interval", near["clipped"]),
+            Check.size("with the most accurate model's learning rate it is, too", near["accurate"]),
         ],
         notes=(_EFFECTIVE,),
     )
@@ -278,18 +266,15 @@ def sweep(context: Context) -> ExperimentResult:
                 continue
             top = tops[rate] = game["top"]
             attacked += [(top, bound), (game["likelihood"], bound)]
-            stated.append(
-                Stated(
-                    f"q = {q:g}, learning rate {rate:g}: improved attack",
-                    f"about {printed:g}",
-                    **ours(top),
-                    comment=f"accuracy {accuracy:.3f}; {100 * top.clipped_share:.0f}% of gradients clipped, cosine to "
-                    f"the nearest candidate {top.nearest_cosine:.2f}; likelihood attack "
-                    f"{float(game['likelihood'].value):.3f}",
-                )
+            what = f"q = {q:g}, learning rate {rate:g}: improved attack"
+            comment = (
+                f"accuracy {accuracy:.3f}; {100 * top.clipped_share:.0f}% of gradients clipped, cosine to "
+                f"the nearest candidate {top.nearest_cosine:.2f}; likelihood attack "
+                f"{float(game['likelihood'].value):.3f}"
             )
+            stated.append(Stated(what, f"about {printed:g}", **ours(top), comment=comment))
         if overflowed:
-            what = f"q = {q:g}, learning rates {games.listed(sorted(overflowed))}"
+            what = f"q = {q:g}, learning rates {listed(sorted(overflowed))}"
             stated.append(Stated(what, "not stated", comment="runs overflow"))
         stated.append(Stated(f"q = {q:g}: upper bound", f"about {printed_bound:g}", bound, kind="upper"))
         x = np.array(list(tops))
@@ -309,8 +294,8 @@ def sweep(context: Context) -> ExperimentResult:
         agree.append(bool(holds))
         summaries.append(
             f"At q = {q:g} the bound is {bound:.3f}, and the attack reaches "
-            f"{games.listed((float(g.value) for g in tops.values()), '.3f')} at η = {games.listed(tops)}; the paper's "
-            f"{printed:g} is " + (f"inside the interval at η = {games.listed(holds)}." if holds else "in no interval.")
+            f"{listed((float(g.value) for g in tops.values()), '.3f')} at η = {listed(tops)}; the paper's "
+            f"{printed:g} is " + (f"inside the interval at η = {listed(holds)}." if holds else "in no interval.")
         )
     result = context.result(
         checks=[Check.of("the interval at some learning rate holds the printed success", agree)],

@@ -142,18 +142,6 @@ def exact_ends(rate: Any) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def series(name: str, epsilons: tuple[float, ...], rates: list[Any]) -> Series:
-    """Success rates with their intervals."""
-    return Series.of(
-        name,
-        "attack-2",
-        epsilons,
-        [float(r.value) for r in rates],
-        low=[float(r.interval[0]) for r in rates],
-        high=[float(r.interval[1]) for r in rates],
-    )
-
-
 def epsilons_of(context: Context) -> tuple[float, ...]:
     """Values of ε, from hopeless to legible."""
     legible = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0)
@@ -195,15 +183,7 @@ def fig6(context: Context) -> ExperimentResult:
         splits.append(split)
         attempts = attacked(context, split, hidden, clip, epsilons, targets)
         errors[name] = [float(one.error(split).mean()) for one in attempts]
-        rows = [split.images[attempts[0].index], *(f.points for f in attempts)]
-        pictures.append(
-            Pictures(
-                title=name,
-                row_names=("target", *(f"ε = {e:g}" for e in epsilons)),
-                column_names=(),
-                images=np.stack([data.as_picture(split, np.asarray(r)) for r in rows]),
-            )
-        )
+        pictures.append(_shown(name, split, attempts, [f"ε = {e:g}" for e in epsilons], len(attempts[0].index)))
     falls = [of[-1] < 0.5 * of[0] for of in errors.values()]
     result = context.result(
         checks=[Check.of("from the smallest ε to the largest the error halves", falls)],
@@ -220,13 +200,15 @@ def fig6(context: Context) -> ExperimentResult:
         pictures=pictures,
         notes=(NOTE,),
     )
-    return games.report(
-        result,
-        splits=splits,
-        setting=fixed_start(epsilons[-1], hidden, clip),
-        runs=targets,
-        optimiser=optimiser(context),
-    )
+    setting = fixed_start(epsilons[-1], hidden, clip)
+    return games.report(result, splits=splits, setting=setting, runs=targets, optimiser=optimiser(context))
+
+
+def _shown(title: str, split: Split, attempts: list[Reconstructions], names: list[str], count: int) -> Pictures:
+    """The first targets and their reconstructions, a row for each name."""
+    rows = [split.images[attempts[0].index[:count]], *(f.points[:count] for f in attempts)]
+    images = np.stack([data.as_picture(split, np.asarray(r)) for r in rows])
+    return Pictures(title=title, row_names=("target", *names), column_names=(), images=images)
 
 
 _SHARES = (
@@ -282,15 +264,8 @@ def fig12(context: Context) -> ExperimentResult:
             points.append(Series.of(f"attack, ρ = {share:g}", role, epsilons, values, low=ends[:, 0], high=ends[:, 1]))
         panels.append(Panel(name, games.EPSILON, "probability of success", (*lines, *points), log_x=True))
         within = [attacks.pixels_within(f.points, split.images[f.index]).mean() for f in attempts]
-        rows = [split.images[attempts[0].index[:8]], *(f.points[:8] for f in attempts)]
-        pictures.append(
-            Pictures(
-                title=f"{name}: targets and reconstructions",
-                row_names=("target", *(f"ε = {e:g}\n{w:.0%} within" for e, w in zip(epsilons, within, strict=True))),
-                column_names=(),
-                images=np.stack([data.as_picture(split, np.asarray(r)) for r in rows]),
-            )
-        )
+        names = [f"ε = {e:g}\n{w:.0%} within" for e, w in zip(epsilons, within, strict=True)]
+        pictures.append(_shown(f"{name}: targets and reconstructions", split, attempts, names, 8))
     easiest = max(black, key=lambda setting: black[setting])
     result = context.result(
         checks=[
@@ -311,13 +286,8 @@ def fig12(context: Context) -> ExperimentResult:
             FEATURES,
         ),
     )
-    return games.report(
-        result,
-        splits=splits,
-        setting=fixed_start(epsilons[-1], hidden, clip),
-        runs=targets,
-        optimiser=optimiser(context),
-    )
+    setting = fixed_start(epsilons[-1], hidden, clip)
+    return games.report(result, splits=splits, setting=setting, runs=targets, optimiser=optimiser(context))
 
 
 def _uniform_bound(context: Context, epsilon: float, log_kappa: float) -> float:
