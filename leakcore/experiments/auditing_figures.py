@@ -55,15 +55,11 @@ def _against_epsilon(
             series.append(Series.of(name, role, x, y))
     span = np.array([0.8 * min(at.values()), 1.2 * max(at.values())])
     line = np.geomspace(span[0], 1.2 * max(finite), 12)
+    replaced = [auditing.provable(auditing.noise_for(float(e), batches), batches, "replace") for e in line]
     top = max(1.3 * ceiling, 1.05 * max(float(s.y.max()) for s in series))
     series += [
         Series.of("ε_th (add/remove)", "bound", line, line),
-        Series.of(
-            "the same under replacement",
-            "rdp",
-            line,
-            [auditing.provable(auditing.noise_for(float(e), batches), batches, "replace") for e in line],
-        ),
+        Series.of("the same under replacement", "rdp", line, replaced),
         Series.of("ε_OPT of counts", "chance", span, ceiling),
     ]
     return Panel.of(
@@ -219,11 +215,10 @@ def _checks(proved: Proved, ceiling: float) -> list[Check]:
     by_attack = {a: {c: v for (c, name), v in proved.items() if name == a} for a in ("clipbkd", "backdoor")}
     doors = [v > by_attack["backdoor"][c] for c, v in _apart(proved, ceiling).items()]
     silent = [v == 0 for c, v in by_attack["backdoor"].items() if c.data == "CIFAR-10"]
-    members = [
-        v > 2.5 * proved[c, "membership"] for c, v in by_attack["clipbkd"].items() if proved[c, "membership"] > 0
-    ]
+    guessed = {c: proved[c, "membership"] for c in by_attack["clipbkd"]}
+    members = [v > 2.5 * guessed[c] for c, v in by_attack["clipbkd"].items() if guessed[c] > 0]
     near = [12.3 * v >= c.epsilon for c, v in by_attack["clipbkd"].items() if math.isfinite(c.epsilon)]
-    quiet = [v <= _BACKDOOR for c, v in by_attack["backdoor"].items() if _has_paper_rows(c) and math.isinf(c.epsilon)]
+    quiet = [v <= _BACKDOOR for c, v in by_attack["backdoor"].items() if c.data == _ALL_ROWS and math.isinf(c.epsilon)]
     ratio = _ratio(proved, ceiling)
     return [
         Check.of("ClipBKD proves more than the backdoor", doors, chance=0.5),
@@ -248,7 +243,7 @@ def _apart(proved: Proved, ceiling: float) -> dict[Cell, float]:
 
 def _ratio(proved: Proved, ceiling: float) -> float | None:
     """Mean of ClipBKD ÷ backdoor with all of the paper's rows, where the backdoor proves anything."""
-    cells = {c: v for c, v in _apart(proved, ceiling).items() if _has_paper_rows(c) and proved[c, "backdoor"] > 0}
+    cells = {c: v for c, v in _apart(proved, ceiling).items() if c.data == _ALL_ROWS and proved[c, "backdoor"] > 0}
     return sum(v / proved[c, "backdoor"] for c, v in cells.items()) / len(cells) if cells else None
 
 
@@ -270,19 +265,12 @@ _NOTES = (
 )
 
 
-def _has_paper_rows(cell: Cell) -> bool:
-    return cell.data == _ALL_ROWS
-
-
 def _row(cell: Cell, attack: str, how: str, ours: float, comment: str) -> Stated:
-    return Stated(
-        f"{cell}: {attack}, {how}",
-        _paper(cell, attack),
-        ours,
-        comment=comment,
-        kind="lower",
-        confidence=auditing.CONFIDENCE,
-    )
+    return _lower(f"{cell}: {attack}, {how}", _paper(cell, attack), ours, comment)
+
+
+def _lower(what: str, paper: str, ours: float, comment: str) -> Stated:
+    return Stated(what, paper, ours, comment=comment, kind="lower", confidence=auditing.CONFIDENCE)
 
 
 def _paper(cell: Cell, attack: str) -> str:
@@ -327,16 +315,7 @@ def table2(context: Context) -> ExperimentResult:
         proved[start, clip, epsilon] = float(best.value)
         paper = "4.54" if start == "fixed" and math.isinf(epsilon) else "not in the text"
         extra = f"; {trials} trials can prove {ceiling:.2f}" if paper == "4.54" else ""
-        stated.append(
-            Stated(
-                where,
-                paper,
-                proved[start, clip, epsilon],
-                kind="lower",
-                confidence=auditing.CONFIDENCE,
-                comment=best.chosen + extra,
-            )
-        )
+        stated.append(_lower(where, paper, float(best.value), best.chosen + extra))
     ratios = _ratios(proved, epsilons)
     return context.result(
         panels=[_of_starts(e, proved, ceiling) for e in epsilons],
