@@ -92,7 +92,7 @@ def _lines(
     y_label: str,
     printed: dict[str, float],
     *,
-    log_y: bool = False,
+    log: str = "x",
 ) -> Panel:
     """One value of each cell against σ, a line for each C, and the paper's values."""
     norms = sorted({cell.clip for cell in cells})
@@ -105,7 +105,7 @@ def _lines(
         Series.of(name, role, x[[0, -1]], value)
         for (name, value), role in zip(printed.items(), ("chance", "baseline"), strict=False)
     ]
-    return Panel.of((study.title, "noise multiplier σ", y_label), *by_norm, *marks, log=("x" + "y" * log_y))
+    return Panel.of((study.title, "noise multiplier σ", y_label), *by_norm, *marks, log=log)
 
 
 _BINS = 24
@@ -230,7 +230,7 @@ def fig4(context: Context) -> ExperimentResult:
             stated.append(Stated(f"{title}, {state}: {what}", "not said", zeros, comment=why))
         axes = ("log₁₀ |entry of a sample's gradient|", "share of the entries that are not 0")
         panels.append(Panel.of((f"{title}, {_drawn(cells)}", *axes), *outlines))
-        panels.append(_lines(study, cells, of_study[1:], "last ÷ second last, medians", {"equal": 1.0}, log_y=True))
+        panels.append(_lines(study, cells, of_study[1:], "last ÷ second last, medians", {"equal": 1.0}, log="xy"))
         ratios += of_study
     result = context.result(
         panels=panels,
@@ -300,7 +300,7 @@ def fig5(context: Context) -> ExperimentResult:
         printed = {"printed": _PRINTED[study.name][0], "logarithmic rule": _log_rule(study)}
         panels.append(_lines(study, swept[study.name], factors[study.name], "bound of all batches ÷ one", printed))
     singles = [float(growth.mean[0]) for growth in growths["bank"]]
-    panels.append(_lines(studies[-1], swept["bank"], singles, "bound of one batch", {"printed": _ONE}, log_y=True))
+    panels.append(_lines(studies[-1], swept["bank"], singles, "bound of one batch", {"printed": _ONE}, log="xy"))
     result = context.result(
         panels=panels,
         stated=stated,

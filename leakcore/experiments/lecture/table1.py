@@ -52,7 +52,7 @@ class TablePanel:
     settings: tuple[TableCell, ...]
     varied: str = "strength"
     promised: tuple[str, float] | None = None
-    log_x: bool = False
+    log: str = "y"
 
     @property
     def x(self) -> np.ndarray:
@@ -178,21 +178,21 @@ def _sweeps(context: Context, base: TableCell) -> tuple[TablePanel, ...]:
     )
     of_table = "(B + σ max{1, ‖g‖/s})√(d/m)"
     return (
-        TablePanel("no defence", "neurons m", "B√(d/m)", by_m, "neurons", ("m", -0.5), log_x=True),
-        TablePanel("no defence", "inputs d", "B√(d/m)", by_d, "inputs", ("d", 0.5), log_x=True),
-        TablePanel("no defence", "rows B", "B√(d/m)", by_b, "batch", ("B", 1.0), log_x=True),
+        TablePanel("no defence", "neurons m", "B√(d/m)", by_m, "neurons", ("m", -0.5), log="xy"),
+        TablePanel("no defence", "inputs d", "B√(d/m)", by_d, "inputs", ("d", 0.5), log="xy"),
+        TablePanel("no defence", "rows B", "B√(d/m)", by_b, "batch", ("B", 1.0), log="xy"),
         TablePanel("k-local aggregation", "local steps k", "kB√(d/m)", over("local", 1, 2, 3), promised=("k", 1.0)),
         TablePanel(
             "ℓ2-gradient noise", "σ", "(B + σ)√(d/m)", over("noise", 0, 0.5, 1, 2, 4), promised=("σ, from 1 on", 1.0)
         ),
-        TablePanel("gradient clipping", "‖g‖/s", "B√(d/m)", over("clip", 1, 4, 16), log_x=True),
+        TablePanel("gradient clipping", "‖g‖/s", "B√(d/m)", over("clip", 1, 4, 16), log="xy"),
         TablePanel(
             "DP-SGD of the table",
             "‖g‖/s",
             of_table,
             over("dp-sgd", 1, 2, 4),
             promised=("‖g‖/s under DP-SGD", 1.0),
-            log_x=True,
+            log="xy",
         ),
         TablePanel(
             "dropout",
@@ -200,9 +200,9 @@ def _sweeps(context: Context, base: TableCell) -> tuple[TablePanel, ...]:
             "B√(d/(mp))",
             over("dropout", 0.1, 0.3, 1.0),
             promised=("1/p", 0.5),
-            log_x=True,
+            log="xy",
         ),
-        TablePanel("pruning", "fraction kept", "not applied", over("prune", 0.01, 0.1, 0.5, 1.0), log_x=True),
+        TablePanel("pruning", "fraction kept", "not applied", over("prune", 0.01, 0.1, 0.5, 1.0), log="xy"),
         TablePanel("DP-SGD, per sample", "σC, on the sum", "none given", over("per-sample", 0, 1, 3)),
         TablePanel("Laplace noise", "scale", "none given", over("laplace", 0, 1, 3)),
     )
@@ -276,9 +276,7 @@ def _panel(
                 high=[v.max() for v in values],
             )
         )
-    return Panel.of(
-        (f"{sweep.title}: {sweep.formula}", sweep.over, "error of the inputs"), *series, log=("x" * sweep.log_x + "y")
-    )
+    return Panel.of((f"{sweep.title}: {sweep.formula}", sweep.over, "error of the inputs"), *series, log=sweep.log)
 
 
 def _judged(errors: dict[TableCell, np.ndarray], base: TableCell) -> tuple[list[TableCell], int]:
