@@ -77,7 +77,7 @@ class Context:
 
     def result(self, *, data: Iterable[str] = (), **said: Any) -> ExperimentResult:
         """The result at this scale and seed, its other fields as they are `said`; `run` adds the departures."""
-        fields = {name: value if isinstance(value, str | Mapping) else tuple(value) for name, value in said.items()}
+        fields: dict[str, Any] = {k: v if isinstance(v, str | Mapping) else tuple(v) for k, v in said.items()}
         about = {name: getattr(self.experiment, name) for name in ("name", "title", "statement")}
         return ExperimentResult(**about, scale=self.scale, seed=self.seed, data=tuple(dict.fromkeys(data)), **fields)
 

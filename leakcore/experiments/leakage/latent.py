@@ -29,6 +29,10 @@ class Case(NamedTuple):
     before: int
     is_input: bool = False
 
+    @property
+    def label(self) -> str:
+        return f"{self.title}: {self.attribute}" if self.before else self.title
+
 
 def _cases(context: Context, *, every_set: bool = False) -> list[Case]:
     """LeNet on images, TextClf on reviews, an MLP on bank clients, each trained briefly.
@@ -143,26 +147,16 @@ def fig5(context: Context) -> ExperimentResult:
             best = int(np.argmax(above))
             highest = max(highest, float(above[best]))
             peaks_before.append(best == case.before and case.before > 0)
-            stated.append(
-                Stated(
-                    f"{case.title}, {case.attribute}, {family}: largest",
-                    f"layer {case.before + 1}" if case.before else "–",
-                    float(above[best]),
-                    comment=f"above its null, at layer {best + 1}; "
-                    f"{information.set_sizes[0]} rows a side, log 2 = 0.693 at most",
-                )
-            )
+            what, paper = f"{case.title}, {case.attribute}, {family}: largest", f"layer {case.before + 1}"
+            sizes = f"{information.set_sizes[0]} rows a side, log 2 = 0.693 at most"
+            comment = f"above its null, at layer {best + 1}; {sizes}"
+            stated.append(Stated(what, paper if case.before else "–", float(above[best]), comment=comment))
         if case.before:
             peaks += peaks_before
             luck.append(1 / len(above))
         else:
             bank[case.is_input].append(highest)
-        panels.append(
-            Panel.of(
-                (f"{case.title}: {case.attribute}" if case.before else case.title, "layer", "V-information, nats"),
-                *series,
-            )
-        )
+        panels.append(Panel.of((case.label, "layer", "V-information, nats"), *series))
         data.append(case.data.described)
         context.progress("latent V-information", number + 1, len(cases))
     panel, fine, sentence = _fine_classes(context, cases[0])
@@ -218,11 +212,7 @@ def fig7(context: Context) -> ExperimentResult:
         if case.title not in displayed:  # one attribute of each pair of network and set
             panels.append(
                 Panel.of(
-                    (
-                        f"{case.title}: {case.attribute}" if case.before else case.title,
-                        "layer",
-                        "Grassmann distance, radians",
-                    ),
+                    (case.label, "layer", "Grassmann distance, radians"),
                     common.curve("with against without", "attack", values),
                     common.curve("attribute permuted, mean and range", "null", null.mean(1), null.min(1), null.max(1)),
                 )
@@ -232,17 +222,12 @@ def fig7(context: Context) -> ExperimentResult:
         beyond = sum(f.p_value <= 1 / (1 + shuffles) + 1e-9 for f in distances.values())
         outside += beyond
         chance += [float(f.null_mean / f.value) for f in distances.values() if float(f.value) > 1e-6]
-        stated.append(
-            Stated(
-                f"{case.title}, {case.attribute}: layers beyond every permutation",
-                "–",
-                int(beyond),
-                comment=f"of {len(values)}; largest distance at layer {int(np.argmax(values)) + 1}, most above "
-                f"its null at layer {int(np.argmax(above)) + 1}",
-            )
-        )
+        top, most = int(np.argmax(values)) + 1, int(np.argmax(above)) + 1
+        what = f"{case.title}, {case.attribute}: layers beyond every permutation"
+        comment = f"of {len(values)}; largest distance at layer {top}, most above its null at layer {most}"
+        stated.append(Stated(what, "–", int(beyond), comment=comment))
         if case.before:
-            peaks.append(case.before <= int(np.argmax(values)) <= case.before + 1)
+            peaks.append(case.before < top <= case.before + 2)
             luck.append(2 / len(values))
         layers = common.sets(case.model, case.data, case.attribute, rows=rows, seed=context.seed, columns=2000)
         latent = layers.latent(context, 0)

@@ -85,7 +85,7 @@ def table1(context: Context) -> ExperimentResult:
     plain = [s for s in errors if s.defence == "none"]
     constant = max(float(np.median(errors[s])) / s.factor for s in plain)
     panels = tuple(_panel(sweep, errors, inverted, limits, constant) for sweep in sweeps)
-    judged, _ = _judged(errors, base)
+    judged = _judged(errors, base)
     stated, above, backwards = _stated(sweeps, errors, inverted, constant, judged)
     needed = {
         sweep.title: max(float(np.median(errors[s])) / s.factor for s in sweep.settings)
@@ -238,25 +238,15 @@ def _panel(
     constant: float,
 ) -> Panel:
     series = []
-    if all(math.isfinite(s.factor) for s in sweep.settings):
-        series.append(
-            Series.of(
-                "bound of the table, its constant fitted once without defence",
-                "bound",
-                sweep.x,
-                [constant * s.factor for s in sweep.settings],
-            )
-        )
+    bound = [constant * s.factor for s in sweep.settings]
+    if all(map(math.isfinite, bound)):
+        name = "bound of the table, its constant fitted once without defence"
+        series.append(Series.of(name, "bound", sweep.x, bound))
     at = [i for i, s in enumerate(sweep.settings) if s in limits]
     if at:
-        series.append(
-            Series.of(
-                "Cramér–Rao: least error of an unbiased attacker",
-                "orthogonal",
-                sweep.x[at],
-                [np.median(limits[sweep.settings[i]]) for i in at],
-            )
-        )
+        least = [np.median(limits[sweep.settings[i]]) for i in at]
+        name = "Cramér–Rao: least error of an unbiased attacker"
+        series.append(Series.of(name, "orthogonal", sweep.x[at], least))
     for name, role, measured in (("tensor method", "attack", errors), ("gradient inversion", "attack-2", inverted)):
         measured_at = [i for i, s in enumerate(sweep.settings) if s in measured and s.defence != "none"]
         if measured is errors:
@@ -266,29 +256,16 @@ def _panel(
             continue
         # Inversion can be exact to 1e-16; a floor (`_NOTES`) keeps the axes readable.
         values = [np.maximum(measured[sweep.settings[i]], 1e-4) for i in measured_at]
-        series.append(
-            Series.of(
-                name,
-                role,
-                sweep.x[measured_at],
-                [np.median(v) for v in values],
-                low=[v.min() for v in values],
-                high=[v.max() for v in values],
-            )
-        )
+        middle, low, high = ([of(v) for v in values] for of in (np.median, np.min, np.max))
+        series.append(Series.of(name, role, sweep.x[measured_at], middle, low, high))
     return Panel.of((f"{sweep.title}: {sweep.formula}", sweep.over, "error of the inputs"), *series, log=sweep.log)
 
 
-def _judged(errors: dict[TableCell, np.ndarray], base: TableCell) -> tuple[list[TableCell], int]:
-    """(defended settings that their bound can be wrong about, number of the others that have one).
-
-    The constant is fitted to the settings without defence: neither they nor what gives their answer can be above it.
-    """
+def _judged(errors: dict[TableCell, np.ndarray], base: TableCell) -> list[TableCell]:
+    """Defended settings that their bound can be wrong about: the constant is fitted to those without defence, and
+    neither these nor what gives their answer can be above it."""
     bounded = [s for s in errors if s.defence != "none" and math.isfinite(s.factor)]
-    judged = [
-        s for s in bounded if s.factor < base.factor or not np.allclose(errors[s], errors[base], rtol=1e-3, atol=0)
-    ]
-    return judged, len(bounded) - len(judged)
+    return [s for s in bounded if s.factor < base.factor or not np.allclose(errors[s], errors[base], rtol=1e-3, atol=0)]
 
 
 def _stated(
@@ -307,16 +284,8 @@ def _stated(
             if setting in inverted and sweep.settings[0].defence != "none":
                 comment += f"; gradient inversion {float(np.median(inverted[setting])):.2g}"
             what = f"{sweep.title}, {sweep.over} = {x:g}: median [range]"
-            stated.append(
-                Stated(
-                    what,
-                    sweep.formula,
-                    float(np.median(measured)),
-                    interval=(float(measured.min()), float(measured.max())),
-                    kind="estimate",
-                    comment=comment,
-                )
-            )
+            middle, ends = float(np.median(measured)), (float(measured.min()), float(measured.max()))
+            stated.append(Stated(what, sweep.formula, middle, interval=ends, kind="estimate", comment=comment))
             if setting in judged and np.median(measured) > bound * (1 + 1e-9):
                 above.append(f"{sweep.title} at {x:g}")
         factors = np.array([s.factor for s in sweep.settings])

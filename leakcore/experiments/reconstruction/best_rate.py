@@ -92,15 +92,8 @@ def play(
     """
 
     def reported(one: games.GameSetting) -> dict[str, ReconstructionGame]:
-        return games.play(
-            context,
-            split,
-            one,
-            num_candidates=_CANDIDATES,
-            runs=runs,
-            methods=methods,
-            task=f"{name}, η = {games.learning_rate(split, one):g}",
-        )
+        task = f"{name}, η = {games.learning_rate(split, one):g}"
+        return games.play(context, split, one, num_candidates=_CANDIDATES, runs=runs, methods=methods, task=task)
 
     tried = _sweep(context, split, setting, by, sweep_runs, name)
     fixed = games.learning_rate(split, setting)
