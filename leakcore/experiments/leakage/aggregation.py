@@ -61,7 +61,7 @@ def fig9(context: Context) -> ExperimentResult:
     at = 1 + np.array(numbers)
     share = moved.mean(1) / moved[0].mean()
     intervals = [f.interval for f in inverted if f.interval is not None]
-    ends = ([np.ravel(i[side])[0] for i in intervals] for side in (0, 1))
+    low, high = ([np.ravel(i[side])[0] for i in intervals] for side in (0, 1))
     null = np.array([f.null[0] for f in inverted])
 
     def nearest(n: int) -> int:
@@ -97,7 +97,7 @@ def fig9(context: Context) -> ExperimentResult:
             ),
             Panel.of(
                 ("original, first pair of layers", "gradients in the mean", "score"),
-                common.curve("V-information", "attack-2", [f.raw[0] for f in inverted], *ends, x=at),
+                common.curve("V-information", "attack-2", [f.raw[0] for f in inverted], low, high, x=at),
                 common.curve("null", "baseline", null, x=at),
                 log="x",
             ),

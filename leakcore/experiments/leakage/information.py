@@ -73,7 +73,7 @@ def _snapshots(study: common.LayerData, epochs: tuple[int, ...], seed: int) -> l
     with kernels.torch_seeded(seed, kernels.Stream.FIGURE3_NETWORK):
         model = models.mlp(_SIZES, "tanh")
     optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
-    return common.snapshots(model, study, epochs, optimiser, lambda: torch.arange(len(study.inputs)).split(64))
+    return common.snapshots(model, study, epochs, optimiser, lambda: torch.split(torch.arange(len(study.inputs)), 64))
 
 
 def fig4(context: Context) -> ExperimentResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -96,7 +96,8 @@ def _fine_classes(context: Context, case: Case) -> tuple[Panel, Stated, str]:
     for inside in _by_superclass(context, case.data)[: context.pick(tiny=2, quick=None, paper=None)]:
         layers = common.sets(case.model, inside, "fine", rows=10**6, seed=context.seed, columns=2000)
         layer = list(layers.gradients)[case.before]
-        gradients, how = layers.gradients[layer], {"seed": context.seed, "executor": context.executor}
+        gradients = layers.gradients[layer]
+        how: dict[str, Any] = {"seed": context.seed, "executor": context.executor}
         estimates.append(leakage.v_information(gradients, layers.attribute, family="magnitudes", permutations=0, **how))
         sizes = estimates[-1].set_sizes[0]
     low, high = (np.array([f.held_out_interval[i] for f in estimates]) for i in (0, 1))
