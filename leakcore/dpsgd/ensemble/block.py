@@ -24,7 +24,7 @@ from leakcore.dpsgd.ensemble.passes import (
     RowGroup,
 )
 from leakcore.dpsgd.ensemble.sampling import SLOTS, Batches, DrawnBatches, Gather, Streams, gathered_rows, share
-from leakcore.kernels import EnsembleRows
+from leakcore.kernels import EnsembleRows, EnsembleSums
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,18 +154,10 @@ class Trainer:
         self._clip_to = math.inf if plan.fault.clip == "batch" else plan.max_grad_norm
         self._native: NativeSums | None = None
         if isinstance(common, EnsembleRows):
-            self._native = NativeSums(
-                SLOTS,
-                plan.layers,
-                plan.activation,
-                plan.dtype,
-                common,
-                clip_to=self._clip_to,
-                slack=plan.fault.clip_slack,
-            )
-            common = []
-        self._common = common
-        self._watch = watch
+            limits = {"max_grad_norm": self._clip_to, "slack": plan.fault.clip_slack}
+            sums = EnsembleSums(SLOTS, plan.layers, plan.activation, plan.dtype, **limits)
+            self._native, common = NativeSums(sums, common), []
+        self._common, self._watch = common, watch
         self._layout = ParameterLayout(plan.layers) if plan.module is None else FlatLayout(plan.module)
         self._dtype: torch.dtype = getattr(torch, plan.dtype)
         self._device = device
@@ -175,7 +167,8 @@ class Trainer:
         self._num_common = sum(chunk.count for chunk in common) if self._native is None else self._native.num_common
         self._num_rows = self._num_common + extra
         self._probes = probes
-        self._gathers = [_gather(chunk, plan, self._num_rows) for chunk in common]
+        blocks = [gathered_rows(chunk.count, plan.sampling, self._num_rows) for chunk in common]
+        self._gathers = [n if n is None else Gather(c, SLOTS, n) for c, n in zip(common, blocks, strict=True)]
         self._share = share(plan.sampling, self._num_rows)
         self._drawn = DrawnBatches(plan.sampling, plan.streams, self._num_rows)
         shapes = {c.count if g is None else g.rows for c, g in zip(common, self._gathers, strict=True)}
@@ -194,8 +187,7 @@ class Trainer:
         """All steps of the block's runs; raises `Cancelled` between steps once `stop` is set."""
         plan, layout = self._plan, self._layout
         weights, known, private = (layout.empty(SLOTS, self._dtype, self._device) for _ in range(3))
-        watch = self._watch
-        own, averaged = watch.batches == "all", None
+        watch, averaged = self._watch, None
         if watch.subtract_known and watch.batches == "none" and block.candidates is not None:
             averaged = layout.empty(SLOTS, self._dtype, self._device)
         layout.write(self._there(self._initial(block)), weights)
@@ -205,14 +197,14 @@ class Trainer:
             if isinstance(work, ModulePass):
                 work.used = block.used
         out = self._outputs()
-        running = {name: scorer.start((SLOTS, self._scored)) for name, scorer in self._watch.scorers.items()}
+        running = {name: scorer.start((SLOTS, self._scored)) for name, scorer in watch.scorers.items()}
         for step in range(plan.steps):
             if stop.is_set():
                 raise Cancelled
-            taken = self._batch(block, step)
+            taken = self._drawn.batch(step, block.first_run) if block.batches is None else block.batches[:, step]
             self._gradients(block, weights, taken, step, known, private)
             released = [k.add_(p) for k, p in zip(known, private, strict=True)]
-            observed = private if self._watch.subtract_known else released
+            observed = private if watch.subtract_known else released
             if averaged is not None:
                 observed = self._without_average(block, weights, released, averaged)
             if out.thetas is not None:
@@ -220,7 +212,11 @@ class Trainer:
                 out.thetas[:, step] = _here(layout.read(weights))
                 out.observed[:, step] = _here(layout.read(observed))
             if block.candidates is not None:
-                scored = None if taken is None or not own else np.asarray(taken[:, self._num_common :].any(axis=1))
+                scored = (
+                    None
+                    if taken is None or watch.batches != "all"
+                    else np.asarray(taken[:, self._num_common :].any(axis=1))
+                )
                 self._score(block.candidates, weights, observed, step, scored, out, running)
             for w, g in zip(weights, released, strict=True):
                 w.add_(g, alpha=-plan.learning_rate / plan.expected_batch_size)
@@ -352,11 +348,6 @@ class Trainer:
     def _there(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)
 
-    def _batch(self, block: BlockInput, step: int) -> np.ndarray | None:
-        if block.batches is not None:
-            return block.batches[:, step]
-        return self._drawn.batch(step, block.first_run)
-
     def _outputs(self) -> BlockOutput:
         plan, watch = self._plan, self._watch
         out = BlockOutput(parameters=np.empty(0))
@@ -404,8 +395,3 @@ class Trainer:
 def _here(tensor: torch.Tensor) -> np.ndarray:
     out: np.ndarray = tensor.cpu().numpy()
     return out
-
-
-def _gather(chunk: RowGroup, plan: Plan, num_rows: int) -> Gather | None:
-    rows = gathered_rows(chunk.count, plan.sampling, num_rows)
-    return None if rows is None else Gather(chunk, SLOTS, rows)

@@ -56,16 +56,14 @@ class Initialisation:
 
     def base(self, streams: Streams, layout: ParameterLayout, runs: int, *, first_run: int) -> np.ndarray:
         """(runs, parameters) float64."""
-        if self.name.startswith("fixed"):
-            return np.repeat(self._drawn(streams, layout, 1, 0), runs, axis=0)
-        return self._drawn(streams, layout, runs, first_run)
-
-    def _drawn(self, streams: Streams, layout: ParameterLayout, runs: int, first_run: int) -> np.ndarray:
+        fixed = self.name.startswith("fixed")
+        count, first = (1, 0) if fixed else (runs, first_run)
         if self.name.endswith("glorot"):
-            drawn = streams.initial_normal(runs, layout.size, first_run=first_run) * layout.glorot()
+            drawn = streams.initial_normal(count, layout.size, first_run=first) * layout.glorot()
         else:
-            drawn = (2 * streams.initial(runs, layout.size, first_run=first_run) - 1) * layout.bounds()
-        return np.asarray(drawn if self.scale == 1 else self.scale * drawn)
+            drawn = (2 * streams.initial(count, layout.size, first_run=first) - 1) * layout.bounds()
+        scaled = drawn if self.scale == 1 else self.scale * drawn
+        return np.repeat(scaled, runs, axis=0) if fixed else np.asarray(scaled)
 
     def around(
         self, streams: Streams, layout: ParameterLayout | FlatLayout, base: np.ndarray, *, first_run: int

@@ -13,7 +13,7 @@ import torch
 from torch.func import grad, vmap
 
 from leakcore.gradients import evaluate
-from leakcore.kernels import ACTIVATIONS, MAX_LAYERS, EnsembleRows, EnsembleSums, Taken
+from leakcore.kernels import EnsembleRows, EnsembleSums, Taken
 
 _aten = torch.ops.aten
 
@@ -177,18 +177,13 @@ class Pass:
         def empty(*shape: int) -> torch.Tensor:
             return torch.empty((slots, *shape, rows), dtype=dtype, device=device)
 
-        self._layers = layers
-        self._activation = activation
-        self._max_grad_norm = max_grad_norm
-        self._slack = slack
+        self._layers, self._activation = layers, activation
+        self._max_grad_norm, self._slack = max_grad_norm, slack
         self._pre = [empty(size) for size in layers[1:]]
         self._post = [torch.ones((slots, size + 1, rows), dtype=dtype, device=device) for size in layers[1:-1]]
         self.deltas = [empty(size) for size in layers[1:]]
         self._square = empty(max(layers[1:]) + 1)
-        self._part = empty()
-        self._other = empty()
-        self.norms = empty()
-        self.factors = empty()
+        self._part, self._other, self.norms, self.factors = (empty() for _ in range(4))
 
     def logits(self, rows: RowGroup, weights: list[torch.Tensor]) -> torch.Tensor:
         """(slots, outputs, rows), a buffer that the next call overwrites."""
@@ -345,10 +340,8 @@ class ModulePass:
     ) -> None:
         self._module = copy.deepcopy(module).to(device=device, dtype=dtype)
         self._names = [(name, p.shape) for name, p in self._module.named_parameters()]
-        self._input_shape = input_shape
-        size = sum(shape.numel() for _, shape in self._names)
-        self._chunk = max(1, _GRADIENTS // size)
-        self._slots = slots
+        self._input_shape, self._slots = input_shape, slots
+        self._chunk = max(1, _GRADIENTS // sum(shape.numel() for _, shape in self._names))
         self._max_grad_norm, self._slack = max_grad_norm, slack
         self._weights = torch.zeros(0)
         self.used = range(slots)
@@ -436,11 +429,6 @@ class ModulePass:
             yield part, torch.cat([by_name[name].flatten(1) for name, _ in self._names], 1)
 
 
-def has_native_sums(layers: tuple[int, ...], activation: str) -> bool:
-    """Whether the native loops know the activation and the number of layers."""
-    return activation in ACTIVATIONS and len(layers) - 1 <= MAX_LAYERS
-
-
 class NativeSums:
     """One thread's sums over the rows that all runs share and over each run's own, by the native loops.
 
@@ -448,24 +436,9 @@ class NativeSums:
     `Pass` does the same on other devices, and for activations that the loops do not know.
     """
 
-    def __init__(
-        self,
-        slots: int,
-        layers: tuple[int, ...],
-        activation: str,
-        dtype: str,
-        common: EnsembleRows,
-        *,
-        clip_to: float,
-        slack: float,
-    ) -> None:
-        self._sums = EnsembleSums(slots, layers, activation, dtype, max_grad_norm=clip_to, slack=slack)
-        self._common = common
+    def __init__(self, sums: EnsembleSums, common: EnsembleRows) -> None:
+        self._sums, self._common, self.num_common = sums, common, common.count
         self._extra: EnsembleRows | None = None
-
-    @property
-    def num_common(self) -> int:
-        return self._common.count
 
     def begin(self, extra: RowGroup | None) -> None:
         """Begin a new block of runs, with these rows of their own."""
@@ -483,7 +456,7 @@ class NativeSums:
         private: list[torch.Tensor],
     ) -> None:
         """known = Σ over the common rows taken, private = Σ over the extra rows taken; taken (slots, rows) bool."""
-        for sums, rows in ((known, self._common.count), (private, 0 if self._extra is None else self._extra.count)):
+        for sums, rows in ((known, self.num_common), (private, 0 if self._extra is None else self._extra.count)):
             if rows == 0:
                 for matrix in sums:
                     matrix.zero_()

@@ -17,6 +17,7 @@ from leakcore.dpsgd.fused.row_gradients import (
     lengths_of,
     padded,
     shorter,
+    wide_type,
 )
 
 
@@ -24,25 +25,16 @@ class Several:
     """Uses of different kinds by the same samples. For the norms, rows are computed a block at a time."""
 
     def __init__(self, uses: Sequence[Use], shape: Sequence[int]) -> None:
-        self.uses, self._shape = list(uses), tuple(shape)
-
-    @property
-    def rows(self) -> int:
-        return max(use.rows for use in self.uses)
+        self.uses, self._shape, self.rows = list(uses), tuple(shape), max(use.rows for use in uses)
 
     def squared_norms(self) -> torch.Tensor:
-        parts = [
-            lengths_of(self.dense(rows).flatten(1)).double().square()
-            for rows in blocks(self.rows, math.prod(self._shape))
-        ]
-        return torch.cat(parts)
+        each = (self.dense(rows) for rows in blocks(self.rows, math.prod(self._shape)))
+        return torch.cat([lengths_of(some.flatten(1)).double().square() for some in each])
 
     def dense(self, rows: RowSelection) -> torch.Tensor:
-        total = None
-        for use in self.uses:
-            some = use.dense(rows)
-            total = some if total is None else total + some
-        assert total is not None
+        total = self.uses[0].dense(rows)
+        for use in self.uses[1:]:
+            total = total + use.dense(rows)
         return total
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
@@ -65,7 +57,7 @@ class Tied(Several):
 
     def squared_norms(self) -> torch.Tensor:
         index, steps = self._table.index, self._head.a.shape[1]
-        wide = torch.promote_types(self._head.delta.dtype, torch.float32)
+        wide = wide_type(self._head.delta)
         total = self._table.squared_norms() + self._head.squared_norms()
         for rows in blocks(self.rows, 3 * steps * max(index.shape[1], 1)):
             a, delta, words = self._head.a[rows].to(wide), self._head.delta[rows], self._table.delta[rows].to(wide)

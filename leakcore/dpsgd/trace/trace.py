@@ -200,9 +200,7 @@ _NOT_KNOWN = Sampling()
 class SavedTrace(Record):
     """A recorded run with a file of its own, an npz of plain arrays and one JSON text.
 
-    Attributes:
-        kind: name of the form in errors.
-        arrays: dimensions of each field that is an array.
+    `kind` names the form in errors; `arrays` holds the dimensions of each field that is an array.
     """
 
     schema: ClassVar[str]
