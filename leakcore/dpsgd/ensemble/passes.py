@@ -13,7 +13,7 @@ import torch
 from torch.func import grad, vmap
 
 from leakcore.gradients import evaluate
-from leakcore.kernels import EnsembleRows, EnsembleSums, Taken
+from leakcore.kernels import ACTIVATIONS, MAX_LAYERS, EnsembleRows, EnsembleSums, Taken
 
 _aten = torch.ops.aten
 
@@ -427,6 +427,11 @@ class ModulePass:
             part = slice(start, min(start + self._chunk, rows.count))
             by_name = self._gradients(parameters, *self._samples(rows, slot, part))
             yield part, torch.cat([by_name[name].flatten(1) for name, _ in self._names], 1)
+
+
+def has_native_sums(layers: tuple[int, ...], activation: str) -> bool:
+    """Whether the native loops know the activation and the number of layers."""
+    return activation in ACTIVATIONS and len(layers) - 1 <= MAX_LAYERS
 
 
 class NativeSums:

@@ -317,7 +317,8 @@ class Gather:
         )
 
     def blocks(self, taken: np.ndarray) -> Iterator[tuple[RowGroup, torch.Tensor]]:
-        """Yield (rows, weight) of each block, at least one, for taken (slots, common rows) bool. The buffers are reused.
+        """Yield (rows, weight) of each block, at least one, for taken (slots, common rows) bool. Buffers are used
+        again.
 
         The weight (slots, rows) is one, or zero where the block is padded.
         """

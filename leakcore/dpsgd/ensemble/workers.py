@@ -21,9 +21,9 @@ from leakcore._base.workers import Finished, answers
 from leakcore.dpsgd.ensemble.arguments import Samples, Source, placed
 from leakcore.dpsgd.ensemble.block import ARRAYS, BlockInput, BlockOutput, Plan, Trainer
 from leakcore.dpsgd.ensemble.observer import Watch
-from leakcore.dpsgd.ensemble.passes import RowGroup
+from leakcore.dpsgd.ensemble.passes import RowGroup, has_native_sums
 from leakcore.dpsgd.ensemble.sampling import CHUNK, SLOTS, gathered_rows
-from leakcore.kernels import ACTIVATIONS, MAX_LAYERS, EnsembleRows
+from leakcore.kernels import EnsembleRows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -231,12 +231,7 @@ def train(plan: Plan, request: Request, threads: int) -> Generator[Piece, None, 
     outputs, dtype = plan.layers[-1], getattr(torch, plan.dtype)
     device = torch.device(request.device)
     chunks: list[RowGroup] | EnsembleRows
-    if (
-        request.device == "cpu"
-        and plan.module is None
-        and plan.activation in ACTIVATIONS
-        and len(plan.layers) <= MAX_LAYERS + 1
-    ):
+    if request.device == "cpu" and plan.module is None and has_native_sums(plan.layers, plan.activation):
         chunks = EnsembleRows.of(request.common.features, request.common.labels)
     else:
         # Batches that are copied out of the common rows need no cutting.

@@ -20,10 +20,11 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from leakcore import kernels
 from leakcore._base.tables import Rows, as_line, as_text
+from leakcore.dpsgd.fused.row_gradients import wide_type
 from leakcore.dpsgd.record.canaries import Canaries, CanaryTrace
 from leakcore.dpsgd.record.forward_passes import Sums
 from leakcore.dpsgd.record.recorder import Recorder
-from leakcore.dpsgd.record.sampling import Divisors, RepeatedDraws, RepeatedNoise
+from leakcore.dpsgd.record.sampling import DRAWN_AGAIN, Divisors, RepeatedDraws, RepeatedNoise
 from leakcore.dpsgd.rows.hooks import (
     Arguments,
     BatchSource,
@@ -54,12 +55,7 @@ _CONTROLS = 4
 
 
 class Coordinates:
-    """Some coordinates of parameters.
-
-    Args:
-        parameters: the tensors whose coordinates count one after the other.
-        chosen: (n,) their numbers, distinct.
-    """
+    """Some coordinates of parameters: `chosen`, (n,), are their distinct numbers, counted through all tensors."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], chosen: np.ndarray) -> None:
         ends = np.cumsum([p.numel() for p in parameters])
@@ -150,12 +146,7 @@ class PlantedDataset:
 class PlantedLoader:
     """A loader of Opacus's, between `plant` and `remove` with more rows in its data set and for its sampler.
 
-    Args:
-        loader: what `make_private` returned, or a `BatchMemoryManager`'s.
-
-    Raises:
-        TypeError: for anything but a DataLoader.
-        ValueError: unless its batches are Poisson samples of a data set with rows by number.
+    TypeError for anything but a DataLoader. ValueError unless its batches are Poisson samples of rows with numbers.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -208,9 +199,7 @@ class PlantedLoader:
 class DrawnIndices:
     """The batches of a planted data set on which the model's forward passes train, until `stop`.
 
-    Args:
-        planted: the data set.
-        parameters: the optimizer's; the model is the first module called that holds all of them.
+    The model is the first module called that holds all `parameters`, the optimizer's.
     """
 
     def __init__(self, planted: Any, parameters: Sequence[torch.Tensor]) -> None:
@@ -226,9 +215,8 @@ class DrawnIndices:
             hook.remove()
 
     def of_batch(self, rows: int) -> Part | None:
-        """The batch of the first forward pass with this number of rows; None if no batch is known to be that pass's.
-
-        Passes before it did not come to be clipped.
+        """The batch of the first forward pass with this number of rows, if one is known. Passes before it did not come
+        to be clipped.
         """
         while self._passes:
             part = self._passes.popleft()
@@ -262,11 +250,8 @@ class DrawnIndices:
 class PlantedRows:
     """The canaries among the rows of one clipping, and what the other rows add at the coordinates.
 
-    Args:
-        parameters: the optimizer's.
-        coordinates: first those of the canaries in the data, then the others that are watched.
-        part_of: gives the waiting batch with that number of rows; None if there is none.
-        rows: the number of rows without canaries; index rows + i is canary i.
+    Coordinates begin with those of the canaries in the data. `part_of` gives the waiting batch with a number of rows,
+    if there is one. The index rows + i is canary i.
     """
 
     def __init__(
@@ -283,8 +268,8 @@ class PlantedRows:
     def planted(self, norm: float) -> Iterator[tuple[np.ndarray, np.ndarray, list[Part]]]:
         """While inside, rows of canaries hold their own gradients, of length SIZE·C.
 
-        Gives (what the other rows add at each coordinate, clipped here and not by the optimizer; which canaries are in
-        the batch; the batch, as parts of draws).
+        Gives what the other rows add at each coordinate (clipped here and not by the optimizer), which canaries are in
+        the batch, and the batch, as parts of draws.
         """
         batches = [_batches(p) for p in self._parameters]
         if len({tuple(len(b) for b in several) for several in batches}) > 1:
@@ -313,8 +298,7 @@ class PlantedRows:
                     grads[at] = values
 
     def _part(self, rows: int) -> Part:
-        part = self._part_of(rows)
-        if part is None:
+        if (part := self._part_of(rows)) is None:
             raise ValueError(
                 f"record: the optimizer clips {rows:,} rows, and `sampling` gave no such batch since the "
                 "step before. The loop must train on its batches as they are, without cutting, joining or repeating "
@@ -336,10 +320,7 @@ class PlantedRows:
         )
         factors = (norm / (torch.as_tensor(squares, device=device).sqrt() + _ADDED)).clamp(max=1.0)
         factors[places.to(device)] = 0.0
-        sums = [
-            torch.einsum("i,i...->...", factors.to(g.device, torch.promote_types(g.dtype, torch.float32)), _full(g))
-            for g in samples
-        ]
+        sums = [torch.einsum("i,i...->...", factors.to(g.device, wide_type(g)), g.to(wide_type(g))) for g in samples]
         return self._coordinates.read(sums)
 
 
@@ -352,10 +333,6 @@ def _batches(parameter: Any) -> list[torch.Tensor]:
             "make_private returned"
         )
     return gradients
-
-
-def _full(gradients: torch.Tensor) -> torch.Tensor:
-    return gradients.to(torch.promote_types(gradients.dtype, torch.float32))
 
 
 def _put(gradients: torch.Tensor, rows: torch.Tensor, offsets: np.ndarray, value: float) -> None:
@@ -411,14 +388,11 @@ class CanaryRecorder:
         self._schedule: list[tuple[float, float]] = []
         self._noise, self._interference = NoiseStatistics(), 0.0
         self._before, self._repeated = RepeatedNoise(), RepeatedDraws()
-        self._scores, self._alone = np.zeros(watched), np.zeros(watched)
+        self._scores, self._alone, self._others, self._present = np.zeros((4, watched))
         self._seen = np.zeros(watched, dtype=np.int64)
-        self._others, self._present = np.zeros(watched), np.zeros(watched)
-        self._divisors = Divisors()
-        self._failure = ""
+        self._divisors, self._sums, self._failure = Divisors(), Sums(optimizer), ""
         self._drawn: DrawnIndices | None = None
         self._rows: PlantedRows | None = None
-        self._sums = Sums(optimizer)
         self._parts: list[Part] = []
         self._released: weakref.WeakSet[Draw] = weakref.WeakSet()
         self._outer_clip: Any = None
@@ -543,11 +517,10 @@ class CanaryRecorder:
 
     def before_step(self, optimizer: Any) -> None:
         """The optimizer's `pre_step` begins."""
-        if not self._failure:
-            try:
-                _require_alone(listeners_of(optimizer))
-            except ValueError as error:
-                self._fail(error)
+        others = [listener for listener in listeners_of(optimizer) if isinstance(listener, Recorder)]
+        if others and not self._failure:  # copies of its candidates' rows would be taken for them
+            why = "because copies of rows carry the canaries: record them in two runs"
+            self._fail(ValueError(f"`optimizer` must not be recorded with candidates in the same run, {why}"))
 
     def after_step(self, optimizer: Any, released: bool | None) -> None:
         """`pre_step` ended."""
@@ -620,25 +593,13 @@ class CanaryRecorder:
         self._released.add(draws[0])
         rows = self._loader.rows + self._inside
         if self._repeated.is_repeated_sample(draws[0], self._loader.sample_rate, rows):
-            raise ValueError(
-                "record: the sampler drew a batch again (its generator was seeded again), so that it is not a fresh "
-                "sample"
-            )
+            raise ValueError(f"record: {DRAWN_AGAIN}")
 
     def _clear(self) -> None:
         """Nothing is summed."""
         self._others[:] = 0.0
         self._present[:] = 0.0
         self._parts = []
-
-
-def _require_alone(listeners: list[Any]) -> None:
-    """ValueError where candidates are recorded as well: copies of their rows would be taken for them."""
-    if any(isinstance(listener, Recorder) for listener in listeners):
-        raise ValueError(
-            "`optimizer` must not be recorded with candidates in the same run, because copies of rows carry the "
-            "canaries: record them in two runs"
-        )
 
 
 def _require_dense(optimizer: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,19 +40,12 @@ class UnknownLayerError(Exception):
 
 
 class RowsByLayer:
-    """Per-sample gradients of a module whose parameters all belong to layers of known types.
+    """Per-sample gradients of a module, without hooks of Opacus, whose parameters all belong to layers of known types.
 
     With a layer's inputs a and the gradients δ of its outputs, g_i = Σ_t δ_it ⊗ a_it (Bu et al. 2022, section 3). One
     pass over all rows gives both, where vmap makes a convolution of its own for each row. That the module treats each
-    row on its own is not checked here: the caller compares.
-
-    Args:
-        module: without hooks of Opacus.
-        criterion: the loss; its value for one row is summed.
-        parameters: the tensors whose gradients are wanted, in order.
-
-    Raises:
-        UnknownLayerError: if a parameter belongs to a layer of an unknown type.
+    row on its own is not checked here: the caller compares. The criterion's value for one row is summed.
+    UnknownLayerError if a parameter belongs to a layer of an unknown type.
     """
 
     def __init__(self, module: nn.Module, criterion: Criterion, parameters: Sequence[torch.Tensor]) -> None:
@@ -78,8 +72,7 @@ class RowsByLayer:
     def gradients(self, leaves: list[torch.Tensor], feed: Feed) -> torch.Tensor:
         """(rows, D), parameters in order, at the module's present values.
 
-        Raises:
-            UnknownLayerError: if the model draws random numbers, or an output or a layer does not have the rows first.
+        UnknownLayerError if the model draws random numbers, or an output or a layer does not have the rows first.
         """
         uses, like = self._uses(leaves, feed), next(iter(self._module.parameters()))
         rows = torch.zeros(len(leaves[0]), self._columns, dtype=like.dtype, device=like.device)
@@ -93,10 +86,7 @@ class RowsByLayer:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """⟨c_j, noise⟩ and ‖c_j‖, (rows,), and ⟨c_i, c_j⟩ for i in `inside`, of rows c_j clipped to `norm`; float64.
 
-        No row's gradient is built as a whole.
-
-        Raises:
-            UnknownLayerError: if `gradients` would raise it.
+        No row's gradient is built as a whole. Raises what `gradients` raises.
         """
         uses, count = self._uses(leaves, feed), len(leaves[0])
         some = torch.from_numpy(inside).to(noise.device)
@@ -187,10 +177,8 @@ def _uses_of(layer: nn.Module, kind: Kind, a: Any, delta: torch.Tensor, count: i
 
 
 def _summed(several: list[Use]) -> torch.Tensor:
-    total, *others = (use.all_dense() if isinstance(use, Convolved) else use.dense(slice(None)) for use in several)
-    for other in others:
-        total = total + other
-    return total
+    every = [use.all_dense() if isinstance(use, Convolved) else use.dense(slice(None)) for use in several]
+    return functools.reduce(torch.add, every)
 
 
 def _dots(use: Use, targets: torch.Tensor) -> torch.Tensor:
@@ -212,13 +200,9 @@ def _dots(use: Use, targets: torch.Tensor) -> torch.Tensor:
 
 @dataclasses.dataclass
 class Route:
-    """How the candidates' gradients are computed.
-
-    Attributes:
-        one_by_one: vmap does not accept the model.
-        checked: vmap agrees with one by one.
-        by_layer: None as long as nobody knows; then whether layers' inputs give what vmap gives.
-        compared: a candidate was compared with its own row in a batch.
+    """How the candidates' gradients are computed: `one_by_one` if vmap does not accept the model; `checked` once vmap
+    agrees with that; `by_layer` if layers' inputs give what vmap gives, None as long as nobody knows; `compared` once a
+    candidate was compared with its own row in a batch.
     """
 
     one_by_one: bool = False
@@ -352,11 +336,9 @@ class CandidateGradients:
     def products_of_batch(
         self, noise: torch.Tensor, inside: np.ndarray, norm: float, batch: Sequence[ForwardPass]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """`products`, for a step of these forward passes.
+        """`products`, for a step of these forward passes. ValueError if the candidates do not fit.
 
-        Raises:
-            ValueError: if the candidates do not fit.
-            RuntimeError: if the model or the criterion cannot be evaluated for a single row.
+        RuntimeError if the model or the criterion cannot be evaluated for a single row.
         """
         try:
             return self.products(noise, inside, norm)
@@ -402,10 +384,7 @@ class CandidateGradients:
             )
 
     def misfit(self, error: Exception, passes: Sequence[ForwardPass]) -> str:
-        """Which part of the candidates the model or the criterion refuses, after that error.
-
-        It is "" if the reason is another, because a row of the batch is refused as well.
-        """
+        """Which part of the candidates the model or the criterion refuses; "" if a row of the batch is refused, too."""
         i = error.row if isinstance(error, RowError) else 0
         ((_, row),) = self._candidates.groups(np.array([i]))
         args, kwargs, y = self._form.feed(self._fed(row))

@@ -15,11 +15,14 @@ from leakcore.dpsgd.rows.row_check import Norms, RowCheck, RowsOfParameter
 from leakcore.dpsgd.rows.unsupported_layers import (
     LayerCall,
     layers_in_evaluation,
+    may_be_wrong,
     names_of,
+    padding_wrong,
     require_real,
     samples_of,
     unequal_row_counts,
     unsupported_layers,
+    wrong_rows,
 )
 
 _log = logging.getLogger(__name__)
@@ -36,7 +39,6 @@ class Failures:
         is_over: whether all further steps are.
         has_ended: whether the step that ended the recording is over, too: from then on steps are only counted.
         is_lost: whether what was recorded before may be wrong, too.
-        step: the number of the present step, from 1.
     """
 
     def __init__(self) -> None:
@@ -76,12 +78,9 @@ class RecordedRows:
         self._calls: dict[int, LayerCall] = {}
 
     def before(self, module: nn.Module, inputs: tuple[Any, ...], model: nn.Module | None) -> None:
-        """A module is called while gradients are recorded. `model` is the module with the optimizer's parameters, once
-        known.
-        """
+        """A module is called while gradients are recorded. `model` holds the optimizer's parameters, once known."""
         from leakcore.dpsgd.fused.activation_hooks import find_hooks
         from leakcore.dpsgd.fused.fused_optimizer import FusedDPOptimizer
-        from leakcore.dpsgd.rows.unsupported_layers import may_be_wrong
 
         if self._model is None and model is not None:
             self._model = model
@@ -96,8 +95,6 @@ class RecordedRows:
 
     def after(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """A module returned. An embedding's padding matters if the loss goes back to where it occurs."""
-        from leakcore.dpsgd.rows.unsupported_layers import padding_wrong
-
         if self._wrong or not inputs or not isinstance(output, torch.Tensor) or not output.requires_grad:
             return
         if not padding_wrong(module) or id(module.weight) not in self._own:
@@ -162,8 +159,6 @@ class RecordedRows:
         return unsupported_layers(self._optimizer.params, names, attribute, root=root, calls=self._calls)
 
     def _what_is_wrong(self, module: nn.Module, inputs: tuple[Any, ...]) -> str:
-        from leakcore.dpsgd.rows.unsupported_layers import wrong_rows
-
         inside = {id(p) for p in module.parameters()} & self._own
         if not inside:
             return ""

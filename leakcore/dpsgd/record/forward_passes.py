@@ -28,10 +28,9 @@ class Output:
 
     Attributes:
         leaf: which of several tensors it is, in the order of torch's trees; None if the model returned one tensor.
-        is_loss: whether it is a single number, as a loss is that the model computes itself.
+        is_loss: whether it is a single number, as a loss is that the model computes itself; `value` is then the number.
         arrived: the factor of that number in what the loop went back from first; None if it did not.
         part: whether the loop went back from more of the outputs at once.
-        value: that number; only for a loss.
         root: what the loop went back from; None if that is not one number.
     """
 
@@ -73,17 +72,14 @@ class Output:
 
 
 class ForwardPass:
-    """One call of the model in training.
+    """One call of the model in training, with its arguments as they were before the model could change them.
 
     Attributes:
-        args: positional arguments, as they were before the model could change them.
-        kwargs: keywords, likewise.
-        rows: the first tensor among them, whose first dimension is the rows; None if there is none.
+        rows: the first tensor among these, whose first dimension is the rows; None if there is none.
         went_back: whether a loss went back through this pass since the last gradient that was noted.
         is_opaque: whether the model returned something that torch cannot look into; such a pass counts as gone back.
         targets: what the loss received for these rows; None if unknown.
         use: the rows of a loader's draw that these are; None if unknown.
-        autocast: the device, whether autocast is on, and its type.
         drew: whether the model drew random numbers.
     """
 
@@ -150,13 +146,7 @@ class SummedPasses:
     """Which forward passes are in the sum of an optimizer: the ones whose gradients it clipped since it was empty.
 
     A gradient is known by its tensor, a sum by the tensors that hold it. So it does not matter who clears which of
-    them, when, and how often.
-
-    Args:
-        optimizer: the one that sums.
-
-    Attributes:
-        passes: the forward passes since the last step.
+    them, when, and how often. `passes` are those since the last step.
     """
 
     def __init__(self, optimizer: Any) -> None:

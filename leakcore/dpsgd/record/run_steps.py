@@ -17,22 +17,8 @@ from leakcore.dpsgd.trace.trace import Origin, Stretch, between, settings_of
 
 _DEPTH = 6
 _PLAIN = (str, bytes, int, float, bool, list, tuple, dict, set, type(None))
-_COUNTING = tuple(
-    getattr(torch.optim, name)
-    for name in (
-        "Adadelta",
-        "Adagrad",
-        "Adam",
-        "AdamW",
-        "Adamax",
-        "ASGD",
-        "NAdam",
-        "RAdam",
-        "RMSprop",
-        "Rprop",
-        "SparseAdam",
-    )
-)
+_COUNTED = "Adadelta Adagrad Adam AdamW Adamax ASGD NAdam RAdam RMSprop Rprop SparseAdam"
+_COUNTING = tuple(getattr(torch.optim, name) for name in _COUNTED.split())
 """Optimizers of torch whose state counts their steps, also after it was loaded from a checkpoint."""
 Place = tuple[int, int]
 """Steps before this one: as the accountant counts, and as the wrapped optimizer does."""
@@ -140,9 +126,9 @@ class RunSteps:
         self._wrapped = optimizer.original_optimizer
         self._count = step_count(self._wrapped)
         self._hook: Any = None
+        self._accountant: Any = None
         self._accountants: list[Any] = []
         self._counted: list[int | None] = []
-        self._accountant: Any = None
         self._agrees = True
         self._places: list[Place] = []
         self._known_candidates, self._before = "", ""
