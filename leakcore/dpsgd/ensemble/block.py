@@ -17,6 +17,7 @@ from leakcore.dpsgd.ensemble.observer import Running, Watch
 from leakcore.dpsgd.ensemble.passes import (
     IN_PLACE_ACTIVATIONS,
     FlatLayout,
+    Matrices,
     ModulePass,
     NativeSums,
     ParameterLayout,
@@ -62,10 +63,6 @@ class Fault:
         object.__setattr__(self, "bias_noise", validate.non_negative(bias_noise=self.bias_noise))
         validate.one_of("sample", "batch", clip=self.clip)
         object.__setattr__(self, "clip_slack", validate.non_negative(clip_slack=self.clip_slack))
-
-
-Matrices = list[torch.Tensor]
-"""One (slots, out, in + 1) matrix per layer."""
 
 
 class Cancelled(Exception):
@@ -175,13 +172,11 @@ class Trainer:
         self._passes = {rows: self._new_pass(rows) for rows in shapes}
 
     def _new_pass(self, rows: int) -> Pass | ModulePass:
-        plan, slack = self._plan, self._plan.fault.clip_slack
+        plan, clip = self._plan, (self._clip_to, self._plan.fault.clip_slack)
+        norms = torch.zeros((SLOTS, rows), dtype=self._dtype, device=self._device)
         if plan.module is not None:
-            return ModulePass(
-                plan.module, plan.input_shape, SLOTS, rows, self._clip_to, slack, self._dtype, self._device
-            )
-        activation = IN_PLACE_ACTIVATIONS[plan.activation]
-        return Pass(SLOTS, rows, plan.layers, activation, self._clip_to, slack, self._dtype, self._device)
+            return ModulePass(norms, plan.module, plan.input_shape, *clip)
+        return Pass(norms, plan.layers, IN_PLACE_ACTIVATIONS[plan.activation], *clip)
 
     def train(self, block: BlockInput, stop: threading.Event) -> BlockOutput:
         """All steps of the block's runs; raises `Cancelled` between steps once `stop` is set."""

@@ -85,8 +85,6 @@ def _check_device(device: object) -> None:
         return
     if kind != "cuda" or not (number.isdigit() or device == "cuda"):
         raise ValueError(f"`device` must be 'cpu', 'cuda' or 'cuda:0', 'cuda:1', …, got {device!r}")
-    import torch
-
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if int(number or 0) >= count:
         raise ValueError(f"`device` must be one of the {count} CUDA devices that torch has here, got {device!r}")

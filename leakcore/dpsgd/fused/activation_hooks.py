@@ -193,8 +193,10 @@ class BackwardPasses:
 
     def expect(self, p: nn.Parameter, pending: PendingBackward) -> None:
         """A forward pass has used p. One whose graph is dropped without a backward pass is forgotten."""
-        if self._unfinished and _backward_pass() == -1:
-            self._forget_failed()
+        if self._unfinished and _backward_pass() == -1:  # an exception ended these, and the loop continues
+            for q, uses in self._finished.items():
+                self._finished[q] = [use for use in uses if use[0] not in self._unfinished]
+            self._unfinished.clear()
         self._waiting.setdefault(p, weakref.WeakSet()).add(pending)
 
     def add(self, p: nn.Parameter, pending: PendingBackward, use: Use, rows: int) -> None:
@@ -224,12 +226,6 @@ class BackwardPasses:
                     "after every forward/backward pass or consider using BatchMemoryManager"
                 )
             p.grad_sample = [*before, rows_of_pass]  # type: ignore[attr-defined]  # where Opacus has it
-
-    def _forget_failed(self) -> None:
-        """Drop what arrived in backward passes that an exception ended, as a loop that continues expects."""
-        for p, uses in self._finished.items():
-            self._finished[p] = [use for use in uses if use[0] not in self._unfinished]
-        self._unfinished.clear()
 
 
 def _backward_pass() -> int:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -196,14 +196,16 @@ class PlantedLoader:
         self.planted = None
 
 
-class DrawnIndices:
-    """The batches of a planted data set on which the model's forward passes train, until `stop`.
+class PlantedRows:
+    """The canaries among the rows that an optimizer clips, until `stop`.
 
-    The model is the first module called that holds all `parameters`, the optimizer's.
+    It knows on which batches of the planted data set forward passes train, of the first module called that holds all
+    parameters. Coordinates begin with those of the canaries in the data. Index len(dataset) + i is canary i.
     """
 
-    def __init__(self, planted: Any, parameters: Sequence[torch.Tensor]) -> None:
-        self._planted, self._own = planted, {id(p) for p in parameters}
+    def __init__(self, dataset: Any, parameters: Sequence[torch.Tensor], coordinates: Coordinates) -> None:
+        self._dataset, self._parameters, self._coordinates = dataset, parameters, coordinates
+        self._own = {id(p) for p in parameters}
         self._deliveries = Deliveries()
         self._passes: collections.deque[Part | None] = collections.deque()
         self._model_hook, self._is_watched = ModelHook(self._returned), False
@@ -213,16 +215,6 @@ class DrawnIndices:
         """Watch no longer."""
         for hook in self._hooks:
             hook.remove()
-
-    def of_batch(self, rows: int) -> Part | None:
-        """The batch of the first forward pass with this number of rows, if one is known. Passes before it did not come
-        to be clipped.
-        """
-        while self._passes:
-            part = self._passes.popleft()
-            if part is None or len(part.indices or ()) == rows:
-                return part
-        return None
 
     def clear(self) -> None:
         """A step ended: forward passes before it belong to no later one."""
@@ -243,26 +235,8 @@ class DrawnIndices:
             self._passes.append(use.part if use is not None and whole else None)
 
     def _came(self, iterator: Any, batch: Any, part: Part) -> None:
-        if iterator._dataset is self._planted and part.indices is not None:
+        if iterator._dataset is self._dataset and part.indices is not None:
             self._deliveries.delivered(_PLANTED, part, batch)
-
-
-class PlantedRows:
-    """The canaries among the rows of one clipping, and what the other rows add at the coordinates.
-
-    Coordinates begin with those of the canaries in the data. `part_of` gives the waiting batch with a number of rows,
-    if there is one. The index rows + i is canary i.
-    """
-
-    def __init__(
-        self,
-        parameters: Sequence[torch.Tensor],
-        coordinates: Coordinates,
-        part_of: Callable[[int], Part | None],
-        rows: int,
-    ) -> None:
-        self._parameters, self._coordinates = parameters, coordinates
-        self._part_of, self._rows = part_of, rows
 
     @contextlib.contextmanager
     def planted(self, norm: float) -> Iterator[tuple[np.ndarray, np.ndarray, list[Part]]]:
@@ -298,18 +272,19 @@ class PlantedRows:
                     grads[at] = values
 
     def _part(self, rows: int) -> Part:
-        if (part := self._part_of(rows)) is None:
-            raise ValueError(
-                f"record: the optimizer clips {rows:,} rows, and `sampling` gave no such batch since the "
-                "step before. The loop must train on its batches as they are, without cutting, joining or repeating "
-                "them"
-            )
-        return part
+        """The batch of the first forward pass with this number of rows. Passes before it did not come to be clipped."""
+        while self._passes and (part := self._passes.popleft()) is not None:
+            if len(part.indices or ()) == rows:
+                return part
+        raise ValueError(
+            f"record: the optimizer clips {rows:,} rows, and `sampling` gave no such batch since the step before. The "
+            "loop must train on its batches as they are, without cutting, joining or repeating them"
+        )
 
     def _places(self, part: Part) -> tuple[torch.Tensor, np.ndarray]:
-        numbers = np.array(part.indices, dtype=np.int64)
-        places = np.flatnonzero(numbers >= self._rows)
-        return torch.from_numpy(places), numbers[places] - self._rows
+        numbers, rows = np.array(part.indices, dtype=np.int64), len(self._dataset)
+        places = np.flatnonzero(numbers >= rows)
+        return torch.from_numpy(places), numbers[places] - rows
 
     def _others(self, samples: Sequence[torch.Tensor], places: torch.Tensor, norm: float) -> np.ndarray:
         """The sum of all clipped gradients but the canaries', at the coordinates."""
@@ -391,7 +366,6 @@ class CanaryRecorder:
         self._scores, self._alone, self._others, self._present = np.zeros((4, watched))
         self._seen = np.zeros(watched, dtype=np.int64)
         self._divisors, self._sums, self._failure = Divisors(), Sums(optimizer), ""
-        self._drawn: DrawnIndices | None = None
         self._rows: PlantedRows | None = None
         self._parts: list[Part] = []
         self._released: weakref.WeakSet[Draw] = weakref.WeakSet()
@@ -405,7 +379,7 @@ class CanaryRecorder:
         return as_text("CanaryRecorder", self._table_rows())
 
     def _table_rows(self) -> Rows:
-        state = "over" if self._failure else "recording" if self._drawn is not None else "ready"
+        state = "over" if self._failure else "recording" if self._rows is not None else "ready"
         return [
             ("state", state),
             ("steps recorded", str(self.steps)),
@@ -415,12 +389,11 @@ class CanaryRecorder:
         ]
 
     def __enter__(self) -> CanaryRecorder:
-        if self._drawn is not None or self._schedule:
+        if self._rows is not None or self._schedule:
             raise ValueError("record: a recorder serves one block")
         self._require_free()
         self._loader.plant(self._inside)
-        self._drawn = DrawnIndices(self._loader.planted, self._parameters)
-        self._rows = PlantedRows(self._parameters, self._coordinates, self._drawn.of_batch, self._loader.rows)
+        self._rows = PlantedRows(self._loader.planted, self._parameters, self._coordinates)
         self._own_clip = vars(self._optimizer).get("clip_and_accumulate")
         self._outer_clip = self._optimizer.clip_and_accumulate
         self._optimizer.clip_and_accumulate = Uncopied(self._clip)
@@ -430,8 +403,8 @@ class CanaryRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._drawn is not None
-        self._drawn.stop()
+        assert self._rows is not None
+        self._rows.stop()
         self._loader.remove()
         vars(self._optimizer).pop("clip_and_accumulate", None)
         if self._own_clip is not None:
@@ -553,8 +526,8 @@ class CanaryRecorder:
         clean = (left / sigma)[self._inside :]  # canaries that are out, and controls
         rounding = max(torch.finfo(p.dtype).eps for p in self._parameters)
         self._before.require_new(clean[RepeatedNoise.places(len(clean))], rounding * (self._drawn_rows / sigma + 5))
-        assert self._drawn is not None
-        self._drawn.clear()
+        assert self._rows is not None
+        self._rows.clear()
         self._interference += float(np.mean((others / sigma) ** 2))
         self._seen += self._present > 0
         self._schedule.append((sigma, norm))

@@ -27,6 +27,8 @@ from leakcore.dpsgd.rows.row_check import TOLERANCES
 from leakcore.gradients import Criterion, Feed, Functional, RowByRow, RowError, State, first_line, lock_of
 
 T = TypeVar("T")
+Products = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""⟨c_j, noise⟩ and ‖c_j‖ of all candidates, (n,), and ⟨c_i, c_j⟩ for i in the batch, (m, n); float64."""
 _log = logging.getLogger(__name__)
 _ROWS_TO_TRY = 64
 _ROWS_ALONE = 8
@@ -83,10 +85,9 @@ class RowsByLayer:
 
     def products(
         self, leaves: list[torch.Tensor], feed: Feed, noise: torch.Tensor, inside: np.ndarray, norm: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """⟨c_j, noise⟩ and ‖c_j‖, (rows,), and ⟨c_i, c_j⟩ for i in `inside`, of rows c_j clipped to `norm`; float64.
-
-        No row's gradient is built as a whole. Raises what `gradients` raises.
+    ) -> Products:
+        """The products of rows, clipped to `norm`. No row's gradient is built as a whole. Raises what `gradients`
+        raises.
         """
         uses, count = self._uses(leaves, feed), len(leaves[0])
         some = torch.from_numpy(inside).to(noise.device)
@@ -304,10 +305,8 @@ class CandidateGradients:
         except Exception:  # the rows go one by one later, with an error that says why they cannot
             return None
 
-    def products(
-        self, noise: torch.Tensor, inside: np.ndarray, norm: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """⟨c_j, noise⟩ and ‖c_j‖, (n,), and ⟨c_i, c_j⟩ for i in `inside`, (len(inside), n); float64."""
+    def products(self, noise: torch.Tensor, inside: np.ndarray, norm: float) -> Products:
+        """What the candidates' gradients c_j, clipped to `norm`, have with the noise and with those `inside` the batch."""
         n = len(self._candidates)
         if self._due and self._step and self._route.by_layer and self._route.checked and n <= self._portion:
             self._gradients(self._asked())
@@ -335,7 +334,7 @@ class CandidateGradients:
 
     def products_of_batch(
         self, noise: torch.Tensor, inside: np.ndarray, norm: float, batch: Sequence[ForwardPass]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> Products:
         """`products`, for a step of these forward passes. ValueError if the candidates do not fit.
 
         RuntimeError if the model or the criterion cannot be evaluated for a single row.
@@ -437,9 +436,7 @@ class CandidateGradients:
         stride = -(-len(self._candidates) // _ROWS_ASKED)
         return np.arange(self._step.bit_length() % stride, len(self._candidates), stride)
 
-    def _quick_products(
-        self, noise: torch.Tensor, inside: np.ndarray, norm: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    def _quick_products(self, noise: torch.Tensor, inside: np.ndarray, norm: float) -> Products | None:
         """`products` from the layers' inputs; None where vmap has not agreed, or rows do not fit into one pass."""
         n = len(self._candidates)
         if not (self._route.by_layer and self._route.checked) or n > self._portion:

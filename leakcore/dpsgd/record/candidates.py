@@ -119,14 +119,11 @@ def _numbered(value: Any, path: Path, name: str, paths: list[Path], leaves: list
     if isinstance(value, tuple) and any(isinstance(v, (torch.Tensor, np.ndarray, Mapping, tuple)) for v in value):
         return tuple(_numbered(v, (*path, k), f"{name}[{k}]", paths, leaves) for k, v in enumerate(value))
     paths.append(path)
-    ragged = [_as_tensor(v, f"{name}[{i}]")[None] for i, v in enumerate(value)] if _is_ragged(value) else None
-    leaves.append(_as_tensor(value, name) if ragged is None else ragged)
+    if isinstance(value, list) and len({len(v) for v in value if hasattr(v, "__len__")}) > 1:  # of several lengths
+        leaves.append([_as_tensor(v, f"{name}[{i}]")[None] for i, v in enumerate(value)])
+    else:
+        leaves.append(_as_tensor(value, name))
     return len(leaves) - 1
-
-
-def _is_ragged(value: Any) -> bool:
-    sizes = [len(v) for v in value if hasattr(v, "__len__")] if isinstance(value, list) else []
-    return len(set(sizes)) > 1
 
 
 def _of_loader(loader: DataLoader[Any]) -> GivenRows:

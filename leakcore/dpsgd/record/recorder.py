@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from leakcore._base import validate
 from leakcore._base.digest import digest
 from leakcore._base.tables import Rows, as_html, as_line, as_text, short
-from leakcore.dpsgd.record.candidate_gradients import CandidateGradients, Route
+from leakcore.dpsgd.record.candidate_gradients import CandidateGradients, Products, Route
 from leakcore.dpsgd.record.candidates import CallForm, CandidateRows, read_candidates, read_members
 from leakcore.dpsgd.record.failures import Failures, RecordedRows, require_known
 from leakcore.dpsgd.record.forward_passes import Entries, ForwardPass, SummedPasses
@@ -56,18 +56,8 @@ class CandidateScores:
         self._membership_sum, self._membership_likelihood = np.zeros(n), np.zeros(n)
         self._pair_sum, self._pair_likelihood = np.zeros((n, n)), np.zeros((n, n))
 
-    def add(
-        self,
-        products: tuple[np.ndarray, np.ndarray, np.ndarray],
-        inside: np.ndarray,
-        sigma: float,
-        norm: float,
-        rate: float | None,
-    ) -> None:
-        """A step of σ, C and, unless it is None, q, with the candidates `inside` in its batch.
-
-        `products` are ⟨c_j, noise⟩ and ‖c_j‖, (n,), and ⟨c_i, c_j⟩ for i in `inside`.
-        """
+    def add(self, products: Products, inside: np.ndarray, sigma: float, norm: float, rate: float | None) -> None:
+        """A step of σ, C and, unless it is None, q, with the candidates `inside` in its batch."""
         noise_dots, norms, crossed = products
         together = noise_dots + crossed.sum(axis=0)
         alone = noise_dots + crossed

@@ -105,13 +105,7 @@ def _steps_of(state: Any) -> int:
 
 
 _COUNTS: weakref.WeakKeyDictionary[torch.optim.Optimizer, StepCount] = weakref.WeakKeyDictionary()
-
-
-def step_count(optimizer: torch.optim.Optimizer) -> StepCount:
-    """The count of this optimizer, shared by all its recorders."""
-    if optimizer not in _COUNTS:
-        _COUNTS[optimizer] = StepCount(optimizer)
-    return _COUNTS[optimizer]
+"""The count of each optimizer, shared by all its recorders."""
 
 
 class RunSteps:
@@ -124,7 +118,9 @@ class RunSteps:
     def __init__(self, optimizer: Any, candidates: list[Any]) -> None:
         self._optimizer, self._candidates = optimizer, candidates
         self._wrapped = optimizer.original_optimizer
-        self._count = step_count(self._wrapped)
+        if self._wrapped not in _COUNTS:
+            _COUNTS[self._wrapped] = StepCount(self._wrapped)
+        self._count = _COUNTS[self._wrapped]
         self._hook: Any = None
         self._accountant: Any = None
         self._accountants: list[Any] = []

@@ -218,12 +218,6 @@ def _sampling_of(dataset: Any, batches: Any) -> Sampling:
     return sampling_of_batches(batches)
 
 
-def is_of(iterator: Any, loader: DataLoader[Any]) -> bool:
-    """Whether this iterator of torch's draws by the sampler of that loader, whole batches or parts."""
-    own = _batch_sampler(iterator)
-    return own is loader.batch_sampler or own is getattr(loader.batch_sampler, "sampler", loader.batch_sampler)
-
-
 def is_divided(iterator: Any) -> bool:
     """Whether the sampler of the loader to which this iterator of torch's belongs draws from the share of a process."""
     from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler
@@ -373,8 +367,10 @@ class SamplingOfSteps:
 
     def fetched(self, iterator: Any, batch: Any, part: Part) -> None:
         """A DataLoader's iterator gave this batch."""
-        if self._loader is not None and not is_of(iterator, self._loader):
-            return
+        if self._loader is not None:  # whole batches of its sampler, or parts
+            stated = self._loader.batch_sampler
+            if _batch_sampler(iterator) not in (stated, getattr(stated, "sampler", stated)):
+                return
         source = self._sources.get(iterator)
         if source is None or iterator._num_yielded <= 1:
             self._count += 1

@@ -42,9 +42,6 @@ class Uncopied:
     A copy of the object (`copy.deepcopy`, an average of the weights) and a pickle of it (`torch.save`) hold a function
     of the standard library in its place that does nothing. They neither take along what leakcore knows of the run nor
     need leakcore to be loaded.
-
-    Args:
-        function: is called.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

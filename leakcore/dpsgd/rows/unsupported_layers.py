@@ -145,12 +145,8 @@ def unsupported_layers(
 ) -> str:
     """A message about parameters that have no rows where others do; "" if all have them, or none.
 
-    Args:
-        parameters: the optimizer's.
-        names: the name of each parameter, by id.
-        attribute: the attribute that holds the rows, `_norm_sample` for ghost clipping.
-        root: the model, in which the layers are looked up.
-        calls: the last call of each layer, by its id; None: calls were not observed.
+    `attribute` holds the rows (`_norm_sample` for ghost clipping), `names` the parameters' names by id, and `calls` the
+    last call of each layer by its id; None: calls were not observed. Layers are looked up in the model, `root`.
     """
     every = list(parameters)
     lack = [k for k, p in enumerate(every) if getattr(p, attribute, None) is None]
@@ -204,15 +200,9 @@ def layers_in_evaluation(root: nn.Module | None, calls: Mapping[int, LayerCall])
 
 
 def _is_hooked(layer: nn.Module, root: nn.Module) -> bool:
-    """Whether Opacus watches a layer, or takes it as a part of a module around it."""
-    from opacus.grad_sample import GradSampleHooks
-
+    """Whether Opacus watches a layer, or takes it as a part of a module around it, or FusedDPOptimizer took it over."""
     around = [m for m in root.modules() if any(inside is layer for inside in m.modules())]
-    return any(
-        isinstance(getattr(hook, "__self__", None), GradSampleHooks)
-        for m in around
-        for hook in m._forward_hooks.values()
-    ) or hasattr(layer.__dict__.get("forward"), "hooks")  # taken over by FusedDPOptimizer
+    return bool(_owners(around)) or hasattr(layer.__dict__.get("forward"), "hooks")
 
 
 def unequal_row_counts(parameters: Iterable[torch.Tensor], names: Mapping[int, str]) -> str:

@@ -135,6 +135,8 @@ def unknown(why: str) -> Sampling:
 
 _AT_LEAST_0 = ("noise_multiplier", "max_grad_norm", "batch_rows", "times_seen", "clipped_share")
 _PER_STEP = ("noise_multiplier", "max_grad_norm", "batch_rows")
+_PER_CANDIDATE = ("members", "times_seen", "clipped_share", "membership_sum", "membership_likelihood")
+_PER_PAIR = ("pair_sum", "pair_likelihood")
 _HEX = frozenset("0123456789abcdef")
 _MOST = 2**53
 
@@ -297,18 +299,7 @@ class Trace(SavedTrace):
 
     schema: ClassVar[str] = "leakcore.trace/5"
     kind: ClassVar[str] = "a trace of leakcore"
-    arrays: ClassVar[dict[str, int]] = {
-        "noise_multiplier": 1,
-        "max_grad_norm": 1,
-        "batch_rows": 1,
-        "members": 1,
-        "times_seen": 1,
-        "clipped_share": 1,
-        "membership_sum": 1,
-        "membership_likelihood": 1,
-        "pair_sum": 2,
-        "pair_likelihood": 2,
-    }
+    arrays: ClassVar[dict[str, int]] = dict.fromkeys(_PER_STEP + _PER_CANDIDATE, 1) | dict.fromkeys(_PER_PAIR, 2)
 
     noise_multiplier: np.ndarray
     max_grad_norm: np.ndarray
