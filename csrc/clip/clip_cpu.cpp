@@ -7,9 +7,9 @@
 #include <cmath>
 #include <vector>
 
-#include "clip/prefetch.h"
 #include "clip/clip_plan.h"
 #include "clip/norm_cpu.h"
+#include "clip/prefetch.h"
 #include "core/products/tile.h"
 #include "core/rng/normal.h"
 #include "core/rng/streams.h"

@@ -1,7 +1,7 @@
-// clip_and_noise on CUDA. Rows of a middling length are read once (single_pass.cuh), others twice: a warp per row and segment
-// of columns for the norms, then a thread per pack of columns, which adds its rows in order, as the CPU does. Where
-// that would leave most of a device idle, rows are cut into splits whose partial sums are added in order. Every cut
-// follows from the sizes.
+// clip_and_noise on CUDA. Rows of a middling length are read once (single_pass.cuh), others twice: a warp per row and
+// segment of columns for the norms, then a thread per pack of columns, which adds its rows in order, as the CPU does.
+// Where that would leave most of a device idle, rows are cut into splits whose partial sums are added in order. Every
+// cut follows from the sizes.
 #include <vector>
 
 #include "clip/job.cuh"

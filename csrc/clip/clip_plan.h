@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "clip/prefetch.h"
 #include "clip/clip.h"
 #include "clip/norm_cpu.h"
+#include "clip/prefetch.h"
 #include "core/runtime/machine.h"
 
 namespace leakcore {

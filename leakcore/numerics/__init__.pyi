@@ -24,6 +24,12 @@ from .curves import Curve as Curve
 from .curves import EitherWay as EitherWay
 from .curves import ExactCurve as ExactCurve
 from .curves import LatticeCurve as LatticeCurve
+from .dp_accounting_peer import AUTHORS_ORDERS as AUTHORS_ORDERS
+from .dp_accounting_peer import DiscreteLoss as DiscreteLoss
+from .dp_accounting_peer import fft_rounding as fft_rounding
+from .dp_accounting_peer import import_dp_accounting as import_dp_accounting
+from .dp_accounting_peer import rdp_epsilon as rdp_epsilon
+from .dp_accounting_peer import rdp_log_delta as rdp_log_delta
 from .lattice import StepLaw as StepLaw
 from .lattice_profile import DominatingLaws as DominatingLaws
 from .limits import PairSums as PairSums
@@ -36,12 +42,6 @@ from .loss import parse_schedule as parse_schedule
 from .one_step import StepTable as StepTable
 from .one_step import step_log_ratio as step_log_ratio
 from .one_step import step_table as step_table
-from .peers import AUTHORS_ORDERS as AUTHORS_ORDERS
-from .peers import DiscreteLoss as DiscreteLoss
-from .peers import fft_rounding as fft_rounding
-from .peers import import_dp_accounting as import_dp_accounting
-from .peers import rdp_epsilon as rdp_epsilon
-from .peers import rdp_log_delta as rdp_log_delta
 from .profile import BEST as BEST
 from .profile import MIN_LOG_DELTA as MIN_LOG_DELTA
 from .profile import Precision as Precision

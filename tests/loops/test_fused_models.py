@@ -153,7 +153,7 @@ def test_no_rows_of_gpt2s_large_matrices_are_made() -> None:
     plain = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config, bos_token_id=0, eos_token_id=0)).train()
     module, optimizer = _prepared(plain, torch.float32)
     _loss(module, {"inputs": some(TEXT, (slice(None), slice(0, 4)))}).backward()
-    uses = {p: p.grad_sample[0]._made() for p in optimizer.params}
+    uses = {p: p.grad_sample[0]._live() for p in optimizer.params}
     large = [use for p, use in uses.items() if p.numel() >= 16 * 48]
     assert len(large) == 4
     assert not any(isinstance(use, Dense) for use in large)

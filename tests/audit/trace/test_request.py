@@ -458,7 +458,7 @@ def test_several_files_are_one_run_in_the_command_and_its_config(tmp_path: Path)
     assert same.exit_code == 0, same.output
     assert json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))["epsilon"] == read["epsilon"]
     for arguments, message in (
-        (options[2:] + options[:2], "traces[1] ("),
+        (options[::-1], "traces[1] ("),
         ([*options, tmp_path / "none.npz"], "none.npz'"),
         ([*options, "--json", files[1]], "which is also FILE (2)"),
     ):

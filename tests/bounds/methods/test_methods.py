@@ -205,7 +205,7 @@ def test_published_package_below_the_truth() -> None:
         assert bound.interval[0] <= exact.value <= bound.interval[1]
         assert bound.value > 10.0 * 0.0168
     # Curves by the dual of the REMOVE distribution stay above the truth on finer grids, too.
-    from leakcore.numerics.peers import DiscreteLoss
+    from leakcore.numerics.dp_accounting_peer import DiscreteLoss
 
     pytest.importorskip("dp_accounting")
     loss = mechanisms.Poisson(*arguments).added_loss
