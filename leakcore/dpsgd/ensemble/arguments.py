@@ -29,9 +29,7 @@ class Samples:
 def samples(
     features: Any, labels: Any, *, name: str, layers: tuple[int, ...], dtype: str, leading: tuple[int, ...] = ()
 ) -> Samples:
-    """Checked samples. `leading` is the shape before (rows, dimensions), to which arrays are broadcast; errors name
-    `name`.
-    """
+    """Checked samples, broadcast to `leading` before (rows, dimensions). Errors name `name`."""
     x_name, y_name = f"{name}features", f"{name}labels"
     array_memory.refuse_transforms(x_name)
     raw = _read(x_name, features)
@@ -192,7 +190,10 @@ class RowReader:
         if rows.labels is None:
             raise ValueError(f"`{name}.labels` must give one label to each row, got None")
         if rows.index is not None:
-            pool = self._pool(rows, f"{name}.")
+            key = id(rows.features), id(rows.labels)
+            if key not in self._pools:
+                self._pools[key] = self.samples(rows.features, rows.labels, f"{name}.")
+            pool = self._pools[key]
             return Source(pool, _row_numbers(rows.index, f"{name}.index", pool.rows, self._runs))
         samples = self.samples(rows.features, rows.labels, f"{name}.", (self._runs,))
         if samples.rows == 0:
@@ -217,12 +218,6 @@ class RowReader:
 
     def samples(self, features: Any, labels: Any, name: str = "", leading: tuple[int, ...] = ()) -> Samples:
         return samples(features, labels, name=name, layers=self._layers, dtype=self._dtype, leading=leading)
-
-    def _pool(self, rows: Rows, name: str) -> Samples:
-        key = id(rows.features), id(rows.labels)
-        if key not in self._pools:
-            self._pools[key] = self.samples(rows.features, rows.labels, name)
-        return self._pools[key]
 
 
 def _row_numbers(index: Any, name: str, rows: int, runs: int) -> np.ndarray:

@@ -91,9 +91,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class BlockInput:
-    """What one block reads: arrays with one entry per slot. Slots that belong to no requested run (not in `used`) hold
-    zeros.
-    """
+    """What one block reads: arrays with one entry per slot. Slots that are not `used` hold zeros."""
 
     first_run: int
     used: range = range(SLOTS)

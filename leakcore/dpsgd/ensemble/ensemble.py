@@ -282,8 +282,7 @@ class Ensemble:
             device=execution.device,
             **own.draws(self.network, (count, self.steps, num_rows), noisy=self.noise_multiplier > 0),
         )
-        plan = self._plan(num_rows)
-        arrays = _trained(plan, request, execution)
+        arrays = _trained(self._plan(num_rows), request, execution)
         labelled = probes is not None and probes.labels is not None
         return EnsembleRun(
             layers=self.layers,

@@ -83,8 +83,7 @@ class ParameterLayout:
 
     def bounds(self) -> np.ndarray:
         """(parameters,): 1/√fan_in of each parameter's layer, the half-width of torch.nn.Linear's initial values."""
-        parts = [np.full((fan_in + 1) * fan_out, fan_in**-0.5) for fan_out, fan_in in self._shapes]
-        return np.concatenate(parts)
+        return np.concatenate([np.full((fan_in + 1) * fan_out, fan_in**-0.5) for fan_out, fan_in in self._shapes])
 
     def glorot(self) -> np.ndarray:
         """(parameters,): √(2/(fan_in + fan_out)) for weights, 0 for biases (Glorot and Bengio 2010)."""
@@ -133,9 +132,7 @@ class RowGroup:
     def of(
         cls, features: np.ndarray, labels: np.ndarray, num_outputs: int, dtype: torch.dtype, device: torch.device
     ) -> RowGroup:
-        """Read features (..., rows, d) and labels (..., rows). Labels become one-hot, or 0/1 for a single output, the
-        logit.
-        """
+        """Read features (..., rows, d) and labels (..., rows), which become one-hot, or 0/1 for a single output."""
         inputs = torch.ones((*features.shape[:-1], features.shape[-1] + 1), dtype=dtype)
         inputs[..., :-1] = torch.from_numpy(np.ascontiguousarray(features))
         inputs = inputs.to(device)
@@ -157,12 +154,10 @@ class Pass:
     """Buffers for an MLP's runs, and batched products over them, for each thread and shape (slots, rows) of `norms`.
 
     Every buffer keeps the sample index last and contiguous: activations are (slots, units + 1, rows) with a last unit
-    of ones, so a layer's bias is one more weight, its gradient one more column of the same product, and the sample's
-    squared gradient norm in that layer is ‖(a, 1)‖²·‖δ‖² (Goodfellow 2015). No per-sample gradient exists. A `RowGroup`
-    that all runs share has no slot axis: the first layer is then a single matrix product for all the block's runs.
-
-    Every product has a shape fixed by the number of slots and rows alone, because BLAS may round differently for
-    another shape; that is what makes a run's result independent of its neighbours.
+    of ones, so a layer's bias is one more weight, and the sample's squared gradient norm in that layer is ‖(a,
+    1)‖²·‖δ‖² (Goodfellow 2015). No per-sample gradient exists. A `RowGroup` that all runs share has no slot axis: the
+    first layer is then one matrix product for all runs. Every product's shape is fixed by the numbers of slots and
+    rows, because BLAS may round differently for another; that makes a run's result independent of its neighbours.
     """
 
     def __init__(

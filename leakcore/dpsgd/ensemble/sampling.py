@@ -178,13 +178,9 @@ class Streams:
         """(runs, size) float64, uniform in (0, 1)."""
         return self._drawn(kernels.uniform, kernels.Stream.INIT, num_runs, size, 0, first_run)
 
-    def initial_normal(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
-        """(runs, size) float64, standard normal."""
-        return self._drawn(kernels.standard_normal, kernels.Stream.INIT_GLOROT, num_runs, size, 0, first_run)
-
-    def initial_noise(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
-        """(runs, size) float64, standard normal: what each run adds to its initial parameters."""
-        return self._drawn(kernels.standard_normal, kernels.Stream.INIT_NOISE, num_runs, size, 0, first_run)
+    def initial_normal(self, num_runs: int, size: int, purpose: kernels.Stream, *, first_run: int) -> np.ndarray:
+        """(runs, size) float64, standard normal: initial parameters, or what each run adds to its own."""
+        return self._drawn(kernels.standard_normal, purpose, num_runs, size, 0, first_run)
 
     def noise(self, num_runs: int, size: int, step: int, *, first_run: int) -> np.ndarray:
         """(runs, size) standard normal."""

@@ -25,9 +25,7 @@ from leakcore.dpsgd.rows.unsupported_layers import no_rows, padding_setting, wro
 
 
 class LazyRowGradients:
-    """What `p.grad_sample` holds for the rows of one backward pass. `factor`: the scale of rows under a loss that is a
-    mean.
-    """
+    """What `p.grad_sample` holds for the rows of one backward pass; `factor` scales rows whose loss is a mean."""
 
     def __init__(self, use: Use, rows: int, factor: float) -> None:
         self._use: Use | None = use
@@ -67,13 +65,12 @@ class LazyRowGradients:
 
 
 def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Parameter]) -> int:
-    """Take over from Opacus's hooks every known layer whose trained parameters are all among `parameters`.
+    """Take over from Opacus's hooks every known layer whose trained parameters are all among `parameters`; return their
+    number.
 
-    Returns how many these are. Other layers keep Opacus's hooks. Opacus's `remove_hooks` undoes it.
-
-    Raises:
-        TypeError: for a module without hooks of `GradSampleModule`, or with the hooks of ghost clipping.
-        ValueError: for a layer left to Opacus whose rows are not autograd's there, or that Opacus cannot compute.
+    Other layers keep Opacus's hooks, whose `remove_hooks` undoes it. TypeError for a module without hooks of
+    `GradSampleModule`, or with the hooks of ghost clipping. ValueError for a layer left to Opacus whose rows are not
+    autograd's there, or that Opacus cannot compute.
     """
     hooks = find_hooks(module)
     if hooks is None:
@@ -279,9 +276,8 @@ class PendingBackward:
 class WatchedForward:
     """The forward pass of a layer, in place of its own, where Opacus's hooks would have watched it.
 
-    Attributes:
-        second: whether rows are the second dimension; None: as the hooks assume.
-        order: (rows,) position of each row of the batch among the layer's rows; None if the order is the same.
+    `second`: whether rows are the second dimension; None: as the hooks assume. `order` is the (rows,) position of each
+    row of the batch among the layer's rows; None if it is the same.
     """
 
     def __init__(self, layer: nn.Module, passes: BackwardPasses, second: bool | None) -> None:

@@ -128,9 +128,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         return fused
 
     def _attach(self, module: Any, args: tuple[Any, ...] | None = None) -> None:
-        """Take over this module's layers from Opacus's hooks. `args`: the arguments of the call that is under way, if
-        one is.
-        """
+        """Take over this module's layers from Opacus's hooks. `args`: the arguments of a call that is under way."""
         self._require_processes(module)
         activation_hooks.attach(module, self.params)
         self._hooks = activation_hooks.find_hooks(module)
@@ -342,10 +340,8 @@ class LogicalBatch:
     Opacus gives each part a flag in a queue, and takes one in each step. A part without a step (an exception, a
     `break`) shifts them, so that rows of several draws come into one sum. Here a part keeps its own flag, and the part
     of a step is the one that its forward pass had. A batch with a part that was refused, left out or used twice is
-    void: every further step on its parts is refused, and the next batch begins with an empty sum.
-
-    `is_mine` says whether an optimizer is the one that sums, without keeping it alive; `is_fresh` whether the present
-    step begins a sum.
+    void: every further step on its parts is refused, and the next batch begins with an empty sum, as `is_fresh` says.
+    `is_mine` says whether an optimizer is the one that sums, without keeping it alive.
     """
 
     def __init__(self, is_mine: Callable[[Any], bool]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -32,12 +33,10 @@ Uses = list[tuple[str, Use]]
 class Kind:
     """A type of layer.
 
-    Attributes:
-        forward: the layer's output from parameters that get no gradient.
-        uses: what its parameters' per-sample gradients are computed from, given input and output gradient, rows first.
-        read: the layer's input from the arguments of a call.
-        second: the fewest dimensions of an input whose second one can be the rows (`batch_first=False`); None: rows are
-            always first, as the layer itself requires.
+    `forward` gives its output from parameters that get no gradient, `uses` what its parameters' per-sample gradients
+    are computed from, given input and output gradient, rows first, and `read` its input from a call's arguments.
+    `second` is the fewest dimensions of an input whose second one can be the rows (`batch_first=False`); None: rows are
+    always first.
     """
 
     forward: Callable[[Any, Any, Detached], torch.Tensor]
@@ -54,18 +53,14 @@ def _in_steps(rows: torch.Tensor) -> torch.Tensor:
     return rows.flatten(1, -2) if rows.ndim > 2 else rows[:, None]
 
 
-def _linear_uses(layer: nn.Linear, a: torch.Tensor, delta: torch.Tensor) -> Uses:
+def _linear_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor, transposed: bool = False) -> Uses:
     a, delta = _in_steps(a), _in_steps(delta)
-    return [("weight", shorter(Outer(a, delta))), ("bias", Dense(_over_steps(delta)))]
+    weight = Outer(delta, a) if transposed else Outer(a, delta)
+    return [("weight", shorter(weight)), ("bias", Dense(_over_steps(delta)))]
 
 
 def _over_steps(delta: torch.Tensor) -> torch.Tensor:
     return delta.sum(1, dtype=wide_type(delta)) if delta.shape[1] > 1 else delta[:, 0]
-
-
-def _transposed_linear_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Uses:
-    a, delta = _in_steps(a), _in_steps(delta)
-    return [("weight", shorter(Outer(delta, a))), ("bias", Dense(_over_steps(delta)))]
 
 
 def _convolution_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Uses:
@@ -165,7 +160,7 @@ KINDS: dict[type, Kind] = {
 
 _TRANSPOSED_LINEAR = Kind(
     lambda m, x, p: functional.linear(x, p("weight").T, p("bias")),
-    _transposed_linear_uses,
+    functools.partial(_linear_uses, transposed=True),
     read=lambda layer, x: x,
     second=lambda layer: 3,
 )

@@ -340,9 +340,7 @@ class EmbeddingBagRows:
         return [self._index, self._offsets, *([] if self._weights is None else [self._weights])]
 
     def looked_up(self, table: torch.Tensor) -> torch.Tensor:
-        """The layer's output (B, d) from this table. Its `padding_idx` is None without padding; -1 would be the last
-        entry.
-        """
+        """The layer's output (B, d) from this table. A `padding_idx` of None means no padding, -1 the last entry."""
         layer = self._layer
         rows, how = (table, self._index, self._offsets, False), (_MODES[layer.mode], False, self._weights, False)
         output, _, _, largest = torch.embedding_bag(*rows, *how, layer.padding_idx)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -32,16 +33,10 @@ class Several:
         return torch.cat([lengths_of(some.flatten(1)).double().square() for some in each])
 
     def dense(self, rows: RowSelection) -> torch.Tensor:
-        total = self.uses[0].dense(rows)
-        for use in self.uses[1:]:
-            total = total + use.dense(rows)
-        return total
+        return functools.reduce(torch.add, (use.dense(rows) for use in self.uses))
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
-        total = self.uses[0].weighted_sum(weights)
-        for use in self.uses[1:]:
-            total = total + use.weighted_sum(weights)
-        return total
+        return functools.reduce(torch.add, (use.weighted_sum(weights) for use in self.uses))
 
 
 class Tied(Several):
@@ -83,13 +78,14 @@ def together(uses: Sequence[Use], shape: Sequence[int]) -> Use:
     if any(use.rows != rows for use in merged):
         counts = sorted({use.rows for use in uses})
         raise ValueError(f"a parameter must be used with batches of one size in a backward pass, got {counts} rows")
+
+    def joined(several: Sequence[Use], *names: str) -> list[torch.Tensor]:
+        return [torch.cat([padded(getattr(use, name), rows) for use in several], 1) for name in names]
+
     if outers:
-        a, delta = (torch.cat([padded(getattr(use, name), rows) for use in outers], 1) for name in ("a", "delta"))
-        merged.append(Outer(a, delta))
+        merged.append(Outer(*joined(outers, "a", "delta")))
     if gathered:
-        index, delta = (
-            torch.cat([padded(getattr(use, name), rows) for use in gathered], 1) for name in ("index", "delta")
-        )
+        index, delta = joined(gathered, "index", "delta")
         merged.append(Gathered(index, delta, shape[0]))
     if dense:
         total = padded(dense[0].values, rows).clone()

@@ -14,12 +14,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from opacus.utils.batch_memory_manager import BatchSplittingSampler
+from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from scipy import stats
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from leakcore import kernels
 from leakcore._base.tables import Rows, as_line, as_text
+from leakcore.dpsgd.fused.fused_optimizer import FusedDPOptimizer
 from leakcore.dpsgd.fused.row_gradients import wide_type
 from leakcore.dpsgd.record.canaries import Canaries, CanaryTrace
 from leakcore.dpsgd.record.forward_passes import Sums
@@ -150,9 +154,6 @@ class PlantedLoader:
     """
 
     def __init__(self, loader: Any) -> None:
-        from opacus.utils.batch_memory_manager import BatchSplittingSampler
-        from opacus.utils.uniform_sampler import UniformWithReplacementSampler
-
         if not isinstance(loader, DataLoader):
             raise TypeError(
                 f"`sampling` must be the DataLoader that the loop iterates over, got {type(loader).__name__}"
@@ -577,10 +578,6 @@ class CanaryRecorder:
 
 def _require_dense(optimizer: Any) -> None:
     """TypeError for an optimizer whose per-sample gradients cannot be replaced before it clips."""
-    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
-
-    from leakcore.dpsgd.fused.fused_optimizer import FusedDPOptimizer
-
     if isinstance(optimizer, (DPOptimizerFastGradientClipping, FusedDPOptimizer)):
         raise TypeError(
             f"`optimizer` must be Opacus's DPOptimizer, which holds per-sample gradients, got "

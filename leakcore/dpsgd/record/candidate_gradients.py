@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -52,11 +53,9 @@ class RowsByLayer:
 
     def __init__(self, module: nn.Module, criterion: Criterion, parameters: Sequence[torch.Tensor]) -> None:
         self._module, self._criterion = module, criterion
-        self._places: dict[int, tuple[int, int]] = {}
-        self._columns = 0
-        for p in parameters:
-            self._places[id(p)] = (self._columns, self._columns + p.numel())
-            self._columns += p.numel()
+        ends = list(itertools.accumulate((p.numel() for p in parameters), initial=0))
+        self._places = {id(p): place for p, place in zip(parameters, itertools.pairwise(ends), strict=True)}
+        self._columns = ends[-1]
         self._layers: list[tuple[nn.Module, Kind]] = []
         covered: set[int] = set()
         for layer in module.modules():
@@ -86,9 +85,7 @@ class RowsByLayer:
     def products(
         self, leaves: list[torch.Tensor], feed: Feed, noise: torch.Tensor, inside: np.ndarray, norm: float
     ) -> Products:
-        """The products of rows, clipped to `norm`. No row's gradient is built as a whole. Raises what `gradients`
-        raises.
-        """
+        """The products of rows, clipped to `norm`; none is built as a whole. Raises what `gradients` raises."""
         uses, count = self._uses(leaves, feed), len(leaves[0])
         some = torch.from_numpy(inside).to(noise.device)
         with torch.no_grad():
@@ -178,7 +175,7 @@ def _uses_of(layer: nn.Module, kind: Kind, a: Any, delta: torch.Tensor, count: i
 
 
 def _summed(several: list[Use]) -> torch.Tensor:
-    every = [use.all_dense() if isinstance(use, Convolved) else use.dense(slice(None)) for use in several]
+    every = (use.all_dense() if isinstance(use, Convolved) else use.dense(slice(None)) for use in several)
     return functools.reduce(torch.add, every)
 
 
@@ -218,8 +215,8 @@ class CandidateGradients:
     They come from the layers' inputs and output gradients, in one pass over all candidates, as long as torch's vmap
     gives the same: it is asked about all of them in step 1, about some 64 in steps 2, 4, 8, …, and about all in every
     step for models with other layers. If vmap fails, or differs from plain autograd, they are computed one by one from
-    then on. The model and all random generators are left unchanged: what the model draws for candidate i in a step
-    depends on these two numbers alone.
+    then on. The model and all generators are left unchanged: a candidate's draws depend on its number and the step
+    alone.
     """
 
     def __init__(
@@ -306,7 +303,7 @@ class CandidateGradients:
             return None
 
     def products(self, noise: torch.Tensor, inside: np.ndarray, norm: float) -> Products:
-        """What the candidates' gradients c_j, clipped to `norm`, have with the noise and with those `inside` the batch."""
+        """The products of the candidates' gradients, clipped to `norm`, of which those `inside` are in the batch."""
         n = len(self._candidates)
         if self._due and self._step and self._route.by_layer and self._route.checked and n <= self._portion:
             self._gradients(self._asked())

@@ -289,12 +289,11 @@ class CallForm:
         """The shapes and types of the candidates' "inputs" or "targets"."""
         chosen = list(self.slots) if what == "inputs" else self.target_leaves
         largest = max(self.candidates.stacks, key=lambda stack: len(stack.numbers))
-        each = [(self.candidates.paths[k], largest.leaves[k]) for k in chosen]
-        names = ["" if len(path) == 1 else f"{_said(path)} " for path, _ in each]
-        return ", ".join(
-            f"{name}of shape {tuple(leaf.shape)} and type {leaf.dtype}"
-            for name, (_, leaf) in zip(names, each, strict=True)
-        )
+        said = []
+        for path, leaf in ((self.candidates.paths[k], largest.leaves[k]) for k in chosen):
+            name = "" if len(path) == 1 else f"{_said(path)} "
+            said.append(f"{name}of shape {tuple(leaf.shape)} and type {leaf.dtype}")
+        return ", ".join(said)
 
     def _place(self, path: Path, heads: list[Path]) -> Path:
         """The place of a candidate's leaf in the call; it may not exist there."""
@@ -307,9 +306,8 @@ class CallForm:
             return (*heads[head], *inner) if head < len(heads) else ("args", head)
         if ("kwargs", head) not in heads and head in self._names:
             return ("args", self._names.index(head), *inner)
-        if len(heads) == 1 and isinstance(
-            self._call[heads[0][0]][heads[0][1]], Mapping
-        ):  # one argument that is the whole batch
+        only = self._call[heads[0][0]][heads[0][1]] if len(heads) == 1 else None
+        if isinstance(only, Mapping):  # one argument that is the whole batch
             return (*heads[0], *keys)
         return ("kwargs", head, *inner)
 

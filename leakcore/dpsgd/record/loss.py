@@ -40,7 +40,7 @@ def how_reduced(
     """Whether `values` = function(*rows) is the "mean" or the "sum" of the function's values for each row, or "mixed".
 
     It is "" if that cannot be seen: a single row, arguments that are not rows, values that are not finite or all zero.
-    `owner` is the module whose method the function is; it stays unchanged.
+    `owner`, the module whose method the function is, stays unchanged.
     """
     if not all(isinstance(r, torch.Tensor) and r.ndim > 0 and len(r) == len(rows[0]) for r in rows):
         return ""
@@ -152,10 +152,8 @@ class LoopLoss:
     """The loss of a loop: `before` and `after` every module's forward pass, `go_back` at every backward pass, `take` at
     every step. A loss counts only if the loop went back through it, so metrics do not count.
 
-    Args:
-        is_model: whether a module holds the trained parameters.
-        criterion: the module that is the loss, or a function, with which no call is observed. None: any loss of
-            `torch.nn` may be it. The attribute is the loss, as far as it is known.
+    `criterion` is the loss, as far as it is known: a module, or a function, with which no call is observed. None: any
+    loss of `torch.nn` may be it. `is_model` tells a module that holds the trained parameters.
     """
 
     def __init__(self, is_model: Callable[[nn.Module], bool], criterion: Criterion | None = None) -> None:
@@ -172,9 +170,7 @@ class LoopLoss:
             self._running.append(module)
 
     def gave(self, outputs: list[Output]) -> None:
-        """Note outputs of the model. A loss that gets neither these nor something derived from them belongs to another
-        model.
-        """
+        """Note outputs of the model. A loss that gets nothing that derives from them belongs to another model."""
         if self.is_observed:
             self._outputs += outputs
 

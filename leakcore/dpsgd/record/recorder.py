@@ -126,9 +126,7 @@ def noise_of(optimizer: Any) -> torch.Tensor:
 
 
 def _observes(callback: Callable[..., None]) -> Callable[..., None]:
-    """A callback that is not called while the recording is paused or over. Its errors end the recording and not the
-    loop.
-    """
+    """A callback that rests while the recording is paused or over. Its errors end the recording, not the loop."""
 
     @functools.wraps(callback)
     def observe(self: Recorder, *arguments: Any) -> None:
@@ -468,9 +466,7 @@ class Recorder:
         return [part.release for part in parts]
 
     def _require_new(self, noise: torch.Tensor, std: float, largest_sum: float) -> None:
-        """ValueError if a step's noise, of that standard deviation, is an earlier step's. Its sum is at most
-        `largest_sum` long.
-        """
+        """ValueError if a step's noise, of that deviation, is an earlier step's. `largest_sum` bounds its sum."""
         if std > 0:
             eps = max(torch.finfo(p.dtype).eps for p in self._optimizer.params)
             values = noise[torch.from_numpy(RepeatedNoise.places(len(noise))).to(noise.device)]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from opacus.accountants.accountant import IAccountant
 
 from leakcore._base.digest import digest
 from leakcore.dpsgd.trace.trace import Origin, Stretch, between, settings_of
@@ -26,8 +27,6 @@ Place = tuple[int, int]
 
 def accountants_of(hook: Any) -> list[Any]:
     """The accountants that an optimizer's step hook can inform, also through hooks and objects around them."""
-    from opacus.accountants.accountant import IAccountant
-
     accountants: dict[int, Any] = {}
     looked_at: set[int] = set()
     waiting = [(hook, 0)]
@@ -109,10 +108,9 @@ _COUNTS: weakref.WeakKeyDictionary[torch.optim.Optimizer, StepCount] = weakref.W
 
 
 class RunSteps:
-    """The recorded steps and their place among all steps of the run.
-
-    The run's other steps come from the history of the accountant that the optimizer's hook informs, if that counts each
-    recorded step once; otherwise from the wrapped optimizer's own count.
+    """The recorded steps and their place among all steps of the run. The others come from the history of the accountant
+    that the optimizer's hook informs, if that counts each recorded step once; else from the wrapped optimizer's own
+    count.
     """
 
     def __init__(self, optimizer: Any, candidates: list[Any]) -> None:

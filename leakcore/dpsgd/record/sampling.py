@@ -14,6 +14,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import torch
+from opacus.utils.batch_memory_manager import BatchSplittingSampler
+from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from scipy import special
 from torch.utils.data import (
     BatchSampler,
@@ -153,12 +155,11 @@ class SampleRate:
         self._of_batch = self._of_batch if rate is None else rate
 
     def add_step(self, batches: int, of_pass: int | None = None) -> None:
-        """A step that accumulates several batches.
+        """A step that accumulates several batches; ValueError if a row can be in several of them, or if q changes.
 
         Batches that together contain every row once are a full batch, as in Opacus's accounting. Of the `of_pass`
         batches into which a shuffled pass is cut, several are again one part of equal parts, if their number divides
-        `of_pass`. A row can be in several of other batches, so that they are no Poisson sample: ValueError, as if q
-        changes.
+        `of_pass`.
         """
         if self._of_batch is None:
             return
@@ -220,25 +221,18 @@ def _sampling_of(dataset: Any, batches: Any) -> Sampling:
 
 def is_divided(iterator: Any) -> bool:
     """Whether the sampler of the loader to which this iterator of torch's belongs draws from the share of a process."""
-    from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler
-
     batches = _batch_sampler(iterator)
     rows = getattr(batches, "sampler", None)
     return isinstance(batches, DistributedUniformWithReplacementSampler) or isinstance(rows, DistributedSampler)
 
 
 def _batch_sampler(iterator: Any) -> Any:
-    from opacus.utils.batch_memory_manager import BatchSplittingSampler
-
     batches: Any = getattr(iterator, "_index_sampler", None)
     return batches.sampler if type(batches) is BatchSplittingSampler else batches
 
 
 def sampling_of_batches(batches: Any) -> Sampling:
     """The scheme of a batch sampler. Types are compared exactly: a subclass may draw in another way."""
-    from opacus.utils.batch_memory_manager import BatchSplittingSampler
-    from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
-
     if type(batches) is BatchSplittingSampler:  # parts of the batches behind it
         return sampling_of_batches(batches.sampler)
     if type(batches) is UniformWithReplacementSampler:
@@ -252,13 +246,8 @@ def sampling_of_batches(batches: Any) -> Sampling:
 
 def _poisson(sampler: Any, rows: int) -> Sampling:
     q = float(sampler.sample_rate)
-    return Sampling(
-        scheme="poisson",
-        sample_rate=q,
-        batch_size=round(q * rows),
-        dataset_size=rows,
-        evidence=f"{type(sampler).__name__}(sample_rate={q:.6g}) over {rows:,} rows",
-    )
+    evidence = f"{type(sampler).__name__}(sample_rate={q:.6g}) over {rows:,} rows"
+    return Sampling(scheme="poisson", sample_rate=q, batch_size=round(q * rows), dataset_size=rows, evidence=evidence)
 
 
 def _of_rows(batches: BatchSampler) -> Sampling:
@@ -316,9 +305,7 @@ def _cut(batches: BatchSampler, name: str, total: int, *, shuffles: bool, shares
 
 @dataclasses.dataclass(frozen=True)
 class Release:
-    """What is known of a step's rows in one process: the loader of each draw (None: unknown); why they are not one
-    draw, or several whole ones, else ""; and what that breaks.
-    """
+    """A step's rows in one process: each draw's loader, if known; why they are not whole draws; what that breaks."""
 
     sources: tuple[BatchSource | None, ...]
     why: str = ""
@@ -328,14 +315,9 @@ class Release:
 class SamplingOfSteps:
     """`fetched` for every batch of a DataLoader, `use_of` for every forward pass, `release` and `step` for every step.
 
-    A step is a fresh sample only if its sum holds all rows of one draw that no step before it used.
-
-    Args:
-        stated: what the caller says: a DataLoader, or q of Poisson sampling; None: nothing.
-        divided: whether several processes train, which must divide the rows among them.
-
-    Attributes:
-        coins: why processes do not draw by coins of their own, if that is known; else "".
+    A step is a fresh sample only if its sum holds all rows of one draw that no step before it used. `stated` is what
+    the caller says: a DataLoader, or q of Poisson sampling, or nothing. `divided`: several processes train, which must
+    divide the rows among them; `coins` says why these do not draw by coins of their own, if that is known.
     """
 
     def __init__(self, stated: Any, *, divided: bool = False) -> None:
@@ -369,7 +351,8 @@ class SamplingOfSteps:
         """A DataLoader's iterator gave this batch."""
         if self._loader is not None:  # whole batches of its sampler, or parts
             stated = self._loader.batch_sampler
-            if _batch_sampler(iterator) not in (stated, getattr(stated, "sampler", stated)):
+            own = _batch_sampler(iterator)
+            if own is not stated and own is not getattr(stated, "sampler", stated):
                 return
         source = self._sources.get(iterator)
         if source is None or iterator._num_yielded <= 1:
@@ -424,9 +407,7 @@ class SamplingOfSteps:
         return Release(sources)
 
     def _is_repeated(self, draw: Draw, sampling: Sampling) -> bool:
-        """Whether a sample equals an earlier one, which chance does not explain. Orders that come again are noted as
-        not fresh.
-        """
+        """Whether a sample comes again, which chance does not explain. Such orders of a pass are noted as not fresh."""
         rows = sampling.dataset_size or 0
         if sampling.scheme == "poisson":
             return self._repeated.is_repeated_sample(draw, sampling.sample_rate or 0.0, rows)
@@ -551,22 +532,14 @@ def _accumulated(sampling: Sampling, batches: int, *, whole: bool) -> Sampling:
     """That of steps that accumulate several batches. whole: whether all are of one pass."""
     if batches == 1 or not sampling.is_known:
         return sampling
+    said = f"batches of {sampling.evidence} in each step"
     if sampling.batches == batches and sampling.all_rows and whole:
-        return dataclasses.replace(
-            sampling,
-            scheme="full-batch",
-            batches=1,
-            batch_size=sampling.dataset_size,
-            evidence=f"all {batches} batches of {sampling.evidence} in each step",
-        )
+        full: dict[str, Any] = {"scheme": "full-batch", "batches": 1, "batch_size": sampling.dataset_size}
+        return dataclasses.replace(sampling, **full, evidence=f"all {batches} {said}")
     if sampling.scheme == "shuffled" and whole and sampling.batches and sampling.batches % batches == 0:
         size = None if sampling.batch_size is None else sampling.batch_size * batches
-        return dataclasses.replace(
-            sampling,
-            batches=sampling.batches // batches,
-            batch_size=size,
-            evidence=f"{batches} batches of {sampling.evidence} in each step",
-        )
+        parts = sampling.batches // batches
+        return dataclasses.replace(sampling, batches=parts, batch_size=size, evidence=f"{batches} {said}")
     return unknown(f"a step accumulates {batches} batches of {sampling.evidence}: a row can be in several of them")
 
 

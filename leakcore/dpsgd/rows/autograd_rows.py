@@ -36,18 +36,11 @@ class MixedError(Exception):
 class AutogradRowGradients:
     """One call, repeated for the gradients of some rows of its batch, in which `count` rows have gradients.
 
-    CannotTellError if rows cannot be computed alone; MixedError if an output for a row depends on other rows.
-
-    Args:
-        backward: the number of the backward pass that is repeated.
-        mean: whether the loss is taken for a mean over the rows.
-        second: whether rows are said to be an input's second dimension.
-        error: the share of an output that rounding explains.
-        state: the model's state, from which it is called each time.
-
-    Attributes:
-        size: the number of rows that went in, None if unknown.
-        gives_loss: whether a row is the whole batch of a call of its own, because the model returns a loss.
+    `backward` is the number of the backward pass that is repeated. `mean`: the loss is taken for a mean over the rows;
+    `second`: rows are said to be an input's second dimension; `error`: the share of an output that rounding explains.
+    `size` rows went in, None if unknown. `gives_loss`: a row is the whole batch of a call of its own, because the model
+    returns a loss. CannotTellError if rows cannot be computed alone; MixedError if an output for a row depends on
+    others.
     """
 
     def __init__(
@@ -124,10 +117,9 @@ class AutogradRowGradients:
         return [torch.zeros_like(p) if g is None else g for p, g in zip(self._parameters, dense, strict=False)]
 
     def _of_few(self, count: int) -> dict[int, Any] | None:
-        """Outputs of a call with these rows alone; None if that is impossible, or draws random numbers.
-
-        A dimension that is not as long as the per-sample gradients counts as the rows' only if the dimensions that are
-        were tried: a call that fails for another reason shows nothing.
+        """Outputs of a call with these rows alone; None if that is impossible, or draws random numbers. A dimension of
+        another length than `count` counts as the rows' only if those were tried: a call that fails for another reason
+        shows nothing.
         """
         mixed: tuple[dict[int, Any], dict[int, int], int, Sequence[int]] | None = None
         tried = not any(form.size == count for form in self._forms)
@@ -262,9 +254,7 @@ class _Form:
 
 
 def _forms(call: Call, second: bool) -> Iterator[_Form]:
-    """The possible forms, the likeliest first: rows are the first dimension of the first tensor, else (or, with
-    `second`, before) its second.
-    """
+    """The possible forms, the likeliest first: rows are the first tensor's first dimension, then its second."""
     leaves = tree_flatten((call.args, call.kwargs), is_leaf=_is_packed)[0]
     first = next((leaf for leaf in leaves if _is_packed(leaf) or (isinstance(leaf, torch.Tensor) and leaf.ndim)), None)
     if first is None:

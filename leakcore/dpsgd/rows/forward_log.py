@@ -21,11 +21,8 @@ _thread = threading.local()
 
 @dataclasses.dataclass
 class Call:
-    """One call, with the state of all global generators before it, and the versions of the tensors that went in and
-    came out.
-
-    `outputs` are the leaves of what came out, as they were; `gradients` {backward pass: {place of an output: its
-    gradient}}.
+    """One call: the generators' state before it, the versions of tensors that went in and came out, the leaves of what
+    came out, as they were, and the gradients: {backward pass: {place of an output: its gradient}}.
     """
 
     module: nn.Module

@@ -83,9 +83,7 @@ class Hook(Protocol):
 
 
 class ForwardHook:
-    """Calls `before` and `after` for every module of this process. torch.compile does not put them into what it
-    compiles.
-    """
+    """Calls `before` and `after` for every module of this process, outside of what torch.compile compiles."""
 
     def __init__(self, before: Callable[..., None], after: Callable[..., None] | None = None) -> None:
         self._handles = [torch_module.register_module_forward_pre_hook(Uncopied(before))]
@@ -98,9 +96,7 @@ class ForwardHook:
 
 
 class ModelHook:
-    """Calls back with (model, arguments as they were before, output, whether random numbers were drawn), also of
-    keywords.
-    """
+    """Calls back with (model, arguments as they were before, output, whether random numbers were drawn)."""
 
     def __init__(self, returned: Callable[[nn.Module, Arguments, Any, bool], None]) -> None:
         self._returned = returned
@@ -216,11 +212,11 @@ _drawings: weakref.WeakKeyDictionary[Any, _Drawing] = weakref.WeakKeyDictionary(
 
 
 class LoaderHook:
-    """Calls a listener with (iterator, batch, part) for every batch that a DataLoader's iterator gives.
+    """Calls a listener, a bound method that it does not keep alive, with (iterator, batch, part) for every loaded
+    batch.
 
-    The listener is a bound method, to which only a weak reference is stored. torch offers no hook here, so `__next__`
-    and `_next_index` of its iterators are replaced until `remove`. Iterators draw lists of indices ahead of the batches
-    that workers prepare, and hand these out in the order of the lists.
+    torch offers no hook here, so `__next__` and `_next_index` of its iterators are replaced until `remove`. Iterators
+    draw lists of indices ahead of the batches that workers prepare, and hand these out in the order of the lists.
     """
 
     def __init__(self, listener: _LoaderCallback) -> None:
@@ -295,9 +291,7 @@ def _next(iterator: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchSource:
-    """The loader and the pass from which a batch came. `divided`: its sampler gives each process of the run a share of
-    the rows.
-    """
+    """The loader and the pass from which a batch came. `divided`: each process draws from its share of the rows."""
 
     sampling: Sampling
     number: int
@@ -463,15 +457,12 @@ class _Steps:
                 listener.before_step(self._optimizer)
             released = self._original(closure)
         finally:
-            self._end(reached, None if released is None else bool(released))
+            error: BaseException | None = None
+            for listener in reached:
+                try:
+                    listener.after_step(self._optimizer, None if released is None else bool(released))
+                except Exception as why:  # the other listeners learn of the step as well
+                    error = error or why
+            if error is not None:
+                raise error
         return released
-
-    def _end(self, reached: list[StepListener], released: bool | None) -> None:
-        error: BaseException | None = None
-        for listener in reached:
-            try:
-                listener.after_step(self._optimizer, released)
-            except Exception as why:  # the other listeners learn of the step as well
-                error = error or why
-        if error is not None:
-            raise error

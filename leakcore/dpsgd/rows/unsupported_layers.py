@@ -67,8 +67,7 @@ def wrong_rows(layer: nn.Module, inputs: tuple[Any, ...], others: bool = True) -
     """Why the per-sample gradients of Opacus's hooks, for this call of a layer, are not autograd's; "" if they are.
 
     Opacus's sampler of Conv2d takes the activations for contiguous, which channels_last activations are not. Its
-    recurrent layers see packed rows by length, another order than that of the layers outside. `others`: whether there
-    are such layers, trained too.
+    recurrent layers see packed rows by length, unlike `others` outside that are trained, too.
     """
     from opacus.layers.dp_rnn import DPRNNBase
 
@@ -100,12 +99,6 @@ class LayerCall:
 
     dimensions: int
     training: bool
-
-    @classmethod
-    def of(cls, layer: nn.Module, inputs: tuple[Any, ...]) -> LayerCall:
-        """A call with these positional arguments."""
-        first = next((x for x in inputs if isinstance(x, torch.Tensor)), None)
-        return cls(0 if first is None else first.ndim, layer.training)
 
 
 def samples_of(parameter: Any) -> list[Any]:

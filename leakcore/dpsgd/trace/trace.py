@@ -25,13 +25,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Digests by which traces of one run are recognised.
-
-    Attributes:
-        candidates: digest of their inputs and targets.
-        shapes: shapes of the trained parameters.
-        before: digest of the parameters before the first recorded step; None where they were not seen then.
-        after: digest of the parameters after the last recorded step, likewise.
+    """Digests by which traces of one run are recognised: of the candidates' inputs and targets, and of the parameters
+    before the first recorded step and after the last one (None where they were not seen then); and the parameters'
+    shapes.
     """
 
     candidates: str
