@@ -84,6 +84,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
 
     _step_supports_amp_scaling = True
     """torch's GradScaler then informs the optimizer of itself, instead of looking for gradients."""
+    _is_last_step_skipped: bool
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, module: Any = None, **settings: Any) -> None:
         if isinstance(settings.get("max_grad_norm"), (list, tuple)):
