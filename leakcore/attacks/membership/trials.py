@@ -113,10 +113,8 @@ def play(
     steps = validate.sizes(0, checkpoints=checkpoints)
     if list(steps) != sorted(set(steps)) or (steps and steps[-1] >= ensemble.steps):
         raise ValueError(f"`checkpoints` must be rising and below the ensemble's {ensemble.steps} steps, got {steps}")
-    if queries is not None:
-        validate.instance(Queries, queries=queries)
+    asked = validate.settings(Queries, queries=queries).arrays(x)
     included = coins(runs, len(y), seed=ensemble.seed)
-    asked = (queries or Queries()).arrays(x)
 
     def losses_and_logits(model: Ensemble, rows: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
         run = model.run(
