@@ -121,9 +121,9 @@ def read_npz(
 
     at_least: bytes that every element will take in the caller's hands, where that is more than it takes in the file.
 
-    FileNotFoundError where there is no such file; ValueError says what is wrong with any other: no npz, damaged, two
-    arrays of one name, an array of objects, a header that claims more than the file holds, or arrays that expand
-    beyond what `reading` allows; `opened_zip` lists what else is refused.
+    Raises FileNotFoundError if the file does not exist. Raises ValueError, which says what is wrong, if it is no npz,
+    is damaged, has two arrays of one name, an array of objects or a header that claims more than the file holds, or if
+    its arrays expand beyond what `reading` allows. `opened_zip` lists what else is refused.
     """
     try:
         with opened_zip(Path(source) if isinstance(source, str) else source) as (archive, size):
@@ -253,9 +253,9 @@ _MOST_MEMBERS = 2**12
 def read_tar(path: Path, names: set[str] | None = None) -> dict[str, bytes]:
     """Contents by the last part of each file's name; all of them, or the ones in `names` that are there.
 
-    Links, devices and folders are passed over. FileNotFoundError where there is no such file; ValueError says what is
-    wrong with any other: no archive, damaged, two files of one name, or one that expands beyond what `reading`
-    allows.
+    Links, devices and folders are passed over. Raises FileNotFoundError if the file does not exist. Raises ValueError,
+    which says what is wrong, if it is no archive, is damaged, has two files of one name, or expands beyond what
+    `reading` allows.
     """
     import tarfile
 

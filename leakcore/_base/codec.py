@@ -486,7 +486,7 @@ def to_npz(value: Any, kind: Any = None, *, compressed: bool = False) -> bytes:
 
 
 def from_npz(source: str | Path | BinaryIO, kind: Any, *, classes: Iterable[type] = ()) -> Any:
-    """The value; ValueError says what is wrong with any other file, FileNotFoundError where there is none."""
+    """The value. FileNotFoundError if the file does not exist; ValueError says why a file cannot be read."""
     facts, arrays = unpack(source)
     return from_plain(facts, kind, classes=classes, arrays=arrays)
 

@@ -39,11 +39,15 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
 
     `from . import laplace as laplace` hands up a module, `from .counts import epsilon_opt as epsilon_opt` a name.
     """
-    find, _, every = lazy_loader.attach_stub(package, file)
+    # Not `attach_stub`: it parses the stub, but does not say what stands below a line or where a name comes from.
     with open(f"{os.path.splitext(file)[0]}.pyi", encoding="utf-8") as stub:
         public, _, shared = stub.read().partition(_SHARED)
     apart = _sources(shared)
     where = {**_sources(public), **apart}
+    modules = {name for name, source in where.items() if source == "."}
+    find, _, every = lazy_loader.attach(
+        package, modules, {source[1:]: [n for n in where if where[n] == source] for source in {*where.values()} - {"."}}
+    )
     names = [name for name in every if name not in apart]
 
     def __getattr__(name: str) -> Any:
@@ -65,7 +69,7 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
 
     module = sys.modules[package]
     module.__dict__["_names"] = frozenset(every)
-    module.__dict__["_modules"] = frozenset(name for name, source in where.items() if source == ".")
+    module.__dict__["_modules"] = frozenset(modules)
     module.__class__ = _Package
     return __getattr__, __dir__, names
 

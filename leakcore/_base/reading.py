@@ -80,7 +80,7 @@ def size_of(stream: BinaryIO) -> int:
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """All bytes of a regular file that has at most so many; errors as `open_regular`."""
+    """All bytes of a regular file. ValueError if it has more than `most`; other errors are those of `open_regular`."""
     with open_regular(path) as stream:
         size = size_of(stream)
         content = stream.read(size + 1) if size <= most else b""
@@ -106,8 +106,8 @@ _LONGEST_ROW = 2**20
 def read_csv(path: Path) -> Iterator[list[str]]:
     """Rows of a file in UTF-8, the first one its header; comma, semicolon or tab, whichever the first line has most of.
 
-    FileNotFoundError where there is no such file; ValueError names any other and says what is wrong: larger than
-    1 GiB, no text, a row of more than 1,048,576 characters.
+    Raises FileNotFoundError if the file does not exist. Raises ValueError, which names the file, if it is larger than
+    1 GiB, is no text, or has a row of more than 1,048,576 characters.
     """
     try:
         with open_regular(path) as stream, io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as file:

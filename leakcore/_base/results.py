@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -275,6 +275,17 @@ class Result(Record):
     def to_json(self, *, indent: int | None = None) -> str:
         """`to_dict` as strict JSON (no bare Infinity or NaN)."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False, ensure_ascii=False)
+
+
+_R = TypeVar("_R", bound=Result)
+
+
+def of_attack(
+    kind_of: type[_R], /, *, attacker: str, notes: Iterable[str] = (), adjacency: Adjacency | None = None, **fields: Any
+) -> _R:
+    """A result about what this attacker reads: an estimate without interval, unless the fields say otherwise."""
+    assumptions = Assumptions(adjacency, attacker, tuple(notes))
+    return kind_of(**{"kind": "estimate", "confidence": None, "interval": None, **fields}, assumptions=assumptions)
 
 
 def jsonable(value: Any) -> Any:

@@ -18,6 +18,8 @@ import numpy as np
 from leakcore._base import array_memory
 from leakcore._base.text import HOW_TO_CHOOSE
 
+_T = TypeVar("_T")
+
 
 def _one(kwargs: dict[str, Any]) -> tuple[str, Any]:
     ((name, value),) = kwargs.items()
@@ -159,6 +161,15 @@ def instance(*kinds: type, **kwargs: Any) -> None:
     name, value = _one(kwargs)
     if not isinstance(value, kinds):
         raise TypeError(f"`{name}` must be of type {either(k.__name__ for k in kinds)}, got {type(value).__name__}")
+
+
+def settings(kind: Callable[[], _T], **kwargs: Any) -> _T:
+    """The value, an object of this class, or where it is None one with the defaults."""
+    _, value = _one(kwargs)
+    if value is None:
+        return kind()
+    instance(kind, **kwargs)  # type: ignore[arg-type]
+    return value  # type: ignore[no-any-return]
 
 
 def executor(**kwargs: Any) -> None:

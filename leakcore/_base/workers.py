@@ -130,6 +130,24 @@ def answers(
             future.cancel()
 
 
+def collected(
+    jobs: Iterable[tuple[K, Callable[[], T]]],
+    executor: Executor | None,
+    progress: Callable[[int, int], object] | None,
+    total: int,
+    *,
+    ahead: int | None = None,
+) -> dict[K, T]:
+    """{key: answer} of all jobs, as `answers`; progress is called as progress(done, total)."""
+    out: dict[K, T] = {}
+    with contextlib.closing(answers(jobs, executor, ahead=ahead)) as finished:
+        for key, answer in finished:
+            out[key] = answer
+            if progress is not None:
+                progress(len(out), total)
+    return out
+
+
 def in_order(function: Callable[[K], T], arguments: Iterable[K], executor: Executor | None) -> Generator[T, None, None]:
     """`map(function, arguments)`, whose calls are made by the executor's workers where there is one."""
     early: dict[int, T] = {}

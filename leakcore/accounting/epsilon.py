@@ -196,8 +196,8 @@ def epsilon(
         delta: δ in [0, 1).
         adjacency: "add-remove", "zero-out" or "replace"; None: the mechanism's own, add-remove for Poisson sampling.
         method: "exact", "pld" or "rdp"; the last two for Poisson sampling and full batches.
-        orders: Rényi orders of method "rdp", each above 1. None: dp-accounting's default; "authors": those of Hayes et
-            al. (2023).
+        orders: Rényi orders of method "rdp", each above 1. None takes dp-accounting's default, "authors" the orders of
+            Hayes et al. (2023).
 
     Returns:
         `Epsilon` of kind "upper". T = 0, q = 0 or σ = ∞ give 0; δ = 0 or σ = 0 give inf where anything leaks beyond δ.

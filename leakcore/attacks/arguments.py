@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 def read_box(box: Any) -> tuple[float, float]:
-    """(low, high) with low below high, either may be infinite; ValueError or TypeError that names `box`.
-
-    An array of two numbers is also a pair.
-    """
+    """(low, high) of a pair or an array, low below high, either may be infinite; errors name `box`."""
     pair = box
     if isinstance(box, np.ndarray) or array_memory.is_torch(box):
         array = validate.plain_array(box=box)

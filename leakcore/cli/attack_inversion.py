@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import io
 import math
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +103,7 @@ def inversion(out: Path | None, as_json: bool, **options: Any) -> None:
 
         checked(lambda: require_writable(out, name="out"))
         checked(lambda: require_ours(out, "inversion.npz", "inversion.png", arrays=_ARRAYS))
-    inverted = checked(lambda: _inverted(out, **options))
+    inverted = checked(lambda: _inverted(out, types.SimpleNamespace(**options)))
     written = [] if out is None else [p for p in (out / "inversion.npz", out / "inversion.png") if p.exists()]
     finish(inverted, as_json, lambda: _lines(inverted), written)
 
@@ -127,29 +127,18 @@ def _weights(total_variation: str) -> tuple[float, ...]:
     return weights
 
 
-def _inverted(
-    out: Path | None,
-    *,
-    dataset: str | None,
-    unknown_labels: bool,
-    method: str,
-    restarts: int,
-    iterations: int | None,
-    total_variation: str,
-    seed: int,
-    **options: Any,
-) -> Inversion:
+def _inverted(out: Path | None, setting: types.SimpleNamespace) -> Inversion:
     import numpy as np
 
     from leakcore._base import validate
     from leakcore._base.writing import place_in, write_atomically
     from leakcore.attacks import inversion as attack
 
-    weights = _weights(total_variation)
-    validate.seed(seed=seed)
-    protection = _defense(options.pop("defense"), options.pop("noise_std"), options.pop("keep_fraction"))
-    read = _from_files if dataset is None else functools.partial(_from_data, dataset)
-    module, gradient, shape, inputs, labels, rows = read(seed=seed, protection=protection, **options)
+    weights, method = _weights(setting.total_variation), setting.method
+    seed = validate.seed(seed=setting.seed)
+    protection = _defense(setting.defense, setting.noise_std, setting.keep_fraction)
+    read = _from_files if setting.dataset is None else _from_data
+    module, gradient, shape, inputs, labels, rows = read(setting, protection)
     batch = rows or 1
     if inputs is not None and inputs.shape != (batch, *shape):
         raise ValueError(
@@ -159,14 +148,15 @@ def _inverted(
     boxed = method == "cosine" and inputs is not None and inputs.min() >= 0 and inputs.max() <= 1
     kind = attack.Cosine if method == "cosine" else attack.L2
     objective = kind(total_variation=weights, box=(0.0, 1.0) if boxed else None)
-    optimizer = dataclasses.replace(objective.default_optimizer, restarts=restarts)
-    if iterations is not None:
-        optimizer = dataclasses.replace(optimizer, iterations=iterations)
+    changed = {"restarts": setting.restarts, "iterations": setting.iterations}
+    optimizer = dataclasses.replace(
+        objective.default_optimizer, **{name: number for name, number in changed.items() if number is not None}
+    )
     inverted = attack.invert(
         module,
         attack.ReleasedGradient(gradient, batch_size=rows),
         shape,
-        labels=None if unknown_labels else labels,
+        labels=None if setting.unknown_labels else labels,
         objective=objective,
         optimizer=optimizer,
         seed=seed,
@@ -185,40 +175,30 @@ def _inverted(
     return inverted
 
 
-def _from_files(
-    *,
-    model: str,
-    weights: Path | None,
-    gradient: Path | None,
-    shape: str | None,
-    batch: Path | None,
-    batch_size: int | None,
-    protection: Defense,
-    seed: int,
-    **_: Any,
-) -> tuple[Any, ...]:
+def _from_files(setting: types.SimpleNamespace, protection: Defense) -> tuple[Any, ...]:
     import numpy as np
 
     from leakcore import defenses
     from leakcore.models import load_safetensors
 
-    sizes = None if shape is None else _sizes(shape)
-    module = _initial(seed, lambda: built_model(model))
-    if weights is not None:
-        load_safetensors(module, weights)
+    sizes = None if setting.shape is None else _sizes(setting.shape)
+    module = _initial(setting.seed, lambda: built_model(setting.model))
+    if setting.weights is not None:
+        load_safetensors(module, setting.weights)
     module.eval()
-    rows = {} if batch is None else read_arrays(batch)
+    rows = {} if setting.batch is None else read_arrays(setting.batch)
     labels = None if "labels" not in rows else np.asarray(rows["labels"]).reshape(-1).astype(np.int64)
     inputs = None if "inputs" not in rows else np.asarray(rows["inputs"])
-    count = batch_size if batch_size is not None or inputs is None else len(inputs)
-    if gradient is not None:
-        return module, {k: np.asarray(v) for k, v in read_arrays(gradient).items()}, sizes, inputs, labels, count
+    count = setting.batch_size if setting.batch_size is not None or inputs is None else len(inputs)
+    if setting.gradient is not None:
+        gradient = {name: np.asarray(part) for name, part in read_arrays(setting.gradient).items()}
+        return module, gradient, sizes, inputs, labels, count
     if inputs is None or labels is None:
         missing = "inputs" if inputs is None else "labels"
         raise ValueError(f"`--batch` must hold inputs and labels where there is no --gradient, and lacks {missing}")
     if inputs.ndim < 2 or len(inputs) == 0:
         raise ValueError(f"`--batch` must hold inputs of shape (rows, ...), at least one row, got {inputs.shape}")
-    released = defenses.release(module, inputs, labels, defense=protection, seed=seed)
+    released = defenses.release(module, inputs, labels, defense=protection, seed=setting.seed)
     return module, released, sizes or inputs.shape[1:], inputs, labels, count
 
 
@@ -260,18 +240,17 @@ def _defense(defense: str | None, noise_std: float | None, keep_fraction: float 
     return defenses.Compose(*parts)
 
 
-def _from_data(
-    dataset: str, *, data: Path | None, num_rows: int | None, protection: Defense, seed: int, **_: Any
-) -> tuple[Any, ...]:
+def _from_data(setting: types.SimpleNamespace, protection: Defense) -> tuple[Any, ...]:
     import numpy as np
     import torch
 
     from leakcore import datasets, defenses, kernels, models
 
+    data, seed = setting.data, setting.seed
     mlp: Callable[[], torch.nn.Module] | None = None
-    if dataset == "digits":
+    if setting.dataset == "digits":
         whole, shape, mlp = datasets.digits(), (1, 8, 8), models.digits_mlp
-    elif dataset == "mnist":
+    elif setting.dataset == "mnist":
         whole, shape, mlp = datasets.mnist("test", path=data, download=False), (1, 28, 28), models.mnist_mlp
     else:
         whole, shape = datasets.cifar100("test", part="subset", path=data, download=False), (3, 32, 32)
@@ -279,7 +258,7 @@ def _from_data(
     def build() -> torch.nn.Module:
         return models.dlg_lenet(100) if mlp is None else torch.nn.Sequential(torch.nn.Flatten(), mlp())
 
-    count = 1 if num_rows is None else num_rows
+    count = setting.num_rows or 1
     chosen = kernels.generator(seed, kernels.Stream.COMMAND_ROWS).permutation(len(whole.labels))[:count]
     inputs = np.array(whole.features[chosen], np.float32).reshape(-1, *shape)
     labels = np.array(whole.labels[chosen], np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from pathlib import Path
 from typing import Any
 
@@ -52,39 +53,30 @@ def labels(as_json: bool, **options: Any) -> None:
         bundled=("noise_multiplier", "max_grad_norm", "batches", "data"),
     )
     recover = _on_files if options["dataset"] is None else _on_data
-    report = checked(lambda: recover(**options))
+    report = checked(lambda: recover(types.SimpleNamespace(**options)))
     finish(report, as_json, lambda: (f"{name:<12}{value}" for name, value in report["shown"].items()))
 
 
-def _on_files(
-    *,
-    model: str,
-    weights: Path | None,
-    batch: Path,
-    gradient: Path,
-    parameters: tuple[str, ...],
-    noise_std: float | None,
-    confidence: float,
-    **how: Any,
-) -> dict[str, Any]:
+def _on_files(setting: types.SimpleNamespace) -> dict[str, Any]:
     import numpy as np
 
     from leakcore._base import validate
     from leakcore.attacks import labels as attack
     from leakcore.models import load_safetensors
 
+    gradient, batch, noise_std = setting.gradient, setting.batch, setting.noise_std
     gradients, rows = read_arrays(gradient), read_arrays(batch)
     if "inputs" not in rows:
         raise ValueError(f"{batch}: holds no array named inputs; there are {', '.join(sorted(rows)) or 'none'}")
-    module = built_model(model)
-    if weights is not None:
-        load_safetensors(module, weights)
+    module = built_model(setting.model)
+    if setting.weights is not None:
+        load_safetensors(module, setting.weights)
     module.eval()
     own = [name for name, _ in module.named_parameters()]
-    names = list(parameters) or [n for n in own if n in gradients]
+    names = list(setting.parameters) or [n for n in own if n in gradients]
     for name in names or [""]:
         if name not in gradients or name not in own:
-            where = gradient if name in own or not name else f"the parameters of {model}"
+            where = gradient if name in own or not name else f"the parameters of {setting.model}"
             raise ValueError(
                 f"{where}: holds no {name or 'gradient of any parameter'}; {gradient} has "
                 f"{', '.join(sorted(gradients))}, the model {', '.join(own)}"
@@ -94,11 +86,11 @@ def _on_files(
     recovery = attack.general(
         attack.KnownModel(module, rows["inputs"]),
         attack.GradientObservation(
-            [gradients[n] for n in names], reduction=how["reduction"], batch_size=how["batch_size"]
+            [gradients[n] for n in names], reduction=setting.reduction, batch_size=setting.batch_size
         ),
         parameters=names,
-        known_probs=how["known_probs"] or None,
-        noise=None if noise_std is None else attack.Noise(noise_std, confidence if noise_std else None),
+        known_probs=setting.known_probs or None,
+        noise=None if noise_std is None else attack.Noise(noise_std, setting.confidence if noise_std else None),
     )
     lines = {
         "labels": " ".join(str(int(v)) for v in recovery.labels),
@@ -121,30 +113,20 @@ def _on_files(
     return {**out, "shown": lines}
 
 
-def _on_data(
-    *,
-    dataset: str,
-    data: Path | None,
-    noise_multiplier: float | None,
-    max_grad_norm: float | None,
-    batches: int | None,
-    confidence: float,
-    seed: int,
-    **_: Any,
-) -> dict[str, Any]:
+def _on_data(setting: types.SimpleNamespace) -> dict[str, Any]:
     import numpy as np
 
     from leakcore.audit import guarantee, number, power
     from leakcore.experiments import play
 
     outcome = play(
-        dataset,
-        data=data,
-        noise_multiplier=0.0 if noise_multiplier is None else noise_multiplier,
-        max_grad_norm=1.0 if max_grad_norm is None else max_grad_norm,
-        batches=15 if batches is None else batches,
-        confidence=confidence,
-        seed=seed,
+        setting.dataset,
+        data=setting.data,
+        noise_multiplier=setting.noise_multiplier or 0.0,
+        max_grad_norm=1.0 if setting.max_grad_norm is None else setting.max_grad_norm,
+        batches=setting.batches or 15,
+        confidence=setting.confidence,
+        seed=setting.seed,
     )
     bound = outcome.bound
     lines = {

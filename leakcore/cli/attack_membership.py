@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,8 @@ def membership(out: Path | None, as_json: bool, **options: Any) -> None:
         checked(lambda: require_writable(out, name="out"))
         for name in options["names"] or _ATTACKS:
             checked(functools.partial(require_ours, out, f"{name}.npz", arrays=_ARRAYS))
-    rates, left_out, written = checked(lambda: _attacked(out, **options), names={"references": "--reference"})
+    setting = types.SimpleNamespace(**options)
+    rates, left_out, written = checked(lambda: _attacked(out, setting), names={"references": "--reference"})
     finish({"attacks": rates, "left_out": left_out}, as_json, lambda: _lines(rates, left_out), written)
 
 
@@ -111,23 +113,14 @@ def _cell(own: Mapping[str, Any], factor: int) -> str:
     return f"{factor * value:.{places}f}{unit} [{factor * low:.{places}f}, {factor * high:.{places}f}]"
 
 
-def _attacked(
-    out: Path | None,
-    *,
-    model: str,
-    weights: tuple[Path, ...],
-    references: tuple[str, ...],
-    data: Path,
-    names: tuple[str, ...],
-    seed: int,
-) -> tuple[dict[str, Any], dict[str, str], list[Path]]:
+def _attacked(out: Path | None, setting: types.SimpleNamespace) -> tuple[dict[str, Any], dict[str, str], list[Path]]:
     import numpy as np
 
     from leakcore._base import validate
     from leakcore._base.writing import place_in, write_atomically
     from leakcore.attacks import membership as attacks
 
-    validate.seed(seed=seed)
+    seed, data, names = validate.seed(seed=setting.seed), setting.data, setting.names
     arrays = read_arrays(data)
     for name in ("inputs", "labels", "members"):
         if name not in arrays:
@@ -135,8 +128,8 @@ def _attacked(
     inputs, labels, members = (np.asarray(arrays[name]) for name in ("inputs", "labels", "members"))
     inside = _coins(members, "members", (len(inputs),))
     queries = _queries(arrays, inputs, seed=seed, copied=not names or "label-only" in names)
-    target = attacks.observe([_checkpoints(model, weights, seed)], inputs, labels, queries=queries)
-    known = _known(model, references, arrays, inputs, labels, seed)
+    target = attacks.observe([_checkpoints(setting.model, setting.weights, seed)], inputs, labels, queries=queries)
+    known = _known(setting, arrays, inputs, labels)
     rates: dict[str, Any] = {}
     left_out: dict[str, str] = {}
     written: list[Path] = []
@@ -196,23 +189,19 @@ def _queries(arrays: Mapping[str, Any], inputs: np.ndarray, *, seed: int, copied
 
 
 def _known(
-    model: str,
-    references: tuple[str, ...],
-    arrays: Mapping[str, Any],
-    inputs: np.ndarray,
-    labels: np.ndarray,
-    seed: int,
+    setting: types.SimpleNamespace, arrays: Mapping[str, Any], inputs: np.ndarray, labels: np.ndarray
 ) -> References | None:
     import numpy as np
 
     from leakcore.attacks import membership as attacks
 
+    references, seed = setting.references, setting.seed
     if not references:
         return None
     shape = (len(references), len(inputs))
     members = np.asarray(arrays.get("reference_members", np.zeros(shape, bool)))
     included = _coins(members, "reference_members", shape)
-    models = [_checkpoints(model, tuple(map(Path, files.split(","))), seed) for files in references]
+    models = [_checkpoints(setting.model, tuple(map(Path, files.split(","))), seed) for files in references]
     population = _queries(arrays, inputs, seed=seed, copied=False)
     observed: Observations = attacks.observe(models, inputs, labels, queries=population)
     return attacks.References(**vars(observed), included=included)

@@ -123,16 +123,9 @@ def fashion_mnist(context: Context, rows: int, name: str = "FMNIST") -> Auditing
         for split in ("train", "test")
     )
     first, _ = train.split(rows, seed=context.seed)
-    return AuditingRows(
-        name,
-        first.features,
-        first.labels,
-        test.features,
-        test.labels,
-        2,
-        f"Fashion-MNIST, T-shirt and trouser: {rows:,} of {len(train):,} training rows; {train.scaling}",
-        train.shape,
-    )
+    arrays = (first.features, first.labels, test.features, test.labels)
+    what = f"Fashion-MNIST, T-shirt and trouser: {rows:,} of {len(train):,} training rows; {train.scaling}"
+    return AuditingRows(name, *arrays, 2, what, train.shape)
 
 
 def cifar10(context: Context, rows: int) -> AuditingRows:
@@ -174,15 +167,9 @@ def location30(context: Context, rows: int) -> AuditingRows:
 def _table(context: Context, data: datasets.Dataset, rows: int, name: str, what: str) -> AuditingRows:
     rows = min(rows, len(data) - _HELD_OUT)
     first, rest = data.split(rows, seed=context.seed)
-    return AuditingRows(
-        name,
-        first.features,
-        first.labels,
-        rest.features[:_HELD_OUT],
-        rest.labels[:_HELD_OUT],
-        data.num_classes,
-        f"{what}: {rows:,} of {len(data):,} rows, {data.features.shape[1]} features, {data.num_classes} classes",
-    )
+    arrays = (first.features, first.labels, rest.features[:_HELD_OUT], rest.labels[:_HELD_OUT])
+    sizes = f"{rows:,} of {len(data):,} rows, {data.features.shape[1]} features, {data.num_classes} classes"
+    return AuditingRows(name, *arrays, data.num_classes, f"{what}: {sizes}")
 
 
 def attack(rows: AuditingRows, name: str, k: int, seed: int) -> poisoning.Poisoning:

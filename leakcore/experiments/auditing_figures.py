@@ -52,27 +52,21 @@ def _against_epsilon(
         points = [(at[c.epsilon], proved[c, attack]) for c in cells if (c, attack) in proved]
         if points:
             x, y = np.array(points).T
-            series.append(Series(name=name, role=role, x=x, y=y))
+            series.append(Series.of(name, role, x, y))
     span = np.array([0.8 * min(at.values()), 1.2 * max(at.values())])
     line = np.geomspace(span[0], 1.2 * max(finite), 12)
+    replaced = [auditing.provable(auditing.noise_for(float(e), batches), batches, "replace") for e in line]
     top = max(1.3 * ceiling, 1.05 * max(float(s.y.max()) for s in series))
     series += [
-        Series(name="ε_th (add/remove)", role="bound", x=line, y=line),
-        Series(
-            name="the same under replacement",
-            role="rdp",
-            x=line,
-            y=np.array([auditing.provable(auditing.noise_for(float(e), batches), batches, "replace") for e in line]),
-        ),
-        Series(name="ε_OPT of counts", role="chance", x=span, y=np.full(2, ceiling)),
+        Series.of("ε_th (add/remove)", "bound", line, line),
+        Series.of("the same under replacement", "rdp", line, replaced),
+        Series.of("ε_OPT of counts", "chance", span, ceiling),
     ]
-    return Panel(
-        title=f"{data}, {net}",
-        x_label=f"provable ε at δ = 1e-5 ({max(at.values()):g} stands for ∞)",
-        y_label="audited ε (lower, 99%)",
-        log_x=True,
+    return Panel.of(
+        (f"{data}, {net}", f"provable ε at δ = 1e-5 ({max(at.values()):g} stands for ∞)", "audited ε (lower, 99%)"),
+        *series,
+        log="x",
         y_range=(0.0, top),
-        series=tuple(series),
     )
 
 
@@ -221,28 +215,23 @@ def _checks(proved: Proved, ceiling: float) -> list[Check]:
     by_attack = {a: {c: v for (c, name), v in proved.items() if name == a} for a in ("clipbkd", "backdoor")}
     doors = [v > by_attack["backdoor"][c] for c, v in _apart(proved, ceiling).items()]
     silent = [v == 0 for c, v in by_attack["backdoor"].items() if c.data == "CIFAR-10"]
-    members = [
-        v > 2.5 * proved[c, "membership"] for c, v in by_attack["clipbkd"].items() if proved[c, "membership"] > 0
-    ]
+    guessed = {c: proved[c, "membership"] for c in by_attack["clipbkd"]}
+    members = [v > 2.5 * guessed[c] for c, v in by_attack["clipbkd"].items() if guessed[c] > 0]
     near = [12.3 * v >= c.epsilon for c, v in by_attack["clipbkd"].items() if math.isfinite(c.epsilon)]
-    quiet = [v <= _BACKDOOR for c, v in by_attack["backdoor"].items() if _has_paper_rows(c) and math.isinf(c.epsilon)]
+    quiet = [v <= _BACKDOOR for c, v in by_attack["backdoor"].items() if c.data == _ALL_ROWS and math.isinf(c.epsilon)]
     ratio = _ratio(proved, ceiling)
     return [
         Check.of("ClipBKD proves more than the backdoor", doors, chance=0.5),
-        Check.of("on CIFAR-10 the backdoor proves nothing", silent, about="size"),
-        Check.of(
-            "it proves more than 2.5 times what membership guesses prove, where these prove anything",
-            members,
-            about="size",
-        ),
-        Check.of("ε_th is at most 12.3 times what it proves", near, about="size"),
+        Check.size("on CIFAR-10 the backdoor proves nothing", silent),
+        Check.size("it proves more than 2.5 times what membership guesses prove, where these prove anything", members),
+        Check.size("ε_th is at most 12.3 times what it proves", near),
         Check(
             says=f"with the paper's {_PAPER_ROWS:,} rows of FMNIST it proves more than twice as much, on average",
             holds=int(ratio is not None and ratio > 2),
             cases=int(ratio is not None),
             about="size",
         ),
-        Check.of(f"there, without noise, the backdoor proves at most {_BACKDOOR}", quiet, about="size"),
+        Check.size(f"there, without noise, the backdoor proves at most {_BACKDOOR}", quiet),
     ]
 
 
@@ -254,7 +243,7 @@ def _apart(proved: Proved, ceiling: float) -> dict[Cell, float]:
 
 def _ratio(proved: Proved, ceiling: float) -> float | None:
     """Mean of ClipBKD ÷ backdoor with all of the paper's rows, where the backdoor proves anything."""
-    cells = {c: v for c, v in _apart(proved, ceiling).items() if _has_paper_rows(c) and proved[c, "backdoor"] > 0}
+    cells = {c: v for c, v in _apart(proved, ceiling).items() if c.data == _ALL_ROWS and proved[c, "backdoor"] > 0}
     return sum(v / proved[c, "backdoor"] for c, v in cells.items()) / len(cells) if cells else None
 
 
@@ -276,19 +265,12 @@ _NOTES = (
 )
 
 
-def _has_paper_rows(cell: Cell) -> bool:
-    return cell.data == _ALL_ROWS
-
-
 def _row(cell: Cell, attack: str, how: str, ours: float, comment: str) -> Stated:
-    return Stated(
-        what=f"{cell}: {attack}, {how}",
-        paper=_paper(cell, attack),
-        ours=ours,
-        comment=comment,
-        kind="lower",
-        confidence=auditing.CONFIDENCE,
-    )
+    return _lower(f"{cell}: {attack}, {how}", _paper(cell, attack), ours, comment)
+
+
+def _lower(what: str, paper: str, ours: float, comment: str) -> Stated:
+    return Stated(what, paper, ours, comment=comment, kind="lower", confidence=auditing.CONFIDENCE)
 
 
 def _paper(cell: Cell, attack: str) -> str:
@@ -333,16 +315,7 @@ def table2(context: Context) -> ExperimentResult:
         proved[start, clip, epsilon] = float(best.value)
         paper = "4.54" if start == "fixed" and math.isinf(epsilon) else "not in the text"
         extra = f"; {trials} trials can prove {ceiling:.2f}" if paper == "4.54" else ""
-        stated.append(
-            Stated(
-                what=where,
-                paper=paper,
-                ours=proved[start, clip, epsilon],
-                kind="lower",
-                confidence=auditing.CONFIDENCE,
-                comment=best.chosen + extra,
-            )
-        )
+        stated.append(_lower(where, paper, float(best.value), best.chosen + extra))
     ratios = _ratios(proved, epsilons)
     return context.result(
         panels=[_of_starts(e, proved, ceiling) for e in epsilons],
@@ -391,16 +364,11 @@ def _table2_checks(proved: dict[Place, float], epsilons: tuple[float, ...], ceil
         Check.of("ε_LB is lower from a random start of 2σ than from one of 0.5σ", falls, chance=0.5),
         Check.of("from a random start it is lower with the smallest C than with the largest", clipped, chance=0.5),
         Check.of("it rises from the smallest ε_th to the largest", rises, chance=0.5),
-        Check.of(
+        Check.size(
             "without noise and from the fixed start it is all that the trials can prove",
             [v > 0.95 * ceiling for v in perfect],
-            about="size",
         ),
-        Check.of(
-            "from the fixed start it is 4.2 to 7.7 times smaller than ε_th",
-            [4.2 <= r <= 7.7 for r in ratios],
-            about="size",
-        ),
+        Check.size("from the fixed start it is 4.2 to 7.7 times smaller than ε_th", [4.2 <= r <= 7.7 for r in ratios]),
     ]
 
 
@@ -411,23 +379,14 @@ def _ratios(proved: dict[Place, float], epsilons: tuple[float, ...]) -> list[flo
 
 
 def _of_starts(epsilon: float, proved: dict[Place, float], ceiling: float) -> Panel:
-    return Panel(
-        title=f"ε_th = {_shown(epsilon)}",
-        x_label="start: fixed, 0.5σ, σ, 2σ (Glorot)",
-        y_label="audited ε (lower, 99%)",
-        y_range=(0.0, max(0.1, 1.1 * ceiling)),
-        series=(
-            *(
-                Series(
-                    name=f"C = {clip:g}",
-                    role=role,
-                    x=np.array([0, 0.5, 1, 2]),
-                    y=np.array([proved[s, clip, epsilon] for s in auditing.STARTS]),
-                )
-                for clip, role in zip(_CLIPS, _ROLES, strict=True)
-            ),
-            Series(name="ε_OPT", role="chance", x=np.array([0, 2]), y=np.full(2, ceiling)),
+    return Panel.of(
+        (f"ε_th = {_shown(epsilon)}", "start: fixed, 0.5σ, σ, 2σ (Glorot)", "audited ε (lower, 99%)"),
+        *(
+            Series.of(f"C = {clip:g}", role, [0, 0.5, 1, 2], [proved[s, clip, epsilon] for s in auditing.STARTS])
+            for clip, role in zip(_CLIPS, _ROLES, strict=True)
         ),
+        Series.of("ε_OPT", "chance", [0, 2], ceiling),
+        y_range=(0.0, max(0.1, 1.1 * ceiling)),
     )
 
 

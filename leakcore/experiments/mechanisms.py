@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import decimal
 import functools
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 
@@ -51,85 +53,8 @@ class Training:
         return self.steps // self.batches
 
 
-_MNIST = functools.partial(Training, dataset_size=60_000, delta=1e-5)
-_CIFAR = functools.partial(Training, dataset_size=50_000, delta=1e-5)
-_DE = "De et al. (2022), experiments/image_classification/configs of github.com/google-deepmind/jax_privacy"
-
-TRAININGS = (
-    _MNIST(
-        name="Abadi et al. 2016, MNIST",
-        source="arXiv 1607.00133, Section 5.1 and Figure 2: q = 0.01, σ = 4, 100 epochs",
-        noise_multiplier=4.0,
-        batch_size=600,
-        steps=10_000,
-        epsilon=1.26,
-        loader='"randomly permuting the examples and then partitioning them" (Section 3.1)',
-        is_shuffled=True,
-    ),
-    _MNIST(
-        name="TensorFlow Privacy tutorial, MNIST",
-        source="tutorials/README.md of github.com/tensorflow/privacy, default parameters, 60 epochs of 60,000 // 256",
-        noise_multiplier=1.12,
-        batch_size=256,
-        steps=14_040,
-        epsilon=2.92,
-        loader="numpy_input_fn(shuffle=True)",
-        is_shuffled=True,
-    ),
-    _MNIST(
-        name="Bu et al. 2020, MNIST",
-        source="Harvard Data Science Review 2(3), Figure 4: p = 256/60,000, σ = 0.7, 70 epochs, moments accountant",
-        noise_multiplier=0.7,
-        batch_size=256,
-        steps=16_380,
-        epsilon=8.68,
-    ),
-    _MNIST(
-        name="Opacus example, MNIST",
-        source="examples/mnist_README.md of github.com/pytorch/opacus: -sr 0.004, σ = 1.3, 15 epochs",
-        noise_multiplier=1.3,
-        batch_size=240,
-        steps=3750,
-        epsilon=1.19,
-        loader="a sampling rate for each row",
-    ),
-    _CIFAR(
-        name="Tramèr and Boneh 2021, CIFAR-10",
-        source="README.md and cnns.py of github.com/ftramer/Handcrafted-DP: B = 1024, σ = 1.54, 30 epochs",
-        noise_multiplier=1.54,
-        batch_size=1024,
-        steps=1440,
-        epsilon=3.0,
-        loader="DataLoader(shuffle=True)",
-        is_shuffled=True,
-    ),
-    _CIFAR(
-        name="De et al. 2022, CIFAR-10, WRN-16-4",
-        source=f"{_DE}: cifar10_wrn_16_4_eps1.py",
-        noise_multiplier=10.0,
-        batch_size=4096,
-        steps=725,
-        epsilon=1.0,
-    ),
-    _CIFAR(
-        name="De et al. 2022, CIFAR-100, WRN-28-10",
-        source=f"{_DE}: cifar100_wrn_28_10_eps1_finetune.py",
-        noise_multiplier=21.1,
-        batch_size=16_384,
-        steps=250,
-        epsilon=1.0,
-    ),
-    Training(
-        name="De et al. 2022, ImageNet, NF-ResNet-50",
-        source=f"{_DE}: imagenet_nf_resnet_50_eps8.py; 1,281,167 rows",
-        noise_multiplier=2.5,
-        dataset_size=1_281_167,
-        batch_size=16_384,
-        steps=71_589,
-        delta=8e-7,
-        epsilon=8.0,
-    ),
-)
+_ROWS = json.loads(Path(__file__).with_name("trainings.json").read_text(encoding="utf-8"))
+TRAININGS = tuple(Training(**row) for row in _ROWS)
 
 
 KAPPA = 0.1
@@ -210,18 +135,13 @@ def _panel(rows: list[tuple[Training, Cells]]) -> Panel:
     ends = {name: np.array([numbers[name][EPSILON] for _, numbers in rows]) for name in (POISSON, ALLOCATION, SHUFFLED)}
     low, high = ends[SHUFFLED].T
     line = np.linspace(x.min(), x.max(), 50)
-    return Panel(
-        title="ε of eight trainings" if len(rows) == len(TRAININGS) else "ε",
-        x_label="published ε",
-        y_label="ε, zero-out adjacency",
-        log_y=True,
-        y_range=None,
-        series=(
-            Series(name=POISSON, role="attack-2", x=x, y=ends[POISSON][:, 1]),
-            Series(name=ALLOCATION, role="attack-3", x=x, y=ends[ALLOCATION][:, 1]),
-            Series(name="shuffled, from the lower to the upper end", role="attack", x=x, y=low, low=low, high=high),
-            Series(name="as published", role="chance", x=line, y=line),
-        ),
+    return Panel.of(
+        ("ε of eight trainings" if len(rows) == len(TRAININGS) else "ε", "published ε", "ε, zero-out adjacency"),
+        Series.of(POISSON, "attack-2", x, ends[POISSON][:, 1]),
+        Series.of(ALLOCATION, "attack-3", x, ends[ALLOCATION][:, 1]),
+        Series.of("shuffled, from the lower to the upper end", "attack", x, low, low=low, high=high),
+        Series.of("as published", "chance", line, line),
+        log="y",
     )
 
 
@@ -248,17 +168,17 @@ def _stated(training: Training, numbers: Cells) -> list[Stated]:
     poisson, shuffled = numbers[POISSON][EPSILON], numbers[SHUFFLED][EPSILON]
     text = f"{training.epsilon:g}"
     return [
-        Stated(what=f"{training.name}: ε of Poisson sampling", paper=text, ours=poisson[1], kind="upper"),
-        Stated(what=f"{training.name}: least ε of shuffled batches", paper=text, ours=shuffled[0], kind="lower"),
+        Stated(f"{training.name}: ε of Poisson sampling", text, poisson[1], kind="upper"),
+        Stated(f"{training.name}: least ε of shuffled batches", text, shuffled[0], kind="lower"),
     ]
 
 
 def _published(rows: list[tuple[Training, Cells]]) -> TextTable:
     head = ("training", "σ", "n", "B", "steps", "δ", "published ε", "how batches are drawn", "source")
     return TextTable(
-        title="What is published",
-        head=head,
-        rows=tuple(
+        "What is published",
+        head,
+        tuple(
             (
                 t.name,
                 f"{t.noise_multiplier:g}",
@@ -279,9 +199,9 @@ def _table(quantity: str, rows: list[tuple[Training, Cells]]) -> TextTable:
     names = [name for name in SCHEMES if any(quantity in numbers.get(name, {}) for _, numbers in rows)]
     published = ("published ε",) if quantity == EPSILON else ()
     return TextTable(
-        title=f"Under each scheme: {quantity}",
-        head=("training", *published, *names),
-        rows=tuple(
+        f"Under each scheme: {quantity}",
+        ("training", *published, *names),
+        tuple(
             (
                 training.name,
                 *((f"{training.epsilon:g}",) if published else ()),
@@ -347,17 +267,12 @@ def claimed(context: Context, curves: dict[int, list[Point]]) -> ExperimentResul
         x = np.array([p["sigma"] for p in points])
         low, high, claim = (np.array([p[name] for p in points]) for name in ("low", "high", "claim"))
         panels.append(
-            Panel(
-                title=f"{b} batches, one epoch",
-                x_label="noise multiplier σ",
-                y_label="ε at δ = 1e-5",
-                log_y=True,
-                y_range=None,
-                series=(
-                    Series(name="upper, any order", role="bound", x=x, y=high),
-                    Series(name="lower, fresh permutation", role="orthogonal", x=x, y=low),
-                    Series(name="claimed as if sampled by Poisson", role="rdp", x=x, y=claim),
-                ),
+            Panel.of(
+                (f"{b} batches, one epoch", "noise multiplier σ", "ε at δ = 1e-5"),
+                Series.of("upper, any order", "bound", x, high),
+                Series.of("lower, fresh permutation", "orthogonal", x, low),
+                Series.of("claimed as if sampled by Poisson", "rdp", x, claim),
+                log="y",
             )
         )
         below, above = claim < low, claim > high
@@ -366,7 +281,7 @@ def claimed(context: Context, curves: dict[int, list[Point]]) -> ExperimentResul
             worst = int(np.argmax(np.where(below, low / claim, 0.0)))
             what = f"{b} batches, σ = {x[worst]:.3g}: least ε of shuffled batches"
             text = f"{claim[worst]:.4g} as if sampled by Poisson"
-            stated.append(Stated(what=what, paper=text, ours=float(low[worst]), kind="lower"))
+            stated.append(Stated(what, text, float(low[worst]), kind="lower"))
     count = sum(any(p["claim"] < p["low"] for p in points) for points in curves.values())
     return context.result(
         conclusion=" ".join(sentences),

@@ -149,10 +149,6 @@ class LayerMeasures:
         jacobian: budget of the sensitivity; None: exact, or 16 random directions where one sample's Jacobian has more
             than 5·10⁸ numbers.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Example:
         >>> from leakcore import leakage
         >>> leakage.LayerMeasures(attributes={}, iterations=0).samples  # sensitivity alone
@@ -213,10 +209,6 @@ def by_layer(
     Returns:
         `LeakageByLayer`; `to_text()` is a table, `figure()` a heat map.
 
-    Raises:
-        ValueError: names the argument whose value or shape is not allowed.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers and
         none.
@@ -232,11 +224,9 @@ def by_layer(
         >>> report.layers, sorted(report.latent), report.latent["positive"].kind
         (('0', '2'), ['positive'], 'estimate')
     """
-    if measures is not None:
-        validate.instance(LayerMeasures, measures=measures)
     return measure_layers(
         LayeredModel.of(model, inputs, targets, loss=loss),
-        measures or LayerMeasures(),
+        validate.settings(LayerMeasures, measures=measures),
         PartialResults(None, ""),
         seed=seed,
         executor=executor,
@@ -378,10 +368,6 @@ def input_attributes(inputs: Any) -> dict[str, np.ndarray]:
 
     Returns:
         {name: (n,) booleans}; both sides are equal in number up to ties.
-
-    Raises:
-        ValueError: for fewer inputs, and for values that are not finite.
-        TypeError: for anything but an array of real numbers.
 
     Guarantees:
         Deterministic.

@@ -14,6 +14,7 @@ these very rows, or None where there is none.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -57,9 +58,6 @@ class Logistic:
         strength: inverse weight of the penalty, > 0.
         magnitudes: read |g| instead of g. The target flips signs in a gradient (every entry is a residual times an
             activation), which hides from a linear reader what the magnitudes show.
-
-    Raises:
-        ValueError: for a strength that is not allowed.
 
     Example:
         >>> import numpy as np
@@ -131,9 +129,6 @@ class RandomForest:
         trees: at least 2.
         seed: 64-bit seed of the forest.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-
     Example:
         >>> import numpy as np
         >>> from leakcore import leakage
@@ -186,9 +181,6 @@ class MLP:
         weight_decay: at least 0.
         seed: 64-bit seed of the initial weights.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-
     Example:
         >>> import numpy as np
         >>> from leakcore import leakage
@@ -227,11 +219,7 @@ class MLP:
         x, y = self._ready(gradients), torch.from_numpy(labels)
         rng = kernels.generator(self._seed, kernels.Stream.FAMILY_MLP)
         sizes = (x.shape[1], self._hidden, int(labels.max()) + 1)
-        self._weights = [
-            torch.from_numpy(rng.normal(size=(m, k)) * (2 / m) ** 0.5).float().requires_grad_()
-            for m, k in itertools.pairwise(sizes)
-        ]
-        self._biases = [torch.zeros(k, requires_grad=True) for k in sizes[1:]]
+        self._weights, self._biases = initial_layers(sizes, rng)
         with one_thread():
             optimiser = torch.optim.AdamW([*self._weights, *self._biases], lr=self._rate, weight_decay=self._decay)
             for _ in range(self._steps):
@@ -255,6 +243,17 @@ class MLP:
     def _logits(self, x: Any) -> Any:
         hidden = (x @ self._weights[0] + self._biases[0]).relu()
         return hidden @ self._weights[1] + self._biases[1]
+
+
+def initial_layers(sizes: Sequence[int], rng: np.random.Generator) -> tuple[list[Any], list[Any]]:
+    """Weights and biases of a perceptron of ReLU units as torch tensors, where its training begins."""
+    import torch
+
+    weights = [
+        torch.from_numpy(rng.normal(size=(m, k)) * (2 / m) ** 0.5).float().requires_grad_()
+        for m, k in itertools.pairwise(sizes)
+    ]
+    return weights, [torch.zeros(k, requires_grad=True) for k in sizes[1:]]
 
 
 FAMILIES = ("logistic", "magnitudes", "random-forest", "mlp")

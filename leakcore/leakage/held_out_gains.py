@@ -23,10 +23,7 @@ from leakcore._base.process_wide import one_thread
 class Units:
     """Rows that belong together, such as one sample in several snapshots, make a unit; else each row is one.
 
-    Attributes:
-        rows: (n,) number of the unit of each row.
-        labels: (units,) class of each unit.
-        strata: (units,) number of the stratum of each unit.
+    rows: (n,) number of the unit of each row. labels, strata: (units,) class and number of the stratum of each.
     """
 
     rows: np.ndarray
@@ -107,11 +104,8 @@ _INNER = 3
 class Gains:
     """log f[g](p) − log f[∅](p) of every row, by a fit that did not use its unit.
 
-    Attributes:
-        raw: (rows,) gains of the family's own probabilities.
-        calibrated: (rows,) gains of the calibrated ones.
-        worst: the least that a prediction could have gained.
-        best: (rows,) gains of the best fit to all rows; None where it is not known.
+    raw, calibrated: (rows,) gains of the family's own probabilities, and of the calibrated ones. worst: the least that
+    a prediction could have gained. best: (rows,) gains of the best fit to all rows; None where it is not known.
     """
 
     raw: np.ndarray
@@ -245,17 +239,9 @@ def gain_limits(
 
     Low, of both: fitted members of the family gain at most I on average, so the lower limit of the held-out gain is one
     of I. High, of I: the member that reaches I gains at most as much on these rows as the best fit to them, whose gains
-    are `best` (None: not known; I is at most the logarithm of the number of classes). Each side holds with probability
-    (1 + confidence)/2.
-
-    Args:
-        held_out: (n,) gains of predictions for rows that the fit did not use.
-        worst: the least gain that one of these predictions could have made.
-        best: (n,) gains of the best fit to all rows, or None.
-        units: which rows belong together.
-        confidence: level of the two-sided limits, in (0, 1).
-        empirical_prior: whether f[∅] was also estimated, from as many units; its error (χ²/(2·units)) is added to I's
-            limit.
+    are `best` (None: not known; I is at most the logarithm of the number of classes); where the prior was also
+    estimated, from as many units, its error (χ²/(2·units)) is added. Each side holds with probability
+    (1 + confidence)/2. worst: the least gain that a prediction for a held-out row could have made.
     """
     from scipy.special import chdtri
 

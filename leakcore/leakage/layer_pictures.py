@@ -198,7 +198,12 @@ def draw(report: Measured, ax: Axes | None) -> Axes:
     from mpl_toolkits.axes_grid1 import make_axes_locatable
 
     panels = _panels(report)
-    axes = _new(len(panels), len(report.layers)) if ax is None else ax
+    axes = ax
+    if axes is None:
+        from matplotlib import pyplot
+
+        size = (1.4 + _PANEL * len(panels), 1.3 + 0.3 * len(report.layers))
+        axes = pyplot.subplots(figsize=size, layout="constrained")[1]
     divider = make_axes_locatable(axes)
     places = [axes, *(divider.append_axes("right", size="100%", pad=0.12) for _ in panels[1:])]
     for place, panel in zip(places, panels, strict=True):
@@ -217,21 +222,13 @@ def draw(report: Measured, ax: Axes | None) -> Axes:
     return axes
 
 
-def _new(panels: int, layers: int) -> Axes:
-    """The axes of a new pyplot figure that is wide enough for so many panels."""
-    from matplotlib import pyplot
-
-    return pyplot.subplots(figsize=(1.4 + _PANEL * panels, 1.3 + 0.3 * layers), layout="constrained")[1]
-
-
 def _panels(report: Measured) -> list[_Panel]:
     moved = report.sensitivity
     mean, error = moved.means["F"], np.nan_to_num(moved.standard_errors["F"])
     panels = [_Panel("sensitivity", "mean ‖∂g/∂x‖_F", mean, (mean - error, mean + error))]
     if (original := report.original) is not None:
-        values, null, low, high = (
-            _padded(x, len(report.layers)) for x in (original.raw, original.null, *_ends(original))
-        )
+        ends = original.interval or (original.raw, original.raw)
+        values, null, low, high = (_padded(x, len(report.layers)) for x in (original.raw, original.null, *ends))
         panels.append(_Panel("original", "score", values, (low, high), null))
     for name, read in report.latent.items():
         panels.append(
@@ -242,10 +239,6 @@ def _panels(report: Measured) -> list[_Panel]:
         values = np.array([float(d.value) for d in distances])
         panels.append(_Panel(f"subspace: {name}", "radians", values, None, np.array([d.null_mean for d in distances])))
     return panels
-
-
-def _ends(result: Any) -> tuple[Any, Any]:
-    return result.interval if result.interval is not None else (result.raw, result.raw)
 
 
 def _padded(values: Any, length: int) -> np.ndarray:

@@ -28,13 +28,9 @@ _BLENDS = (0.3, 0.1, 0.03, 0.01, 0.003)
 
 @dataclasses.dataclass(frozen=True)
 class Likelihoods:
-    """log q(v|u) of a side of classes.
+    """log q(v|u) of a side of classes: of each held-out row's own class, and of each row of the pilot.
 
-    Attributes:
-        own: (held-out rows,) of the class that each row has.
-        pilot: the same of the pilot's rows.
-        counts: rows of each class.
-        total: how many classes there are, whether or not they occur; `own` and `pilot` are of shares of all of them.
+    counts: rows of each class. total: how many classes there are, whether or not they occur; q is of shares of all.
     """
 
     own: np.ndarray

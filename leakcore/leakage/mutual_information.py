@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -15,9 +14,10 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import array_memory, memory_limit, validate
 from leakcore._base.process_wide import one_thread
-from leakcore._base.results import Assumptions, Result
-from leakcore._base.workers import answers
+from leakcore._base.results import Result, of_attack
+from leakcore._base.workers import collected
 from leakcore.leakage import mine_limits
+from leakcore.leakage.families import initial_layers
 from leakcore.leakage.v_information import prepared
 
 if TYPE_CHECKING:
@@ -69,9 +69,6 @@ class MineNetwork:
         components: columns of a side that the network reads at most.
         steps: steps of Adam, at least 1.
         learning_rate: step size of Adam, > 0.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
 
     Example:
         >>> from leakcore import leakage
@@ -125,10 +122,6 @@ def mutual_information(
     Returns:
         `MutualInformation`. Its measured bias is in docs/explanation/leakage.md.
 
-    Raises:
-        ValueError: names the argument that is not allowed.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Deterministic by seed, on a machine and torch build. `interval` covers if rows are independent draws;
         coordinates of more than `components` columns come from all rows of their own side, which this ignores.
@@ -142,9 +135,7 @@ def mutual_information(
         >>> f"{same.value:.1f}"  # one bit is log 2 = 0.69 nats
         '0.7'
     """
-    if network is not None:
-        validate.instance(MineNetwork, network=network)
-    mine = network or MineNetwork()
+    mine = validate.settings(MineNetwork, network=network)
     totals = _totals(num_classes)
     u = _side("first", first, mine.components, totals[0])
     v = _side("second", second, mine.components, totals[1])
@@ -163,44 +154,35 @@ def mutual_information(
     validate.callback(progress=progress)
     order = kernels.generator(start, kernels.Stream.MUTUAL_ORDER).permutation(number)
     job = functools.partial(_trained, u, v, order, mine, start, 1 - level)
-    answers_by_number = {}
-    with contextlib.closing(
-        answers(((k, functools.partial(job, k)) for k in range(1 + shuffles)), executor)
-    ) as trainings:
-        for k, answer in trainings:
-            answers_by_number[k] = answer
-            if progress is not None:
-                progress(len(answers_by_number), 1 + shuffles)
-    answer = answers_by_number[0]
-    null = np.array([answers_by_number[k].value for k in range(1, 1 + shuffles)])
+    jobs = ((k, functools.partial(job, k)) for k in range(1 + shuffles))
+    trainings = collected(jobs, executor, progress, 1 + shuffles)
+    answer = trainings[0]
+    null = np.array([trainings[k].value for k in range(1, 1 + shuffles)])
     from scipy.special import stdtrit
 
     largest, classes = min(u.largest, v.largest), u.codes is not None or v.codes is not None
     reach = float(stdtrit(answer.rows - 1, (1 + level) / 2)) * answer.error
     low, high = (min(end, largest) for end in (answer.value - reach, answer.value + reach))
-    return MutualInformation(
+    return of_attack(
+        MutualInformation,
         value=min(answer.value, largest),
-        kind="estimate",
         confidence=level,
         interval=(answer.lower, largest),
         method=f"MINE, two hidden layers of {mine.hidden}, evaluated held out",
-        assumptions=Assumptions(
-            adjacency=None,
-            attacker="computationally unbounded, up to what the network finds",
-            notes=(
-                "of a lower bound: more information may be there",
-                f"stated: a side has at most {round(math.exp(largest))} classes, from which the upper end follows"
-                if largest < math.inf
-                else "no upper end: how many classes there are was not stated (num_classes=)"
-                if classes
-                else "no upper end: no number of rows gives one",
-                "interval: of the mutual information; held_out_interval: of the trained network's bound on it",
-                "rows are independent draws: none occurs twice, and no two are of one sample",
-                *(
-                    ("columns were chosen from all rows of their own side, which the interval ignores",)
-                    if u.directions is not None or v.directions is not None
-                    else ()
-                ),
+        attacker="computationally unbounded, up to what the network finds",
+        notes=(
+            "of a lower bound: more information may be there",
+            f"stated: a side has at most {round(math.exp(largest))} classes, from which the upper end follows"
+            if largest < math.inf
+            else "no upper end: how many classes there are was not stated (num_classes=)"
+            if classes
+            else "no upper end: no number of rows gives one",
+            "interval: of the mutual information; held_out_interval: of the trained network's bound on it",
+            "rows are independent draws: none occurs twice, and no two are of one sample",
+            *(
+                ("columns were chosen from all rows of their own side, which the interval ignores",)
+                if u.directions is not None or v.directions is not None
+                else ()
             ),
         ),
         seed=start,
@@ -215,15 +197,8 @@ def mutual_information(
 
 @dataclasses.dataclass(frozen=True)
 class _Answer:
-    """The outcome of one training.
-
-    Attributes:
-        value: the network's bound on held-out rows.
-        error: standard error of `value`.
-        lower: lower limit of the mutual information.
-        trained: the network's bound on its training rows.
-        rows: number of held-out rows.
-    """
+    """One training: the network's bound on `rows` held-out rows, its standard error, the lower limit of the mutual
+    information, and the network's bound on its training rows."""
 
     value: float
     error: float
@@ -263,14 +238,10 @@ def _fewest(u: _Side, v: _Side, training: np.ndarray) -> _Classes | None:
 
 @dataclasses.dataclass(frozen=True)
 class _Classes:
-    """A side that consists of classes. A kind is a class of the training rows or, last, all other classes together.
+    """A side of classes, 0 or 1. A kind is a class of the training rows or, last, all other classes together.
 
-    Attributes:
-        side: 0 or 1, which of the two sides it is.
-        kinds: (kinds, columns), what the network reads for each kind.
-        codes: (rows,) the kind of every row.
-        counts: rows of each class, from which the entropy's limit is computed.
-        total: largest possible number of classes where the limit is one of classes; None where it is one of kinds.
+    kinds: (kinds, columns) that the network reads. codes: (rows,) the kind of each. counts: rows of each class. total:
+    largest possible number of classes where the entropy's limit is one of classes; None where it is one of kinds.
     """
 
     side: int
@@ -290,20 +261,15 @@ def _estimate(
         (torch.from_numpy(u[s]).float(), torch.from_numpy(v[s]).float())
         for s in (slice(cut), slice(cut, end), slice(end, None))
     ]
-    sizes = (mine.hidden, mine.hidden, 1)
-    widths = (u.shape[1] + v.shape[1], mine.hidden, mine.hidden)
-    weights = [
-        torch.from_numpy(rng.normal(size=(m, k)) * (2 / m) ** 0.5).float().requires_grad_()
-        for m, k in zip(widths, sizes, strict=True)
-    ]
-    biases = [torch.zeros(k, requires_grad=True) for k in sizes]
+    weights, biases = initial_layers((u.shape[1] + v.shape[1], mine.hidden, mine.hidden, 1), rng)
     own = [*weights, *biases]
 
     def network(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         z = torch.cat([x, y], -1)
         for w, b in zip(weights[:-1], biases[:-1], strict=True):
             z = torch.nn.functional.elu(z @ w + b)
-        return (z @ weights[-1] + biases[-1])[..., 0]
+        out: torch.Tensor = (z @ weights[-1] + biases[-1])[..., 0]
+        return out
 
     @torch.no_grad()
     def bound(x: torch.Tensor, y: torch.Tensor, pairings: int) -> float:
@@ -373,13 +339,10 @@ def _estimate(
 class _Side:
     """One side of the pairs, as the network reads it.
 
-    Attributes:
-        leading: (n, k), k ≤ `components`, what the network reads unless columns are chosen.
-        directions: (n, d) where there are more columns than `components`, else None.
-        chosen: how many columns of `directions` to choose.
-        codes: (n,) the class of every row where the side consists of classes, else None.
-        total: largest possible number of classes, None where it is not known.
-        closed: whether the classes are few enough to limit the share of each of them.
+    leading: (n, k), k ≤ `components`, read unless columns are chosen. directions: (n, d) where there are more columns
+    than `components`, of which `chosen` are to be chosen. codes: (n,) the class of every row where the side consists of
+    classes. total: largest possible number of classes, if known. closed: whether they are few enough to limit the share
+    of each.
     """
 
     leading: np.ndarray
@@ -473,17 +436,10 @@ MOST_PAIRS = 20_000_000
 
 
 def screen(columns: np.ndarray, other: np.ndarray, rows: np.ndarray, count: int) -> np.ndarray:
-    """Indices of the `count` columns most correlated with a column of `other`, on `rows` alone.
+    """Indices of the `count` columns (n, d) most correlated on these training rows with a column of `other` (n, k).
 
     The score of a column is its largest absolute correlation, or that of its distance from its median (which shows what
-    its sign hides), with any column of `other`. Since columns are chosen on training rows, the others can still be held
-    out.
-
-    Args:
-        columns: (n, d).
-        other: (n, k).
-        rows: the training rows.
-        count: how many columns.
+    its sign hides), with any column of `other`. The rows on which columns are not chosen can still be held out.
     """
     some, target = columns[rows], _standardised(other[rows])
     scores = np.zeros(columns.shape[1])

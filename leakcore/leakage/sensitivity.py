@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ import torch
 from leakcore import kernels
 from leakcore._base import pictures, validate
 from leakcore._base.process_wide import quiet_batching
-from leakcore._base.results import Assumptions, Result, parse_adjacency
+from leakcore._base.results import Result, of_attack, parse_adjacency
 from leakcore.gradients import Functional, LayeredModel, lock_of
 
 if TYPE_CHECKING:
@@ -83,9 +84,6 @@ class JacobianBudget:
             standard error is part of `standard_errors`.
         memory: bytes for the derivatives that are computed at once, without model and inputs; at least one column is.
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-
     Example:
         >>> from leakcore import leakage
         >>> leakage.JacobianBudget(probes=16).probes
@@ -150,9 +148,7 @@ def sensitivity(
         >>> measured.layers, {norm: f"{mean[0]:.3f}" for norm, mean in measured.means.items()}
         (('Linear',), {'F': '1.000', '1': '1.000', 'inf': '0.500'})
     """
-    if budget is not None:
-        validate.instance(JacobianBudget, budget=budget)
-    how = budget or JacobianBudget()
+    how = validate.settings(JacobianBudget, budget=budget)
     wanted = _wanted(norms, how.probes)
     if how.probes and seed is None:
         raise ValueError("`seed` is required with probes")
@@ -192,19 +188,14 @@ def measure_sensitivity(
     }
     if rng is not None and len(x) == 1:
         spread["F"] = np.sqrt(variance[0])
-    return Sensitivity(
+    return of_attack(
+        Sensitivity,
         value=means[wanted[0]],
-        kind="estimate",
-        confidence=None,
-        interval=None,
         method="exact Jacobian norms, column by column"
         if rng is None
         else f"Hutchinson, {draws} directions per sample",
-        assumptions=Assumptions(
-            adjacency=None,
-            attacker="sees the gradient of one sample, layer by layer",
-            notes=("local: how the gradient moves for small changes of these inputs; not a bound on any attack",),
-        ),
+        attacker="sees the gradient of one sample, layer by layer",
+        notes=("local: how the gradient moves for small changes of these inputs; not a bound on any attack",),
         seed=seed,
         provenance="Mo et al. (2021), eqs. 10 and 11",
         layers=names,
@@ -266,24 +257,20 @@ class _JacobianColumns:
         """(name, module, arguments, output) of every call of a module without submodules."""
         calls: list[tuple[str, torch.nn.Module, Any, Any]] = []
         entered = ["model"]
-        handles = []
-        for name, module in self._model.named_modules():
-            if not list(module.children()):
+        with contextlib.ExitStack() as hooks, torch.no_grad():
+            for name, module in self._model.named_modules():
+                if list(module.children()):
+                    continue
                 label = f"layer {name} ({type(module).__name__})"
-                handles.append(module.register_forward_pre_hook(lambda *_, label=label: entered.append(label)))
-                handles.append(
-                    module.register_forward_hook(
-                        lambda module, inputs, output, label=label: calls.append((label, module, inputs, output))
-                    )
-                )
-        try:
-            with torch.no_grad():
+                for hook in (
+                    module.register_forward_pre_hook(lambda *_, label=label: entered.append(label)),
+                    module.register_forward_hook(lambda m, x, y, label=label: calls.append((label, m, x, y))),
+                ):
+                    hooks.enter_context(hook)
+            try:
                 self._model(x)
-        except _FAILURES as error:
-            raise ValueError(f"`model` must run on the inputs, but {entered[-1]} fails ({error})") from error
-        finally:
-            for handle in handles:
-                handle.remove()
+            except _FAILURES as error:
+                raise ValueError(f"`model` must run on the inputs, but {entered[-1]} fails ({error})") from error
         return calls
 
     def _culprit(self, calls: list[tuple[str, torch.nn.Module, Any, Any]]) -> str:
@@ -445,10 +432,6 @@ def l1_sensitivity(
     Returns:
         `L1Measured`, kind "lower".
 
-    Raises:
-        ValueError: names the argument whose value or shape is not allowed.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Deterministic up to the model's own rounding.
 
@@ -493,21 +476,18 @@ def l1_sensitivity(
     else:
         value, worst = float(norms.max()), (int(norms.argmax()),)
         layers = {name: float(v.max()) for name, v in alone.items()}
-    return L1Measured(
+    return of_attack(
+        L1Measured,
         value=value / size,
         kind="lower",
-        confidence=None,
-        interval=None,
         method="worst pair of the candidates" if relation == "replace" else "worst candidate",
-        assumptions=Assumptions(
-            adjacency=relation,
-            attacker="knows the model and all examples but one, sees the gradient",
-            notes=(
-                f"over {len(x)} candidates; a lower bound of the sensitivity over all examples",
-                "every candidate, with its target, is an example that may occur",
-                "of the gradient as the model's own arithmetic computes it; another arithmetic differs by its rounding",
-                "the gradient of a sum of losses, each of one example" + ("" if size == 1 else f", divided by {size}"),
-            ),
+        adjacency=relation,
+        attacker="knows the model and all examples but one, sees the gradient",
+        notes=(
+            f"over {len(x)} candidates; a lower bound of the sensitivity over all examples",
+            "every candidate, with its target, is an example that may occur",
+            "of the gradient as the model's own arithmetic computes it; another arithmetic differs by its rounding",
+            "the gradient of a sum of losses, each of one example" + ("" if size == 1 else f", divided by {size}"),
         ),
         provenance="Lecture 13 (Lei 2024), Definition 4 (eq. 3.3) and eq. 4.2",
         worst=worst,

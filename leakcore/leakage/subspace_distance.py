@@ -12,7 +12,7 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import memory_limit, validate
 from leakcore._base.process_wide import one_thread
-from leakcore._base.results import Assumptions, Result
+from leakcore._base.results import Result, of_attack
 
 _TIE = 1e-9
 """Distances (radians) that differ by less are equal: a permutation within the sets changes the mean's rounding."""
@@ -93,10 +93,6 @@ def subspace_distance(
     Returns:
         `SubspaceDistance`, or a mapping of them. A zero gradient has rank 0.
 
-    Raises:
-        ValueError: names the argument that is not allowed.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Deterministic. Invariant under orthogonal maps of the ambient space and invertible maps of the other.
 
@@ -176,19 +172,16 @@ def subspace_distance(
         first, second = (pool[d].reshape(len(d), out, rest) for d in np.split(dealt, [len(without)]))
         null_ranks, null_angles = _compared(first, second, tolerance, limit)
         null[k] = _distance(null_angles[space], null_ranks)
-    return SubspaceDistance(
+    # As far apart as spaces can lie: r₀ + r₁ − n dimensions must be shared.
+    apart = max(0, min(ranks) - max(0, sum(ranks) - ambient))
+    return of_attack(
+        SubspaceDistance,
         value=distances[space],
-        kind="estimate",
-        confidence=None,
-        interval=None,
         method="Grassmann distance of mean gradients",
-        assumptions=Assumptions(
-            adjacency=None,
-            attacker="sees the layer's gradient averaged over rows with, and over rows without the attribute",
-            notes=(
-                "describes these gradients; compare it with the distance after the attribute's labels are permuted",
-                f"{ambient}-dimensional space of the gradient's {space}",
-            ),
+        attacker="sees the layer's gradient averaged over rows with, and over rows without the attribute",
+        notes=(
+            "describes these gradients; compare it with the distance after the attribute's labels are permuted",
+            f"{ambient}-dimensional space of the gradient's {space}",
         ),
         seed=seed,
         provenance="Mo et al. (2021), eq. 13; Ye and Lim (2016), Theorem 12 for unequal ranks",
@@ -199,7 +192,7 @@ def subspace_distance(
         ranks=ranks,
         rtol=tolerance,
         set_sizes=(len(without), len(with_)),
-        largest=_distance(_widest(ranks, ambient), ranks),
+        largest=_distance(np.full(apart, math.pi / 2), ranks),
         null=null,
         null_mean=float(null.mean()) if shuffles else math.nan,
         p_value=(1 + int((null >= distances[space] - _TIE).sum())) / (1 + shuffles) if shuffles else math.nan,
@@ -234,9 +227,3 @@ def _angles(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 def _distance(angles: np.ndarray, ranks: tuple[int, int]) -> float:
     return math.sqrt(float((angles**2).sum()) + abs(ranks[0] - ranks[1]) * (math.pi / 2) ** 2)
-
-
-def _widest(ranks: tuple[int, int], ambient: int) -> np.ndarray:
-    """The principal angles of spaces as far apart as they can lie: r₀ + r₁ − n dimensions must be shared."""
-    shared = max(0, sum(ranks) - ambient)
-    return np.full(max(0, min(ranks) - shared), math.pi / 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -15,8 +14,8 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import array_memory, pictures, validate
 from leakcore._base.process_wide import one_thread
-from leakcore._base.results import Assumptions, Result
-from leakcore._base.workers import answers
+from leakcore._base.results import Result, of_attack
+from leakcore._base.workers import collected
 from leakcore.leakage.families import family_of
 from leakcore.leakage.held_out_gains import Gains, Problem, Units, gain_limits, gains_of, student
 
@@ -101,10 +100,6 @@ class CrossValidation:
             one label.
         confidence: level of the intervals, in (0, 1).
 
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
-
     Example:
         >>> from leakcore import leakage
         >>> leakage.CrossValidation(folds=3).prior
@@ -178,10 +173,6 @@ def v_information(
     Returns:
         `VInformation`. Calibration and intervals: docs/explanation/leakage.md.
 
-    Raises:
-        ValueError: names the argument that is not allowed.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Deterministic by seed, for any number of workers; fits use one thread.
 
@@ -194,9 +185,7 @@ def v_information(
         >>> bool(measured.null_mean < 0.1 < 0.5 < measured.value < np.log(2))
         True
     """
-    if validation is not None:
-        validate.instance(CrossValidation, validation=validation)
-    how = validation or CrossValidation()
+    how = validate.settings(CrossValidation, validation=validation)
     names, arrays = _arrays(gradients)
     classes = _labels(labels, len(arrays[0]))
     shuffles = validate.integer(0, None, permutations=permutations)
@@ -206,7 +195,6 @@ def v_information(
     name, model = family_of(family, start)
     units, rows = how.units(classes, start)
     total = len(arrays) * (1 + shuffles)
-    gains: dict[tuple[int, int], Gains] = {}
 
     def jobs() -> Iterator[tuple[tuple[int, int], Callable[[], Gains]]]:
         for j, array in enumerate(arrays):
@@ -220,11 +208,7 @@ def v_information(
                 yield (j, k), functools.partial(gains_of, problem, shuffled, start, k)
 
     # Two layers at a time: a layer's features may take much of the memory.
-    with contextlib.closing(answers(jobs(), executor, ahead=2 * (1 + shuffles))) as fits:
-        for done, (at, gained) in enumerate(fits, 1):
-            gains[at] = gained
-            if progress is not None:
-                progress(done, total)
+    gains = collected(jobs(), executor, progress, total, ahead=2 * (1 + shuffles))
     layers, null = [], np.full((shuffles, len(arrays)), math.nan)
     for j in range(len(arrays)):
         own = gains[j, 0]
@@ -242,23 +226,19 @@ def v_information(
 
     sizes, frequencies = np.bincount(units.labels), np.bincount(units.labels[units.rows]) / len(rows)
     prior_used = np.full(len(sizes), 1 / len(sizes)) if how.prior == "uniform" else frequencies
-    return VInformation(
+    return of_attack(
+        VInformation,
         value=out(value),
-        kind="estimate",
         confidence=how.confidence,
         interval=(out(low), out(high)),
         method=f"{name}, {how.folds}-fold cross-validation, calibrated on held-out rows",
-        assumptions=Assumptions(
-            adjacency=None,
-            attacker="sees the layer's gradient, and learned the family's best member from gradients with known "
-            "attributes",
-            notes=(
-                "a stronger family may read more: no bound on any attack",
-                "compare layers above their label-permutation null only",
-                "interval: of the family's V-information; held_out_interval: of the gain of its fitted members",
-                "units taken as independent, their mean gain as normal",
-                f"no other class exists than the {len(sizes)} that occur: the upper ends count these",
-            ),
+        attacker="sees the layer's gradient, and learned the family's best member from gradients with known attributes",
+        notes=(
+            "a stronger family may read more: no bound on any attack",
+            "compare layers above their label-permutation null only",
+            "interval: of the family's V-information; held_out_interval: of the gain of its fitted members",
+            "units taken as independent, their mean gain as normal",
+            f"no other class exists than the {len(sizes)} that occur: the upper ends count these",
         ),
         seed=start,
         provenance="Mo et al. (2021), eqs. 6 and 7; Xu et al. (2020), Definition 1",
@@ -281,10 +261,7 @@ def v_information(
 
 @one_thread()
 def prepared(array: np.ndarray, invariant: bool) -> np.ndarray:
-    """The gradients flat; for a rotation-invariant family standardised and in coordinates of their own span.
-
-    Standardising and rotating use all gradients and no label, as an attacker may.
-    """
+    """Flat gradients; for a rotation-invariant family standardised and in coordinates of their span, without labels."""
     flat = array.reshape(len(array), -1)
     if not invariant:
         return np.ascontiguousarray(flat)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -16,8 +15,8 @@ import numpy as np
 from leakcore import kernels
 from leakcore._base import validate
 from leakcore._base.process_wide import quiet_batching
-from leakcore._base.results import Assumptions, Result
-from leakcore._base.workers import answers
+from leakcore._base.results import Result, of_attack
+from leakcore._base.workers import collected
 from leakcore.attacks import ssim
 from leakcore.gradients import LayeredModel
 
@@ -80,10 +79,6 @@ class PairInversion:
         low: least value of an input; None: the least in the data.
         high: largest value of an input; None: the largest in the data.
         confidence: level of the interval, in (0, 1).
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument.
-        TypeError: for an argument of another type.
 
     Example:
         >>> from leakcore import leakage
@@ -157,10 +152,6 @@ def v_information_original(
     Returns:
         `OriginalInformation`.
 
-    Raises:
-        ValueError: names the argument whose value or shape is not allowed.
-        TypeError: for an argument of another type.
-
     Guarantees:
         Deterministic by seed, on a machine, torch build and number of torch threads, for any number of workers.
 
@@ -175,10 +166,8 @@ def v_information_original(
         >>> inverted.pairs, bool((inverted.raw > inverted.null).all())
         ((('0', '2'),), True)
     """
-    if inversion is not None:
-        validate.instance(PairInversion, inversion=inversion)
-    data = LayeredModel.of(model, inputs, targets, loss=loss)
-    return invert_pairs(data, inversion or PairInversion(), seed, executor, progress)
+    how = validate.settings(PairInversion, inversion=inversion)
+    return invert_pairs(LayeredModel.of(model, inputs, targets, loss=loss), how, seed, executor, progress)
 
 
 def invert_pairs(
@@ -203,24 +192,13 @@ def invert_pairs(
     rng = kernels.generator(seed, kernels.Stream.ORIGINAL_STARTS)
     start = bottom + (top - bottom) * rng.random(tuple(data.inputs.shape))
     bare = dataclasses.replace(data, layers={}, misfit=None)  # a worker needs the parameters once, in the module
-    search = _Search(how.iterations, how.learning_rate, how.total_variation, (bottom, top), torch.get_num_threads())
-    jobs = {
-        number: functools.partial(
-            _invert,
-            bare,
-            search,
-            start=start,
-            names=data.parameters(pair),
-            released=None if how.released is None else functools.partial(_observed, how.released, number),
-        )
+    threads = torch.get_num_threads()
+    invert = functools.partial(_invert, bare, how, box=(bottom, top), threads=threads, start=start)
+    jobs = (
+        (number, functools.partial(invert, names=data.parameters(pair), number=number))
         for number, pair in enumerate(chosen)
-    }
-    inverted = {}
-    with contextlib.closing(answers(jobs.items(), executor)) as pairs_done:
-        for number, answer in pairs_done:
-            inverted[number] = answer
-            if progress is not None:
-                progress(len(inverted), len(chosen))
+    )
+    inverted = collected(jobs, executor, progress, len(chosen))
     points, ends = zip(*(inverted[number] for number in range(len(chosen))), strict=True)
     # Every reconstruction compared with every input: the diagonal is the attack, the rest its null.
     count = len(data.inputs)
@@ -238,18 +216,15 @@ def invert_pairs(
         from scipy.special import stdtrit
 
         reach = stdtrit(count - 1, (1 + how.confidence) / 2) * each.std(axis=0, ddof=1) / math.sqrt(count)
-    return OriginalInformation(
+    return of_attack(
+        OriginalInformation,
         value=np.maximum(raw, 0.0),
-        kind="estimate",
         confidence=how.confidence,
         interval=(raw - reach, raw + reach),
         method=f"gradient inversion per pair of layers, cosine loss, {how.iterations} steps"
         + (f", total variation {how.total_variation:g}" if how.total_variation else ""),
-        assumptions=Assumptions(
-            adjacency=None,
-            attacker="sees the gradient of one sample for the pair of layers, knows the model and the target",
-            notes=("a better attack may reconstruct more: no bound", "a score from SSIM, not a density"),
-        ),
+        attacker="sees the gradient of one sample for the pair of layers, knows the model and the target",
+        notes=("a better attack may reconstruct more: no bound", "a score from SSIM, not a density"),
         seed=seed,
         provenance="Mo et al. (2021), eqs. 6 and 8",
         raw=raw,
@@ -263,36 +238,21 @@ def invert_pairs(
     )
 
 
-def _observed(
-    released: Callable[[torch.Tensor, int], torch.Tensor], number: int, gradient: torch.Tensor
-) -> torch.Tensor:
-    return released(gradient, number)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Search:
-    """The settings that all pairs' inversions share; `threads` is torch's number of threads."""
-
-    steps: int
-    rate: float
-    smooth: float
-    box: tuple[float, float]
-    threads: int
-
-
 def _invert(
     data: LayeredModel,
-    search: _Search,
+    how: PairInversion,
     *,
-    names: Sequence[str],
+    box: tuple[float, float],
+    threads: int,
     start: np.ndarray,
-    released: Callable[[torch.Tensor], torch.Tensor] | None,
+    names: Sequence[str],
+    number: int,
 ) -> tuple[torch.Tensor, np.ndarray]:
     """Reconstructions of all inputs at once, each from its own gradient, and the cosine loss they end at."""
     import torch
 
-    if torch.get_num_threads() != search.threads:  # a worker may have another number of threads
-        torch.set_num_threads(search.threads)
+    if torch.get_num_threads() != threads:  # a worker may have another number of threads
+        torch.set_num_threads(threads)
     value, own = data.loss_of_row(names)
 
     def flat(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -304,29 +264,29 @@ def _invert(
         norms = (gradient.square().sum() * wanted.square().sum() + torch.finfo(x.dtype).tiny).sqrt()
         apart = 1 - gradient.dot(wanted) / norms
         rough: Any = 0.0
-        if search.smooth:
+        if how.total_variation:
             rough = (x[:, 1:] - x[:, :-1]).abs().mean() + (x[:, :, 1:] - x[:, :, :-1]).abs().mean()
-        return apart + search.smooth * rough, apart
+        return apart + how.total_variation * rough, apart
 
     with quiet_batching():
         wanted = torch.func.vmap(flat)(data.inputs, data.targets).detach()
-        if released is not None:
-            gradient = released(wanted)
+        if how.released is not None:
+            gradient = how.released(wanted, number)
             if not isinstance(gradient, torch.Tensor) or gradient.shape != wanted.shape:
                 raise ValueError(f"`released` must return a tensor of shape {tuple(wanted.shape)}")
             wanted = gradient.to(wanted).detach()
         derivative = torch.func.vmap(torch.func.grad(away, has_aux=True))
         # A copy: the search moves it in place, and every pair starts from the same.
         point = torch.from_numpy(start.copy()).to(data.inputs).requires_grad_()
-        optimiser = torch.optim.Adam([point], lr=search.rate * (search.box[1] - search.box[0]))
-        fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, search.steps)
-        for _ in range(search.steps):
+        optimiser = torch.optim.Adam([point], lr=how.learning_rate * (box[1] - box[0]))
+        fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, how.iterations)
+        for _ in range(how.iterations):
             slope, _ = derivative(point.detach(), data.targets, wanted)
             point.grad = slope.sign()
             optimiser.step()
             fall.step()
             with torch.no_grad():
-                point.clamp_(*search.box)
+                point.clamp_(*box)
         _, end = derivative(point.detach(), data.targets, wanted)
     return point.detach(), np.asarray(end.detach().cpu().double().numpy())
 

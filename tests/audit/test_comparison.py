@@ -65,6 +65,7 @@ def test_numbers_of_two_relations_levels_or_deltas_are_not_compared() -> None:
         )
 
 
+@pytest.mark.full
 def test_equal_truths_seldom_lie_beyond_their_intervals() -> None:
     """Both intervals hold with 95%: of 60 pairs at most 10% on average. P(Bin(60, .1) > 15) = 2e-4."""
     beyond = sum(

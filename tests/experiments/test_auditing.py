@@ -21,6 +21,7 @@ DATA = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[
 pytestmark = pytest.mark.skipif(not (DATA / "fashion_mnist").is_dir(), reason="no folder of data sets: LEAKCORE_DATA")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["auditing-fig2", "auditing-table2"])
 def test_the_smallest_scale_writes_its_files(name: str, tmp_path: Path) -> None:
     result = experiments.run(name, scale="tiny", data=DATA, out=tmp_path)

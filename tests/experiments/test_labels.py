@@ -100,14 +100,8 @@ def test_the_bound_falls_with_noise_and_clipping_norm_and_is_constant_while_all_
 @pytest.mark.parametrize(("scope", "least"), [("layer", 2.0), ("joint", 5.0)])
 def test_the_last_layer_leaks_more_than_the_second_last(initial, scope, least) -> None:
     study, _ = initial
-    leak = common.leak(
-        context("quick", data=DATA),
-        study,
-        common.trained(context("quick", data=DATA), study, None)[:1],
-        0.5,
-        1.0,
-        scope,
-    )
+    start = common.trained(context("quick", data=DATA), study, None)[:1]
+    leak = common.all_leaks(context("quick", data=DATA), study, {scope: (start, 0.5, 1.0, scope)})[scope]
     assert leak.last.shape == (1, 15)
     assert leak.second.shape == (1, 20, 15)
     assert least < leak.ratio < 50
@@ -119,8 +113,8 @@ def test_when_every_gradient_is_clipped_the_layers_leak_alike(initial) -> None:
     # from gradients too small to be clipped, which drown in noise.
     study, _ = initial
     start = common.trained(context("quick", data=DATA), study, None)[:1]
-    at = {c: common.leak(context("quick", data=DATA), study, start, 0.5, c, "layer").ratio for c in (1e-5, 1.0)}
-    assert at[1e-5] < 2 < at[1.0]
+    at = common.all_leaks(context("quick", data=DATA), study, {c: (start, 0.5, c, "layer") for c in (1e-5, 1.0)})
+    assert at[1e-5].ratio < 2 < at[1.0].ratio
 
 
 @needs_data
@@ -135,6 +129,7 @@ def test_growth_with_the_number_of_batches_stays_below_both_extrapolations(initi
 # Where the text states neither noise nor clipping norm
 
 
+@pytest.mark.full
 @needs_data
 def test_the_sweep_finds_the_noise_that_gives_a_printed_number() -> None:
     bank = common.studies(context("quick", data=DATA))[1]

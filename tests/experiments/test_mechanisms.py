@@ -20,7 +20,7 @@ from tests.experiments.contexts import context
 @pytest.mark.slow
 def test_the_published_trainings_are_compared_with_the_accountant(tmp_path: Path) -> None:
     result = experiments.run("mechanisms-trainings", scale="tiny", out=tmp_path)
-    assert (tmp_path / "mechanisms-chapter.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "mechanisms-trainings.png").read_bytes().startswith(b"\x89PNG")
     assert result.verdict == "reproduced"
     assert "not proved to exceed the published ε in any of 2" in result.conclusion
     sources, epsilon, success, tpr = result.tables

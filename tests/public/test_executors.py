@@ -172,6 +172,7 @@ def test_v_information(
         np.testing.assert_array_equal(getattr(measured, name), getattr(own, name))
 
 
+@pytest.mark.full
 def test_mutual_information(pool: ProcessPoolExecutor) -> None:
     rng = np.random.default_rng(2)
     u = rng.normal(size=(120, 3))

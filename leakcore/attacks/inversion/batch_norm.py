@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 from collections.abc import Mapping, Sequence
@@ -64,11 +65,8 @@ def batch_statistics(model: nn.Module, after: Any, steps: int = 1) -> Statistics
     with lock_of(model):
         before = {name: value.detach().clone() for name, value in model.named_buffers()}
     later = dict(after.named_buffers()) if isinstance(after, nn.Module) else after
-    out = {}
-    for name, layer in layers.items():
-        moments = _of_layer(name, layer, before, later, count)
-        if moments is not None:
-            out[name] = moments
+    each = {name: _of_layer(name, layer, before, later, count) for name, layer in layers.items()}
+    out = {name: moments for name, moments in each.items() if moments is not None}
     if not out:
         raise ValueError("`after` must differ from `model` in its running statistics: no layer saw a batch")
     return out
@@ -123,10 +121,7 @@ def _of_layer(
 
 
 def batchwise(model: Any) -> Any:
-    """The model, or where a batch norm normalises by the batch and would count it: one like it that does not.
-
-    The parameters and other buffers are the model's own.
-    """
+    """The model, or where batch norms would count the batch they normalise by, one like it of the same parameters."""
     if not isinstance(model, nn.Module):
         return model
     with lock_of(model):
@@ -147,27 +142,18 @@ def mixes(model: nn.Module) -> bool:
 
 
 def guess_statistics(flat: FlatModule, theta: torch.Tensor, x: torch.Tensor, names: Any) -> Statistics:
-    """The statistics of x (B, *shape) at these layers, in one pass in the model's own mode; differentiable in x.
-
-    Raises:
-        ValueError: if a layer is called not once, or gets one number per channel, which has no variance.
-    """
+    """The statistics of x (B, *shape) at these layers, in one pass in the model's own mode; differentiable in x."""
     observed: dict[str, list[torch.Tensor]] = {name: [] for name in names}
     here = threading.get_ident()
-    with lock_of(flat.model):
-        handles = []
+    with lock_of(flat.model), contextlib.ExitStack() as hooks:
         for name in names:
 
             def note(_: nn.Module, args: tuple[Any, ...], name: str = name) -> None:
                 if threading.get_ident() == here:
                     observed[name].append(args[0])
 
-            handles.append(flat.model.get_submodule(name).register_forward_pre_hook(note))
-        try:
-            flat.outputs(theta, x)
-        finally:
-            for handle in handles:
-                handle.remove()
+            hooks.enter_context(flat.model.get_submodule(name).register_forward_pre_hook(note))
+        flat.outputs(theta, x)
     out = {}
     for name, fed in observed.items():
         if len(fed) != 1:
@@ -208,12 +194,7 @@ def statistics_distance(guess: Statistics, known: Statistics) -> torch.Tensor:
 
 
 def read_statistics(flat: FlatModule, statistics: Any, batches: Sequence[torch.Tensor]) -> Statistics | None:
-    """The caller's statistics, checked against the model by one pass of each batch (B, *shape).
-
-    Raises:
-        ValueError: for layers other than batch norms, for other shapes, and for negative or infinite numbers.
-        TypeError: for anything but a dictionary.
-    """
+    """The caller's statistics, checked against the model by one pass of each batch (B, *shape)."""
     if statistics is None:
         return None
     if not isinstance(statistics, Mapping):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from leakcore._base import memory_limit, validate
-from leakcore._base.results import Assumptions
+from leakcore._base.results import of_attack
 from leakcore.attacks.inversion import search
 from leakcore.attacks.inversion.batch_norm import batchwise, mixes
 from leakcore.attacks.inversion.objectives import L2, LBFGS, Adam, Cosine, DPSGDSteps, LocalSteps
@@ -22,22 +22,14 @@ from leakcore.attacks.inversion.result import Inversion, host
 from leakcore.gradients import FlatModule, locked, require_classes, tensor
 
 _KINKED = {
+    **{name: name for name in "Threshold Hardsigmoid Hardswish Hardshrink Softshrink".split()},
+    **{name: name.lower() for name in "Clamp Abs Sign Maximum".split()},
+    **dict.fromkeys(("MaxPool", "AdaptiveMaxPool"), "max-pooling"),
+    "Hardtanh": "Hardtanh, ReLU6",
     "Relu": "ReLU",
     "LeakyRelu": "LeakyReLU",
     "Prelu": "PReLU",
     "RreluWithNoise": "RReLU",
-    "Threshold": "Threshold",
-    "Hardtanh": "Hardtanh, ReLU6",
-    "Hardsigmoid": "Hardsigmoid",
-    "Hardswish": "Hardswish",
-    "Hardshrink": "Hardshrink",
-    "Softshrink": "Softshrink",
-    "Clamp": "clamp",
-    "Abs": "abs",
-    "Sign": "sign",
-    "Maximum": "maximum",
-    "MaxPool": "max-pooling",
-    "AdaptiveMaxPool": "max-pooling",
 }
 """torch's name of the backward operation, without "Backward0" and dimensions. ELU and CELU are not here: their second
 derivative jumps at 0, but is there and not zero, which suffices in practice."""
@@ -45,10 +37,7 @@ derivative jumps at 0, but is there and not zero, which suffices in practice."""
 
 @locked
 def kinked(model: nn.Module, x: torch.Tensor) -> tuple[str, ...]:
-    """Piecewise linear operations between x (B, ...) and the model's output.
-
-    Each is named "ReLU (layer 1)", or "ReLU" where it is a function and not a module.
-    """
+    """Piecewise linear operations between x (B, ...) and the model's output: "ReLU (layer 1)", "ReLU" of a function."""
     with torch.enable_grad():
         out: Any = model(x.detach().clone().requires_grad_())
     met: dict[str, None] = {}
@@ -65,11 +54,11 @@ def kinked(model: nn.Module, x: torch.Tensor) -> tuple[str, ...]:
     names = []
     for what in sorted(met):
         aliases = [alias.lower() for alias in what.replace("max-pooling", "MaxPool").split(", ")]
+        kinds = {name: type(module).__name__ for name, module in model.named_modules()}
         places = [
             name
-            for name, module in model.named_modules()
-            if any(alias in type(module).__name__.lower() for alias in aliases)
-            and not (aliases == ["relu"] and type(module).__name__ != "ReLU")
+            for name, kind in kinds.items()
+            if (kind == "ReLU" if aliases == ["relu"] else any(alias in kind.lower() for alias in aliases))
         ]
         names.append(f"{what} (layer {', '.join(places)})" if places else what)
     return tuple(names)
@@ -222,24 +211,19 @@ def invert(
     prior = f", total variation {weights}" if any(objective.weights) else ""
     if problem.statistics is not None and not isinstance(objective, DPSGDSteps):
         prior += f", batch norm statistics {objective.statistics_weight:g}"
-    return Inversion(
+    return of_attack(
+        Inversion,
         value=float(usable[best]) if best >= 0 else math.inf,
-        kind="estimate",
-        confidence=None,
-        interval=None,
         method=f"gradient inversion, {objective.name} by {optimizer.name}, {optimizer.restarts} restarts of at most "
         f"{optimizer.iterations} iterations{prior}",
-        assumptions=Assumptions(
-            adjacency=None,
-            attacker=f"knows the model and sees {len(problem.states)} gradient{'s' * (len(problem.states) > 1)} of "
-            f"{problem.batch} row{'s' * (problem.batch > 1)}"
-            + ("" if problem.free_labels else f"; {problem.labels_from}")
-            + ("" if problem.statistics is None else "; knows the batch's statistics at its batch norms")
-            + ("; knows the other rows" if getattr(objective, "known", None) is not None else ""),
-            notes=(
-                "a better search may reconstruct more: no bound",
-                *(f"{name} not twice differentiable" for name in names),
-            ),
+        attacker=f"knows the model and sees {len(problem.states)} gradient{'s' * (len(problem.states) > 1)} of "
+        f"{problem.batch} row{'s' * (problem.batch > 1)}"
+        + ("" if problem.free_labels else f"; {problem.labels_from}")
+        + ("" if problem.statistics is None else "; knows the batch's statistics at its batch norms")
+        + ("; knows the other rows" if getattr(objective, "known", None) is not None else ""),
+        notes=(
+            "a better search may reconstruct more: no bound",
+            *(f"{name} not twice differentiable" for name in names),
         ),
         seed=key,
         provenance=objective.source,

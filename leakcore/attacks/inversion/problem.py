@@ -49,10 +49,6 @@ class ReleasedGradient:
     are neither squared nor relative. The guess passes the model in its own mode, which must be the client's: in
     training mode a batch norm normalises by the batch, in eval mode by its running statistics.
 
-    Raises:
-        ValueError: for a value that is not allowed. The attack checks shapes against the model.
-        TypeError: for anything that does not hold real numbers.
-
     Example:
         >>> import torch
         >>> from leakcore.attacks import inversion

@@ -25,10 +25,7 @@ _Progress = Callable[[int, int], object] | None
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Restarts:
-    """The R restarts of a search.
-
-    points (R, B, *shape), free labels (R, B, K), distances (R,) without the prior, ends and numbers of iterations.
-    """
+    """The R restarts: points (R, B, *shape), free labels (R, B, K), distances (R,) without the prior, ends."""
 
     points: torch.Tensor
     free: torch.Tensor
@@ -133,15 +130,13 @@ def _lbfgs(problem: Problem, optimizer: LBFGS, x: torch.Tensor, y: torch.Tensor,
         steps.param_groups[0]["max_iter"] = part
         value = float(steps.step(closure))  # type: ignore[no-untyped-call]
         done += part
-        if not np.isfinite(value) or not all(bool(leaf.isfinite().all()) for leaf in moved):
-            end = "diverged"
-            break
         history.append(value)
-        if value <= tolerance:
-            end = "converged"
-            break
-        if all(torch.equal(a, b) for a, b in zip(before, moved, strict=True)) or _stalled(history, optimizer.patience):
+        end = _state(history, tolerance, optimizer.patience)
+        if not all(bool(leaf.isfinite().all()) for leaf in moved):
+            end = "diverged"
+        elif end == "iterations" and all(torch.equal(a, b) for a, b in zip(before, moved, strict=True)):
             end = "stalled"
+        if end != "iterations":
             break
     with torch.no_grad():
         point = box.leave(inner).detach()
@@ -187,7 +182,8 @@ def _adam(problem: Problem, optimizer: Adam, x: torch.Tensor, y: torch.Tensor, p
         groups.append({"params": [free], "lr": optimizer.learning_rate})
     adam = torch.optim.Adam(groups)
     fall = torch.optim.lr_scheduler.CosineAnnealingLR(adam, optimizer.iterations)
-    derivative = _derivative(problem, len(moved)) if len(x) == 1 else _derivatives(problem)
+    together = torch.func.vmap(torch.func.grad_and_value(problem.penalised, argnums=(0, 1)))
+    derivative: _Derivative = _derivative(problem, len(moved)) if len(x) == 1 else together
     measure = torch.func.vmap(problem.distance)
     tolerance, count = problem.objective.tolerance, len(x)
     history: list[np.ndarray] = []
@@ -226,12 +222,6 @@ _Derivative = Callable[[torch.Tensor, torch.Tensor], tuple[Sequence[torch.Tensor
 """Of points and free labels, (restarts, ...): the slopes of the penalised distances, and these."""
 
 
-def _derivatives(problem: Problem) -> _Derivative:
-    """For all restarts in one call."""
-    together: _Derivative = torch.func.vmap(torch.func.grad_and_value(problem.penalised, argnums=(0, 1)))
-    return together
-
-
 def _derivative(problem: Problem, moved: int) -> _Derivative:
     """For a single restart, without what vmap costs: a third of the time of a small network."""
 
@@ -250,12 +240,7 @@ def _state(history: list[float], tolerance: float, patience: int) -> str:
         return "diverged"
     if history[-1] <= tolerance:
         return "converged"
-    return "stalled" if _stalled(history, patience) else "iterations"
-
-
-def _stalled(history: list[float], patience: int) -> bool:
     back = -(-patience // _ROUND)
-    if len(history) <= back:
-        return False
-    then, now = history[-1 - back], min(history[-back:])
-    return then - now <= _STALLED * abs(then)
+    if len(history) > back and history[-1 - back] - min(history[-back:]) <= _STALLED * abs(history[-1 - back]):
+        return "stalled"
+    return "iterations"

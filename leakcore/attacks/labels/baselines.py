@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.results import Assumptions, Result
+from leakcore._base.results import Result, of_attack
 from leakcore.attacks.labels.result import UNDETERMINED
 
 
@@ -80,13 +80,12 @@ def idlg(gradients: Any, *, bias_gradients: Any = None) -> SingleExampleLabels:
         labels = np.where(e[:, 0] == 0, UNDETERMINED, negative[:, 0])
     else:
         labels = np.where(negative.sum(axis=1) == 1, negative.argmax(axis=1), UNDETERMINED)
-    return SingleExampleLabels(
+    return of_attack(
+        SingleExampleLabels,
         value=float((labels != UNDETERMINED).mean()),
-        kind="estimate",
-        confidence=None,
-        interval=None,
         method="signs of the last layer's gradient rows",
-        assumptions=Assumptions(None, "sees the last layer's gradient of every single example", tuple(notes)),
+        attacker="sees the last layer's gradient of every single example",
+        notes=notes,
         provenance="Zhao, Mopuri and Bilen (2020), equation 4",
         labels=labels.astype(np.int64),
         scores=-e[:, 0] if classes == 1 else np.abs(e).max(axis=1),
@@ -130,15 +129,12 @@ def gradient_norm(gradients: Any, *, positive_ratio: float) -> SingleExampleLabe
     largest = np.argsort(-norms, kind="stable")[: round(min(ratio, 1.0 - ratio) * len(norms))]
     labels = np.full(len(norms), 0 if rare else 1, dtype=np.int64)
     labels[largest] = 1 if rare else 0
-    return SingleExampleLabels(
+    return of_attack(
+        SingleExampleLabels,
         value=1.0,
-        kind="estimate",
-        confidence=None,
-        interval=None,
         method="the largest gradient norms",
-        assumptions=Assumptions(
-            None, "sees the gradient of every single example", ("the model is less sure of the rarer class",)
-        ),
+        attacker="sees the gradient of every single example",
+        notes=("the model is less sure of the rarer class",),
         provenance="Li et al., Label leakage and protection in two-party split learning (2022), Section 3.1",
         labels=labels,
         scores=norms if rare else -norms,

@@ -7,6 +7,7 @@ to twice the measured distance). A float64 model is measured against float32 and
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -64,12 +65,10 @@ class _LayerCall(NamedTuple):
 
 @locked
 def last_linear(model: torch.nn.Module, inputs: Any) -> LastLayer:
-    """Run `model` on `inputs` without gradient and capture what enters its last `Linear` layer.
+    """Run `model` on `inputs` in its present mode, on copies of its state, and capture what enters its last `Linear`.
 
-    The forward passes run in the model's present mode on copies of its parameters and buffers, so nothing about the
-    model changes. Raises ValueError when there is no linear layer, when dropout is active (the attacker cannot know its
-    mask), when the model's output is neither that layer's output nor its sigmoid or softmax, when the model uses the
-    layer's weights in another place, too, or when it does not run in a second precision.
+    ValueError where no layer is linear, where one is random, where the output is neither that layer's nor its sigmoid
+    or softmax, where its weights are used in another place, too, or where the model does not run in another precision.
     """
     calls, entering, logits, entering_error, logit_error = _recomputed(model, inputs, -1)
     return LastLayer(
@@ -84,11 +83,7 @@ def last_linear(model: torch.nn.Module, inputs: Any) -> LastLayer:
 
 @locked
 def hidden_linear(model: torch.nn.Module, inputs: Any) -> HiddenLayer:
-    """The linear layer before the last and the derivative of the activation between them, likewise.
-
-    Raises ValueError in addition when there is one linear layer only, or when what lies between the last two is not
-    elementwise.
-    """
+    """The layer before the last and the derivative of what lies between, likewise; ValueError if not elementwise."""
     calls, entering, _, entering_error, z_error = _recomputed(model, inputs, -2)
     dtype, z = precisions(model)[0], calls[-2].output
     weights, roundoff = _weights(calls[-2].layer), roundoff_of(dtype)
@@ -201,13 +196,12 @@ def forward(
         # The next layer receives a copy: it may work in place, and the record must not change.
         return (replace[1] if replace is not None and len(calls) - 1 == replace[0] else output).clone()
 
-    hooks = [m.register_forward_hook(record) for m in model.modules() if isinstance(m, torch.nn.Linear)]
     before = torch.get_rng_state()
-    try:
+    with contextlib.ExitStack() as hooks:
+        for module in model.modules():
+            if isinstance(module, torch.nn.Linear):
+                hooks.enter_context(module.register_forward_hook(record))
         prediction = evaluate(model, state, inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
     if not torch.equal(before, torch.get_rng_state()):
         _require_the_same(prediction, lambda: evaluate(model, state, inputs), before)
     return prediction, calls
@@ -382,10 +376,7 @@ class LogitJacobian:
 
 @locked
 def logit_jacobian(model: torch.nn.Module, inputs: Any, parameters: str | Sequence[str] | None) -> LogitJacobian:
-    """By reverse mode, a row per sample and logit, batch normalisation's coupling of the rows included.
-
-    Raises ValueError for unknown parameter names, an output that is not (N, K), and as `last_linear`.
-    """
+    """By reverse mode, a row per sample and logit, batch normalisation's coupling of the rows included."""
     check_model(model)
     own = dict(model.named_parameters())
     names = tuple(own) if parameters is None else (parameters,) if isinstance(parameters, str) else tuple(parameters)

@@ -11,7 +11,7 @@ import torch
 from scipy import special
 
 from leakcore._base import validate
-from leakcore._base.results import Assumptions
+from leakcore._base.results import of_attack
 from leakcore.attacks.labels import forward_rounding
 from leakcore.attacks.labels.knowledge import KnownHiddenLayer, KnownModel, known_of_hidden_layer
 from leakcore.attacks.labels.linear_system import BLIND, HARD, MISFIT, noise_notes, read_conditions, solve
@@ -137,15 +137,14 @@ def recover_up_to_sign(
         notes.append(BLIND)
     best = (np.abs(residuals) / np.maximum(tolerance, np.finfo(float).tiny) * (turn != 0)[:, None]).argmax(axis=0)
     at = (best, np.arange(len(votes)))
-    return LabelRecovery(
+    return of_attack(
+        LabelRecovery,
         value=float(determined.mean()),
         kind="lower" if exact else "estimate",
         confidence=how.level if exact and how.noise else None,
-        interval=None,
         method=f"{method}; {int((turn != 0).sum())} of {len(neurons)} neurons aligned",
-        assumptions=Assumptions(
-            adjacency=None, attacker=f"{attacker}; knows which label is the rarer one in this batch", notes=tuple(notes)
-        ),
+        attacker=f"{attacker}; knows which label is the rarer one in this batch",
+        notes=notes,
         provenance=provenance,
         labels=labels,
         residuals=flip * np.where(turn[best] == 0, 1, turn[best]) * residuals[at],
@@ -158,10 +157,7 @@ def recover_up_to_sign(
 
 
 def align(signs: np.ndarray) -> np.ndarray:
-    """(J,) factors ±1 that make the (J, N) signs agree, 0 for systems outside the best connected set.
-
-    Grows a tree from the system that determines the most rows, along the overlaps that agree or disagree most clearly.
-    """
+    """(J,) ±1 by which the (J, N) signs agree along a tree of clearest overlaps; 0 outside the best connected set."""
     agreement = signs @ signs.T
     left = set(range(len(signs)))
     best, covered = np.zeros(len(signs), dtype=np.int64), -1

@@ -137,8 +137,8 @@ class Probabilities(NamedTuple):
 class KnownSystem:
     """What the attacker knows of S steps: rows (S, N, d); forward: (S, N) their error; weights: (S, K, d + 1) or None.
 
-    probs: the probabilities that the attack uses, or None. own: those of the model, where the attacker holds it, to
-    check residuals against. steps: None where one step came without a leading axis.
+    probs: the probabilities that the attack uses, or None. own: the model's probabilities, if the attacker holds the
+    model; residuals are checked against them. steps: None if one step came without a leading axis.
     wide: None, or the number K of logits behind one weight vector: rows and forward are then the N·(K − 1) of
     `differences`, and summed (d,) the magnitudes behind the gradient's rounding.
     """

@@ -18,35 +18,39 @@ from leakcore.attacks.labels.knowledge import (
     known_of_jacobian,
     known_of_last_layer,
 )
-from leakcore.attacks.labels.observation import (
-    Clipping,
-    Noise,
-    ObservedGradient,
-    Precision,
-    observe,
-    read_observation,
-    read_precision,
-)
+from leakcore.attacks.labels.observation import Clipping, Noise, Precision, observe, read_observation, read_precision
 from leakcore.attacks.labels.result import UNDETERMINED, LabelRecovery, combine, name_labels
 
 
 def recover(
     known: KnownSystem,
-    observed: ObservedGradient,
+    observation: Any,
     *,
     clipping: Clipping | None,
     noise: Noise | None,
     precision: Precision,
     part: str,
     provenance: str,
+    coarsest: float = 0.0,
 ) -> LabelRecovery:
-    """The labels that the systems at hand determine; keywords as in `last_layer`."""
+    """The labels that the systems at hand determine; keywords as in `last_layer`. coarsest: roundoff of the parts."""
+    observed = observe(
+        observation,
+        known.rows.shape[2],
+        known_weights=known.weights,
+        weights_roundoff=precision.stored(known.roundoff),
+        steps=known.steps,
+    )
+    if observed.with_bias:
+        ones = np.ones((*known.rows.shape[:2], 1))
+        known = dataclasses.replace(known, rows=np.concatenate([known.rows, ones], axis=2))
+        part += " and bias"
     steps, unknowns, width = known.rows.shape
     n = known.samples
     divisor = observed.source.divisor(n)
     how = linear_system.read_conditions(
         max(unknowns, width),
-        roundoff=max(known.roundoff, observed.roundoff),
+        roundoff=max(known.roundoff, observed.roundoff, coarsest),
         divisor=divisor,
         noise=noise,
         precision=precision,
@@ -289,23 +293,13 @@ def last_layer(
     """
     arithmetic = read_precision(precision)
     known = known_of_last_layer(knowledge, known_probs)
-    observed = observe(
-        observation,
-        known.rows.shape[2],
-        known_weights=known.weights,
-        weights_roundoff=arithmetic.stored(known.roundoff),
-        steps=known.steps,
-    )
-    if observed.with_bias:
-        ones = np.ones((*known.rows.shape[:2], 1))
-        known = dataclasses.replace(known, rows=np.concatenate([known.rows, ones], axis=2))
     return recover(
         known,
-        observed,
+        observation,
         clipping=clipping,
         noise=noise,
         precision=arithmetic,
-        part="the last layer's weights" + (" and bias" if observed.with_bias else ""),
+        part="the last layer's weights",
         provenance="Yuan, Xue, Wang and Shen (2022), Algorithm 3",
     )
 
@@ -376,20 +370,13 @@ def general(
         if parameters is not None:
             raise ValueError("`parameters` is allowed only with labels.KnownModel")
         known = known_of_arrays(known_probs, jacobian=knowledge)
-    observed = observe(
-        observation,
-        known.rows.shape[2],
-        known_weights=known.weights,
-        weights_roundoff=arithmetic.stored(known.roundoff),
-        steps=known.steps,
-    )
-    observed = dataclasses.replace(observed, roundoff=max(observed.roundoff, coarsest))
     return recover(
         known,
-        observed,
+        observation,
         clipping=clipping,
         noise=noise,
         precision=arithmetic,
         part="some weights",
         provenance="Yuan, Xue, Wang and Shen (2022), Algorithm 1",
+        coarsest=coarsest,
     )

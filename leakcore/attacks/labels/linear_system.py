@@ -230,16 +230,13 @@ def _consistent(
     allowed = error + dropped * lengths
     # The float64 arithmetic here, and underflow in the victim's: N products, their sum and its mean.
     allowed = allowed + (n + width) * 2.0**-53 * (float(np.linalg.norm(rows)) * lengths + np.linalg.norm(total, axis=0))
-    allowed = _MISFIT_SAFETY * (allowed + n * (n + 2) * np.sqrt(width) * _vanishing(how.roundoff))
+    # Below this a type of this unit roundoff, or finer, may lose numbers altogether.
+    vanishing = 2.0**-14 if how.roundoff >= 2.0**-11 else 2.0**-126 if how.roundoff > 2.0**-53 else 2.0**-1022
+    allowed = _MISFIT_SAFETY * (allowed + n * (n + 2) * np.sqrt(width) * vanishing)
     if how.noise:
         share = _FALSE_ALARM / total.shape[1]
         allowed = allowed + how.noise * np.sqrt(2.0 * special.gammainccinv((width - rank) / 2, share))
     return bool((misfit <= allowed).all())
-
-
-def _vanishing(roundoff: float) -> float:
-    """Below this magnitude a type of this unit roundoff (or finer) may lose numbers altogether."""
-    return 2.0**-14 if roundoff >= 2.0**-11 else 2.0**-126 if roundoff > 2.0**-53 else 2.0**-1022
 
 
 def growth(n: int, roundoff: float) -> float:
@@ -299,7 +296,10 @@ def differences(jacobian: np.ndarray, error: np.ndarray) -> tuple[np.ndarray, np
 
 
 def with_last_class(solution: SystemSolution, classes: int, how: Conditions) -> SystemSolution:
-    """(N, K) residuals and tolerances from those of the first K − 1 classes; a row is identifiable if all of it is."""
+    """(N, K) residuals and tolerances from the (N, K − 1) of the classes before the last.
+
+    A row is identifiable if each of its K − 1 residuals is.
+    """
     residuals = solution.residuals.reshape(-1, classes - 1)
     # A softmax's own rounding may flip the sign of a residual near 0.
     tolerance, alarm = (a.reshape(-1, classes - 1) + 8.0 * how.roundoff for a in (solution.tolerance, solution.alarm))

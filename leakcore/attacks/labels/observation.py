@@ -14,10 +14,7 @@ from leakcore.attacks.arguments import stored_roundoff
 
 
 def parts_of_layers(name: str, value: Any) -> Any:
-    """An array, a tuple of arrays or a dictionary of them, one per layer; ValueError or TypeError that names it.
-
-    `validate.host_array` reads from it the numbers and the unit roundoff that it reads from `value`.
-    """
+    """An array, a tuple of arrays or a dictionary of them, one per layer, of the numbers and roundoff of `value`."""
     if isinstance(value, Mapping):
         return {key: parts_of_layers(name, part) for key, part in value.items()}
     if not isinstance(value, list | tuple) or all(type(part) is float or type(part) is int for part in value):
@@ -51,9 +48,6 @@ class Noise:
             0: the gradient is exact up to rounding.
         confidence: the probability, over the noise, that *no* determined label is wrong, in (0, 1 − 1e-12]. Required
             with std > 0, and refused with std = 0.
-
-    Raises:
-        ValueError: for std < 0, and for a confidence that is missing, superfluous or out of range.
     """
 
     std: float
@@ -105,9 +99,6 @@ class Precision:
             TF32), or where a float64 weight difference is of weights that were stored more coarsely and neither a model
             nor `weights` show it.
         rcond: singular values below rcond times the largest count as zero, in [0, 1). None: 2·max(N, d)·unit_roundoff.
-
-    Raises:
-        ValueError: for a unit_roundoff outside (0, 1) and for an rcond outside [0, 1).
     """
 
     unit_roundoff: float | None = None
@@ -155,9 +146,6 @@ class SGD:
         momentum_buffer: b before the step, of the weights' shape (bias last, as in `WeightDifference.weights`), or
             "first" for the very first step. Required with momentum > 0. Two consecutive differences also give it:
             without nesterov it is −(previous ΔW)/(previous lr).
-
-    Raises:
-        ValueError: for values that torch refuses as well.
     """
 
     lr: float
@@ -421,10 +409,7 @@ def _joined(steps: int | None, width: int, main: tuple[str, Any], bias: tuple[st
 
 
 def _wide(shape: tuple[int, ...], steps: int | None, **kwargs: Any) -> tuple[np.ndarray, float]:
-    """Weights (or a momentum buffer) of the difference's shape, with their unit roundoff.
-
-    A last column for the bias may be there even though the bias is not observed; it is dropped.
-    """
+    """Weights or a momentum buffer of the difference's shape, without an unobserved bias, and their unit roundoff."""
     ((name, _),) = kwargs.items()
     array, roundoff = validate.host_array(**kwargs)
     for width in (shape[2], shape[2] + 1):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from leakcore._base import validate
 from leakcore._base.array_record import ArrayRecord
-
-if TYPE_CHECKING:
-    pass
 
 _Own = TypeVar("_Own", bound="Observations")
 
@@ -241,29 +238,26 @@ def observe(models: Iterable[Any], features: Any, labels: Any, *, queries: Queri
         raise ValueError(
             f"`labels` must be class numbers, integers, of shape ({len(x)},), got {y.dtype} of shape {y.shape}"
         )
-    if queries is not None:
-        validate.instance(Queries, queries=queries)
-    asked = {name: (own, answers) for name, own, answers in (queries or Queries()).arrays(x)}
+    questions = validate.settings(Queries, queries=queries).arrays(x)
+    asked: dict[str, Any] = {name: (own, answers) for name, own, answers in questions}
+    population, copies = asked.get("population"), asked.get("copies")
     if hasattr(models, "parameters") or not isinstance(models, Iterable):
         raise TypeError(f"`models` must be a sequence of torch modules, got {type(models).__name__}")
     runs = [tuple(own) if isinstance(own, Sequence) else (own,) for own in models]
     if not runs or len({len(run) for run in runs}) != 1 or not runs[0]:
         lengths = sorted({len(run) for run in runs})
         raise ValueError(f"`models` must be modules, or equally many checkpoints of each, got {lengths or 'none'}")
-    losses, others, shares, classes = [], [], [], 2
+    losses, others, shares = [], [], []
     for run in runs:
         losses.append([_losses(model, x, y) for model in run])
-        if "population" in asked:
-            rows, answers = asked["population"]
-            assert answers is not None
-            others.append(_losses(run[-1], rows, answers))
-        if "copies" in asked:
-            shares.append(np.mean([right(_logits(run[-1], copy), y) for copy in asked["copies"][0]], axis=0))
+        if population is not None:
+            others.append(_losses(run[-1], *population))
+        if copies is not None:
+            shares.append(np.mean([right(_logits(run[-1], copy), y) for copy in copies[0]], axis=0))
     trajectory = np.array(losses)
     own: dict[str, Any] = {}
-    if "population" in asked:
-        rows, answers = asked["population"]
-        assert answers is not None
+    if population is not None:
+        rows, answers = population
         classes = int(max(y.max(), answers.max())) + 1
         own = {"features": columns(x, y, classes), "population_features": columns(rows, answers, classes)}
     return Observations(

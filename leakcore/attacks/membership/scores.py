@@ -379,9 +379,6 @@ def scores(
         (models, rows) float64, larger for likelier members; one model for a trace. Only "loss" with a threshold,
         "lira", "loss-trajectory" and "likelihood" have a meaningful sign, which `guess` needs.
 
-    Raises:
-        ValueError: names what is missing or does not fit.
-
     Guarantees:
         Deterministic. `audit.from_scores` says what scores prove, from how members were chosen.
 
@@ -409,11 +406,9 @@ def scores(
                 f"`references` must be observed at the {target.losses.shape[1]} rows of `target`, got "
                 f"{references.losses.shape[1]} rows"
             )
-    if isinstance(own, _BY_REFERENCES):
-        if references is None:
-            raise ValueError(f"`references` must be given for {own}, got None")
-        return own.score(target, references)
-    return own.score(target, references)
+    if isinstance(own, _BY_REFERENCES) and references is None:
+        raise ValueError(f"`references` must be given for {own}, got None")
+    return own.score(target, references)  # type: ignore[arg-type]
 
 
 def _attack(attack: Any) -> Attack:
@@ -476,7 +471,9 @@ def guess(scores: Any, *, share: float = 1.0, seed: int = 0) -> Guesses:
         >>> membership.guess([[0.1, -3.0, 2.0, 0.5]], share=0.5).guess.tolist()
         [[0, -1, 1, 0]]
     """
-    values = _scores(scores)
+    values = numbers(scores=scores)
+    if values.ndim != 2 or 0 in values.shape:
+        raise ValueError(f"`scores` must have shape (runs, rows), at least 1 each, got {values.shape}")
     part, start = validate.probability(share=share), validate.seed(seed=seed)
     if part == 0:
         raise ValueError("`share` must be in (0, 1], got 0")
@@ -489,10 +486,3 @@ def guess(scores: Any, *, share: float = 1.0, seed: int = 0) -> Guesses:
     signs = np.where(np.take_along_axis(values, clearest, axis=1) > 0, 1, -1).astype(np.int8)
     np.put_along_axis(out, clearest, signs, axis=1)
     return Guesses(out)
-
-
-def _scores(scores: Any) -> np.ndarray:
-    out = numbers(scores=scores)
-    if out.ndim != 2 or 0 in out.shape:
-        raise ValueError(f"`scores` must have shape (runs, rows), at least 1 each, got {out.shape}")
-    return out

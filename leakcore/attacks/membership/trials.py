@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class MembershipTrials(References):
     """Models trained on random halves of the rows: attacked models, references, or both (`trials[64:]`, `trials[:64]`).
 
-    The fields of `References` are those of the final models, at every row; `included` are the coins.
+    The fields of `References` hold what the final models say of every row; `included` holds the coins.
 
     Attributes:
         first_run: number of the first model.
@@ -113,10 +113,8 @@ def play(
     steps = validate.sizes(0, checkpoints=checkpoints)
     if list(steps) != sorted(set(steps)) or (steps and steps[-1] >= ensemble.steps):
         raise ValueError(f"`checkpoints` must be rising and below the ensemble's {ensemble.steps} steps, got {steps}")
-    if queries is not None:
-        validate.instance(Queries, queries=queries)
+    asked = validate.settings(Queries, queries=queries).arrays(x)
     included = coins(runs, len(y), seed=ensemble.seed)
-    asked = (queries or Queries()).arrays(x)
 
     def losses_and_logits(model: Ensemble, rows: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
         run = model.run(

@@ -138,9 +138,6 @@ class ClipBKD:
             instead of the rows. An auditor chooses both data sets; two gradients that point apart use the whole
             distance 2C that replacement allows, a row that is learned anyway only about C of it.
 
-    Raises:
-        TypeError: for probabilities that cannot be called.
-
     Example:
         >>> import numpy as np
         >>> from leakcore.attacks import poisoning

@@ -162,9 +162,7 @@ def reconstruction_games(
     """
     from leakcore.dpsgd import read_execution
 
-    if rules is not None:
-        validate.instance(GameRules, rules=rules)
-    game = _checked(ensemble, known, pool, rules or GameRules(), methods)
+    game = _checked(ensemble, known, pool, validate.settings(GameRules, rules=rules), methods)
     level = validate.confidence(confidence=confidence)
     first, stop = arguments.run_range(runs)
     how = read_execution(execution)

@@ -19,14 +19,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Scheme:
-    """One way to draw batches.
+    """One way to draw batches: what the attacker knows of them and subtracts, in words, and the bound's adjacency.
 
-    Attributes:
-        batches: whose batches the attacker knows, as in `dpsgd.Observer`. More than the bound of the scheme allows
-            would let an attack on a correct mechanism lie above it.
-        adjacency: the neighbouring relation of that bound.
-        knows: the same in words.
-        subtracts: what the attacker subtracts, in words.
+    batches: whose batches the attacker knows, as in `dpsgd.Observer`. More than the bound of the scheme allows would
+    let an attack on a correct mechanism lie above it.
     """
 
     batches: Literal["common", "all", "none"]

@@ -8,8 +8,8 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from leakcore import kernels, models
 from leakcore._base import memory_limit, validate
 from leakcore._base.array_record import ArrayRecord
 from leakcore._base.process_wide import one_thread
-from leakcore._base.workers import answers
+from leakcore._base.workers import collected
 from leakcore.attacks.arguments import read_finite_box
 from leakcore.dpsgd import EnsembleRun, Execution, arguments, read_execution
 from leakcore.gradients import lock_of
@@ -57,10 +57,7 @@ class FrozenEmbedding:
 
 @dataclasses.dataclass(frozen=True)
 class ReleasedSteps:
-    """One run as the attacker sees it, in units of C: per layer, weights and observed gradients.
-
-    weights: (steps, out, in + 1), bias last. observed: likewise, ḡ_t/C.
-    """
+    """One run in units of C, by layer: weights (steps, out, in + 1), the bias last, and observed ḡ_t/C likewise."""
 
     weights: list[torch.Tensor]
     observed: list[torch.Tensor]
@@ -181,10 +178,8 @@ class GradientReconstruction(ArrayRecord):
     first_run: int
 
 
-def _require_recorded(run: Any) -> None:
-    """Errors for anything but a recorded run of an MLP."""
-    from leakcore import models
-
+def _require_recorded(run: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The parameters and gradients of a recorded run of an MLP; errors for anything else."""
     validate.instance(EnsembleRun, run=run)
     if run.thetas is None or run.observed is None:
         raise ValueError(
@@ -203,6 +198,7 @@ def _require_recorded(run: Any) -> None:
             raise ValueError(
                 f"`run.{name}` must end in the {size} parameters of {run.layers}, got shape {values.shape}"
             )
+    return run.thetas, run.observed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -290,16 +286,11 @@ def gradient(
         >>> bool(abs(answer.points - target).max() < 0.1)
         True
     """
-    _require_recorded(run)
+    thetas, observed = _require_recorded(run)
     low, high = read_finite_box(box)
-    thetas, observed = run.thetas, run.observed
-    assert thetas is not None
-    assert observed is not None
-    if descent is not None:
-        validate.instance(Descent, descent=descent)
     if embedding is not None:
         validate.instance(FrozenEmbedding, embedding=embedding)
-    how = descent or Descent()
+    how = validate.settings(Descent, descent=descent)
     memory_limit.require(64 * how.restarts * run.layers[0], restarts=how.restarts)
     task = _Task(
         layers=run.layers,
@@ -319,17 +310,17 @@ def gradient(
         if getattr(where, name) != only:
             raise ValueError(f"`execution.{name}` must be {only!r} for attacks.gradient, got {getattr(where, name)!r}")
 
-    def jobs() -> Iterator[tuple[Any, ...]]:
-        for i in range(len(run)):
-            label = None if known is None else int(known[i])
-            yield task, thetas[i], observed[i], label, run.first_run + i
-
-    results: list[Any] = [None] * len(run)
-    for done, (i, answer) in enumerate(_spread(_reconstruct, list(jobs()), where.num_threads, where.executor), 1):
-        results[i] = answer
-        if where.progress is not None:
-            where.progress(done, len(run))
-    points, classes, losses, restart = zip(*results, strict=True)
+    labelled: Iterable[int | None] = itertools.repeat(None) if known is None else known.tolist()
+    rows = zip(thetas, observed, labelled, itertools.count(run.first_run), strict=False)
+    jobs = ((i, functools.partial(_reconstruct, task, *row)) for i, row in enumerate(rows))
+    with contextlib.ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        workers = where.executor
+        if workers is None:
+            count = min(where.num_threads or kernels.num_threads(), len(run))
+            workers = stack.enter_context(ThreadPoolExecutor(count))
+        results = collected(jobs, workers, where.progress, len(run))
+    points, classes, losses, restart = zip(*(results[i] for i in range(len(run))), strict=True)
     return GradientReconstruction(
         points=np.stack(points),
         labels=np.array(classes, np.int64),
@@ -367,16 +358,14 @@ def gradient_loss(run: EnsembleRun, points: Any, labels: Any, *, l1_weight: floa
         >>> bool(true < other)
         True
     """
-    _require_recorded(run)
-    assert run.thetas is not None
-    assert run.observed is not None
+    thetas, observed = _require_recorded(run)
     guesses = arguments.samples(
-        points, labels, name="", layers=run.layers, dtype=run.thetas.dtype.name, leading=(len(run),)
+        points, labels, name="", layers=run.layers, dtype=thetas.dtype.name, leading=(len(run),)
     )
     weight = None if l1_weight is None else validate.non_negative(l1_weight=l1_weight)
     out = np.empty((len(run), guesses.rows))
     for i in range(len(run)):
-        trace = ReleasedSteps.of(run.thetas[i], run.observed[i], run.layers, run.max_grad_norm)
+        trace = ReleasedSteps.of(thetas[i], observed[i], run.layers, run.max_grad_norm)
         for j in range(guesses.rows):
             z = torch.from_numpy(guesses.features[i, j].copy())[None].requires_grad_()
             y = _targets([int(guesses.labels[i, j])], run.layers[-1], z.dtype)
@@ -444,21 +433,3 @@ def _descend(evaluate: Callable[[Any], Any], starts: Any, task: _Task) -> Any:
         with torch.no_grad():
             points.clamp_(task.low, task.high)
     return points.detach()
-
-
-def _spread(
-    work: Callable[..., Any], jobs: list[tuple[Any, ...]], threads: int | None, executor: Executor | None
-) -> Iterator[tuple[int, Any]]:
-    """(number, answer) of each job as it finishes."""
-    before = torch.get_num_threads()
-    pool = None if executor is not None else ThreadPoolExecutor(min(threads or kernels.num_threads(), len(jobs)))
-    where = executor if executor is not None else pool
-    assert where is not None
-    numbered = ((i, functools.partial(work, *job)) for i, job in enumerate(jobs))
-    try:
-        with contextlib.closing(answers(numbered, where)) as finished:
-            yield from finished
-    finally:
-        if pool is not None:
-            pool.shutdown(wait=True)
-        torch.set_num_threads(before)

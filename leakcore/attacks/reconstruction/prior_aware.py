@@ -50,10 +50,7 @@ class Likelihood:
 
 @dataclasses.dataclass(frozen=True)
 class Allocated:
-    """The likelihood where the target is in one of the `batches` of each epoch, all alike.
-
-    Σ_epochs log (1/b) Σ_t exp((2 s_{t,i} − n²_{t,i})/(2σ²C²)).
-    """
+    """Σ_epochs log (1/b) Σ_t exp((2 s_{t,i} − n²_{t,i})/(2σ²C²)), the target in one of an epoch's b batches."""
 
     max_grad_norm: float
     noise_multiplier: float
@@ -230,9 +227,7 @@ def prior_aware(
     if rate == 0:
         raise ValueError("`sample_rate` must be in (0, 1], got 0")
     sigma = None if noise_multiplier is None else validate.non_negative(noise_multiplier=noise_multiplier)
-    which = validate.one_of("auto", *METHODS, method=method)
-    if which == "auto":
-        which = resolve("auto", rate, prior)
+    which = resolve(validate.one_of("auto", *METHODS, method=method), rate, prior)
     if prior is not None and which != "likelihood":
         raise ValueError(
             f"`prior` must be None with method={which!r}, which takes all candidates as equally likely; use "
@@ -275,11 +270,8 @@ def prior_aware(
 
 def resolve(method: str, sample_rate: float, prior: Any) -> str:
     """The method that "auto" stands for."""
-    if method != "auto":
-        return method
-    if prior is not None:
-        return "likelihood"
-    return "sum" if sample_rate == 1 else "top"
+    auto = "likelihood" if prior is not None else "sum" if sample_rate == 1 else "top"
+    return auto if method == "auto" else method
 
 
 def log_prior(prior: Any, candidates: int) -> np.ndarray:

@@ -103,11 +103,8 @@ _MIXTURES = 4
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class View:
-    """From flat parameters to the network's input.
-
-    Without `basis` the input is every parameter less its mean. With it, it is their principal components; with
-    `columns`, behind those, the first layer's rows (units, inputs) on theirs, flattened.
-    """
+    """From flat parameters to the network's input: every parameter less its mean; with `basis` their principal
+    components; with `columns`, behind those, the first layer's rows (units, inputs) on theirs, flattened."""
 
     mean: np.ndarray
     basis: np.ndarray | None
@@ -279,13 +276,10 @@ class Reconstructor(Record):
         values = _parameters(parameters, len(self.mean))
         module = network(self.layers, self.units, 0 if self.columns is None else len(self.columns))
         torch.nn.utils.vector_to_parameters(torch.from_numpy(self.weights.copy()), module.parameters())
+        view = View(self.mean, self.basis, self.columns, self.units)
         with torch.no_grad():
-            out: np.ndarray = module(_scaled(self._view(values), self.scale)).numpy()
+            out: np.ndarray = module(_scaled(view(values), self.scale)).numpy()
         return np.asarray(out.clip(self.low, self.high))
-
-    @property
-    def _view(self) -> View:
-        return View(self.mean, self.basis, self.columns, self.units)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", models.layer_sizes(self.layers))
@@ -315,7 +309,7 @@ class Reconstructor(Record):
     def load(cls, path: str | Path) -> Reconstructor:
         """Read what `save` wrote.
 
-        ValueError says what is wrong with any other file; FileNotFoundError where it does not exist.
+        FileNotFoundError if the file does not exist; ValueError says why a file cannot be read.
         """
         try:
             out: Reconstructor = from_npz(path, cls)
@@ -422,9 +416,7 @@ def reconstructor(
             f"and {targets.shape}"
         )
     validate.callback(progress=progress)
-    if training is not None:
-        validate.instance(ReconstructorTraining, training=training)
-    how = training or ReconstructorTraining()
+    how = validate.settings(ReconstructorTraining, training=training)
     low, high = read_finite_box(box)
     key = validate.seed(seed=seed)
     if how.first_layer is not None and how.first_layer[0] * how.first_layer[1] > values.shape[1]:

@@ -233,9 +233,7 @@ class _System:
         )
 
     def weights(self, directions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Signs of the directions, and weights, that fit best: the last order's weights first, then each sign by
-        itself.
-        """
+        """Signs of the directions, and weights, that fit best: all weights first, then each sign by itself."""
         weights = np.linalg.lstsq(self._design(directions), self._target, rcond=None)[0]
         best = self.misfit(directions, weights)
         for _ in range(2):

@@ -17,9 +17,7 @@ import numpy as np
 from leakcore.attacks.tensor.weights import Orders, Weights
 
 NOISE_EDGE = 2.0
-"""Largest eigenvalue of (1/m) Σ_j e_j (w_j w_jᵀ − I), in units of rms(e)·√(d/m): a GOE matrix, for e independent of
-w.
-"""
+"""Largest eigenvalue of (1/m) Σ_j e_j (w_j w_jᵀ − I) in units of rms(e)·√(d/m), e independent of w: a GOE matrix."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

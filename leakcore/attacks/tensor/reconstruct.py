@@ -12,7 +12,7 @@ from scipy import optimize
 
 from leakcore import kernels
 from leakcore._base import validate
-from leakcore._base.results import Assumptions, Result
+from leakcore._base.results import Result, of_attack
 from leakcore.attacks.tensor.decompose import Parts, Refined, decompose, fit, refine
 from leakcore.attacks.tensor.moments import Moments, estimate
 from leakcore.attacks.tensor.weights import Orders, Weights, choose, read_orders
@@ -77,10 +77,6 @@ class Decomposition:
             residuals. "power": whitening and robust power iteration with deflation, no polish, for residuals of one
             sign and order 2. "auto": both as starts, polished; the better one wins.
         margin: a direction counts as signal above margin × the largest eigenvalue that noise alone would have, > 0.
-
-    Raises:
-        ValueError: for a value that is not allowed; the text names the argument. The attack checks the orders against
-            the activation.
     """
 
     orders: Sequence[int] | None = None
@@ -156,9 +152,7 @@ def reconstruct(
             f"`num_examples` must be at most d={source.num_inputs}, got {count}: more inputs than that have "
             "no subspace to recover"
         )
-    if decomposition is not None:
-        validate.instance(Decomposition, decomposition=decomposition)
-    how = decomposition or Decomposition()
+    how = validate.settings(Decomposition, decomposition=decomposition)
     attempt = _Attempt(
         source=source,
         orders=choose(activation, orders=how.orders),
@@ -208,7 +202,10 @@ class _Attempt:
         parts = decompose(moments, used.coefficients, used.used, self.how.method, rng)
         if parts is None:
             return self.result(g, "no decomposition of the tensor was found", moments)
-        inputs, residuals = self._in_all_coordinates(parts, moments)
+        inputs = parts.directions @ moments.basis.T
+        inputs, residuals = inputs / np.linalg.norm(inputs, axis=1, keepdims=True), parts.weights
+        if self.how.method != "power" and self.how.subtract:  # else the paper's plain steps are asked for
+            inputs, residuals = fit(inputs, residuals, moments, self.orders.coefficients)
         reason = ""
         hidden = margin * moments.edge / abs(used.coefficients[used.used[0]])
         if rank < count:
@@ -239,15 +236,6 @@ class _Attempt:
         errors = np.minimum(2.0, np.sqrt(way + better.errors**2 + bent**2))
         return self.result(g, reason, moments, parts, better, answer=(x[near], r[near], errors[near]))
 
-    def _in_all_coordinates(self, parts: Parts, moments: Moments) -> tuple[np.ndarray, np.ndarray]:
-        """(inputs, residuals): unit rows of the span, moved by the joint fit unless the paper's plain steps are
-        asked for."""
-        inputs = parts.directions @ moments.basis.T
-        inputs /= np.linalg.norm(inputs, axis=1, keepdims=True)
-        if self.how.method == "power" or not self.how.subtract:
-            return inputs, parts.weights
-        return fit(inputs, parts.weights, moments, self.orders.coefficients)
-
     def result(
         self,
         g: np.ndarray,
@@ -266,18 +254,12 @@ class _Attempt:
         if answer is not None and parts is not None:
             method += "" if self.how.subtract else ", plain moments"
             method += f", {parts.method}" + (", refined on the gradient" if self.refined else "")
-        return TensorReconstruction(
+        return of_attack(
+            TensorReconstruction,
             value=len(inputs) / self.count,
-            kind="estimate",
-            confidence=None,
-            interval=None,
             method=method,
-            assumptions=Assumptions(
-                adjacency=None,
-                attacker="knows the hidden weights, drawn from N(0, I), the activation and the batch size, and sees "
-                "dL/da",
-                notes=("two layers, no bias, inputs of unit length",),
-            ),
+            attacker="knows the hidden weights, drawn from N(0, I), the activation and the batch size, and sees dL/da",
+            notes=("two layers, no bias, inputs of unit length",),
             seed=self.seed,
             provenance=SOURCE,
             inputs=inputs,

@@ -16,9 +16,7 @@ from leakcore.numerics import ACTIVATIONS, Activation
 
 MAX_ORDER = 4
 VANISHING = 1e-8
-"""An order whose share of E[σ(z)²], c_p²/(p! E[σ²]), is below this counts as absent: the quadrature is good to
-1e-10.
-"""
+"""An order of a smaller share of E[σ(z)²], c_p²/(p! E[σ²]), counts as absent: the quadrature is good to 1e-10."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,8 +71,7 @@ def hermite_coefficients(activation: Any, *, max_order: int = MAX_ORDER) -> np.n
     """Hermite coefficients c_p = E[σ^{(p)}(z)] = E[σ(z) He_p(z)], z ~ N(0, 1) (Wang, Lee and Lei 2023, Section 4).
 
     They equal E[σ^{(p)}] also where σ has no p-th derivative (Stein). Gauss–Legendre quadrature on panels of width ¼
-    over
-    |z| ≤ 14 integrates kinks at multiples of ¼ (ReLU, hardtanh, ReLU6, hardswish) without loss.
+    over |z| ≤ 14 integrates kinks at multiples of ¼ (ReLU, hardtanh, ReLU6, hardswish) without loss.
 
     Args:
         activation: a name, an `Activation`, or an elementwise callable on torch tensors.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -91,15 +92,11 @@ def _false_share(free: int, rank: int) -> float:
     return float(beta.ppf(FALSE_RATE, free / 2, rank / 2))
 
 
-FAMILIES: tuple[tuple[str, ...], ...] = (
-    ("c_attn",),
-    ("query", "key", "value"),
-    ("q_proj", "k_proj", "v_proj"),
-    ("q_lin", "k_lin", "v_lin"),
-    ("query_key_value",),
-    ("qkv_proj",),
-    ("qkv",),
-    ("Wqkv",),
+FAMILIES = tuple(
+    tuple(names.split())
+    for names in (
+        "c_attn|query key value|q_proj k_proj v_proj|q_lin k_lin v_lin|query_key_value|qkv_proj|qkv|Wqkv".split("|")
+    )
 )
 """How models name the projections: GPT-2, BERT, Llama and OPT, DistilBERT, GPT-NeoX, Phi-3, ViT, ModernBERT."""
 
@@ -122,10 +119,7 @@ def find_projections(model: nn.Module) -> list[tuple[str, ...]]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Projections:
-    """The projections of the first two layers.
-
-    model: called with (n, L) tokens. layers: for each layer the names of its modules, which all read one input.
-    """
+    """The projections of a model's first two layers: for each the names of the modules that read its one input."""
 
     model: nn.Module
     layers: tuple[tuple[str, ...], tuple[str, ...]]
@@ -200,12 +194,12 @@ class Projections:
 
             return hook
 
-        with lock_of(self.model), torch.no_grad():
+        with contextlib.ExitStack() as stack, torch.no_grad():
+            stack.enter_context(lock_of(self.model))
             modules = dict(self.model.named_modules())
-            handles = [
-                modules[self.layers[layer][0]].register_forward_pre_hook(capture(layer), with_kwargs=True)
-                for layer in range(layers)
-            ]
+            for layer in range(layers):
+                first = modules[self.layers[layer][0]]
+                stack.enter_context(first.register_forward_pre_hook(capture(layer), with_kwargs=True))
             try:
                 self.model(tokens)
             except _Stop:
@@ -215,9 +209,6 @@ class Projections:
                     f"`length` and `vocabulary` must fit the model, which fails on tokens of shape "
                     f"{tuple(tokens.shape)} up to {int(tokens.max())} ({why})"
                 ) from why
-            finally:
-                for handle in handles:
-                    handle.remove()
         if len(captured) < layers or any(
             value.ndim != 3 or value.shape[:2] != tokens.shape for value in captured.values()
         ):
@@ -225,11 +216,7 @@ class Projections:
         return [captured[layer] for layer in range(layers)]
 
     def causal(self, length: int, device: torch.device, unit: float) -> bool:
-        """Whether the second layer's inputs depend on earlier positions only.
-
-        Raises:
-            ValueError: if the first layer's depend on other positions at all.
-        """
+        """Whether the second layer's inputs depend on earlier positions only; ValueError if the first one's on any."""
         size = max(2, min(length, 4))
         tokens = torch.zeros((2, size), dtype=torch.long, device=device)
         tokens[1, -1] = 1

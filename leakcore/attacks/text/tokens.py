@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from leakcore._base import validate
-from leakcore._base.results import Assumptions, Result
+from leakcore._base.results import Result, of_attack
 from leakcore.attacks.arguments import lost_below, stored_roundoff
 from leakcore.attacks.labels import Noise
 from leakcore.attacks.labels.observation import Precision, read_precision
@@ -129,17 +129,14 @@ def tokens(
     proved = named and shared is False and stated is not None
     if not named:
         present = np.zeros(len(rows), dtype=bool)
-    return TokenSet(
+    return of_attack(
+        TokenSet,
         value=float(present.sum()),
         kind="lower" if proved else "estimate",
         confidence=confidence if proved else None,
-        interval=None,
         method="rows of the input embedding's gradient that differ from 0",
-        assumptions=Assumptions(
-            adjacency=None,
-            attacker="sees the gradient of the input embedding",
-            notes=_notes(shared, stated, dense, noise),
-        ),
+        attacker="sees the gradient of the input embedding",
+        notes=_notes(shared, stated, dense, noise),
         provenance="Melis, Song, De Cristofaro and Shmatikov (2019), Section 4.1",
         present=present,
         sizes=sizes,
@@ -268,17 +265,13 @@ def next_tokens(
             "classes, noise or a decay of weights there are no limits"
         )
     proved = stated is not None and label_smoothing is not None and (layer_norm is None or shared is False)
-    return TokenCounts(
+    return of_attack(
+        TokenCounts,
         value=float(lows.sum() / count),
         kind="lower" if proved else "estimate",
-        confidence=None,
-        interval=None,
         method="limits of the label counts by the output layer's " + ("bias" if layer_norm is None else "weights"),
-        assumptions=Assumptions(
-            adjacency=None,
-            attacker="sees the gradient of the output layer and knows the number of positions",
-            notes=_count_notes(label_smoothing, stated, shared, layer_norm is not None, scaled, unit),
-        ),
+        attacker="sees the gradient of the output layer and knows the number of positions",
+        notes=_count_notes(label_smoothing, stated, shared, layer_norm is not None, scaled, unit),
         provenance="Wainakh et al. (2022), Section 3, with limits for every count",
         lows=lows,
         highs=highs,

@@ -29,9 +29,7 @@ class Samples:
 def samples(
     features: Any, labels: Any, *, name: str, layers: tuple[int, ...], dtype: str, leading: tuple[int, ...] = ()
 ) -> Samples:
-    """Checked samples. `leading` is the shape before (rows, dimensions), to which arrays are broadcast; errors name
-    `name`.
-    """
+    """Checked samples, broadcast to `leading` before (rows, dimensions). Errors name `name`."""
     x_name, y_name = f"{name}features", f"{name}labels"
     array_memory.refuse_transforms(x_name)
     raw = _read(x_name, features)
@@ -166,11 +164,8 @@ class Source:
 
     def take(self, low: int, high: int, at: int, outputs: int, dtype: torch.dtype, device: torch.device) -> RowGroup:
         """Runs [low, high) at slots at, at + 1, …; zeros in the other slots."""
-        x, y = self.samples.features, self.samples.labels
-        if self.index is not None:
-            x, y = x[self.index[low:high]], y[self.index[low:high]]
-        else:
-            x, y = x[low:high], y[low:high]
+        which = slice(low, high) if self.index is None else self.index[low:high]
+        x, y = self.samples.features[which], self.samples.labels[which]
         return RowGroup.of(placed(x, at), placed(y, at), outputs, dtype, device)
 
 
@@ -188,10 +183,6 @@ class RowReader:
         self._layers, self._dtype, self._runs = layers, dtype, runs
         self._pools: dict[tuple[int, int], Samples] = {}
 
-    def common(self, features: Any, labels: Any) -> Samples:
-        """Rows that all runs share."""
-        return self._samples(features, labels, "")
-
     def of_runs(self, rows: Rows | None, name: str) -> Source | None:
         """Rows of each run; errors name `name`."""
         if rows is None:
@@ -199,9 +190,12 @@ class RowReader:
         if rows.labels is None:
             raise ValueError(f"`{name}.labels` must give one label to each row, got None")
         if rows.index is not None:
-            pool = self._pool(rows, f"{name}.")
+            key = id(rows.features), id(rows.labels)
+            if key not in self._pools:
+                self._pools[key] = self.samples(rows.features, rows.labels, f"{name}.")
+            pool = self._pools[key]
             return Source(pool, _row_numbers(rows.index, f"{name}.index", pool.rows, self._runs))
-        samples = self._samples(rows.features, rows.labels, f"{name}.", (self._runs,))
+        samples = self.samples(rows.features, rows.labels, f"{name}.", (self._runs,))
         if samples.rows == 0:
             raise ValueError(
                 f"`{name}.features` must hold at least one row per run, got shape {samples.features.shape}"
@@ -217,19 +211,13 @@ class RowReader:
         shape = validate.even_array(**{"probes.features": rows.features}).shape
         leading = (self._runs,) if len(shape) == 3 else ()
         labels = np.zeros(shape[:-1], np.int64) if rows.labels is None else rows.labels
-        samples = self._samples(rows.features, labels, "probes.", leading)
+        samples = self.samples(rows.features, labels, "probes.", leading)
         if samples.rows == 0:
             raise ValueError(f"`probes.features` must hold at least one row, got shape {shape}")
         return Source(samples) if leading else samples
 
-    def _samples(self, features: Any, labels: Any, name: str, leading: tuple[int, ...] = ()) -> Samples:
+    def samples(self, features: Any, labels: Any, name: str = "", leading: tuple[int, ...] = ()) -> Samples:
         return samples(features, labels, name=name, layers=self._layers, dtype=self._dtype, leading=leading)
-
-    def _pool(self, rows: Rows, name: str) -> Samples:
-        key = id(rows.features), id(rows.labels)
-        if key not in self._pools:
-            self._pools[key] = self._samples(rows.features, rows.labels, name)
-        return self._pools[key]
 
 
 def _row_numbers(index: Any, name: str, rows: int, runs: int) -> np.ndarray:

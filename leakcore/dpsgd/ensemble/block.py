@@ -17,6 +17,7 @@ from leakcore.dpsgd.ensemble.observer import Running, Watch
 from leakcore.dpsgd.ensemble.passes import (
     IN_PLACE_ACTIVATIONS,
     FlatLayout,
+    Matrices,
     ModulePass,
     NativeSums,
     ParameterLayout,
@@ -24,7 +25,7 @@ from leakcore.dpsgd.ensemble.passes import (
     RowGroup,
 )
 from leakcore.dpsgd.ensemble.sampling import SLOTS, Batches, DrawnBatches, Gather, Streams, gathered_rows, share
-from leakcore.kernels import EnsembleRows
+from leakcore.kernels import EnsembleRows, EnsembleSums
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,10 +65,6 @@ class Fault:
         object.__setattr__(self, "clip_slack", validate.non_negative(clip_slack=self.clip_slack))
 
 
-Matrices = list[torch.Tensor]
-"""One (slots, out, in + 1) matrix per layer."""
-
-
 class Cancelled(Exception):
     """Another block failed, or the user interrupted."""
 
@@ -94,9 +91,7 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class BlockInput:
-    """What one block reads: arrays with one entry per slot. Slots that belong to no requested run (not in `used`) hold
-    zeros.
-    """
+    """What one block reads: arrays with one entry per slot. Slots that are not `used` hold zeros."""
 
     first_run: int
     used: range = range(SLOTS)
@@ -154,18 +149,10 @@ class Trainer:
         self._clip_to = math.inf if plan.fault.clip == "batch" else plan.max_grad_norm
         self._native: NativeSums | None = None
         if isinstance(common, EnsembleRows):
-            self._native = NativeSums(
-                SLOTS,
-                plan.layers,
-                plan.activation,
-                plan.dtype,
-                common,
-                clip_to=self._clip_to,
-                slack=plan.fault.clip_slack,
-            )
-            common = []
-        self._common = common
-        self._watch = watch
+            limits = {"max_grad_norm": self._clip_to, "slack": plan.fault.clip_slack}
+            sums = EnsembleSums(SLOTS, plan.layers, plan.activation, plan.dtype, **limits)
+            self._native, common = NativeSums(sums, common), []
+        self._common, self._watch = common, watch
         self._layout = ParameterLayout(plan.layers) if plan.module is None else FlatLayout(plan.module)
         self._dtype: torch.dtype = getattr(torch, plan.dtype)
         self._device = device
@@ -175,27 +162,25 @@ class Trainer:
         self._num_common = sum(chunk.count for chunk in common) if self._native is None else self._native.num_common
         self._num_rows = self._num_common + extra
         self._probes = probes
-        self._gathers = [_gather(chunk, plan, self._num_rows) for chunk in common]
+        blocks = [gathered_rows(chunk.count, plan.sampling, self._num_rows) for chunk in common]
+        self._gathers = [n if n is None else Gather(c, SLOTS, n) for c, n in zip(common, blocks, strict=True)]
         self._share = share(plan.sampling, self._num_rows)
         self._drawn = DrawnBatches(plan.sampling, plan.streams, self._num_rows)
         shapes = {c.count if g is None else g.rows for c, g in zip(common, self._gathers, strict=True)}
         self._passes = {rows: self._new_pass(rows) for rows in shapes}
 
     def _new_pass(self, rows: int) -> Pass | ModulePass:
-        plan, slack = self._plan, self._plan.fault.clip_slack
+        plan, clip = self._plan, (self._clip_to, self._plan.fault.clip_slack)
+        norms = torch.zeros((SLOTS, rows), dtype=self._dtype, device=self._device)
         if plan.module is not None:
-            return ModulePass(
-                plan.module, plan.input_shape, SLOTS, rows, self._clip_to, slack, self._dtype, self._device
-            )
-        activation = IN_PLACE_ACTIVATIONS[plan.activation]
-        return Pass(SLOTS, rows, plan.layers, activation, self._clip_to, slack, self._dtype, self._device)
+            return ModulePass(norms, plan.module, plan.input_shape, *clip)
+        return Pass(norms, plan.layers, IN_PLACE_ACTIVATIONS[plan.activation], *clip)
 
     def train(self, block: BlockInput, stop: threading.Event) -> BlockOutput:
         """All steps of the block's runs; raises `Cancelled` between steps once `stop` is set."""
         plan, layout = self._plan, self._layout
         weights, known, private = (layout.empty(SLOTS, self._dtype, self._device) for _ in range(3))
-        watch = self._watch
-        own, averaged = watch.batches == "all", None
+        watch, averaged = self._watch, None
         if watch.subtract_known and watch.batches == "none" and block.candidates is not None:
             averaged = layout.empty(SLOTS, self._dtype, self._device)
         layout.write(self._there(self._initial(block)), weights)
@@ -205,14 +190,14 @@ class Trainer:
             if isinstance(work, ModulePass):
                 work.used = block.used
         out = self._outputs()
-        running = {name: scorer.start((SLOTS, self._scored)) for name, scorer in self._watch.scorers.items()}
+        running = {name: scorer.start((SLOTS, self._scored)) for name, scorer in watch.scorers.items()}
         for step in range(plan.steps):
             if stop.is_set():
                 raise Cancelled
-            taken = self._batch(block, step)
+            taken = self._drawn.batch(step, block.first_run) if block.batches is None else block.batches[:, step]
             self._gradients(block, weights, taken, step, known, private)
             released = [k.add_(p) for k, p in zip(known, private, strict=True)]
-            observed = private if self._watch.subtract_known else released
+            observed = private if watch.subtract_known else released
             if averaged is not None:
                 observed = self._without_average(block, weights, released, averaged)
             if out.thetas is not None:
@@ -220,7 +205,11 @@ class Trainer:
                 out.thetas[:, step] = _here(layout.read(weights))
                 out.observed[:, step] = _here(layout.read(observed))
             if block.candidates is not None:
-                scored = None if taken is None or not own else np.asarray(taken[:, self._num_common :].any(axis=1))
+                scored = (
+                    None
+                    if taken is None or watch.batches != "all"
+                    else np.asarray(taken[:, self._num_common :].any(axis=1))
+                )
                 self._score(block.candidates, weights, observed, step, scored, out, running)
             for w, g in zip(weights, released, strict=True):
                 w.add_(g, alpha=-plan.learning_rate / plan.expected_batch_size)
@@ -352,11 +341,6 @@ class Trainer:
     def _there(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)
 
-    def _batch(self, block: BlockInput, step: int) -> np.ndarray | None:
-        if block.batches is not None:
-            return block.batches[:, step]
-        return self._drawn.batch(step, block.first_run)
-
     def _outputs(self) -> BlockOutput:
         plan, watch = self._plan, self._watch
         out = BlockOutput(parameters=np.empty(0))
@@ -404,8 +388,3 @@ class Trainer:
 def _here(tensor: torch.Tensor) -> np.ndarray:
     out: np.ndarray = tensor.cpu().numpy()
     return out
-
-
-def _gather(chunk: RowGroup, plan: Plan, num_rows: int) -> Gather | None:
-    rows = gathered_rows(chunk.count, plan.sampling, num_rows)
-    return None if rows is None else Gather(chunk, SLOTS, rows)

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from leakcore.dpsgd.ensemble.sampling import (
 from leakcore.dpsgd.ensemble.workers import (
     Collector,
     Execution,
-    Piece,
     Request,
     losses,
     read_execution,
@@ -40,6 +39,9 @@ from leakcore.dpsgd.ensemble.workers import (
     train_elsewhere,
 )
 from leakcore.kernels import num_threads
+
+_MECHANISM = "layers activation noise_multiplier max_grad_norm dtype learning_rate steps".split()
+_SETTINGS = (*_MECHANISM, "sample_rate", "expected_batch_size", "batch_size")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
@@ -184,17 +186,7 @@ class Ensemble:
         """
         own, fault = self.network, dataclasses.asdict(self.fault or Fault())
         slack = fault.pop("clip_slack")
-        out = {
-            "layers": self.layers,
-            "activation": self.activation,
-            "noise_multiplier": self.noise_multiplier,
-            "max_grad_norm": self.max_grad_norm,
-            "dtype": self.dtype,
-            "learning_rate": self.learning_rate,
-            "steps": self.steps,
-            "sample_rate": self.sample_rate,
-            "expected_batch_size": self.expected_batch_size,
-            "batch_size": self.batch_size,
+        out = {name: getattr(self, name) for name in _SETTINGS} | {
             "initialisation": self._initialisation.name,
             "initialisation_scale": self._initialisation.scale,
             "initialisation_noise": self._initialisation.noise,
@@ -248,46 +240,6 @@ class Ensemble:
             TypeError: for an argument of another type.
         """
         execution = read_execution(execution)
-        request = self._request(features, labels, runs, per_run, observer, probes, keep_parameters, execution.device)
-        plan, count, progress = self._plan(request.num_rows), request.stop - request.first, execution.progress
-        folder = None if execution.checkpoint is None else Checkpoint(Path(execution.checkpoint), plan, request)
-        collected = Collector(request, plan)
-        for low, high, piece in () if folder is None else folder.restore():
-            collected.put(low, high, piece)
-        if collected.done and progress is not None:
-            progress(collected.done, count)
-        for low, high in collected.missing():
-            with contextlib.closing(_pieces(plan, request.part(low, high), execution)) as arriving:
-                for begin, end, arrived in arriving:
-                    piece = collected.put(begin, end, arrived)
-                    if folder is not None:
-                        folder.save(begin, end, piece)
-                    if progress is not None:
-                        progress(collected.done, count)
-        arrays = collected.arrays()
-        labelled = probes is not None and probes.labels is not None
-        return EnsembleRun(
-            layers=self.layers,
-            activation=self.activation,
-            max_grad_norm=self.max_grad_norm,
-            first_run=request.first,
-            probe_losses=losses(arrays.get("probe_logits"), request.probes if labelled else None),
-            template=copy.deepcopy(self.network.module) if isinstance(self.network, ModuleNetwork) else None,
-            **arrays,
-        )
-
-    def _request(
-        self,
-        features: Any,
-        labels: Any,
-        runs: int | range,
-        per_run: PerRun | None,
-        observer: Observer | None,
-        probes: Rows | None,
-        keep_parameters: bool,
-        device: str,
-    ) -> Request:
-        """The arguments of `run`, checked."""
         for name, value, kind in (
             ("per_run", per_run, PerRun),
             ("observer", observer, Observer),
@@ -299,7 +251,7 @@ class Ensemble:
         first, stop = run_range(runs)
         count = stop - first
         reader = RowReader(self.layers, self.dtype, count)
-        common = reader.common(features, labels)
+        common = reader.samples(features, labels)
         extra, candidates = reader.of_runs(own.extra, "extra"), reader.of_runs(attacker.candidates, "candidates")
         read_at = reader.probes(probes)
         vectors = (1 if keep_parameters else 0) + (2 * self.steps if attacker.record else 0)
@@ -318,7 +270,7 @@ class Ensemble:
             raise ValueError("`observer.batches` must be 'common' or 'none' without extra rows, got 'all'")
         if attacker.cosines and candidates is not None and candidates.rows < 2:
             raise ValueError(f"`candidates` must have at least 2 rows with cosines, got {candidates.rows}")
-        return Request(
+        request = Request(
             first=first,
             stop=stop,
             common=common,
@@ -327,8 +279,19 @@ class Ensemble:
             probes=read_at,
             watch=attacker.watch(),
             keep_parameters=validate.boolean(keep_parameters=keep_parameters),
-            device=device,
+            device=execution.device,
             **own.draws(self.network, (count, self.steps, num_rows), noisy=self.noise_multiplier > 0),
+        )
+        arrays = _trained(self._plan(num_rows), request, execution)
+        labelled = probes is not None and probes.labels is not None
+        return EnsembleRun(
+            layers=self.layers,
+            activation=self.activation,
+            max_grad_norm=self.max_grad_norm,
+            first_run=request.first,
+            probe_losses=losses(arrays.get("probe_logits"), request.probes if labelled else None),
+            template=copy.deepcopy(self.network.module) if isinstance(self.network, ModuleNetwork) else None,
+            **arrays,
         )
 
     @property
@@ -340,18 +303,13 @@ class Ensemble:
         expected = self.expected_batch_size or self.batch_size or self.sample_rate * num_rows
         self._require_representable(expected)
         own = self.network if isinstance(self.network, ModuleNetwork) else None
+        plain: dict[str, Any] = {name: getattr(self, name) for name in _MECHANISM}
         return Plan(
-            layers=self.layers,
-            activation=self.activation,
-            noise_multiplier=self.noise_multiplier,
-            max_grad_norm=self.max_grad_norm,
-            learning_rate=self.learning_rate,
-            steps=self.steps,
+            **plain,
             sampling=self.sampling,
             expected_batch_size=expected,
             initialisation=self._initialisation,
             fault=self.fault or Fault(),
-            dtype=self.dtype,
             streams=Streams(self.seed, self.dtype),
             module=None if own is None else own.module,
             input_shape=() if own is None else tuple(own.input_shape),
@@ -379,7 +337,26 @@ class Ensemble:
                 raise ValueError(f"{what} must be at most {largest:.3g}, the largest {self.dtype}, got {text}")
 
 
-def _pieces(plan: Plan, request: Request, execution: Execution) -> Generator[Piece, None, None]:
-    if execution.executor is None:
-        return train(plan, request, execution.num_threads or num_threads())
-    return train_elsewhere(plan, request, execution.num_threads or 1, execution.executor)
+def _trained(plan: Plan, request: Request, execution: Execution) -> dict[str, Any]:
+    """The arrays of all runs, by the names of `EnsembleRun`: finished ones from the checkpoint, the others trained."""
+    count, progress = request.stop - request.first, execution.progress
+    folder = None if execution.checkpoint is None else Checkpoint(Path(execution.checkpoint), plan, request)
+    collected = Collector(request, plan)
+    for low, high, piece in () if folder is None else folder.restore():
+        collected.put(low, high, piece)
+    if collected.done and progress is not None:
+        progress(collected.done, count)
+    for low, high in collected.missing():
+        part = request.part(low, high)
+        if execution.executor is None:
+            pieces = train(plan, part, execution.num_threads or num_threads())
+        else:
+            pieces = train_elsewhere(plan, part, execution.num_threads or 1, execution.executor)
+        with contextlib.closing(pieces) as arriving:
+            for begin, end, arrived in arriving:
+                piece = collected.put(begin, end, arrived)
+                if folder is not None:
+                    folder.save(begin, end, piece)
+                if progress is not None:
+                    progress(collected.done, count)
+    return collected.arrays()

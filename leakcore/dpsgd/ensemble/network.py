@@ -16,6 +16,7 @@ from leakcore._base import validate
 from leakcore.dpsgd.ensemble.passes import FlatLayout, ParameterLayout
 from leakcore.dpsgd.ensemble.sampling import Streams
 from leakcore.gradients import lock_of, require_memory, unrest
+from leakcore.kernels import Stream
 
 NAMES = ("per-run", "fixed", "glorot", "fixed-glorot")
 """torch.nn.Linear's uniform or Glorot's normal; each run draws its own or, if "fixed", all have that of run 0."""
@@ -56,16 +57,14 @@ class Initialisation:
 
     def base(self, streams: Streams, layout: ParameterLayout, runs: int, *, first_run: int) -> np.ndarray:
         """(runs, parameters) float64."""
-        if self.name.startswith("fixed"):
-            return np.repeat(self._drawn(streams, layout, 1, 0), runs, axis=0)
-        return self._drawn(streams, layout, runs, first_run)
-
-    def _drawn(self, streams: Streams, layout: ParameterLayout, runs: int, first_run: int) -> np.ndarray:
+        fixed = self.name.startswith("fixed")
+        count, first = (1, 0) if fixed else (runs, first_run)
         if self.name.endswith("glorot"):
-            drawn = streams.initial_normal(runs, layout.size, first_run=first_run) * layout.glorot()
+            drawn = streams.initial_normal(count, layout.size, Stream.INIT_GLOROT, first_run=first) * layout.glorot()
         else:
-            drawn = (2 * streams.initial(runs, layout.size, first_run=first_run) - 1) * layout.bounds()
-        return np.asarray(drawn if self.scale == 1 else self.scale * drawn)
+            drawn = (2 * streams.initial(count, layout.size, first_run=first) - 1) * layout.bounds()
+        scaled = drawn if self.scale == 1 else self.scale * drawn
+        return np.repeat(scaled, runs, axis=0) if fixed else np.asarray(scaled)
 
     def around(
         self, streams: Streams, layout: ParameterLayout | FlatLayout, base: np.ndarray, *, first_run: int
@@ -73,7 +72,7 @@ class Initialisation:
         """`base` (runs, parameters) with each run's own noise added."""
         if self.noise == 0:
             return base
-        draws = streams.initial_noise(len(base), layout.size, first_run=first_run)
+        draws = streams.initial_normal(len(base), layout.size, Stream.INIT_NOISE, first_run=first_run)
         return np.asarray(base + self.noise * layout.glorot() * draws)
 
 

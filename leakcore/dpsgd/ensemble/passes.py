@@ -16,6 +16,8 @@ from leakcore.gradients import evaluate
 from leakcore.kernels import ACTIVATIONS, MAX_LAYERS, EnsembleRows, EnsembleSums, Taken
 
 _aten = torch.ops.aten
+Matrices = list[torch.Tensor]
+"""One (slots, out, in + 1) matrix per layer."""
 
 
 class InPlaceActivation(NamedTuple):
@@ -74,15 +76,14 @@ class ParameterLayout:
         self._shapes = list(zip(layers[1:], layers[:-1], strict=True))
         self.size = sum((fan_in + 1) * fan_out for fan_out, fan_in in self._shapes)
 
-    def empty(self, slots: int, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
+    def empty(self, slots: int, dtype: torch.dtype, device: torch.device) -> Matrices:
         return [
             torch.zeros((slots, fan_out, fan_in + 1), dtype=dtype, device=device) for fan_out, fan_in in self._shapes
         ]
 
     def bounds(self) -> np.ndarray:
         """(parameters,): 1/√fan_in of each parameter's layer, the half-width of torch.nn.Linear's initial values."""
-        parts = [np.full((fan_in + 1) * fan_out, fan_in**-0.5) for fan_out, fan_in in self._shapes]
-        return np.concatenate(parts)
+        return np.concatenate([np.full((fan_in + 1) * fan_out, fan_in**-0.5) for fan_out, fan_in in self._shapes])
 
     def glorot(self) -> np.ndarray:
         """(parameters,): √(2/(fan_in + fan_out)) for weights, 0 for biases (Glorot and Bengio 2010)."""
@@ -91,19 +92,19 @@ class ParameterLayout:
             parts += [np.full(fan_in * fan_out, (2 / (fan_in + fan_out)) ** 0.5), np.zeros(fan_out)]
         return np.concatenate(parts)
 
-    def write(self, flat: torch.Tensor, into: list[torch.Tensor]) -> None:
+    def write(self, flat: torch.Tensor, into: Matrices) -> None:
         """into = flat."""
         for (weight, bias), matrix in zip(self._views(flat), into, strict=True):
             matrix[:, :, :-1] = weight
             matrix[:, :, -1] = bias
 
-    def add(self, flat: torch.Tensor, scale: float, into: list[torch.Tensor], *, bias_scale: float) -> None:
+    def add(self, flat: torch.Tensor, scale: float, into: Matrices, *, bias_scale: float) -> None:
         """into += scale·flat, biases: bias_scale·flat."""
         for (weight, bias), matrix in zip(self._views(flat), into, strict=True):
             matrix[:, :, :-1].add_(weight, alpha=scale)
             matrix[:, :, -1].add_(bias, alpha=bias_scale)
 
-    def read(self, matrices: list[torch.Tensor]) -> torch.Tensor:
+    def read(self, matrices: Matrices) -> torch.Tensor:
         """(slots, parameters) in the flat order."""
         parts = [part for m in matrices for part in (m[:, :, :-1].flatten(1), m[:, :, -1])]
         return torch.cat(parts, 1)
@@ -131,9 +132,7 @@ class RowGroup:
     def of(
         cls, features: np.ndarray, labels: np.ndarray, num_outputs: int, dtype: torch.dtype, device: torch.device
     ) -> RowGroup:
-        """Read features (..., rows, d) and labels (..., rows). Labels become one-hot, or 0/1 for a single output, the
-        logit.
-        """
+        """Read features (..., rows, d) and labels (..., rows), which become one-hot, or 0/1 for a single output."""
         inputs = torch.ones((*features.shape[:-1], features.shape[-1] + 1), dtype=dtype)
         inputs[..., :-1] = torch.from_numpy(np.ascontiguousarray(features))
         inputs = inputs.to(device)
@@ -152,50 +151,37 @@ class RowGroup:
 
 
 class Pass:
-    """Buffers for `slots` runs of an MLP on `rows` samples, and batched products over them; one per thread and shape.
+    """Buffers for an MLP's runs, and batched products over them, for each thread and shape (slots, rows) of `norms`.
 
     Every buffer keeps the sample index last and contiguous: activations are (slots, units + 1, rows) with a last unit
-    of ones, so a layer's bias is one more weight, its gradient one more column of the same product, and the sample's
-    squared gradient norm in that layer is ‖(a, 1)‖²·‖δ‖² (Goodfellow 2015). No per-sample gradient exists. A `RowGroup`
-    that all runs share has no slot axis: the first layer is then a single matrix product for all the block's runs.
-
-    Every product has a shape fixed by the number of slots and rows alone, because BLAS may round differently for
-    another shape; that is what makes a run's result independent of its neighbours.
+    of ones, so a layer's bias is one more weight, and the sample's squared gradient norm in that layer is ‖(a,
+    1)‖²·‖δ‖² (Goodfellow 2015). No per-sample gradient exists. A `RowGroup` that all runs share has no slot axis: the
+    first layer is then one matrix product for all runs. Every product's shape is fixed by the numbers of slots and
+    rows, because BLAS may round differently for another; that makes a run's result independent of its neighbours.
     """
 
     def __init__(
-        self,
-        slots: int,
-        rows: int,
-        layers: tuple[int, ...],
-        activation: InPlaceActivation,
-        max_grad_norm: float,
-        slack: float,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, norms: torch.Tensor, layers: tuple[int, ...], activation: InPlaceActivation, clip_to: float, slack: float
     ) -> None:
-        def empty(*shape: int) -> torch.Tensor:
-            return torch.empty((slots, *shape, rows), dtype=dtype, device=device)
+        slots, rows = norms.shape
 
-        self._layers = layers
-        self._activation = activation
-        self._max_grad_norm = max_grad_norm
-        self._slack = slack
+        def empty(*shape: int) -> torch.Tensor:
+            return norms.new_empty((slots, *shape, rows))
+
+        self._layers, self._activation = layers, activation
+        self._max_grad_norm, self._slack, self.norms = clip_to, slack, norms
         self._pre = [empty(size) for size in layers[1:]]
-        self._post = [torch.ones((slots, size + 1, rows), dtype=dtype, device=device) for size in layers[1:-1]]
+        self._post = [norms.new_ones((slots, size + 1, rows)) for size in layers[1:-1]]
         self.deltas = [empty(size) for size in layers[1:]]
         self._square = empty(max(layers[1:]) + 1)
-        self._part = empty()
-        self._other = empty()
-        self.norms = empty()
-        self.factors = empty()
+        self._part, self._other, self.factors = (empty() for _ in range(3))
 
-    def logits(self, rows: RowGroup, weights: list[torch.Tensor]) -> torch.Tensor:
+    def logits(self, rows: RowGroup, weights: Matrices) -> torch.Tensor:
         """(slots, outputs, rows), a buffer that the next call overwrites."""
         self._forward(rows, weights)
         return self._pre[-1]
 
-    def run(self, rows: RowGroup, weights: list[torch.Tensor]) -> None:
+    def run(self, rows: RowGroup, weights: Matrices) -> None:
         """Fill `deltas` (dℓ/dz of each layer, unclipped), `norms` (joint, of gradients), `factors` (min{1, C/norm})."""
         self._forward(rows, weights)
         self._backward(rows, weights)
@@ -206,7 +192,7 @@ class Pass:
         # A norm that overflowed has factor 0 and would drop the sample silently; 0·∞ makes it NaN, and then an error.
         self.factors.add_(self.norms, alpha=0.0)
 
-    def _forward(self, rows: RowGroup, weights: list[torch.Tensor]) -> None:
+    def _forward(self, rows: RowGroup, weights: Matrices) -> None:
         slots = weights[0].shape[0]
         if rows.inputs.dim() == 2:
             torch.mm(weights[0].flatten(0, 1), rows.transposed, out=self._pre[0].view(-1, rows.count))
@@ -222,7 +208,7 @@ class Pass:
             torch.softmax(self._pre[-1], 1, out=last)
         last.sub_(rows.targets.expand(slots, -1, -1))
 
-    def _backward(self, rows: RowGroup, weights: list[torch.Tensor]) -> None:
+    def _backward(self, rows: RowGroup, weights: Matrices) -> None:
         for layer in range(len(weights) - 1, 0, -1):
             size = self._layers[layer]
             below = self.deltas[layer - 1]
@@ -242,9 +228,7 @@ class Pass:
         torch.mul(values, values, out=square)
         return torch.sum(square, 1, out=out)
 
-    def add_clipped_sum(
-        self, rows: RowGroup, into: list[torch.Tensor], *, mask: torch.Tensor | None, fresh: bool
-    ) -> None:
+    def add_clipped_sum(self, rows: RowGroup, into: Matrices, *, mask: torch.Tensor | None, fresh: bool) -> None:
         """into (+)= Σ_b mask_b·clip_C(∇ℓ_b). Scales `deltas` in place, so it comes after `scores`."""
         scale = self.factors if mask is None else self.factors.mul_(mask)
         beta = 0.0 if fresh else 1.0
@@ -257,7 +241,7 @@ class Pass:
             else:
                 into[0].baddbmm_(delta, rows.inputs, beta=beta)
 
-    def scores(self, rows: RowGroup, gradients: list[torch.Tensor]) -> torch.Tensor:
+    def scores(self, rows: RowGroup, gradients: Matrices) -> torch.Tensor:
         """(slots, rows): ⟨clip_C(∇ℓ_b), gradients⟩ for one gradient per slot, as Σ_layers δᵀ G (a, 1)."""
         total = torch.zeros_like(self.factors)
         for layer, delta in enumerate(self.deltas):
@@ -298,7 +282,7 @@ class FlatLayout:
         self._shapes = [tuple(p.shape) for p in module.parameters()]
         self.size = sum(math.prod(shape) for shape in self._shapes)
 
-    def empty(self, slots: int, dtype: torch.dtype, device: torch.device) -> list[torch.Tensor]:
+    def empty(self, slots: int, dtype: torch.dtype, device: torch.device) -> Matrices:
         return [torch.zeros((slots, 1, self.size), dtype=dtype, device=device)]
 
     def glorot(self) -> np.ndarray:
@@ -311,10 +295,10 @@ class FlatLayout:
             parts.append(np.full(math.prod(shape), spread))
         return np.concatenate(parts)
 
-    def write(self, flat: torch.Tensor, into: list[torch.Tensor]) -> None:
+    def write(self, flat: torch.Tensor, into: Matrices) -> None:
         into[0][:, 0] = flat
 
-    def add(self, flat: torch.Tensor, scale: float, into: list[torch.Tensor], *, bias_scale: float) -> None:
+    def add(self, flat: torch.Tensor, scale: float, into: Matrices, *, bias_scale: float) -> None:
         """into += scale·flat; bias_scale·flat for parameters with one axis."""
         start = 0
         for shape in self._shapes:
@@ -322,37 +306,26 @@ class FlatLayout:
             into[0][:, 0, part].add_(flat[:, part], alpha=scale if len(shape) > 1 else bias_scale)
             start = part.stop
 
-    def read(self, matrices: list[torch.Tensor]) -> torch.Tensor:
+    def read(self, matrices: Matrices) -> torch.Tensor:
         return matrices[0][:, 0].clone()
 
 
 class ModulePass:
-    """Per-sample gradients by torch.func, one run after the other, of the runs in `used` slots, on `rows` samples.
+    """Per-sample gradients by torch.func, one run after the other, of the runs in `used` slots.
 
     It has the calls of `Pass`, so that one training loop serves both. Parameters are one (slots, 1, parameters) matrix.
     """
 
     def __init__(
-        self,
-        module: torch.nn.Module,
-        input_shape: tuple[int, ...],
-        slots: int,
-        rows: int,
-        max_grad_norm: float,
-        slack: float,
-        dtype: torch.dtype,
-        device: torch.device,
+        self, norms: torch.Tensor, module: torch.nn.Module, input_shape: tuple[int, ...], clip_to: float, slack: float
     ) -> None:
-        self._module = copy.deepcopy(module).to(device=device, dtype=dtype)
+        self._module = copy.deepcopy(module).to(norms)
         self._names = [(name, p.shape) for name, p in self._module.named_parameters()]
-        self._input_shape = input_shape
-        size = sum(shape.numel() for _, shape in self._names)
-        self._chunk = max(1, _GRADIENTS // size)
-        self._slots = slots
-        self._max_grad_norm, self._slack = max_grad_norm, slack
+        self._input_shape, self._slots = input_shape, len(norms)
+        self._chunk = max(1, _GRADIENTS // sum(shape.numel() for _, shape in self._names))
+        self._max_grad_norm, self._slack, self.norms = clip_to, slack, norms
         self._weights = torch.zeros(0)
-        self.used = range(slots)
-        self.norms = torch.zeros((slots, rows), dtype=dtype, device=device)
+        self.used = range(len(norms))
         self._gradients = vmap(grad(self._loss), in_dims=(None, 0, 0))
 
     def _loss(self, parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -361,11 +334,11 @@ class ModulePass:
             return torch.nn.functional.binary_cross_entropy_with_logits(out[0, 0], y)
         return torch.nn.functional.cross_entropy(out, y.unsqueeze(0))
 
-    def run(self, rows: RowGroup, weights: list[torch.Tensor]) -> None:
+    def run(self, rows: RowGroup, weights: Matrices) -> None:
         """Store the parameters. Gradients are computed on request."""
         self._weights = weights[0][:, 0]
 
-    def logits(self, rows: RowGroup, weights: list[torch.Tensor]) -> torch.Tensor:
+    def logits(self, rows: RowGroup, weights: Matrices) -> torch.Tensor:
         """(slots, outputs, rows); zeros for slots that are not used."""
         out = self.norms.new_zeros((self._slots, rows.targets.shape[-2], rows.count))
         with torch.no_grad():
@@ -374,9 +347,7 @@ class ModulePass:
                 out[slot] = evaluate(self._module, self._parameters(weights[0][slot, 0]), x).T
         return out
 
-    def add_clipped_sum(
-        self, rows: RowGroup, into: list[torch.Tensor], *, mask: torch.Tensor | None, fresh: bool
-    ) -> None:
+    def add_clipped_sum(self, rows: RowGroup, into: Matrices, *, mask: torch.Tensor | None, fresh: bool) -> None:
         """into (+)= Σ_b mask_b·clip_C(∇ℓ_b)."""
         if fresh:
             into[0].zero_()
@@ -387,7 +358,7 @@ class ModulePass:
                     factors = factors * mask[slot, part]
                 into[0][slot, 0] += factors @ gradients
 
-    def scores(self, rows: RowGroup, gradients: list[torch.Tensor]) -> torch.Tensor:
+    def scores(self, rows: RowGroup, gradients: Matrices) -> torch.Tensor:
         """(slots, rows): ⟨clip_C(∇ℓ_b), gradients⟩ for one gradient per slot; fills `norms`."""
         dots = torch.zeros_like(self.norms)
         for slot in self.used:
@@ -448,24 +419,9 @@ class NativeSums:
     `Pass` does the same on other devices, and for activations that the loops do not know.
     """
 
-    def __init__(
-        self,
-        slots: int,
-        layers: tuple[int, ...],
-        activation: str,
-        dtype: str,
-        common: EnsembleRows,
-        *,
-        clip_to: float,
-        slack: float,
-    ) -> None:
-        self._sums = EnsembleSums(slots, layers, activation, dtype, max_grad_norm=clip_to, slack=slack)
-        self._common = common
+    def __init__(self, sums: EnsembleSums, common: EnsembleRows) -> None:
+        self._sums, self._common, self.num_common = sums, common, common.count
         self._extra: EnsembleRows | None = None
-
-    @property
-    def num_common(self) -> int:
-        return self._common.count
 
     def begin(self, extra: RowGroup | None) -> None:
         """Begin a new block of runs, with these rows of their own."""
@@ -475,15 +431,9 @@ class NativeSums:
         classes = extra.targets[:, 0] if extra.targets.shape[1] == 1 else extra.targets.argmax(1)
         self._extra = EnsembleRows.of(extra.inputs[..., :-1].numpy(), classes.numpy())
 
-    def add(
-        self,
-        weights: list[torch.Tensor],
-        taken: np.ndarray | None,
-        known: list[torch.Tensor],
-        private: list[torch.Tensor],
-    ) -> None:
+    def add(self, weights: Matrices, taken: np.ndarray | None, known: Matrices, private: Matrices) -> None:
         """known = Σ over the common rows taken, private = Σ over the extra rows taken; taken (slots, rows) bool."""
-        for sums, rows in ((known, self._common.count), (private, 0 if self._extra is None else self._extra.count)):
+        for sums, rows in ((known, self.num_common), (private, 0 if self._extra is None else self._extra.count)):
             if rows == 0:
                 for matrix in sums:
                     matrix.zero_()
@@ -499,5 +449,5 @@ class NativeSums:
         )
 
 
-def _addresses(matrices: list[torch.Tensor]) -> list[int]:
+def _addresses(matrices: Matrices) -> list[int]:
     return [matrix.data_ptr() for matrix in matrices]

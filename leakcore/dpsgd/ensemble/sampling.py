@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -175,19 +176,16 @@ class Streams:
 
     def initial(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
         """(runs, size) float64, uniform in (0, 1)."""
-        return self._uniform(kernels.Stream.INIT, num_runs, size, 0, first_run)
+        return self._drawn(kernels.uniform, kernels.Stream.INIT, num_runs, size, 0, first_run)
 
-    def initial_normal(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
-        """(runs, size) float64, standard normal."""
-        return self._normal(kernels.Stream.INIT_GLOROT, num_runs, size, 0, first_run)
-
-    def initial_noise(self, num_runs: int, size: int, *, first_run: int) -> np.ndarray:
-        """(runs, size) float64, standard normal: what each run adds to its initial parameters."""
-        return self._normal(kernels.Stream.INIT_NOISE, num_runs, size, 0, first_run)
+    def initial_normal(self, num_runs: int, size: int, purpose: kernels.Stream, *, first_run: int) -> np.ndarray:
+        """(runs, size) float64, standard normal: initial parameters, or what each run adds to its own."""
+        return self._drawn(kernels.standard_normal, purpose, num_runs, size, 0, first_run)
 
     def noise(self, num_runs: int, size: int, step: int, *, first_run: int) -> np.ndarray:
         """(runs, size) standard normal."""
-        return self._normal(kernels.Stream.CLIP_NOISE, num_runs, size, step, first_run, dtype=self.dtype)
+        kind = kernels.Stream.CLIP_NOISE
+        return self._drawn(kernels.standard_normal, kind, num_runs, size, step, first_run, dtype=self.dtype)
 
     def order(self, num_runs: int, rows: int, epoch: int, *, first_run: int) -> np.ndarray:
         """(runs, rows) int64: each run's order of the rows in this epoch; no order is likelier than another by more
@@ -210,21 +208,13 @@ class Streams:
 
     def _draws(self, num_runs: int, rows: int, step: int, first_run: int) -> np.ndarray:
         """(runs, rows) in (0, 1): what decides the batches of a step or an epoch, however they are formed."""
-        return self._uniform(kernels.Stream.BATCH, num_runs, rows, step, first_run)
+        return self._drawn(kernels.uniform, kernels.Stream.BATCH, num_runs, rows, step, first_run)
 
-    def _uniform(self, purpose: kernels.Stream, num_runs: int, size: int, step: int, first_run: int) -> np.ndarray:
-        draws: np.ndarray = kernels.uniform(
-            (num_runs, size), seed=self.seed, purpose=purpose, step=step, first_row=first_run
-        )
-        return draws
-
-    def _normal(
-        self, purpose: kernels.Stream, num_runs: int, size: int, step: int, first_run: int, dtype: str = "float64"
+    def _drawn(
+        self, draw: Any, purpose: kernels.Stream, num_runs: int, size: int, step: int, first_run: int, **dtype: str
     ) -> np.ndarray:
-        draws: np.ndarray = kernels.standard_normal(
-            (num_runs, size), seed=self.seed, purpose=purpose, step=step, first_row=first_run, dtype=dtype
-        )
-        return draws
+        shape = num_runs, size
+        return np.asarray(draw(shape, seed=self.seed, purpose=purpose, step=step, first_row=first_run, **dtype))
 
 
 SLOTS = 32
@@ -302,12 +292,10 @@ def _in_pieces(rows: int, num_rows: int, part: float) -> int | None:
 
 
 class Gather:
-    """Buffers for one thread's padded blocks of rows taken from common ones: the sampled rows, copied, instead of a
-    masked pass over all rows.
+    """Buffers for one thread's padded blocks of rows taken from common ones: copies, instead of a masked pass over all.
 
     The blocks' shape is a function of the number of rows and q alone, and what does not fit goes into a further block
-    of the same shape, so that a run's bits do not depend on how many rows its neighbours drew: padding has factor zero,
-    and a further block that holds nothing of a run adds zeros to its sum.
+    of the same shape, so that a run's bits do not depend on how many rows its neighbours drew: padding has factor zero.
     """
 
     def __init__(self, common: RowGroup, slots: int, rows: int) -> None:
@@ -325,10 +313,10 @@ class Gather:
         )
 
     def blocks(self, taken: np.ndarray) -> Iterator[tuple[RowGroup, torch.Tensor]]:
-        """Yield (rows, weight) of each block, for taken (slots, common rows) bool.
+        """Yield (rows, weight) of each block, at least one, for taken (slots, common rows) bool. Buffers are used
+        again.
 
-        The weight (slots, rows) is one, or zero where the block is padded. There is at least one block. The buffers are
-        reused for the next block.
+        The weight (slots, rows) is one, or zero where the block is padded.
         """
         slot, row = np.nonzero(taken)
         counts = np.bincount(slot, minlength=self._slots)
@@ -340,8 +328,7 @@ class Gather:
         weight[slot, place] = True
         for start in range(0, index.shape[1], self.rows):
             part = slice(start, start + self.rows)
-            which = torch.from_numpy(np.ascontiguousarray(index[:, part])).view(-1)
-            which = which.to(self._inputs.device)
+            which = torch.from_numpy(np.ascontiguousarray(index[:, part])).view(-1).to(self._inputs.device)
             for source, target in (
                 (self._common.inputs, self._inputs.flatten(0, 1)),
                 (self._common.squares, self._squares.view(-1)),

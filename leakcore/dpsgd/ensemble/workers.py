@@ -85,8 +85,6 @@ def _check_device(device: object) -> None:
         return
     if kind != "cuda" or not (number.isdigit() or device == "cuda"):
         raise ValueError(f"`device` must be 'cpu', 'cuda' or 'cuda:0', 'cuda:1', …, got {device!r}")
-    import torch
-
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if int(number or 0) >= count:
         raise ValueError(f"`device` must be one of the {count} CUDA devices that torch has here, got {device!r}")
@@ -121,55 +119,28 @@ class Request:
         """Candidates per run."""
         return 0 if self.candidates is None else self.candidates.rows
 
-    @property
-    def own_probes(self) -> Source | None:
-        """Probes that differ between runs."""
-        return self.probes if isinstance(self.probes, Source) else None
+    def _of_runs(self) -> tuple[dict[str, Source], dict[str, np.ndarray]]:
+        """The rows and the arrays that differ between runs, by name."""
+        names = "initial", "noise", "batches", "crafted_batches"
+        rows = {n: source for n in ("extra", "candidates", "probes") if isinstance(source := getattr(self, n), Source)}
+        return rows, {name: array for name in names if (array := getattr(self, name)) is not None}
 
     def part(self, low: int, high: int) -> Request:
         """The same for the absolute runs [low, high)."""
         a, b = low - self.first, high - self.first
-
-        def cut(array: np.ndarray | None) -> np.ndarray | None:
-            return None if array is None else array[a:b]
-
-        return dataclasses.replace(
-            self,
-            first=low,
-            stop=high,
-            extra=None if self.extra is None else self.extra.part(a, b),
-            candidates=None if self.candidates is None else self.candidates.part(a, b),
-            probes=self.probes.part(a, b) if isinstance(self.probes, Source) else self.probes,
-            initial=cut(self.initial),
-            noise=cut(self.noise),
-            batches=cut(self.batches),
-            crafted_batches=cut(self.crafted_batches),
-        )
+        rows, arrays = self._of_runs()
+        own: dict[str, Any] = {name: source.part(a, b) for name, source in rows.items()}
+        own |= {name: array[a:b] for name, array in arrays.items()}
+        return dataclasses.replace(self, first=low, stop=high, **own)
 
     def block(self, begin: int, outputs: int, dtype: torch.dtype) -> BlockInput:
         """What the block of runs begin, …, begin + SLOTS − 1 reads."""
         low, high = max(begin, self.first) - self.first, min(begin + SLOTS, self.stop) - self.first
-        at = low + self.first - begin
-        device = torch.device(self.device)
-
-        def rows(source: Source | None) -> RowGroup | None:
-            return None if source is None else source.take(low, high, at, outputs, dtype, device)
-
-        def spread(array: np.ndarray | None) -> np.ndarray | None:
-            return None if array is None else placed(array[low:high], at)
-
-        return BlockInput(
-            first_run=begin,
-            used=range(at, at + high - low),
-            extra=rows(self.extra),
-            candidates=rows(self.candidates),
-            probes=rows(self.own_probes),
-            initial=spread(self.initial),
-            noise=spread(self.noise),
-            batches=spread(self.batches),
-            crafted=self.crafted,
-            crafted_batches=spread(self.crafted_batches),
-        )
+        at, device = low + self.first - begin, torch.device(self.device)
+        rows, arrays = self._of_runs()
+        own: dict[str, Any] = {n: source.take(low, high, at, outputs, dtype, device) for n, source in rows.items()}
+        own |= {name: placed(array[low:high], at) for name, array in arrays.items()}
+        return BlockInput(first_run=begin, used=range(at, at + high - low), crafted=self.crafted, **own)
 
 
 def losses(logits: np.ndarray | None, at: Samples | Source | None) -> np.ndarray | None:

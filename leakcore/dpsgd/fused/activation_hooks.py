@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import types
 import weakref
@@ -24,11 +25,7 @@ from leakcore.dpsgd.rows.unsupported_layers import no_rows, padding_setting, wro
 
 
 class LazyRowGradients:
-    """What `p.grad_sample` holds for the rows of one backward pass.
-
-    Attributes:
-        factor: corrects the scale of the rows under a loss that is a mean.
-    """
+    """What `p.grad_sample` holds for the rows of one backward pass; `factor` scales rows whose loss is a mean."""
 
     def __init__(self, use: Use, rows: int, factor: float) -> None:
         self._use: Use | None = use
@@ -68,16 +65,12 @@ class LazyRowGradients:
 
 
 def attach(module: nn.Module | GradSampleHooks, parameters: Sequence[nn.Parameter]) -> int:
-    """Take over from Opacus's hooks every known layer whose trained parameters are all among `parameters`.
+    """Take over from Opacus's hooks every known layer whose trained parameters are all among `parameters`; return their
+    number.
 
-    Other layers keep Opacus's hooks. Opacus's `remove_hooks` undoes it.
-
-    Returns:
-        The number of layers taken over.
-
-    Raises:
-        TypeError: for a module without hooks of `GradSampleModule`, or with the hooks of ghost clipping.
-        ValueError: for a layer left to Opacus whose rows are not autograd's there, or that Opacus cannot compute.
+    Other layers keep Opacus's hooks, whose `remove_hooks` undoes it. TypeError for a module without hooks of
+    `GradSampleModule`, or with the hooks of ghost clipping. ValueError for a layer left to Opacus whose rows are not
+    autograd's there, or that Opacus cannot compute.
     """
     hooks = find_hooks(module)
     if hooks is None:
@@ -157,11 +150,7 @@ def _rows_second(module: nn.Module) -> dict[nn.Module, bool]:
 
 
 def _order_hooks(module: nn.Module) -> list[Any]:
-    """Hooks that note, before each pass of Opacus's recurrent networks, the order of their rows: by length if packed.
-
-    Returns:
-        The hooks' handles.
-    """
+    """Hooks that note, before each pass of Opacus's recurrent networks, in what order packed rows are: by length."""
 
     def note_order(network: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         inputs = args[0] if args else kwargs.get("input")
@@ -201,8 +190,10 @@ class BackwardPasses:
 
     def expect(self, p: nn.Parameter, pending: PendingBackward) -> None:
         """A forward pass has used p. One whose graph is dropped without a backward pass is forgotten."""
-        if self._unfinished and _backward_pass() == -1:
-            self._forget_failed()
+        if self._unfinished and _backward_pass() == -1:  # an exception ended these, and the loop continues
+            for q, uses in self._finished.items():
+                self._finished[q] = [use for use in uses if use[0] not in self._unfinished]
+            self._unfinished.clear()
         self._waiting.setdefault(p, weakref.WeakSet()).add(pending)
 
     def add(self, p: nn.Parameter, pending: PendingBackward, use: Use, rows: int) -> None:
@@ -233,12 +224,6 @@ class BackwardPasses:
                 )
             p.grad_sample = [*before, rows_of_pass]  # type: ignore[attr-defined]  # where Opacus has it
 
-    def _forget_failed(self) -> None:
-        """Drop what arrived in backward passes that an exception ended, as a loop that continues expects."""
-        for p, uses in self._finished.items():
-            self._finished[p] = [use for use in uses if use[0] not in self._unfinished]
-        self._unfinished.clear()
-
 
 def _backward_pass() -> int:
     """The number of the present backward pass of this thread; -1: none."""
@@ -246,12 +231,7 @@ def _backward_pass() -> int:
 
 
 class PendingBackward:
-    """One forward pass of one layer, waiting for its output gradient.
-
-    Attributes:
-        second: whether rows are the second dimension of an input, if it has one for them.
-        order: (rows,) position of each row of the batch among the layer's rows; None if the order is the same.
-    """
+    """One forward pass of one layer, waiting for its output gradient; for `second` and `order` see `WatchedForward`."""
 
     def __init__(
         self, passes: BackwardPasses, layer: nn.Module, kind: Kind, a: Any, second: bool, order: torch.Tensor | None
@@ -296,9 +276,8 @@ class PendingBackward:
 class WatchedForward:
     """The forward pass of a layer, in place of its own, where Opacus's hooks would have watched it.
 
-    Attributes:
-        second: whether rows are the second dimension; None: as the hooks assume.
-        order: (rows,) position of each row of the batch among the layer's rows; None if the order is the same.
+    `second`: whether rows are the second dimension; None: as the hooks assume. `order` is the (rows,) position of each
+    row of the batch among the layer's rows; None if it is the same.
     """
 
     def __init__(self, layer: nn.Module, passes: BackwardPasses, second: bool | None) -> None:
@@ -386,11 +365,8 @@ def _is_known(layer: nn.Module) -> bool:
 def require_one_input(layers: list[nn.Module], hooks: GradSampleHooks) -> list[Any]:
     """Refuse layers that Opacus cannot call again, now or in the forward pass that gives them more than one input.
 
-    Returns:
-        Handles of the hooks that watch the calls.
-
-    Raises:
-        ValueError: for a layer whose forward pass needs several inputs, and for parameters without a forward pass.
+    Returns the handles of the hooks that watch the calls. ValueError for a layer whose forward pass needs several
+    inputs, and for parameters without a forward pass.
     """
     handles = []
     for layer in layers:
@@ -407,8 +383,9 @@ def require_one_input(layers: list[nn.Module], hooks: GradSampleHooks) -> list[A
                 f"all trained parameters must be those of a layer that is called, but a {type(layer).__name__} holds "
                 f"{names}: freeze them, as a LoRA adapter of an embedding, or make them a layer"
             )
-        signature = _signature(layer)
-        if signature is None:
+        try:
+            signature = inspect.signature(layer.forward)
+        except (TypeError, ValueError):
             continue
         try:
             signature.bind(None)
@@ -418,30 +395,25 @@ def require_one_input(layers: list[nn.Module], hooks: GradSampleHooks) -> list[A
                 f"first one alone, but its forward pass is {type(layer).__name__}.forward{signature}: freeze it, or "
                 "register a sampler with opacus.grad_sample.register_grad_sampler"
             ) from None
-        handles.append(layer.register_forward_pre_hook(Uncopied(_Single(signature, hooks)), with_kwargs=True))
+        check = Uncopied(functools.partial(_require_one_tensor, signature, hooks))
+        handles.append(layer.register_forward_pre_hook(check, with_kwargs=True))
     return handles
 
 
-class _Single:
+def _require_one_tensor(
+    signature: inspect.Signature,
+    hooks: GradSampleHooks,
+    layer: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> None:
     """A hook that refuses calls with more tensors than the first. Other arguments are for the row check."""
-
-    def __init__(self, signature: inspect.Signature, hooks: GradSampleHooks) -> None:
-        self._signature, self._hooks = signature, hooks
-
-    def __call__(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not (layer.training and torch.is_grad_enabled() and self._hooks.hooks_enabled):
-            return
-        bound = self._signature.bind(*args, **kwargs).arguments
-        tensors = [name for name, value in bound.items() if isinstance(value, torch.Tensor)]
-        if not args or tensors != [next(iter(bound))]:
-            raise ValueError(
-                f"a {type(layer).__name__} must be called with one tensor, by position, since Opacus computes its rows "
-                f"by calling it with that alone, got {', '.join(tensors) or 'none'}{'' if args else ' by name'}"
-            )
-
-
-def _signature(layer: nn.Module) -> inspect.Signature | None:
-    try:
-        return inspect.signature(layer.forward)
-    except (TypeError, ValueError):
-        return None
+    if not (layer.training and torch.is_grad_enabled() and hooks.hooks_enabled):
+        return
+    bound = signature.bind(*args, **kwargs).arguments
+    tensors = [name for name, value in bound.items() if isinstance(value, torch.Tensor)]
+    if not args or tensors != [next(iter(bound))]:
+        raise ValueError(
+            f"a {type(layer).__name__} must be called with one tensor, by position, since Opacus computes its rows "
+            f"by calling it with that alone, got {', '.join(tensors) or 'none'}{'' if args else ' by name'}"
+        )

@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from leakcore import kernels
-from leakcore.dpsgd.fused.row_gradients import Dense
+from leakcore.dpsgd.fused.row_gradients import Dense, wide_type
 from leakcore.dpsgd.fused.secure_noise import secure_normal
 from leakcore.dpsgd.rows.hooks import BatchSource, Deliveries, Draw, LoaderHook, Part, rows_of
 from leakcore.dpsgd.rows.preserve_state import Uncopied, is_paused
@@ -33,8 +33,7 @@ except ImportError as error:
 
 _log = logging.getLogger(__name__)
 _FROM = BatchSource(Sampling(), 0)
-
-
+_SETTINGS = "noise_multiplier max_grad_norm expected_batch_size loss_reduction generator secure_mode".split()
 _ADDED = 1e-6
 """What Opacus adds to a norm before it divides: factors are slightly smaller than Algorithm 1's, never larger."""
 
@@ -85,6 +84,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
 
     _step_supports_amp_scaling = True
     """torch's GradScaler then informs the optimizer of itself, instead of looking for gradients."""
+    _is_last_step_skipped: bool
 
     def __init__(self, optimizer: torch.optim.Optimizer, *, module: Any = None, **settings: Any) -> None:
         if isinstance(settings.get("max_grad_norm"), (list, tuple)):
@@ -123,23 +123,13 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         allowed = "Opacus's DPOptimizer or DistributedDPOptimizer with flat clipping"
         require_type(optimizer, (DPOptimizer, DistributedDPOptimizer), allowed)
         kind = DistributedFusedDPOptimizer if type(optimizer) is DistributedDPOptimizer else cls
-        fused = kind(
-            optimizer.original_optimizer,
-            module=module,
-            noise_multiplier=optimizer.noise_multiplier,
-            max_grad_norm=optimizer.max_grad_norm,
-            expected_batch_size=optimizer.expected_batch_size,
-            loss_reduction=optimizer.loss_reduction,
-            generator=optimizer.generator,
-            secure_mode=optimizer.secure_mode,
-        )
+        settings = {name: getattr(optimizer, name) for name in _SETTINGS}
+        fused = kind(optimizer.original_optimizer, module=module, **settings)
         fused.attach_step_hook(optimizer.step_hook)
         return fused
 
     def _attach(self, module: Any, args: tuple[Any, ...] | None = None) -> None:
-        """Take over this module's layers from Opacus's hooks. `args` are the arguments of the present call, if there is
-        one.
-        """
+        """Take over this module's layers from Opacus's hooks. `args`: the arguments of a call that is under way."""
         self._require_processes(module)
         activation_hooks.attach(module, self.params)
         self._hooks = activation_hooks.find_hooks(module)
@@ -168,36 +158,28 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         """
         if not self.params:
             return True
-        only_sum = self._begin()
+        only_sum = self._batch.begin(self._check_skip_next_step)
+        if self._batch.is_fresh and self._is_last_step_skipped:
+            self._clear_sums()
         try:
-            self._batch.require_whole()
-            self.clip_and_accumulate()
+            self._sum_rows(only_sum)
             if not only_sum:
-                self._release()
+                self.add_noise()
+                self.scale_grad()
+                if self.step_hook:
+                    self.step_hook(self)
         except BaseException:
-            self._drop(only_sum)
+            self._clear_sums()
+            self._is_last_step_skipped = False
+            self._batch.refuse(only_summed=only_sum)
             raise
         self._batch.end(only_summed=only_sum)
         self._is_last_step_skipped = only_sum
         return not only_sum
 
-    def _begin(self) -> bool:
-        """Whether this step only sums; a sum that it must not go into is dropped."""
-        only_sum = self._batch.begin(self._check_skip_next_step)
-        if self._batch.is_fresh and self._is_last_step_skipped:
-            self._clear_sums()
-        return only_sum
-
-    def _release(self) -> None:
-        self.add_noise()
-        self.scale_grad()
-        if self.step_hook:
-            self.step_hook(self)
-
-    def _drop(self, only_sum: bool) -> None:
-        self._clear_sums()
-        self._is_last_step_skipped = False
-        self._batch.refuse(only_summed=only_sum)
+    def _sum_rows(self, only_sum: bool) -> None:
+        self._batch.require_whole()
+        self.clip_and_accumulate()
 
     def _clear_sums(self) -> None:
         for p in self.params:
@@ -230,7 +212,9 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         parameters = self.params
         if lacking := unsupported_layers(parameters, self._names, root=self._root):
             raise ValueError(f"Per sample gradient is not initialized. Not updated in backward pass? {lacking}")
-        batches = [_batches(p) for p in parameters]
+        batches = [_read(p) for p in parameters]
+        for p in parameters:
+            _check_processed_flag(p.grad_sample)
         if len({len(rows_of_batch) for rows_of_batch in batches}) > 1:
             raise ValueError("Number of accumulated steps is inconsistent across parameters")
         if self._check is not None and batches[0]:
@@ -239,7 +223,7 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
         for batch in zip(*batches, strict=True):
             factors = self._factors(batch)
             for p, rows in zip(parameters, batch, strict=True):
-                wide = _wide(p)
+                wide = wide_type(p)
                 total = rows.weighted_sum(factors.to(p.device, wide)) if rows.rows else torch.zeros_like(p)
                 total = total.detach().to(wide).view(p.shape)
                 p.summed_grad = total if p.summed_grad is None else p.summed_grad.add_(total)
@@ -285,12 +269,12 @@ class FusedDPOptimizer(DPOptimizer):  # type: ignore[misc]  # opacus ships no ty
     def _normals(self) -> Callable[[int, torch.Tensor], torch.Tensor]:
         """A function that draws standard normals like a parameter, from its index, one array at a time."""
         if self.secure_mode:
-            return lambda index, p: torch.from_numpy(secure_normal(p.numel())).to(p.device, _wide(p)).view_as(p)
+            return lambda index, p: torch.from_numpy(secure_normal(p.numel())).to(p.device, wide_type(p)).view_as(p)
         device = "cpu" if self.generator is None else self.generator.device
         seed = int(torch.randint(2**63 - 1, (), generator=self.generator, device=device))
 
         def draw(index: int, p: torch.Tensor) -> torch.Tensor:
-            kind = "float64" if _wide(p) == torch.float64 else "float32"
+            kind = "float64" if wide_type(p) == torch.float64 else "float32"
             normals = kernels.standard_normal(
                 (1, p.numel()), seed=seed, purpose="clip_noise", step=0, first_row=index, dtype=kind, like=p.detach()
             )
@@ -321,35 +305,24 @@ class DistributedFusedDPOptimizer(FusedDPOptimizer, DistributedDPOptimizer):  # 
                 "`module` must be wrapped in Opacus's DifferentiallyPrivateDistributedDataParallel, got torch's "
                 "DistributedDataParallel, which waits for plain gradients that FusedDPOptimizer does not compute"
             )
-        if narrow := next((p.dtype for p in self.params if _wide(p) != p.dtype), None):
+        if narrow := next((p.dtype for p in self.params if wide_type(p) != p.dtype), None):
             raise TypeError(
                 f"`module` must have parameters of float32 or float64 in several processes, got {narrow}: the sum of a "
                 "process would be rounded before rank 0's noise covers it"
             )
 
-    def pre_step(self, closure: Callable[[], float] | None = None) -> bool:
-        """As in one process. Processes may end different numbers of virtual steps before a step that all make."""
-        if not self.params:
-            return True
-        only_sum = self._begin()
+    def _sum_rows(self, only_sum: bool) -> None:
+        """An error waits for the virtual step's end; processes may divide it into different numbers of steps."""
+        if self._batch.is_fresh:
+            self._error = None
         try:
-            if self._error is None or self._batch.is_fresh:
-                self._error = None
-                self._batch.require_whole()
-                self.clip_and_accumulate()
+            if self._error is None:
+                super()._sum_rows(only_sum)
         except Exception as why:
             self._error = why
         if not only_sum:
             error, self._error = self._error, None
-            try:
-                self._ranks.share(functools.partial(_raise, error))
-                self._release()
-            except BaseException:
-                self._drop(only_sum)
-                raise
-        self._batch.end(only_summed=only_sum)
-        self._is_last_step_skipped = only_sum
-        return not only_sum
+            self._ranks.share(functools.partial(_raise, error))
 
     def add_noise(self) -> None:
         """In the first process; the others leave their sums as they are."""
@@ -368,13 +341,8 @@ class LogicalBatch:
     Opacus gives each part a flag in a queue, and takes one in each step. A part without a step (an exception, a
     `break`) shifts them, so that rows of several draws come into one sum. Here a part keeps its own flag, and the part
     of a step is the one that its forward pass had. A batch with a part that was refused, left out or used twice is
-    void: every further step on its parts is refused, and the next batch begins with an empty sum.
-
-    Args:
-        is_mine: whether an optimizer is the one that sums. It must not keep it alive.
-
-    Attributes:
-        is_fresh: whether the present step begins a sum.
+    void: every further step on its parts is refused, and the next batch begins with an empty sum, as `is_fresh` says.
+    `is_mine` says whether an optimizer is the one that sums, without keeping it alive.
     """
 
     def __init__(self, is_mine: Callable[[Any], bool]) -> None:
@@ -451,18 +419,9 @@ def _raise(error: Exception | None) -> None:
 
 
 def require_type(optimizer: Any, kinds: tuple[type, ...], allowed: str) -> None:
-    """TypeError for any other type, subclasses included.
-
-    Subclasses of `DPOptimizer` clip by layer, change C, or release a part of the sum, which their attributes do not
-    show.
-    """
+    """TypeError for any other type. A subclass may clip by layer, change C, or release a part of the sum, unseen."""
     if type(optimizer) not in kinds:
         raise TypeError(f"`optimizer` must be {allowed}, got {type(optimizer).__name__}")
-
-
-def _wide(parameter: torch.Tensor) -> torch.dtype:
-    """In which sums and noise are computed."""
-    return torch.promote_types(parameter.dtype, torch.float32)
 
 
 def _read(parameter: torch.Tensor) -> list[Any]:
@@ -472,13 +431,6 @@ def _read(parameter: torch.Tensor) -> list[Any]:
         raise ValueError("Per sample gradient is not initialized. Not updated in backward pass?")
     batches = samples if isinstance(samples, list) else [samples]
     return [Dense(rows.detach()) if isinstance(rows, torch.Tensor) else rows for rows in batches]
-
-
-def _batches(parameter: torch.Tensor) -> list[Any]:
-    """`_read`, for rows that no step has used."""
-    rows = _read(parameter)
-    _check_processed_flag(parameter.grad_sample)  # type: ignore[attr-defined]
-    return rows
 
 
 def _attach_when_called(optimizer: FusedDPOptimizer) -> None:

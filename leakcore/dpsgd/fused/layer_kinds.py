@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,16 @@ from opacus.layers.dp_rnn import RNNLinear
 from torch import nn
 from torch.nn import functional
 
-from leakcore.dpsgd.fused.row_gradients import Convolved, Dense, EmbeddingBagRows, Gathered, Outer, Use, shorter
+from leakcore.dpsgd.fused.row_gradients import (
+    Convolved,
+    Dense,
+    EmbeddingBagRows,
+    Gathered,
+    Outer,
+    Use,
+    shorter,
+    wide_type,
+)
 
 Detached = Callable[[str], Any]
 Uses = list[tuple[str, Use]]
@@ -23,13 +33,10 @@ Uses = list[tuple[str, Use]]
 class Kind:
     """A type of layer.
 
-    Attributes:
-        forward: the layer's output from parameters that get no gradient.
-        uses: the uses of its parameters, from which their per-sample gradients are computed, given input and output
-            gradient, rows first.
-        read: the layer's input from the arguments of a call.
-        second: the fewest dimensions of an input whose second one can be the rows (`batch_first=False`); None: rows are
-            always first, as the layer itself requires.
+    `forward` gives its output from parameters that get no gradient, `uses` what its parameters' per-sample gradients
+    are computed from, given input and output gradient, rows first, and `read` its input from a call's arguments.
+    `second` is the fewest dimensions of an input whose second one can be the rows (`batch_first=False`); None: rows are
+    always first.
     """
 
     forward: Callable[[Any, Any, Detached], torch.Tensor]
@@ -46,22 +53,14 @@ def _in_steps(rows: torch.Tensor) -> torch.Tensor:
     return rows.flatten(1, -2) if rows.ndim > 2 else rows[:, None]
 
 
-def _linear_uses(layer: nn.Linear, a: torch.Tensor, delta: torch.Tensor) -> Uses:
+def _linear_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor, transposed: bool = False) -> Uses:
     a, delta = _in_steps(a), _in_steps(delta)
-    return [("weight", shorter(Outer(a, delta))), ("bias", Dense(_over_steps(delta)))]
+    weight = Outer(delta, a) if transposed else Outer(a, delta)
+    return [("weight", shorter(weight)), ("bias", Dense(_over_steps(delta)))]
 
 
 def _over_steps(delta: torch.Tensor) -> torch.Tensor:
-    return delta.sum(1, dtype=_wide(delta)) if delta.shape[1] > 1 else delta[:, 0]
-
-
-def _wide(values: torch.Tensor) -> torch.dtype:
-    return torch.promote_types(values.dtype, torch.float32)
-
-
-def _transposed_linear_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Uses:
-    a, delta = _in_steps(a), _in_steps(delta)
-    return [("weight", shorter(Outer(delta, a))), ("bias", Dense(_over_steps(delta)))]
+    return delta.sum(1, dtype=wide_type(delta)) if delta.shape[1] > 1 else delta[:, 0]
 
 
 def _convolution_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Uses:
@@ -74,7 +73,7 @@ def _convolution_uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Uses:
     if any(padding):
         a = functional.pad(a, padding, "constant" if layer.padding_mode == "zeros" else layer.padding_mode)
     convolved = Convolved(a, delta, layer.weight, layer.stride, layer.dilation, layer.groups)
-    return [("weight", shorter(convolved)), ("bias", Dense(delta.flatten(2).sum(2, dtype=_wide(delta))))]
+    return [("weight", shorter(convolved)), ("bias", Dense(delta.flatten(2).sum(2, dtype=wide_type(delta))))]
 
 
 def _embedding_uses(layer: nn.Embedding, a: torch.Tensor, delta: torch.Tensor) -> Uses:
@@ -85,8 +84,8 @@ def _embedding_uses(layer: nn.Embedding, a: torch.Tensor, delta: torch.Tensor) -
     return [("weight", Gathered(index, delta, layer.num_embeddings))]
 
 
-def _normalised_uses(normalise: Callable[[Any, torch.Tensor], torch.Tensor], last: bool) -> Callable[..., Uses]:
-    """A normalisation's weight multiplies, its bias adds: over its last dimensions, or per channel (dimension 1)."""
+def _normalising(forward: Callable[[Any, Any, Detached], torch.Tensor], *, last: bool, **more: Any) -> Kind:
+    """A normalisation, whose weight multiplies and whose bias adds: over its last dimensions, or per channel (1)."""
 
     def uses(layer: Any, a: torch.Tensor, delta: torch.Tensor) -> Uses:
         lowest = 1 + (len(layer.normalized_shape) if last else 1)
@@ -99,30 +98,13 @@ def _normalised_uses(normalise: Callable[[Any, torch.Tensor], torch.Tensor], las
                 return values.sum(inner) if inner else values
             return values.flatten(2).sum(2) if values.ndim > 2 else values
 
-        a, delta = a.to(_wide(delta)), delta.to(_wide(delta))
-        return [("weight", Dense(total(normalise(layer, a) * delta))), ("bias", Dense(total(delta)))]
+        a, delta = a.to(wide_type(delta)), delta.to(wide_type(delta))
+        normalised = forward(layer, a, lambda name: None)
+        return [("weight", Dense(total(normalised * delta))), ("bias", Dense(total(delta)))]
 
-    return uses
-
-
-def _layer_norm(m: nn.LayerNorm, x: torch.Tensor) -> torch.Tensor:
-    return functional.layer_norm(x, m.normalized_shape, eps=m.eps)
-
-
-def _group_norm(m: nn.GroupNorm, x: torch.Tensor) -> torch.Tensor:
-    return functional.group_norm(x, m.num_groups, eps=m.eps)
-
-
-def _instance_norm(m: Any, x: torch.Tensor) -> torch.Tensor:
-    return functional.instance_norm(x, eps=m.eps)
-
-
-def _rms_norm(m: nn.RMSNorm, x: torch.Tensor) -> torch.Tensor:
-    return functional.rms_norm(x, m.normalized_shape, eps=m.eps)
-
-
-def _over_last(layer: Any) -> int:
-    return len(layer.normalized_shape) + 2
+    if last:
+        more["second"] = lambda layer: len(layer.normalized_shape) + 2
+    return Kind(forward, uses, **more)
 
 
 def _sequence_bias(m: SequenceBias, x: torch.Tensor, p: Detached) -> torch.Tensor:
@@ -136,10 +118,10 @@ def _sequence_bias_uses(layer: SequenceBias, a: torch.Tensor, delta: torch.Tenso
 
 _LINEAR = Kind(lambda m, x, p: functional.linear(x, p("weight"), p("bias")), _linear_uses, second=lambda layer: 3)
 _CONVOLUTION = Kind(lambda m, x, p: m._conv_forward(x, p("weight"), p("bias")), _convolution_uses)
-_INSTANCE_NORM = Kind(
+_INSTANCE_NORM = _normalising(
     lambda m, x, p: functional.instance_norm(x, weight=p("weight"), bias=p("bias"), eps=m.eps),
-    _normalised_uses(_instance_norm, last=False),
-    lambda m: m.running_mean is None,
+    last=False,
+    suits=lambda m: m.running_mean is None,
 )
 KINDS: dict[type, Kind] = {
     nn.Linear: _LINEAR,
@@ -159,20 +141,16 @@ KINDS: dict[type, Kind] = {
         lambda m: m.max_norm is None and not m.scale_grad_by_freq,
         EmbeddingBagRows.of,
     ),
-    nn.LayerNorm: Kind(
-        lambda m, x, p: functional.layer_norm(x, m.normalized_shape, p("weight"), p("bias"), m.eps),
-        _normalised_uses(_layer_norm, last=True),
-        second=_over_last,
+    nn.LayerNorm: _normalising(
+        lambda m, x, p: functional.layer_norm(x, m.normalized_shape, p("weight"), p("bias"), m.eps), last=True
     ),
-    nn.RMSNorm: Kind(
+    nn.RMSNorm: _normalising(
         lambda m, x, p: functional.rms_norm(x, m.normalized_shape, p("weight"), m.eps),
-        _normalised_uses(_rms_norm, last=True),
+        last=True,
         read=lambda layer, x: x,
-        second=_over_last,
     ),
-    nn.GroupNorm: Kind(
-        lambda m, x, p: functional.group_norm(x, m.num_groups, p("weight"), p("bias"), m.eps),
-        _normalised_uses(_group_norm, last=False),
+    nn.GroupNorm: _normalising(
+        lambda m, x, p: functional.group_norm(x, m.num_groups, p("weight"), p("bias"), m.eps), last=False
     ),
     nn.InstanceNorm1d: _INSTANCE_NORM,
     nn.InstanceNorm2d: _INSTANCE_NORM,
@@ -182,7 +160,7 @@ KINDS: dict[type, Kind] = {
 
 _TRANSPOSED_LINEAR = Kind(
     lambda m, x, p: functional.linear(x, p("weight").T, p("bias")),
-    _transposed_linear_uses,
+    functools.partial(_linear_uses, transposed=True),
     read=lambda layer, x: x,
     second=lambda layer: 3,
 )

@@ -3,7 +3,6 @@
 Book-keeping, Bu, Wang, Zha and Karypis (2022, "Differentially Private Optimization on Large Model at Small Cost",
 sections 3 and 4): with inputs a and output gradients δ of a layer, g_i = Σ_t δ_it ⊗ a_it, the norms follow from a and δ
 alone and the clipped sum Σ_i w_i·g_i is one product of w·δ and a.
-
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ RowSelection = slice | torch.Tensor
 class Use(Protocol):
     """What one use of a parameter adds to its per-sample gradients g_i, i < rows, shaped like the parameter."""
 
-    @property
-    def rows(self) -> int: ...
+    rows: int
 
     def squared_norms(self) -> torch.Tensor:
         """‖g_i‖², (rows,), float64."""
@@ -44,11 +42,7 @@ class Dense:
     """Rows that exist: (B, *shape)."""
 
     def __init__(self, values: torch.Tensor) -> None:
-        self.values = values
-
-    @property
-    def rows(self) -> int:
-        return len(self.values)
+        self.values, self.rows = values, len(values)
 
     def row(self, index: int) -> torch.Tensor:
         """One row, (*shape)."""
@@ -69,11 +63,7 @@ class Outer:
     """g_i = Σ_t δ_it ⊗ a_it: a (B, T, d), δ (B, T, p); the weight (p, d) of a linear layer."""
 
     def __init__(self, a: torch.Tensor, delta: torch.Tensor) -> None:
-        self.a, self.delta = a, delta
-
-    @property
-    def rows(self) -> int:
-        return len(self.a)
+        self.a, self.delta, self.rows = a, delta, len(a)
 
     def squared_norms(self) -> torch.Tensor:
         """⟨aaᵀ, δδᵀ⟩ (Bu et al. 2022, equation 3), from T×T matrices; by the definition if that loses digits."""
@@ -106,19 +96,8 @@ class Convolved:
     ) -> None:
         self.a, self.delta, self.shape = a, delta, weight.shape
         self._stride, self._dilation, self._groups = tuple(stride), tuple(dilation), groups
-
-    @property
-    def rows(self) -> int:
-        return len(self.a)
-
-    @property
-    def positions(self) -> int:
-        return math.prod(self.delta.shape[2:])
-
-    @property
-    def inputs(self) -> int:
-        """d: inputs that one output sees."""
-        return math.prod(self.shape[1:])
+        self.rows, self.positions = len(a), math.prod(delta.shape[2:])
+        self.inputs = math.prod(self.shape[1:])  # d, that one output sees
 
     def squared_norms(self) -> torch.Tensor:
         groups = self._groups
@@ -141,20 +120,9 @@ class Convolved:
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         scaled = self.delta * weights.view(-1, *[1] * (self.delta.ndim - 1))
-        none = [0] * len(self._stride)
-        total: torch.Tensor = torch.ops.aten.convolution_backward(
-            scaled,
-            self.a.to(scaled.dtype),
-            scaled.new_empty(self.shape),
-            None,
-            self._stride,
-            none,
-            self._dilation,
-            False,
-            none,
-            self._groups,
-            (False, True, False),
-        )[1]
+        none, wanted, weight = [0] * len(self._stride), (False, True, False), scaled.new_empty(self.shape)
+        settings = (None, self._stride, none, self._dilation, False, none, self._groups, wanted)
+        total: torch.Tensor = torch.ops.aten.convolution_backward(scaled, self.a.to(scaled.dtype), weight, *settings)[1]
         return total
 
     def _grouped(self, rows: RowSelection) -> torch.Tensor:
@@ -166,14 +134,8 @@ class Convolved:
         """(b, groups, d, positions)"""
         a = self.a[rows].to(self.delta.dtype)
         kernel, steps = self.shape[2:], a.stride()[2:]
-        view = a.as_strided(
-            (*a.shape[:2], *kernel, *self.delta.shape[2:]),
-            (
-                *a.stride()[:2],
-                *(s * d for s, d in zip(steps, self._dilation, strict=True)),
-                *(s * d for s, d in zip(steps, self._stride, strict=True)),
-            ),
-        )
+        inner, outer = ([s * k for s, k in zip(steps, by, strict=True)] for by in (self._dilation, self._stride))
+        view = a.as_strided((*a.shape[:2], *kernel, *self.delta.shape[2:]), (*a.stride()[:2], *inner, *outer))
         return view.reshape(len(a), self._groups, self.inputs, self.positions)
 
 
@@ -181,19 +143,15 @@ class Gathered:
     """The table (V, d) of an embedding: indices (B, T), δ (B, T, d)."""
 
     def __init__(self, index: torch.Tensor, delta: torch.Tensor, entries: int) -> None:
-        self.index, self.delta, self._entries = index, delta, entries
-
-    @property
-    def rows(self) -> int:
-        return len(self.index)
+        self.index, self.delta, self._entries, self.rows = index, delta, entries, len(index)
 
     def squared_norms(self) -> torch.Tensor:
         """Entries that a sample looked up more than once are added up first."""
         sample = torch.arange(self.rows, device=self.index.device)
         keys = (sample[:, None] * self._entries + self.index).flatten()
         places, place = torch.unique(keys, return_inverse=True)
-        wide = torch.promote_types(self.delta.dtype, torch.float32)
-        lengths = lengths_of(_table(self.delta.flatten(0, 1).to(wide), place, len(places))).double().square()
+        table = _table(self.delta.flatten(0, 1).to(wide_type(self.delta)), place, len(places))
+        lengths = lengths_of(table).double().square()
         return lengths.new_zeros(self.rows).index_add_(0, places // self._entries, lengths)
 
     def dense(self, rows: RowSelection) -> torch.Tensor:
@@ -216,10 +174,7 @@ class Pooled:
         self, index: torch.Tensor, bag: torch.Tensor, weight: torch.Tensor, delta: torch.Tensor, entries: int
     ) -> None:
         self._index, self._bag, self._weight, self._delta, self._entries = index, bag, weight, delta, entries
-
-    @property
-    def rows(self) -> int:
-        return len(self._delta)
+        self.rows = len(delta)
 
     def squared_norms(self) -> torch.Tensor:
         """‖δ_i‖²·Σ_v c_iv², where c_iv is the sum of the weights of entry v in bag i."""
@@ -250,11 +205,7 @@ class Picked:
     """The table (V, d) of a bag layer that takes the maximum: g_i[index_ik, k] = δ_ik, with index and δ (B, d)."""
 
     def __init__(self, index: torch.Tensor, delta: torch.Tensor, entries: int) -> None:
-        self._index, self._delta, self._entries = index, delta, entries
-
-    @property
-    def rows(self) -> int:
-        return len(self._delta)
+        self._index, self._delta, self._entries, self.rows = index, delta, entries, len(delta)
 
     def squared_norms(self) -> torch.Tensor:
         return lengths_of(self._delta).double().square()
@@ -290,7 +241,7 @@ def gram_norms(a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
     than 10⁴ ulp of S² is therefore computed and measured, so that no norm is wrong by more than about 1e-4 of itself.
     """
     total = torch.empty(len(a), dtype=torch.float64, device=a.device)
-    wide = torch.promote_types(delta.dtype, torch.float32)
+    wide = wide_type(delta)
     for rows in blocks(len(a), 2 * a.shape[1] ** 2):
         x, y = a[rows].to(wide), delta[rows].to(wide)
         left, right = x @ x.transpose(1, 2), y @ y.transpose(1, 2)
@@ -303,10 +254,14 @@ def gram_norms(a: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
     return total
 
 
+def wide_type(values: torch.Tensor) -> torch.dtype:
+    """The type in which sums of these are computed: float32 or wider."""
+    return torch.promote_types(values.dtype, torch.float32)
+
+
 def lengths_of(rows: torch.Tensor) -> torch.Tensor:
-    """‖row‖, computed in float32 or wider."""
-    wide = torch.promote_types(rows.dtype, torch.float32)
-    lengths: torch.Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=wide)
+    """‖row‖, in `wide_type`."""
+    lengths: torch.Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=wide_type(rows))
     return lengths
 
 
@@ -385,36 +340,24 @@ class EmbeddingBagRows:
         return [self._index, self._offsets, *([] if self._weights is None else [self._weights])]
 
     def looked_up(self, table: torch.Tensor) -> torch.Tensor:
-        """The layer's output (B, d) from this table."""
+        """The layer's output (B, d) from this table. A `padding_idx` of None means no padding, -1 the last entry."""
         layer = self._layer
-        output, _, _, largest = torch.embedding_bag(
-            table,
-            self._index,
-            self._offsets,
-            False,
-            _MODES[layer.mode],
-            False,
-            self._weights,
-            False,
-            layer.padding_idx,  # None: no padding; -1 would be the last entry
-        )
+        rows, how = (table, self._index, self._offsets, False), (_MODES[layer.mode], False, self._weights, False)
+        output, _, _, largest = torch.embedding_bag(*rows, *how, layer.padding_idx)
         if layer.mode == "max":
             self._largest = largest.detach()
         return output
 
     def use(self, delta: torch.Tensor) -> Use:
         """The use of the table that gives its rows, from the output's gradient (B, d)."""
-        layer, rows = self._layer, len(self._offsets)
-        entries = layer.num_embeddings
+        layer, rows, entries = self._layer, len(self._offsets), self._layer.num_embeddings
         if not rows:
             return Dense(delta.new_zeros((0, entries, layer.embedding_dim)))
         index, offsets = self._index.long(), self._offsets.long()
         ends = torch.cat([offsets[1:], offsets.new_full((1,), len(index))])
         bag = torch.repeat_interleave(torch.arange(rows, device=index.device), ends - offsets)
-        wide = torch.promote_types(delta.dtype, torch.float32)
-        counted = torch.ones(len(index), dtype=wide, device=delta.device)
-        if layer.padding_idx is not None:
-            counted = (index != layer.padding_idx).to(wide)
+        wide = wide_type(delta)
+        counted = (torch.ones_like(index) if layer.padding_idx is None else index != layer.padding_idx).to(wide)
         sizes = delta.new_zeros(rows, dtype=torch.float64).index_add_(0, bag, counted.double())
         if layer.mode == "max":
             assert self._largest is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from leakcore.dpsgd.fused.row_gradients import (
     lengths_of,
     padded,
     shorter,
+    wide_type,
 )
 
 
@@ -24,32 +26,17 @@ class Several:
     """Uses of different kinds by the same samples. For the norms, rows are computed a block at a time."""
 
     def __init__(self, uses: Sequence[Use], shape: Sequence[int]) -> None:
-        self.uses, self._shape = list(uses), tuple(shape)
-
-    @property
-    def rows(self) -> int:
-        return max(use.rows for use in self.uses)
+        self.uses, self._shape, self.rows = list(uses), tuple(shape), max(use.rows for use in uses)
 
     def squared_norms(self) -> torch.Tensor:
-        parts = [
-            lengths_of(self.dense(rows).flatten(1)).double().square()
-            for rows in blocks(self.rows, math.prod(self._shape))
-        ]
-        return torch.cat(parts)
+        each = (self.dense(rows) for rows in blocks(self.rows, math.prod(self._shape)))
+        return torch.cat([lengths_of(some.flatten(1)).double().square() for some in each])
 
     def dense(self, rows: RowSelection) -> torch.Tensor:
-        total = None
-        for use in self.uses:
-            some = use.dense(rows)
-            total = some if total is None else total + some
-        assert total is not None
-        return total
+        return functools.reduce(torch.add, (use.dense(rows) for use in self.uses))
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
-        total = self.uses[0].weighted_sum(weights)
-        for use in self.uses[1:]:
-            total = total + use.weighted_sum(weights)
-        return total
+        return functools.reduce(torch.add, (use.weighted_sum(weights) for use in self.uses))
 
 
 class Tied(Several):
@@ -65,7 +52,7 @@ class Tied(Several):
 
     def squared_norms(self) -> torch.Tensor:
         index, steps = self._table.index, self._head.a.shape[1]
-        wide = torch.promote_types(self._head.delta.dtype, torch.float32)
+        wide = wide_type(self._head.delta)
         total = self._table.squared_norms() + self._head.squared_norms()
         for rows in blocks(self.rows, 3 * steps * max(index.shape[1], 1)):
             a, delta, words = self._head.a[rows].to(wide), self._head.delta[rows], self._table.delta[rows].to(wide)
@@ -91,13 +78,14 @@ def together(uses: Sequence[Use], shape: Sequence[int]) -> Use:
     if any(use.rows != rows for use in merged):
         counts = sorted({use.rows for use in uses})
         raise ValueError(f"a parameter must be used with batches of one size in a backward pass, got {counts} rows")
+
+    def joined(several: Sequence[Use], *names: str) -> list[torch.Tensor]:
+        return [torch.cat([padded(getattr(use, name), rows) for use in several], 1) for name in names]
+
     if outers:
-        a, delta = (torch.cat([padded(getattr(use, name), rows) for use in outers], 1) for name in ("a", "delta"))
-        merged.append(Outer(a, delta))
+        merged.append(Outer(*joined(outers, "a", "delta")))
     if gathered:
-        index, delta = (
-            torch.cat([padded(getattr(use, name), rows) for use in gathered], 1) for name in ("index", "delta")
-        )
+        index, delta = joined(gathered, "index", "delta")
         merged.append(Gathered(index, delta, shape[0]))
     if dense:
         total = padded(dense[0].values, rows).clone()

@@ -146,14 +146,11 @@ class CanaryTrace(SavedTrace):
             or not (self.rows >= 0 and self.parameters >= 0)
         ):
             raise ValueError("its arrays do not fit together")
-        for name in ("times_seen", "scores", "release_scores"):
+        for name, kinds in (("times_seen", "iuf"), ("scores", "f"), ("release_scores", "f")):
             values = getattr(self, name)
-            if values.dtype.kind not in "iuf" or np.isnan(values).any():
+            if values.dtype.kind not in kinds or np.isnan(values).any():
                 raise ValueError(f"`{name}` must be numbers, without NaN")
         for name in ("noise_multiplier", "max_grad_norm"):
             values = getattr(self, name)
             if values.dtype.kind != "f" or not (np.isfinite(values) & (values > 0)).all():
                 raise ValueError(f"`{name}` must be positive numbers")
-        for name in ("scores", "release_scores"):
-            if getattr(self, name).dtype.kind != "f" or np.isnan(getattr(self, name)).any():
-                raise ValueError(f"`{name}` must be numbers")

@@ -7,23 +7,28 @@ import contextlib
 import logging
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
+from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+from opacus.utils.batch_memory_manager import BatchSplittingSampler
+from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 from scipy import stats
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from leakcore import kernels
 from leakcore._base.tables import Rows, as_line, as_text
+from leakcore.dpsgd.fused.fused_optimizer import FusedDPOptimizer
+from leakcore.dpsgd.fused.row_gradients import wide_type
 from leakcore.dpsgd.record.canaries import Canaries, CanaryTrace
 from leakcore.dpsgd.record.forward_passes import Sums
 from leakcore.dpsgd.record.recorder import Recorder
-from leakcore.dpsgd.record.sampling import Divisors, RepeatedDraws, RepeatedNoise
+from leakcore.dpsgd.record.sampling import DRAWN_AGAIN, Divisors, RepeatedDraws, RepeatedNoise
 from leakcore.dpsgd.rows.hooks import (
     Arguments,
     BatchSource,
@@ -54,12 +59,7 @@ _CONTROLS = 4
 
 
 class Coordinates:
-    """Some coordinates of parameters.
-
-    Args:
-        parameters: the tensors whose coordinates count one after the other.
-        chosen: (n,) their numbers, distinct.
-    """
+    """Some coordinates of parameters: `chosen`, (n,), are their distinct numbers, counted through all tensors."""
 
     def __init__(self, parameters: Sequence[torch.Tensor], chosen: np.ndarray) -> None:
         ends = np.cumsum([p.numel() for p in parameters])
@@ -150,18 +150,10 @@ class PlantedDataset:
 class PlantedLoader:
     """A loader of Opacus's, between `plant` and `remove` with more rows in its data set and for its sampler.
 
-    Args:
-        loader: what `make_private` returned, or a `BatchMemoryManager`'s.
-
-    Raises:
-        TypeError: for anything but a DataLoader.
-        ValueError: unless its batches are Poisson samples of a data set with rows by number.
+    TypeError for anything but a DataLoader. ValueError unless its batches are Poisson samples of rows with numbers.
     """
 
     def __init__(self, loader: Any) -> None:
-        from opacus.utils.batch_memory_manager import BatchSplittingSampler
-        from opacus.utils.uniform_sampler import UniformWithReplacementSampler
-
         if not isinstance(loader, DataLoader):
             raise TypeError(
                 f"`sampling` must be the DataLoader that the loop iterates over, got {type(loader).__name__}"
@@ -205,16 +197,16 @@ class PlantedLoader:
         self.planted = None
 
 
-class DrawnIndices:
-    """The batches of a planted data set on which the model's forward passes train, until `stop`.
+class PlantedRows:
+    """The canaries among the rows that an optimizer clips, until `stop`.
 
-    Args:
-        planted: the data set.
-        parameters: the optimizer's; the model is the first module called that holds all of them.
+    It knows on which batches of the planted data set forward passes train, of the first module called that holds all
+    parameters. Coordinates begin with those of the canaries in the data. Index len(dataset) + i is canary i.
     """
 
-    def __init__(self, planted: Any, parameters: Sequence[torch.Tensor]) -> None:
-        self._planted, self._own = planted, {id(p) for p in parameters}
+    def __init__(self, dataset: Any, parameters: Sequence[torch.Tensor], coordinates: Coordinates) -> None:
+        self._dataset, self._parameters, self._coordinates = dataset, parameters, coordinates
+        self._own = {id(p) for p in parameters}
         self._deliveries = Deliveries()
         self._passes: collections.deque[Part | None] = collections.deque()
         self._model_hook, self._is_watched = ModelHook(self._returned), False
@@ -224,17 +216,6 @@ class DrawnIndices:
         """Watch no longer."""
         for hook in self._hooks:
             hook.remove()
-
-    def of_batch(self, rows: int) -> Part | None:
-        """The batch of the first forward pass with this number of rows; None if no batch is known to be that pass's.
-
-        Passes before it did not come to be clipped.
-        """
-        while self._passes:
-            part = self._passes.popleft()
-            if part is None or len(part.indices or ()) == rows:
-                return part
-        return None
 
     def clear(self) -> None:
         """A step ended: forward passes before it belong to no later one."""
@@ -255,36 +236,15 @@ class DrawnIndices:
             self._passes.append(use.part if use is not None and whole else None)
 
     def _came(self, iterator: Any, batch: Any, part: Part) -> None:
-        if iterator._dataset is self._planted and part.indices is not None:
+        if iterator._dataset is self._dataset and part.indices is not None:
             self._deliveries.delivered(_PLANTED, part, batch)
-
-
-class PlantedRows:
-    """The canaries among the rows of one clipping, and what the other rows add at the coordinates.
-
-    Args:
-        parameters: the optimizer's.
-        coordinates: first those of the canaries in the data, then the others that are watched.
-        part_of: gives the waiting batch with that number of rows; None if there is none.
-        rows: the number of rows without canaries; index rows + i is canary i.
-    """
-
-    def __init__(
-        self,
-        parameters: Sequence[torch.Tensor],
-        coordinates: Coordinates,
-        part_of: Callable[[int], Part | None],
-        rows: int,
-    ) -> None:
-        self._parameters, self._coordinates = parameters, coordinates
-        self._part_of, self._rows = part_of, rows
 
     @contextlib.contextmanager
     def planted(self, norm: float) -> Iterator[tuple[np.ndarray, np.ndarray, list[Part]]]:
         """While inside, rows of canaries hold their own gradients, of length SIZE·C.
 
-        Gives (what the other rows add at each coordinate, clipped here and not by the optimizer; which canaries are in
-        the batch; the batch, as parts of draws).
+        Gives what the other rows add at each coordinate (clipped here and not by the optimizer), which canaries are in
+        the batch, and the batch, as parts of draws.
         """
         batches = [_batches(p) for p in self._parameters]
         if len({tuple(len(b) for b in several) for several in batches}) > 1:
@@ -313,19 +273,19 @@ class PlantedRows:
                     grads[at] = values
 
     def _part(self, rows: int) -> Part:
-        part = self._part_of(rows)
-        if part is None:
-            raise ValueError(
-                f"record: the optimizer clips {rows:,} rows, and `sampling` gave no such batch since the "
-                "step before. The loop must train on its batches as they are, without cutting, joining or repeating "
-                "them"
-            )
-        return part
+        """The batch of the first forward pass with this number of rows. Passes before it did not come to be clipped."""
+        while self._passes and (part := self._passes.popleft()) is not None:
+            if len(part.indices or ()) == rows:
+                return part
+        raise ValueError(
+            f"record: the optimizer clips {rows:,} rows, and `sampling` gave no such batch since the step before. The "
+            "loop must train on its batches as they are, without cutting, joining or repeating them"
+        )
 
     def _places(self, part: Part) -> tuple[torch.Tensor, np.ndarray]:
-        numbers = np.array(part.indices, dtype=np.int64)
-        places = np.flatnonzero(numbers >= self._rows)
-        return torch.from_numpy(places), numbers[places] - self._rows
+        numbers, rows = np.array(part.indices, dtype=np.int64), len(self._dataset)
+        places = np.flatnonzero(numbers >= rows)
+        return torch.from_numpy(places), numbers[places] - rows
 
     def _others(self, samples: Sequence[torch.Tensor], places: torch.Tensor, norm: float) -> np.ndarray:
         """The sum of all clipped gradients but the canaries', at the coordinates."""
@@ -336,10 +296,7 @@ class PlantedRows:
         )
         factors = (norm / (torch.as_tensor(squares, device=device).sqrt() + _ADDED)).clamp(max=1.0)
         factors[places.to(device)] = 0.0
-        sums = [
-            torch.einsum("i,i...->...", factors.to(g.device, torch.promote_types(g.dtype, torch.float32)), _full(g))
-            for g in samples
-        ]
+        sums = [torch.einsum("i,i...->...", factors.to(g.device, wide_type(g)), g.to(wide_type(g))) for g in samples]
         return self._coordinates.read(sums)
 
 
@@ -352,10 +309,6 @@ def _batches(parameter: Any) -> list[torch.Tensor]:
             "make_private returned"
         )
     return gradients
-
-
-def _full(gradients: torch.Tensor) -> torch.Tensor:
-    return gradients.to(torch.promote_types(gradients.dtype, torch.float32))
 
 
 def _put(gradients: torch.Tensor, rows: torch.Tensor, offsets: np.ndarray, value: float) -> None:
@@ -411,14 +364,10 @@ class CanaryRecorder:
         self._schedule: list[tuple[float, float]] = []
         self._noise, self._interference = NoiseStatistics(), 0.0
         self._before, self._repeated = RepeatedNoise(), RepeatedDraws()
-        self._scores, self._alone = np.zeros(watched), np.zeros(watched)
+        self._scores, self._alone, self._others, self._present = np.zeros((4, watched))
         self._seen = np.zeros(watched, dtype=np.int64)
-        self._others, self._present = np.zeros(watched), np.zeros(watched)
-        self._divisors = Divisors()
-        self._failure = ""
-        self._drawn: DrawnIndices | None = None
+        self._divisors, self._sums, self._failure = Divisors(), Sums(optimizer), ""
         self._rows: PlantedRows | None = None
-        self._sums = Sums(optimizer)
         self._parts: list[Part] = []
         self._released: weakref.WeakSet[Draw] = weakref.WeakSet()
         self._outer_clip: Any = None
@@ -431,7 +380,7 @@ class CanaryRecorder:
         return as_text("CanaryRecorder", self._table_rows())
 
     def _table_rows(self) -> Rows:
-        state = "over" if self._failure else "recording" if self._drawn is not None else "ready"
+        state = "over" if self._failure else "recording" if self._rows is not None else "ready"
         return [
             ("state", state),
             ("steps recorded", str(self.steps)),
@@ -441,12 +390,11 @@ class CanaryRecorder:
         ]
 
     def __enter__(self) -> CanaryRecorder:
-        if self._drawn is not None or self._schedule:
+        if self._rows is not None or self._schedule:
             raise ValueError("record: a recorder serves one block")
         self._require_free()
         self._loader.plant(self._inside)
-        self._drawn = DrawnIndices(self._loader.planted, self._parameters)
-        self._rows = PlantedRows(self._parameters, self._coordinates, self._drawn.of_batch, self._loader.rows)
+        self._rows = PlantedRows(self._loader.planted, self._parameters, self._coordinates)
         self._own_clip = vars(self._optimizer).get("clip_and_accumulate")
         self._outer_clip = self._optimizer.clip_and_accumulate
         self._optimizer.clip_and_accumulate = Uncopied(self._clip)
@@ -456,8 +404,8 @@ class CanaryRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._drawn is not None
-        self._drawn.stop()
+        assert self._rows is not None
+        self._rows.stop()
         self._loader.remove()
         vars(self._optimizer).pop("clip_and_accumulate", None)
         if self._own_clip is not None:
@@ -543,11 +491,10 @@ class CanaryRecorder:
 
     def before_step(self, optimizer: Any) -> None:
         """The optimizer's `pre_step` begins."""
-        if not self._failure:
-            try:
-                _require_alone(listeners_of(optimizer))
-            except ValueError as error:
-                self._fail(error)
+        others = [listener for listener in listeners_of(optimizer) if isinstance(listener, Recorder)]
+        if others and not self._failure:  # copies of its candidates' rows would be taken for them
+            why = "because copies of rows carry the canaries: record them in two runs"
+            self._fail(ValueError(f"`optimizer` must not be recorded with candidates in the same run, {why}"))
 
     def after_step(self, optimizer: Any, released: bool | None) -> None:
         """`pre_step` ended."""
@@ -580,8 +527,8 @@ class CanaryRecorder:
         clean = (left / sigma)[self._inside :]  # canaries that are out, and controls
         rounding = max(torch.finfo(p.dtype).eps for p in self._parameters)
         self._before.require_new(clean[RepeatedNoise.places(len(clean))], rounding * (self._drawn_rows / sigma + 5))
-        assert self._drawn is not None
-        self._drawn.clear()
+        assert self._rows is not None
+        self._rows.clear()
         self._interference += float(np.mean((others / sigma) ** 2))
         self._seen += self._present > 0
         self._schedule.append((sigma, norm))
@@ -620,10 +567,7 @@ class CanaryRecorder:
         self._released.add(draws[0])
         rows = self._loader.rows + self._inside
         if self._repeated.is_repeated_sample(draws[0], self._loader.sample_rate, rows):
-            raise ValueError(
-                "record: the sampler drew a batch again (its generator was seeded again), so that it is not a fresh "
-                "sample"
-            )
+            raise ValueError(f"record: {DRAWN_AGAIN}")
 
     def _clear(self) -> None:
         """Nothing is summed."""
@@ -632,21 +576,8 @@ class CanaryRecorder:
         self._parts = []
 
 
-def _require_alone(listeners: list[Any]) -> None:
-    """ValueError where candidates are recorded as well: copies of their rows would be taken for them."""
-    if any(isinstance(listener, Recorder) for listener in listeners):
-        raise ValueError(
-            "`optimizer` must not be recorded with candidates in the same run, because copies of rows carry the "
-            "canaries: record them in two runs"
-        )
-
-
 def _require_dense(optimizer: Any) -> None:
     """TypeError for an optimizer whose per-sample gradients cannot be replaced before it clips."""
-    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
-
-    from leakcore.dpsgd.fused.fused_optimizer import FusedDPOptimizer
-
     if isinstance(optimizer, (DPOptimizerFastGradientClipping, FusedDPOptimizer)):
         raise TypeError(
             f"`optimizer` must be Opacus's DPOptimizer, which holds per-sample gradients, got "

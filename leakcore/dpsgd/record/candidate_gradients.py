@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +28,8 @@ from leakcore.dpsgd.rows.row_check import TOLERANCES
 from leakcore.gradients import Criterion, Feed, Functional, RowByRow, RowError, State, first_line, lock_of
 
 T = TypeVar("T")
+Products = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""⟨c_j, noise⟩ and ‖c_j‖ of all candidates, (n,), and ⟨c_i, c_j⟩ for i in the batch, (m, n); float64."""
 _log = logging.getLogger(__name__)
 _ROWS_TO_TRY = 64
 _ROWS_ALONE = 8
@@ -39,28 +43,19 @@ class UnknownLayerError(Exception):
 
 
 class RowsByLayer:
-    """Per-sample gradients of a module whose parameters all belong to layers of known types.
+    """Per-sample gradients of a module, without hooks of Opacus, whose parameters all belong to layers of known types.
 
     With a layer's inputs a and the gradients δ of its outputs, g_i = Σ_t δ_it ⊗ a_it (Bu et al. 2022, section 3). One
     pass over all rows gives both, where vmap makes a convolution of its own for each row. That the module treats each
-    row on its own is not checked here: the caller compares.
-
-    Args:
-        module: without hooks of Opacus.
-        criterion: the loss; its value for one row is summed.
-        parameters: the tensors whose gradients are wanted, in order.
-
-    Raises:
-        UnknownLayerError: if a parameter belongs to a layer of an unknown type.
+    row on its own is not checked here: the caller compares. The criterion's value for one row is summed.
+    UnknownLayerError if a parameter belongs to a layer of an unknown type.
     """
 
     def __init__(self, module: nn.Module, criterion: Criterion, parameters: Sequence[torch.Tensor]) -> None:
         self._module, self._criterion = module, criterion
-        self._places: dict[int, tuple[int, int]] = {}
-        self._columns = 0
-        for p in parameters:
-            self._places[id(p)] = (self._columns, self._columns + p.numel())
-            self._columns += p.numel()
+        ends = list(itertools.accumulate((p.numel() for p in parameters), initial=0))
+        self._places = {id(p): place for p, place in zip(parameters, itertools.pairwise(ends), strict=True)}
+        self._columns = ends[-1]
         self._layers: list[tuple[nn.Module, Kind]] = []
         covered: set[int] = set()
         for layer in module.modules():
@@ -78,8 +73,7 @@ class RowsByLayer:
     def gradients(self, leaves: list[torch.Tensor], feed: Feed) -> torch.Tensor:
         """(rows, D), parameters in order, at the module's present values.
 
-        Raises:
-            UnknownLayerError: if the model draws random numbers, or an output or a layer does not have the rows first.
+        UnknownLayerError if the model draws random numbers, or an output or a layer does not have the rows first.
         """
         uses, like = self._uses(leaves, feed), next(iter(self._module.parameters()))
         rows = torch.zeros(len(leaves[0]), self._columns, dtype=like.dtype, device=like.device)
@@ -90,14 +84,8 @@ class RowsByLayer:
 
     def products(
         self, leaves: list[torch.Tensor], feed: Feed, noise: torch.Tensor, inside: np.ndarray, norm: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """⟨c_j, noise⟩ and ‖c_j‖, (rows,), and ⟨c_i, c_j⟩ for i in `inside`, of rows c_j clipped to `norm`; float64.
-
-        No row's gradient is built as a whole.
-
-        Raises:
-            UnknownLayerError: if `gradients` would raise it.
-        """
+    ) -> Products:
+        """The products of rows, clipped to `norm`; none is built as a whole. Raises what `gradients` raises."""
         uses, count = self._uses(leaves, feed), len(leaves[0])
         some = torch.from_numpy(inside).to(noise.device)
         with torch.no_grad():
@@ -187,10 +175,8 @@ def _uses_of(layer: nn.Module, kind: Kind, a: Any, delta: torch.Tensor, count: i
 
 
 def _summed(several: list[Use]) -> torch.Tensor:
-    total, *others = (use.all_dense() if isinstance(use, Convolved) else use.dense(slice(None)) for use in several)
-    for other in others:
-        total = total + other
-    return total
+    every = (use.all_dense() if isinstance(use, Convolved) else use.dense(slice(None)) for use in several)
+    return functools.reduce(torch.add, every)
 
 
 def _dots(use: Use, targets: torch.Tensor) -> torch.Tensor:
@@ -212,13 +198,9 @@ def _dots(use: Use, targets: torch.Tensor) -> torch.Tensor:
 
 @dataclasses.dataclass
 class Route:
-    """How the candidates' gradients are computed.
-
-    Attributes:
-        one_by_one: vmap does not accept the model.
-        checked: vmap agrees with one by one.
-        by_layer: None as long as nobody knows; then whether layers' inputs give what vmap gives.
-        compared: a candidate was compared with its own row in a batch.
+    """How the candidates' gradients are computed: `one_by_one` if vmap does not accept the model; `checked` once vmap
+    agrees with that; `by_layer` if layers' inputs give what vmap gives, None as long as nobody knows; `compared` once a
+    candidate was compared with its own row in a batch.
     """
 
     one_by_one: bool = False
@@ -233,8 +215,8 @@ class CandidateGradients:
     They come from the layers' inputs and output gradients, in one pass over all candidates, as long as torch's vmap
     gives the same: it is asked about all of them in step 1, about some 64 in steps 2, 4, 8, …, and about all in every
     step for models with other layers. If vmap fails, or differs from plain autograd, they are computed one by one from
-    then on. The model and all random generators are left unchanged: what the model draws for candidate i in a step
-    depends on these two numbers alone.
+    then on. The model and all generators are left unchanged: a candidate's draws depend on its number and the step
+    alone.
     """
 
     def __init__(
@@ -320,10 +302,8 @@ class CandidateGradients:
         except Exception:  # the rows go one by one later, with an error that says why they cannot
             return None
 
-    def products(
-        self, noise: torch.Tensor, inside: np.ndarray, norm: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """⟨c_j, noise⟩ and ‖c_j‖, (n,), and ⟨c_i, c_j⟩ for i in `inside`, (len(inside), n); float64."""
+    def products(self, noise: torch.Tensor, inside: np.ndarray, norm: float) -> Products:
+        """The products of the candidates' gradients, clipped to `norm`, of which those `inside` are in the batch."""
         n = len(self._candidates)
         if self._due and self._step and self._route.by_layer and self._route.checked and n <= self._portion:
             self._gradients(self._asked())
@@ -351,12 +331,10 @@ class CandidateGradients:
 
     def products_of_batch(
         self, noise: torch.Tensor, inside: np.ndarray, norm: float, batch: Sequence[ForwardPass]
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """`products`, for a step of these forward passes.
+    ) -> Products:
+        """`products`, for a step of these forward passes. ValueError if the candidates do not fit.
 
-        Raises:
-            ValueError: if the candidates do not fit.
-            RuntimeError: if the model or the criterion cannot be evaluated for a single row.
+        RuntimeError if the model or the criterion cannot be evaluated for a single row.
         """
         try:
             return self.products(noise, inside, norm)
@@ -402,10 +380,7 @@ class CandidateGradients:
             )
 
     def misfit(self, error: Exception, passes: Sequence[ForwardPass]) -> str:
-        """Which part of the candidates the model or the criterion refuses, after that error.
-
-        It is "" if the reason is another, because a row of the batch is refused as well.
-        """
+        """Which part of the candidates the model or the criterion refuses; "" if a row of the batch is refused, too."""
         i = error.row if isinstance(error, RowError) else 0
         ((_, row),) = self._candidates.groups(np.array([i]))
         args, kwargs, y = self._form.feed(self._fed(row))
@@ -458,9 +433,7 @@ class CandidateGradients:
         stride = -(-len(self._candidates) // _ROWS_ASKED)
         return np.arange(self._step.bit_length() % stride, len(self._candidates), stride)
 
-    def _quick_products(
-        self, noise: torch.Tensor, inside: np.ndarray, norm: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    def _quick_products(self, noise: torch.Tensor, inside: np.ndarray, norm: float) -> Products | None:
         """`products` from the layers' inputs; None where vmap has not agreed, or rows do not fit into one pass."""
         n = len(self._candidates)
         if not (self._route.by_layer and self._route.checked) or n > self._portion:

@@ -39,13 +39,11 @@ class Stack:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GivenRows:
-    """n candidates.
+    """n candidates, in stacks of rows of equal shapes.
 
-    Attributes:
-        tree: what one row is, with a number in place of each leaf: {"inputs": ..., "targets": ...} or {"inputs": ...}.
-        paths: the path of each leaf in this tree.
-        stacks: the rows.
-        fills: what the loader's collate_fn adds to a shorter row, by leaf: (value, whether at the end), or None.
+    `tree` is what one row is, with a number in place of each leaf: {"inputs": ..., "targets": ...} or {"inputs": ...};
+    `paths` are the leaves' paths in it. `fills` is what the loader's collate_fn adds to a shorter row, by leaf: (value,
+    whether at the end), or None.
     """
 
     tree: dict[str, Any]
@@ -121,17 +119,11 @@ def _numbered(value: Any, path: Path, name: str, paths: list[Path], leaves: list
     if isinstance(value, tuple) and any(isinstance(v, (torch.Tensor, np.ndarray, Mapping, tuple)) for v in value):
         return tuple(_numbered(v, (*path, k), f"{name}[{k}]", paths, leaves) for k, v in enumerate(value))
     paths.append(path)
-    leaves.append(_rows_of_list(value, name) if _is_ragged(value) else _as_tensor(value, name))
+    if isinstance(value, list) and len({len(v) for v in value if hasattr(v, "__len__")}) > 1:  # of several lengths
+        leaves.append([_as_tensor(v, f"{name}[{i}]")[None] for i, v in enumerate(value)])
+    else:
+        leaves.append(_as_tensor(value, name))
     return len(leaves) - 1
-
-
-def _is_ragged(value: Any) -> bool:
-    sizes = [len(v) for v in value if hasattr(v, "__len__")] if isinstance(value, list) else []
-    return len(set(sizes)) > 1
-
-
-def _rows_of_list(value: list[Any], name: str) -> list[torch.Tensor]:
-    return [_as_tensor(v, f"{name}[{i}]")[None] for i, v in enumerate(value)]
 
 
 def _of_loader(loader: DataLoader[Any]) -> GivenRows:
@@ -220,15 +212,7 @@ class CallForm:
     """Where in the loop's call of the model each leaf of a candidate goes; the others are targets.
 
     What the loop passes besides, and is not one value per row (a setting, a number of tokens), is passed as it is.
-
-    Args:
-        candidates: the rows to pass.
-        module: the model.
-        args: positional arguments of one call in the loop.
-        kwargs: its keywords.
-
-    Raises:
-        ValueError: if the call has rows that the candidates lack, or the candidates have inputs that it lacks.
+    ValueError if the call has rows that the candidates lack, or the candidates have inputs that it lacks.
     """
 
     def __init__(self, candidates: GivenRows, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -236,17 +220,19 @@ class CallForm:
         self._call: dict[str, Any] = {"args": args, "kwargs": kwargs}
         self._names = _names(module, args)
         call = dict(leaves_of(self._call))
-        heads = self._heads()
+        heads: list[Path] = [("args", k) for k in range(len(args))] + [("kwargs", k) for k in kwargs]
         places = {leaf: self._place(path, heads) for leaf, path in enumerate(candidates.paths) if path[0] == "inputs"}
         self.slots = {leaf: place for leaf, place in places.items() if place in call}
         rest = {leaf: candidates.paths[leaf] for leaf in places if leaf not in self.slots}
         if candidates.has_targets and rest:
             raise ValueError(
                 f"candidates: the loop does not pass the model {_said(next(iter(rest.values())))}: give the inputs in "
-                f"the form in which the loop calls it, {self._described()}"
+                f"the form in which the loop calls it, {_described(args, kwargs)}"
             )
         if not self.slots:
-            raise ValueError(f"candidates: none of their inputs is passed to the model, which gets {self._described()}")
+            raise ValueError(
+                f"candidates: none of their inputs is passed to the model, which gets {_described(args, kwargs)}"
+            )
         self._targets: Any = candidates.tree.get("targets")
         if not candidates.has_targets:
             keys = {path[1]: candidates.tree["inputs"][path[1]] for path in rest.values()}
@@ -255,12 +241,8 @@ class CallForm:
         leaves = self.inputs_of(args, kwargs)
         self._types = {place: leaf.dtype for place, leaf in zip(self.slots.values(), leaves, strict=True)}
         for place, leaf in call.items():
-            if (
-                place not in self._types
-                and isinstance(leaf, torch.Tensor)
-                and leaf.ndim
-                and len(leaf) == len(leaves[0])
-            ):
+            is_other = place not in self._types and isinstance(leaf, torch.Tensor)
+            if is_other and leaf.ndim and len(leaf) == len(leaves[0]):
                 raise ValueError(
                     f"candidates: the loop passes the model {_said(place)}, a value for each row, which they lack: add "
                     "it to the candidates' inputs"
@@ -307,16 +289,11 @@ class CallForm:
         """The shapes and types of the candidates' "inputs" or "targets"."""
         chosen = list(self.slots) if what == "inputs" else self.target_leaves
         largest = max(self.candidates.stacks, key=lambda stack: len(stack.numbers))
-        each = [(self.candidates.paths[k], largest.leaves[k]) for k in chosen]
-        names = ["" if len(path) == 1 else f"{_said(path)} " for path, _ in each]
-        return ", ".join(
-            f"{name}of shape {tuple(leaf.shape)} and type {leaf.dtype}"
-            for name, (_, leaf) in zip(names, each, strict=True)
-        )
-
-    def _heads(self) -> list[Path]:
-        """The places of the call's arguments, in order."""
-        return [("args", k) for k in range(len(self._call["args"]))] + [("kwargs", k) for k in self._call["kwargs"]]
+        said = []
+        for path, leaf in ((self.candidates.paths[k], largest.leaves[k]) for k in chosen):
+            name = "" if len(path) == 1 else f"{_said(path)} "
+            said.append(f"{name}of shape {tuple(leaf.shape)} and type {leaf.dtype}")
+        return ", ".join(said)
 
     def _place(self, path: Path, heads: list[Path]) -> Path:
         """The place of a candidate's leaf in the call; it may not exist there."""
@@ -329,16 +306,10 @@ class CallForm:
             return (*heads[head], *inner) if head < len(heads) else ("args", head)
         if ("kwargs", head) not in heads and head in self._names:
             return ("args", self._names.index(head), *inner)
-        if len(heads) == 1 and isinstance(self._at(heads[0]), Mapping):  # one argument that is the whole batch
+        only = self._call[heads[0][0]][heads[0][1]] if len(heads) == 1 else None
+        if isinstance(only, Mapping):  # one argument that is the whole batch
             return (*heads[0], *keys)
         return ("kwargs", head, *inner)
-
-    def _at(self, place: Path) -> Any:
-        part, key = place
-        return self._call[part][key]
-
-    def _described(self) -> str:
-        return _described(self._call["args"], self._call["kwargs"])
 
 
 def _names(module: nn.Module, args: tuple[Any, ...]) -> list[str]:
@@ -365,12 +336,8 @@ def _described(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 class RowKeys:
     """Bytes that are equal for equal rows.
 
-    Positions that the input named `attention_mask` masks do not count. Without one, what the candidates' collate_fn
-    adds to shorter rows does not count.
-
-    Args:
-        names: the last key of each leaf of a row.
-        fills: what fills a leaf up, (value, whether at the end), or None.
+    Positions that the input named `attention_mask` (`names` are the last keys of the leaves) masks do not count.
+    Without one, what the candidates' collate_fn adds to shorter rows, `fills`, does not count.
     """
 
     def __init__(self, names: Sequence[object], fills: Sequence[tuple[float, bool] | None]) -> None:
@@ -422,13 +389,9 @@ def row_bytes(rows: torch.Tensor) -> list[bytes]:
 class CandidateRows:
     """n rows, recognised in batches by their inputs, and by their targets if the loss shows these.
 
-    A row with a candidate's inputs and another target is another row. `members` is (n,) bool or None; a row equal to a
-    candidate that the caller called no member is another row as well.
-
-    Attributes:
-        members: (n,) bool, as the caller says; None if nobody did.
-        confirmed: candidates that came with their own targets.
-        contradicted: candidates that came with other targets, and these.
+    A row with a candidate's inputs and another target is another row, as is a row equal to a candidate that the
+    caller's `members`, (n,) bool or None, call no member. `confirmed` candidates came with their own targets,
+    `contradicted` ones with other targets, and these.
     """
 
     def __init__(self, candidates: GivenRows, members: np.ndarray | None) -> None:
@@ -442,9 +405,7 @@ class CandidateRows:
 
     def of_batch(self, passes: Iterable[ForwardPass], form: CallForm) -> np.ndarray:
         """The indices of the candidates in the batch, ascending. ValueError if candidates cannot be distinguished."""
-        inside: set[int] = set()
-        for forward in passes:
-            inside.update(i for i, _ in self.places(forward, form))
+        inside = {i for forward in passes for i, _ in self.places(forward, form)}
         if self.members is not None:
             for i in [i for i in inside if not self.members[i]]:
                 inside.discard(i)

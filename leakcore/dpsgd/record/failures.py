@@ -7,19 +7,25 @@ import math
 from typing import Any
 
 import torch
+from opacus import optimizers
 from torch import nn
 
+from leakcore.dpsgd.fused.activation_hooks import find_hooks
+from leakcore.dpsgd.fused.fused_optimizer import DistributedFusedDPOptimizer, FusedDPOptimizer, require_type
 from leakcore.dpsgd.fused.row_gradients import Dense
 from leakcore.dpsgd.rows.ranks import WrongRowsError, behind_wrappers
 from leakcore.dpsgd.rows.row_check import Norms, RowCheck, RowsOfParameter
 from leakcore.dpsgd.rows.unsupported_layers import (
     LayerCall,
     layers_in_evaluation,
+    may_be_wrong,
     names_of,
+    padding_wrong,
     require_real,
     samples_of,
     unequal_row_counts,
     unsupported_layers,
+    wrong_rows,
 )
 
 _log = logging.getLogger(__name__)
@@ -28,15 +34,10 @@ _IN_A_ROW = 3
 
 
 class Failures:
-    """The failures of a recording, which end it and not the loop that is recorded.
+    """The failures of a recording, which end it and not the loop that is recorded. `last` is what failed last.
 
-    Attributes:
-        last: what failed last, with its step; "" if nothing did.
-        of_step: whether the present step is left out.
-        is_over: whether all further steps are.
-        has_ended: whether the step that ended the recording is over, too: from then on steps are only counted.
-        is_lost: whether what was recorded before may be wrong, too.
-        step: the number of the present step, from 1.
+    `of_step`: the present step is left out; `is_over`: all further ones are; `has_ended`: the step that ended the
+    recording is over, too, so that steps are only counted; `is_lost`: what was recorded before may be wrong, too.
     """
 
     def __init__(self) -> None:
@@ -76,13 +77,7 @@ class RecordedRows:
         self._calls: dict[int, LayerCall] = {}
 
     def before(self, module: nn.Module, inputs: tuple[Any, ...], model: nn.Module | None) -> None:
-        """A module is called while gradients are recorded. `model` is the module with the optimizer's parameters, once
-        known.
-        """
-        from leakcore.dpsgd.fused.activation_hooks import find_hooks
-        from leakcore.dpsgd.fused.fused_optimizer import FusedDPOptimizer
-        from leakcore.dpsgd.rows.unsupported_layers import may_be_wrong
-
+        """A module is called while gradients are recorded. `model` holds the optimizer's parameters, once known."""
         if self._model is None and model is not None:
             self._model = model
             if not isinstance(self._optimizer, FusedDPOptimizer):  # which checks its rows itself
@@ -90,14 +85,13 @@ class RecordedRows:
                 self._check = RowCheck(behind_wrappers(model), self._optimizer.params, hooks)
                 self._check.start(module, inputs)
         if any(id(p) in self._own for p in module._parameters.values()):
-            self._calls[id(module)] = LayerCall.of(module, inputs)
+            first = next((x for x in inputs if isinstance(x, torch.Tensor)), None)
+            self._calls[id(module)] = LayerCall(0 if first is None else first.ndim, module.training)
         if module.training and not self._wrong and may_be_wrong(module):
             self._wrong = self._what_is_wrong(module, inputs)
 
     def after(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """A module returned. An embedding's padding matters if the loss goes back to where it occurs."""
-        from leakcore.dpsgd.rows.unsupported_layers import padding_wrong
-
         if self._wrong or not inputs or not isinstance(output, torch.Tensor) or not output.requires_grad:
             return
         if not padding_wrong(module) or id(module.weight) not in self._own:
@@ -162,8 +156,6 @@ class RecordedRows:
         return unsupported_layers(self._optimizer.params, names, attribute, root=root, calls=self._calls)
 
     def _what_is_wrong(self, module: nn.Module, inputs: tuple[Any, ...]) -> str:
-        from leakcore.dpsgd.rows.unsupported_layers import wrong_rows
-
         inside = {id(p) for p in module.parameters()} & self._own
         if not inside:
             return ""
@@ -185,10 +177,6 @@ class RecordedRows:
 
 def require_known(optimizer: Any) -> None:
     """TypeError for an optimizer with another release than the scores assume."""
-    from opacus import optimizers
-
-    from leakcore.dpsgd.fused.fused_optimizer import DistributedFusedDPOptimizer, FusedDPOptimizer, require_type
-
     if type(optimizer) is getattr(optimizers, "FSDPOptimizerFastGradientClipping", None):
         raise TypeError(
             "`optimizer` must leave the parameters whole in each process (DistributedDataParallel), got "

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from opacus.optimizers import DPOptimizerFastGradientClipping
 from torch.utils._pytree import tree_leaves
 
 from leakcore.dpsgd.rows.hooks import Arguments, BatchSource, UsedRows, number_of, rows_of
@@ -26,13 +27,9 @@ def autocast_now(outputs: Any) -> Autocast:
 class Output:
     """A tensor that a forward pass returned, as it was then. Its graph is not kept alive, so that a loop may drop it.
 
-    Attributes:
-        leaf: which of several tensors it is, in the order of torch's trees; None if the model returned one tensor.
-        is_loss: whether it is a single number, as a loss is that the model computes itself.
-        arrived: the factor of that number in what the loop went back from first; None if it did not.
-        part: whether the loop went back from more of the outputs at once.
-        value: that number; only for a loss.
-        root: what the loop went back from; None if that is not one number.
+    `leaf`: which of several tensors it is, in the order of torch's trees. `is_loss`: it is a single number, `value`, as
+    a loss is that the model computes itself; the loop went back from `root`, if that is one number, in which its factor
+    is `arrived` (None: it did not), and at once from more of the outputs if `part`.
     """
 
     def __init__(self, tensor: torch.Tensor, leaf: int | None, of: ForwardPass) -> None:
@@ -73,18 +70,12 @@ class Output:
 
 
 class ForwardPass:
-    """One call of the model in training.
+    """One call of the model in training, with its arguments as they were before the model could change them.
 
-    Attributes:
-        args: positional arguments, as they were before the model could change them.
-        kwargs: keywords, likewise.
-        rows: the first tensor among them, whose first dimension is the rows; None if there is none.
-        went_back: whether a loss went back through this pass since the last gradient that was noted.
-        is_opaque: whether the model returned something that torch cannot look into; such a pass counts as gone back.
-        targets: what the loss received for these rows; None if unknown.
-        use: the rows of a loader's draw that these are; None if unknown.
-        autocast: the device, whether autocast is on, and its type.
-        drew: whether the model drew random numbers.
+    Attributes: rows: the first tensor among these, whose first dimension is the rows; None if there is none. went_back:
+    whether a loss went back through this pass since the last gradient that was noted, or `is_opaque`: the model
+    returned something that torch cannot look into. targets: what the loss received for these rows; None if unknown.
+    use: the rows of a loader's draw that these are; None if unknown.
     """
 
     def __init__(self, arguments: Arguments, output: Any, use: UsedRows | None = None, *, drew: bool = False) -> None:
@@ -150,18 +141,10 @@ class SummedPasses:
     """Which forward passes are in the sum of an optimizer: the ones whose gradients it clipped since it was empty.
 
     A gradient is known by its tensor, a sum by the tensors that hold it. So it does not matter who clears which of
-    them, when, and how often.
-
-    Args:
-        optimizer: the one that sums.
-
-    Attributes:
-        passes: the forward passes since the last step.
+    them, when, and how often. `passes` are those since the last step.
     """
 
     def __init__(self, optimizer: Any) -> None:
-        from opacus.optimizers import DPOptimizerFastGradientClipping
-
         self._optimizer = optimizer
         self.passes: list[ForwardPass] = []
         self._ghost = isinstance(optimizer, DPOptimizerFastGradientClipping)

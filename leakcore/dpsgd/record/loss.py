@@ -27,8 +27,6 @@ _MIXED = (
     "than the outputs); this has no DP guarantee. Let it give a value per row (reduction='none') and take the mean of "
     "these"
 )
-
-
 _OTHERWISE = (
     "criterion: the loop calls backward() on the {reduced} of {name} over rows, but Opacus has "
     "loss_reduction={loss_reduction!r}, by which it scales the gradients before it clips them: make them the same"
@@ -42,7 +40,7 @@ def how_reduced(
     """Whether `values` = function(*rows) is the "mean" or the "sum" of the function's values for each row, or "mixed".
 
     It is "" if that cannot be seen: a single row, arguments that are not rows, values that are not finite or all zero.
-    `owner` is the module whose method the function is; it stays unchanged.
+    `owner`, the module whose method the function is, stays unchanged.
     """
     if not all(isinstance(r, torch.Tensor) and r.ndim > 0 and len(r) == len(rows[0]) for r in rows):
         return ""
@@ -72,10 +70,9 @@ def how_reduced(
 
 
 def require_of_rows(criterion: Callable[..., torch.Tensor], outputs: Any, targets: Any, loss_reduction: str) -> bool:
-    """ValueError if the criterion mixes rows, or if one number of all rows is reduced otherwise than Opacus assumes.
+    """Whether the criterion is known to be a mean or a sum over rows.
 
-    Returns:
-        Whether it is known to be a mean or a sum over rows.
+    ValueError if it mixes rows, or if one number of all rows is reduced otherwise than Opacus assumes.
     """
     leaves, form = tree_flatten((outputs, targets))
 
@@ -113,21 +110,13 @@ def _name(criterion: Any) -> str:
 
 @dataclasses.dataclass
 class _LossCall:
-    """One call of a loss.
+    """One call of a loss: the module, other than the model, that called it (`inside`); the model's output that it
+    received (None: unknown, or something `derived` from outputs); what `how_reduced` says of it; the argument next to
+    the outputs; autograd's number of its value, and the sum of its values.
 
-    Attributes:
-        inside: the module, other than the model, that called it.
-        output: the model's output that it received; None if it received something derived from outputs, or if these are
-            unknown.
-        derived: whether it received something derived from the model's outputs.
-        reduced: what `how_reduced` says of it.
-        targets: the argument next to the outputs.
-        number: autograd's number of the node of its value.
-        total: the sum of its values.
-        together: the calls that one backward pass goes through.
-        part: whether that pass also reaches the model's outputs around the loss.
-        weights: each value's weight in what the loop went back from first; None before that.
-        root: what the loop went back from; None if that is not one number.
+    A backward pass fills in how many calls it goes through (`together`), whether it also reaches the model's outputs
+    around the loss (`part`), each value's weight in what the loop first went back from, and that number itself
+    (`root`).
     """
 
     loss: nn.Module
@@ -161,18 +150,10 @@ class _LossCall:
 
 class LoopLoss:
     """The loss of a loop: `before` and `after` every module's forward pass, `go_back` at every backward pass, `take` at
-    every step.
+    every step. A loss counts only if the loop went back through it, so metrics do not count.
 
-    A loss counts only if the loop went back through it, so metrics do not count.
-
-    Args:
-        is_model: whether a module holds the trained parameters.
-        criterion: the module that is the loss, or a function, with which no call is observed. None: any loss of
-            `torch.nn` may be it.
-
-    Attributes:
-        criterion: the loss, as far as it is known.
-        is_observed: whether calls of modules are observed.
+    `criterion` is the loss, as far as it is known: a module, or a function, with which no call is observed. None: any
+    loss of `torch.nn` may be it. `is_model` tells a module that holds the trained parameters.
     """
 
     def __init__(self, is_model: Callable[[nn.Module], bool], criterion: Criterion | None = None) -> None:
@@ -189,10 +170,7 @@ class LoopLoss:
             self._running.append(module)
 
     def gave(self, outputs: list[Output]) -> None:
-        """Note outputs of the model.
-
-        A loss that receives neither these nor something derived from them belongs to another model.
-        """
+        """Note outputs of the model. A loss that gets nothing that derives from them belongs to another model."""
         if self.is_observed:
             self._outputs += outputs
 
@@ -216,16 +194,8 @@ class LoopLoss:
             with pause_recording(), torch.no_grad():
                 reduced = how_reduced(output.detach(), module.forward, inputs, module)
         targets = tensors[1].detach().clone() if len(tensors) == 2 and tensors[1].ndim > 0 else None
-        call = _LossCall(
-            module,
-            inside,
-            output_used,
-            derived,
-            reduced,
-            targets,
-            number_of(output),
-            float(output.detach().double().sum()),
-        )
+        total = float(output.detach().double().sum())
+        call = _LossCall(module, inside, output_used, derived, reduced, targets, number_of(output), total)
         output.register_hook(functools.partial(_LossCall.went_back, call))  # type: ignore[no-untyped-call]
         self._calls.append(call)
 
@@ -253,12 +223,8 @@ class LoopLoss:
     def take(self, loss_reduction: str) -> None:
         """A step ends: its loss, if it had one, is the criterion.
 
-        Args:
-            loss_reduction: "mean" or "sum", Opacus's.
-
-        Raises:
-            ValueError: if the call may not be what the loop minimises, if it mixes rows, or if it is reduced in another
-                way than Opacus assumes.
+        ValueError if the call may not be what the loop minimises, if it mixes rows, or if it is reduced otherwise than
+        by Opacus's `loss_reduction`.
         """
         self.criterion = self._of_step(loss_reduction) or self.criterion
 
@@ -381,11 +347,9 @@ def _require_whole(call: _LossCall) -> None:
 
 
 def _unit(call: _LossCall, loss_reduction: str) -> float:
-    """The factor that turns the sum of a row's values into the row's loss; Opacus takes the mean or the sum of these
-    losses.
+    """The factor that turns the sum of a row's values into the row's loss, of which Opacus takes the mean or the sum.
 
-    Raises:
-        ValueError: if the loop multiplies the loss, mixes rows, or reduces it in another way than Opacus assumes.
+    ValueError if the loop multiplies the loss, mixes rows, or reduces it in another way than Opacus assumes.
     """
     assert call.weights is not None
     name, weights = type(call.loss).__name__, call.weights.reshape(-1)

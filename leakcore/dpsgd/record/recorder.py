@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from leakcore._base import validate
 from leakcore._base.digest import digest
 from leakcore._base.tables import Rows, as_html, as_line, as_text, short
-from leakcore.dpsgd.record.candidate_gradients import CandidateGradients, Route
+from leakcore.dpsgd.record.candidate_gradients import CandidateGradients, Products, Route
 from leakcore.dpsgd.record.candidates import CallForm, CandidateRows, read_candidates, read_members
 from leakcore.dpsgd.record.failures import Failures, RecordedRows, require_known
 from leakcore.dpsgd.record.forward_passes import Entries, ForwardPass, SummedPasses
@@ -48,11 +48,7 @@ _OTHERS = (
 
 
 class CandidateScores:
-    """Sums over steps for n candidates; `Trace` says what they are.
-
-    Attributes:
-        times_seen: (n,) batches with the candidate.
-    """
+    """Sums over steps for n candidates; `Trace` says what they are."""
 
     def __init__(self, n: int) -> None:
         self.times_seen = np.zeros(n, dtype=np.int64)
@@ -60,23 +56,8 @@ class CandidateScores:
         self._membership_sum, self._membership_likelihood = np.zeros(n), np.zeros(n)
         self._pair_sum, self._pair_likelihood = np.zeros((n, n)), np.zeros((n, n))
 
-    def add(
-        self,
-        products: tuple[np.ndarray, np.ndarray, np.ndarray],
-        inside: np.ndarray,
-        sigma: float,
-        norm: float,
-        rate: float | None,
-    ) -> None:
-        """A step with the candidates `inside` in its batch.
-
-        Args:
-            products: ⟨c_j, noise⟩ and ‖c_j‖, (n,), and ⟨c_i, c_j⟩ for i in `inside`.
-            inside: their numbers.
-            sigma: σ of the step.
-            norm: C of the step.
-            rate: q by which the likelihood is weighed, or None.
-        """
+    def add(self, products: Products, inside: np.ndarray, sigma: float, norm: float, rate: float | None) -> None:
+        """A step of σ, C and, unless it is None, q, with the candidates `inside` in its batch."""
         noise_dots, norms, crossed = products
         together = noise_dots + crossed.sum(axis=0)
         alone = noise_dots + crossed
@@ -105,16 +86,9 @@ class CandidateScores:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class StepPart:
-    """One process's part of a step.
-
-    Attributes:
-        settings: σ, C, q and the number of accumulated batches.
-        parameters: a digest of the parameters, in the first step.
-        inside: the candidates in its batch.
-        rows: number of rows in its batch.
-        confirmed: candidates that came with their own targets.
-        contradicted: candidates that came with other targets, and these.
-        release: the draws from which its rows came.
+    """One process's part of a step: σ, C, q and the number of accumulated batches; a digest of the parameters, in the
+    first step; what `CandidateRows` has seen of the candidates, and the numbers of those in the batch; and its rows'
+    draws.
     """
 
     settings: tuple[float, float, float | None, int]
@@ -152,9 +126,7 @@ def noise_of(optimizer: Any) -> torch.Tensor:
 
 
 def _observes(callback: Callable[..., None]) -> Callable[..., None]:
-    """A hook's callback: not called while the recording is paused or over, and its errors end the recording and not
-    the loop that is recorded.
-    """
+    """A callback that rests while the recording is paused or over. Its errors end the recording, not the loop."""
 
     @functools.wraps(callback)
     def observe(self: Recorder, *arguments: Any) -> None:
@@ -494,10 +466,7 @@ class Recorder:
         return [part.release for part in parts]
 
     def _require_new(self, noise: torch.Tensor, std: float, largest_sum: float) -> None:
-        """ValueError if a step's noise, of that standard deviation, is an earlier step's.
-
-        `largest_sum`: an upper bound of the norm of the step's sum.
-        """
+        """ValueError if a step's noise, of that deviation, is an earlier step's. `largest_sum` bounds its sum."""
         if std > 0:
             eps = max(torch.finfo(p.dtype).eps for p in self._optimizer.params)
             values = noise[torch.from_numpy(RepeatedNoise.places(len(noise))).to(noise.device)]

@@ -11,28 +11,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from opacus.accountants.accountant import IAccountant
 
 from leakcore._base.digest import digest
 from leakcore.dpsgd.trace.trace import Origin, Stretch, between, settings_of
 
 _DEPTH = 6
 _PLAIN = (str, bytes, int, float, bool, list, tuple, dict, set, type(None))
-_COUNTING = tuple(
-    getattr(torch.optim, name)
-    for name in (
-        "Adadelta",
-        "Adagrad",
-        "Adam",
-        "AdamW",
-        "Adamax",
-        "ASGD",
-        "NAdam",
-        "RAdam",
-        "RMSprop",
-        "Rprop",
-        "SparseAdam",
-    )
-)
+_COUNTED = "Adadelta Adagrad Adam AdamW Adamax ASGD NAdam RAdam RMSprop Rprop SparseAdam"
+_COUNTING = tuple(getattr(torch.optim, name) for name in _COUNTED.split())
 """Optimizers of torch whose state counts their steps, also after it was loaded from a checkpoint."""
 Place = tuple[int, int]
 """Steps before this one: as the accountant counts, and as the wrapped optimizer does."""
@@ -40,8 +27,6 @@ Place = tuple[int, int]
 
 def accountants_of(hook: Any) -> list[Any]:
     """The accountants that an optimizer's step hook can inform, also through hooks and objects around them."""
-    from opacus.accountants.accountant import IAccountant
-
     accountants: dict[int, Any] = {}
     looked_at: set[int] = set()
     waiting = [(hook, 0)]
@@ -119,30 +104,25 @@ def _steps_of(state: Any) -> int:
 
 
 _COUNTS: weakref.WeakKeyDictionary[torch.optim.Optimizer, StepCount] = weakref.WeakKeyDictionary()
-
-
-def step_count(optimizer: torch.optim.Optimizer) -> StepCount:
-    """The count of this optimizer, shared by all its recorders."""
-    if optimizer not in _COUNTS:
-        _COUNTS[optimizer] = StepCount(optimizer)
-    return _COUNTS[optimizer]
+"""The count of each optimizer, shared by all its recorders."""
 
 
 class RunSteps:
-    """The recorded steps and their place among all steps of the run.
-
-    The run's other steps come from the history of the accountant that the optimizer's hook informs, if that counts each
-    recorded step once; otherwise from the wrapped optimizer's own count.
+    """The recorded steps and their place among all steps of the run. The others come from the history of the accountant
+    that the optimizer's hook informs, if that counts each recorded step once; else from the wrapped optimizer's own
+    count.
     """
 
     def __init__(self, optimizer: Any, candidates: list[Any]) -> None:
         self._optimizer, self._candidates = optimizer, candidates
         self._wrapped = optimizer.original_optimizer
-        self._count = step_count(self._wrapped)
+        if self._wrapped not in _COUNTS:
+            _COUNTS[self._wrapped] = StepCount(self._wrapped)
+        self._count = _COUNTS[self._wrapped]
         self._hook: Any = None
+        self._accountant: Any = None
         self._accountants: list[Any] = []
         self._counted: list[int | None] = []
-        self._accountant: Any = None
         self._agrees = True
         self._places: list[Place] = []
         self._known_candidates, self._before = "", ""

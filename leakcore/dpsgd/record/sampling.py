@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import hashlib
 import inspect
+import itertools
 import math
 import weakref
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from typing import Any, TypeGuard
 
 import numpy as np
 import torch
+from opacus.utils.batch_memory_manager import BatchSplittingSampler
+from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
 from scipy import special
 from torch.utils.data import (
     BatchSampler,
@@ -47,33 +50,23 @@ _USED_AGAIN = (
     "a batch used twice: a step trained on rows that the loader had drawn for an earlier step, so that it is not a "
     "fresh sample"
 )
+DRAWN_AGAIN = "the sampler drew a batch again (its generator was seeded again), so that it is not a fresh sample"
 _ORDER: tuple[Violation, ...] = ("", "sampling", "sensitivity")
 Entries = Sequence[Sequence[UsedRows | None]]
 """What each per-sample gradient that a step summed was computed from: the forward passes of one backward pass."""
 
 
 class RepeatedDraws:
-    """The draws so far.
-
-    Attributes:
-        count: the number of draws that equal an earlier one.
-    """
-
     def __init__(self) -> None:
         self._known: set[bytes] = set()
-        self._draws = self.count = 0
+        self._draws = self.count = 0  # of all draws, and of those that equal an earlier one
 
     def is_repeated(self, draw: Draw, log_pair: float, log_likeliest: float) -> bool:
-        """Whether more draws equal earlier ones than chance explains. This draw is counted first.
+        """Whether more draws equal earlier ones than chance explains. This draw, with all its parts, is counted first.
 
-        Of T independent draws two are equal with probability at most T²/2·P(two are equal). A draw equals one of those
-        before it with probability at most T·P(the likeliest draw), whatever these are, so that r do with probability at
-        most binom(T, r)·(T·P)^r.
-
-        Args:
-            draw: with all its parts.
-            log_pair: log of the probability that two independent draws are equal.
-            log_likeliest: that of the likeliest draw.
+        Of T independent draws two are equal with probability at most T²/2·P(two are equal), whose log is `log_pair`. A
+        draw equals one of those before it with probability at most T·P(the likeliest draw), whatever these are, so that
+        r do with probability at most binom(T, r)·(T·P)^r.
         """
         if None in draw.parts:
             return False
@@ -115,11 +108,9 @@ class RepeatedNoise:
         return np.unique(np.linspace(0, size - 1, _COORDINATES).astype(np.int64))
 
     def require_new(self, noise: np.ndarray, resolution: float) -> None:
-        """ValueError if this is the noise of an earlier step.
+        """ValueError if this noise, at `places` in standard deviations, is that of an earlier step.
 
-        Args:
-            noise: a step's noise at `places`, in standard deviations.
-            resolution: the rounding error of these. Noise that rounding hides is not compared.
+        Noise that rounding, of error `resolution`, hides is not compared.
         """
         if len(noise) < _FEWEST or resolution > _ALIKE / 10:
             return
@@ -147,15 +138,7 @@ def _rate_of_hook(hook: Any) -> float | None:
 
 
 class SampleRate:
-    """q of the steps of a recording: as the caller states it, or from Opacus's accounting hook.
-
-    Args:
-        stated: q, or None.
-        hook: what the optimizer calls in every step.
-
-    Attributes:
-        value: q of the steps so far; None if unknown.
-    """
+    """q of a recording's steps so far, None if unknown: as the caller states it, or from Opacus's accounting hook."""
 
     def __init__(self, stated: float | None, hook: Any) -> None:
         self.value = stated
@@ -172,15 +155,11 @@ class SampleRate:
         self._of_batch = self._of_batch if rate is None else rate
 
     def add_step(self, batches: int, of_pass: int | None = None) -> None:
-        """A step that accumulates several batches.
+        """A step that accumulates several batches; ValueError if a row can be in several of them, or if q changes.
 
         Batches that together contain every row once are a full batch, as in Opacus's accounting. Of the `of_pass`
         batches into which a shuffled pass is cut, several are again one part of equal parts, if their number divides
         `of_pass`.
-
-        Raises:
-            ValueError: for other batches: a row can be in several of them, so they are not a Poisson sample. Also if
-                the earlier steps have another q.
         """
         if self._of_batch is None:
             return
@@ -228,54 +207,32 @@ class Divisors:
 
 def sampling_of_loader(loader: DataLoader[Any]) -> Sampling:
     """The scheme of a loader that the caller names."""
-    if isinstance(loader.dataset, IterableDataset):
-        return _of_stream(loader.dataset)
-    if loader.batch_sampler is None:
+    return _sampling_of(loader.dataset, loader.batch_sampler)
+
+
+def _sampling_of(dataset: Any, batches: Any) -> Sampling:
+    if isinstance(dataset, IterableDataset):
+        kind = type(dataset).__name__
+        return unknown(f"the data set is a stream ({kind}), which decides the order of its rows itself")
+    if batches is None:
         return unknown("the DataLoader has batch_size=None, so that the loop or the data set makes the batches")
-    return sampling_of_batches(loader.batch_sampler)
-
-
-def sampling_of_iterator(iterator: Any) -> Sampling:
-    """The scheme of the loader to which this iterator of torch's belongs."""
-    if isinstance(iterator._dataset, IterableDataset):
-        return _of_stream(iterator._dataset)
-    if not iterator._auto_collation:
-        return unknown("the DataLoader has batch_size=None, so that the loop or the data set makes the batches")
-    return sampling_of_batches(iterator._index_sampler)
-
-
-def is_of(iterator: Any, loader: DataLoader[Any]) -> bool:
-    """Whether this iterator of torch's draws by the sampler of that loader, whole batches or parts."""
-    own = _batch_sampler(iterator)
-    return own is loader.batch_sampler or own is getattr(loader.batch_sampler, "sampler", loader.batch_sampler)
+    return sampling_of_batches(batches)
 
 
 def is_divided(iterator: Any) -> bool:
     """Whether the sampler of the loader to which this iterator of torch's belongs draws from the share of a process."""
-    from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler
-
     batches = _batch_sampler(iterator)
     rows = getattr(batches, "sampler", None)
     return isinstance(batches, DistributedUniformWithReplacementSampler) or isinstance(rows, DistributedSampler)
 
 
-def draws_by_torch(iterator: Any) -> bool:
-    """Whether that sampler draws by torch's own generator."""
-    return getattr(_batch_sampler(iterator), "generator", None) is None
-
-
 def _batch_sampler(iterator: Any) -> Any:
-    from opacus.utils.batch_memory_manager import BatchSplittingSampler
-
     batches: Any = getattr(iterator, "_index_sampler", None)
     return batches.sampler if type(batches) is BatchSplittingSampler else batches
 
 
 def sampling_of_batches(batches: Any) -> Sampling:
     """The scheme of a batch sampler. Types are compared exactly: a subclass may draw in another way."""
-    from opacus.utils.batch_memory_manager import BatchSplittingSampler
-    from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
-
     if type(batches) is BatchSplittingSampler:  # parts of the batches behind it
         return sampling_of_batches(batches.sampler)
     if type(batches) is UniformWithReplacementSampler:
@@ -287,19 +244,10 @@ def sampling_of_batches(batches: Any) -> Sampling:
     return unknown(f"the batch sampler is a {type(batches).__name__}, whose way of drawing is not known")
 
 
-def _of_stream(dataset: Any) -> Sampling:
-    return unknown(f"the data set is a stream ({type(dataset).__name__}), which decides the order of its rows itself")
-
-
 def _poisson(sampler: Any, rows: int) -> Sampling:
     q = float(sampler.sample_rate)
-    return Sampling(
-        scheme="poisson",
-        sample_rate=q,
-        batch_size=round(q * rows),
-        dataset_size=rows,
-        evidence=f"{type(sampler).__name__}(sample_rate={q:.6g}) over {rows:,} rows",
-    )
+    evidence = f"{type(sampler).__name__}(sample_rate={q:.6g}) over {rows:,} rows"
+    return Sampling(scheme="poisson", sample_rate=q, batch_size=round(q * rows), dataset_size=rows, evidence=evidence)
 
 
 def _of_rows(batches: BatchSampler) -> Sampling:
@@ -357,13 +305,7 @@ def _cut(batches: BatchSampler, name: str, total: int, *, shuffles: bool, shares
 
 @dataclasses.dataclass(frozen=True)
 class Release:
-    """What is known of the rows of a step, in one process.
-
-    Attributes:
-        sources: the loader of each draw; None for rows that no loader is known to have drawn.
-        why: why it is not one draw, or several whole ones; else "".
-        violation: what that breaks.
-    """
+    """A step's rows in one process: each draw's loader, if known; why they are not whole draws; what that breaks."""
 
     sources: tuple[BatchSource | None, ...]
     why: str = ""
@@ -373,18 +315,9 @@ class Release:
 class SamplingOfSteps:
     """`fetched` for every batch of a DataLoader, `use_of` for every forward pass, `release` and `step` for every step.
 
-    A step is a fresh sample only if its sum holds all rows of one draw that no step before it used.
-
-    Args:
-        stated: what the caller says: a DataLoader, or q of Poisson sampling; None: nothing.
-        divided: whether several processes train, which must divide the rows among them.
-
-    Attributes:
-        coins: why processes do not draw by coins of their own, if that is known; else "".
-
-    Raises:
-        ValueError: for a q outside [0, 1].
-        TypeError: for anything else.
+    A step is a fresh sample only if its sum holds all rows of one draw that no step before it used. `stated` is what
+    the caller says: a DataLoader, or q of Poisson sampling, or nothing. `divided`: several processes train, which must
+    divide the rows among them; `coins` says why these do not draw by coins of their own, if that is known.
     """
 
     def __init__(self, stated: Any, *, divided: bool = False) -> None:
@@ -407,7 +340,7 @@ class SamplingOfSteps:
         self._common: Sampling | None = None
         self._why = ""
         self._violation: Violation = ""
-        self._passes: dict[int, int] = {}
+        self._passes: collections.Counter[int] = collections.Counter()
         self._given: collections.Counter[int] = collections.Counter()
         self._used: collections.Counter[int] = collections.Counter()
         self._divisors = Divisors()
@@ -416,14 +349,20 @@ class SamplingOfSteps:
 
     def fetched(self, iterator: Any, batch: Any, part: Part) -> None:
         """A DataLoader's iterator gave this batch."""
-        if self._loader is not None and not is_of(iterator, self._loader):
-            return
+        if self._loader is not None:  # whole batches of its sampler, or parts
+            stated = self._loader.batch_sampler
+            own = _batch_sampler(iterator)
+            if own is not stated and own is not getattr(stated, "sampler", stated):
+                return
         source = self._sources.get(iterator)
         if source is None or iterator._num_yielded <= 1:
             self._count += 1
-            sampling = sampling_of_iterator(iterator) if source is None else source.sampling
-            divided = is_divided(iterator) if source is None else source.divided
-            self._by_torch = draws_by_torch(iterator)
+            if source is None:
+                batches = iterator._index_sampler if iterator._auto_collation else None
+                sampling, divided = _sampling_of(iterator._dataset, batches), is_divided(iterator)
+            else:
+                sampling, divided = source.sampling, source.divided
+            self._by_torch = getattr(_batch_sampler(iterator), "generator", None) is None
             source = self._sources[iterator] = BatchSource(sampling, self._count, divided)
         self._given[source.number] += part.number == 0
         self._deliveries.delivered(source, part, batch)
@@ -456,25 +395,19 @@ class SamplingOfSteps:
         self._released.update(parts)
         if broken:
             more = " and rows of another batch" if len(parts) > 1 else ""
-            left = (
+            why = (
                 f"a step's sum holds a part of a batch{more} (a pass that was broken off, or a part that was left out)"
             )
-            return Release(sources, left, "sensitivity" if more else "sampling")
+            return Release(sources, why, "sensitivity" if more else "sampling")
         if again:
             return Release(sources, _USED_AGAIN, "sampling")
         for draw, source in zip(parts, sources, strict=True):
             if self._is_repeated(draw, source.sampling):
-                why = (
-                    "the sampler drew a batch again (its generator was seeded again), so that it is not a fresh sample"
-                )
-                return Release(sources, why, "sampling")
+                return Release(sources, DRAWN_AGAIN, "sampling")
         return Release(sources)
 
     def _is_repeated(self, draw: Draw, sampling: Sampling) -> bool:
-        """Whether a sample equals an earlier one, and chance does not explain that.
-
-        A shuffled pass holds each row once in any order: of orders that come again it is noted that they are not fresh.
-        """
+        """Whether a sample comes again, which chance does not explain. Such orders of a pass are noted as not fresh."""
         rows = sampling.dataset_size or 0
         if sampling.scheme == "poisson":
             return self._repeated.is_repeated_sample(draw, sampling.sample_rate or 0.0, rows)
@@ -488,13 +421,8 @@ class SamplingOfSteps:
     def step(
         self, release: Release, elsewhere: Sequence[Release] = (), *, rows: int = 0, divisor: float | None = None
     ) -> None:
-        """A step ended.
-
-        Args:
-            release: what this process knows of its rows.
-            elsewhere: what every process knows of them.
-            rows: how many this process had.
-            divisor: what it divided their sum by; None if by nothing.
+        """A step ended, of whose rows this process knows `release` and every process one of `elsewhere`. This process
+        had `rows`, and divided their sum by `divisor`, if by anything.
         """
         if divisor is not None:
             self._divisors.add(divisor, rows)
@@ -503,11 +431,11 @@ class SamplingOfSteps:
             self._why, self._violation = release.why, release.violation
         if self._why:
             return
-        sources = release.sources
-        if release.why:
-            self._why = release.why
+        self._why = release.why
+        if self._why:
             return
-        samplings = [samplings_of(one.sources) for one in (release, *elsewhere)]
+        sources = release.sources
+        samplings = [list(dict.fromkeys(s and s.sampling for s in one.sources)) for one in (release, *elsewhere)]
         if any(one != samplings[-1] for one in samplings[1:]):
             self._why = "the processes of the run were fed by different loaders"
             return
@@ -528,8 +456,7 @@ class SamplingOfSteps:
                 self._common = sampling
             if sampling != self._common:
                 self._why = f"steps were fed by different loaders: {self._common.evidence}; {sampling.evidence}"
-        for number in passes:
-            self._passes[number] = self._passes.get(number, 0) + 1
+        self._passes.update(passes)
 
     def sampling(self) -> Sampling:
         """That of the recorded steps."""
@@ -586,12 +513,8 @@ class SamplingOfSteps:
 
 
 def _disjoint(uses: list[UsedRows]) -> bool:
-    ends = 0
-    for use in sorted(uses, key=lambda u: u.start):
-        if use.start < ends or ends == -1:
-            return False
-        ends = -1 if use.stop is None else use.stop
-    return True
+    ordered = sorted(uses, key=lambda u: u.start)
+    return all(a.stop is not None and a.stop <= b.start for a, b in itertools.pairwise(ordered))
 
 
 def _whole(draw: Draw, parts: dict[int, list[UsedRows]]) -> bool:
@@ -599,12 +522,8 @@ def _whole(draw: Draw, parts: dict[int, list[UsedRows]]) -> bool:
     if not draw.complete or sorted(parts) != list(range(len(draw.parts))):
         return False
     for uses in parts.values():
-        ends: int | None = 0
-        for use in sorted(uses, key=lambda u: u.start):
-            if use.start != ends:
-                return False
-            ends = use.stop
-        if ends is not None:
+        ordered = sorted(uses, key=lambda u: u.start)
+        if [u.start for u in ordered] != [0, *(u.stop for u in ordered[:-1])] or ordered[-1].stop is not None:
             return False
     return True
 
@@ -613,28 +532,15 @@ def _accumulated(sampling: Sampling, batches: int, *, whole: bool) -> Sampling:
     """That of steps that accumulate several batches. whole: whether all are of one pass."""
     if batches == 1 or not sampling.is_known:
         return sampling
+    said = f"batches of {sampling.evidence} in each step"
     if sampling.batches == batches and sampling.all_rows and whole:
-        return dataclasses.replace(
-            sampling,
-            scheme="full-batch",
-            batches=1,
-            batch_size=sampling.dataset_size,
-            evidence=f"all {batches} batches of {sampling.evidence} in each step",
-        )
+        full: dict[str, Any] = {"scheme": "full-batch", "batches": 1, "batch_size": sampling.dataset_size}
+        return dataclasses.replace(sampling, **full, evidence=f"all {batches} {said}")
     if sampling.scheme == "shuffled" and whole and sampling.batches and sampling.batches % batches == 0:
         size = None if sampling.batch_size is None else sampling.batch_size * batches
-        return dataclasses.replace(
-            sampling,
-            batches=sampling.batches // batches,
-            batch_size=size,
-            evidence=f"{batches} batches of {sampling.evidence} in each step",
-        )
+        parts = sampling.batches // batches
+        return dataclasses.replace(sampling, batches=parts, batch_size=size, evidence=f"{batches} {said}")
     return unknown(f"a step accumulates {batches} batches of {sampling.evidence}: a row can be in several of them")
-
-
-def samplings_of(sources: Sequence[BatchSource | None]) -> list[Sampling | None]:
-    """How the batches of these sources were drawn, each way once; None for one that no loader gave."""
-    return list(dict.fromkeys(None if source is None else source.sampling for source in sources))
 
 
 def is_shuffled(source: BatchSource | None) -> TypeGuard[BatchSource]:

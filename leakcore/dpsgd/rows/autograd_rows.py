@@ -34,26 +34,13 @@ class MixedError(Exception):
 
 
 class AutogradRowGradients:
-    """One call, repeated for the gradients of some rows of its batch.
+    """One call, repeated for the gradients of some rows of its batch, in which `count` rows have gradients.
 
-    Args:
-        call: the call to repeat.
-        backward: the number of the backward pass that is repeated.
-        rows: the rows whose gradients are wanted.
-        count: how many rows of the batch have gradients.
-        mean: whether the loss is taken for a mean over these.
-        second: whether rows are said to be an input's second dimension.
-        parameters: the tensors whose gradients are wanted.
-        error: the share of an output that rounding explains.
-        state: the model's state, from which it is called each time.
-
-    Attributes:
-        size: the number of rows that went in, None if unknown.
-        gives_loss: whether a row is the whole batch of a call of its own, because the model returns a loss.
-
-    Raises:
-        CannotTellError: if rows cannot be computed alone.
-        MixedError: if an output for a row depends on other rows.
+    `backward` is the number of the backward pass that is repeated. `mean`: the loss is taken for a mean over the rows;
+    `second`: rows are said to be an input's second dimension; `error`: the share of an output that rounding explains.
+    `size` rows went in, None if unknown. `gives_loss`: a row is the whole batch of a call of its own, because the model
+    returns a loss. CannotTellError if rows cannot be computed alone; MixedError if an output for a row depends on
+    others.
     """
 
     def __init__(
@@ -83,13 +70,14 @@ class AutogradRowGradients:
         self.rows = list(rows)
         outputs = self._of_few(count)
         self.gives_loss = outputs is not None and len(self._axes) < len(outputs)
+        self._count = count if self.size is None else self.size
         if outputs is not None:
             self._here = {row: k for k, row in enumerate(self.rows)}
         else:
             outputs = self._of_all(count)
-            self.rows = [row for row in rows if row < self._whole(count)]
-            self._here = {row: row for row in range(self._whole(count))}
-        self._outputs, self._count = outputs, self._whole(count)
+            self.rows = [row for row in rows if row < self._count]
+            self._here = {row: row for row in range(self._count)}
+        self._outputs = outputs
 
     def gradient(self, row: int) -> list[torch.Tensor]:
         """The gradient of one of the rows, for each parameter; if the loss is a mean, that of the row's own loss."""
@@ -128,14 +116,10 @@ class AutogradRowGradients:
         dense = (g if g is None or g.layout is torch.strided else g.to_dense() for g in gradients)
         return [torch.zeros_like(p) if g is None else g for p, g in zip(self._parameters, dense, strict=False)]
 
-    def _whole(self, count: int) -> int:
-        return count if self.size is None else self.size
-
     def _of_few(self, count: int) -> dict[int, Any] | None:
-        """Outputs of a call with these rows alone; None if that is impossible, or draws random numbers.
-
-        A dimension that is not as long as the per-sample gradients counts as the rows' only if the dimensions that are
-        were tried: a call that fails for another reason shows nothing.
+        """Outputs of a call with these rows alone; None if that is impossible, or draws random numbers. A dimension of
+        another length than `count` counts as the rows' only if those were tried: a call that fails for another reason
+        shows nothing.
         """
         mixed: tuple[dict[int, Any], dict[int, int], int, Sequence[int]] | None = None
         tried = not any(form.size == count for form in self._forms)
@@ -245,12 +229,7 @@ class AutogradRowGradients:
         return axes
 
     def _equal(
-        self,
-        outputs: dict[int, Any],
-        axes: dict[int, int],
-        size: int,
-        few: Sequence[int],
-        wholes: dict[int, torch.Tensor],
+        self, outputs: dict[int, Any], axes: dict[int, int], size: int, few: Sequence[int], wholes: dict[int, Any]
     ) -> bool:
         for place, axis in axes.items():
             output, whole = _padded(outputs[place]), wholes[place]
@@ -275,10 +254,7 @@ class _Form:
 
 
 def _forms(call: Call, second: bool) -> Iterator[_Form]:
-    """The possible forms, the likeliest first: rows are the first dimension of the first tensor, else its second.
-
-    With `second` the second dimension comes first.
-    """
+    """The possible forms, the likeliest first: rows are the first tensor's first dimension, then its second."""
     leaves = tree_flatten((call.args, call.kwargs), is_leaf=_is_packed)[0]
     first = next((leaf for leaf in leaves if _is_packed(leaf) or (isinstance(leaf, torch.Tensor) and leaf.ndim)), None)
     if first is None:
@@ -309,9 +285,8 @@ def _forms(call: Call, second: bool) -> Iterator[_Form]:
 
 def _may_be_offsets(leaf: torch.Tensor) -> bool:
     """Whether a model with bags may take a leaf for their starts: one row of it means nothing without its neighbours.
-
-    Sorted numbers of rows (stations, answers' positions) look the same: such a leaf is first tried as rows, and only a
-    model with bags is not said to mix its rows where that fails.
+    Sorted numbers of rows look the same: such a leaf is first tried as rows, and only where that fails are rows not
+    said to mix.
     """
     if leaf.ndim != 1 or leaf.is_floating_point() or leaf.dtype == torch.bool or len(leaf) < 2:
         return False

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,13 +21,8 @@ _thread = threading.local()
 
 @dataclasses.dataclass
 class Call:
-    """One call.
-
-    Attributes:
-        randomness: the state of all global generators before it.
-        versions: the tensors that went in and came out, with their versions.
-        outputs: the leaves of what came out, as they were.
-        gradients: {backward pass: {place of an output: its gradient}}.
+    """One call: the generators' state before it, the versions of tensors that went in and came out, the leaves of what
+    came out, as they were, and the gradients: {backward pass: {place of an output: its gradient}}.
     """
 
     module: nn.Module
@@ -77,10 +73,8 @@ def values_of(leaf: Any) -> torch.Tensor:
 class ForwardLog:
     """Hooks on every module under `root`, from `start` to `stop`.
 
-    Attributes:
-        last: the calls of the last backward pass.
-        is_around: whether a loss also goes back to parameters (own: their ids) around the outputs of these calls,
-            through layers.
+    `last` are the calls of the last backward pass. `is_around`: a loss also goes back to parameters (`own`: their ids)
+    around the outputs of these calls, through layers.
     """
 
     def __init__(self, root: nn.Module, own: set[int]) -> None:
@@ -92,10 +86,6 @@ class ForwardLog:
         self._begun: nn.Module | None = None
         self._pass = -1
         self.last: list[Call] = []
-
-    @property
-    def is_on(self) -> bool:
-        return bool(self._handles)
 
     def start(self, called: nn.Module | None = None, args: tuple[Any, ...] = ()) -> None:
         """Begin to watch. `called` is a module under `root` whose call is under way, with its arguments."""
@@ -132,7 +122,8 @@ class ForwardLog:
         _thread.depth = getattr(_thread, "depth", 0) + 1
         if _thread.depth > 1:
             return
-        versions = [(t, t._version) for t in _tensors((args, kwargs))]
+        tensors = [leaf for leaf in output_leaves((args, kwargs)) if isinstance(leaf, (torch.Tensor, PackedSequence))]
+        versions = [((values := values_of(leaf)), values._version) for leaf in tensors]
         kind = self._device
         autocast = (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
         _thread.call = Call(module, args, kwargs, Randomness.now(), autocast, versions)
@@ -159,7 +150,8 @@ class ForwardLog:
             if values.grad_fn is not None and not any(values is v for v in known):
                 known.append(values)
                 self._outputs.append(number_of(values))
-                values.register_hook(_Arrival(self, call, place))  # type: ignore[no-untyped-call]
+                # The hook and its graph keep the call alive, which is deleted with them.
+                values.register_hook(functools.partial(self._arrived, call, place))  # type: ignore[no-untyped-call]
                 if values.ndim:  # a loop may scale in place the loss that the model returned
                     call.versions.append((values.detach(), values._version))
         call.outputs = [_detached(leaf) for leaf in leaves]
@@ -169,30 +161,15 @@ class ForwardLog:
         """Whether the pass counts: it needs a gradient, and no checkpoint repeats it in a backward pass."""
         return torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
 
-    def arrived(self, call: Call, place: int, gradient: torch.Tensor) -> None:
+    def _arrived(self, call: Call, place: int, gradient: torch.Tensor) -> None:
+        if not self._handles:
+            return
         this = int(torch._C._current_graph_task_id())
         if this != self._pass:
             self._pass, self.last = this, []
         if not any(c is call for c in self.last):
             self.last.append(call)
         call.gradients.setdefault(this, {})[place] = gradient.detach()
-
-
-class _Arrival:
-    """The hook of one output. It and its graph keep the call alive, which is deleted with them."""
-
-    def __init__(self, watched: ForwardLog, call: Call, place: int) -> None:
-        self._watched, self._call, self._place = watched, call, place
-
-    def __call__(self, gradient: torch.Tensor) -> None:
-        if self._watched.is_on:
-            self._watched.arrived(self._call, self._place, gradient)
-
-
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    for leaf in output_leaves(tree):
-        if isinstance(leaf, (torch.Tensor, PackedSequence)):
-            yield values_of(leaf)
 
 
 def _detached(leaf: Any) -> Any:

@@ -83,10 +83,7 @@ class Hook(Protocol):
 
 
 class ForwardHook:
-    """Calls `before` and `after` for every module of this process, as torch's global hooks do, until `remove`.
-
-    Both run as Python: torch.compile does not put them into what it compiles.
-    """
+    """Calls `before` and `after` for every module of this process, outside of what torch.compile compiles."""
 
     def __init__(self, before: Callable[..., None], after: Callable[..., None] | None = None) -> None:
         self._handles = [torch_module.register_module_forward_pre_hook(Uncopied(before))]
@@ -99,10 +96,7 @@ class ForwardHook:
 
 
 class ModelHook:
-    """Calls back with (model, arguments as they were before, output, whether random numbers were drawn).
-
-    It sees keywords, from `attach` to `remove`.
-    """
+    """Calls back with (model, arguments as they were before, output, whether random numbers were drawn)."""
 
     def __init__(self, returned: Callable[[nn.Module, Arguments, Any, bool], None]) -> None:
         self._returned = returned
@@ -147,10 +141,8 @@ class ModelHook:
 class Draw:
     """One batch of a batch sampler, which reaches the loop whole, or in parts (Opacus's BatchMemoryManager).
 
-    Attributes:
-        optimizer: the one that Opacus tells of the parts; None if the batch comes whole.
-        parts: indices of each part so far.
-        complete: whether no part follows.
+    `parts` holds the indices of each part so far, and `complete` says that no part follows. `optimizer` is the one that
+    Opacus tells of the parts; None if the batch comes whole.
     """
 
     def __init__(self, optimizer: Any = None) -> None:
@@ -189,11 +181,9 @@ _LoaderCallback = Callable[[Any, Any, Part], None]
 
 
 class _Drawing:
-    """What one iterator drew and has not handed out.
+    """What one iterator drew and has not handed out, in the present epoch.
 
-    Attributes:
-        order: the sampler's iterator, another one in every epoch.
-        late: whether the iterator had drawn before anybody listened, or hands out batches in another order.
+    `late`: it had drawn before anybody listened, or hands out batches in another order.
     """
 
     def __init__(self, iterator: Any) -> None:
@@ -222,11 +212,11 @@ _drawings: weakref.WeakKeyDictionary[Any, _Drawing] = weakref.WeakKeyDictionary(
 
 
 class LoaderHook:
-    """Calls a listener with (iterator, batch, part) for every batch that a DataLoader's iterator gives.
+    """Calls a listener, a bound method that it does not keep alive, with (iterator, batch, part) for every loaded
+    batch.
 
-    The listener is a bound method, to which only a weak reference is stored. torch offers no hook here, so `__next__`
-    and `_next_index` of its iterators are replaced until `remove`. Iterators draw lists of indices ahead of the batches
-    that workers prepare, and hand these out in the order of the lists.
+    torch offers no hook here, so `__next__` and `_next_index` of its iterators are replaced until `remove`. Iterators
+    draw lists of indices ahead of the batches that workers prepare, and hand these out in the order of the lists.
     """
 
     def __init__(self, listener: _LoaderCallback) -> None:
@@ -301,11 +291,7 @@ def _next(iterator: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchSource:
-    """The loader and the pass over the data from which a batch came.
-
-    Attributes:
-        divided: whether the sampler gives each process of the run a share of the rows.
-    """
+    """The loader and the pass from which a batch came. `divided`: each process draws from its share of the rows."""
 
     sampling: Sampling
     number: int
@@ -314,12 +300,7 @@ class BatchSource:
 
 @dataclasses.dataclass(frozen=True)
 class UsedRows:
-    """Rows of a part of a draw, on which a forward pass trains.
-
-    Attributes:
-        start: the first of the rows within the part.
-        stop: the end of the rows within the part; None: its end.
-    """
+    """Rows of a part of a draw, from `start` to `stop` (None: its end), on which a forward pass trains."""
 
     source: BatchSource
     part: Part
@@ -353,9 +334,6 @@ class _Delivered:
                     return start, start + len(rows) if start + len(rows) < len(values) else None
         return None
 
-    def may_be(self, rows: torch.Tensor | None) -> bool:
-        return rows is None or any(t.shape[:1] == rows.shape[:1] for t in self.tensors)
-
 
 class Deliveries:
     """`delivered` for every batch of a DataLoader, `use_of` for every forward pass in training."""
@@ -386,15 +364,15 @@ class Deliveries:
         self._recent.append(_Delivered(source, part, batch))
 
     def use_of(self, rows: torch.Tensor | None) -> UsedRows | None:
-        """What these rows are; None if no loader gave them, or that cannot be told.
-
-        Rows that were changed on the way are taken for the older of the last two batches that was not used, if it has
-        as many rows and one loader is in use.
+        """What these rows are; None if no loader gave them, or that cannot be told. Rows that were changed on the way
+        are taken for the older of the last two batches that was not used, if it has as many rows and one loader is in
+        use.
         """
         if rows is not None and (use := self._with_values(rows)) is not None:
             return use
         unused = [d for d in self._recent if d.used == 0]
-        fits = [d for d in list(self._recent)[-_AHEAD:] if d.used == 0 and d.may_be(rows)]
+        newest = [d for d in list(self._recent)[-_AHEAD:] if d.used == 0]
+        fits = [d for d in newest if rows is None or any(t.shape[:1] == rows.shape[:1] for t in d.tensors)]
         if not fits or len({d.source.sampling for d in unused}) > 1:
             return None
         for earlier in unused[: unused.index(fits[0]) + 1]:  # the loop left them out, and trains on this one
@@ -403,7 +381,7 @@ class Deliveries:
 
     def _with_values(self, rows: torch.Tensor) -> UsedRows | None:
         for again in (False, True):  # a batch that was not used comes before one that is used again
-            for d in self._all():
+            for d in (*self._older, *self._recent):
                 if (d.used is None) is not again:
                     continue
                 place = d.place(rows, 0 if again else d.used or 0)
@@ -414,10 +392,6 @@ class Deliveries:
                         d.used = place[1]
                     return UsedRows(d.source, d.part, *place)
         return None
-
-    def _all(self) -> Iterator[_Delivered]:
-        yield from self._older
-        yield from self._recent
 
 
 def _equal(values: torch.Tensor, rows: torch.Tensor) -> bool:
@@ -437,8 +411,7 @@ class StepListener(Protocol):
 class StepHook:
     """Informs a listener of the steps of one optimizer until `remove`, whichever listener comes or goes first.
 
-    `pre_step` of the optimizer is replaced while there are listeners: Opacus calls it in every step, and afterwards
-    updates the parameters. Hooks of the optimizer stay as they are.
+    Meanwhile `pre_step` of the optimizer, which Opacus calls in every step, is replaced. Its hooks stay as they are.
     """
 
     def __init__(self, optimizer: Any, listener: StepListener) -> None:
@@ -484,15 +457,12 @@ class _Steps:
                 listener.before_step(self._optimizer)
             released = self._original(closure)
         finally:
-            self._end(reached, None if released is None else bool(released))
+            error: BaseException | None = None
+            for listener in reached:
+                try:
+                    listener.after_step(self._optimizer, None if released is None else bool(released))
+                except Exception as why:  # the other listeners learn of the step as well
+                    error = error or why
+            if error is not None:
+                raise error
         return released
-
-    def _end(self, reached: list[StepListener], released: bool | None) -> None:
-        error: BaseException | None = None
-        for listener in reached:
-            try:
-                listener.after_step(self._optimizer, released)
-            except Exception as why:  # the other listeners learn of the step as well
-                error = error or why
-        if error is not None:
-            raise error

@@ -42,9 +42,6 @@ class Uncopied:
     A copy of the object (`copy.deepcopy`, an average of the weights) and a pickle of it (`torch.save`) hold a function
     of the standard library in its place that does nothing. They neither take along what leakcore knows of the run nor
     need leakcore to be loaded.
-
-    Args:
-        function: is called.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -96,9 +93,8 @@ class Randomness:
 def preserve_state(root: nn.Module | None, *others: Any, evaluating: bool = False) -> Iterator[State]:
     """Afterwards the module, the others (modules, functions) and the global generators are as before, by `State`.
 
-    Within the block the module has copies of its buffers, and is without the hooks, and without the replaced forward
-    passes, of Opacus and of this package. Other hooks stay, because they may be a part of what it computes.
-    `evaluating`: in evaluation mode.
+    Within the block the module, in evaluation mode if `evaluating`, has copies of its buffers, and is without the hooks
+    and replaced forward passes of Opacus and of this package. Other hooks may be a part of what it computes, and stay.
     """
     with contextlib.ExitStack() as stack:
         before = Randomness.now()

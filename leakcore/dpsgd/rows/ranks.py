@@ -59,17 +59,8 @@ class Ranks:
     """All processes of a run of Opacus's distributed optimizer; of any other run, the one that there is.
 
     Every process must call `share` equally often. The processes exchange numbers through a group of their own, over
-    gloo, so that they do not meet what the training sends meanwhile.
-
-    Args:
-        optimizer: Opacus's.
-
-    Attributes:
-        own: the number of this process.
-        count: how many there are.
-
-    Raises:
-        RuntimeError: if the others do not do the same within `PATIENCE`.
+    gloo, so that they do not meet what the training sends meanwhile. RuntimeError if the others do not do the same
+    within `PATIENCE`. `own` is the number of this process among `count`.
     """
 
     def __init__(self, optimizer: Any) -> None:
@@ -91,9 +82,8 @@ class Ranks:
     def share(self, work: Callable[[], T]) -> list[T]:
         """Do the work here, and return what it gave in every process, in their order.
 
-        Raises:
-            Exception: in every process the same, if the work fails in one: that of the first process in which it does,
-                with its number if it is not the same everywhere.
+        If it fails in one, every process raises the error of the first in which it does, with its number if they
+        differ.
         """
         error: Exception | None = None
         value: Any = None

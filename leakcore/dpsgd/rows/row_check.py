@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from leakcore.dpsgd.rows.autograd_rows import AutogradRowGradients, CannotTellError, MixedError
-from leakcore.dpsgd.rows.forward_log import Call, ForwardLog
+from leakcore.dpsgd.rows.forward_log import ForwardLog
 from leakcore.dpsgd.rows.preserve_state import pause_recording, preserve_state
 from leakcore.gradients import State
 
@@ -27,8 +27,7 @@ TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2, torch.float16: 0.2, torc
 class RowsOfParameter(Protocol):
     """Per-sample gradients of one parameter."""
 
-    @property
-    def rows(self) -> int: ...
+    rows: int
 
     def row(self, index: int) -> torch.Tensor | None:
         """One of the rows; None if only norms are known."""
@@ -40,11 +39,7 @@ class Norms:
     """Norms of rows, (B,), all that ghost clipping computes."""
 
     def __init__(self, norms: torch.Tensor) -> None:
-        self._norms = norms
-
-    @property
-    def rows(self) -> int:
-        return len(self._norms)
+        self._norms, self.rows = norms, len(norms)
 
     def row(self, index: int) -> None:
         return None
@@ -61,17 +56,12 @@ def _stop(watched: weakref.ref[ForwardLog]) -> None:
 class RowCheck:
     """Compares per-sample gradients with autograd's at steps 1, 2, 4, 8, ...
 
-    Call `start` before the first forward pass. The model is called again on up to four rows of the step's last batch.
-    The gradient that the loss sent back to its outputs is then taken through them by plain autograd, row by row: each
-    parameter's part must agree to `TOLERANCES`. A model that draws random numbers is called on the whole batch, from
-    the same numbers. If the model cannot be called again, or gives other outputs then, the check is skipped, and the
-    log says so. Rows that are all in one other order pass. The state of the model and every random stream stay
-    unchanged.
-
-    Args:
-        root: the model, without wrappers.
-        parameters: the optimizer's.
-        hooks: Opacus's, which know whether rows are the first dimension (`batch_first`).
+    Call `start` before the first forward pass. The model, `root` without wrappers, is called again on up to four rows
+    of the step's last batch. The gradient that the loss sent back to its outputs is then taken through them by plain
+    autograd, row by row: each parameter's part must agree to `TOLERANCES`. A model that draws random numbers is called
+    on the whole batch, from the same numbers. If the model cannot be called again, or gives other outputs then, the
+    check is skipped, and the log says so. Rows that are all in one other order pass. The state of the model and every
+    random stream stay unchanged. Opacus's `hooks` know whether rows are the first dimension (`batch_first`).
     """
 
     def __init__(self, root: nn.Module, parameters: Sequence[torch.Tensor], hooks: Any = None) -> None:
@@ -100,28 +90,25 @@ class RowCheck:
     def step(
         self, parameters: Sequence[torch.Tensor], rows: Sequence[RowsOfParameter], mean: bool, ghost: bool = False
     ) -> None:
-        """A step ends.
+        """A step ends. ValueError names the layers, if it would clip something other than the rows of the batch.
 
-        Args:
-            parameters: the optimizer's.
-            rows: per-sample gradients of the step's last batch, for each parameter.
-            mean: whether Opacus takes the loss for a mean.
-            ghost: whether each batch goes back twice, first with its own loss.
-
-        Raises:
-            ValueError: names the layers, if the step would clip something other than the rows of the batch.
+        `rows` are those of its last batch, for each parameter; `mean`: Opacus takes the loss for a mean; `ghost`: each
+        batch goes back twice, first with its own loss.
         """
         self._steps += 1
         due = self._steps >= self._due
         counts = {r.rows for r in rows}
-        if due and len(counts) == 1 and (count := counts.pop()) > 0:
+        if due and len(counts) == 1 and counts.pop() > 0:
             self._due = 2 * self._steps
             wrong = ""
             try:
                 with pause_recording(), preserve_state(self._root) as state:
-                    wrong = self._what_is_wrong(parameters, rows, count, mean, ghost, state)
+                    wrong = self._what_is_wrong(parameters, rows, mean, ghost, state)
             except CannotTellError as why:
-                self._say(str(why))
+                if str(why) != self._said:
+                    self._said = str(why)
+                    text = "The per-sample gradients of %s were not compared with autograd's in step %d: %s."
+                    _log.warning(text, type(self._root).__name__, self._steps, why)
             finally:
                 self._watched.stop()
             if wrong:
@@ -129,32 +116,17 @@ class RowCheck:
         if self._steps + 1 >= self._due:
             self._watched.start()
 
-    def _say(self, why: str) -> None:
-        if why != self._said:
-            self._said = why
-            _log.warning(
-                "The per-sample gradients of %s were not compared with autograd's in step %d: %s.",
-                type(self._root).__name__,
-                self._steps,
-                why,
-            )
-
     def _what_is_wrong(
-        self,
-        parameters: Sequence[torch.Tensor],
-        rows: Sequence[RowsOfParameter],
-        count: int,
-        mean: bool,
-        ghost: bool,
-        state: State,
+        self, parameters: Sequence[torch.Tensor], rows: Sequence[RowsOfParameter], mean: bool, ghost: bool, state: State
     ) -> str:
         """What is wrong with the per-sample gradients; "" if nothing is."""
-        calls = self._watched.last
+        calls, count = self._watched.last, rows[0].rows
         if not calls:
             raise CannotTellError("no observed call of it is one that the loss goes back through")
         if self._watched.is_around:
             raise CannotTellError("the loss also goes back to its layers around its outputs (a penalty on activations)")
-        tolerance = max(_tolerance(call, parameters) for call in calls)
+        types = [*(call.precision() for call in calls), *(p.dtype for p in parameters)]
+        tolerance = max(TOLERANCES.get(dtype, 0.2) for dtype in types)
         chosen = sorted({(self._steps - 1 + k * count // ROWS) % count for k in range(ROWS)})
         alone = []
         for call in calls:
@@ -210,9 +182,8 @@ class RowCheck:
             else:
                 errors = clipped.errors(row, wanted, lengths) / scale
                 order = errors.argsort(descending=True).tolist()
-                loss = ""
-                if any(one.gives_loss for one in alone):
-                    loss = ", or the model's loss is neither the mean nor the sum of its rows'"
+                gives = any(one.gives_loss for one in alone)
+                loss = ", or the model's loss is neither the mean nor the sum of its rows'" if gives else ""
                 wrong = [parameters[k] for k in order if float(errors[k]) > tolerance]
                 return (
                     f"the per-sample gradients of {self._listed(wrong)} are not the rows': that of row {row} differs "
@@ -227,11 +198,6 @@ class RowCheck:
         names = [self._layers.get(id(p), ("a parameter", "?")) for p in parameters]
         more = f" and {len(names) - 4} more" if len(names) > 4 else ""
         return ", ".join(f"{name} ({kind})" for name, kind in names[:4]) + more
-
-
-def _tolerance(call: Call, parameters: Sequence[torch.Tensor]) -> float:
-    types = [call.precision(), *(p.dtype for p in parameters)]
-    return max(TOLERANCES.get(dtype, 0.2) for dtype in types)
 
 
 class _Clipped:

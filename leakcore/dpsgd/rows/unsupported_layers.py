@@ -67,8 +67,7 @@ def wrong_rows(layer: nn.Module, inputs: tuple[Any, ...], others: bool = True) -
     """Why the per-sample gradients of Opacus's hooks, for this call of a layer, are not autograd's; "" if they are.
 
     Opacus's sampler of Conv2d takes the activations for contiguous, which channels_last activations are not. Its
-    recurrent layers see packed rows by length, another order than that of the layers outside. `others`: whether there
-    are such layers, trained too.
+    recurrent layers see packed rows by length, unlike `others` outside that are trained, too.
     """
     from opacus.layers.dp_rnn import DPRNNBase
 
@@ -100,12 +99,6 @@ class LayerCall:
 
     dimensions: int
     training: bool
-
-    @classmethod
-    def of(cls, layer: nn.Module, inputs: tuple[Any, ...]) -> LayerCall:
-        """A call with these positional arguments."""
-        first = next((x for x in inputs if isinstance(x, torch.Tensor)), None)
-        return cls(0 if first is None else first.ndim, layer.training)
 
 
 def samples_of(parameter: Any) -> list[Any]:
@@ -145,12 +138,8 @@ def unsupported_layers(
 ) -> str:
     """A message about parameters that have no rows where others do; "" if all have them, or none.
 
-    Args:
-        parameters: the optimizer's.
-        names: the name of each parameter, by id.
-        attribute: the attribute that holds the rows, `_norm_sample` for ghost clipping.
-        root: the model, in which the layers are looked up.
-        calls: the last call of each layer, by its id; None: calls were not observed.
+    `attribute` holds the rows (`_norm_sample` for ghost clipping), `names` the parameters' names by id, and `calls` the
+    last call of each layer by its id; None: calls were not observed. Layers are looked up in the model, `root`.
     """
     every = list(parameters)
     lack = [k for k, p in enumerate(every) if getattr(p, attribute, None) is None]
@@ -204,15 +193,9 @@ def layers_in_evaluation(root: nn.Module | None, calls: Mapping[int, LayerCall])
 
 
 def _is_hooked(layer: nn.Module, root: nn.Module) -> bool:
-    """Whether Opacus watches a layer, or takes it as a part of a module around it."""
-    from opacus.grad_sample import GradSampleHooks
-
+    """Whether Opacus watches a layer, or takes it as a part of a module around it, or FusedDPOptimizer took it over."""
     around = [m for m in root.modules() if any(inside is layer for inside in m.modules())]
-    return any(
-        isinstance(getattr(hook, "__self__", None), GradSampleHooks)
-        for m in around
-        for hook in m._forward_hooks.values()
-    ) or hasattr(layer.__dict__.get("forward"), "hooks")  # taken over by FusedDPOptimizer
+    return bool(_owners(around)) or hasattr(layer.__dict__.get("forward"), "hooks")
 
 
 def unequal_row_counts(parameters: Iterable[torch.Tensor], names: Mapping[int, str]) -> str:

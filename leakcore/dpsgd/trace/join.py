@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from leakcore._base.version import __version__
-from leakcore.dpsgd.trace.trace import Divisor, Sampling, Stretch, Trace, unknown
+from leakcore.dpsgd.trace.trace import Sampling, Stretch, Trace, unknown
 
 _ALIKE = ("sample_rate", "expected_batch_size", "members_given", "candidates")
 
@@ -24,7 +24,7 @@ def joined(first: Trace, later: Trace) -> Trace:
         ValueError: says why these are not neighbouring parts of one run.
     """
     _require_alike(first, later)
-    ahead = _steps_before(later)
+    ahead = sum(s.steps for s in later.unrecorded if s.after == 0)  # at least, if `later` is not complete
     _require_neighbours(first, later, ahead)
     steps = first.steps + later.steps
     inside = [s for s in first.unrecorded if s.after < first.steps]
@@ -42,6 +42,7 @@ def joined(first: Trace, later: Trace) -> Trace:
         name: np.concatenate([getattr(first, name), getattr(later, name)])
         for name in ("noise_multiplier", "max_grad_norm", "batch_rows")
     }
+    divisors = {first.divisor, later.divisor}
     assert first.origin is not None
     assert later.origin is not None
     return dataclasses.replace(
@@ -56,7 +57,7 @@ def joined(first: Trace, later: Trace) -> Trace:
         origin=dataclasses.replace(first.origin, after=later.origin.after),
         version=__version__,
         sampling=_joined_sampling(first.sampling, later.sampling),
-        divisor=_joined_divisor(first.divisor, later.divisor),
+        divisor="rows" if "rows" in divisors else first.divisor if len(divisors) == 1 else None,  # what claims least
     )
 
 
@@ -133,18 +134,6 @@ def _schedule(trace: Trace) -> Iterator[tuple[float | None, float | None, int]]:
         before = after
         if count:
             yield sigma, rate, count
-
-
-def _steps_before(trace: Trace) -> int:
-    """Steps of the run before the first step of the trace; if the trace is not complete, at least this many."""
-    return sum(s.steps for s in trace.unrecorded if s.after == 0)
-
-
-def _joined_divisor(first: Divisor | None, later: Divisor | None) -> Divisor | None:
-    """The divisor of two parts of one run: what claims least."""
-    if "rows" in (first, later):
-        return "rows"
-    return first if first == later else None
 
 
 def _joined_sampling(first: Sampling, later: Sampling) -> Sampling:

@@ -25,13 +25,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Digests by which traces of one run are recognised.
-
-    Attributes:
-        candidates: digest of their inputs and targets.
-        shapes: shapes of the trained parameters.
-        before: digest of the parameters before the first recorded step; None where they were not seen then.
-        after: digest of the parameters after the last recorded step, likewise.
+    """Digests by which traces of one run are recognised: of the candidates' inputs and targets, and of the parameters
+    before the first recorded step and after the last one (None where they were not seen then); and the parameters'
+    shapes.
     """
 
     candidates: str
@@ -135,6 +131,8 @@ def unknown(why: str) -> Sampling:
 
 _AT_LEAST_0 = ("noise_multiplier", "max_grad_norm", "batch_rows", "times_seen", "clipped_share")
 _PER_STEP = ("noise_multiplier", "max_grad_norm", "batch_rows")
+_PER_CANDIDATE = ("members", "times_seen", "clipped_share", "membership_sum", "membership_likelihood")
+_PER_PAIR = ("pair_sum", "pair_likelihood")
 _HEX = frozenset("0123456789abcdef")
 _MOST = 2**53
 
@@ -200,9 +198,7 @@ _NOT_KNOWN = Sampling()
 class SavedTrace(Record):
     """A recorded run with a file of its own, an npz of plain arrays and one JSON text.
 
-    Attributes:
-        kind: name of the form in errors.
-        arrays: dimensions of each field that is an array.
+    `kind` names the form in errors; `arrays` holds the dimensions of each field that is an array.
     """
 
     schema: ClassVar[str]
@@ -299,18 +295,7 @@ class Trace(SavedTrace):
 
     schema: ClassVar[str] = "leakcore.trace/5"
     kind: ClassVar[str] = "a trace of leakcore"
-    arrays: ClassVar[dict[str, int]] = {
-        "noise_multiplier": 1,
-        "max_grad_norm": 1,
-        "batch_rows": 1,
-        "members": 1,
-        "times_seen": 1,
-        "clipped_share": 1,
-        "membership_sum": 1,
-        "membership_likelihood": 1,
-        "pair_sum": 2,
-        "pair_likelihood": 2,
-    }
+    arrays: ClassVar[dict[str, int]] = dict.fromkeys(_PER_STEP + _PER_CANDIDATE, 1) | dict.fromkeys(_PER_PAIR, 2)
 
     noise_multiplier: np.ndarray
     max_grad_norm: np.ndarray

@@ -14,8 +14,7 @@ import numpy as np
 from leakcore._base.progress import Progress
 from leakcore._base.run_folder import PartialResults
 from leakcore.experiments.driver.registry import Experiment
-from leakcore.experiments.driver.result import Departure, ExperimentResult, Panel, Pictures, Stated, TextTable
-from leakcore.experiments.driver.verdict import Check
+from leakcore.experiments.driver.result import Departure, ExperimentResult
 
 T = TypeVar("T")
 
@@ -31,16 +30,9 @@ _LISTED = 12
 class Context:
     """What an experiment needs to run, and how it reports.
 
-    Attributes:
-        experiment: the one that runs.
-        scale: one of `SCALES`.
-        seed: what every random number follows from.
-        data: folder of data sets; None for LEAKCORE_DATA and the cache.
-        pieces: finished parts, stored until the result is written.
-        progress: called as `progress(task, done, total)`.
-        trainer: one of `TRAINERS`.
-        executor: whose workers train and sample; None for this process.
-        departures: differences from the paper, as they come up.
+    data: folder of data sets; None for LEAKCORE_DATA and the cache. pieces: finished parts, stored until the result is
+    written. progress: called as `progress(task, done, total)`. executor: whose workers train and sample; None for this
+    process. departures: differences from the paper, as they come up.
     """
 
     experiment: Experiment
@@ -83,38 +75,11 @@ class Context:
             self.progress(task, len(pieces), len(jobs))
         return {name: pieces[name] for name in jobs}
 
-    def result(
-        self,
-        *,
-        conclusion: str,
-        stated: Iterable[Stated],
-        checks: Iterable[Check] = (),
-        panels: Iterable[Panel] = (),
-        pictures: Iterable[Pictures] = (),
-        tables: Iterable[TextTable] = (),
-        data: Iterable[str] = (),
-        settings: Mapping[str, Any] | None = None,
-        notes: Iterable[str] = (),
-        provenance: str = ExperimentResult.provenance,
-    ) -> ExperimentResult:
-        """The result at this scale and seed; fields as in `ExperimentResult`. `run` adds the departures."""
-        return ExperimentResult(
-            name=self.experiment.name,
-            title=self.experiment.title,
-            statement=self.experiment.statement,
-            scale=self.scale,
-            seed=self.seed,
-            conclusion=conclusion,
-            checks=tuple(checks),
-            stated=tuple(stated),
-            panels=tuple(panels),
-            pictures=tuple(pictures),
-            tables=tuple(tables),
-            data=tuple(dict.fromkeys(data)),
-            settings=dict(settings or {}),
-            notes=tuple(notes),
-            provenance=provenance,
-        )
+    def result(self, *, data: Iterable[str] = (), **said: Any) -> ExperimentResult:
+        """The result at this scale and seed, its other fields as they are `said`; `run` adds the departures."""
+        fields: dict[str, Any] = {k: v if isinstance(v, str | Mapping) else tuple(v) for k, v in said.items()}
+        about = {name: getattr(self.experiment, name) for name in ("name", "title", "statement")}
+        return ExperimentResult(**about, scale=self.scale, seed=self.seed, data=tuple(dict.fromkeys(data)), **fields)
 
 
 def in_words(value: Any) -> str:
@@ -132,3 +97,8 @@ def in_words(value: Any) -> str:
     if isinstance(value, int | np.integer):
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def listed(values: Iterable[float], how: str = "g") -> str:
+    """Numbers one by one, as a sentence has them."""
+    return ", ".join(f"{value:{how}}" for value in values)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from leakcore._base import validate
 from leakcore._base.results import Record, Result, without
@@ -65,8 +66,24 @@ class Series(Record):
                 )
             object.__setattr__(self, field, array)
 
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        role: str,
+        x: ArrayLike,
+        y: ArrayLike,
+        low: ArrayLike | None = None,
+        high: ArrayLike | None = None,
+    ) -> Series:
+        """The series of any numbers; a single y is the same at every x."""
+        x = np.asarray(x, dtype=np.float64)
+        y = np.broadcast_to(np.asarray(y, dtype=np.float64), x.shape) if np.ndim(y) == 0 else np.asarray(y)
+        ends = [None if end is None else np.asarray(end) for end in (low, high)]
+        return cls(name=name, role=role, x=x, y=y, low=ends[0], high=ends[1])
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Panel(Record):
     """One pair of axes.
 
@@ -85,10 +102,18 @@ class Panel(Record):
     x_label: str
     y_label: str
     series: tuple[Series, ...]
+    _: dataclasses.KW_ONLY
     log_x: bool = False
     log_y: bool = False
     y_range: tuple[float, float] | None = (0.0, 1.02)
     colour_label: str | None = None
+
+    @classmethod
+    def of(
+        cls, texts: tuple[str, str, str], *series: Series, log: str = "", y_range: tuple[float, float] | None = None
+    ) -> Panel:
+        """The panel of (title, x_label, y_label). log: the axes that are logarithmic, such as "xy"."""
+        return cls(*texts, series, log_x="x" in log, log_y="y" in log, y_range=y_range)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -101,7 +126,7 @@ class Pictures(Record):
     images: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Stated(Record):
     """A number or sentence of the paper, with our number for comparison.
 
@@ -119,6 +144,7 @@ class Stated(Record):
     what: str
     paper: str
     ours: int | float | None = None
+    _: dataclasses.KW_ONLY
     interval: tuple[float, float] | None = None
     comment: str = ""
     kind: str = ""
@@ -135,7 +161,7 @@ class Stated(Record):
         return shown(self.ours, self.interval, self.kind, self.confidence)
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class TextTable(Record):
     """Rows of cells as they are printed.
 

@@ -60,6 +60,11 @@ class Check(Record):
         cases = [bool(one) for one in outcomes]
         return cls(says=says, holds=sum(cases), cases=len(cases), chance=chance, about=about)
 
+    @classmethod
+    def size(cls, says: str, outcomes: Iterable[bool]) -> Check:
+        """The same of a statement that says how much."""
+        return cls.of(says, outcomes, about="size")
+
     @property
     def p_value(self) -> float:
         """Probability that chance holds in as many cases."""

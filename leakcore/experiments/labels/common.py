@@ -17,7 +17,7 @@ from leakcore._base.digest import digest
 from leakcore._base.process_wide import one_thread, quiet
 from leakcore.dpsgd import Ensemble, Streams
 from leakcore.experiments.driver.context import Context
-from leakcore.experiments.driver.result import ExperimentResult, Series
+from leakcore.experiments.driver.result import ExperimentResult, Series, Stated
 
 HIDDEN = 200
 """Neurons in each of the two hidden ReLU layers."""
@@ -183,6 +183,10 @@ class LabelData:
     described: str
 
     @property
+    def title(self) -> str:
+        return TITLES[self.name]
+
+    @property
     def batches(self) -> int:
         return len(self.labels)
 
@@ -204,19 +208,10 @@ def studies(context: Context) -> list[LabelData]:
     """Cervical Cancer, 15 batches, and Bank Marketing, 80 batches: the paper's numbers of them."""
     cancer = datasets.cervical_cancer(path=context.data, download=False)
     bank = datasets.bank_marketing(path=context.data, download=False)
-    tiny = context.scale == "tiny"
-    return [
-        _cut(
-            context,
-            "cancer",
-            cancer,
-            2 if tiny else 15,
-            context.pick("epochs, Cervical Cancer", tiny=1, quick=10, paper=20),
-        ),
-        _cut(
-            context, "bank", bank, 3 if tiny else 80, context.pick("epochs, Bank Marketing", tiny=1, quick=2, paper=10)
-        ),
-    ]
+    counts = context.pick(tiny=(2, 3), quick=(15, 80), paper=(15, 80))
+    of_cancer = context.pick("epochs, Cervical Cancer", tiny=1, quick=10, paper=20)
+    of_bank = context.pick("epochs, Bank Marketing", tiny=1, quick=2, paper=10)
+    return [_cut(context, "cancer", cancer, counts[0], of_cancer), _cut(context, "bank", bank, counts[1], of_bank)]
 
 
 def _cut(context: Context, name: str, data: datasets.Dataset, batches: int, epochs: int) -> LabelData:
@@ -257,13 +252,10 @@ def all_trained(
     names = {f"network-{sigma!r}-{clip!r}-{study.content}": (sigma, clip) for sigma, clip in settings}
     task = f"{study.name}: train"
     jobs: dict[str, Callable[[], dict[str, Any]]] = {}
+    initial = trained(context, study, None) if context.trainer == "opacus" else None
     for name, (sigma, clip) in names.items():
         ensemble = _ensemble(context, study, sigma, clip, steps=study.steps)
-        if context.trainer == "opacus":
-            initial = trained(context, study, None)
-            jobs[name] = functools.partial(_by_opacus, ensemble, *_rows(study), initial=initial)
-        else:
-            jobs[name] = functools.partial(_by_ensemble, ensemble, *_rows(study), runs=runs(context))
+        jobs[name] = functools.partial(_train, ensemble, *_rows(study), runs(context), initial)
     context.progress(task, 0, len(jobs))
     flat = {
         name: np.frombuffer(base64.b64decode(piece["parameters"]), "<f4")
@@ -289,18 +281,17 @@ def _rows(study: LabelData) -> tuple[np.ndarray, np.ndarray]:
     return study.features.reshape(-1, study.features.shape[-1]), study.labels.reshape(-1)
 
 
-def _by_ensemble(ensemble: dpsgd.Ensemble, x: np.ndarray, y: np.ndarray, *, runs: int) -> dict[str, Any]:
-    return _kept(ensemble.run(x, y, runs=runs).parameters)
+def _train(
+    ensemble: dpsgd.Ensemble, x: np.ndarray, y: np.ndarray, runs: int, initial: np.ndarray | None
+) -> dict[str, Any]:
+    """initial: for Opacus; None for the ensemble."""
+    if initial is None:
+        parameters = ensemble.run(x, y, runs=runs).parameters
+    else:
+        import torch  # noqa: F401  # before the limit on its threads
 
-
-def _by_opacus(ensemble: dpsgd.Ensemble, x: np.ndarray, y: np.ndarray, *, initial: np.ndarray) -> dict[str, Any]:
-    import torch  # noqa: F401  # before the limit on its threads
-
-    with one_thread():
-        return _kept(train_by_opacus(ensemble, x, y, initial=initial))
-
-
-def _kept(parameters: np.ndarray) -> dict[str, Any]:
+        with one_thread():
+            parameters = train_by_opacus(ensemble, x, y, initial=initial)
     return {"parameters": base64.b64encode(parameters.astype("<f4").tobytes()).decode()}
 
 
@@ -323,53 +314,29 @@ class Leak:
         return float(self.last.mean()) / second if second > 0 else float("inf")
 
 
-def leak(
-    context: Context, study: LabelData, networks: np.ndarray, noise_multiplier: float, max_grad_norm: float, scope: str
-) -> Leak:
-    """The paper's test on both layers of every network, batch by batch."""
-    return all_leaks(context, study, {0: (networks, noise_multiplier, max_grad_norm, scope)})[0]
-
-
 def all_leaks(
     context: Context, study: LabelData, asked: Mapping[K, tuple[np.ndarray, float, float, str]]
 ) -> dict[K, Leak]:
-    """`leak` of every (networks, noise multiplier, clipping norm, scope), each of them a piece."""
-    names = {}
-    jobs = {}
+    """The paper's test on both layers, batch by batch, for every (networks, noise multiplier, clipping norm, scope)."""
+    names, jobs = {}, {}
     for key, (networks, sigma, clip, scope) in asked.items():
-        name = f"leak-{sigma!r}-{clip!r}-{scope}-{digest(networks)[:20]}-{study.content}"
-        names[key] = name
+        name = names[key] = f"leak-{sigma!r}-{clip!r}-{scope}-{digest(networks)[:20]}-{study.content}"
         jobs[name] = functools.partial(_leak, study, neurons(context), networks, sigma, clip, scope)
-    leaks = {
-        name: Leak(np.array(piece["last"]), np.array(piece["second"]))
-        for name, piece in context.finish(f"{study.name}: bounds", jobs).items()
-    }
-    return {key: leaks[name] for key, name in names.items()}
+    pieces = context.finish(f"{study.name}: bounds", jobs)
+    return {key: Leak(np.array(pieces[name]["last"]), np.array(pieces[name]["second"])) for key, name in names.items()}
 
 
-def _leak(
-    study: LabelData,
-    neurons: np.ndarray,
-    networks: np.ndarray,
-    noise_multiplier: float,
-    max_grad_norm: float,
-    scope: str,
-) -> dict[str, Any]:
+def _leak(study: LabelData, neurons: np.ndarray, networks: np.ndarray, *how: Any) -> dict[str, Any]:
+    """how: as `label_bound` has it."""
     last, second = [], []
     # A few neurons at a time: their Jacobians take 80 kB per neuron and batch.
     parts = np.array_split(neurons, max(1, len(neurons) * study.batches // 800))
     for parameters in networks:
         with one_thread():
             observed = observe(parameters, study.features)
-        last.append(label_bound(study, observed, observed.last, noise_multiplier, max_grad_norm, scope).value)
-        second.append(
-            np.concatenate(
-                [
-                    label_bound(study, observed, observed.second_last(p), noise_multiplier, max_grad_norm, scope).value
-                    for p in parts
-                ]
-            )
-        )
+        last.append(label_bound(study, observed, observed.last, *how).value)
+        seconds = [label_bound(study, observed, observed.second_last(p), *how).value for p in parts]
+        second.append(np.concatenate(seconds))
     return {"last": np.array(last).tolist(), "second": np.array(second).tolist()}
 
 
@@ -399,6 +366,7 @@ _ADJACENCY = (
     "label-ε is of one step under replacement of a label, membership in the batch known; the accountant's ε is of the "
     "whole training under add/remove, so the two are drawn and never compared"
 )
+NOT_COMPARED = "not compared: another adjacency, and all steps"
 TITLES = {"cancer": "Cervical Cancer", "bank": "Bank Marketing"}
 
 
@@ -427,19 +395,20 @@ def report(
 def points(name: str, role: str, x: Any, values: list[np.ndarray]) -> Series:
     """Means with the 5th to 95th percentile of all networks and batches."""
     low, high = np.array([np.percentile(v, (5, 95)) for v in values]).T
-    return Series(name=name, role=role, x=np.asarray(x), y=np.array([v.mean() for v in values]), low=low, high=high)
+    return Series.of(name, role, x, [v.mean() for v in values], low=low, high=high)
+
+
+def spent(what: str, study: LabelData, sigma: float, printed: str, comment: str) -> Stated:
+    """The accountant's ε of the whole training, next to the paper's."""
+    what = f"{what}: accountant's ε, add/remove, {study.steps} steps"
+    return Stated(what, printed, study.epsilon(sigma), kind="upper", comment=comment)
 
 
 def accountant(data: LabelData, x: Any, sigmas: Any) -> Series:
     """The accountant's ε of the whole training, which the paper draws above its bounds."""
-    return Series(
-        name="accountant's ε, all steps, add/remove",
-        role="accountant",
-        x=np.asarray(x, float),
-        y=np.array([data.epsilon(float(s)) for s in sigmas]),
-    )
+    return Series.of("accountant's ε, all steps, add/remove", "accountant", x, [data.epsilon(float(s)) for s in sigmas])
 
 
 def steps(name: str, role: str, edges: np.ndarray, heights: np.ndarray) -> Series:
     """A histogram's outline."""
-    return Series(name=name, role=role, x=np.repeat(edges, 2), y=np.concatenate([[0.0], np.repeat(heights, 2), [0.0]]))
+    return Series.of(name, role, np.repeat(edges, 2), np.concatenate([[0.0], np.repeat(heights, 2), [0.0]]))

@@ -14,7 +14,7 @@ from leakcore.experiments.driver.verdict import Check
 from leakcore.experiments.labels import common
 from leakcore.numerics import gaussian_pair_epsilon
 
-_CLIPPED_BY = {"layer": "this layer", "joint": "the joint norm"}
+_CLIPPED_BY = {"layer": "clipped by the layer", "joint": "clipped by the joint norm"}
 
 
 def _upper(sigma: float) -> float:
@@ -52,59 +52,35 @@ def _panel(one: LabelSweep, x: Callable[[tuple[float, float]], float], x_label: 
     at = [x(s) for s in one.settings]
     layers, start = ([one.trained[s]["layer"] for s in one.settings], [one.initial[s] for s in one.settings])
     lines = [
-        Series(name=f"{name}, initial network", role=role, x=np.array(at), y=np.array([v.mean() for v in values]))
+        Series.of(f"{name}, initial network", role, at, [v.mean() for v in values])
         for name, role, values in (
             ("last layer", "orthogonal", [leak.last for leak in start]),
             ("second last layer", "simplex", [leak.second_median for leak in start]),
         )
     ]
-    return Panel(
-        title=common.TITLES[one.study.name],
-        x_label=x_label,
-        y_label="label-ε",
-        series=(
-            Series(
-                name="upper bound of one step",
-                role="bound",
-                x=np.array(at),
-                y=np.array([_upper(s[0]) for s in one.settings]),
-            ),
-            common.accountant(one.study, at, [s[0] for s in one.settings]),
-            common.points("last layer, trained", "attack", at, [leak.last for leak in layers]),
-            common.points("second last layer, trained", "attack-2", at, [leak.second_median for leak in layers]),
-            *lines,
-        ),
-        log_x=True,
-        log_y=True,
-        y_range=None,
+    return Panel.of(
+        (one.study.title, x_label, "label-ε"),
+        Series.of("upper bound of one step", "bound", at, [_upper(s[0]) for s in one.settings]),
+        common.accountant(one.study, at, [s[0] for s in one.settings]),
+        common.points("last layer, trained", "attack", at, [leak.last for leak in layers]),
+        common.points("second last layer, trained", "attack-2", at, [leak.second_median for leak in layers]),
+        *lines,
+        log="xy",
     )
 
 
 def _ratios(sweeps: list[LabelSweep], x: Callable[[tuple[float, float]], float], x_label: str) -> Panel:
     """Last over second last layer on trained networks, by data set and clipping scope."""
-    looks = {
-        ("cancer", "layer"): "attack-3",
-        ("cancer", "joint"): "chance",
-        ("bank", "layer"): "rdp",
-        ("bank", "joint"): "baseline",
-    }
-    return Panel(
-        title="last ÷ second last layer, trained",
-        x_label=x_label,
-        y_label="ratio of mean bounds",
-        series=tuple(
-            Series(
-                name=f"{common.TITLES[f.study.name]}, clipped by {_CLIPPED_BY[scope]}",
-                role=looks[f.study.name, scope],
-                x=np.array([x(s) for s in f.settings]),
-                y=np.array(f.ratio(scope)),
-            )
+    roles = iter(("attack-3", "chance", "rdp", "baseline"))
+    names = {"layer": "clipped by this layer", "joint": "clipped by the joint norm"}
+    return Panel.of(
+        ("last ÷ second last layer, trained", x_label, "ratio of mean bounds"),
+        *(
+            Series.of(f"{f.study.title}, {names[scope]}", next(roles), [x(s) for s in f.settings], f.ratio(scope))
             for f in sweeps
             for scope in common.SCOPES
         ),
-        log_x=True,
-        log_y=True,
-        y_range=None,
+        log="xy",
     )
 
 
@@ -127,39 +103,18 @@ def fig1(context: Context) -> ExperimentResult:
     panels.append(_three_tests(tables["cancer"], sigmas))
     stated = []
     for study, swept in zip(studies, sweeps, strict=True):
-        title, table = common.TITLES[study.name], tables[study.name]
+        title, table = study.title, tables[study.name]
         for sigma in sigmas:
             for test in _TESTS:
-                stated.append(
-                    Stated(
-                        what=f"{title}, σ = {sigma:g}: {test}, last layer, initial", paper="–", ours=table[test, sigma]
-                    )
-                )
+                stated.append(Stated(f"{title}, σ = {sigma:g}: {test}, last layer, initial", "–", table[test, sigma]))
             trained = swept.trained[sigma, 1.0]["layer"]
             stated += [
-                Stated(
-                    what=f"{title}, σ = {sigma:g}: replacement ε of one step",
-                    paper="–",
-                    ours=_upper(sigma),
-                    kind="upper",
+                Stated(f"{title}, σ = {sigma:g}: replacement ε of one step", "–", _upper(sigma), kind="upper"),
+                *(
+                    Stated(f"{title}, σ = {sigma:g}: mean over batches, {layer}, trained", "drawn", float(v.mean()))
+                    for layer, v in (("last layer", trained.last), ("second last", trained.second_median))
                 ),
-                Stated(
-                    what=f"{title}, σ = {sigma:g}: mean over batches, last layer, trained",
-                    paper="drawn",
-                    ours=float(trained.last.mean()),
-                ),
-                Stated(
-                    what=f"{title}, σ = {sigma:g}: mean over batches, second last, trained",
-                    paper="drawn",
-                    ours=float(trained.second_median.mean()),
-                ),
-                Stated(
-                    what=f"{title}, σ = {sigma:g}: accountant's ε, add/remove, {study.steps} steps",
-                    paper="drawn",
-                    ours=study.epsilon(sigma),
-                    kind="upper",
-                    comment="not compared: another adjacency, and all steps",
-                ),
+                common.spent(f"{title}, σ = {sigma:g}", study, sigma, "drawn", common.NOT_COMPARED),
             ]
     fell = [
         bool((np.diff([values(f.trained[s]["layer"]).mean() for s in f.settings]) < 0).all())
@@ -171,11 +126,8 @@ def fig1(context: Context) -> ExperimentResult:
         for table in tables.values()
         for sigma in sigmas
     )
-    ratios = [
-        leak.last.mean() / leak.second_median.mean()
-        for f in sweeps
-        for leak in (f.trained[s]["layer"] for s in f.settings)
-    ]
+    leaks = [f.trained[s]["layer"] for f in sweeps for s in f.settings]
+    ratios = [leak.last.mean() / leak.second_median.mean() for leak in leaks]
     gaps = {f.study.name: [_upper(s[0]) / f.trained[s]["layer"].last.mean() for s in f.settings] for f in sweeps}
     result = context.result(
         panels=panels,
@@ -183,11 +135,10 @@ def fig1(context: Context) -> ExperimentResult:
         checks=[
             Check.of("the bound falls with every step of σ", fell),
             Check.of("the last layer's mean bound is above the second last's", [r > 1 for r in ratios]),
-            Check.of("it is more than 3 times as large", [r > 3 for r in ratios], about="size"),
-            Check.of(
+            Check.size("it is more than 3 times as large", [r > 3 for r in ratios]),
+            Check.size(
                 "the distance to the upper bound of one step changes by less than a factor of 2 over σ",
                 [max(g) < 2 * min(g) for g in gaps.values()],
-                about="size",
             ),
         ],
         conclusion=("" if ordered else "The order of the three tests is broken: an error. ")
@@ -229,20 +180,11 @@ def _tests(context: Context, study: common.LabelData, sigmas: tuple[float, ...])
 def _three_tests(table: dict[tuple[str, float], float], sigmas: tuple[float, ...]) -> Panel:
     x = np.array(sigmas)
     tests = [
-        Series(
-            name=f"{t} test, initial, all batches", role=_TEST_ROLES[t], x=x, y=np.array([table[t, s] for s in sigmas])
-        )
-        for t in _TESTS
+        Series.of(f"{t} test, initial, all batches", _TEST_ROLES[t], x, [table[t, s] for s in sigmas]) for t in _TESTS
     ]
-    upper = Series(name="upper bound of one step", role="bound", x=x, y=np.array([_upper(s) for s in sigmas]))
-    return Panel(
-        title="Cervical Cancer, last layer: three tests",
-        x_label="noise multiplier σ",
-        y_label="label-ε",
-        series=(upper, *tests),
-        log_x=True,
-        log_y=True,
-        y_range=None,
+    upper = Series.of("upper bound of one step", "bound", x, [_upper(s) for s in sigmas])
+    return Panel.of(
+        ("Cervical Cancer, last layer: three tests", "noise multiplier σ", "label-ε"), upper, *tests, log="xy"
     )
 
 
@@ -263,37 +205,21 @@ def fig2(context: Context) -> ExperimentResult:
     panels.append(_ratios(sweeps, lambda s: s[1], "clipping norm C"))
     stated = []
     for f in sweeps:
-        title = common.TITLES[f.study.name]
+        title = f.study.title
         for setting in f.settings:
             both = f.trained[setting]
             stated += [
-                Stated(
-                    what=f"{title}, C = {setting[1]:g}: last layer, trained",
-                    paper="drawn",
-                    ours=float(both["layer"].last.mean()),
-                ),
+                Stated(f"{title}, C = {setting[1]:g}: last layer, trained", "drawn", float(both["layer"].last.mean())),
                 *(
-                    Stated(
-                        what=f"{title}, C = {setting[1]:g}: last ÷ second last, {how}",
-                        paper="drawn",
-                        ours=both[scope].ratio,
-                    )
-                    for scope, how in (("layer", "clipped by the layer"), ("joint", "clipped by the joint norm"))
+                    Stated(f"{title}, C = {setting[1]:g}: last ÷ second last, {how}", "drawn", both[scope].ratio)
+                    for scope, how in _CLIPPED_BY.items()
                 ),
             ]
         start = common.trained(context, f.study, None)
-        for scope, how in (("layer", "clipped by the layer"), ("joint", "clipped by the joint norm")):
-            ratio = common.leak(context, f.study, start, _SIGMA, 1.0, scope).ratio
-            stated.append(Stated(what=f"{title}, C = 1: last ÷ second last, initial, {how}", paper="–", ours=ratio))
-        stated.append(
-            Stated(
-                what=f"{title}: accountant's ε, add/remove, {f.study.steps} steps",
-                paper="drawn",
-                ours=f.study.epsilon(_SIGMA),
-                kind="upper",
-                comment="does not depend on C; not compared",
-            )
-        )
+        for scope, how in _CLIPPED_BY.items():
+            (leak,) = common.all_leaks(context, f.study, {0: (start, _SIGMA, 1.0, scope)}).values()
+            stated.append(Stated(f"{title}, C = 1: last ÷ second last, initial, {how}", "–", leak.ratio))
+        stated.append(common.spent(title, f.study, _SIGMA, "drawn", "does not depend on C; not compared"))
     above = [r > 1 for f in sweeps for scope in common.SCOPES for r in f.ratio(scope)]
     layer, joint = ([r for f in sweeps for r in f.ratio(scope)] for scope in common.SCOPES)
     fixed, retrained = ([_falls(f, trained) for f in sweeps] for trained in (False, True))

@@ -62,6 +62,13 @@ def _sweep(context: Context, study: common.LabelData) -> list[GridCell]:
     return [_cell(study, networks[at], *at) for at in asked]
 
 
+def _report(
+    context: Context, result: ExperimentResult, studies: list[common.LabelData], **settings: int
+) -> ExperimentResult:
+    swept = {"noise_multipliers": list(_sigmas(context)), "clipping_norms": list(_clips(context))}
+    return common.report(context, result, studies=studies, **swept, **settings)
+
+
 def _drawn(cells: list[GridCell]) -> GridCell:
     """The cell with the paper's other figures' σ and C."""
     return next(cell for cell in cells if cell.drawn)
@@ -85,33 +92,20 @@ def _lines(
     y_label: str,
     printed: dict[str, float],
     *,
-    log_y: bool = False,
+    log: str = "x",
 ) -> Panel:
     """One value of each cell against σ, a line for each C, and the paper's values."""
     norms = sorted({cell.clip for cell in cells})
     x = np.array(sorted({cell.sigma for cell in cells}))
     by_norm = [
-        Series(
-            name=f"C = {clip:g}",
-            role=role,
-            x=x,
-            y=np.array([v for cell, v in zip(cells, values, strict=True) if cell.clip == clip]),
-        )
+        Series.of(f"C = {clip:g}", role, x, [v for cell, v in zip(cells, values, strict=True) if cell.clip == clip])
         for clip, role in zip(norms, _ROLES, strict=False)
     ]
     marks = [
-        Series(name=name, role=role, x=x[[0, -1]], y=np.full(2, value))
+        Series.of(name, role, x[[0, -1]], value)
         for (name, value), role in zip(printed.items(), ("chance", "baseline"), strict=False)
     ]
-    return Panel(
-        title=common.TITLES[study.name],
-        x_label="noise multiplier σ",
-        y_label=y_label,
-        series=(*by_norm, *marks),
-        log_x=True,
-        log_y=log_y,
-        y_range=None,
-    )
+    return Panel.of((study.title, "noise multiplier σ", y_label), *by_norm, *marks, log=log)
 
 
 _BINS = 24
@@ -131,22 +125,15 @@ def fig3(context: Context) -> ExperimentResult:
     shapes = {name: [_shape(cell.rows) for cell in cells] for name, cells in swept.items()}
     panels, stated = [], []
     for study in studies:
-        title, cells = common.TITLES[study.name], swept[study.name]
+        title, cells = study.title, swept[study.name]
         drawn = _drawn(cells)
         panels.append(_histogram(f"{title}, {drawn}", drawn.rows))
-        stated.append(
-            Stated(what=f"{title}, {drawn}: mean of the bounds", paper="drawn", ours=float(drawn.rows.mean()))
-        )
-        stated.append(
-            Stated(
-                what=f"{title}, {drawn}: share that the system does not determine",
-                paper="not said",
-                ours=drawn.undetermined,
-            )
-        )
+        stated.append(Stated(f"{title}, {drawn}: mean of the bounds", "drawn", float(drawn.rows.mean())))
+        what = f"{title}, {drawn}: share that the system does not determine"
+        stated.append(Stated(what, "not said", drawn.undetermined))
         for cell, shape in zip(cells, shapes[study.name], strict=True):
             stated += [
-                Stated(what=f"{title}, {cell}: {what}", paper=f"{_SHAPE[what][1]:.3f} (exponential)", ours=value)
+                Stated(f"{title}, {cell}: {what}", f"{_SHAPE[what][1]:.3f} (exponential)", value)
                 for what, value in shape.items()
             ]
     deviations = {name: [shape["deviation ÷ mean"] for shape in of] for name, of in shapes.items()}
@@ -163,9 +150,7 @@ def fig3(context: Context) -> ExperimentResult:
         + ", ".join(f"{min(of):.2f} to {max(of):.2f} ({common.TITLES[name]})" for name, of in deviations.items())
         + "; an exponential's is 1. Samples that the linear system does not determine have no bound and are left out.",
     )
-    return common.report(
-        context, result, studies=studies, noise_multipliers=list(_sigmas(context)), clipping_norms=list(_clips(context))
-    )
+    return _report(context, result, studies)
 
 
 def _shape(rows: np.ndarray) -> dict[str, float]:
@@ -179,20 +164,13 @@ def _fits(shape: dict[str, float]) -> list[bool]:
 
 
 def _fits_checks(shapes: dict[str, list[dict[str, float]]]) -> list[Check]:
+    cancer = zip(*map(_fits, shapes["cancer"]), strict=True)
     drawn = [
-        Check.of(
-            f"on Cervical Cancer {named} is an exponential's, within a fifth",
-            [_fits(shape)[i] for shape in shapes["cancer"]],
-        )
-        for i, (named, _) in enumerate(_SHAPE.values())
+        Check.of(f"on Cervical Cancer {named} is an exponential's, within a fifth", fits)
+        for (named, _), fits in zip(_SHAPE.values(), cancer, strict=True)
     ]
-    bank = shapes["bank"]
-    other = Check.of(
-        "on Bank Marketing, which the paper does not draw, all three are",
-        [all(_fits(shape)) for shape in bank],
-        about="size",
-    )
-    return [*drawn, other]
+    bank = [all(_fits(shape)) for shape in shapes["bank"]]
+    return [*drawn, Check.size("on Bank Marketing, which the paper does not draw, all three are", bank)]
 
 
 def _fits_table(swept: dict[str, list[GridCell]], shapes: dict[str, list[dict[str, float]]]) -> TextTable:
@@ -204,9 +182,9 @@ def _fits_table(swept: dict[str, list[GridCell]], shapes: dict[str, list[dict[st
             counts = (f"{counted[sigma, clip]}{' †' if (sigma, clip) == (SIGMA, CLIP) else ''}" for clip in norms)
             rows.append((common.TITLES[name], f"{sigma:g}", *counts))
     return TextTable(
-        title="How many of the three numbers are an exponential's (†: σ and C of the paper's other figures)",
-        head=("data", "σ", *(f"C = {clip:g}" for clip in norms)),
-        rows=tuple(rows),
+        "How many of the three numbers are an exponential's (†: σ and C of the paper's other figures)",
+        ("data", "σ", *(f"C = {clip:g}" for clip in norms)),
+        tuple(rows),
     )
 
 
@@ -214,15 +192,10 @@ def _histogram(title: str, rows: np.ndarray) -> Panel:
     mean = float(rows.mean())
     edges = np.linspace(0.0, float(rows.max()), _BINS + 1)
     expected = len(rows) * (np.exp(-edges[:-1] / mean) - np.exp(-edges[1:] / mean))
-    return Panel(
-        title=title,
-        x_label="lower bound of the sample",
-        y_label="samples of all networks",
-        series=(
-            common.steps("samples", "bound", edges, np.histogram(rows, edges)[0].astype(float)),
-            Series(name="exponential of the same mean", role="orthogonal", x=(edges[1:] + edges[:-1]) / 2, y=expected),
-        ),
-        y_range=None,
+    return Panel.of(
+        (title, "lower bound of the sample", "samples of all networks"),
+        common.steps("samples", "bound", edges, np.histogram(rows, edges)[0].astype(float)),
+        Series.of("exponential of the same mean", "orthogonal", (edges[1:] + edges[:-1]) / 2, expected),
     )
 
 
@@ -236,7 +209,7 @@ def fig4(context: Context) -> ExperimentResult:
     studies = common.studies(context)
     panels, stated, ratios = [], [], []
     for study in studies:
-        title, cells = common.TITLES[study.name], _sweep(context, study)
+        title, cells = study.title, _sweep(context, study)
         networks = {"initial": common.trained(context, study, None)[0]}
         networks |= {f"trained, {cell}": cell.parameters[0] for cell in cells}
         drawn = {"initial": "initial", f"trained, {_drawn(cells)}": "trained"}
@@ -245,58 +218,32 @@ def fig4(context: Context) -> ExperimentResult:
         for state, parameters in networks.items():
             last, second, zeros = _magnitudes(context, study, parameters)
             of_study.append(float(np.median(last) / np.median(second)))
-            stated.append(
-                Stated(
-                    what=f"{title}, {state}: last ÷ second last, medians", paper="much larger than 1", ours=of_study[-1]
-                )
-            )
+            stated.append(Stated(f"{title}, {state}: last ÷ second last, medians", "much larger than 1", of_study[-1]))
             if state not in drawn:
                 continue
-            outlines += [
-                common.steps(f"{name}, {drawn[state]}", role, _EDGES, np.histogram(np.log10(v), _EDGES)[0] / len(v))
-                for name, role, v in zip(
-                    ("last layer", "second last layer"), _LOOKS[drawn[state]], (last, second), strict=True
-                )
-            ]
-            stated += [
-                *(
-                    Stated(
-                        what=f"{title}, {state}: median of the {name}", paper="drawn", ours=float(np.median(entries))
-                    )
-                    for name, entries in (("last layer", last), ("second last", second))
-                ),
-                Stated(
-                    what=f"{title}, {state}: entries of the second last that are 0",
-                    paper="not said",
-                    ours=zeros,
-                    comment="a ReLU that is off makes a whole column 0",
-                ),
-            ]
-        panels.append(
-            Panel(
-                title=f"{title}, {_drawn(cells)}",
-                x_label="log₁₀ |entry of a sample's gradient|",
-                y_label="share of the entries that are not 0",
-                series=tuple(outlines),
-                y_range=None,
-            )
-        )
-        panels.append(_lines(study, cells, of_study[1:], "last ÷ second last, medians", {"equal": 1.0}, log_y=True))
+            for name, role, v in zip(("last layer", "second last"), _LOOKS[drawn[state]], (last, second), strict=True):
+                shares = np.histogram(np.log10(v), _EDGES)[0] / len(v)
+                legend = f"{name.removesuffix(' layer')} layer, {drawn[state]}"
+                outlines.append(common.steps(legend, role, _EDGES, shares))
+                stated.append(Stated(f"{title}, {state}: median of the {name}", "drawn", float(np.median(v))))
+            what, why = "entries of the second last that are 0", "a ReLU that is off makes a whole column 0"
+            stated.append(Stated(f"{title}, {state}: {what}", "not said", zeros, comment=why))
+        axes = ("log₁₀ |entry of a sample's gradient|", "share of the entries that are not 0")
+        panels.append(Panel.of((f"{title}, {_drawn(cells)}", *axes), *outlines))
+        panels.append(_lines(study, cells, of_study[1:], "last ÷ second last, medians", {"equal": 1.0}, log="xy"))
         ratios += of_study
     result = context.result(
         panels=panels,
         stated=stated,
         checks=[
             Check.of("the last layer's median entry is the larger", [r > 1 for r in ratios]),
-            Check.of("it is more than 3 times as large", [r > 3 for r in ratios], about="size"),
+            Check.size("it is more than 3 times as large", [r > 3 for r in ratios]),
         ],
         conclusion=f"The median entry of the last layer's gradient is {min(ratios):.1f} to {max(ratios):.0f} times as "
         "large as the second last layer's (entries that are 0 left out), whose gradient has the last layer's weights "
         "as a factor; these start uniform within ±1/√200.",
     )
-    return common.report(
-        context, result, studies=studies, noise_multipliers=list(_sigmas(context)), clipping_norms=list(_clips(context))
-    )
+    return _report(context, result, studies)
 
 
 def _magnitudes(
@@ -344,9 +291,7 @@ def fig5(context: Context) -> ExperimentResult:
         panels.append(_against_batches(study, drawn, growth))
         stated += _numbers(study, drawn, growth)
         stated += [
-            Stated(
-                what=f"{common.TITLES[study.name]}, {cell}: all ÷ one", paper=_PRINTED[study.name][1], ours=one.factor
-            )
+            Stated(f"{study.title}, {cell}: all ÷ one", _PRINTED[study.name][1], one.factor)
             for cell, one in zip(swept[study.name], growths[study.name], strict=True)
         ]
     factors = {name: [growth.factor for growth in of] for name, of in growths.items()}
@@ -355,7 +300,7 @@ def fig5(context: Context) -> ExperimentResult:
         printed = {"printed": _PRINTED[study.name][0], "logarithmic rule": _log_rule(study)}
         panels.append(_lines(study, swept[study.name], factors[study.name], "bound of all batches ÷ one", printed))
     singles = [float(growth.mean[0]) for growth in growths["bank"]]
-    panels.append(_lines(studies[-1], swept["bank"], singles, "bound of one batch", {"printed": _ONE}, log_y=True))
+    panels.append(_lines(studies[-1], swept["bank"], singles, "bound of one batch", {"printed": _ONE}, log="xy"))
     result = context.result(
         panels=panels,
         stated=stated,
@@ -370,14 +315,7 @@ def fig5(context: Context) -> ExperimentResult:
         f"{sum(harmonic)} of {len(harmonic)} settings (see labels-fig3). Curves are means over random orders and "
         "networks, with the 5th to 95th percentile.",
     )
-    return common.report(
-        context,
-        result,
-        studies=studies,
-        noise_multipliers=list(_sigmas(context)),
-        clipping_norms=list(_clips(context)),
-        orders=orders,
-    )
+    return _report(context, result, studies, orders=orders)
 
 
 def _growth(values: np.ndarray, orders: int, seed: int) -> _Growth:
@@ -398,30 +336,14 @@ def _rule(study: common.LabelData, one: float, batches: int, rule: str) -> float
 
 
 def _numbers(study: common.LabelData, cell: GridCell, growth: _Growth) -> list[Stated]:
-    what, bank = f"{common.TITLES[study.name]}, {cell}", study.name == "bank"
+    what, bank = f"{study.title}, {cell}", study.name == "bank"
+    harmonic = _rule(study, 1.0, study.batches, "harmonic")
     return [
-        Stated(
-            what=f"{what}: bound of one batch, mean", paper=str(_ONE) if bank else "drawn", ours=float(growth.mean[0])
-        ),
-        Stated(
-            what=f"{what}: bound of all {study.batches} batches",
-            paper=str(_ALL) if bank else "drawn",
-            ours=float(growth.mean[-1]),
-        ),
-        Stated(what=f"{what}: all ÷ one, logarithmic rule", paper=_PRINTED[study.name][2], ours=_log_rule(study)),
-        Stated(
-            what=f"{what}: all ÷ one, harmonic rule",
-            paper="–",
-            ours=_rule(study, 1.0, study.batches, "harmonic"),
-            comment="exact for independent exponential bounds",
-        ),
-        Stated(
-            what=f"{what}: accountant's ε, add/remove, {study.steps} steps",
-            paper=str(_UPPER) if bank else "drawn",
-            ours=study.epsilon(cell.sigma),
-            kind="upper",
-            comment="not compared: another adjacency, and all steps",
-        ),
+        Stated(f"{what}: bound of one batch, mean", str(_ONE) if bank else "drawn", float(growth.mean[0])),
+        Stated(f"{what}: bound of all {study.batches} batches", str(_ALL) if bank else "drawn", float(growth.mean[-1])),
+        Stated(f"{what}: all ÷ one, logarithmic rule", _PRINTED[study.name][2], _log_rule(study)),
+        Stated(f"{what}: all ÷ one, harmonic rule", "–", harmonic, comment="exact for independent exponential bounds"),
+        common.spent(what, study, cell.sigma, str(_UPPER) if bank else "drawn", common.NOT_COMPARED),
     ]
 
 
@@ -431,13 +353,9 @@ def _checks(studies: list[common.LabelData], growths: dict[str, list[_Growth]]) 
     printed = {name: [abs(g.factor / _PRINTED[name][0] - 1) <= 0.1 for g in of] for name, of in growths.items()}
     return [
         Check.of("the bound grows more slowly than 1 + log(batches)", slow),
-        Check.of("it grows as the logarithmic rule says, within a quarter", ruled, about="size"),
+        Check.size("it grows as the logarithmic rule says, within a quarter", ruled),
         *(
-            Check.of(
-                f"on {common.TITLES[name]} it grows by the printed {_PRINTED[name][0]}, within a tenth",
-                near,
-                about="size",
-            )
+            Check.size(f"on {common.TITLES[name]} it grows by the printed {_PRINTED[name][0]}, within a tenth", near)
             for name, near in printed.items()
         ),
     ]
@@ -457,17 +375,12 @@ def _where_printed(study: common.LabelData, cells: list[GridCell], growths: list
             place = f"{math.exp(clips[i] + share * (clips[i + 1] - clips[i])):.2g}"
             proved = f"{math.exp(whole[i] + share * (whole[i + 1] - whole[i])):.3f}"
         rows.append((f"{sigma:g}", place, proved, f"{study.epsilon(sigma):.3g}", _epochs(study, sigma)))
+    accounted = f"accountant's ε of {study.epochs} epochs"
     return TextTable(
-        title=f"Bank Marketing: with which C one batch proves the printed {_ONE} (between two C of the sweep, along a "
+        f"Bank Marketing: with which C one batch proves the printed {_ONE} (between two C of the sweep, along a "
         "straight line of logarithms), and how long a training has the printed upper bound",
-        head=(
-            "σ",
-            "C",
-            f"all batches there (printed: {_ALL})",
-            f"accountant's ε of {study.epochs} epochs",
-            f"epochs for the printed {_UPPER}",
-        ),
-        rows=tuple(rows),
+        ("σ", "C", f"all batches there (printed: {_ALL})", accounted, f"epochs for the printed {_UPPER}"),
+        tuple(rows),
     )
 
 
@@ -484,28 +397,13 @@ def _epochs(study: common.LabelData, sigma: float) -> str:
 
 def _against_batches(study: common.LabelData, cell: GridCell, growth: _Growth) -> Panel:
     count = np.arange(1, study.batches + 1)
-    rules = {
-        rule: np.array([_rule(study, growth.mean[0], int(m), rule) for m in count]) for rule in ("harmonic", "log")
-    }
+    rules = {r: [_rule(study, growth.mean[0], int(m), r) for m in count] for r in ("harmonic", "log")}
     at = np.unique(np.geomspace(1, study.batches, 9).round().astype(int))
-    return Panel(
-        title=f"{common.TITLES[study.name]}, {cell}",
-        x_label="number of batches",
-        y_label="label-ε, largest of the batches",
-        series=(
-            Series(name="extrapolated, logarithmic (paper)", role="rdp", x=count, y=rules["log"]),
-            Series(name="extrapolated, harmonic (exact if exponential)", role="bound", x=count, y=rules["harmonic"]),
-            Series(
-                name="measured",
-                role="attack",
-                x=at,
-                y=growth.mean[at - 1],
-                low=growth.low[at - 1],
-                high=growth.high[at - 1],
-            ),
-            common.accountant(study, [1, study.batches], [cell.sigma, cell.sigma]),
-        ),
-        log_x=True,
-        log_y=True,
-        y_range=None,
+    return Panel.of(
+        (f"{study.title}, {cell}", "number of batches", "label-ε, largest of the batches"),
+        Series.of("extrapolated, logarithmic (paper)", "rdp", count, rules["log"]),
+        Series.of("extrapolated, harmonic (exact if exponential)", "bound", count, rules["harmonic"]),
+        Series.of("measured", "attack", at, growth.mean[at - 1], low=growth.low[at - 1], high=growth.high[at - 1]),
+        common.accountant(study, [1, study.batches], [cell.sigma, cell.sigma]),
+        log="xy",
     )

@@ -61,23 +61,20 @@ def fig9(context: Context) -> ExperimentResult:
     at = 1 + np.array(numbers)
     share = moved.mean(1) / moved[0].mean()
     intervals = [f.interval for f in inverted if f.interval is not None]
+    low, high = ([np.ravel(i[side])[0] for i in intervals] for side in (0, 1))
     null = np.array([f.null[0] for f in inverted])
 
     def nearest(n: int) -> int:
         return int(np.argmin(np.abs(np.array(numbers) - n)))
 
+    exactly = f"its share in the mean is exactly 1/{at[nearest(30)]} = {1 / at[nearest(30)]:.4f}"
     stated = [
-        Stated(
-            what="sensitivity at 30×, of that alone",
-            paper="near zero",
-            ours=float(share[nearest(30)]),
-            comment=f"its share in the mean is exactly 1/{at[nearest(30)]} = {1 / at[nearest(30)]:.4f}",
-        ),
+        Stated("sensitivity at 30×, of that alone", "near zero", float(share[nearest(30)]), comment=exactly),
         *(
             Stated(
-                what=f"{kind} V-information at {n}×, above its null",
-                paper=_SAID.get((kind, n), "–"),
-                ours=float(values[nearest(n)]),
+                f"{kind} V-information at {n}×, above its null",
+                _SAID.get((kind, n), "–"),
+                float(values[nearest(n)]),
                 comment=f"{which}; alone: {values[0]:.3f}",
             )
             for kind, values, which in (
@@ -92,52 +89,29 @@ def fig9(context: Context) -> ExperimentResult:
     result = context.result(
         stated=stated,
         panels=[
-            Panel(
-                title="sensitivity, first layer",
-                x_label="gradients in the mean",
-                y_label="relative to the target alone",
-                series=(
-                    common.curve("1/(n + 1)", "bound", 1 / at, x=at),
-                    common.curve("sensitivity", "attack", share, x=at),
-                ),
-                log_x=True,
-                log_y=True,
-                y_range=None,
+            Panel.of(
+                ("sensitivity, first layer", "gradients in the mean", "relative to the target alone"),
+                common.curve("1/(n + 1)", "bound", 1 / at, x=at),
+                common.curve("sensitivity", "attack", share, x=at),
+                log="xy",
             ),
-            Panel(
-                title="original, first pair of layers",
-                x_label="gradients in the mean",
-                y_label="score",
-                series=(
-                    common.curve(
-                        "V-information",
-                        "attack-2",
-                        [f.raw[0] for f in inverted],
-                        [np.ravel(i[0])[0] for i in intervals],
-                        [np.ravel(i[1])[0] for i in intervals],
-                        x=at,
-                    ),
-                    common.curve("null", "baseline", null, x=at),
-                ),
-                log_x=True,
-                y_range=None,
+            Panel.of(
+                ("original, first pair of layers", "gradients in the mean", "score"),
+                common.curve("V-information", "attack-2", [f.raw[0] for f in inverted], low, high, x=at),
+                common.curve("null", "baseline", null, x=at),
+                log="x",
             ),
-            Panel(
-                title="latent: brightness of the target",
-                x_label="gradients in the mean",
-                y_label="V-information, nats",
-                series=(
-                    common.curve("V-information", "attack-2", value, x=at),
-                    common.curve("null", "baseline", chance, x=at),
-                ),
-                log_x=True,
-                y_range=None,
+            Panel.of(
+                ("latent: brightness of the target", "gradients in the mean", "V-information, nats"),
+                common.curve("V-information", "attack-2", value, x=at),
+                common.curve("null", "baseline", chance, x=at),
+                log="x",
             ),
         ],
         checks=[
             Check.of("sensitivity falls to 1/(n + 1), within 1%", [exact < 0.01]),
-            Check.of("with 10 others less than 0.3 of the inversion's score is left", [gone[0]], about="size"),
-            Check.of("with 50 others less than 0.3 of the latent information is left", [gone[1]], about="size"),
+            Check.size("with 10 others less than 0.3 of the inversion's score is left", [gone[0]]),
+            Check.size("with 50 others less than 0.3 of the latent information is left", [gone[1]]),
         ],
         conclusion=f"With 10 others the inversion's score above its null is {original[nearest(10)]:.2f} instead of "
         f"{original[0]:.2f}; with 50, latent V-information falls from {best[0]:.3f} nats to {best[nearest(50)]:.3f}. "
@@ -186,19 +160,9 @@ class _Target:
         rows = np.array([rng.choice(len(self.study.inputs), max(n, 1), replace=False) for _ in range(len(self.x))])
         others = attack.layer_gradients(self.model, self.study.inputs, self.study.targets, batches=rows, layers=pair)
         mean = torch.from_numpy(np.concatenate([others[name] for name in pair], axis=1))
-        return leakage.v_information_original(
-            self.model,
-            self.x,
-            self.y,
-            inversion=leakage.PairInversion(
-                pairs=[pair],
-                released=lambda g, _: (g + n * mean) / (n + 1),
-                iterations=self.context.pick("iterations of inversion", tiny=3, quick=80, paper=1000),
-                low=0.0,
-                high=1.0,
-            ),
-            seed=self.context.seed,
-        )
+        steps = self.context.pick("iterations of inversion", tiny=3, quick=80, paper=1000)
+        mixed = {"pairs": [pair], "released": lambda g, _: (g + n * mean) / (n + 1)}
+        return common.inverted(self.context, self.model, self.x, self.y, steps, **mixed)
 
     def latent(self, n: int, rows: int, rng: np.random.Generator) -> leakage.VInformation:
         """V-information about brightness, with each gradient in a mean with n others."""

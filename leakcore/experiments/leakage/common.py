@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from leakcore import datasets, kernels, leakage, models
 from leakcore._base.digest import digest
 from leakcore.attacks import attributes as attack
 from leakcore.experiments.driver.context import Context
-from leakcore.experiments.driver.result import ExperimentResult, Series
+from leakcore.experiments.driver.result import ExperimentResult, Series, Stated
 from leakcore.experiments.driver.verdict import Check
 from leakcore.gradients import LayeredModel, gradients_of_layers
 
@@ -126,27 +126,51 @@ def trained(
 
 def _train(study: LayerData, kind: str, epochs: Sequence[int], seed: int, rate: float) -> list[torch.nn.Module]:
     model = network(study, kind, seed)
-    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5)
     rng = kernels.generator(seed, kernels.Stream.STUDY_ORDER)
+    parts = max(1, len(study.inputs) // 32)
+    return snapshots(
+        model,
+        study,
+        epochs,
+        torch.optim.SGD(model.parameters(), lr=rate, momentum=0.5),
+        lambda: map(torch.from_numpy, np.array_split(rng.permutation(len(study.inputs)), parts)),
+    )
+
+
+def snapshots(
+    model: torch.nn.Module,
+    study: LayerData,
+    epochs: Sequence[int],
+    optimiser: torch.optim.Optimizer,
+    batches: Callable[[], Iterable[torch.Tensor]],
+) -> list[torch.nn.Module]:
+    """The model after each number of epochs. batches: rows of each batch of an epoch."""
     out, done = [], 0
     for until in epochs:
         while done < until:
-            for rows in np.array_split(rng.permutation(len(study.inputs)), max(1, len(study.inputs) // 32)):
+            for rows in batches():
                 optimiser.zero_grad()
-                index = torch.from_numpy(rows)
-                logits = model(study.inputs[index])
-                torch.nn.functional.cross_entropy(logits, study.targets[index]).backward()  # type: ignore[no-untyped-call]
+                loss = torch.nn.functional.cross_entropy(model(study.inputs[rows]), study.targets[rows])
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimiser.step()
             done += 1
         out.append(copy.deepcopy(model).eval())
     return out
 
 
+def inverted(
+    context: Context, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, steps: int, **how: Any
+) -> leakage.OriginalInformation:
+    """What inversion of pairs of layers finds, in so many steps; how: of `PairInversion`, or the executor, progress."""
+    run = {name: how.pop(name) for name in ("executor", "progress") if name in how}
+    inversion = leakage.PairInversion(iterations=steps, low=0.0, high=1.0, **how)
+    return leakage.v_information_original(model, x, y, inversion=inversion, seed=context.seed, **run)
+
+
 def sample(study: LayerData, count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs to invert or differentiate at, drawn by seed."""
-    rows = torch.from_numpy(
-        kernels.generator(seed, kernels.Stream.STUDY_INPUTS).choice(len(study.inputs), count, replace=False)
-    )
+    rng = kernels.generator(seed, kernels.Stream.STUDY_INPUTS)
+    rows = torch.from_numpy(rng.choice(len(study.inputs), count, replace=False))
     return study.inputs[rows], study.targets[rows]
 
 
@@ -228,9 +252,7 @@ def report(result: ExperimentResult, *, data: Sequence[str], **settings: Any) ->
 def curve(name: str, role: str, values: Any, low: Any = None, high: Any = None, x: Any = None) -> Series:
     """Values over layers 1, 2, …, or over x."""
     y = np.asarray(values, float)
-    return Series(
-        name=name, role=role, x=np.arange(1, len(y) + 1) if x is None else np.asarray(x), y=y, low=low, high=high
-    )
+    return Series.of(name, role, np.arange(1, len(y) + 1) if x is None else np.asarray(x), y, low=low, high=high)
 
 
 def images_in_words(count: int) -> str:
@@ -287,6 +309,15 @@ def first_half(orders: Sequence[Order]) -> Check:
     )
 
 
-def meets(interval: tuple[float, float]) -> bool:
-    """Whether an interval of R meets what the paper prints, 0.686 to 0.707."""
-    return interval[0] <= 0.707 and interval[1] >= 0.686
+def stated_r(what: str, r: float, span: tuple[float, float], comment: str) -> Stated:
+    """R next to the paper's."""
+    more: dict[str, Any] = {"kind": "estimate", "confidence": CONFIDENCE, "comment": comment}
+    return Stated(what, "0.686–0.707", r, interval=span, **more)
+
+
+def checks_of_r(what: str, span: tuple[float, float]) -> list[Check]:
+    """Whether it is above 0, and as printed."""
+    return [
+        Check.of(f"{what} correlates with V-information, the interval above 0", [span[0] > 0], chance=0.025),
+        Check.size("the interval meets the printed 0.686 to 0.707", [span[0] <= 0.707 and span[1] >= 0.686]),
+    ]

@@ -10,7 +10,7 @@ import torch
 
 from leakcore import kernels, leakage
 from leakcore.attacks import attributes as attack
-from leakcore.experiments.driver.context import Context
+from leakcore.experiments.driver.context import Context, listed
 from leakcore.experiments.driver.result import ExperimentResult, Panel, Stated
 from leakcore.experiments.driver.verdict import Check
 from leakcore.experiments.leakage import common
@@ -58,42 +58,29 @@ def fig10(context: Context) -> ExperimentResult:
     measured = {(measure, c.study.name): v for c in courses for measure, v in c.measures().items()}
     early = {key: float(v[1] / max(v[0], 1e-9)) for key, v in measured.items()}
     later = {key: float(v[1:].max() / max(v[1:].min(), 1e-9)) for key, v in measured.items()}
-    original = Panel(
-        title=f"original, first pair of layers, {studies[0].name}",
-        x_label="epoch",
-        y_label="score",
-        y_range=None,
-        series=(
-            common.curve("inversion", "attack-4", [f.raw[0] for f in inverted], x=at),
-            common.curve("null", "null", [f.null[0] for f in inverted], x=at),
-        ),
+    original = Panel.of(
+        (f"original, first pair of layers, {studies[0].name}", "epoch", "score"),
+        common.curve("inversion", "attack-4", [f.raw[0] for f in inverted], x=at),
+        common.curve("null", "null", [f.null[0] for f in inverted], x=at),
     )
     panels = [original]
     for course in courses:
         by_layer = zip(names, roles, strict=True)
         panels += [
-            Panel(
-                title=f"sensitivity, F-norm, {course.study.name}",
-                x_label="epoch",
-                y_label="mean over images",
-                log_y=True,
-                y_range=None,
-                series=tuple(common.curve(names[i], r, course.sensitivity[:, i], x=at) for i, r in by_layer),
+            Panel.of(
+                (f"sensitivity, F-norm, {course.study.name}", "epoch", "mean over images"),
+                *(common.curve(names[i], r, course.sensitivity[:, i], x=at) for i, r in by_layer),
+                log="y",
             ),
-            Panel(
-                title=f"latent: brightness, {course.study.name}",
-                x_label="epoch",
-                y_label="V-information, nats",
-                y_range=None,
-                series=(
-                    *(common.curve(names[i], r, course.latent[:, i], x=at) for i, r in zip(names, roles, strict=True)),
-                    common.curve("null", "null", course.chance, x=at),
-                ),
+            Panel.of(
+                (f"latent: brightness, {course.study.name}", "epoch", "V-information, nats"),
+                *(common.curve(names[i], r, course.latent[:, i], x=at) for i, r in zip(names, roles, strict=True)),
+                common.curve("null", "null", course.chance, x=at),
             ),
         ]
     result = context.result(
         stated=[
-            Stated(what=f"{measure}, {name}, {change}", paper=paper, ours=ratios[measure, name])
+            Stated(f"{measure}, {name}, {change}", paper, ratios[measure, name])
             for measure, name in measured
             for change, paper, ratios in (
                 (f"epoch {epochs[1]} ÷ initial network", "falls at first", early),
@@ -150,13 +137,8 @@ def _inverted(
     """Of the first pair of layers, at every snapshot."""
     x, y = common.sample(study, count, context.seed)
     pair = tuple(attack.layer_gradients(networks[0], x[:1], y[:1]))[:2]
-    inversion = leakage.PairInversion(
-        pairs=[pair],
-        iterations=context.pick("iterations of inversion", tiny=3, quick=80, paper=1000),
-        low=0.0,
-        high=1.0,
-    )
-    return [leakage.v_information_original(model, x, y, inversion=inversion, seed=context.seed) for model in networks]
+    steps = context.pick("iterations of inversion", tiny=3, quick=80, paper=1000)
+    return [common.inverted(context, model, x, y, steps, pairs=[pair]) for model in networks]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -210,45 +192,32 @@ def fig11(context: Context) -> ExperimentResult:
         (2, "first fully connected layer", "attack-6"),
         (4, "last layer", "attack-7"),
     )
-    panels, stated = [], []
+    panels, stated, loses = [], [], f"noise of σ = {sigmas[-1]:g} costs most"
     for n in noised:
         panels += [
-            Panel(
-                title=f"original, noise on the pair, {n.study.name}",
-                x_label="σ, clipping norm 1",
-                y_label="score",
-                series=(
-                    *(common.curve(name, r, n.original[:, i], x=at) for i, name, r in pairs),
-                    common.curve("against other images", "chance", n.original_null, x=at),
-                ),
-                log_x=True,
-                y_range=None,
+            Panel.of(
+                (f"original, noise on the pair, {n.study.name}", "σ, clipping norm 1", "score"),
+                *(common.curve(name, r, n.original[:, i], x=at) for i, name, r in pairs),
+                common.curve("against other images", "chance", n.original_null, x=at),
+                log="x",
             ),
-            Panel(
-                title=f"latent: brightness, noise on the layer, {n.study.name}",
-                x_label="σ, clipping norm 1",
-                y_label="V-information, nats",
-                log_x=True,
-                y_range=None,
-                series=(
-                    *(common.curve(name, r, n.latent[:, i], x=at) for i, name, r in layers),
-                    common.curve("labels permuted", "baseline", n.latent_null, x=at),
+            Panel.of(
+                (
+                    f"latent: brightness, noise on the layer, {n.study.name}",
+                    "σ, clipping norm 1",
+                    "V-information, nats",
                 ),
+                *(common.curve(name, r, n.latent[:, i], x=at) for i, name, r in layers),
+                common.curve("labels permuted", "baseline", n.latent_null, x=at),
+                log="x",
             ),
         ]
         stated += [
-            Stated(
-                what=f"{n.study.name}: pair that noise of σ = {sigmas[-1]:g} costs most original information",
-                paper="first layers",
-                ours=n.pair,
-                comment=f"score lost by pair: {', '.join(f'{v:.2f}' for v in n.lost)}",
-            ),
-            Stated(
-                what=f"{n.study.name}: layer that noise of σ = {sigmas[-1]:g} costs most latent information",
-                paper="last layers",
-                ours=n.layer,
-                comment=f"nats lost by layer: {', '.join(f'{v:.3f}' for v in n.reduced)}",
-            ),
+            Stated(f"{n.study.name}: {part} that {loses} {kind} information", paper, number, comment=lost)
+            for part, kind, paper, number, lost in (
+                ("pair", "original", "first layers", n.pair, f"score lost by pair: {listed(n.lost, '.2f')}"),
+                ("layer", "latent", "last layers", n.layer, f"nats lost by layer: {listed(n.reduced, '.3f')}"),
+            )
         ]
     result = context.result(
         stated=stated,
@@ -287,13 +256,8 @@ def _noised(context: Context, study: common.LayerData, sigmas: Sequence[float]) 
             clipped: torch.Tensor = g / g.norm(dim=1, keepdim=True).clamp(min=1.0)
             return clipped + sigma * torch.randn(g.shape, generator=source)
 
-        inversion = leakage.PairInversion(
-            released=noisy,
-            iterations=context.pick("iterations of inversion", tiny=3, quick=60, paper=1000),
-            low=0.0,
-            high=1.0,
-        )
-        original.append(leakage.v_information_original(model, x, y, inversion=inversion, seed=context.seed))
+        steps = context.pick("iterations of inversion", tiny=3, quick=60, paper=1000)
+        original.append(common.inverted(context, model, x, y, steps, released=noisy))
         rng = kernels.generator(context.seed, kernels.Stream.FIGURE11_LAYERS, step=k)
         hidden = {
             name: g / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), 1.0) + sigma * rng.normal(size=g.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 
 import numpy as np
 import torch
@@ -23,14 +23,8 @@ def fig3(context: Context) -> ExperimentResult:
     rows = context.pick("rows", tiny=80, quick=600, paper=4000)
     steps = context.pick("steps of each estimate", tiny=10, quick=200, paper=600)
     epochs = context.pick("epochs of training", tiny=(0, 1), quick=(0, 4), paper=(0, 1, 5, 20, 60))
-    study = common.LayerData(
-        "MNIST",
-        torch.from_numpy(data.features[:4000].copy()),
-        torch.from_numpy(data.labels[:4000].copy()),
-        10,
-        {},
-        data.name,
-    )
+    images, labels = (torch.from_numpy(of[:4000].copy()) for of in (data.features, data.labels))
+    study = common.LayerData("MNIST", images, labels, 10, {}, data.name)
     index = kernels.generator(context.seed, kernels.Stream.FIGURE3_ROWS).choice(4000, rows, replace=False)
     x, y = study.inputs[index], study.targets[index]
     panels, firsts = [], {}
@@ -56,15 +50,10 @@ def fig3(context: Context) -> ExperimentResult:
             low, high = (np.array([f.held_out_interval[i] for f in estimates]) for i in (0, 1))
             values = np.array([float(f.value) for f in estimates])
             panels.append(
-                Panel(
-                    title=f"with {kind}, {'initial network' if epoch == 0 else f'after {epoch} epochs'}",
-                    x_label="layer",
-                    y_label="nats",
-                    series=(
-                        common.curve("MINE, held out", "attack", values, low, high),
-                        common.curve("rows permuted", "baseline", [f.null_mean for f in estimates]),
-                    ),
-                    y_range=None,
+                Panel.of(
+                    (f"with {kind}, {'initial network' if epoch == 0 else f'after {epoch} epochs'}", "layer", "nats"),
+                    common.curve("MINE, held out", "attack", values, low, high),
+                    common.curve("rows permuted", "baseline", [f.null_mean for f in estimates]),
                 )
             )
             firsts[kind, epoch] = int(np.argmax(values)) + 1
@@ -72,10 +61,7 @@ def fig3(context: Context) -> ExperimentResult:
     result = context.result(
         panels=panels,
         checks=[Check.of("the first layer has the most", ones, chance=1 / len(values))],
-        stated=[
-            Stated(what=f"layer with the most, {kind}, epoch {e}", paper="1", ours=int(v))
-            for (kind, e), v in firsts.items()
-        ],
+        stated=[Stated(f"layer with the most, {kind}, epoch {e}", "1", int(v)) for (kind, e), v in firsts.items()],
         conclusion=f"The estimates are held out, on {rows} rows and 16 leading coordinates of each gradient, and such "
         "estimates miss much of the information. A label cannot give more than log 10 = 2.30 nats.",
         notes=("estimates on training rows, as MINE is usually quoted, would be larger",),
@@ -87,18 +73,7 @@ def _snapshots(study: common.LayerData, epochs: tuple[int, ...], seed: int) -> l
     with kernels.torch_seeded(seed, kernels.Stream.FIGURE3_NETWORK):
         model = models.mlp(_SIZES, "tanh")
     optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
-    out: list[torch.nn.Module] = []
-    done = 0
-    for until in epochs:
-        while done < until:
-            for part in torch.split(torch.arange(len(study.inputs)), 64):
-                optimiser.zero_grad()
-                loss = torch.nn.functional.cross_entropy(model(study.inputs[part]), study.targets[part])
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
-            done += 1
-        out.append(copy.deepcopy(model))
-    return out
+    return common.snapshots(model, study, epochs, optimiser, lambda: torch.split(torch.arange(len(study.inputs)), 64))
 
 
 def fig4(context: Context) -> ExperimentResult:
@@ -110,33 +85,16 @@ def fig4(context: Context) -> ExperimentResult:
     for kind, count in zip(("lenet", "alexnet", "vgg9"), counts, strict=True):
         x, y = common.sample(study, count, context.seed)
         model = common.network(study, kind, context.seed)
-        scores = leakage.v_information_original(
-            model,
-            x,
-            y,
-            inversion=leakage.PairInversion(iterations=steps, low=0.0, high=1.0),
-            seed=context.seed,
-            executor=context.executor,
-            progress=lambda done, total, kind=kind: context.progress(f"inversion, {kind}", done, total),  # type: ignore[misc]
-        )
+        progress = functools.partial(context.progress, f"inversion, {kind}")
+        scores = common.inverted(context, model, x, y, steps, executor=context.executor, progress=progress)
         assert scores.interval is not None
         several = count > 1
+        low, high = scores.interval if several else (None, None)
         panels.append(
-            Panel(
-                title=f"{kind}, {common.images_in_words(count)}",
-                x_label="pair of layers (first of the two)",
-                y_label="score above f[∅]",
-                series=(
-                    common.curve(
-                        "inversion",
-                        "attack",
-                        scores.raw,
-                        scores.interval[0] if several else None,
-                        scores.interval[1] if several else None,
-                    ),
-                    *([common.curve("against other images", "baseline", scores.null)] if several else []),
-                ),
-                y_range=None,
+            Panel.of(
+                (f"{kind}, {common.images_in_words(count)}", "pair of layers (first of the two)", "score above f[∅]"),
+                common.curve("inversion", "attack", scores.raw, low, high),
+                *([common.curve("against other images", "baseline", scores.null)] if several else []),
             )
         )
         fallen += round(scores.falls * count)
@@ -144,12 +102,13 @@ def fig4(context: Context) -> ExperimentResult:
         largest[kind] = int(np.argmax(scores.raw)) + 1
         stated.append(
             Stated(
-                what=f"{kind}: share of images whose score falls from first to last pair",
-                paper="falls",
-                ours=scores.falls,
+                f"{kind}: share of images whose score falls from first to last pair",
+                "falls",
+                scores.falls,
                 comment=f"{common.images_in_words(count)}; largest at pair {int(np.argmax(scores.raw)) + 1}",
             )
         )
+    first = [v == 1 for v in largest.values()]
     result = context.result(
         panels=panels,
         stated=stated,
@@ -160,11 +119,7 @@ def fig4(context: Context) -> ExperimentResult:
                 cases=sum(counts),
                 chance=0.5,
             ),
-            Check.of(
-                "the first pair has the most, by network",
-                [v == 1 for v in largest.values()],
-                chance=float(np.mean(luck)),
-            ),
+            Check.of("the first pair has the most, by network", first, chance=float(np.mean(luck))),
         ],
         conclusion=f"The score is largest at {', '.join(f'pair {v} ({k})' for k, v in largest.items())}. No prior on "
         "images was used, so a pair scores only what its own gradients say.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,10 @@ class Case(NamedTuple):
     attribute: str
     before: int
     is_input: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"{self.title}: {self.attribute}" if self.before else self.title
 
 
 def _cases(context: Context, *, every_set: bool = False) -> list[Case]:
@@ -92,30 +96,20 @@ def _fine_classes(context: Context, case: Case) -> tuple[Panel, Stated, str]:
     for inside in _by_superclass(context, case.data)[: context.pick(tiny=2, quick=None, paper=None)]:
         layers = common.sets(case.model, inside, "fine", rows=10**6, seed=context.seed, columns=2000)
         layer = list(layers.gradients)[case.before]
-        estimates.append(
-            leakage.v_information(
-                layers.gradients[layer],
-                layers.attribute,
-                family="magnitudes",
-                permutations=0,
-                seed=context.seed,
-                executor=context.executor,
-            )
-        )
+        gradients = layers.gradients[layer]
+        how: dict[str, Any] = {"seed": context.seed, "executor": context.executor}
+        estimates.append(leakage.v_information(gradients, layers.attribute, family="magnitudes", permutations=0, **how))
         sizes = estimates[-1].set_sizes[0]
     low, high = (np.array([f.held_out_interval[i] for f in estimates]) for i in (0, 1))
     above = int((low > 0).sum())
-    panel = Panel(
-        title=f"{case.title}: fine class in its superclass",
-        x_label=f"superclass ({sizes} images a side)",
-        y_label="V-information, nats",
-        series=(common.curve("magnitudes", "attack", [float(f.value) for f in estimates], low, high),),
-        y_range=None,
+    panel = Panel.of(
+        (f"{case.title}: fine class in its superclass", f"superclass ({sizes} images a side)", "V-information, nats"),
+        common.curve("magnitudes", "attack", [float(f.value) for f in estimates], low, high),
     )
     stated = Stated(
-        what=f"{case.title}, fine class in its superclass: superclasses whose 95% interval lies above 0",
-        paper="–",
-        ours=above,
+        f"{case.title}, fine class in its superclass: superclasses whose 95% interval lies above 0",
+        "–",
+        above,
         comment=f"of {len(estimates)}, {sizes} images a side, first classifier layer; chance: one in 40",
     )
     sentence = (
@@ -154,29 +148,16 @@ def fig5(context: Context) -> ExperimentResult:
             best = int(np.argmax(above))
             highest = max(highest, float(above[best]))
             peaks_before.append(best == case.before and case.before > 0)
-            stated.append(
-                Stated(
-                    what=f"{case.title}, {case.attribute}, {family}: largest",
-                    paper=f"layer {case.before + 1}" if case.before else "–",
-                    ours=float(above[best]),
-                    comment=f"above its null, at layer {best + 1}; "
-                    f"{information.set_sizes[0]} rows a side, log 2 = 0.693 at most",
-                )
-            )
+            what, paper = f"{case.title}, {case.attribute}, {family}: largest", f"layer {case.before + 1}"
+            sizes = f"{information.set_sizes[0]} rows a side, log 2 = 0.693 at most"
+            comment = f"above its null, at layer {best + 1}; {sizes}"
+            stated.append(Stated(what, paper if case.before else "–", float(above[best]), comment=comment))
         if case.before:
             peaks += peaks_before
             luck.append(1 / len(above))
         else:
             bank[case.is_input].append(highest)
-        panels.append(
-            Panel(
-                title=f"{case.title}: {case.attribute}" if case.before else case.title,
-                x_label="layer",
-                y_label="V-information, nats",
-                series=tuple(series),
-                y_range=None,
-            )
-        )
+        panels.append(Panel.of((case.label, "layer", "V-information, nats"), *series))
         data.append(case.data.described)
         context.progress("latent V-information", number + 1, len(cases))
     panel, fine, sentence = _fine_classes(context, cases[0])
@@ -231,17 +212,10 @@ def fig7(context: Context) -> ExperimentResult:
         null = np.array([f.null for f in distances.values()])
         if case.title not in displayed:  # one attribute of each pair of network and set
             panels.append(
-                Panel(
-                    title=f"{case.title}: {case.attribute}" if case.before else case.title,
-                    x_label="layer",
-                    y_label="Grassmann distance, radians",
-                    series=(
-                        common.curve("with against without", "attack", values),
-                        common.curve(
-                            "attribute permuted, mean and range", "null", null.mean(1), null.min(1), null.max(1)
-                        ),
-                    ),
-                    y_range=None,
+                Panel.of(
+                    (case.label, "layer", "Grassmann distance, radians"),
+                    common.curve("with against without", "attack", values),
+                    common.curve("attribute permuted, mean and range", "null", null.mean(1), null.min(1), null.max(1)),
                 )
             )
         displayed.add(case.title)
@@ -249,17 +223,12 @@ def fig7(context: Context) -> ExperimentResult:
         beyond = sum(f.p_value <= 1 / (1 + shuffles) + 1e-9 for f in distances.values())
         outside += beyond
         chance += [float(f.null_mean / f.value) for f in distances.values() if float(f.value) > 1e-6]
-        stated.append(
-            Stated(
-                what=f"{case.title}, {case.attribute}: layers beyond every permutation",
-                paper="–",
-                ours=int(beyond),
-                comment=f"of {len(values)}; largest distance at layer {int(np.argmax(values)) + 1}, most above "
-                f"its null at layer {int(np.argmax(above)) + 1}",
-            )
-        )
+        top, most = int(np.argmax(values)) + 1, int(np.argmax(above)) + 1
+        what = f"{case.title}, {case.attribute}: layers beyond every permutation"
+        comment = f"of {len(values)}; largest distance at layer {top}, most above its null at layer {most}"
+        stated.append(Stated(what, "–", int(beyond), comment=comment))
         if case.before:
-            peaks.append(case.before <= int(np.argmax(values)) <= case.before + 1)
+            peaks.append(case.before < top <= case.before + 2)
             luck.append(2 / len(values))
         layers = common.sets(case.model, case.data, case.attribute, rows=rows, seed=context.seed, columns=2000)
         latent = layers.latent(context, 0)
@@ -268,17 +237,8 @@ def fig7(context: Context) -> ExperimentResult:
         data.append(case.data.described)
         context.progress("subspace distance", number + 1, len(cases))
     r, span = common.correlation(apart, informed)
-    stated.append(
-        Stated(
-            what="R with latent V-information (magnitudes)",
-            paper="0.686–0.707",
-            ours=r,
-            interval=span,
-            kind="estimate",
-            confidence=common.CONFIDENCE,
-            comment=f"{len(apart)} layers of all panels, distances above their nulls, over their largest",
-        )
-    )
+    points = f"{len(apart)} layers of all panels, distances above their nulls, over their largest"
+    stated.append(common.stated_r("R with latent V-information (magnitudes)", r, span, points))
     result = context.result(
         panels=panels,
         stated=stated,
@@ -292,8 +252,7 @@ def fig7(context: Context) -> ExperimentResult:
                 cases=len(apart),
                 chance=1 / (1 + shuffles),
             ),
-            Check.of("distance correlates with V-information, the interval above 0", [span[0] > 0], chance=0.025),
-            Check.of("the interval meets the printed 0.686 to 0.707", [common.meets(span)], about="size"),
+            *common.checks_of_r("distance", span),
         ],
         conclusion="Gradients swapped within pairs of one target lie at "
         f"{np.median(chance):.0%} of that distance (median over layers). The part of the distance above its null "

@@ -11,7 +11,6 @@ import torch
 from leakcore import leakage
 from leakcore.experiments.driver.context import Context
 from leakcore.experiments.driver.result import ExperimentResult, Panel, Series, Stated
-from leakcore.experiments.driver.verdict import Check
 from leakcore.experiments.leakage import common
 
 
@@ -78,15 +77,17 @@ def fig6(context: Context) -> ExperimentResult:
         orders.append(order)
         stated.append(
             Stated(
-                what=f"{case.kind}, {case.data.name}: layer with the largest F",
-                paper="a first layer",
-                ours=order.largest,
+                f"{case.kind}, {case.data.name}: layer with the largest F",
+                "a first layer",
+                order.largest,
                 comment=f"F/√p: layer {order.largest_per_parameter}; mean over the first half of the layers ÷ mean "
                 f"over the second: {order.ratio:.2f}",
             )
         )
         if case.kind == "lenet":
-            each = _inverted(context, case)
+            steps = context.pick("iterations of inversion", tiny=3, quick=60, paper=1000)
+            played = (case.model, case.inputs, case.targets, steps)
+            each = np.asarray(common.inverted(context, *played, executor=context.executor).each)
             scores.append(each / max(float(each.mean(0).max()), 1e-9))
             norms = case.sensitivity.per_sample["F"]
             for name, by_layer in (("F", norms), ("F/√p", norms / np.sqrt(case.sensitivity.parameters))):
@@ -94,57 +95,22 @@ def fig6(context: Context) -> ExperimentResult:
                 pairs[name].append(pair / pair.mean(0).max())
     score = np.concatenate(scores)
     by = {name: common.correlation(np.concatenate(v), score) for name, v in pairs.items()}
-    stated += [
-        Stated(
-            what=f"R of {name} with V-information, LeNet",
-            paper="0.686–0.707",
-            ours=r,
-            interval=span,
-            kind="estimate",
-            confidence=common.CONFIDENCE,
-            comment=f"{score.size} pairs of layers and images, taken as independent, relative to the largest pair of "
-            "each set",
-        )
-        for name, (r, span) in by.items()
-    ]
+    points = f"{score.size} pairs of layers and images, taken as independent, relative to the largest pair of each set"
+    stated += [common.stated_r(f"R of {n} with V-information, LeNet", r, span, points) for n, (r, span) in by.items()]
     _, raw = by["F"]
     result = context.result(
         stated=stated,
         panels=[
-            Panel(
-                title=f"‖∂g/∂x‖_F, {name}",
-                x_label="layer",
-                y_label="relative to the largest layer",
-                y_range=(0.0, 1.3),
-                series=tuple(drawn),
-            )
+            Panel.of((f"‖∂g/∂x‖_F, {name}", "layer", "relative to the largest layer"), *drawn, y_range=(0.0, 1.3))
             for name, drawn in curves.items()
         ],
-        checks=[
-            common.first_half(orders),
-            Check.of("sensitivity correlates with V-information, the interval above 0", [raw[0] > 0], chance=0.025),
-            Check.of("the interval meets the printed 0.686 to 0.707", [common.meets(raw)], about="size"),
-        ],
+        checks=[common.first_half(orders), *common.checks_of_r("sensitivity", raw)],
         conclusion="The undivided norm, which the paper plots and which grows with the size of a layer, is largest at "
         f"the very first layer in {sum(o.largest == 1 for o in orders)} of {len(orders)} pairs of network and set; "
         "divided by the root of the number of parameters in "
         f"{sum(o.largest_per_parameter == 1 for o in orders)}.",
     )
     return common.report(result, data=[s.described for s in sets], images=count, probes=probes, epochs=epochs)
-
-
-def _inverted(context: Context, case: _Case) -> np.ndarray:
-    """Scores of inverting each pair of layers, (images, pairs)."""
-    iterations = context.pick("iterations of inversion", tiny=3, quick=60, paper=1000)
-    inverted = leakage.v_information_original(
-        case.model,
-        case.inputs,
-        case.targets,
-        inversion=leakage.PairInversion(iterations=iterations, low=0.0, high=1.0),
-        seed=context.seed,
-        executor=context.executor,
-    )
-    return np.asarray(inverted.each)
 
 
 _NORMS = {"1": "1-norm", "inf": "∞-norm"}
@@ -175,9 +141,9 @@ def fig8(context: Context) -> ExperimentResult:
             )
             stated.append(
                 Stated(
-                    what=f"{case.kind}, {case.data.name}, {name}: layer with the largest",
-                    paper="a first layer",
-                    ours=order.largest,
+                    f"{case.kind}, {case.data.name}, {name}: layer with the largest",
+                    "a first layer",
+                    order.largest,
                     comment=f"{common.images_in_words(counts[case.kind])}; mean over the first half of the layers ÷ "
                     f"mean over the second: {order.ratio:.2f}",
                 )
@@ -185,14 +151,7 @@ def fig8(context: Context) -> ExperimentResult:
     result = context.result(
         stated=stated,
         panels=[
-            Panel(
-                title=f"‖∂g/∂x‖, {_NORMS[norm]}, {name}",
-                x_label="layer",
-                y_label="mean over images",
-                series=tuple(drawn),
-                log_y=True,
-                y_range=None,
-            )
+            Panel.of((f"‖∂g/∂x‖, {_NORMS[norm]}, {name}", "layer", "mean over images"), *drawn, log="y")
             for (name, norm), drawn in curves.items()
         ],
         checks=[common.first_half([order for of in orders.values() for order in of])],

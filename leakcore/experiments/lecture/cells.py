@@ -198,9 +198,9 @@ class Rate:
     def stated(self) -> Stated:
         """As a line of the result."""
         return Stated(
-            what=f"exponent of the error over {self.over}",
-            paper=f"at most {self.promised:g}",
-            ours=self.measured,
+            f"exponent of the error over {self.over}",
+            f"at most {self.promised:g}",
+            self.measured,
             interval=self.interval if all(map(math.isfinite, self.interval)) else None,
             kind="estimate",
             confidence=CONFIDENCE if all(map(math.isfinite, self.interval)) else None,

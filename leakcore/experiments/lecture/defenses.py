@@ -76,7 +76,6 @@ def defenses(context: Context) -> ExperimentResult:
     measured, errors = _measured(context, strengths, sizes, networks)
     columns = (*ATTACKS, _COST)
     none = strengths[0]
-    plain = {column: measured[column, none] for column in columns}
     last = {s.defence: s for s in strengths[1:]}
 
     def rises(attack: str, defence: str) -> bool:
@@ -87,8 +86,9 @@ def defenses(context: Context) -> ExperimentResult:
     raised = [defence for defence in _BOUNDED if rises(tensor, defence)]
     clipped = [s for s in strengths if s.defence == "clipping"]
     unmoved = [s for s in clipped if np.allclose(errors[tensor, s], errors[tensor, none], rtol=1e-3, atol=0)]
-    stops = [s for s in strengths[1:] if _stops_all(measured, plain, s)]
-    good = [s for s in stops if _is_cheap(measured, plain, s)]
+    mean = {key: float(np.mean(shares)) for key, shares in measured.items()}
+    stops = [s for s in strengths[1:] if all(mean[a, s] <= 0.5 * mean[a, none] for a in ATTACKS)]
+    good = [s for s in stops if mean[_COST, s] >= mean[_COST, none] - 0.05]
     return context.result(
         conclusion=(
             f"Every attack loses at least half of its rows under {_listed(stops)}"
@@ -118,10 +118,10 @@ def defenses(context: Context) -> ExperimentResult:
         panels=[_panel(defence, strengths, measured) for defence in _DEFENCES],
         tables=[
             TextTable(
-                title="What each attack gets under each defence (share of rows, 95% interval; mean error of rows "
+                "What each attack gets under each defence (share of rows, 95% interval; mean error of rows "
                 "of unit length), and the accuracy of training with it",
-                head=("defence", *columns),
-                rows=tuple(
+                ("defence", *columns),
+                tuple(
                     (_named(s), *(_cell(column, measured[column, s], errors[column, s]) for column in columns))
                     for s in strengths
                 ),
@@ -173,18 +173,6 @@ def _interval(column: str, shares: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _stops_all(
-    measured: dict[tuple[str, Strength], np.ndarray], plain: dict[str, np.ndarray], strength: Strength
-) -> bool:
-    return all(np.mean(measured[a, strength]) <= 0.5 * np.mean(plain[a]) for a in ATTACKS)
-
-
-def _is_cheap(
-    measured: dict[tuple[str, Strength], np.ndarray], plain: dict[str, np.ndarray], strength: Strength
-) -> bool:
-    return float(np.mean(measured[_COST, strength])) >= float(np.mean(plain[_COST])) - 0.05
-
-
 def _named(strength: Strength) -> str:
     if strength.defence == "none":
         return "no defence"
@@ -207,9 +195,9 @@ def _cell(column: str, shares: np.ndarray, errors: np.ndarray) -> str:
 
 def _stated(strength: Strength, column: str, shares: np.ndarray) -> Stated:
     return Stated(
-        what=f"{_named(strength)}: {_what(column)}",
-        paper="not stated",
-        ours=float(np.mean(shares)),
+        f"{_named(strength)}: {_what(column)}",
+        "not stated",
+        float(np.mean(shares)),
         interval=_interval(column, shares),
         kind="estimate",
         confidence=_CONFIDENCE,
@@ -226,5 +214,5 @@ def _panel(defence: str, strengths: list[Strength], measured: dict[tuple[str, St
         bars = {} if column == _COST else {"low": ends[:, 0], "high": ends[:, 1]}
         name = "accuracy of training" if column == _COST else column
         y = np.array([float(np.mean(v)) for v in shares])
-        series.append(Series(name=name, role=role, x=np.array([s.value for s in at]), y=y, **bars))
-    return Panel(title=defence, x_label=over, y_label="share of rows", series=tuple(series), log_x=True)
+        series.append(Series.of(name, role, [s.value for s in at], y, **bars))
+    return Panel(defence, over, "share of rows", tuple(series), log_x=True)

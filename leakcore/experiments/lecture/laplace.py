@@ -45,80 +45,55 @@ def laplace(context: Context) -> ExperimentResult:
         x = np.array([place[0 if name == "m" else 1] for place in places], dtype=float)
         other = f"d = {_FIXED_INPUTS}" if name == "m" else f"m = {_FIXED_NEURONS}"
         label = "neurons m" if name == "m" else "inputs d"
+        where = f"{name}, {other}"
 
         def column(key: str, places: list[tuple[int, int]] = places) -> np.ndarray:
             return np.array([points[place][key] for place in places])
 
         panels.append(
-            Panel(
-                title=f"ℓ1-sensitivity, {other}",
-                x_label=label,
-                y_label="Δ₁",
-                log_x=True,
-                log_y=True,
-                y_range=None,
-                series=(
-                    Series(name="derived bound", role="bound", x=x, y=column("bound")),
-                    Series(name="printed order m√d", role="baseline", x=x, y=column("printed")),
-                    Series(name="measured, worst of candidates", role="attack", x=x, y=column("measured")),
-                ),
+            Panel.of(
+                (f"ℓ1-sensitivity, {other}", label, "Δ₁"),
+                Series.of("derived bound", "bound", x, column("bound")),
+                Series.of("printed order m√d", "baseline", x, column("printed")),
+                Series.of("measured, worst of candidates", "attack", x, column("measured")),
+                log="xy",
             )
         )
         panels.append(
-            Panel(
-                title=f"signal to noise at ε = {EPSILON:g}, {BATCH} examples, {other}",
-                x_label=label,
-                y_label="‖G‖₂ ÷ rms of the noise",
-                log_x=True,
-                log_y=True,
-                y_range=None,
-                series=(
-                    Series(name="ceiling for any data, derived noise", role="orthogonal", x=x, y=column("ceiling")),
-                    Series(name="batch, derived noise", role="attack-2", x=x, y=column("ratio")),
-                    Series(name="batch, noise of the measured Δ₁", role="attack-3", x=x, y=column("hopeful")),
-                ),
+            Panel.of(
+                (f"signal to noise at ε = {EPSILON:g}, {BATCH} examples, {other}", label, "‖G‖₂ ÷ rms of the noise"),
+                Series.of("ceiling for any data, derived noise", "orthogonal", x, column("ceiling")),
+                Series.of("batch, derived noise", "attack-2", x, column("ratio")),
+                Series.of("batch, noise of the measured Δ₁", "attack-3", x, column("hopeful")),
+                log="xy",
             )
         )
         stated += [
             Stated(
-                what=f"exponent of the bound in {name}, {other}, a_j = 1/m",
-                paper="1" if name == "m" else "0.5",
-                ours=_slope(x, column("bound")),
+                f"exponent of the bound in {where}, a_j = 1/m",
+                "1" if name == "m" else "0.5",
+                _slope(x, column("bound")),
                 comment="(4.10) drops a_j and r; with a_j = 1/m the bound is O(m + √(md))",
             ),
+            Stated(f"exponent of the measured sensitivity in {where}", "at most that", _slope(x, column("measured"))),
             Stated(
-                what=f"exponent of the measured sensitivity in {name}, {other}",
-                paper="at most that",
-                ours=_slope(x, column("measured")),
-            ),
-            Stated(
-                what=f"exponent of the noise scale in {name}, {other}",
-                paper="0.5 (d√m/ε²)" if name == "m" else "1 (d√m/ε²)",
-                ours=_slope(x, column("bound")),
+                f"exponent of the noise scale in {where}",
+                "0.5 (d√m/ε²)" if name == "m" else "1 (d√m/ε²)",
+                _slope(x, column("bound")),
                 comment="E7: the printed magnitude does not follow from Δ = O(m√d); b = Δ/ε does",
             ),
-            Stated(
-                what=f"exponent of the signal-to-noise ratio in {name}, {other}",
-                paper="not stated",
-                ours=_slope(x, column("ratio")),
-            ),
+            Stated(f"exponent of the signal-to-noise ratio in {where}", "not stated", _slope(x, column("ratio"))),
         ]
     ratios = np.array([p["ratio"] for p in points.values()])
     hopeful = np.array([p["hopeful"] for p in points.values()])
     # The gradient of a sum grows with its examples at the same rate as that of the batch; the noise does not.
     needed = BATCH / points[sweeps["m"][-1]]["ratio"]
-    is_bounded = all(p["measured"] <= p["bound"] for p in points.values())
+    bounded = [p["measured"] <= p["bound"] for p in points.values()]
+    is_bounded = all(bounded)
     beaten = sum(not p["printed_holds"] for p in points.values())
-    stated.append(
-        Stated(
-            what=f"(4.8) at r = 0: networks of {len(points)} where it fails",
-            paper="0",
-            ours=beaten,
-            comment="its right side is 0 there; the derived bound held in all"
-            if is_bounded
-            else "the derived bound was exceeded: an error",
-        )
-    )
+    held = "its right side is 0 there; the derived bound held in all"
+    comment = held if is_bounded else "the derived bound was exceeded: an error"
+    stated.append(Stated(f"(4.8) at r = 0: networks of {len(points)} where it fails", "0", beaten, comment=comment))
     return context.result(
         conclusion=("" if is_bounded else "The derived bound was exceeded: an error. ")
         + f"The gradient is {ratios.min():.2g} to {ratios.max():.2g} times as large as the noise, and at most "
@@ -126,10 +101,7 @@ def laplace(context: Context) -> ExperimentResult:
         f"{sweeps['m'][-1][0]}, d = {_FIXED_INPUTS}, a gradient as large as the noise takes about {needed:,.0f} "
         "examples.",
         checks=[
-            Check.of(
-                "the measured sensitivity is at most the derived bound",
-                [p["measured"] <= p["bound"] for p in points.values()],
-            ),
+            Check.of("the measured sensitivity is at most the derived bound", bounded),
             Check.of("the noise is larger than the gradient", ratios < 1),
             Check(says="the printed (4.8) holds", holds=len(points) - beaten, cases=len(points), about="size"),
         ],
@@ -159,11 +131,11 @@ def _slope(x: np.ndarray, y: np.ndarray) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def _point(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:
+def _point(*setting: int) -> dict[str, float]:
     import torch  # noqa: F401  # before the limit on its threads
 
     with one_thread():
-        return _measure(seed, m, d, candidates)
+        return _measure(*setting)
 
 
 def _measure(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:
@@ -184,20 +156,10 @@ def _measure(seed: int, m: int, d: int, candidates: int) -> dict[str, float]:
     driving = np.concatenate([w.mean(axis=0)[None], np.linalg.svd(w, full_matrices=False)[2][:2]])
     driving /= np.linalg.norm(driving, axis=1, keepdims=True)
     x = np.concatenate([unit(candidates), driving, -driving])
-    measured_sensitivity = l1_sensitivity(
-        model,
-        torch.from_numpy(np.concatenate([x, x])),
-        torch.from_numpy(np.repeat([1.0, -1.0], len(x))),
-        loss=_square,
-        adjacency="replace",
-    )
-    batch = l1_sensitivity(
-        model,
-        torch.from_numpy(unit(BATCH)),
-        torch.from_numpy(rng.choice([-1.0, 1.0], BATCH)),
-        loss=_square,
-        adjacency="add-remove",
-    )
+    inputs, targets = torch.from_numpy(np.concatenate([x, x])), torch.from_numpy(np.repeat([1.0, -1.0], len(x)))
+    measured_sensitivity = l1_sensitivity(model, inputs, targets, loss=_square, adjacency="replace")
+    inputs, targets = torch.from_numpy(unit(BATCH)), torch.from_numpy(rng.choice([-1.0, 1.0], BATCH))
+    batch = l1_sensitivity(model, inputs, targets, loss=_square, adjacency="add-remove")
     root = math.sqrt(2.0 * bound.num_parameters)
     first, second = unit(2)
     fitted = float(a @ np.maximum(w @ first, 0.0))

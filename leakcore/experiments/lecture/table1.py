@@ -42,15 +42,8 @@ _NOTES = (
 class TablePanel:
     """One panel.
 
-    Attributes:
-        title: names the defence.
-        over: the axis, in words.
-        formula: the table's bound.
-        settings: cells from left to right.
-        varied: the field of `TableCell` that is on the axis.
-        promised: what the error is a power of, and the exponent that the table promises; None where its bound does not
-            move.
-        log_x: whether the axis is logarithmic.
+    over: the axis, in words; varied: the field of `TableCell` on it. formula: the table's bound. settings: cells from
+    left to right. promised: what the error is a power of, and the exponent; None where the bound does not move.
     """
 
     title: str
@@ -59,7 +52,7 @@ class TablePanel:
     settings: tuple[TableCell, ...]
     varied: str = "strength"
     promised: tuple[str, float] | None = None
-    log_x: bool = False
+    log: str = "y"
 
     @property
     def x(self) -> np.ndarray:
@@ -92,7 +85,7 @@ def table1(context: Context) -> ExperimentResult:
     plain = [s for s in errors if s.defence == "none"]
     constant = max(float(np.median(errors[s])) / s.factor for s in plain)
     panels = tuple(_panel(sweep, errors, inverted, limits, constant) for sweep in sweeps)
-    judged, _ = _judged(errors, base)
+    judged = _judged(errors, base)
     stated, above, backwards = _stated(sweeps, errors, inverted, constant, judged)
     needed = {
         sweep.title: max(float(np.median(errors[s])) / s.factor for s in sweep.settings)
@@ -185,21 +178,21 @@ def _sweeps(context: Context, base: TableCell) -> tuple[TablePanel, ...]:
     )
     of_table = "(B + σ max{1, ‖g‖/s})√(d/m)"
     return (
-        TablePanel("no defence", "neurons m", "B√(d/m)", by_m, "neurons", ("m", -0.5), log_x=True),
-        TablePanel("no defence", "inputs d", "B√(d/m)", by_d, "inputs", ("d", 0.5), log_x=True),
-        TablePanel("no defence", "rows B", "B√(d/m)", by_b, "batch", ("B", 1.0), log_x=True),
+        TablePanel("no defence", "neurons m", "B√(d/m)", by_m, "neurons", ("m", -0.5), log="xy"),
+        TablePanel("no defence", "inputs d", "B√(d/m)", by_d, "inputs", ("d", 0.5), log="xy"),
+        TablePanel("no defence", "rows B", "B√(d/m)", by_b, "batch", ("B", 1.0), log="xy"),
         TablePanel("k-local aggregation", "local steps k", "kB√(d/m)", over("local", 1, 2, 3), promised=("k", 1.0)),
         TablePanel(
             "ℓ2-gradient noise", "σ", "(B + σ)√(d/m)", over("noise", 0, 0.5, 1, 2, 4), promised=("σ, from 1 on", 1.0)
         ),
-        TablePanel("gradient clipping", "‖g‖/s", "B√(d/m)", over("clip", 1, 4, 16), log_x=True),
+        TablePanel("gradient clipping", "‖g‖/s", "B√(d/m)", over("clip", 1, 4, 16), log="xy"),
         TablePanel(
             "DP-SGD of the table",
             "‖g‖/s",
             of_table,
             over("dp-sgd", 1, 2, 4),
             promised=("‖g‖/s under DP-SGD", 1.0),
-            log_x=True,
+            log="xy",
         ),
         TablePanel(
             "dropout",
@@ -207,9 +200,9 @@ def _sweeps(context: Context, base: TableCell) -> tuple[TablePanel, ...]:
             "B√(d/(mp))",
             over("dropout", 0.1, 0.3, 1.0),
             promised=("1/p", 0.5),
-            log_x=True,
+            log="xy",
         ),
-        TablePanel("pruning", "fraction kept", "not applied", over("prune", 0.01, 0.1, 0.5, 1.0), log_x=True),
+        TablePanel("pruning", "fraction kept", "not applied", over("prune", 0.01, 0.1, 0.5, 1.0), log="xy"),
         TablePanel("DP-SGD, per sample", "σC, on the sum", "none given", over("per-sample", 0, 1, 3)),
         TablePanel("Laplace noise", "scale", "none given", over("laplace", 0, 1, 3)),
     )
@@ -245,25 +238,15 @@ def _panel(
     constant: float,
 ) -> Panel:
     series = []
-    if all(math.isfinite(s.factor) for s in sweep.settings):
-        series.append(
-            Series(
-                name="bound of the table, its constant fitted once without defence",
-                role="bound",
-                x=sweep.x,
-                y=np.array([constant * s.factor for s in sweep.settings]),
-            )
-        )
+    bound = [constant * s.factor for s in sweep.settings]
+    if all(map(math.isfinite, bound)):
+        name = "bound of the table, its constant fitted once without defence"
+        series.append(Series.of(name, "bound", sweep.x, bound))
     at = [i for i, s in enumerate(sweep.settings) if s in limits]
     if at:
-        series.append(
-            Series(
-                name="Cramér–Rao: least error of an unbiased attacker",
-                role="orthogonal",
-                x=sweep.x[at],
-                y=np.array([np.median(limits[sweep.settings[i]]) for i in at]),
-            )
-        )
+        least = [np.median(limits[sweep.settings[i]]) for i in at]
+        name = "Cramér–Rao: least error of an unbiased attacker"
+        series.append(Series.of(name, "orthogonal", sweep.x[at], least))
     for name, role, measured in (("tensor method", "attack", errors), ("gradient inversion", "attack-2", inverted)):
         measured_at = [i for i, s in enumerate(sweep.settings) if s in measured and s.defence != "none"]
         if measured is errors:
@@ -273,37 +256,16 @@ def _panel(
             continue
         # Inversion can be exact to 1e-16; a floor (`_NOTES`) keeps the axes readable.
         values = [np.maximum(measured[sweep.settings[i]], 1e-4) for i in measured_at]
-        series.append(
-            Series(
-                name=name,
-                role=role,
-                x=sweep.x[measured_at],
-                y=np.array([np.median(v) for v in values]),
-                low=np.array([v.min() for v in values]),
-                high=np.array([v.max() for v in values]),
-            )
-        )
-    return Panel(
-        title=f"{sweep.title}: {sweep.formula}",
-        x_label=sweep.over,
-        y_label="error of the inputs",
-        log_x=sweep.log_x,
-        log_y=True,
-        y_range=None,
-        series=tuple(series),
-    )
+        middle, low, high = ([of(v) for v in values] for of in (np.median, np.min, np.max))
+        series.append(Series.of(name, role, sweep.x[measured_at], middle, low, high))
+    return Panel.of((f"{sweep.title}: {sweep.formula}", sweep.over, "error of the inputs"), *series, log=sweep.log)
 
 
-def _judged(errors: dict[TableCell, np.ndarray], base: TableCell) -> tuple[list[TableCell], int]:
-    """(defended settings that their bound can be wrong about, number of the others that have one).
-
-    The constant is fitted to the settings without defence: neither they nor what gives their answer can be above it.
-    """
+def _judged(errors: dict[TableCell, np.ndarray], base: TableCell) -> list[TableCell]:
+    """Defended settings that their bound can be wrong about: the constant is fitted to those without defence, and
+    neither these nor what gives their answer can be above it."""
     bounded = [s for s in errors if s.defence != "none" and math.isfinite(s.factor)]
-    judged = [
-        s for s in bounded if s.factor < base.factor or not np.allclose(errors[s], errors[base], rtol=1e-3, atol=0)
-    ]
-    return judged, len(bounded) - len(judged)
+    return [s for s in bounded if s.factor < base.factor or not np.allclose(errors[s], errors[base], rtol=1e-3, atol=0)]
 
 
 def _stated(
@@ -322,16 +284,8 @@ def _stated(
             if setting in inverted and sweep.settings[0].defence != "none":
                 comment += f"; gradient inversion {float(np.median(inverted[setting])):.2g}"
             what = f"{sweep.title}, {sweep.over} = {x:g}: median [range]"
-            stated.append(
-                Stated(
-                    what=what,
-                    paper=sweep.formula,
-                    ours=float(np.median(measured)),
-                    interval=(float(measured.min()), float(measured.max())),
-                    kind="estimate",
-                    comment=comment,
-                )
-            )
+            middle, ends = float(np.median(measured)), (float(measured.min()), float(measured.max()))
+            stated.append(Stated(what, sweep.formula, middle, interval=ends, kind="estimate", comment=comment))
             if setting in judged and np.median(measured) > bound * (1 + 1e-9):
                 above.append(f"{sweep.title} at {x:g}")
         factors = np.array([s.factor for s in sweep.settings])

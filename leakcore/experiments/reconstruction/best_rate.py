@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from leakcore.attacks import ReconstructionGame
-from leakcore.experiments.driver.context import Context
+from leakcore.experiments.driver.context import Context, listed
 from leakcore.experiments.driver.result import ExperimentResult, Panel, Series, Stated, TextTable, ours
 from leakcore.experiments.driver.verdict import APART, Check, lies_below
 from leakcore.experiments.reconstruction import data, games, learning_rate, pictures
@@ -92,15 +92,8 @@ def play(
     """
 
     def reported(one: games.GameSetting) -> dict[str, ReconstructionGame]:
-        return games.play(
-            context,
-            split,
-            one,
-            num_candidates=_CANDIDATES,
-            runs=runs,
-            methods=methods,
-            task=f"{name}, η = {games.learning_rate(split, one):g}",
-        )
+        task = f"{name}, η = {games.learning_rate(split, one):g}"
+        return games.play(context, split, one, num_candidates=_CANDIDATES, runs=runs, methods=methods, task=task)
 
     tried = _sweep(context, split, setting, by, sweep_runs, name)
     fixed = games.learning_rate(split, setting)
@@ -185,10 +178,10 @@ def _table(cells: Sequence[Cell], names: dict[str, str]) -> TextTable:
                 )
             )
     return TextTable(
-        title="Attack ÷ bound at the fixed learning rate η → at the one that the sweep chose, with 95% intervals. "
+        "Attack ÷ bound at the fixed learning rate η → at the one that the sweep chose, with 95% intervals. "
         "The rest of the gap at the chosen rate has two parts. The optimum is that of the best attack on orthogonal, "
         "clipped candidates",
-        head=(
+        (
             "setting",
             "bound",
             "η",
@@ -200,7 +193,7 @@ def _table(cells: Sequence[Cell], names: dict[str, str]) -> TextTable:
             "cosine to the nearest candidate",
             "accuracy",
         ),
-        rows=tuple(rows),
+        tuple(rows),
     )
 
 
@@ -214,22 +207,10 @@ def _stated(cell: Cell, names: dict[str, str], printed: dict[str, str]) -> list[
     for method, attack in names.items():
         for when, game, rate in (("fixed", cell.before, cell.rates[0]), ("swept", cell.after, cell.rates[1])):
             one = game[method]
-            out.append(
-                Stated(
-                    what=f"{cell.name}, {attack or 'attack'}, {when} learning rate {rate:g}",
-                    paper=printed.get(method, "not shown"),
-                    **ours(one),
-                    comment=f"{float(one.value) / cell.bound:.2f} of the bound, {cell.bound:.4f}; "
-                    f"{100 * one.clipped_share:.1f}% of gradients clipped, cosine to the nearest candidate "
-                    f"{one.nearest_cosine:.3f}",
-                )
-            )
+            what = f"{cell.name}, {attack or 'attack'}, {when} learning rate {rate:g}"
+            comment = f"{float(one.value) / cell.bound:.2f} of the bound, {cell.bound:.4f}; {games.clipped(one)}"
+            out.append(Stated(what, printed.get(method, "not shown"), **ours(one), comment=comment))
     return out
-
-
-def _tried_rates(cells: Sequence[Cell]) -> dict[str, Any]:
-    """What the sweep saw, for the result's settings."""
-    return {cell.name: [dataclasses.asdict(t) for t in cell.tried] for cell in cells}
 
 
 def _report(
@@ -243,7 +224,7 @@ def _report(
         setting=cells[-1].setting,
         runs=runs,
         learning_rate_note=NOTE,
-        learning_rates=_tried_rates(cells),
+        learning_rates={cell.name: [dataclasses.asdict(t) for t in cell.tried] for cell in cells},
         **settings,
     )
 
@@ -274,24 +255,17 @@ def fig2(context: Context) -> ExperimentResult:
         cells.append(cell)
         guesses.append(guess)
         better.append(limits.bound < limits.rdp)
+        rdp = "trivial" if epsilon >= 10 else "above ours"
         stated += [
             *_stated(cell, {"sum": ""}, {"sum": "very close to the bound"}),
-            Stated(
-                what=f"ε = {epsilon:g}: RDP bound",
-                paper="trivial" if epsilon >= 10 else "above ours",
-                ours=limits.rdp,
-                kind="upper",
-                comment=f"ours {limits.bound:.4f}",
-            ),
-            Stated(
-                what=f"ε = {epsilon:g}: prior-oblivious attack", paper="substantially below prior-aware", **ours(guess)
-            ),
+            Stated(f"ε = {epsilon:g}: RDP bound", rdp, limits.rdp, kind="upper", comment=f"ours {limits.bound:.4f}"),
+            Stated(f"ε = {epsilon:g}: prior-oblivious attack", "substantially below prior-aware", **ours(guess)),
         ]
     fixed, swept = [c.before["sum"] for c in cells], [c.after["sum"] for c in cells]
     drawn = (
         games.series("prior-aware attack, fixed learning rate", "attack-3", epsilons, fixed),
         games.series("prior-aware attack", "attack", epsilons, swept),
-        pictures.series("gradient-based attack, prior-oblivious", epsilons, guesses),
+        games.series("gradient-based attack, prior-oblivious", "attack-2", epsilons, guesses),
     )
     short = [c.bound - float(c.after["sum"].value) for c in cells]
     result = context.result(
@@ -302,11 +276,11 @@ def fig2(context: Context) -> ExperimentResult:
                 map(lies_below, guesses, swept),
                 chance=APART,
             ),
-            Check.of("the prior-aware attack is within 0.05 of the bound", [gap < 0.05 for gap in short], about="size"),
+            Check.size("the prior-aware attack is within 0.05 of the bound", [gap < 0.05 for gap in short]),
         ],
-        conclusion=f"The prior-aware attack stays {games.listed(short, '+.3f')} below the bound at ε = "
-        f"{games.listed(epsilons)}, where the prior-oblivious attack ({targets} targets) names the target with "
-        f"probability {games.listed((float(g.value) for g in guesses), '.3f')}. {_SEE_TABLE}",
+        conclusion=f"The prior-aware attack stays {listed(short, '+.3f')} below the bound at ε = "
+        f"{listed(epsilons)}, where the prior-oblivious attack ({targets} targets) names the target with "
+        f"probability {listed((float(g.value) for g in guesses), '.3f')}. {_SEE_TABLE}",
         stated=stated,
         panels=[games.panel(context, f"CIFAR-10, {split.classes} classes", epsilons, 10, drawn)],
         tables=[_table(cells, {"sum": ""})],
@@ -345,13 +319,8 @@ def fig4(context: Context) -> ExperimentResult:
         for (method, name), role in zip(names.items(), ("attack", "attack-2", "attack-3"), strict=True)
     ]
     curve = games.sampled_curve(context, epsilons, 0.02, steps, 10)
-    panel = Panel(
-        title=f"q = 0.02, T = {steps:,}, prior of 10",
-        x_label=games.EPSILON,
-        y_label=games.SUCCESS,
-        log_x=True,
-        series=(curve, games.chance(curve.x, 10), *drawn),
-    )
+    series = (curve, games.chance(curve.x, 10), *drawn)
+    panel = Panel(f"q = 0.02, T = {steps:,}, prior of 10", games.EPSILON, games.SUCCESS, series, log_x=True)
     better = [float(c.after["top"].value) - float(c.after["sum"].value) for c in cells]
     short = [c.bound - float(c.after["top"].value) for c in cells]
     result = context.result(
@@ -361,11 +330,11 @@ def fig4(context: Context) -> ExperimentResult:
                 [lies_below(c.after["sum"], c.after["top"]) for c in cells],
                 chance=APART,
             ),
-            Check.of("it is above by more than 0.1", [d > 0.1 for d in better], about="size"),
-            Check.of("it is within 0.15 of the bound", [gap < 0.15 for gap in short], about="size"),
+            Check.size("it is above by more than 0.1", [d > 0.1 for d in better]),
+            Check.size("it is within 0.15 of the bound", [gap < 0.15 for gap in short]),
         ],
-        conclusion=f"At ε = {games.listed(epsilons)} the improved attack is {games.listed(better, '+.3f')} above the "
-        f"plain one, and {games.listed(short, '+.3f')} below the bound. {_SEE_TABLE}",
+        conclusion=f"At ε = {listed(epsilons)} the improved attack is {listed(better, '+.3f')} above the "
+        f"plain one, and {listed(short, '+.3f')} below the bound. {_SEE_TABLE}",
         stated=[row for cell in cells for row in _stated(cell, names, printed)],
         panels=[panel],
         tables=[_table(cells, names)],
@@ -399,16 +368,16 @@ def fig5(context: Context) -> ExperimentResult:
         )
         cells.append(cell)
         bound, attack = (f"about {v:.2f}" for v in _PRINTED[q]) if q in _PRINTED else ("not stated", "not stated")
-        stated.append(Stated(what=f"q = {q:g}: upper bound", paper=bound, ours=cell.bound, kind="upper"))
+        stated.append(Stated(f"q = {q:g}: upper bound", bound, cell.bound, kind="upper"))
         stated += _stated(cell, names, {"top": attack})
     bounds, tops = [c.bound for c in cells], [c.after["top"] for c in cells]
     noise = [games.noise_for(context, 4.0, q, cells[0].setting.steps) for q in rates]
     coloured = {"upper bound": bounds, "improved prior-aware attack": [float(game.value) for game in tops]}
     panels = [
         Panel(
-            title=title,
-            x_label="sampling rate q",
-            y_label="noise multiplier σ",
+            title,
+            "sampling rate q",
+            "noise multiplier σ",
             y_range=None,
             colour_label="success",
             series=(Series(name=title, role="bound", x=np.array(rates), y=np.array(noise), colour=np.array(colour)),),
@@ -420,7 +389,7 @@ def fig5(context: Context) -> ExperimentResult:
         checks=[
             Check.of("the bound is larger at the largest q than at the smallest", [bounds[0] < bounds[-1]]),
             Check.of("the attack is, too, intervals apart", [lies_below(tops[0], tops[-1])], chance=APART),
-            Check.of("the attack's interval holds the printed success", as_printed, about="size"),
+            Check.size("the attack's interval holds the printed success", as_printed),
         ],
         conclusion=f"At ε = 4 the bound goes from {bounds[0]:.3f} (q = {rates[0]:g}) to {bounds[-1]:.3f} (q = "
         f"{rates[-1]:g}), and the attack from {tops[0].value:.3f} to {tops[-1].value:.3f}. {_SEE_TABLE}",

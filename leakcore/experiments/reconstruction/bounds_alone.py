@@ -78,32 +78,19 @@ def table2(context: Context) -> ExperimentResult:
                 below.append(f"{text} (exact {ours:.4f})")
             stated.append(
                 Stated(
-                    what=f"n={n} σ={noise:g} {_METHODS[method][0]}",
-                    paper=text,
-                    ours=ours,
+                    f"n={n} σ={noise:g} {_METHODS[method][0]}",
+                    text,
+                    ours,
                     kind="estimate" if method == "monte-carlo" else "upper",
                     comment=comment,
                 )
             )
     panels = tuple(
-        Panel(
-            title=f"uniform prior of {n}",
-            x_label="noise multiplier σ, one full-batch step",
-            y_label="upper bound on the advantage",
-            series=(
-                *(
-                    Series(name=name, role=role, x=np.array(_NOISE), y=np.array([values[n, m, s] for s in _NOISE]))
-                    for m, (name, role) in _METHODS.items()
-                ),
-                Series(
-                    name="blow-up bound, as printed",
-                    role="attack",
-                    x=np.array(_NOISE),
-                    y=np.array([float(t) for t in _PRINTED[n, "ours"]]),
-                ),
-            ),
-            log_y=True,
-            y_range=None,
+        Panel.of(
+            (f"uniform prior of {n}", "noise multiplier σ, one full-batch step", "upper bound on the advantage"),
+            *(Series.of(name, role, _NOISE, [values[n, m, s] for s in _NOISE]) for m, (name, role) in _METHODS.items()),
+            Series.of("blow-up bound, as printed", "attack", _NOISE, [float(t) for t in _PRINTED[n, "ours"]]),
+            log="y",
         )
         for n in (10, 100)
     )
@@ -157,26 +144,26 @@ def fig11(context: Context) -> ExperimentResult:
         ],
         stated=(
             Stated(
-                what="bound / Guo et al. (analytic), largest over σ",
-                paper="below 1 (“tighter”)",
-                ours=float((exact / both[:, 0]).max()),
+                "bound / Guo et al. (analytic), largest over σ",
+                "below 1 (“tighter”)",
+                float((exact / both[:, 0]).max()),
             ),
             Stated(
-                what="bound / Guo et al. (Monte Carlo), largest over σ",
-                paper="below 1 (“tighter”)",
-                ours=float((exact / both[:, 1]).max()),
+                "bound / Guo et al. (Monte Carlo), largest over σ",
+                "below 1 (“tighter”)",
+                float((exact / both[:, 1]).max()),
                 comment=f"the denominator is an estimate from {samples:,} samples",
             ),
         ),
         panels=(
             Panel(
-                title=f"uniform prior of {_CANDIDATES}, one full-batch step",
-                x_label="noise multiplier σ",
-                y_label="upper bound on the advantage",
-                series=(
-                    Series(name="Guo et al. 2022b, analytic", role="rdp", x=noise, y=both[:, 0]),
-                    Series(name="Guo et al. 2022b, Monte Carlo", role="orthogonal", x=noise, y=both[:, 1]),
-                    Series(name="blow-up bound, exact", role="bound", x=noise, y=exact),
+                f"uniform prior of {_CANDIDATES}, one full-batch step",
+                "noise multiplier σ",
+                "upper bound on the advantage",
+                (
+                    Series.of("Guo et al. 2022b, analytic", "rdp", noise, both[:, 0]),
+                    Series.of("Guo et al. 2022b, Monte Carlo", "orthogonal", noise, both[:, 1]),
+                    Series.of("blow-up bound, exact", "bound", noise, exact),
                 ),
             ),
         ),
@@ -209,9 +196,9 @@ def fig15(context: Context) -> ExperimentResult:
             context.progress(task, i * len(rates) + j + 1, len(epsilons) * len(rates))
     panels = tuple(
         Panel(
-            title=f"ε = {epsilon:g}, prior of {n}",
-            x_label="sampling rate q",
-            y_label="noise multiplier σ",
+            f"ε = {epsilon:g}, prior of {n}",
+            "sampling rate q",
+            "noise multiplier σ",
             colour_label="upper bound on success",
             series=(
                 Series(
@@ -231,7 +218,7 @@ def fig15(context: Context) -> ExperimentResult:
     printed = {q: v for q, v in {0.01: 0.4, 0.99: 1.0}.items() if (32.0, q) in bound}
     as_printed = [abs(float(bound[32.0, q][2]) - v) <= 0.05 for q, v in printed.items()]
     stated = [
-        Stated(what=f"ε = 32, prior 100, q = {q:g}: bound", paper=f"{v:g}", ours=float(bound[32.0, q][2]), kind="upper")
+        Stated(f"ε = 32, prior 100, q = {q:g}: bound", f"{v:g}", float(bound[32.0, q][2]), kind="upper")
         for q, v in printed.items()
     ]
     spread = {e: bound[e, last] / bound[e, first] for e in epsilons}
@@ -245,7 +232,7 @@ def fig15(context: Context) -> ExperimentResult:
                 holds=sum(int((bound[e, first] < bound[e, last]).sum()) for e in epsilons),
                 cases=len(epsilons) * len(_FIG15_PRIORS),
             ),
-            Check.of("the bound is as printed, within 0.05", as_printed, about="size"),
+            Check.size("the bound is as printed, within 0.05", as_printed),
         ],
         stated=stated,
         panels=panels,
@@ -288,31 +275,14 @@ def spread(context: Context) -> ExperimentResult:
                 low, high = _limits(deviation, len(values))
                 if under == "null":
                     series.append(
-                        Series(
-                            name=f"{name}, {samples:,} samples",
-                            role=role,
-                            x=np.array(_PRIORS),
-                            y=deviation,
-                            low=low,
-                            high=high,
-                        )
+                        Series.of(f"{name}, {samples:,} samples", role, _PRIORS, deviation, low=low, high=high)
                     )
                     series.append(
-                        Series(
-                            name=f"printed, {samples:,} samples",
-                            role=printed_role,
-                            x=np.array(_PRIORS),
-                            y=np.full(len(_PRIORS), _DEVIATIONS[samples]),
-                        )
+                        Series.of(f"printed, {samples:,} samples", printed_role, _PRIORS, _DEVIATIONS[samples])
                     )
                     if mechanism.sample_rate == 1:
                         series.append(
-                            Series(
-                                name="theory",
-                                role="orthogonal",
-                                x=np.array(_PRIORS),
-                                y=_theory(noise, mechanism.steps, samples),
-                            )
+                            Series.of("theory", "orthogonal", _PRIORS, _theory(noise, mechanism.steps, samples))
                         )
                 for j in (1,) if under == "alternative" else range(len(_PRIORS)):
                     theory = ""
@@ -320,9 +290,9 @@ def spread(context: Context) -> ExperimentResult:
                         theory = f"; theory {_theory(noise, mechanism.steps, samples)[j]:.4f}"
                     stated.append(
                         Stated(
-                            what=f"{mechanism.name}, prior {_PRIORS[j]}, {samples:,} samples, {name}",
-                            paper=f"below {_DEVIATIONS[samples]}" if under == "null" else "not considered",
-                            ours=float(deviation[j]),
+                            f"{mechanism.name}, prior {_PRIORS[j]}, {samples:,} samples, {name}",
+                            f"below {_DEVIATIONS[samples]}" if under == "null" else "not considered",
+                            float(deviation[j]),
                             interval=(float(low[j]), float(high[j])),
                             kind="estimate",
                             confidence=0.95,
@@ -331,15 +301,7 @@ def spread(context: Context) -> ExperimentResult:
                         )
                     )
         panels.append(
-            Panel(
-                title=mechanism.name,
-                x_label="number of candidates",
-                y_label="standard deviation over calls",
-                series=tuple(series),
-                log_x=True,
-                log_y=True,
-                y_range=None,
-            )
+            Panel.of((mechanism.name, "number of candidates", "standard deviation over calls"), *series, log="xy")
         )
     ten = {k: float(v[_PRIORS.index(10)]) for k, v in deviations.items()}
     within = [ten[m.name, n, "null"] <= printed for n, printed in _DEVIATIONS.items() for m in _MECHANISMS]

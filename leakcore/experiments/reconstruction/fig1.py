@@ -86,11 +86,9 @@ def fig1(context: Context) -> ExperimentResult:
                 ),
                 [c.last_gradient < 0.8 * c.last_published for c in curves],
             ),
-            Check.of("it is below a tenth", [c.last_gradient * 10 <= c.last_published for c in curves], about="size"),
-            Check.of(
-                "some ε tried gives a reconstruction nearer than the nearest neighbour",
-                [bool(c.good) for c in curves],
-                about="size",
+            Check.size("it is below a tenth", [c.last_gradient * 10 <= c.last_published for c in curves]),
+            Check.size(
+                "some ε tried gives a reconstruction nearer than the nearest neighbour", [bool(c.good) for c in curves]
             ),
         ],
         conclusion=" ".join(
@@ -181,9 +179,9 @@ class _Curves:
             rows.append(_measured(f"{self.name}, ε = {e:g}: error, model-based, perceptron", errors.plain))
         rows.append(
             Stated(
-                what=f"{self.name}: least ε tried with a near-perfect reconstruction",
-                paper=_GOOD_FROM[self.name],
-                ours=min(self.good) if self.good else None,
+                f"{self.name}: least ε tried with a near-perfect reconstruction",
+                _GOOD_FROM[self.name],
+                min(self.good) if self.good else None,
                 comment="" if self.good else "none of those tried",
             )
         )
@@ -195,24 +193,19 @@ class _Curves:
         least = [_unbiased(context, float(e), self.split.images.shape[1]) for e in grid]
 
         def level(name: str, role: str, value: float) -> Series:
-            return Series(name=name, role=role, x=x, y=np.full(len(x), value))
+            return Series.of(name, role, x, value)
 
-        return Panel(
-            title=self.name,
-            x_label=games.EPSILON,
-            y_label="mean squared error per pixel",
-            log_x=True,
-            log_y=True,
+        return Panel.of(
+            (self.name, games.EPSILON, "mean squared error per pixel"),
+            level("nearest neighbour: near-perfect below", "orthogonal", self.near),
+            level("mean of other images", "baseline", self.blind),
+            level("random guess: poor above", "chance", attacks.UNIFORM_MSE),
+            Series.of("lower bound, Guo et al. 2022a", "bound", grid, least),
+            _series("model-based attack, perceptron", "attack-3", few, [m.plain for m in self.model]),
+            _series("model-based attack, mixed rows", "attack-2", few, [m.mixed for m in self.model]),
+            _series("gradient-based attack", "attack", x, self.gradient),
+            log="xy",
             y_range=(1e-4, 2.0),
-            series=(
-                level("nearest neighbour: near-perfect below", "orthogonal", self.near),
-                level("mean of other images", "baseline", self.blind),
-                level("random guess: poor above", "chance", attacks.UNIFORM_MSE),
-                Series(name="lower bound, Guo et al. 2022a", role="bound", x=grid, y=np.array(least)),
-                _series("model-based attack, perceptron", "attack-3", few, [m.plain for m in self.model]),
-                _series("model-based attack, mixed rows", "attack-2", few, [m.mixed for m in self.model]),
-                _series("gradient-based attack", "attack", x, self.gradient),
-            ),
         )
 
     def table(self) -> TextTable:
@@ -232,16 +225,16 @@ class _Curves:
         none = self.noiseless
         rows.append(("no noise", "–", _interval_text(none.mixed), _interval_text(none.plain), "1"))
         return TextTable(
-            title=f"{self.name}: mean squared error per pixel with 95% intervals. The nearest neighbour has "
+            f"{self.name}: mean squared error per pixel with 95% intervals. The nearest neighbour has "
             f"{self.near:.4f}, the mean of other images {self.blind:.4f}",
-            head=(
+            (
                 "ε",
                 "gradient-based",
                 "model-based, mixed rows",
                 "model-based, perceptron",
                 f"bound on naming the target among {len(self.split.images):,} images",
             ),
-            rows=tuple(rows),
+            tuple(rows),
         )
 
 
@@ -259,9 +252,9 @@ def _interval_text(errors: np.ndarray) -> str:
 
 def _measured(what: str, errors: np.ndarray) -> Stated:
     return Stated(
-        what=what,
-        paper="shown only",
-        ours=float(errors.mean()),
+        what,
+        "shown only",
+        float(errors.mean()),
         interval=_interval(errors),
         kind="estimate",
         confidence=0.95,
@@ -271,7 +264,7 @@ def _measured(what: str, errors: np.ndarray) -> Stated:
 
 def _series(name: str, role: str, x: np.ndarray, errors: list[np.ndarray]) -> Series:
     low, high = np.array([_interval(e) for e in errors]).T
-    return Series(name=name, role=role, x=x, y=np.array([e.mean() for e in errors]), low=low, high=high)
+    return Series.of(name, role, x, [e.mean() for e in errors], low=low, high=high)
 
 
 def _naming(context: Context, epsilon: float, images: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,8 +101,7 @@ def curves(context: Context, epsilons: tuple[float, ...], steps: int, num_candid
         ("optimum, simplex", "simplex", "simplex"),
     )
     curves_drawn = tuple(
-        Series(name=name, role=role, x=np.array(at), y=np.array([getattr(b, field) for b in at_noise]))
-        for name, role, field in drawn
+        Series.of(name, role, at, [getattr(b, field) for b in at_noise]) for name, role, field in drawn
     )
     return (*curves_drawn, chance(np.array(at), num_candidates))
 
@@ -119,12 +118,12 @@ def sampled_curve(
         return {"epsilon": at, "bound": [upper(float(s), sample_rate, steps, num_candidates) for s in grid]}
 
     piece = context.pieces.get_or_run(f"curve-{sample_rate!r}-{steps}-{num_candidates}", find)
-    return Series(name="upper bound, exact", role="bound", x=np.array(piece["epsilon"]), y=np.array(piece["bound"]))
+    return Series.of("upper bound, exact", "bound", piece["epsilon"], piece["bound"])
 
 
 def chance(x: np.ndarray, num_candidates: int) -> Series:
     """A blind guess."""
-    return Series(name="guessing", role="chance", x=x, y=np.full(len(x), 1 / num_candidates))
+    return Series.of("guessing", "chance", x, 1 / num_candidates)
 
 
 _PIECE = 256
@@ -242,21 +241,11 @@ def _jobs(
     described = [dataclasses.asdict(setting), *rule, task, split.content]
     key = digest(described)[:20]
     model = ensemble(context, split, setting)
-    known, pool = (
-        dpsgd.Rows(split.known_features, split.known_labels),
-        dpsgd.Rows(split.pool_features, split.pool_labels),
-    )
+    known = dpsgd.Rows(split.known_features, split.known_labels)
+    pool = dpsgd.Rows(split.pool_features, split.pool_labels)
+    portion = functools.partial(_portion, model, known, pool, rules, methods=methods, execution=how)
     return {
-        f"game-{key}-{first}": functools.partial(
-            _portion,
-            model,
-            known,
-            pool,
-            rules,
-            methods=methods,
-            runs=range(first, min(first + _PIECE, runs.stop)),
-            execution=how,
-        )
+        f"game-{key}-{first}": functools.partial(portion, runs=range(first, min(first + _PIECE, runs.stop)))
         for first in range(runs.start, runs.stop, _PIECE)
     }
 
@@ -287,24 +276,19 @@ def _unless_lost(job: Callable[[], dict[str, attacks.ReconstructionGame]]) -> di
 def series(name: str, role: str, x: tuple[float, ...], games: list[attacks.ReconstructionGame]) -> Series:
     """Success rates with their intervals."""
     ends = [g.interval or (g.value, g.value) for g in games]
-    return Series(
-        name=name,
-        role=role,
-        x=np.array(x),
-        y=np.array([float(g.value) for g in games]),
-        low=np.array([float(low) for low, _ in ends]),
-        high=np.array([float(high) for _, high in ends]),
+    return Series.of(
+        name,
+        role,
+        x,
+        [float(g.value) for g in games],
+        low=[float(low) for low, _ in ends],
+        high=[float(high) for _, high in ends],
     )
 
 
 def interval(game: attacks.ReconstructionGame) -> tuple[float, float] | None:
     """The interval of the success rate, as floats."""
     return None if game.interval is None else (float(game.interval[0]), float(game.interval[1]))
-
-
-def listed(values: Iterable[float], how: str = "g") -> str:
-    """Numbers one by one, as a sentence has them."""
-    return ", ".join(f"{value:{how}}" for value in values)
 
 
 def bound(context: Context, setting: GameSetting, num_candidates: int) -> float:
@@ -319,16 +303,19 @@ def gap(context: Context, setting: GameSetting, game: attacks.ReconstructionGame
     limits = BoundsAtNoise.at(noise, setting.steps, game.num_candidates)
     rate = float(game.value)
     return Stated(
-        what=f"ε = {setting.epsilon:g}, C = {setting.max_grad_norm:g}, prior {game.num_candidates}: attack",
-        paper=paper,
+        f"ε = {setting.epsilon:g}, C = {setting.max_grad_norm:g}, prior {game.num_candidates}: attack",
+        paper,
         **ours(game),
-        comment=f"bound {limits.bound:.4f}; gap {limits.bound - rate:+.4f} = "
-        f"{limits.bound - limits.orthogonal:+.4f} (bound − "
-        f"optimum of orthogonal candidates, {limits.orthogonal:.4f}; simplex {limits.simplex:.4f}) "
-        f"{limits.orthogonal - rate:+.4f} (that optimum − attack); {100 * game.clipped_share:.1f}% of gradients "
-        f"clipped, "
-        f"cosine to the nearest candidate {game.nearest_cosine:.3f}",
+        comment=f"bound {limits.bound:.4f}; gap {limits.bound - rate:+.4f} = {limits.bound - limits.orthogonal:+.4f} "
+        f"(bound − optimum of orthogonal candidates, {limits.orthogonal:.4f}; simplex {limits.simplex:.4f}) "
+        f"{limits.orthogonal - rate:+.4f} (that optimum − attack); {clipped(game)}",
     )
+
+
+def clipped(game: attacks.ReconstructionGame) -> str:
+    """How many gradients are clipped, and how alike they are."""
+    share, cosine = 100 * game.clipped_share, game.nearest_cosine
+    return f"{share:.1f}% of gradients clipped, cosine to the nearest candidate {cosine:.3f}"
 
 
 def panel(
@@ -340,13 +327,7 @@ def panel(
     steps: int = 100,
 ) -> Panel:
     """Success over ε: bound and reference curves, and the attacks."""
-    return Panel(
-        title=title,
-        x_label=EPSILON,
-        y_label=SUCCESS,
-        series=(*curves(context, epsilons, steps, num_candidates), *drawn),
-        log_x=True,
-    )
+    return Panel(title, EPSILON, SUCCESS, (*curves(context, epsilons, steps, num_candidates), *drawn), log_x=True)
 
 
 _STEP = (

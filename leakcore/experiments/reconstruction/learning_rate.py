@@ -13,7 +13,7 @@ from leakcore._base.digest import digest
 from leakcore._base.process_wide import one_thread
 from leakcore.attacks import ReconstructionGame
 from leakcore.bounds import orthogonal_success
-from leakcore.experiments.driver.context import Context
+from leakcore.experiments.driver.context import Context, listed
 from leakcore.experiments.driver.result import ExperimentResult, Panel, Series, Stated, ours
 from leakcore.experiments.driver.verdict import Check
 from leakcore.experiments.reconstruction import data, games
@@ -126,22 +126,15 @@ def gap(context: Context) -> ExperimentResult:
             by_choice[name].append(
                 _Point(epsilon, noise, limits, played["sum"], played["likelihood"], chosen, setting.steps)
             )
+            where, paper = f"{name}, ε = {epsilon:g}", "over 0.90" if epsilon >= 10 else "not stated"
             row = games.gap(context, setting, played["sum"], "nearly identical to the bound")
             stated += [
                 dataclasses.replace(row, what=f"{name}, {row.what}"),
-                Stated(
-                    what=f"{name}, ε = {epsilon:g}: likelihood attack on the same runs",
-                    paper="not shown",
-                    **ours(played["likelihood"]),
-                ),
-                Stated(
-                    what=f"{name}, ε = {epsilon:g}: accuracy",
-                    paper="over 0.90" if epsilon >= 10 else "not stated",
-                    ours=chosen.accuracy,
-                    comment=f"learning rate {chosen.learning_rate:g}",
-                ),
+                Stated(f"{where}: likelihood attack on the same runs", "not shown", **ours(played["likelihood"])),
+                Stated(f"{where}: accuracy", paper, chosen.accuracy, comment=f"learning rate {chosen.learning_rate:g}"),
             ]
     clipped, accurate = by_choice["clipped"], by_choice["accurate"]
+    near = {name: [p.gap[1] <= _NEAR for p in points] for name, points in by_choice.items()}
     drawn = (
         games.series("prior-aware attack, all gradients clipped", "attack", epsilons, [p.plain for p in clipped]),
         games.series("prior-aware attack, most accurate models", "attack-3", epsilons, [p.plain for p in accurate]),
@@ -155,20 +148,13 @@ def gap(context: Context) -> ExperimentResult:
         conclusion=f"Bound minus attack, on {runs:,} reconstructions each, in two parts: bound minus optimum (the best "
         "attack on orthogonal gradients), and optimum minus attack. With learning rates that leave all gradients "
         f"clipped: {'; '.join(p.parts for p in clipped)}. With those of the most accurate models "
-        f"{games.listed((p.plain.clipped_share for p in accurate), '.0%')} of the gradients are clipped, and the gap "
-        f"is {games.listed((p.limits.bound - float(p.plain.value) for p in accurate), '+.3f')}.",
+        f"{listed((p.plain.clipped_share for p in accurate), '.0%')} of the gradients are clipped, and the gap "
+        f"is {listed((p.limits.bound - float(p.plain.value) for p in accurate), '+.3f')}.",
         stated=stated,
         panels=panels,
         checks=[
-            Check.of(
-                "with all gradients clipped the gap is at most 0.02 with its interval",
-                [p.gap[1] <= _NEAR for p in clipped],
-            ),
-            Check.of(
-                "with the most accurate model's learning rate it is, too",
-                [p.gap[1] <= _NEAR for p in accurate],
-                about="size",
-            ),
+            Check.of("with all gradients clipped the gap is at most 0.02 with its interval", near["clipped"]),
+            Check.size("with the most accurate model's learning rate it is, too", near["accurate"]),
         ],
         notes=(_EFFECTIVE,),
     )
@@ -235,8 +221,8 @@ def _split(context: Context, by_choice: dict[str, list[_Point]]) -> Panel:
     curves = games.curves(context, epsilons, first[0].steps, _CANDIDATES)
     bound, orthogonal, simplex = (next(c for c in curves if c.role == r) for r in ("bound", "orthogonal", "simplex"))
     series = [
-        Series(name="bound − optimum, orthogonal", role="accountant", x=bound.x, y=bound.y - orthogonal.y),
-        Series(name="bound − optimum, simplex", role="baseline", x=bound.x, y=bound.y - simplex.y),
+        Series.of("bound − optimum, orthogonal", "accountant", bound.x, bound.y - orthogonal.y),
+        Series.of("bound − optimum, simplex", "baseline", bound.x, bound.y - simplex.y),
     ]
     for name, role, points in (
         ("optimum, orthogonal − attack, all clipped", "attack-4", first),
@@ -244,15 +230,8 @@ def _split(context: Context, by_choice: dict[str, list[_Point]]) -> Panel:
     ):
         ends = np.array([[p.limits.orthogonal - p.limits.bound + g for g in p.gap] for p in points])
         lost = np.array([p.limits.orthogonal - float(p.plain.value) for p in points])
-        series.append(Series(name=name, role=role, x=np.array(epsilons), y=lost, low=ends[:, 0], high=ends[:, 1]))
-    return Panel(
-        title="the gap in two parts",
-        x_label=games.EPSILON,
-        y_label="difference of success",
-        log_x=True,
-        y_range=None,
-        series=tuple(series),
-    )
+        series.append(Series.of(name, role, epsilons, lost, low=ends[:, 0], high=ends[:, 1]))
+    return Panel.of(("the gap in two parts", games.EPSILON, "difference of success"), *series, log="x")
 
 
 _PRINTED = {0.01: (0.20, 0.15), 0.99: (0.35, 0.32)}
@@ -287,49 +266,36 @@ def sweep(context: Context) -> ExperimentResult:
                 continue
             top = tops[rate] = game["top"]
             attacked += [(top, bound), (game["likelihood"], bound)]
-            stated.append(
-                Stated(
-                    what=f"q = {q:g}, learning rate {rate:g}: improved attack",
-                    paper=f"about {printed:g}",
-                    **ours(top),
-                    comment=f"accuracy {accuracy:.3f}; {100 * top.clipped_share:.0f}% of gradients clipped, cosine to "
-                    f"the nearest candidate {top.nearest_cosine:.2f}; likelihood attack "
-                    f"{float(game['likelihood'].value):.3f}",
-                )
+            what = f"q = {q:g}, learning rate {rate:g}: improved attack"
+            comment = (
+                f"accuracy {accuracy:.3f}; {100 * top.clipped_share:.0f}% of gradients clipped, cosine to "
+                f"the nearest candidate {top.nearest_cosine:.2f}; likelihood attack "
+                f"{float(game['likelihood'].value):.3f}"
             )
+            stated.append(Stated(what, f"about {printed:g}", **ours(top), comment=comment))
         if overflowed:
-            what = f"q = {q:g}, learning rates {games.listed(sorted(overflowed))}"
-            stated.append(Stated(what=what, paper="not stated", comment="runs overflow"))
-        stated.append(
-            Stated(what=f"q = {q:g}: upper bound", paper=f"about {printed_bound:g}", ours=bound, kind="upper")
-        )
+            what = f"q = {q:g}, learning rates {listed(sorted(overflowed))}"
+            stated.append(Stated(what, "not stated", comment="runs overflow"))
+        stated.append(Stated(f"q = {q:g}: upper bound", f"about {printed_bound:g}", bound, kind="upper"))
         x = np.array(list(tops))
         series = [
-            Series(name="upper bound, exact", role="bound", x=x, y=np.full(len(x), bound)),
+            Series.of("upper bound, exact", "bound", x, bound),
             games.chance(x, 10),
             games.series("improved (Algorithm 3)", "attack-2", tuple(tops), list(tops.values())),
-            Series(name="accuracy", role="baseline", x=x, y=np.array([accuracies[rate] for rate in tops])),
+            Series.of("accuracy", "baseline", x, [accuracies[rate] for rate in tops]),
         ]
         if q > 0.9:
             limit = float(orthogonal_success(noise, setting.steps, 10).value)
-            series.append(
-                Series(name="optimum, orthogonal candidates", role="orthogonal", x=x, y=np.full(len(x), limit))
-            )
+            series.append(Series.of("optimum, orthogonal candidates", "orthogonal", x, limit))
         panels.append(
-            Panel(
-                title=f"q = {q:g}, σ = {noise:.3g}",
-                x_label="learning rate",
-                y_label=games.SUCCESS,
-                log_x=True,
-                series=tuple(series),
-            )
+            Panel(f"q = {q:g}, σ = {noise:.3g}", "learning rate", games.SUCCESS, log_x=True, series=tuple(series))
         )
         holds = [rate for rate, game in tops.items() if _covers(games.interval(game), printed)]
         agree.append(bool(holds))
         summaries.append(
             f"At q = {q:g} the bound is {bound:.3f}, and the attack reaches "
-            f"{games.listed((float(g.value) for g in tops.values()), '.3f')} at η = {games.listed(tops)}; the paper's "
-            f"{printed:g} is " + (f"inside the interval at η = {games.listed(holds)}." if holds else "in no interval.")
+            f"{listed((float(g.value) for g in tops.values()), '.3f')} at η = {listed(tops)}; the paper's "
+            f"{printed:g} is " + (f"inside the interval at η = {listed(holds)}." if holds else "in no interval.")
         )
     result = context.result(
         checks=[Check.of("the interval at some learning rate holds the printed success", agree)],

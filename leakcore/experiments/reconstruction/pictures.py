@@ -142,18 +142,6 @@ def exact_ends(rate: Any) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def series(name: str, epsilons: tuple[float, ...], rates: list[Any]) -> Series:
-    """Success rates with their intervals."""
-    return Series(
-        name=name,
-        role="attack-2",
-        x=np.array(epsilons),
-        y=np.array([float(r.value) for r in rates]),
-        low=np.array([float(r.interval[0]) for r in rates]),
-        high=np.array([float(r.interval[1]) for r in rates]),
-    )
-
-
 def epsilons_of(context: Context) -> tuple[float, ...]:
     """Values of ε, from hopeless to legible."""
     legible = (10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0)
@@ -195,15 +183,7 @@ def fig6(context: Context) -> ExperimentResult:
         splits.append(split)
         attempts = attacked(context, split, hidden, clip, epsilons, targets)
         errors[name] = [float(one.error(split).mean()) for one in attempts]
-        rows = [split.images[attempts[0].index], *(f.points for f in attempts)]
-        pictures.append(
-            Pictures(
-                title=name,
-                row_names=("target", *(f"ε = {e:g}" for e in epsilons)),
-                column_names=(),
-                images=np.stack([data.as_picture(split, np.asarray(r)) for r in rows]),
-            )
-        )
+        pictures.append(_shown(name, split, attempts, [f"ε = {e:g}" for e in epsilons], len(attempts[0].index)))
     falls = [of[-1] < 0.5 * of[0] for of in errors.values()]
     result = context.result(
         checks=[Check.of("from the smallest ε to the largest the error halves", falls)],
@@ -213,20 +193,22 @@ def fig6(context: Context) -> ExperimentResult:
         + "; two uniformly random images differ by 0.167 on average."
         + ("" if falls[-1] else f" {FEATURES}."),
         stated=[
-            Stated(what=f"{name}, ε = {e:g}: mean squared error", paper="shown only", ours=error)
+            Stated(f"{name}, ε = {e:g}: mean squared error", "shown only", error)
             for name, of in errors.items()
             for e, error in zip(epsilons, of, strict=True)
         ],
         pictures=pictures,
         notes=(NOTE,),
     )
-    return games.report(
-        result,
-        splits=splits,
-        setting=fixed_start(epsilons[-1], hidden, clip),
-        runs=targets,
-        optimiser=optimiser(context),
-    )
+    setting = fixed_start(epsilons[-1], hidden, clip)
+    return games.report(result, splits=splits, setting=setting, runs=targets, optimiser=optimiser(context))
+
+
+def _shown(title: str, split: Split, attempts: list[Reconstructions], names: list[str], count: int) -> Pictures:
+    """The first targets and their reconstructions, a row for each name."""
+    rows = [split.images[attempts[0].index[:count]], *(f.points[:count] for f in attempts)]
+    images = np.stack([data.as_picture(split, np.asarray(r)) for r in rows])
+    return Pictures(title=title, row_names=("target", *names), column_names=(), images=images)
 
 
 _SHARES = (
@@ -266,12 +248,7 @@ def fig12(context: Context) -> ExperimentResult:
             where = f"{name}, ρ = {share:g}"
             black[where] = float(guess.value)
             stated += [
-                Stated(
-                    what=f"{where}: log10 κ",
-                    paper=_KAPPA.get((name, share), wrong),
-                    ours=power,
-                    comment=f"κ = {digits}",
-                ),
+                Stated(f"{where}: log10 κ", _KAPPA.get((name, share), wrong), power, comment=f"κ = {digits}"),
                 *(
                     _measured(f"{where}, ε = {e:g}: attack", "shown only", rate, f"bound {b:.4g}")
                     for e, rate, b in zip(epsilons, rates, at, strict=True)
@@ -281,45 +258,19 @@ def fig12(context: Context) -> ExperimentResult:
             bound = np.array([_uniform_bound(context, float(e), log_kappa) for e in x])
             level = np.full(2, float(guess.value))
             lines += [
-                Series(name=f"bound for uniform pixels, ρ = {share:g}", role=line, x=x, y=bound),
-                Series(name=f"all-black guess, ρ = {share:g}", role=black_role, x=x[[0, -1]], y=level),
+                Series.of(f"bound for uniform pixels, ρ = {share:g}", line, x, bound),
+                Series.of(f"all-black guess, ρ = {share:g}", black_role, x[[0, -1]], level),
             ]
-            points.append(
-                Series(
-                    name=f"attack, ρ = {share:g}",
-                    role=role,
-                    x=np.array(epsilons),
-                    y=values,
-                    low=ends[:, 0],
-                    high=ends[:, 1],
-                )
-            )
-        panels.append(
-            Panel(
-                title=name,
-                x_label=games.EPSILON,
-                y_label="probability of success",
-                series=(*lines, *points),
-                log_x=True,
-            )
-        )
+            points.append(Series.of(f"attack, ρ = {share:g}", role, epsilons, values, low=ends[:, 0], high=ends[:, 1]))
+        panels.append(Panel(name, games.EPSILON, "probability of success", (*lines, *points), log_x=True))
         within = [attacks.pixels_within(f.points, split.images[f.index]).mean() for f in attempts]
-        rows = [split.images[attempts[0].index[:8]], *(f.points[:8] for f in attempts)]
-        pictures.append(
-            Pictures(
-                title=f"{name}: targets and reconstructions",
-                row_names=("target", *(f"ε = {e:g}\n{w:.0%} within" for e, w in zip(epsilons, within, strict=True))),
-                column_names=(),
-                images=np.stack([data.as_picture(split, np.asarray(r)) for r in rows]),
-            )
-        )
+        names = [f"ε = {e:g}\n{w:.0%} within" for e, w in zip(epsilons, within, strict=True)]
+        pictures.append(_shown(f"{name}: targets and reconstructions", split, attempts, names, 8))
     easiest = max(black, key=lambda setting: black[setting])
     result = context.result(
         checks=[
             Check.of("no attack's interval lies above the bound", [worst <= 0]),
-            Check.of(
-                "the attack succeeds on more than half of the images", [b > 0.5 for b in best.values()], about="size"
-            ),
+            Check.size("the attack succeeds on more than half of the images", [b > 0.5 for b in best.values()]),
         ],
         conclusion=f"The largest success is {', '.join(f'{b:.2f} ({n})' for n, b in best.items())}. κ, and so the "
         "bound, is for images whose pixels are uniform and independent: an all-black guess, without any gradient, "
@@ -335,13 +286,8 @@ def fig12(context: Context) -> ExperimentResult:
             FEATURES,
         ),
     )
-    return games.report(
-        result,
-        splits=splits,
-        setting=fixed_start(epsilons[-1], hidden, clip),
-        runs=targets,
-        optimiser=optimiser(context),
-    )
+    setting = fixed_start(epsilons[-1], hidden, clip)
+    return games.report(result, splits=splits, setting=setting, runs=targets, optimiser=optimiser(context))
 
 
 def _uniform_bound(context: Context, epsilon: float, log_kappa: float) -> float:
@@ -351,11 +297,5 @@ def _uniform_bound(context: Context, epsilon: float, log_kappa: float) -> float:
 
 def _measured(what: str, paper: str, rate: Any, comment: str) -> Stated:
     return Stated(
-        what=what,
-        paper=paper,
-        ours=float(rate.value),
-        interval=exact_ends(rate),
-        kind="estimate",
-        confidence=0.95,
-        comment=comment,
+        what, paper, float(rate.value), interval=exact_ends(rate), kind="estimate", confidence=0.95, comment=comment
     )

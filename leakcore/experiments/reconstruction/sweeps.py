@@ -6,6 +6,7 @@ Each figure is a table of cases, which one driver plays, and the rule by which i
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from leakcore import dpsgd
 from leakcore.attacks import ReconstructionGame
-from leakcore.experiments.driver.context import Context
+from leakcore.experiments.driver.context import Context, listed
 from leakcore.experiments.driver.result import ExperimentResult, Panel, Series, Stated, ours
 from leakcore.experiments.driver.verdict import APART, Check, lies_below
 from leakcore.experiments.reconstruction import data, games, pictures
@@ -27,16 +28,9 @@ K = TypeVar("K", bound=Hashable)
 class Case:
     """One point of a figure.
 
-    Attributes:
-        panel: title of its panel.
-        curve: its curve's name in the legend.
-        role: its curve's style.
-        setting: how the models are trained.
-        split: the known rows, and the pool of targets and candidates.
-        runs: how many games are played.
-        candidates: size of the prior.
-        methods: attacks on the same runs; the figure is about the first.
-        subtract_known: whether the attacker subtracts the gradients of the known rows.
+    panel: title of its panel. curve, role: its curve in the legend. split: the known rows, and the pool of targets and
+    candidates. candidates: size of the prior. methods: attacks on the same runs; the figure is about the first.
+    subtract_known: whether the attacker subtracts the gradients of the known rows.
     """
 
     panel: str
@@ -166,7 +160,7 @@ def fig3(context: Context) -> ExperimentResult:
                 f"the gap is wider by 0.02 at ε = {high:g} than at {low:g}",
                 [points[high, n].gap > points[low, n].gap + 0.02 for n in sizes],
             ),
-            Check.of(f"at ε = {low:g} it is below 0.1", [points[low, n].gap < 0.1 for n in sizes], about="size"),
+            Check.size(f"at ε = {low:g} it is below 0.1", [points[low, n].gap < 0.1 for n in sizes]),
         ],
         conclusion=f"The gap between bound and attack is at most {max(points[low, n].gap for n in sizes):.3f} at ε = "
         f"{low:g}, and widest, {points[widest].gap:.3f}, at ε = {widest[0]:g} and {widest[1]} candidates. The "
@@ -184,14 +178,14 @@ def _over_candidates(context: Context, points: Sequence[Point]) -> Panel:
     limits = [games.BoundsAtNoise.at(noise, case.setting.steps, int(n)) for n in x]
     orthogonal = np.array([b.orthogonal for b in limits])
     return Panel(
-        title=case.panel,
-        x_label="candidates n",
-        y_label=games.SUCCESS,
+        case.panel,
+        "candidates n",
+        games.SUCCESS,
         log_x=True,
         series=(
-            Series(name="upper bound, exact", role="bound", x=x, y=np.array([b.bound for b in limits])),
-            Series(name="optimum, orthogonal candidates", role="orthogonal", x=x, y=orthogonal),
-            Series(name="guessing", role="chance", x=x, y=1 / x),
+            Series.of("upper bound, exact", "bound", x, [b.bound for b in limits]),
+            Series.of("optimum, orthogonal candidates", "orthogonal", x, orthogonal),
+            Series.of("guessing", "chance", x, 1 / x),
             games.series(case.curve, case.role, sizes, [p.game for p in points]),
         ),
     )
@@ -212,25 +206,19 @@ def fig7(context: Context) -> ExperimentResult:
         paper={10: 10_000, 100: 10_000, 1000: 10_000},
     )
     split = data.mnist(context, context.pick("known rows", tiny=49, quick=999, paper=999))
+    title = "hidden layer of {}: {} runs a point"
+    settings = {(width, e): GameSetting(epsilon=e, hidden=(width,)) for width in widths for e in epsilons}
     cases = {
-        (width, e): Case(
-            panel=f"hidden layer of {width}: {runs} runs a point",
-            setting=GameSetting(epsilon=e, hidden=(width,)),
-            split=split,
-            runs=runs,
-        )
-        for width, runs in widths.items()
-        for e in epsilons
+        (width, e): Case(panel=title.format(width, widths[width]), setting=setting, split=split, runs=widths[width])
+        for (width, e), setting in settings.items()
     }
     points = play(context, cases)
-    overlaps = []
-    for e in epsilons:
-        low, high = zip(*(points[width, e].interval for width in widths), strict=True)
-        overlaps.append(max(low) <= min(high))
+    spans = [np.array([points[width, e].interval for width in widths]) for e in epsilons]
+    overlaps = [span[:, 0].max() <= span[:, 1].min() for span in spans]
     result = context.result(
         checks=[
             Check.of("the 95% intervals of all widths overlap", overlaps),
-            Check.of("the paper's widths were compared", [width in widths for width in _WIDTHS], about="size"),
+            Check.size("the paper's widths were compared", [width in widths for width in _WIDTHS]),
         ],
         conclusion=f"{min(widths.values())} runs cannot show differences below about "
         f"{1.4 / min(widths.values()) ** 0.5:.2f}.",
@@ -258,12 +246,8 @@ def fig8(context: Context) -> ExperimentResult:
     }
     points = play(context, cases)
     ratios = [points[key].success / max(float(guess.value), 1e-12) for key, guess in guesses.items()]
-    drawn = {
-        f"prior of {n}": [
-            pictures.series("gradient-based attack, nearest prior point", epsilons, [guesses[n, e] for e in epsilons])
-        ]
-        for n in sizes
-    }
+    guess_of = functools.partial(games.series, "gradient-based attack, nearest prior point", "attack-2", epsilons)
+    drawn = {f"prior of {n}": [guess_of([guesses[n, e] for e in epsilons])] for n in sizes}
     result = context.result(
         checks=[
             Check.of(
@@ -271,16 +255,14 @@ def fig8(context: Context) -> ExperimentResult:
                 [lies_below(guess, points[key].game) for key, guess in guesses.items()],
                 chance=APART,
             ),
-            Check.of(
-                "the prior-aware attack succeeds at least 8 times as often", [r >= 8 for r in ratios], about="size"
-            ),
+            Check.size("the prior-aware attack succeeds at least 8 times as often", [r >= 8 for r in ratios]),
         ],
         conclusion=f"The prior-aware attack succeeds at least {min(ratios):.1f} times as often. With two candidates a "
         "guess already succeeds half of the time, so an attack that is ten times worse would be worse than guessing.",
         stated=[
             Stated(
-                what=f"prior {n}, ε = {e:g}: gradient-based",
-                paper="an order of magnitude less",
+                f"prior {n}, ε = {e:g}: gradient-based",
+                "an order of magnitude less",
                 **ours(guess),
                 comment=f"prior-aware {points[n, e].success:.4f}, bound {points[n, e].bound:.4f}, guessing {1 / n:.4f}",
             )
@@ -303,15 +285,9 @@ def fig9(context: Context) -> ExperimentResult:
     runs = context.pick("runs of each game", tiny=32, quick=512, paper=10_000)
     digits = data.mnist(context, context.pick("known rows", tiny=49, quick=999, paper=999))
     noise = data.noise_pool(context, digits, context.pick(tiny=200, quick=2000, paper=9000))
+    case = functools.partial(Case, panel="prior of 10", runs=runs)
     cases = {
-        (name, e): Case(
-            panel="prior of 10",
-            curve=f"prior of {name}",
-            role=role,
-            setting=GameSetting(epsilon=e),
-            split=split,
-            runs=runs,
-        )
+        (name, e): case(curve=f"prior of {name}", role=role, setting=GameSetting(epsilon=e), split=split)
         for name, role, split in (("digits", "attack", digits), ("noise", "attack-2", noise))
         for e in epsilons
     }
@@ -321,10 +297,10 @@ def fig9(context: Context) -> ExperimentResult:
     result = context.result(
         checks=[
             Check.of("success with digits and with noise differs by less than 0.05", [abs(d) < 0.05 for d in differ]),
-            Check.of("the attack is within 0.15 of the bound", [gap < 0.15 for gap in gaps], about="size"),
+            Check.size("the attack is within 0.15 of the bound", [gap < 0.15 for gap in gaps]),
         ],
-        conclusion=f"At ε = {games.listed(epsilons)} success with digits minus success with noise is "
-        f"{games.listed(differ, '+.3f')}. The attack stays at most {max(gaps):.3f} below the bound.",
+        conclusion=f"At ε = {listed(epsilons)} success with digits minus success with noise is "
+        f"{listed(differ, '+.3f')}. The attack stays at most {max(gaps):.3f} below the bound.",
         stated=[stated(context, p, "little difference", f"{p.case.curve}: ") for p in points.values()],
         panels=over_epsilon(context, points.values()),
         notes=("noise is uniform at the digits' mean squared distance, with uniform labels",),
@@ -338,43 +314,35 @@ def fig10(context: Context) -> ExperimentResult:
     known = context.pick("rows that are not subtracted", tiny=(4, 32), quick=(4, 128, 999), paper=(4, 128, 999))
     runs = context.pick("runs of each game", tiny=32, quick=256, paper=10_000)
     whole = data.mnist(context, 999)
+    curves = {
+        True: functools.partial(Case, curve="known gradients subtracted", subtract_known=True, runs=runs),
+        False: functools.partial(Case, curve="not subtracted", role="attack-2", subtract_known=False, runs=runs),
+    }
     cases = {
-        (rows, subtract, e): Case(
-            panel=f"|D₋| = {rows}",
-            curve="known gradients subtracted" if subtract else "not subtracted",
-            role="attack" if subtract else "attack-2",
-            setting=GameSetting(epsilon=e),
-            split=whole.cut(rows),
-            runs=runs,
-            subtract_known=subtract,
-        )
+        (rows, subtract, e): case(panel=f"|D₋| = {rows}", setting=GameSetting(epsilon=e), split=whole.cut(rows))
         for rows in known
-        for subtract in (True, False)
+        for subtract, case in curves.items()
         for e in epsilons
     }
     points = play(context, cases)
     last, few, many = epsilons[-1], min(known), max(rows for rows in known if rows <= 128)
     blind, informed = ({r: points[r, subtract, last].success for r in known} for subtract in (False, True))
     above = [r for r in known for e in epsilons if r >= 128 and points[r, False, e].interval[0] > 0.1]
+    fails = not above and blind[many] - 0.1 < 0.1 * (informed[many] - 0.1)
+    minor = informed[few] - blind[few] < 0.25 * (informed[few] - 0.1)
     result = context.result(
         checks=[
-            Check.of(
-                f"with |D₋| = {many} it keeps less than a tenth of what subtraction gains",
-                [not above and blind[many] - 0.1 < 0.1 * (informed[many] - 0.1)],
-            ),
-            Check.of(
-                f"with |D₋| = {few} it loses less than a quarter",
-                [informed[few] - blind[few] < 0.25 * (informed[few] - 0.1)],
-            ),
+            Check.of(f"with |D₋| = {many} it keeps less than a tenth of what subtraction gains", [fails]),
+            Check.of(f"with |D₋| = {few} it loses less than a quarter", [minor]),
         ],
         conclusion=f"At ε = {last:g} the attack that does not subtract known gradients succeeds with probability "
         + ", ".join(f"{blind[r]:.3f} (|D₋| = {r}; with subtraction {informed[r]:.3f})" for r in known)
         + ". A guess succeeds with probability 0.1."
-        + (f" At |D₋| = {games.listed(dict.fromkeys(above))} it is above guessing, interval and all." if above else ""),
+        + (f" At |D₋| = {listed(dict.fromkeys(above))} it is above guessing, interval and all." if above else ""),
         stated=[
             Stated(
-                what=f"|D₋| = {rows}, ε = {e:g}, not subtracted",
-                paper="minor effect" if rows == 4 else "chance, 0.1",
+                f"|D₋| = {rows}, ε = {e:g}, not subtracted",
+                "minor effect" if rows == 4 else "chance, 0.1",
                 **ours(points[rows, False, e].game),
                 comment=f"subtracted {points[rows, True, e].success:.4f}, bound {points[rows, False, e].bound:.4f}",
             )
@@ -396,39 +364,22 @@ def fig13(context: Context) -> ExperimentResult:
     epsilons = context.pick("values of ε", tiny=(10.0,), quick=(1.0, 10.0, 40.0), paper=(1.0, 10.0, 20.0, 40.0))
     runs = context.pick("runs of each game", tiny=32, quick=512, paper=10_000)
     split = data.mnist(context, context.pick("known rows", tiny=49, quick=999, paper=999))
+    case = functools.partial(Case, panel="success of the prior-aware attack", split=split, runs=runs)
     cases = {
-        (clip, e): Case(
-            panel="success of the prior-aware attack",
-            curve=f"C = {clip:g}",
-            role=role,
-            setting=GameSetting(epsilon=e, max_grad_norm=clip),
-            split=split,
-            runs=runs,
-        )
+        (clip, e): case(curve=f"C = {clip:g}", role=role, setting=GameSetting(epsilon=e, max_grad_norm=clip))
         for clip, role in ((0.1, "attack"), (1.0, "attack-2"))
         for e in epsilons
     }
     points = play(context, cases)
     norms = {key: _mean_norm(context, split, point.case.setting) for key, point in points.items()}
-    rows = []
+    rows, over = [], "of candidates, over all steps of 32 runs"
     for (clip, e), point in points.items():
+        rows.append(stated(context, point, "tight" if clip < 1 else "larger gap"))
         drawn = "0.1" if clip < 1 else _NORMS.get((clip, e), "between 0.9 and 0.5")
-        rows += [
-            stated(context, point, "tight" if clip < 1 else "larger gap"),
-            Stated(
-                what=f"ε = {e:g}, C = {clip:g}: mean norm of clipped gradients",
-                paper=drawn,
-                ours=norms[clip, e],
-                comment="of candidates, over all steps of 32 runs",
-            ),
-        ]
+        what = f"ε = {e:g}, C = {clip:g}: mean norm of clipped gradients"
+        rows.append(Stated(what, drawn, norms[clip, e], comment=over))
     lines = [
-        Series(
-            name=f"C = {clip:g}",
-            role=points[clip, epsilons[0]].case.role,
-            x=np.array(epsilons),
-            y=np.array([norms[clip, e] for e in epsilons]),
-        )
+        Series.of(f"C = {clip:g}", points[clip, epsilons[0]].case.role, epsilons, [norms[clip, e] for e in epsilons])
         for clip in (0.1, 1.0)
     ]
     wide, top = epsilons[1:] or epsilons, epsilons[-1]
@@ -443,27 +394,18 @@ def fig13(context: Context) -> ExperimentResult:
                 "with C = 1 the mean norm falls from the smallest ε to the largest",
                 [norms[1.0, top] < norms[1.0, epsilons[0]] or len(epsilons) == 1],
             ),
-            Check.of(
-                "with C = 0.1 the attack is within 0.1 of the bound",
-                [points[0.1, e].gap < 0.1 for e in epsilons],
-                about="size",
+            Check.size(
+                "with C = 0.1 the attack is within 0.1 of the bound", [points[0.1, e].gap < 0.1 for e in epsilons]
             ),
         ],
-        conclusion=f"At ε = {games.listed(epsilons)} the attack is below the bound by "
-        f"{games.listed((points[0.1, e].gap for e in epsilons), '.3f')} with C = 0.1, and by "
-        f"{games.listed((points[1.0, e].gap for e in epsilons), '.3f')} with C = 1. At ε = {top:g} the mean norm of "
+        conclusion=f"At ε = {listed(epsilons)} the attack is below the bound by "
+        f"{listed((points[0.1, e].gap for e in epsilons), '.3f')} with C = 0.1, and by "
+        f"{listed((points[1.0, e].gap for e in epsilons), '.3f')} with C = 1. At ε = {top:g} the mean norm of "
         f"clipped gradients is {norms[0.1, top] / 0.1:.2f} C with C = 0.1 (paper: 1) and {norms[1.0, top]:.2f} C with "
         "C = 1 (paper: 0.5); shorter gradients are weaker signals.",
         stated=rows,
         panels=[
-            Panel(
-                title="gradient norm after clipping",
-                x_label=games.EPSILON,
-                y_label="mean norm",
-                series=tuple(lines),
-                log_x=True,
-                y_range=(0.0, 1.1),
-            ),
+            Panel.of(("gradient norm after clipping", games.EPSILON, "mean norm"), *lines, log="x", y_range=(0.0, 1.1)),
             *over_epsilon(context, points.values()),
         ],
     )
@@ -498,15 +440,10 @@ def fig14(context: Context) -> ExperimentResult:
     between = context.pick(tiny=(), quick=(0.02, 0.1, 0.2, 0.5, 0.7, 0.85), paper=(0.02, 0.03, 0.3, 0.5, 0.7, 0.9))
     runs = context.pick("runs of each game", tiny=32, quick=128, paper=10_000)
     split = data.mnist(context, context.pick("known rows", tiny=49, quick=499, paper=999))
+    case = functools.partial(Case, split=split, runs=runs, methods=("top", "likelihood"))
+    setting = functools.partial(GameSetting, max_grad_norm=1.0)
     cases = {
-        (e, n, q): Case(
-            panel=f"ε = {e:g}, prior of {n}",
-            setting=GameSetting(epsilon=e, sample_rate=q, max_grad_norm=1.0),
-            split=split,
-            runs=runs,
-            candidates=n,
-            methods=("top", "likelihood"),
-        )
+        (e, n, q): case(panel=f"ε = {e:g}, prior of {n}", setting=setting(epsilon=e, sample_rate=q), candidates=n)
         for e in epsilons
         for n in sizes
         for q in rates
@@ -531,8 +468,8 @@ def fig14(context: Context) -> ExperimentResult:
         f"{steepest[0]:g} and {steepest[1]} candidates.",
         stated=[
             Stated(
-                what=f"ε = {e:g}, prior {n}, q = {q:g}: improved attack",
-                paper="smaller at smaller q",
+                f"ε = {e:g}, prior {n}, q = {q:g}: improved attack",
+                "smaller at smaller q",
                 **ours(points[e, n, q].game),
                 comment=f"bound {points[e, n, q].bound:.4f}",
             )
@@ -550,16 +487,11 @@ def _over_rates(context: Context, points: Sequence[Point], grid: tuple[float, ..
     case, rates = points[0].case, tuple(p.case.setting.sample_rate for p in points)
     at = [dataclasses.replace(case.setting, sample_rate=q) for q in grid]
     bound = np.array([games.bound(context, setting, case.candidates) for setting in at])
-    return Panel(
-        title=case.panel,
-        x_label="sampling rate q",
-        y_label=games.SUCCESS,
-        series=(
-            Series(name="upper bound, exact", role="bound", x=np.array(grid), y=bound),
-            games.chance(np.array(grid), case.candidates),
-            games.series("improved (Algorithm 3)", "attack-2", rates, [p.games["top"] for p in points]),
-            games.series("likelihood (Appendix G)", "attack-3", rates, [p.games["likelihood"] for p in points]),
-        ),
-        y_range=None,
-        log_x=True,
+    return Panel.of(
+        (case.panel, "sampling rate q", games.SUCCESS),
+        Series.of("upper bound, exact", "bound", grid, bound),
+        games.chance(np.array(grid), case.candidates),
+        games.series("improved (Algorithm 3)", "attack-2", rates, [p.games["top"] for p in points]),
+        games.series("likelihood (Appendix G)", "attack-3", rates, [p.games["likelihood"] for p in points]),
+        log="x",
     )

@@ -110,6 +110,7 @@ def test_each_layer_stands_next_to_its_null(study: layers.LayerStudy) -> None:
     assert sum("(≤ " in line for line in lines) == 2
 
 
+@pytest.mark.full
 def test_less_noise_leaves_more(study: layers.LayerStudy, monkeypatch: pytest.MonkeyPatch) -> None:
     # Without noise the release is the clipped gradient; the noise of σ = 2 on a norm of at most C hides it.
     monkeypatch.setattr(layers, "_ROWS", 240)  # of 120 rows one that is surely wrong could undo the gain
@@ -207,6 +208,7 @@ def test_no_number_depends_on_the_number_of_threads(study: layers.LayerStudy) ->
     assert json.loads(done.stdout) == expected
 
 
+@pytest.mark.full
 def test_a_deeper_model() -> None:
     result = layers.study(audit.AuditConfig(**SMALL, hidden=(12, 8)), 2.0, NOWHERE, lambda *_: None)
     assert [result.name(i) for i in range(3)] == ["layer 1 (64→12)", "layer 2 (12→8)", "layer 3 (8→10)"]

@@ -113,7 +113,7 @@ def test_the_game_is_played_with_the_batches_of_the_scheme(name: str, reports: R
     assert settings["method"] == {"poisson": "top", "fixed": "top", "allocation": "likelihood"}.get(name, "sum")
 
 
-@pytest.mark.full(keep=3)
+@pytest.mark.full(keep=1)
 @pytest.mark.parametrize("name", KEYS)
 def test_the_report_says_the_scheme_and_comes_back(name: str, reports: Reports) -> None:
     report = reports[name]
@@ -134,6 +134,7 @@ def test_the_report_says_the_scheme_and_comes_back(name: str, reports: Reports) 
     assert audit.AuditConfig(**report.config.to_dict()) == report.config
 
 
+@pytest.mark.full
 def test_only_shuffled_batches_are_warned_of_what_poisson_accounting_claims(reports: Reports) -> None:
     lead = "What Poisson accounting would claim: "
     said = {name: [t for t in report.findings() if str(t).startswith(lead)] for name, report in reports.items()}

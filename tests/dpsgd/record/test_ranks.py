@@ -80,6 +80,7 @@ def test_batches_in_parts(world: tuple[int, Path], name: str, fused: bool) -> No
         _require_same(trace, alone, ROUNDING)
 
 
+@pytest.mark.full
 def test_the_sampling_is_unknown_where_processes_draw_by_the_same_coins(world: tuple[int, Path]) -> None:
     for trace in _loaded(world, "one seed"):
         assert trace.sampling.scheme == "unknown"
