@@ -322,8 +322,9 @@ def _reports_below(root: Path) -> tuple[list[Path], list[tuple[str, str]]]:
         problems.append((_name(Path(why.filename).relative_to(root)), f"cannot be read ({printable(why.strerror)})"))
 
     for folder, folders, files in os.walk(root, onerror=unread):
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        paths += [Path(folder, name) for name in (*files, *links) if name == _FILE]
+        path = Path(folder, _FILE)
+        if _FILE in files or (_FILE in folders and path.is_symlink()):
+            paths.append(path)
     return sorted(paths), sorted(problems)
 
 

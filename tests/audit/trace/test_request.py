@@ -486,15 +486,15 @@ def _value(result: Any) -> float:
     return float(result.value)
 
 
-def _same(report: audit.TraceReport, mechanism: Any) -> None:
-    """The mechanism's own numbers, and one premise more: what their relation presupposes of the program."""
+def _same(report: audit.TraceReport, mechanism: Any, *premises: str) -> None:
+    """The mechanism's own numbers, and what their relation presupposes of the program."""
     for mine, theirs in (
         (report.epsilon, accounting.epsilon(mechanism, delta=1e-5)),
         (report.reconstruction[1], bounds.reconstruction(mechanism, kappa=0.1)),
         (report.at_fpr, bounds.membership(mechanism, fpr=np.array([0.01, 0.05, 0.1]))),
     ):
         assert mine is not None
-        assert mine.assumptions.notes == (*theirs.assumptions.notes, "the number of rows is public")
+        assert mine.assumptions.notes == (*theirs.assumptions.notes, *premises)
         assert dataclasses.replace(mine, assumptions=theirs.assumptions) == theirs
 
 
@@ -502,7 +502,7 @@ def _same(report: audit.TraceReport, mechanism: Any) -> None:
 def test_shuffled_batches_give_a_bracket_and_name_what_poisson_accounting_claims() -> None:
     report = audit.from_trace(_trace(SHUFFLED))
     mechanism = mechanisms.Shuffled(2.0, 5, 4)
-    _same(report, mechanism)
+    _same(report, mechanism, "the number of rows is public")
     assert report.epsilon is not None
     assert report.epsilon.adjacency == report.mechanism.adjacency == "zero-out"
     assert report.mechanism.name == repr(mechanism)
@@ -552,7 +552,7 @@ def test_epochs_are_rounded_up_and_what_the_lower_limit_needs_is_said(
 ) -> None:
     report = audit.from_trace(_trace(dataclasses.replace(SHUFFLED, **change)))
     mechanism = mechanisms.Shuffled(2.0, change.get("batches", 5), epochs)
-    _same(report, mechanism)
+    _same(report, mechanism, "the number of rows is public")
     assert note in report.findings()[0]
 
 
@@ -571,7 +571,7 @@ def test_steps_that_were_not_recorded_are_epochs_too() -> None:
 def test_fixed_batches_are_bounded_under_replacement_and_compared_with_no_rate() -> None:
     fixed = Sampling(scheme="fixed-size", batch_size=8, dataset_size=40, batches=1, passes=20, fresh=True, evidence="e")
     report = audit.from_trace(_trace(fixed))
-    _same(report, mechanisms.FixedSize(2.0, 8, 40, 20))
+    _same(report, mechanisms.FixedSize(2.0, 8, 40, 20))  # neighbours under replacement have as many rows anyway
     assert report.names() == report.tells() == []
     assert "Replacement adjacency; bounds are deterministic." in report.tables()["attacks"].caption
     claimed = audit.from_trace(_trace(fixed), claimed_epsilon=0.1)
