@@ -1,12 +1,12 @@
+from .claim.config import ClaimConfig as ClaimConfig
 from .claim.measure import claim as claim
 from .claim.report import ClaimReport as ClaimReport
-from .claim.request import ClaimConfig as ClaimConfig
 from .comparison import Comparison as Comparison
 from .comparison import compare as compare
+from .hyperparameters.config import AuditConfig as AuditConfig
+from .hyperparameters.layer_and_defense_parts import where_it_sits as where_it_sits
 from .hyperparameters.measure import run as run
-from .hyperparameters.parts import where_it_sits as where_it_sits
 from .hyperparameters.report import RunReport as RunReport
-from .hyperparameters.request import AuditConfig as AuditConfig
 from .plan import AuditPlan as AuditPlan
 from .plan import PlannedAudit as PlannedAudit
 from .plan import plan as plan
@@ -17,9 +17,9 @@ from .reports import ReportList as ReportList
 from .reports import list_reports as list_reports
 from .scores.from_scores import Retrained as Retrained
 from .scores.from_scores import from_scores as from_scores
+from .scores.given_scores import ScoreFile as ScoreFile
+from .scores.given_scores import read_scores as read_scores
 from .scores.report import ScoresReport as ScoresReport
-from .scores.request import ScoreFile as ScoreFile
-from .scores.request import read_scores as read_scores
 from .selftest import SelfTest as SelfTest
 from .selftest import selftest as selftest
 from .shared.doctor import diagnose as diagnose
@@ -48,4 +48,4 @@ from .shared.format import poisson_claim as poisson_claim
 from .shared.format import power as power
 from .shared.format import understated as understated
 from .shared.report import require_report_folder as require_report_folder
-from .trace.request import holds_canaries as holds_canaries
+from .trace.recorded_run import holds_canaries as holds_canaries

@@ -11,9 +11,9 @@ from annotated_types import MinLen
 
 from leakcore._base.reading import of_file, read_toml
 from leakcore._base.text import printable, renaming
-from leakcore.audit.claim import request as claim
-from leakcore.audit.hyperparameters.request import AuditConfig
-from leakcore.audit.shared.settings import (
+from leakcore.audit.claim import config as claim
+from leakcore.audit.hyperparameters.config import AuditConfig
+from leakcore.audit.shared.config_checks import (
     AdjacencyName,
     ClaimedAdjacencyName,
     Confidence,

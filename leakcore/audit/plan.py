@@ -15,8 +15,8 @@ from leakcore._base.progress import timed
 from leakcore._base.results import Record
 from leakcore._base.tables import Rows
 from leakcore.audit.scores.statistics import audited
+from leakcore.audit.shared.elements import Table, table_of
 from leakcore.audit.shared.format import counted, number, power
-from leakcore.audit.shared.page import Table, table_of
 from leakcore.audit.shared.report import Document
 from leakcore.numerics import gaussian_pair_epsilon
 

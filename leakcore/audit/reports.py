@@ -25,8 +25,8 @@ from leakcore._base.text import escape_controls, line_of, name_of, printable
 from leakcore._base.writing import write_atomically
 from leakcore.audit.claim.report import ClaimReport
 from leakcore.audit.hyperparameters.report import RunReport
+from leakcore.audit.shared.elements import EPSILON, PROVED, Card
 from leakcore.audit.shared.format import number
-from leakcore.audit.shared.page import EPSILON, PROVED, Card
 from leakcore.audit.shared.plots import ATTACK, BOUND, INK, drawing_style, svg_of
 from leakcore.audit.shared.report import AuditReport, Document
 

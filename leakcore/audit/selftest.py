@@ -20,8 +20,8 @@ from leakcore._base.progress import Progress
 from leakcore._base.results import without
 from leakcore._base.version import __version__
 from leakcore._base.workers import answers
+from leakcore.audit.shared.elements import Table, table_of
 from leakcore.audit.shared.format import number, percent
-from leakcore.audit.shared.page import Table, table_of
 from leakcore.audit.shared.report import Document
 from leakcore.numerics import clopper_pearson, gaussian_pair_epsilon
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from leakcore import audit, dpsgd, mechanisms
 from leakcore._base.pages import drawing
-from leakcore.audit.shared import page
+from leakcore.audit.shared import elements
 from leakcore.dpsgd import Sampling, Trace
 
 
@@ -96,9 +96,9 @@ def run() -> audit.AuditReport:
     small: dict[str, Any] = {"runs": 16, "sweep": (4.0,), "num_rows": 60, "steps": 4, "label_trials": 2}
     report = audit.run(audit.AuditConfig(**small, label_steps=4))
     markup = report.sections()[0].figure.markup()  # type: ignore[union-attr]
-    figure = page.Figure(svg=drawing(markup), alt="again", caption="again")
-    part = page.Part(
-        key="more", findings=(page.Finding(f"More: {USER}", verdict=USER, assumes=USER),), assumptions=(USER,),
-        sections=(page.Section(USER, (), figure),),
+    figure = elements.Figure(svg=drawing(markup), alt="again", caption="again")
+    part = elements.Part(
+        key="more", findings=(elements.Finding(f"More: {USER}", verdict=USER, assumes=USER),), assumptions=(USER,),
+        sections=(elements.Section(USER, (), figure),),
     )  # fmt: skip
     return report.with_parts(part)

@@ -258,10 +258,10 @@ def test_the_documentation_lists_every_key_with_its_default(tmp_path: Path) -> N
 
 
 def test_a_report_takes_parts_of_other_studies(trace: Path) -> None:
-    from leakcore.audit.shared import page as _page
+    from leakcore.audit.shared import elements
 
     report: Any = audit.from_trace(trace)
-    part = _page.Part(
+    part = elements.Part(
         key="elsewhere", findings=("Elsewhere: <b>seen</b>.",), assumptions=("A thing holds.",), content={"x": 1},
         contradictions=("The part is wrong.",),
     )  # fmt: skip
@@ -274,7 +274,7 @@ def test_a_report_takes_parts_of_other_studies(trace: Path) -> None:
     with pytest.raises(ValueError, match="`key` must differ from the report's parts and fields, got 'elsewhere'"):
         both.with_parts(part)
     with pytest.raises(ValueError, match="`key` must differ from the report's parts and fields, got 'roc'"):
-        report.with_parts(_page.Part(key="roc"))
+        report.with_parts(elements.Part(key="roc"))
 
 
 if sys.version_info >= (3, 11):

@@ -22,7 +22,7 @@ import pytest
 from leakcore._base.output_folder import require_ours
 from leakcore._base.run_folder import FolderBusy, FolderLock, PartialResults, identity, seal
 from leakcore._base.writing import CannotWrite, write_atomically
-from leakcore.audit.hyperparameters.request import AuditConfig
+from leakcore.audit.hyperparameters.config import AuditConfig
 from tests.tolerances import HANG
 
 ME = {"command": "mine", "seed": 0}

@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 from leakcore import audit
 from leakcore._base.text import LONGEST_MESSAGE, escape_controls, name_of, names_of, printable
 from leakcore.audit.progress import progress_bars
-from leakcore.audit.shared.page import Card, Cell, Column, Page, Row, Section, Table
+from leakcore.audit.shared.elements import Card, Cell, Column, Page, Row, Section, Table
 from leakcore.audit.shared.report import to_html, to_text
 from leakcore.cli import main
 from leakcore.cli.exit_codes import checked

@@ -485,7 +485,7 @@ def _check_page(text: str) -> None:
 def test_pages_show_text_and_obey_none(tmp_path: Path) -> None:
     """Reports with every hostile text in their parts, and folders of every hostile name, on one page each."""
     from leakcore import audit
-    from leakcore.audit.shared import page
+    from leakcore.audit.shared import elements
 
     svg = (
         '<svg onload="alert(1)" style="position:fixed"><script>alert(1)</script><style>body{display:none}</style>'
@@ -521,7 +521,7 @@ def test_pages_show_text_and_obey_none(tmp_path: Path) -> None:
     assert set("".join(c for c in text if not c.isprintable())) == {"\n"}
     assert not any(line.lstrip().startswith(("::", "##[")) for line in text.splitlines())
     audit.ReportList.from_dict(json.loads(listed.to_json().encode("utf-8", "replace"))).to_text()
-    assert page.Part.from_dict(tree["report"]["parts"][0]).sections[0].figure.svg.count("<script") == 0  # type: ignore[union-attr]
+    assert elements.Part.from_dict(tree["report"]["parts"][0]).sections[0].figure.svg.count("<script") == 0  # type: ignore[union-attr]
 
 
 # What is written: nothing outside the folder, and no report hides the others

@@ -300,7 +300,7 @@ EXEMPT = dict.fromkeys(RESULTS, "what a function returns: nobody else makes one"
     "audit.from_canaries": "reads a file or a recorded run: tests/audit/trace/test_canaries.py",
     "audit.list_reports": "reads a folder of reports: tests/audit/test_reports.py, and fuzzed in tests/fuzz",
     "audit.compare": "reads reports: tests/audit/test_comparison.py",
-    "audit.join": "puts recorded runs together: tests/audit/trace/test_request.py",
+    "audit.join": "puts recorded runs together: tests/audit/trace/test_recorded_run.py",
     "audit.claim": "minutes of training behind a ClaimConfig; tests/audit/claim/test_claim.py bends its keys",
     "audit.run": "minutes of training behind an AuditConfig, which is bent",
     "audit.selftest": "minutes; its arguments are checked in tests/audit/test_selftest.py",

@@ -15,7 +15,7 @@ import pytest
 from leakcore import attacks, dpsgd, kernels
 from leakcore._base.array_record import ArrayRecord, equal
 from leakcore.attacks import membership
-from leakcore.audit.scores.request import LAYOUTS, ScoreFile
+from leakcore.audit.scores.given_scores import LAYOUTS, ScoreFile
 
 torch = pytest.importorskip("torch")
 GRADS = np.random.default_rng(0).normal(size=(4, 10)).astype(np.float32)

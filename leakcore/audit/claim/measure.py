@@ -18,13 +18,13 @@ from leakcore._base.run_folder import PartialResults, identity
 from leakcore._base.text import renaming
 from leakcore._base.version import PAGE, need
 from leakcore.attacks import membership, poisoning
+from leakcore.audit.claim.config import SECTIONS, ClaimConfig, Stop
 from leakcore.audit.claim.proofs import ClaimedEpsilon, Proof, Scores, Stopped, claim_of, prove, until_decided
 from leakcore.audit.claim.report import ClaimReport
-from leakcore.audit.claim.request import SECTIONS, ClaimConfig, Stop
 from leakcore.audit.scores.statistics import audited, provable
+from leakcore.audit.shared.config_checks import shown
 from leakcore.audit.shared.doctor import environment
 from leakcore.audit.shared.report import require_report_folder, write_report
-from leakcore.audit.shared.settings import shown
 
 if TYPE_CHECKING:
     import torch

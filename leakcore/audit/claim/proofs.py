@@ -11,7 +11,7 @@ import numpy as np
 
 from leakcore import accounting, bounds, mechanisms
 from leakcore._base.results import Result
-from leakcore.audit.claim.request import BLOCK, Audit, ClaimConfig
+from leakcore.audit.claim.config import BLOCK, Audit, ClaimConfig
 from leakcore.audit.shared.format import counted
 
 

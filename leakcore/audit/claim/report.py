@@ -11,12 +11,11 @@ import numpy as np
 
 from leakcore import accounting
 from leakcore.accounting import LastIterateEpsilon
+from leakcore.audit.claim.config import ClaimConfig
 from leakcore.audit.claim.proofs import ClaimedEpsilon, Proof, Stopped
-from leakcore.audit.claim.request import ClaimConfig
 from leakcore.audit.scores.statistics import area, area_limits
-from leakcore.audit.shared import page
-from leakcore.audit.shared.format import ADJACENCY, above, counted, fixed, guarantee, least, number, power, sentence
-from leakcore.audit.shared.page import (
+from leakcore.audit.shared import elements
+from leakcore.audit.shared.elements import (
     BEATS,
     REACHED,
     Card,
@@ -27,6 +26,7 @@ from leakcore.audit.shared.page import (
     proof_card,
     table_of,
 )
+from leakcore.audit.shared.format import ADJACENCY, above, counted, fixed, guarantee, least, number, power, sentence
 from leakcore.audit.shared.report import HELD, NOTHING, TOO_WEAK, AuditReport
 from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon, SequentialEpsilon
 
@@ -168,9 +168,9 @@ class ClaimReport(AuditReport):
             return TOO_WEAK
         return NOTHING if self.epsilon <= 0 else HELD
 
-    def judged(self) -> tuple[page.Judged, ...]:
+    def judged(self) -> tuple[elements.Judged, ...]:
         sure = self._guarantee(self.best)
-        return (page.Judged(what="the audited ε", value=self.epsilon, guarantee=sure),)
+        return (elements.Judged(what="the audited ε", value=self.epsilon, guarantee=sure),)
 
     def _guarantee(self, proof: Proof) -> str:
         """At the confidence of all proofs together; each one alone has a higher one."""
@@ -382,13 +382,13 @@ class ClaimReport(AuditReport):
         )
         return {"proved": proved, "statistic": statistic}
 
-    def sections(self) -> tuple[page.Section, ...]:
+    def sections(self) -> tuple[elements.Section, ...]:
         from leakcore.audit.shared.plots import histograms_svg
 
         tables = self.tables()
         name = self._shown
         inside, outside, _ = self.scores[name]
-        figure = page.Figure(
+        figure = elements.Figure(
             svg=functools.partial(histograms_svg, inside, outside, self._attack.scored, self._attack.share),
             alt=f"Two histograms of the attacker's statistic, with and without the attacker's rows, {name}: mean "
             f"{number(float(inside.mean()))} with, {number(float(outside.mean()))} without; area under the ROC curve "
@@ -397,8 +397,8 @@ class ClaimReport(AuditReport):
             f"histograms overlap, the less a model reveals; {_overlap(inside, outside)}{self._k_words()}",
         )
         return (
-            page.Section("Proved compared with claimed", (tables["proved"],)),
-            page.Section("What the attacker saw", (tables["statistic"],), figure),
+            elements.Section("Proved compared with claimed", (tables["proved"],)),
+            elements.Section("What the attacker saw", (tables["statistic"],), figure),
         )
 
     def settings(self) -> dict[str, Any]:

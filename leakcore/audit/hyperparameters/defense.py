@@ -24,8 +24,8 @@ from leakcore._base.results import Assumptions, Result
 from leakcore._base.run_folder import PartialResults
 from leakcore.attacks import draw_candidates
 from leakcore.audit.hyperparameters import scheme
+from leakcore.audit.hyperparameters.config import AuditConfig, noise_under_defense, parsed_defense, why_bounds_hold
 from leakcore.audit.hyperparameters.reconstruction import ReconstructionPoint, ensemble
-from leakcore.audit.hyperparameters.request import AuditConfig, noise_under_defense, parsed_defense, why_bounds_hold
 from leakcore.defenses import Clip, Defense, Dropout, LocalSteps, Prune
 from leakcore.dpsgd import Streams
 

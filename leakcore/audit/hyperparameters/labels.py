@@ -22,7 +22,7 @@ from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import Progress
 from leakcore._base.results import Assumptions, Result
 from leakcore._base.run_folder import PartialResults
-from leakcore.audit.hyperparameters.request import AuditConfig
+from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.shared.format import power
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from leakcore._base.process_wide import one_thread
 from leakcore._base.progress import Progress
 from leakcore._base.results import jsonable
 from leakcore._base.run_folder import PartialResults
+from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.hyperparameters.reconstruction import ensemble
-from leakcore.audit.hyperparameters.request import AuditConfig
 
 ATTRIBUTE = "texture"
 """The latent attribute: whether neighbouring pixels of a digit differ more than the median digit's do."""

@@ -13,12 +13,12 @@ from leakcore._base.progress import Progress, timed
 from leakcore._base.run_folder import PartialResults, identity
 from leakcore._base.version import PAGE, need
 from leakcore.audit.hyperparameters import labels, layers, reconstruction
-from leakcore.audit.hyperparameters.parts import defense_part, layers_part
+from leakcore.audit.hyperparameters.config import AuditConfig
+from leakcore.audit.hyperparameters.layer_and_defense_parts import defense_part, layers_part
 from leakcore.audit.hyperparameters.report import RunReport
-from leakcore.audit.hyperparameters.request import AuditConfig
+from leakcore.audit.shared.config_checks import shown
 from leakcore.audit.shared.doctor import environment
 from leakcore.audit.shared.report import require_report_folder, write_report
-from leakcore.audit.shared.settings import shown
 
 
 @timed

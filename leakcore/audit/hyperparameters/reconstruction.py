@@ -16,7 +16,7 @@ from leakcore._base.progress import Progress
 from leakcore._base.results import Adjacency, Assumptions, Result
 from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters import scheme
-from leakcore.audit.hyperparameters.request import AuditConfig
+from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.shared.claimed_epsilon import proved_epsilon
 from leakcore.numerics import AccuracyError
 

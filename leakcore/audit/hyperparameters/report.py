@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from leakcore._base.results import Result, require_same_adjacency
 from leakcore.audit.hyperparameters import scheme
+from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.hyperparameters.labels import LabelStudy
 from leakcore.audit.hyperparameters.reconstruction import BoundCurve, ReconstructionPoint
-from leakcore.audit.hyperparameters.request import AuditConfig
 from leakcore.audit.hyperparameters.tables import (
     accounting_table,
     label_epsilon_table,
@@ -20,7 +20,18 @@ from leakcore.audit.hyperparameters.tables import (
     reconstruction_table,
     sandwich_svg,
 )
-from leakcore.audit.shared import page
+from leakcore.audit.shared import elements
+from leakcore.audit.shared.elements import (
+    BEATS,
+    REACHED,
+    Card,
+    Finding,
+    Table,
+    adjacency_words,
+    card,
+    epsilon_card,
+    proof_card,
+)
 from leakcore.audit.shared.format import (
     ADJACENCY,
     above,
@@ -32,17 +43,6 @@ from leakcore.audit.shared.format import (
     percent,
     power,
     understated,
-)
-from leakcore.audit.shared.page import (
-    BEATS,
-    REACHED,
-    Card,
-    Finding,
-    Table,
-    adjacency_words,
-    card,
-    epsilon_card,
-    proof_card,
 )
 from leakcore.audit.shared.report import HELD, NOTHING, TOO_WEAK, AuditReport
 
@@ -410,11 +410,11 @@ class RunReport(AuditReport):
             return TOO_WEAK
         return NOTHING if float(self.claimed.epsilon_audited.value) <= 0 else HELD
 
-    def judged(self) -> tuple[page.Judged, ...]:
+    def judged(self) -> tuple[elements.Judged, ...]:
         p = self.claimed
         return (
-            page.judged("the accountant's ε of the audited σ", p.epsilon),
-            page.judged("the ε that the attack proves there", p.epsilon_audited),
+            elements.judged("the accountant's ε of the audited σ", p.epsilon),
+            elements.judged("the ε that the attack proves there", p.epsilon_audited),
         )
 
     def verdict_sentences(self) -> list[str]:
@@ -465,19 +465,19 @@ class RunReport(AuditReport):
             "label_epsilon": label_epsilon_table(self.labels),
         }
 
-    def sections(self) -> tuple[page.Section, ...]:
+    def sections(self) -> tuple[elements.Section, ...]:
         tables = self.tables()
         parts = [f"at ε {number(p.epsilon)} attack {percent(p.attack)}, bound {percent(p.bound)}" for p in self.points]
-        figure = page.Figure(
+        figure = elements.Figure(
             svg=functools.partial(sandwich_svg, self.curve, self.points),
             alt=f"Probability of naming the target against ε: {'; '.join(parts)}.",
             caption=_figure_caption(self.config, self.points),
         )
         drawn = figure if any(p.drawable for p in self.points) else None
         return (
-            page.Section("Reconstruction: the attack compared with its bound", (tables["reconstruction"],), drawn),
-            page.Section("The accountant", (tables["accounting"],)),
-            page.Section("Labels from one aggregated gradient", (tables["labels"], tables["label_epsilon"])),
+            elements.Section("Reconstruction: the attack compared with its bound", (tables["reconstruction"],), drawn),
+            elements.Section("The accountant", (tables["accounting"],)),
+            elements.Section("Labels from one aggregated gradient", (tables["labels"], tables["label_epsilon"])),
         )
 
     def settings(self) -> dict[str, Any]:

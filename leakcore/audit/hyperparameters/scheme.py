@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from leakcore import mechanisms
-from leakcore.audit.hyperparameters.request import AuditConfig
+from leakcore.audit.hyperparameters.config import AuditConfig
 
 
 def mechanism(config: AuditConfig, noise: float) -> mechanisms.Mechanism:

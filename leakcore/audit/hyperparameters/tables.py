@@ -11,8 +11,8 @@ from leakcore._base.pictures import Tips
 from leakcore._base.results import Result
 from leakcore.audit.hyperparameters.labels import LabelStudy
 from leakcore.audit.hyperparameters.reconstruction import BoundCurve, ReconstructionPoint
+from leakcore.audit.shared.elements import Table, adjacency_words, table_of
 from leakcore.audit.shared.format import ADJACENCY, claim_of, ends_proved, interval, number, percent, power
-from leakcore.audit.shared.page import Table, adjacency_words, table_of
 from leakcore.audit.shared.plots import ATTACK, BOUND, INK, MIDDLE, RDP, drawing_style, plain_axes, svg_of
 
 _Columns = dict[str, Callable[[ReconstructionPoint], str | tuple[str, str]]]

@@ -13,8 +13,8 @@ from leakcore._base import validate
 from leakcore._base.progress import timed
 from leakcore._base.results import Adjacency, Result, parse_adjacency
 from leakcore._base.text import HOW_TO_CHOOSE
+from leakcore.audit.scores.given_scores import Sides, sides_of
 from leakcore.audit.scores.report import ScoresReport
-from leakcore.audit.scores.request import Sides, sides_of
 from leakcore.audit.scores.statistics import PROVENANCE, area, area_limits, assumed, audited, rate_limits, require_fair
 from leakcore.audit.shared.claimed_epsilon import claimed_under, is_pair, noted
 from leakcore.audit.shared.doctor import environment

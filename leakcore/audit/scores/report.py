@@ -11,7 +11,22 @@ import numpy as np
 
 from leakcore._base.results import Adjacency, Result
 from leakcore.audit.scores.statistics import MeasuredRate
-from leakcore.audit.shared import page
+from leakcore.audit.shared import elements
+from leakcore.audit.shared.elements import (
+    BEATS,
+    EPSILON,
+    PROVED,
+    REACHED,
+    Card,
+    Finding,
+    Row,
+    Table,
+    card,
+    claim_card,
+    heads,
+    proof_card,
+    row_of,
+)
 from leakcore.audit.shared.format import (
     ADJACENCY,
     above,
@@ -26,21 +41,6 @@ from leakcore.audit.shared.format import (
     power,
     proved,
     sentence,
-)
-from leakcore.audit.shared.page import (
-    BEATS,
-    EPSILON,
-    PROVED,
-    REACHED,
-    Card,
-    Finding,
-    Row,
-    Table,
-    card,
-    claim_card,
-    heads,
-    proof_card,
-    row_of,
 )
 from leakcore.audit.shared.report import GATE, HELD, NOTHING, TOO_WEAK, AuditReport, between_levels, names, same_names
 
@@ -189,10 +189,10 @@ class ScoresReport(AuditReport):
         claim = self.claimed_epsilon
         return self.proved and claim is not None and not self.contradictions and float(self._compared.value) > claim
 
-    def judged(self) -> tuple[page.Judged, ...]:
+    def judged(self) -> tuple[elements.Judged, ...]:
         if not self.proved:
             return ()
-        return (page.judged("ε proved by the scores", self.epsilon),)
+        return (elements.judged("ε proved by the scores", self.epsilon),)
 
     def verdict_sentences(self) -> list[str]:
         if self.contradictions:
@@ -386,7 +386,7 @@ class ScoresReport(AuditReport):
             number(self.claimed_epsilon or 0.0) if comparable else "—",
         )
 
-    def sections(self) -> tuple[page.Section, ...]:
+    def sections(self) -> tuple[elements.Section, ...]:
         from leakcore.audit.shared.plots import roc_svg
 
         tables = self.tables()
@@ -419,15 +419,15 @@ class ScoresReport(AuditReport):
             else " An interval wholly above the solid curve speaks against "
             "the claimed ε; each is at its own confidence, and what is proved is below."
         )
-        figure = page.Figure(
+        figure = elements.Figure(
             svg=svg,
             alt=f"True-positive against false-positive rate of the scores, both axes logarithmic. {self._rates()}",
             caption="Points above the dotted line recognise members better than guessing does. The left end matters "
             f"most, where few are accused wrongly. Bars: {100 * self.confidence:g}% intervals.{limit}",
         )
         return (
-            page.Section("The scores as a membership test", (tables["rates"],), figure),
-            page.Section("What the scores say about ε", (tables["epsilon"],)),
+            elements.Section("The scores as a membership test", (tables["rates"],), figure),
+            elements.Section("What the scores say about ε", (tables["epsilon"],)),
         )
 
     def assumptions(self) -> list[str]:

@@ -21,8 +21,8 @@ from leakcore._base.tables import Rows, as_html
 from leakcore._base.text import escape_controls, printable
 from leakcore._base.version import __version__
 from leakcore._base.writing import place_in, write_atomically
-from leakcore.audit.shared import page
-from leakcore.audit.shared.page import Card, Figure, Judged, Page, Section, Table, about, follows
+from leakcore.audit.shared import elements
+from leakcore.audit.shared.elements import Card, Figure, Judged, Page, Section, Table, about, follows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -188,10 +188,10 @@ class AuditReport(Document, abc.ABC):
 
     environment: dict[str, Any]
     seconds: float = dataclasses.field(compare=False)
-    parts: tuple[page.Part, ...] = ()
+    parts: tuple[elements.Part, ...] = ()
     fail_above: float | None = None
 
-    def with_parts(self, *parts: page.Part) -> Self:
+    def with_parts(self, *parts: elements.Part) -> Self:
         """This report with further parts at its end.
 
         Args:
@@ -270,7 +270,7 @@ class AuditReport(Document, abc.ABC):
         """The findings of the report itself and of its parts, in the order of the page."""
         return [*self.findings(), *(text for part in self.parts for text in part.findings)]
 
-    def judged(self) -> tuple[page.Judged, ...]:
+    def judged(self) -> tuple[elements.Judged, ...]:
         """Every ε that `fail_above` is compared with."""
         return ()
 
@@ -329,7 +329,7 @@ class AuditReport(Document, abc.ABC):
         """The tables that the page and the terminal show."""
 
     @abc.abstractmethod
-    def sections(self) -> tuple[page.Section, ...]:
+    def sections(self) -> tuple[elements.Section, ...]:
         """The page's middle: figures and tables under headings."""
 
     @abc.abstractmethod
@@ -413,9 +413,9 @@ class AuditReport(Document, abc.ABC):
         """Verdict, four numbers, findings and tables for a terminal, readable without colour."""
         return to_text(self._page(), width)
 
-    def _page(self) -> page.Page:
+    def _page(self) -> elements.Page:
         claims = [text for part in self.parts for text in part.contradictions]
-        return page.Page(
+        return elements.Page(
             title=self.title,
             tone=self.tone,
             headline=self.headline,

@@ -15,9 +15,10 @@ from leakcore._base import validate
 from leakcore._base.progress import timed
 from leakcore._base.results import Result
 from leakcore.audit.scores.statistics import audited
-from leakcore.audit.shared import page
+from leakcore.audit.shared import elements
 from leakcore.audit.shared.claimed_epsilon import noted, proved_epsilon
 from leakcore.audit.shared.doctor import environment
+from leakcore.audit.shared.elements import BEATS, REACHED, Card, Finding, Table, epsilon_card, heads, proof_card, row_of
 from leakcore.audit.shared.format import (
     NUMBERS_FIXED,
     ROWS_PUBLIC,
@@ -35,9 +36,8 @@ from leakcore.audit.shared.format import (
     proved,
     sentence,
 )
-from leakcore.audit.shared.page import BEATS, REACHED, Card, Finding, Table, epsilon_card, heads, proof_card, row_of
 from leakcore.audit.shared.report import GATE, GATE_SHARE, HELD, NOTHING, AuditReport, between_levels, names, same_names
-from leakcore.audit.trace.request import read_trace
+from leakcore.audit.trace.recorded_run import read_trace
 from leakcore.dpsgd import CanaryTrace, parse_divisor
 from leakcore.mechanisms import Mechanism, Poisson
 
@@ -192,10 +192,10 @@ class CanaryReport(AuditReport):
             f"most {chance(self.p_value)}"
         )
 
-    def judged(self) -> tuple[page.Judged, ...]:
+    def judged(self) -> tuple[elements.Judged, ...]:
         return (
-            page.judged("the accountant's ε of the recorded steps", self.epsilon),
-            page.judged("the ε that the canaries prove", self.proved),
+            elements.judged("the accountant's ε of the recorded steps", self.epsilon),
+            elements.judged("the ε that the canaries prove", self.proved),
         )
 
     def verdict_sentences(self) -> list[str]:
@@ -315,8 +315,8 @@ class CanaryReport(AuditReport):
         )
         return {"canaries": Table("What the canaries prove", columns, rows, caption)}
 
-    def sections(self) -> tuple[page.Section, ...]:
-        return (page.Section("What the canaries prove", (self.tables()["canaries"],)),)
+    def sections(self) -> tuple[elements.Section, ...]:
+        return (elements.Section("What the canaries prove", (self.tables()["canaries"],)),)
 
     def assumptions(self) -> list[str]:
         coins = (

@@ -11,8 +11,8 @@ from leakcore._base.progress import timed
 from leakcore.audit.shared.doctor import environment
 from leakcore.audit.trace.canaries import CanaryReport, from_canaries
 from leakcore.audit.trace.measure import attack_rates, lower_bounds, recorded_steps, upper_bounds
+from leakcore.audit.trace.recorded_run import parse, read_trace
 from leakcore.audit.trace.report import TraceReport
-from leakcore.audit.trace.request import parse, read_trace
 from leakcore.dpsgd import CanaryTrace, Trace, joined
 
 if TYPE_CHECKING:

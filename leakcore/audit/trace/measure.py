@@ -14,7 +14,7 @@ from leakcore._base.results import Assumptions, Result
 from leakcore.audit.scores.statistics import area, area_limits, audited, provable, rate_limits
 from leakcore.audit.shared.claimed_epsilon import noted, proved_epsilon, schedule_of
 from leakcore.audit.shared.report import GATE, GATE_SHARE
-from leakcore.audit.trace.request import AuditRequest
+from leakcore.audit.trace.recorded_run import AuditRequest
 from leakcore.dpsgd import Trace
 from leakcore.mechanisms import GDP, FullBatch, Mechanism, Poisson
 

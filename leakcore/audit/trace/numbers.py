@@ -13,7 +13,7 @@ from leakcore._base.results import Result, require_same_adjacency
 from leakcore.audit.shared.format import percent
 from leakcore.audit.shared.report import GATE_SHARE, AuditReport
 from leakcore.audit.trace.measure import FPRS, Exposure, Measured, Separation
-from leakcore.audit.trace.request import MechanismChoice, RunCoverage
+from leakcore.audit.trace.recorded_run import MechanismChoice, RunCoverage
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

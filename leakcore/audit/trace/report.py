@@ -11,7 +11,22 @@ from typing import ClassVar
 import numpy as np
 
 from leakcore._base.results import Result
-from leakcore.audit.shared import page
+from leakcore.audit.shared import elements
+from leakcore.audit.shared.elements import (
+    BEATS,
+    EPSILON,
+    PROVED,
+    REACHED,
+    Card,
+    Finding,
+    Table,
+    card,
+    epsilon_card,
+    heads,
+    proof_card,
+    row_of,
+    table_of,
+)
 from leakcore.audit.shared.format import (
     ADJACENCY,
     above,
@@ -28,25 +43,10 @@ from leakcore.audit.shared.format import (
 )
 from leakcore.audit.shared.format import above_claim as above_claim_text
 from leakcore.audit.shared.format import proved as proved_text
-from leakcore.audit.shared.page import (
-    BEATS,
-    EPSILON,
-    PROVED,
-    REACHED,
-    Card,
-    Finding,
-    Table,
-    card,
-    epsilon_card,
-    heads,
-    proof_card,
-    row_of,
-    table_of,
-)
 from leakcore.audit.shared.report import GATE, HELD, NOTHING, TOO_WEAK, between_levels, names, same_names
 from leakcore.audit.trace.measure import Measured
 from leakcore.audit.trace.numbers import Compared, TraceNumbers, levels
-from leakcore.audit.trace.request import MechanismChoice
+from leakcore.audit.trace.recorded_run import MechanismChoice
 
 _INDEPENDENT = (
     "the attacker knows every other row and every batch, and members and non-members are alike. The intervals treat "
@@ -127,14 +127,14 @@ class TraceReport(TraceNumbers):
             )
         return out
 
-    def judged(self) -> tuple[page.Judged, ...]:
+    def judged(self) -> tuple[elements.Judged, ...]:
         schedule = f"the run's {counted(self.run.steps, 'step')}" if self.run.partial else "the recorded schedule"
         schedule = f"{self.run.alone} alone" if self.run.unknown else schedule
         named = (
             (f"the accountant's ε of {schedule}", self.epsilon),
             ("the ε that guesses at the coins prove", self.audited),
         )
-        return tuple(page.judged(what, epsilon) for what, epsilon in named if epsilon is not None)
+        return tuple(elements.judged(what, epsilon) for what, epsilon in named if epsilon is not None)
 
     def verdict_sentences(self) -> list[str]:
         if self.contradictions:
@@ -193,11 +193,11 @@ class TraceReport(TraceNumbers):
         exposed = {"exposed": _exposed_table(self)} if self.exposed else {}
         return {"attacks": _attacks_table(self), **exposed}
 
-    def sections(self) -> tuple[page.Section, ...]:
+    def sections(self) -> tuple[elements.Section, ...]:
         tables = self.tables()
         curve, measured = self.membership, self.roc
         figures = {} if curve is None or measured is None else {"attacks": _roc_figure(self, curve, measured)}
-        return tuple(page.Section(t.title, (t,), figures.get(name)) for name, t in tables.items())
+        return tuple(elements.Section(t.title, (t,), figures.get(name)) for name, t in tables.items())
 
     def assumptions(self) -> list[str]:
         mechanism = "The optimizer clipped each sample and added the noise that its settings say"
@@ -606,7 +606,7 @@ def _exposed_table(report: TraceNumbers) -> Table:
     )
 
 
-def _roc_figure(report: TraceNumbers, curve: Result, measured: tuple[np.ndarray, np.ndarray]) -> page.Figure:
+def _roc_figure(report: TraceNumbers, curve: Result, measured: tuple[np.ndarray, np.ndarray]) -> elements.Figure:
     """The test's ROC below the bound's curve that its rates are compared with."""
     from leakcore.audit.shared.plots import roc_svg
 
@@ -635,7 +635,7 @@ def _roc_figure(report: TraceNumbers, curve: Result, measured: tuple[np.ndarray,
         if report.incomparable
         else "Close to the upper curve, the bound is nearly reached; if a whole bar lies above it, check the mechanism."
     )
-    return page.Figure(
+    return elements.Figure(
         svg=svg,
         alt="True-positive against false-positive rate of the membership test, "
         f"{'next to' if report.incomparable else 'below'} the curve of the bound; {_membership(report)}",

@@ -12,7 +12,7 @@ import torch
 from leakcore import attacks, audit, datasets, defenses, dpsgd, models
 from leakcore.audit.hyperparameters import defense as defended
 from leakcore.audit.hyperparameters import reconstruction
-from leakcore.audit.hyperparameters.request import noise_under_defense, parsed_defense, why_bounds_hold
+from leakcore.audit.hyperparameters.config import noise_under_defense, parsed_defense, why_bounds_hold
 from leakcore.defenses import Clip, Compose, Dropout, GaussianNoise, Laplace, LocalSteps, Prune
 
 SMALL: dict[str, Any] = {"num_rows": 40, "steps": 6, "sweep": (), "runs": 32, "hidden": (4,), "learning_rate": 1.0}

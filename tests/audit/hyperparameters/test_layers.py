@@ -20,7 +20,7 @@ from torch import nn
 from leakcore import audit, leakage
 from leakcore._base.run_folder import PartialResults
 from leakcore.audit.hyperparameters import layers
-from leakcore.audit.hyperparameters.parts import beyond, layers_finding, layers_table, limits
+from leakcore.audit.hyperparameters.layer_and_defense_parts import beyond, layers_finding, layers_table, limits
 from leakcore.dpsgd import Trace
 from tests.audit.samples import by_poisson
 

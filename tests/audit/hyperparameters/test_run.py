@@ -22,8 +22,8 @@ from leakcore import audit
 from leakcore._base import version
 from leakcore._base.run_folder import identity
 from leakcore.audit.hyperparameters import reconstruction
+from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.hyperparameters.report import _contradictions, _figure_caption
-from leakcore.audit.hyperparameters.request import AuditConfig
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from leakcore import audit
 from leakcore._base.results import Assumptions, Result
 from leakcore.audit import report_schema
-from leakcore.audit.shared import page
+from leakcore.audit.shared import elements
 from leakcore.cli import main
 from tests.audit import samples as reports
 
@@ -72,8 +72,8 @@ def test_it_knows_every_key(make: Callable[[], audit.AuditReport]) -> None:
 
 
 def test_a_part_may_say_anything_under_its_key() -> None:
-    section = page.Section("More", (), page.Figure(svg=lambda: "<svg/>", alt="a picture", caption="see"))
-    part = page.Part(key="more", findings=("More: 1",), sections=(section,), content={"value": math.inf})
+    section = elements.Section("More", (), elements.Figure(svg=lambda: "<svg/>", alt="a picture", caption="see"))
+    part = elements.Part(key="more", findings=("More: 1",), sections=(section,), content={"value": math.inf})
     data = json.loads(reports.scores().with_parts(part).to_json())
     assert data["more"] == {"value": "inf"}
     assert errors(data) == []

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from leakcore import audit, bounds
+from leakcore.audit.shared.elements import QUESTIONS
 from leakcore.audit.shared.format import above, ends, fixed, interval, number, percent
-from leakcore.audit.shared.page import QUESTIONS
 from tests.audit import samples as reports
 
 

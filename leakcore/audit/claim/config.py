@@ -11,7 +11,7 @@ from annotated_types import Ge, MinLen
 
 from leakcore._base.reading import of_file, read_toml
 from leakcore._base.results import jsonable
-from leakcore.audit.shared.settings import (
+from leakcore.audit.shared.config_checks import (
     ActivationName,
     AdjacencyName,
     Confidence,

@@ -10,8 +10,8 @@ import numpy as np
 
 from leakcore._base.results import jsonable
 from leakcore.audit.hyperparameters.layers import ATTRIBUTE, LayerStudy
+from leakcore.audit.shared.elements import Figure, Finding, Part, Section, Table, heads, row_of, table_of
 from leakcore.audit.shared.format import guarantee, interval, number, percent
-from leakcore.audit.shared.page import Figure, Finding, Part, Section, Table, heads, row_of, table_of
 from leakcore.audit.shared.plots import heat_map_svg
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from leakcore._base.results import jsonable
-from leakcore.audit.shared.settings import (
+from leakcore.audit.shared.config_checks import (
     MOST_STEPS,
     ActivationName,
     Claimable,
