@@ -13,22 +13,7 @@ from leakcore._base.reading import of_file, read_toml
 from leakcore._base.text import printable, renaming
 from leakcore.audit.claim import config as claim
 from leakcore.audit.hyperparameters.config import AuditConfig
-from leakcore.audit.shared.config_checks import (
-    AdjacencyName,
-    ClaimedAdjacencyName,
-    Confidence,
-    Count,
-    CountFrom2,
-    Delta,
-    NonNegative,
-    PositiveDelta,
-    Probability,
-    Seed,
-    Text,
-    checked_sections,
-    refuse_sections,
-    schema_of,
-)
+from leakcore.audit.shared import config_checks as checks
 from leakcore.mechanisms import argument_errors
 
 
@@ -36,14 +21,14 @@ from leakcore.mechanisms import argument_errors
 class Trace:
     """[trace]: a recorded training run. file: one, or the parts of a run in order."""
 
-    file: Text | Annotated[tuple[Text, ...], MinLen(1)]
-    delta: PositiveDelta = 1e-5
-    claimed_epsilon: NonNegative | None = None
-    sample_rate: Probability | None = None
-    steps: Count | None = None
-    num_candidates: CountFrom2 = 10
+    file: checks.Text | Annotated[tuple[checks.Text, ...], MinLen(1)]
+    delta: checks.PositiveDelta = 1e-5
+    claimed_epsilon: checks.NonNegative | None = None
+    sample_rate: checks.Probability | None = None
+    steps: checks.Count | None = None
+    num_candidates: checks.CountFrom2 = 10
     coins: bool = False
-    confidence: Confidence = 0.95
+    confidence: checks.Confidence = 0.95
     divisor: Literal["rows", "constant"] | None = None
 
     @property
@@ -55,22 +40,22 @@ class Trace:
 class Scores:
     """[scores]: membership scores of another tool."""
 
-    file: Text
-    members: Text | None = None
-    non_members: Text | None = None
-    values: Text | None = None
-    labels: Text | None = None
+    file: checks.Text
+    members: checks.Text | None = None
+    non_members: checks.Text | None = None
+    values: checks.Text | None = None
+    labels: checks.Text | None = None
     higher: Literal["members", "non-members"] | None = None
     coins: bool = False
     retrained: bool = False
-    k: Count = 1
-    delta: Delta = 1e-5
-    claimed_epsilon: NonNegative | None = None
-    claimed_adjacency: ClaimedAdjacencyName | None = None
-    adjacency: AdjacencyName | None = None
-    confidence: Confidence = 0.95
+    k: checks.Count = 1
+    delta: checks.Delta = 1e-5
+    claimed_epsilon: checks.NonNegative | None = None
+    claimed_adjacency: checks.ClaimedAdjacencyName | None = None
+    adjacency: checks.AdjacencyName | None = None
+    confidence: checks.Confidence = 0.95
     family: Literal["dp", "gdp"] = "dp"
-    seed: Seed = 0
+    seed: checks.Seed = 0
     select: Literal["simultaneous", "split"] = "simultaneous"
 
     @property
@@ -82,10 +67,10 @@ class Scores:
 class Report:
     """[report]: where the report goes, and the limit of the gate."""
 
-    out: Text | None = None
-    json: Text | None = None
-    html: Text | None = None
-    fail_above: NonNegative | None = None
+    out: checks.Text | None = None
+    json: checks.Text | None = None
+    html: checks.Text | None = None
+    fail_above: checks.NonNegative | None = None
 
 
 SECTIONS: dict[str, type] = {"run": AuditConfig, "trace": Trace, "scores": Scores, **claim.SECTIONS, "report": Report}
@@ -98,11 +83,8 @@ Settings = AuditConfig | claim.ClaimConfig | Trace | Scores
 def read_config(path: str | Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
     """(form, sections) of the file; the form is None if the file has nothing but [report].
 
-    Sections are checked, keys are not yet: options may take their place.
-
-    Raises:
-        ValueError: names the file and what is wrong.
-        TypeError: the same, for a section that is not one.
+    Sections are checked, keys are not yet: options may take their place. ValueError names the file and what is wrong;
+    TypeError, a section that is not one.
     """
     sections = read_toml(path)
     if not sections:
@@ -111,7 +93,7 @@ def read_config(path: str | Path) -> tuple[str | None, dict[str, dict[str, Any]]
             f"({', '.join(f'[{name}]' for name in claim.SECTIONS)}), got {printable(repr(str(path)))}, which is empty"
         )
     with of_file(path):
-        refuse_sections(sections, SECTIONS)
+        checks.refuse_sections(sections, SECTIONS)
         forms = [form for form, names in FORMS.items() if any(name in sections for name in names)]
         if len(forms) > 1:
             first, second = (next(n for n in FORMS[form] if n in sections) for form in forms[:2])
@@ -140,14 +122,11 @@ def with_options(
 
 
 def read_settings(form: str, sections: Mapping[str, Any]) -> tuple[Settings, Report]:
-    """What a form of audit is asked to do, checked, with defaults for missing keys; and where its report goes.
-
-    Raises:
-        ValueError: lists every fault of a key by section.key, its value and what is allowed.
-        TypeError: the same, where each of them is a value of another type.
+    """What a form of audit is asked to do, with defaults for missing keys, and where its report goes; ValueError or
+    TypeError lists every fault by section.key, as `checked` does.
     """
     names = (*FORMS[form], "report")
-    read = checked_sections({name: SECTIONS[name] for name in names}, sections)
+    read = checks.checked_sections({name: SECTIONS[name] for name in names}, sections)
     report = Report(**read.pop("report"))
     if form == "claim":
         return claim.ClaimConfig(**{name: SECTIONS[name](**keys) for name, keys in read.items()}), report
@@ -170,7 +149,7 @@ def config_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "leakcore audit configuration",
         "type": "object",
-        "properties": {name: schema_of(cls) for name, cls in SECTIONS.items()},
+        "properties": {name: checks.schema_of(cls) for name, cls in SECTIONS.items()},
         "additionalProperties": False,
         "oneOf": [{"anyOf": [{"required": [name]} for name in names]} for names in FORMS.values()],
     }

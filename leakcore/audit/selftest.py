@@ -263,21 +263,11 @@ GATE = 0.999
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Promise:
-    """One method on one mechanism.
+    """One method on one mechanism, in `audits` audits of `trials` trials each.
 
-    Attributes:
-        mechanism: what was audited.
-        epsilon: true ε of the mechanism at δ.
-        delta: δ.
-        method: how each audit bounds ε.
-        trials: trials in each audit.
-        audits: how many audits.
-        above: how many bounds exceeded ε.
-        rate: above/audits.
-        interval: 95% interval of the rate, two-sided.
-        allowed: 1 − confidence.
-        mean: mean of the bounds.
-        kept: False if the rate is above `allowed` beyond doubt (`GATE`, over all rows together).
+    epsilon: the true ε at δ. above: how many bounds exceeded it. rate: above/audits, with its two-sided 95% interval.
+    allowed: 1 − confidence. mean: the mean bound. kept: False if the rate is above `allowed` beyond doubt (`GATE`, over
+    all rows together).
     """
 
     mechanism: str

@@ -11,23 +11,7 @@ from annotated_types import Ge, MinLen
 
 from leakcore._base.reading import of_file, read_toml
 from leakcore._base.results import jsonable
-from leakcore.audit.shared.config_checks import (
-    ActivationName,
-    AdjacencyName,
-    Confidence,
-    Count,
-    CountFrom2,
-    NonNegative,
-    Positive,
-    PositiveDelta,
-    SampleRate,
-    Seed,
-    Steps,
-    Text,
-    Trials,
-    Width,
-    checked_sections,
-)
+from leakcore.audit.shared import config_checks as checks
 
 if TYPE_CHECKING:
     from leakcore import dpsgd
@@ -39,19 +23,14 @@ BLOCK = 32
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
-    """What is trained on.
+    """What is trained on. num_rows: None for all. path: folder of data sets; None for the cache.
 
-    Attributes:
-        name: name of the data set.
-        num_rows: training rows; None for all.
-        path: folder of data sets; None for the cache.
-        features: "frozen" (CIFAR-10 only) for the features of a small network that was trained on the subset of
-            CIFAR-100.
+    features: "frozen" (CIFAR-10 only) for those of a small network that was trained on the subset of CIFAR-100.
     """
 
     name: Literal["digits", "breast-cancer", "fashion-mnist", "cifar10", "location30", "purchase100"] = "digits"
     num_rows: Annotated[int, Ge(10)] | None = None
-    path: Text | None = None
+    path: checks.Text | None = None
     features: Literal["pixels", "frozen"] = "pixels"
 
 
@@ -59,35 +38,28 @@ class Data:
 class Model:
     """The network. hidden: sizes of its hidden layers, () for logistic regression."""
 
-    hidden: tuple[Width, ...] = ()
-    activation: ActivationName = "relu"
+    hidden: tuple[checks.Width, ...] = ()
+    activation: checks.ActivationName = "relu"
     initialisation: Literal["per-run", "fixed", "glorot", "fixed-glorot"] = "fixed-glorot"
-    initialisation_scale: NonNegative = 1.0
+    initialisation_scale: checks.NonNegative = 1.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """DP-SGD.
+    """DP-SGD. noise_multiplier: None: computed from the claim.
 
-    Attributes:
-        noise_multiplier: σ; None: computed from the claim.
-        max_grad_norm: C.
-        learning_rate: step size.
-        steps: T.
-        sampling: how batches are drawn; None: "shuffled" with a `batch_size`, else "poisson".
-        sample_rate: q of "poisson"; 1 for full batches.
-        batch_size: rows of a batch of "shuffled" and "fixed".
-        batches: batches in an epoch of "allocation"; each row draws one of them.
+    sampling: None: "shuffled" with a `batch_size`, else "poisson". sample_rate: q of "poisson"; 1 for full batches.
+    batch_size: rows, for "shuffled" and "fixed". batches: in an epoch of "allocation"; each row draws one of them.
     """
 
-    noise_multiplier: NonNegative | None = None
-    max_grad_norm: Positive = 1.0
-    learning_rate: Positive = 0.15
-    steps: Steps = 24
+    noise_multiplier: checks.NonNegative | None = None
+    max_grad_norm: checks.Positive = 1.0
+    learning_rate: checks.Positive = 0.15
+    steps: checks.Steps = 24
     sampling: Literal["poisson", "shuffled", "fixed", "allocation"] | None = None
-    sample_rate: SampleRate = 1.0
-    batch_size: Count | None = None
-    batches: Steps | None = None
+    sample_rate: checks.SampleRate = 1.0
+    batch_size: checks.Count | None = None
+    batches: checks.Steps | None = None
 
     @property
     def scheme(self) -> str:
@@ -104,8 +76,8 @@ class Mechanism:
 class Fault:
     """An implementation error on purpose, as `dpsgd.Fault`."""
 
-    noise: NonNegative = 1.0
-    bias_noise: NonNegative = 1.0
+    noise: checks.NonNegative = 1.0
+    bias_noise: checks.NonNegative = 1.0
     clip: Literal["sample", "batch"] = "sample"
 
 
@@ -113,36 +85,30 @@ class Fault:
 class Claim:
     """What is claimed. epsilon: None for the accountant's ε of the noise multiplier."""
 
-    epsilon: Positive | None = None
-    delta: PositiveDelta = 1e-5
-    adjacency: AdjacencyName = "add-remove"
+    epsilon: checks.Positive | None = None
+    delta: checks.PositiveDelta = 1e-5
+    adjacency: checks.AdjacencyName = "add-remove"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audit:
-    """How the claim is tested.
+    """How the claim is tested. confidence: at which the bounds hold together.
 
-    Attributes:
-        attack: what is played.
-        trials: models on each data set, all counted. "membership": one half of them learns how rows score.
-        k: numbers of rows that the attacker places.
-        adjacency: None: the claim's, or "replace" with shuffled batches or `contrast`.
-        contrast: as in `attacks.poisoning.ClipBKD`.
-        canaries: number of canaries of the attack "one-run".
-        stop: "early": stop when the claim falls, or cannot fall any more within the trials.
-        confidence: level at which the bounds hold together, in (0, 1).
-        seed: seed of everything random.
+    trials: models on each data set, all counted; of "membership" one half learns how rows score. k: numbers of rows
+    that the attacker places. adjacency: None: the claim's, or "replace" with shuffled batches or `contrast`, which is
+    as in `attacks.poisoning.ClipBKD`. canaries: number for the attack "one-run". stop: "early": when the claim falls,
+    or cannot fall any more within the trials.
     """
 
     attack: Literal["clipbkd", "backdoor", "membership", "zero-input", "crafted-gradient", "one-run"] = "clipbkd"
-    trials: Trials = 1000
-    k: Annotated[tuple[Count, ...], MinLen(1)] = (1, 2, 4, 8)
-    adjacency: AdjacencyName | None = None
+    trials: checks.Trials = 1000
+    k: Annotated[tuple[checks.Count, ...], MinLen(1)] = (1, 2, 4, 8)
+    adjacency: checks.AdjacencyName | None = None
     contrast: bool = False
-    canaries: CountFrom2 = 500
+    canaries: checks.CountFrom2 = 500
     stop: Stop = "never"
-    confidence: Confidence = 0.99
-    seed: Seed = 0
+    confidence: checks.Confidence = 0.99
+    seed: checks.Seed = 0
 
 
 SECTIONS: dict[str, type] = {
@@ -210,7 +176,7 @@ class ClaimConfig:
             ValueError: lists every fault by section.key, its value and what is allowed.
             TypeError: the same, where each of them is a value of another type.
         """
-        read = checked_sections(SECTIONS, sections)
+        read = checks.checked_sections(SECTIONS, sections)
         return cls(**{name: section(**read[name]) for name, section in SECTIONS.items()})
 
     @classmethod

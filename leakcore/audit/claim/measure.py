@@ -214,35 +214,28 @@ def claim(
     bound_to = identity("audit --attack", config.to_dict(), config.audit.seed)
     show = progress or (lambda task, done, total: None)
     with PartialResults(target, "audit-attack", bound_to, checkpoints=True) as pieces, renaming(_KEYS):
-        return _claim(config, target, pieces, show, {"executor": executor, "num_threads": num_threads})
-
-
-def _claim(
-    config: ClaimConfig, target: Path | None, pieces: PartialResults, show: Progress, how: dict[str, Any]
-) -> ClaimReport:
-    started = time.monotonic()
-    rows = load(config, pieces, show)
-    claimed = claim_of(config, len(rows.labels))
-    ensemble = config.ensemble(rows.features.shape[1], rows.classes, claimed.noise_multiplier, len(rows.labels))
-    pieces.begin()
-    play = {"membership": _membership, "one-run": _one_run, "crafted-gradient": _crafted_gradient}.get(
-        config.audit.attack, _poisoning
-    )
-    scores, proofs, stopped = play(_Game(config, rows, claimed, ensemble, show, {**how, "checkpoint": pieces.folder}))
-    report = ClaimReport(
-        config=config,
-        claim=claimed,
-        data=rows.described,
-        parameters=ensemble.num_parameters,
-        scores=scores,
-        proofs=proofs,
-        stopped=stopped,
-        environment=environment(),
-        seconds=time.monotonic() - started,
-    )
-    if target is not None:
-        write_report(report, target, pieces)
-    return report
+        started = time.monotonic()
+        rows = load(config, pieces, show)
+        claimed = claim_of(config, len(rows.labels))
+        ensemble = config.ensemble(rows.features.shape[1], rows.classes, claimed.noise_multiplier, len(rows.labels))
+        pieces.begin()
+        how = {"executor": executor, "num_threads": num_threads, "checkpoint": pieces.folder}
+        play = _PLAYED.get(config.audit.attack, _poisoning)
+        scores, proofs, stopped = play(_Game(config, rows, claimed, ensemble, show, how))
+        report = ClaimReport(
+            config=config,
+            claim=claimed,
+            data=rows.described,
+            parameters=ensemble.num_parameters,
+            scores=scores,
+            proofs=proofs,
+            stopped=stopped,
+            environment=environment(),
+            seconds=time.monotonic() - started,
+        )
+        if target is not None:
+            write_report(report, target, pieces)
+        return report
 
 
 _Outcome = tuple[Scores, tuple[Proof, ...], Stopped | None]
@@ -384,3 +377,7 @@ def _one_run(game: _Game) -> _Outcome:
         for name, family in families.items()
     )
     return {"canaries": (scores[there], scores[~there], 1)}, proofs, None
+
+
+_PLAYED = {"membership": _membership, "one-run": _one_run, "crafted-gradient": _crafted_gradient}
+"""Attacks that do not place rows."""

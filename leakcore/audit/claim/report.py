@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple, TypedDict
+from typing import ClassVar, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -15,19 +15,8 @@ from leakcore.audit.claim.config import ClaimConfig
 from leakcore.audit.claim.proofs import ClaimedEpsilon, Proof, Stopped
 from leakcore.audit.scores.statistics import area, area_limits
 from leakcore.audit.shared import elements
-from leakcore.audit.shared.elements import (
-    BEATS,
-    REACHED,
-    Card,
-    Finding,
-    Table,
-    adjacency_words,
-    claim_card,
-    proof_card,
-    table_of,
-)
 from leakcore.audit.shared.format import ADJACENCY, above, counted, fixed, guarantee, least, number, power, sentence
-from leakcore.audit.shared.report import HELD, NOTHING, TOO_WEAK, AuditReport
+from leakcore.audit.shared.report import AuditReport, headline_of, same_names
 from leakcore.bounds import EpsilonFromScores, MembershipEpsilon, OneRunEpsilon, SequentialEpsilon
 
 
@@ -83,16 +72,9 @@ class ClaimReport(AuditReport):
     """
 
     schema: ClassVar[str] = "leakcore.claim-audit/1"
-    result_names: ClassVar[Mapping[str, str]] = {
-        "claim": "claim",
-        "audited_epsilon": "epsilon",
-        "proofs": "proofs",
-        "data": "data",
-        "statistics": "statistics",
-        "stopped": "stopped",
-        "attacker_sees": "attacker_sees",
-        "last_iterate": "last_iterate",
-    }
+    result_names: ClassVar[Mapping[str, str]] = same_names(
+        "claim audited_epsilon=epsilon proofs data statistics stopped attacker_sees last_iterate"
+    )
     timed: ClassVar[bool] = False
     """A resumed audit writes the same JSON."""
 
@@ -164,9 +146,8 @@ class ClaimReport(AuditReport):
         return said
 
     def kept_headline(self) -> str:
-        if max(p.ceiling for p in self.proofs) <= self.claim.epsilon:
-            return TOO_WEAK
-        return NOTHING if self.epsilon <= 0 else HELD
+        most = max(p.ceiling for p in self.proofs)
+        return headline_of(self.epsilon, untested=most <= self.claim.epsilon)
 
     def judged(self) -> tuple[elements.Judged, ...]:
         sure = self._guarantee(self.best)
@@ -208,24 +189,24 @@ class ClaimReport(AuditReport):
     def _saved(self) -> list[str]:
         return [] if self.stopped is None else [self.stopped.to_text()]
 
-    def cards(self) -> tuple[Card, Card, Card, Card]:
+    def cards(self) -> tuple[elements.Card, elements.Card, elements.Card, elements.Card]:
         best, claim = self.best, self.claim
         return (
-            Card(
-                question=BEATS,
+            elements.Card(
+                question=elements.BEATS,
                 detail="This audit tests the claimed ε. It derives no bound on what an attack can reach from it.",
             ),
             self._reached(),
-            proof_card(
+            elements.proof_card(
                 dataclasses.replace(best.found, confidence=self.config.audit.confidence),
                 claim.delta,
                 f"by {best.method}, {best.what}. This audit cannot prove more than ε = "
                 f"{number(max(p.ceiling for p in self.proofs), kind='upper')}.",
             ),
-            claim_card(claim.epsilon, claim.delta, self.claim.adjacency, claim.how),
+            elements.claim_card(claim.epsilon, claim.delta, self.claim.adjacency, claim.how),
         )
 
-    def _reached(self) -> Card:
+    def _reached(self) -> elements.Card:
         name = self._shown
         inside, outside, _ = self.scores[name]
         value, confidence, interval = area(inside, outside), "no guarantee", ""
@@ -240,13 +221,13 @@ class ClaimReport(AuditReport):
                 f"{fixed(low, 3, 'lower')}–{fixed(high, 3, 'upper')}",
                 f"{100 * level:g}% confidence",
             )
-        return Card(
-            question=REACHED,
+        return elements.Card(
+            question=elements.REACHED,
             value=f"{value:.3f}",
             kind="estimate",
             confidence=confidence,
             interval=interval,
-            adjacency=adjacency_words(None),
+            adjacency=elements.adjacency_words(None),
             detail=what,
         )
 
@@ -267,29 +248,29 @@ class ClaimReport(AuditReport):
             f"{number(claim.epsilon)} at δ = {power(claim.delta)} ({claim.how})"
         )
 
-    def _attacker(self) -> Finding:
+    def _attacker(self) -> elements.Finding:
         """What the attacker saw, and what that means for the gap between proof and claim."""
         saw, last = f"The attacker saw: {self.attacker_sees}.", self.last_iterate
         if self.config.audit.attack == "one-run":
-            return Finding(saw, verdict="That is the attacker whom the claim covers.")
+            return elements.Finding(saw, verdict="That is the attacker whom the claim covers.")
         covered = "The claim covers an attacker who sees every release."
         if last is None:
-            return Finding(saw, verdict=f"{covered} A gap to it may be due to that.")
+            return elements.Finding(saw, verdict=f"{covered} A gap to it may be due to that.")
         if self.config.mechanism.sample_rate == 1:
             less = "the final model alone can reveal as much, because every step holds every row"
-            return Finding(saw, verdict=f"{covered} With full batches {less}.")
-        return Finding(
+            return elements.Finding(saw, verdict=f"{covered} With full batches {less}.")
+        apart = "The two numbers are about different attackers: the smaller one does not bound the claim."
+        linear = "the loss is linear in the parameters, as for crafted gradients; another loss may reveal more or less."
+        return elements.Finding(
             f"{saw} With a loss that is linear in the parameters the final model alone is worth ε = "
             f"{number(float(last.value))} at δ = {power(self.claim.delta)} (estimate, add/remove adjacency).",
-            verdict=f"{covered} The two numbers are about different attackers: the smaller one does not bound the "
-            "claim.",
-            assumes="the loss is linear in the parameters, as for crafted gradients; another loss may reveal more or "
-            "less.",
+            verdict=f"{covered} {apart}",
+            assumes=linear,
         )
 
     def findings(self) -> list[str]:
         out: list[str] = [
-            Finding(
+            elements.Finding(
                 f"The claim: ε = {number(self.claim.stated)} at δ = {power(self.config.claim.delta)} under "
                 f"{ADJACENCY[self.claim.stated_adjacency]} adjacency{self._converted()}.",
                 verdict="The proofs below are compared with this number, under the same adjacency.",
@@ -326,7 +307,7 @@ class ClaimReport(AuditReport):
                 advice = "" if isinstance(proof, OneRunEpsilon) else ": give it more trials"
                 follows += f" An audit of this size could not have contradicted the claim{advice}."
             out.append(
-                Finding(
+                elements.Finding(
                     f"{p.method[0].upper()}{p.method[1:]}: {self._proved(p)}, {p.what}: {basis}. The "
                     "most that counts of this size can prove is "
                     f"{number(p.ceiling, kind='upper')}.",
@@ -348,9 +329,9 @@ class ClaimReport(AuditReport):
             sentences.append("Subsampled batches do not make a Gaussian mechanism, so the Gaussian family is not used.")
         return list(dict.fromkeys(sentences))
 
-    def tables(self) -> dict[str, Table]:
+    def tables(self) -> dict[str, elements.Table]:
         claimed = self.claim.epsilon
-        proved = table_of(
+        proved = elements.table_of(
             "Proved compared with claimed",
             self.proofs,
             {
@@ -366,7 +347,7 @@ class ClaimReport(AuditReport):
             highlight=lambda p: p is self.best,
             marked="the best proof",
         )
-        statistic = table_of(
+        statistic = elements.table_of(
             "The attacker's statistic",
             [(name, a, b) for name, (a, b, _) in self.scores.items()],
             {
@@ -400,9 +381,6 @@ class ClaimReport(AuditReport):
             elements.Section("Proved compared with claimed", (tables["proved"],)),
             elements.Section("What the attacker saw", (tables["statistic"],), figure),
         )
-
-    def settings(self) -> dict[str, Any]:
-        return self.config.to_dict()
 
     @property
     def statistics(self) -> dict[str, Statistics]:

@@ -10,38 +10,17 @@ from typing import Annotated, Any
 from annotated_types import Interval
 
 from leakcore._base.results import jsonable
-from leakcore.audit.shared.config_checks import (
-    MOST_STEPS,
-    ActivationName,
-    Claimable,
-    Confidence,
-    Count,
-    CountFrom2,
-    Positive,
-    PositiveDelta,
-    Runs,
-    SampleRate,
-    Seed,
-    Steps,
-    Width,
-    checked,
-)
+from leakcore.audit.shared import config_checks as checks
 from leakcore.defenses import Clip, Defense, Dropout, GaussianNoise, Laplace, LocalSteps, Prune, parse, spell
 from leakcore.mechanisms import ARGUMENTS, SCHEMES, SchemeName, of_scheme
 
 _TAKEN = (LocalSteps, Dropout, Clip, GaussianNoise, Laplace, Prune)
 
 
-def checked_defense(
-    defense: Any,
-    *,
-    learning_rate: float,
-    steps: int | None,
-    sample_rate: float | None,
-    hidden: tuple[int, ...],
-    sampling: str,
-) -> str | None:
-    """A `Defense` or its spelling, checked against the training that it goes with, and spelt in full; None for None."""
+def _checked_defense(values: Mapping[str, Any]) -> str | None:
+    """The configuration's defense, checked against the training that it goes with, and spelt in full; None for None."""
+    defense, learning_rate, steps = (values[name] for name in ("defense", "learning_rate", "steps"))
+    sampling, sample_rate = values["sampling"], values["sample_rate"]
     if defense is None:
         return None
     if sampling not in ("poisson", "full"):
@@ -71,7 +50,7 @@ def checked_defense(
                 )
     if sample_rate not in (None, 1):
         raise ValueError(f"`sample_rate` must be 1 with defense={text!r}, got {sample_rate:g}")
-    if not hidden and any(isinstance(part, Dropout) for part in defense.parts):
+    if not values["hidden"] and any(isinstance(part, Dropout) for part in defense.parts):
         raise ValueError(f"`hidden` must not be empty with defense={text!r}, got (): there are no units to drop")
     return text
 
@@ -159,47 +138,46 @@ class AuditConfig:
         ((1.0, 10.0), 100)
     """
 
-    epsilon: Claimable | None = 10.0
-    noise_multiplier: Positive | None = None
-    sweep: tuple[Claimable, ...] = (1.0, 4.0, 10.0, 40.0)
-    delta: PositiveDelta = 1e-5
+    epsilon: checks.Claimable | None = 10.0
+    noise_multiplier: checks.Positive | None = None
+    sweep: tuple[checks.Claimable, ...] = (1.0, 4.0, 10.0, 40.0)
+    delta: checks.PositiveDelta = 1e-5
     sampling: SchemeName = "poisson"
-    sample_rate: SampleRate | None = None
-    steps: Steps | None = None
-    batch_size: Count | None = None
-    dataset_size: Count | None = None
-    batches: Steps | None = None
-    epochs: Steps | None = None
-    max_grad_norm: Positive = 0.1
-    learning_rate: Positive = 10.0
+    sample_rate: checks.SampleRate | None = None
+    steps: checks.Steps | None = None
+    batch_size: checks.Count | None = None
+    dataset_size: checks.Count | None = None
+    batches: checks.Steps | None = None
+    epochs: checks.Steps | None = None
+    max_grad_norm: checks.Positive = 0.1
+    learning_rate: checks.Positive = 10.0
 
-    num_rows: CountFrom2 = 1000
-    hidden: tuple[Width, ...] = (10,)
-    activation: ActivationName = "elu"
-    num_candidates: CountFrom2 = 10
-    runs: Runs = 1000
+    num_rows: checks.CountFrom2 = 1000
+    hidden: tuple[checks.Width, ...] = (10,)
+    activation: checks.ActivationName = "elu"
+    num_candidates: checks.CountFrom2 = 10
+    runs: checks.Runs = 1000
 
     label_batch_size: Annotated[int, Interval(ge=1, le=_LABELLED)] = 32
-    label_hidden: Width = 64
-    label_steps: Steps = 100
-    label_trials: Runs = 100
+    label_hidden: checks.Width = 64
+    label_steps: checks.Steps = 100
+    label_trials: checks.Runs = 100
 
     defense: str | Defense | None = None
 
-    confidence: Confidence = 0.95
-    gate_confidence: Confidence = 0.999
-    seed: Seed = 0
+    confidence: checks.Confidence = 0.95
+    gate_confidence: checks.Confidence = 0.999
+    seed: checks.Seed = 0
 
     def __post_init__(self) -> None:
-        values = checked(type(self), vars(self))
+        values = checks.checked(type(self), vars(self))
         if (values["epsilon"] is None) == (values["noise_multiplier"] is None):
             raise ValueError(
                 "`epsilon` or `noise_multiplier` must be given, exactly one of the two, got "
                 f"epsilon={self.epsilon!r}, noise_multiplier={self.noise_multiplier!r}"
             )
         values = _with_scheme(values)
-        training = {name: values[name] for name in ("learning_rate", "steps", "sample_rate", "hidden", "sampling")}
-        values["defense"] = checked_defense(values["defense"], **training)
+        values["defense"] = _checked_defense(values)
         values["sweep"] = tuple(sorted(set(values["sweep"])))
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -218,7 +196,7 @@ class AuditConfig:
             ValueError: lists every fault: a field that does not exist, or its value and what is allowed.
             TypeError: the same, where each fault is a value of another type.
         """
-        return cls(**checked(cls, fields))
+        return cls(**checks.checked(cls, fields))
 
     def to_dict(self) -> dict[str, object]:
         """The fields as plain JSON types."""
@@ -243,6 +221,8 @@ def _with_scheme(values: Mapping[str, Any]) -> dict[str, Any]:
         )
     if name == "shuffled" and rows % batches:
         raise ValueError(f"`num_rows` must be a multiple of batches={batches}, got {rows}")
-    if batches is not None and batches * out["epochs"] > MOST_STEPS:
-        raise ValueError(f"`batches` times `epochs` must be at most {MOST_STEPS}, got {batches} times {out['epochs']}")
+    if batches is not None and batches * out["epochs"] > checks.MOST_STEPS:
+        raise ValueError(
+            f"`batches` times `epochs` must be at most {checks.MOST_STEPS}, got {batches} times {out['epochs']}"
+        )
     return out

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from leakcore import accounting, bounds, datasets, kernels, models, numerics
 from leakcore._base.process_wide import one_thread
@@ -66,7 +67,7 @@ class _DefendedGame:
         self.layers = (features.shape[1], *config.hidden, data.num_classes)
         self.rows, self.pool = (features[:known], labels[:known]), (features[known:], labels[known:])
 
-    def start(self, first: int, runs: int) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
+    def start(self, first: int, runs: int) -> tuple[Tensor, Tensor, np.ndarray]:
         """(R, D) initial parameters, (R, n) candidates as rows of the pool, (R,) the target's place among them."""
         config = self.config
         candidates, target = draw_candidates(config.seed, first, runs, config.num_candidates, len(self.pool[1]))
@@ -76,7 +77,7 @@ class _DefendedGame:
         )
         return torch.from_numpy(untrained.parameters.copy()), torch.from_numpy(candidates), target
 
-    def expected(self, theta: torch.Tensor, candidates: torch.Tensor) -> torch.Tensor:
+    def expected(self, theta: Tensor, candidates: Tensor) -> Tensor:
         """(R, n, D), the mean gradient of k steps without noise for each candidate, which the attacker can compute."""
         if self.local == 1:
             known = self._clipped(theta, *self.rows).sum(1)
@@ -92,9 +93,7 @@ class _DefendedGame:
             out.append(total / self.local)
         return torch.stack(out, 1)
 
-    def released(
-        self, theta: torch.Tensor, candidates: torch.Tensor, target: np.ndarray, release: int, first: int
-    ) -> torch.Tensor:
+    def released(self, theta: Tensor, candidates: Tensor, target: np.ndarray, release: int, first: int) -> Tensor:
         """(R, D), what server and attacker see."""
         chosen = torch.gather(candidates, 1, torch.from_numpy(target)[:, None])
         path, total = theta, torch.zeros_like(theta)
@@ -114,7 +113,7 @@ class _DefendedGame:
             out.append(row)
         return torch.from_numpy(np.stack(out))
 
-    def misfit(self, released: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    def misfit(self, released: Tensor, expected: Tensor) -> Tensor:
         """(R, n), the squared distance of the release from what each candidate would give.
 
         Pruned entries are ignored. If the release may have been scaled by a factor that depends on its noise, one
@@ -130,7 +129,7 @@ class _DefendedGame:
         factor = (released * typical).sum(-1) / typical.square().sum(-1).clamp(min=tiny)
         return ((released / factor.clamp(min=1e-6, max=1)[:, None])[:, None] - expected).square().sum(-1)
 
-    def accuracy(self, theta: torch.Tensor) -> float:
+    def accuracy(self, theta: Tensor) -> float:
         hidden = self.pool[0].expand(len(theta), -1, -1)
         apply = models.activation_module(self.config.activation)
         weights = self._split(theta)
@@ -139,9 +138,7 @@ class _DefendedGame:
         logits = hidden @ weights[-1][0].mT + weights[-1][1][:, None]
         return float((logits.argmax(-1) == self.pool[1]).double().mean())
 
-    def _sum(
-        self, theta: torch.Tensor, chosen: torch.Tensor, *, step: int | None = None, first: int = 0
-    ) -> torch.Tensor:
+    def _sum(self, theta: Tensor, chosen: Tensor, *, step: int | None = None, first: int = 0) -> Tensor:
         """(R, D), the sum over the known rows and each run's own row; `step` is for training itself, in which units are
         dropped.
         """
@@ -152,7 +149,7 @@ class _DefendedGame:
         y = torch.cat([self.rows[1].expand(len(theta), -1), y], 1)
         return self._clipped(theta, x, y, masks=self._masks(len(theta), x.shape[1], step, first)).sum(1)
 
-    def _masks(self, runs: int, rows: int, step: int, first: int) -> list[torch.Tensor]:
+    def _masks(self, runs: int, rows: int, step: int, first: int) -> list[Tensor]:
         """(R, rows or 1, units) for every hidden layer: 0, or 1 over the probability to be kept."""
         assert self.dropout is not None
         keep, drawn = self.dropout.keep_probability, rows if self.dropout.per_sample else 1
@@ -168,14 +165,8 @@ class _DefendedGame:
         return list(torch.split(masks, list(sizes), dim=-1))
 
     def _clipped(
-        self,
-        theta: torch.Tensor,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        *,
-        masks: list[torch.Tensor] | None = None,
-        apart: bool = False,
-    ) -> torch.Tensor:
+        self, theta: Tensor, x: Tensor, y: Tensor, *, masks: list[Tensor] | None = None, apart: bool = False
+    ) -> Tensor:
         """Gradients of rows x, (R, N, inputs) or (N, inputs), clipped to C: (R, 1, D) summed, or (R, N, D) each."""
         apply = models.activation_module(self.config.activation)
         weights = self._split(theta)
@@ -207,7 +198,7 @@ class _DefendedGame:
                 out += [(delta.mT @ h).flatten(1)[:, None], delta.sum(1, keepdim=True)]
         return torch.cat(out, -1)
 
-    def _split(self, theta: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def _split(self, theta: Tensor) -> list[tuple[Tensor, Tensor]]:
         """(R, out, in) weights and (R, out) biases of every layer."""
         out, start = [], 0
         for fan_in, fan_out in itertools.pairwise(self.layers):
@@ -292,8 +283,6 @@ def study(
 
 def _played(config: AuditConfig, noise: float, defended: bool, first: int, count: int) -> dict[str, Any]:
     """Runs [first, first + count) as a piece, created from the configuration alone, wherever it is called."""
-    import torch  # noqa: F401  # before the limit on its threads
-
     with one_thread():
         defence = parsed_defense(config.defense) if defended else None
         return dataclasses.asdict(play(config, noise, defence, first, count))

@@ -32,6 +32,7 @@ MAX_GRAD_NORM = 1.0
 """C of the companion run: the label paper's setting (its Section 5)."""
 LEARNING_RATE = 0.5
 TESTS = ("paper", "optimal", "likelihood-ratio")
+_Show = Callable[[int, int], object]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -93,7 +94,7 @@ def study(
     """The study at the ε of every reconstruction point; the release without noise uses the claimed level's model."""
     jobs = {}
     for number, point in enumerate(points):
-        show: Callable[[int, int], object] | None = None
+        show: _Show | None = None
         if executor is None:
             show = functools.partial(progress, f"labels {number + 1} of {len(points)}")
         epsilon = min(float(point.epsilon.value), LARGEST_EPSILON)
@@ -129,21 +130,15 @@ def study(
     )
 
 
-def _level(
-    config: AuditConfig, epsilon: float, claimed: bool, progress: Callable[[int, int], object] | None
-) -> list[LabelOutcome]:
+def _level(config: AuditConfig, epsilon: float, claimed: bool, progress: _Show | None) -> list[LabelOutcome]:
     """The release at one ε; where it is the claimed one, its model's release without noise before it."""
     with one_thread():
-        sigma = _companion_noise(config, epsilon)
+        rate = config.label_batch_size / len(datasets.breast_cancer().labels)
+        settings: dict[str, Any] = {"delta": config.delta, "sample_rate": rate, "steps": config.label_steps}
+        sigma = float(accounting.noise_multiplier(epsilon=epsilon, **settings).value)
         batches = _companion(config, sigma)
         noisy = _with_noise(config, batches, sigma, epsilon, claimed, progress)
         return [_without_noise(config, batches), noisy] if claimed else [noisy]
-
-
-def _companion_noise(config: AuditConfig, epsilon: float) -> float:
-    rate = config.label_batch_size / len(datasets.breast_cancer().labels)
-    noise = accounting.noise_multiplier(epsilon=epsilon, delta=config.delta, sample_rate=rate, steps=config.label_steps)
-    return float(noise.value)
 
 
 def _companion(config: AuditConfig, sigma: float) -> _Batches:
@@ -198,7 +193,7 @@ def _without_noise(config: AuditConfig, batches: _Batches) -> LabelOutcome:
         labels=batches.labels.size,
         determined=determined,
         right=right,
-        recovered=_recovered(config, share, None, None, method, sees),
+        recovered=_recovered(config, share, method, sees),
         majority=_majority(ones, determined),
         lower={},
         replacement=None,
@@ -206,12 +201,7 @@ def _without_noise(config: AuditConfig, batches: _Batches) -> LabelOutcome:
 
 
 def _with_noise(
-    config: AuditConfig,
-    batches: _Batches,
-    sigma: float,
-    epsilon: float,
-    claimed: bool,
-    progress: Callable[[int, int], object] | None,
+    config: AuditConfig, batches: _Batches, sigma: float, epsilon: float, claimed: bool, progress: _Show | None
 ) -> LabelOutcome:
     count, _, width = batches.hidden.shape
     draws = config.label_trials
@@ -243,6 +233,7 @@ def _with_noise(
         "grad_norms": np.moveaxis(residual * batches.other_norms, 0, -2),
     }
     known = batches.hidden, batches.probs, batches.labels
+    method = f"signs of the solved residuals, mean over {len(shares)} independent releases; Hoeffding's interval"
     return LabelOutcome(
         noise_multiplier=sigma,
         epsilon=epsilon,
@@ -250,14 +241,7 @@ def _with_noise(
         labels=batches.labels.size,
         determined=determined,
         right=round(mean * determined),
-        recovered=_recovered(
-            config,
-            mean,
-            (max(0.0, mean - half), min(1.0, mean + half)),
-            config.confidence,
-            f"signs of the solved residuals, mean over {len(shares)} independent releases; Hoeffding's interval",
-            "sees one clipped, noisy, summed gradient",
-        ),
+        recovered=_recovered(config, mean, method, "sees one clipped, noisy, summed gradient", half),
         majority=_majority(ones, determined),
         lower={test: _most_exposed(bounds.label_epsilon(*known, test=test, **how)) for test in TESTS},
         replacement=accounting.epsilon(sigma, 1.0, 1, delta=config.delta, adjacency="replace"),
@@ -274,20 +258,14 @@ def _majority(ones: int, of: int) -> float:
     return max(ones, of - ones) / of if of else math.nan
 
 
-def _recovered(
-    config: AuditConfig,
-    share: float,
-    interval: tuple[float, float] | None,
-    confidence: float | None,
-    method: str,
-    sees: str,
-) -> Result:
+def _recovered(config: AuditConfig, share: float, method: str, sees: str, half: float | None = None) -> Result:
+    """The share of labels that were right. half: the width of its interval on either side, if it has one."""
     return Result(
         quantity="share of labels recovered",
         value=share,
         kind="estimate",
-        confidence=confidence,
-        interval=interval,
+        confidence=None if half is None else config.confidence,
+        interval=None if half is None else (max(0.0, share - half), min(1.0, share + half)),
         method=method,
         assumptions=Assumptions(
             "replace",

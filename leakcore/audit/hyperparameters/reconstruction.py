@@ -157,7 +157,7 @@ def _games(
     names = {f"game-{noise!r}-{first}": (number, first) for number, noise in enumerate(noises) for first in counts}
     done = [0] * len(noises)
 
-    def show(number: int, more: int = 0) -> None:
+    def show(number: int, more: int = 0, _: int = 0) -> None:
         if executor is None:
             task = f"attack {number + 1} of {len(noises)} (σ = {noises[number]:.3g})"
             progress(task, done[number] + more, config.runs)
@@ -167,10 +167,10 @@ def _games(
 
     jobs: dict[str, Callable[[], attacks.ReconstructionGame]] = {}
     for name, (number, first) in names.items():
-        how: dict[str, Any] = {"num_threads": 1}
+        how = dpsgd.Execution(num_threads=1)
         if executor is None:
-            how = {"num_threads": None, "progress": lambda more, _, number=number: show(number, more)}
-        jobs[name] = functools.partial(_play, config, noises[number], first, counts[first], **how)
+            how = dpsgd.Execution(progress=functools.partial(show, number))
+        jobs[name] = functools.partial(_play, config, noises[number], first, counts[first], how)
     pieces_done = {}
     for name, game in pieces.each(jobs, executor, attacks.ReconstructionGame):
         number, first = names[name]
@@ -179,9 +179,7 @@ def _games(
         show(number)
     # In the order of runs, not of finishing.
     return [
-        functools.reduce(
-            lambda total, piece: total.merge(piece), (pieces_done[f"game-{noise!r}-{first}"] for first in counts)
-        )
+        functools.reduce(attacks.ReconstructionGame.merge, (pieces_done[f"game-{noise!r}-{first}"] for first in counts))
         for noise in noises
     ]
 
@@ -196,13 +194,7 @@ def _require_rows(config: AuditConfig) -> None:
 
 
 def _play(
-    config: AuditConfig,
-    noise: float,
-    first: int,
-    count: int,
-    *,
-    num_threads: int | None,
-    progress: Callable[[int, int], object] | None = None,
+    config: AuditConfig, noise: float, first: int, count: int, execution: dpsgd.Execution
 ) -> attacks.ReconstructionGame:
     """Runs [first, first + count), created from the configuration alone, wherever it is called."""
     data = datasets.digits()
@@ -214,7 +206,7 @@ def _play(
         attacks.GameRules(config.num_candidates),
         runs=range(first, first + count),
         confidence=config.confidence,
-        execution=dpsgd.Execution(num_threads=num_threads, progress=progress),
+        execution=execution,
     )
 
 

@@ -6,32 +6,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from leakcore._base.results import Result, require_same_adjacency
-from leakcore.audit.hyperparameters import scheme
+from leakcore.audit.hyperparameters import scheme, tables
 from leakcore.audit.hyperparameters.config import AuditConfig
 from leakcore.audit.hyperparameters.labels import LabelStudy
 from leakcore.audit.hyperparameters.reconstruction import BoundCurve, ReconstructionPoint
-from leakcore.audit.hyperparameters.tables import (
-    accounting_table,
-    label_epsilon_table,
-    labels_table,
-    reconstruction_table,
-    sandwich_svg,
-)
 from leakcore.audit.shared import elements
-from leakcore.audit.shared.elements import (
-    BEATS,
-    REACHED,
-    Card,
-    Finding,
-    Table,
-    adjacency_words,
-    card,
-    epsilon_card,
-    proof_card,
-)
 from leakcore.audit.shared.format import (
     ADJACENCY,
     above,
@@ -44,7 +26,7 @@ from leakcore.audit.shared.format import (
     power,
     understated,
 )
-from leakcore.audit.shared.report import HELD, NOTHING, TOO_WEAK, AuditReport
+from leakcore.audit.shared.report import AuditReport, headline_of
 
 
 def _bracket_text(epsilon: Result) -> str:
@@ -61,7 +43,7 @@ def _membership(p: ReconstructionPoint) -> list[str]:
         return []
     rate = float(p.membership.value)
     return [
-        Finding(
+        elements.Finding(
             f"Telling members from others: no test recognises more than {percent(p.membership)} of the rows that were "
             f"trained on at 1% false positives ({guarantee(p.membership)}). Guessing gives 1%.",
             verdict=(
@@ -100,7 +82,7 @@ def _poisson_claim(config: AuditConfig, p: ReconstructionPoint) -> list[str]:
     beaten = float(p.attack.interval[0]) > (claim_of(p.bound) or 1.0)
     played = " The attack that was run reached more than the second, with its whole interval." if beaten else ""
     return [
-        Finding(
+        elements.Finding(
             f"What Poisson accounting would claim: if each row were in each batch with probability 1/{config.batches}, "
             f"the claims would be {'; '.join(said)} ({guarantee(p.epsilon)}). Batches are not drawn so.{played}",
             verdict=(
@@ -111,26 +93,6 @@ def _poisson_claim(config: AuditConfig, p: ReconstructionPoint) -> list[str]:
             assumes="the lower limits are for a fresh order in each epoch; the upper ones hold for any order.",
         )
     ]
-
-
-def _contradictions(points: list[ReconstructionPoint]) -> list[str]:
-    """Claims that an attack disproved: its corrected lower limit lies above a bound of the same adjacency."""
-    sentences = []
-    for p in points:
-        require_same_adjacency(p.attack, p.bound)
-        if p.attack_lower > float(p.bound.value):
-            sentences.append(
-                f"At ε = {number(p.epsilon)} the attack's corrected lower limit {percent(p.attack_lower, 'lower')} is "
-                f"above the bound {percent(p.bound)}."
-            )
-        require_same_adjacency(p.epsilon_audited, p.epsilon)
-        if float(p.epsilon_audited.value) > float(p.epsilon.value):
-            proved, claimed = above(p.epsilon_audited, float(p.epsilon.value))
-            sentences.append(
-                f"The attack proves ε ≥ {proved} ({guarantee(p.epsilon_audited)}), above the claimed {claimed}, unless "
-                "an assumption of the audit fails."
-            )
-    return sentences
 
 
 def _untestable(p: ReconstructionPoint) -> list[str]:
@@ -156,7 +118,7 @@ def _accountant(config: AuditConfig, p: ReconstructionPoint) -> str:
             f" Against replacing a row instead of {instead} it, the same run has ε = {number(p.epsilon_replace)} "
             f"({guarantee(p.epsilon_replace)}): another question, not a contradiction."
         )
-    return Finding(
+    return elements.Finding(
         f"The accountant: σ = {number(p.noise_multiplier, 5)} over {scheme.total_steps(config)} steps, "
         f"{scheme.words(config)}, gives ε = {number(p.epsilon)} at δ = {power(config.delta)} ({guarantee(p.epsilon)})."
         f"{_bracket_text(p.epsilon)}{compared}{replaced}",
@@ -178,7 +140,7 @@ def _bound(config: AuditConfig, p: ReconstructionPoint) -> str:
     if p.bound.interval is not None and p.bound.method == "bracket":
         low = percent(float(p.bound.interval[0]), "lower")
         rdp = f" The lower end of the bound is {low}: {ends_proved(p.bound)}."
-    return Finding(
+    return elements.Finding(
         "What no attacker can beat: knowing all rows but one, every noisy gradient, every model, and that the missing "
         f"row is one of {config.num_candidates} equally likely candidates, an attacker names it with probability at "
         f"most {percent(p.bound)} ({guarantee(p.bound)}). Guessing gives {percent(chance)}.{rdp}",
@@ -200,7 +162,7 @@ def _attack(config: AuditConfig, p: ReconstructionPoint) -> str:
     )
     batches = scheme.batches_known(config)
     knows = batches if batches.startswith("but ") else f"and {batches}"
-    return Finding(
+    return elements.Finding(
         f"What an attacker did: the prior-aware attack named the target in {p.attack.hits} of {p.attack.trials} "
         f"independent trainings, {percent(p.attack)} (interval {interval(p.attack)}; "
         f"{guarantee(p.attack)}).",
@@ -247,7 +209,7 @@ def _audited(p: ReconstructionPoint) -> str:
     proved, claimed = float(p.epsilon_audited.value), float(p.epsilon.value)
     sure = "" if p.epsilon_audited.confidence is None else f"At {100 * p.epsilon_audited.confidence:g}%: "
     least = f"ε ≥ {number(p.epsilon_audited)}" if proved > 0 else "nothing about ε"
-    return Finding(
+    return elements.Finding(
         f"What the attack proves: {least} ({guarantee(p.epsilon_audited)}). A "
         f"game with {p.num_candidates} candidates cannot prove more than log {p.num_candidates} = "
         f"{number(p.audit_ceiling, 3)}, so this is a check that nothing is broken, not a measurement of ε.",
@@ -267,7 +229,7 @@ def _labels(study: LabelStudy) -> list[str]:
     clean = next(o for o in study.outcomes if o.noise_multiplier == 0)
     open_ = clean.determined > 0 and clean.right / clean.determined > 0.9
     out: list[str] = [
-        Finding(
+        elements.Finding(
             f"Labels without noise: one averaged last-layer gradient of {study.batch_size} rows gave away "
             f"{clean.right} of {clean.determined} determined labels ({percent(clean.recovered)}); "
             f"{clean.labels - clean.determined} of {clean.labels} labels could not be determined; leakcore reports "
@@ -295,7 +257,7 @@ def _labels(study: LabelStudy) -> list[str]:
                 else f"{sure} the interval does not tell the attacker from one who always answers the majority class."
             )
             out.append(
-                Finding(
+                elements.Finding(
                     f"Labels with clipping and the noise of ε = {number(o.epsilon)} (σ = "
                     f"{number(o.noise_multiplier, 3)}): {percent(o.recovered)} of the determined labels "
                     f"were right ({interval(o.recovered)}; {guarantee(o.recovered)}); always answering the majority "
@@ -308,63 +270,6 @@ def _labels(study: LabelStudy) -> list[str]:
                 )
             )
     return out
-
-
-def _figure_caption(config: AuditConfig, points: list[ReconstructionPoint]) -> str:
-    """What to conclude from the figure."""
-    across = [p for p in points if p.attack.interval and float(p.attack.interval[1]) > float(p.bound.value)]
-    if _contradictions(points):
-        relation = "An attack lies above its bound: the claim is contradicted."
-    elif across:
-        at = ", ".join(number(p.epsilon) for p in across)
-        relation = f"No attack lies above it; at ε = {at} the interval reaches across it, too wide to tell."
-    else:
-        relation = "Every attack lies below it, with its whole interval."
-    reference = (
-        " The dash-dotted curve is the best possible attack if the candidates' gradients were orthogonal and all "
-        "clipped."
-        if any(p.reference is not None for p in points)
-        else ""
-    )
-    left_out = [number(p.epsilon) for p in points if not p.drawable]
-    beyond = f" Not drawn on this axis: ε = {', '.join(left_out)}." if left_out else ""
-    return (
-        "The solid curve is what no attacker can beat (upper, deterministic); the points are the attack we ran "
-        f"(estimates, {100 * config.confidence:g}% intervals, each for its own point). {relation}{reference} "
-        f"{adjacency_words(points[0].bound.adjacency).capitalize()}.{beyond}"
-    )
-
-
-def _assumptions(config: AuditConfig) -> list[str]:
-    """What must hold for the report to mean what it says."""
-    mechanism = (
-        f"The mechanism is DP-SGD with per-sample clipping at C and Gaussian noise σC on the sum, with "
-        f"{scheme.words(config)}. The bounds are statements about that mechanism."
-    )
-    relation = scheme.mechanism(config, 1.0).adjacency
-    reconstruction = (
-        f"Reconstruction attacker: knows every training row but the target, {scheme.batches_known(config)}, the "
-        f"initial model, every intermediate model and noisy gradient, and a prior of {config.num_candidates} equally "
-        f"likely candidates. Adjacency: {ADJACENCY[relation]}."
-    )
-    independence = (
-        "Attack runs are independent: fresh noise, initial parameters and candidates for each; the known rows are the "
-        "same in all runs."
-    )
-    gate = (
-        "The gate compares each attack's lower limit, corrected for the number of noise levels, with the bound of the "
-        f"same adjacency; it fails a correct mechanism with probability at most {1 - config.gate_confidence:.2g}."
-    )
-    label = (
-        "Label attacker: knows the model and the inputs of the batch, and sees one released last-layer gradient. "
-        "Adjacency: replacement (a flipped label); no amplification by sampling, because the attacker knows the batch: "
-        "the bounds of this one step are the same however batches are drawn."
-    )
-    noise = (
-        "The noise comes from a statistical, not a cryptographic, generator: right for an audit, wrong for a model to "
-        "be released."
-    )
-    return [mechanism, reconstruction, independence, gate, label, noise]
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -403,12 +308,26 @@ class RunReport(AuditReport):
 
     @property
     def contradictions(self) -> list[str]:
-        return _contradictions(self.points)
+        """Claims that an attack disproved: its corrected lower limit lies above a bound of the same adjacency."""
+        sentences = []
+        for p in self.points:
+            require_same_adjacency(p.attack, p.bound)
+            if p.attack_lower > float(p.bound.value):
+                sentences.append(
+                    f"At ε = {number(p.epsilon)} the attack's corrected lower limit {percent(p.attack_lower, 'lower')} "
+                    f"is above the bound {percent(p.bound)}."
+                )
+            require_same_adjacency(p.epsilon_audited, p.epsilon)
+            if float(p.epsilon_audited.value) > float(p.epsilon.value):
+                proved, claimed = above(p.epsilon_audited, float(p.epsilon.value))
+                sentences.append(
+                    f"The attack proves ε ≥ {proved} ({guarantee(p.epsilon_audited)}), above the claimed {claimed}, "
+                    "unless an assumption of the audit fails."
+                )
+        return sentences
 
     def kept_headline(self) -> str:
-        if not self.claimed.testable:
-            return TOO_WEAK
-        return NOTHING if float(self.claimed.epsilon_audited.value) <= 0 else HELD
+        return headline_of(self.claimed.epsilon_audited, untested=not self.claimed.testable)
 
     def judged(self) -> tuple[elements.Judged, ...]:
         p = self.claimed
@@ -432,7 +351,7 @@ class RunReport(AuditReport):
         within = "No attack at any noise level proved more leakage than was claimed, which does not prove the claim"
         return [f"{within} right.", numbers]
 
-    def cards(self) -> tuple[Card, Card, Card, Card]:
+    def cards(self) -> tuple[elements.Card, elements.Card, elements.Card, elements.Card]:
         config, p = self.config, self.claimed
         among = f"of naming the target among {config.num_candidates} equally likely candidates"
         bound = f"The probability {among}; guessing reaches {percent(1 / config.num_candidates)}."
@@ -443,10 +362,10 @@ class RunReport(AuditReport):
             f"{scheme.words(config)}.{_bracket_text(p.epsilon)}"
         )
         return (
-            card(BEATS, p.bound, percent(p.bound), bound),
-            card(REACHED, p.attack, percent(p.attack), attack, interval=interval(p.attack)),
-            proof_card(p.epsilon_audited, config.delta, proof),
-            epsilon_card(p.epsilon, config.delta, epsilon),
+            elements.card(elements.BEATS, p.bound, percent(p.bound), bound),
+            elements.card(elements.REACHED, p.attack, percent(p.attack), attack, interval=interval(p.attack)),
+            elements.proof_card(p.epsilon_audited, config.delta, proof),
+            elements.epsilon_card(p.epsilon, config.delta, epsilon),
         )
 
     def findings(self) -> list[str]:
@@ -455,30 +374,81 @@ class RunReport(AuditReport):
         return [*out, *_poisson_claim(config, p), *_membership(p), _audited(p), *_labels(self.labels)]
 
     def assumptions(self) -> list[str]:
-        return _assumptions(self.config)
+        config = self.config
+        mechanism = (
+            f"The mechanism is DP-SGD with per-sample clipping at C and Gaussian noise σC on the sum, with "
+            f"{scheme.words(config)}. The bounds are statements about that mechanism."
+        )
+        relation = scheme.mechanism(config, 1.0).adjacency
+        reconstruction = (
+            f"Reconstruction attacker: knows every training row but the target, {scheme.batches_known(config)}, the "
+            f"initial model, every intermediate model and noisy gradient, and a prior of {config.num_candidates} "
+            f"equally likely candidates. Adjacency: {ADJACENCY[relation]}."
+        )
+        independence = (
+            "Attack runs are independent: fresh noise, initial parameters and candidates for each; the known rows are "
+            "the same in all runs."
+        )
+        gate = (
+            "The gate compares each attack's lower limit, corrected for the number of noise levels, with the bound of "
+            "the same adjacency; it fails a correct mechanism with probability at most "
+            f"{1 - config.gate_confidence:.2g}."
+        )
+        label = (
+            "Label attacker: knows the model and the inputs of the batch, and sees one released last-layer gradient. "
+            "Adjacency: replacement (a flipped label); no amplification by sampling, because the attacker knows the "
+            "batch: the bounds of this one step are the same however batches are drawn."
+        )
+        noise = (
+            "The noise comes from a statistical, not a cryptographic, generator: right for an audit, wrong for a model "
+            "to be released."
+        )
+        return [mechanism, reconstruction, independence, gate, label, noise]
 
-    def tables(self) -> dict[str, Table]:
+    def tables(self) -> dict[str, elements.Table]:
         return {
-            "reconstruction": reconstruction_table(self.points, self.config.num_candidates),
-            "accounting": accounting_table(self.points, self.config.delta),
-            "labels": labels_table(self.labels),
-            "label_epsilon": label_epsilon_table(self.labels),
+            "reconstruction": tables.reconstruction_table(self.points, self.config.num_candidates),
+            "accounting": tables.accounting_table(self.points, self.config.delta),
+            "labels": tables.labels_table(self.labels),
+            "label_epsilon": tables.label_epsilon_table(self.labels),
         }
 
     def sections(self) -> tuple[elements.Section, ...]:
-        tables = self.tables()
+        shown = self.tables()
         parts = [f"at ε {number(p.epsilon)} attack {percent(p.attack)}, bound {percent(p.bound)}" for p in self.points]
         figure = elements.Figure(
-            svg=functools.partial(sandwich_svg, self.curve, self.points),
+            svg=functools.partial(tables.sandwich_svg, self.curve, self.points),
             alt=f"Probability of naming the target against ε: {'; '.join(parts)}.",
-            caption=_figure_caption(self.config, self.points),
+            caption=self._figure_caption(),
         )
         drawn = figure if any(p.drawable for p in self.points) else None
         return (
-            elements.Section("Reconstruction: the attack compared with its bound", (tables["reconstruction"],), drawn),
-            elements.Section("The accountant", (tables["accounting"],)),
-            elements.Section("Labels from one aggregated gradient", (tables["labels"], tables["label_epsilon"])),
+            elements.Section("Reconstruction: the attack compared with its bound", (shown["reconstruction"],), drawn),
+            elements.Section("The accountant", (shown["accounting"],)),
+            elements.Section("Labels from one aggregated gradient", (shown["labels"], shown["label_epsilon"])),
         )
 
-    def settings(self) -> dict[str, Any]:
-        return self.config.to_dict()
+    def _figure_caption(self) -> str:
+        """What to conclude from the figure."""
+        points = self.points
+        across = [p for p in points if p.attack.interval and float(p.attack.interval[1]) > float(p.bound.value)]
+        if self.contradictions:
+            relation = "An attack lies above its bound: the claim is contradicted."
+        elif across:
+            at = ", ".join(number(p.epsilon) for p in across)
+            relation = f"No attack lies above it; at ε = {at} the interval reaches across it, too wide to tell."
+        else:
+            relation = "Every attack lies below it, with its whole interval."
+        reference = (
+            " The dash-dotted curve is the best possible attack if the candidates' gradients were orthogonal and all "
+            "clipped."
+            if any(p.reference is not None for p in points)
+            else ""
+        )
+        left_out = [number(p.epsilon) for p in points if not p.drawable]
+        beyond = f" Not drawn on this axis: ε = {', '.join(left_out)}." if left_out else ""
+        return (
+            "The solid curve is what no attacker can beat (upper, deterministic); the points are the attack we ran "
+            f"(estimates, {100 * self.config.confidence:g}% intervals, each for its own point). {relation}{reference} "
+            f"{elements.adjacency_words(points[0].bound.adjacency).capitalize()}.{beyond}"
+        )

@@ -39,6 +39,10 @@ class ScoreColumns:
 
 
 _PLAIN = "members and non-members by name"
+_PAIRS = (
+    "members non_members, member_scores non_member_scores, member_scores nonmember_scores, member non_member, "
+    "in_scores out_scores, scores_in scores_out, train_scores test_scores, scores_train scores_test"
+)
 _LABELLED = "scores and memberships by name"
 LAYOUTS = (
     ScoreColumns("membership_scores_train", "membership_scores_test", False, "TensorFlow Privacy, SingleAttackResult"),
@@ -47,19 +51,7 @@ LAYOUTS = (
     ScoreColumns("mia_scores", "target_memberships", True, "Privacy Meter, arrays of its audit"),
     ScoreColumns("prediction", "answers", True, "LiRA (Carlini et al.), plot.py", "non-members"),
     ScoreColumns("scores", "keep", True, "LiRA (Carlini et al.), one model's scores, mean over augmentations"),
-    *(
-        ScoreColumns(first, second, False, _PLAIN)
-        for first, second in (
-            ("members", "non_members"),
-            ("member_scores", "non_member_scores"),
-            ("member_scores", "nonmember_scores"),
-            ("member", "non_member"),
-            ("in_scores", "out_scores"),
-            ("scores_in", "scores_out"),
-            ("train_scores", "test_scores"),
-            ("scores_train", "scores_test"),
-        )
-    ),
+    *(ScoreColumns(first, second, False, _PLAIN) for first, second in map(str.split, _PAIRS.split(", "))),
     *(
         ScoreColumns(first, second, True, _LABELLED)
         for first in ("score", "scores")

@@ -42,7 +42,7 @@ from leakcore.audit.shared.format import (
     proved,
     sentence,
 )
-from leakcore.audit.shared.report import GATE, HELD, NOTHING, TOO_WEAK, AuditReport, between_levels, names, same_names
+from leakcore.audit.shared.report import GATE, AuditReport, between_levels, headline_of, names, same_names
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -174,9 +174,7 @@ class ScoresReport(AuditReport):
             return "Measured." if self.claimed_epsilon is None else "Measured; the claim was not tested."
         if self._between:
             return between_levels(self.confidence)
-        if self._untested:
-            return TOO_WEAK
-        return NOTHING if float(self._compared.value) <= 0 else HELD
+        return headline_of(self._compared, untested=self._untested)
 
     @property
     def _untested(self) -> bool:
@@ -386,10 +384,9 @@ class ScoresReport(AuditReport):
             number(self.claimed_epsilon or 0.0) if comparable else "—",
         )
 
-    def sections(self) -> tuple[elements.Section, ...]:
+    def figures(self) -> dict[str, elements.Figure]:
         from leakcore.audit.shared.plots import roc_svg
 
-        tables = self.tables()
         least = max(1e-5, min(1e-3, 0.5 / self.non_members))
         fpr = np.geomspace(least, 1, 61)
         bound = None
@@ -425,10 +422,7 @@ class ScoresReport(AuditReport):
             caption="Points above the dotted line recognise members better than guessing does. The left end matters "
             f"most, where few are accused wrongly. Bars: {100 * self.confidence:g}% intervals.{limit}",
         )
-        return (
-            elements.Section("The scores as a membership test", (tables["rates"],), figure),
-            elements.Section("What the scores say about ε", (tables["epsilon"],)),
-        )
+        return {"rates": figure}
 
     def assumptions(self) -> list[str]:
         gate = (

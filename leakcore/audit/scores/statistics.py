@@ -44,11 +44,7 @@ def area_limits(value: float, pairs: int, level: float) -> tuple[float, float]:
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class MeasuredRate(Result):
-    """A true-positive rate with its interval.
-
-    Attributes:
-        fpr: the false-positive rate at which it was measured.
-    """
+    """A true-positive rate with its interval. fpr: the false-positive rate at which it was measured."""
 
     compared_at: ClassVar[tuple[str, ...]] = ("fpr",)
 

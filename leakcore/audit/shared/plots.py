@@ -25,16 +25,9 @@ _STYLE = {
     "svg.hashsalt": "leakcore",
     "svg.fonttype": "path",
     "font.size": 10.5,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
-    "legend.facecolor": "none",
     "grid.color": MIDDLE,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK),
+    **{f"{part}.facecolor": "none" for part in ("figure", "axes", "savefig", "legend")},
 }
 
 
@@ -104,16 +97,13 @@ def roc_svg(
         ):
             said = zip(rates, values, strict=True)
             tips.points(axes, rates, values, [f"{percent(v)} at {percent(f)} false positives: {name}" for f, v in said])
-        tips.points(
-            axes,
-            [f for f, *_ in intervals],
-            [max(rate, low, least) for _, rate, low, _ in intervals],
-            [
-                f"{percent(rate)} at {percent(f)} false positives, interval {percent(low, 'lower')}–"
-                f"{percent(high, 'upper')}: {found_name}"
-                for f, rate, low, high in intervals
-            ],
-        )
+        bars_said = [
+            f"{percent(rate)} at {percent(f)} false positives, interval {percent(low, 'lower')}–"
+            f"{percent(high, 'upper')}: {found_name}"
+            for f, rate, low, high in intervals
+        ]
+        heights = [max(rate, low, least) for _, rate, low, _ in intervals]
+        tips.points(axes, [f for f, *_ in intervals], heights, bars_said)
         figure.legend(frameon=False, loc="outside lower left")
         return svg_of(figure, tips)
 

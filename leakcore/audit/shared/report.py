@@ -15,14 +15,13 @@ from leakcore._base import validate
 from leakcore._base.codec import fields_to_plain, from_fields
 from leakcore._base.output_folder import require_ours, require_writable
 from leakcore._base.pages import own_names, rendered
-from leakcore._base.results import Record, jsonable, without
+from leakcore._base.results import Record, Result, jsonable, without
 from leakcore._base.run_folder import PartialResults
 from leakcore._base.tables import Rows, as_html
 from leakcore._base.text import escape_controls, printable
 from leakcore._base.version import __version__
 from leakcore._base.writing import place_in, write_atomically
-from leakcore.audit.shared import elements
-from leakcore.audit.shared.elements import Card, Figure, Judged, Page, Section, Table, about, follows
+from leakcore.audit.shared.elements import Card, Figure, Judged, Page, Part, Section, Table, about, follows
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -152,8 +151,15 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def same_names(text: str) -> dict[str, str]:
-    """The names of fields that are called so in the JSON as well."""
-    return {name: name for name in text.split()}
+    """The names of fields that are called so in the JSON as well; `name=field` of one that is not."""
+    return {name: field or name for name, _, field in (word.partition("=") for word in text.split())}
+
+
+def headline_of(proved: Result | float, *, untested: bool) -> str:
+    """The first words where a claim was not contradicted. untested: this audit could not have contradicted it."""
+    if untested:
+        return TOO_WEAK
+    return NOTHING if float(proved.value if isinstance(proved, Result) else proved) <= 0 else HELD
 
 
 class Document(Record):
@@ -188,10 +194,10 @@ class AuditReport(Document, abc.ABC):
 
     environment: dict[str, Any]
     seconds: float = dataclasses.field(compare=False)
-    parts: tuple[elements.Part, ...] = ()
+    parts: tuple[Part, ...] = ()
     fail_above: float | None = None
 
-    def with_parts(self, *parts: elements.Part) -> Self:
+    def with_parts(self, *parts: Part) -> Self:
         """This report with further parts at its end.
 
         Args:
@@ -270,7 +276,7 @@ class AuditReport(Document, abc.ABC):
         """The findings of the report itself and of its parts, in the order of the page."""
         return [*self.findings(), *(text for part in self.parts for text in part.findings)]
 
-    def judged(self) -> tuple[elements.Judged, ...]:
+    def judged(self) -> tuple[Judged, ...]:
         """Every ε that `fail_above` is compared with."""
         return ()
 
@@ -318,7 +324,7 @@ class AuditReport(Document, abc.ABC):
 
     @abc.abstractmethod
     def cards(self) -> tuple[Card, Card, Card, Card]:
-        """The four numbers, in the order of `cards.QUESTIONS`."""
+        """The four numbers, in the order of `elements.QUESTIONS`."""
 
     @abc.abstractmethod
     def findings(self) -> list[str]:
@@ -328,9 +334,14 @@ class AuditReport(Document, abc.ABC):
     def tables(self) -> dict[str, Table]:
         """The tables that the page and the terminal show."""
 
-    @abc.abstractmethod
-    def sections(self) -> tuple[elements.Section, ...]:
+    def figures(self) -> dict[str, Figure]:
+        """The figures of the page, by the table with which they stand."""
+        return {}
+
+    def sections(self) -> tuple[Section, ...]:
         """The page's middle: figures and tables under headings."""
+        figures = self.figures()
+        return tuple(Section(table.title, (table,), figures.get(name)) for name, table in self.tables().items())
 
     @abc.abstractmethod
     def assumptions(self) -> list[str]:
@@ -338,7 +349,7 @@ class AuditReport(Document, abc.ABC):
 
     def settings(self) -> dict[str, Any]:
         """What it takes to run the audit again, JSON-ready."""
-        return {name: jsonable(getattr(self, name)) for name in self.setting_names}
+        return {name: jsonable(getattr(self, name)) for name in self.setting_names} or jsonable(vars(self)["config"])
 
     def content(self) -> dict[str, Any]:
         """The results, JSON-ready; every number with kind, confidence, interval, method, assumptions, provenance."""
@@ -413,9 +424,9 @@ class AuditReport(Document, abc.ABC):
         """Verdict, four numbers, findings and tables for a terminal, readable without colour."""
         return to_text(self._page(), width)
 
-    def _page(self) -> elements.Page:
+    def _page(self) -> Page:
         claims = [text for part in self.parts for text in part.contradictions]
-        return elements.Page(
+        return Page(
             title=self.title,
             tone=self.tone,
             headline=self.headline,

@@ -36,7 +36,7 @@ from leakcore.audit.shared.format import (
     proved,
     sentence,
 )
-from leakcore.audit.shared.report import GATE, GATE_SHARE, HELD, NOTHING, AuditReport, between_levels, names, same_names
+from leakcore.audit.shared.report import GATE, GATE_SHARE, AuditReport, between_levels, headline_of, names, same_names
 from leakcore.audit.trace.recorded_run import read_trace
 from leakcore.dpsgd import CanaryTrace, parse_divisor
 from leakcore.mechanisms import Mechanism, Poisson
@@ -160,9 +160,7 @@ class CanaryReport(AuditReport):
     def kept_headline(self) -> str:
         if self.between:
             return between_levels(self.confidence)
-        if self.undecided:
-            return "Not decided."
-        return NOTHING if float(self.proved.value) <= 0 else HELD
+        return "Not decided." if self.undecided else headline_of(self.proved, untested=False)
 
     @property
     def contradictions(self) -> list[str]:
@@ -314,9 +312,6 @@ class CanaryReport(AuditReport):
             f"{self.steps:,} steps on average. δ = {power(self.delta)}."
         )
         return {"canaries": Table("What the canaries prove", columns, rows, caption)}
-
-    def sections(self) -> tuple[elements.Section, ...]:
-        return (elements.Section("What the canaries prove", (self.tables()["canaries"],)),)
 
     def assumptions(self) -> list[str]:
         coins = (

@@ -60,7 +60,7 @@ class TraceNumbers(AuditReport):
         non_members: number of the other candidates.
         members_given: whether the caller named the members.
         recognised: whether candidates were recognised in batches.
-        statistic: "likelihood", or "sum" without q or noise.
+        statistic: "likelihood ratio", or "summed products" without q or noise.
         epsilon: the mechanism's ε under its own adjacency; None where no mechanism is known.
         epsilon_replace: ε under replacement, where it is proved.
         candidate_counts: sizes of the priors.

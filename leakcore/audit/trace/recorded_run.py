@@ -175,17 +175,11 @@ _AGAIN = (
 class MechanismChoice:
     """What a report says of the run's mechanism; texts are empty where there is nothing to say.
 
-    Attributes:
-        name: as Python writes it.
-        evidence: what says that it is the run's.
-        missing: why none is named.
-        remedy: what to do about it.
-        adjacency: the neighbouring relation of its ε and bounds.
-        bracketed: whether ε and bounds are the upper ends of brackets.
-        lower_holds: whether the lower ends are proved for this run, too.
-        left_out: what must hold of batches that the loader gave and no step trained on.
-        rows_public: whether the run's ε can only be for a public number of rows, as what the program divides by says.
-        fixed: what is said of the divisor, q and the number of steps where they count as fixed numbers.
+    name: as Python writes it. evidence: what says that it is the run's. missing: why none is named. remedy: what to do
+    about it. bracketed: whether its ε and bounds are the upper ends of brackets. lower_holds: whether the lower ends
+    are proved for this run, too. left_out: what must hold of batches that the loader gave and no
+    step trained on. rows_public: whether the run's ε can only be for a public number of rows, as what the program
+    divides by says. fixed: what is said of the divisor, q and the number of steps where they count as fixed numbers.
     """
 
     name: str = ""
@@ -368,13 +362,11 @@ def stated(trace: Trace, run: WholeRun, mechanism: Mechanism) -> tuple[Mechanism
 def limited_by_loader(sampling: Sampling, mechanism: Mechanism, chosen: MechanismChoice) -> MechanismChoice:
     """The choice, whose upper limits alone hold if the loader is known to leave out what the lower ones need."""
     lacks: list[str] = []
+    whole = sampling.scheme == "full-batch" or (sampling.scheme == "poisson" and sampling.sample_rate == 1)
     if isinstance(mechanism, Shuffled) and sampling.is_known:
         lacks = _order(sampling)
-    elif isinstance(mechanism, FullBatch) and sampling.is_known:
-        whole = sampling.scheme == "full-batch" or (sampling.scheme == "poisson" and sampling.sample_rate == 1)
-        lacks = (
-            [] if whole else [f"the trace recorded {sampling.evidence}: of that, full batches are an upper limit alone"]
-        )
+    elif isinstance(mechanism, FullBatch) and sampling.is_known and not whole:
+        lacks = [f"the trace recorded {sampling.evidence}: of that, full batches are an upper limit alone"]
     if not lacks:
         return chosen
     return dataclasses.replace(chosen, notes=(*chosen.notes, *lacks), lower_holds=False, bracketed=True)

@@ -43,7 +43,7 @@ from leakcore.audit.shared.format import (
 )
 from leakcore.audit.shared.format import above_claim as above_claim_text
 from leakcore.audit.shared.format import proved as proved_text
-from leakcore.audit.shared.report import GATE, HELD, NOTHING, TOO_WEAK, between_levels, names, same_names
+from leakcore.audit.shared.report import GATE, between_levels, headline_of, names, same_names
 from leakcore.audit.trace.measure import Measured
 from leakcore.audit.trace.numbers import Compared, TraceNumbers, levels
 from leakcore.audit.trace.recorded_run import MechanismChoice
@@ -91,9 +91,7 @@ class TraceReport(TraceNumbers):
             return "Measured."
         if self.audited is None or not self.tests_claim:
             return "Schedule within its claim; not tested."
-        if self.untested:
-            return TOO_WEAK
-        return NOTHING if float(self.audited.value) <= 0 else HELD
+        return headline_of(self.audited, untested=self.untested)
 
     @property
     def title(self) -> str:
@@ -193,11 +191,9 @@ class TraceReport(TraceNumbers):
         exposed = {"exposed": _exposed_table(self)} if self.exposed else {}
         return {"attacks": _attacks_table(self), **exposed}
 
-    def sections(self) -> tuple[elements.Section, ...]:
-        tables = self.tables()
+    def figures(self) -> dict[str, elements.Figure]:
         curve, measured = self.membership, self.roc
-        figures = {} if curve is None or measured is None else {"attacks": _roc_figure(self, curve, measured)}
-        return tuple(elements.Section(t.title, (t,), figures.get(name)) for name, t in tables.items())
+        return {} if curve is None or measured is None else {"attacks": _roc_figure(self, curve, measured)}
 
     def assumptions(self) -> list[str]:
         mechanism = "The optimizer clipped each sample and added the noise that its settings say"
