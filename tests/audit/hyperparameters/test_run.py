@@ -23,7 +23,6 @@ from leakcore._base import version
 from leakcore._base.run_folder import identity
 from leakcore.audit.hyperparameters import reconstruction
 from leakcore.audit.hyperparameters.config import AuditConfig
-from leakcore.audit.hyperparameters.report import _contradictions, _figure_caption
 
 
 @pytest.mark.parametrize(
@@ -230,7 +229,9 @@ def test_the_caption_says_what_the_intervals_say(report: audit.RunReport) -> Non
 
     def caption(interval: tuple[float, float], lower: float) -> str:
         point = dataclasses.replace(p, attack=dataclasses.replace(p.attack, interval=interval), attack_lower=lower)
-        return _figure_caption(report.config, [point])
+        figure = dataclasses.replace(report, points=[point]).sections()[0].figure
+        assert figure is not None
+        return figure.caption
 
     bound = float(p.bound.value)
     assert "with its whole interval" in caption((bound - 0.2, bound - 0.1), bound - 0.3)
@@ -255,27 +256,26 @@ def test_what_a_logarithmic_axis_cannot_show_is_said_not_drawn(report: audit.Run
 
 
 def test_the_gate_fails_when_an_attack_beats_its_bound(report: audit.RunReport) -> None:
-    import dataclasses
+    def contradictions(**changes: Any) -> list[str]:
+        return dataclasses.replace(report, points=[dataclasses.replace(point, **changes)]).contradictions
 
     point = report.claimed
-    beaten = dataclasses.replace(point, attack_lower=float(point.bound.value) + 0.01)
-    assert "is above the bound" in _contradictions([beaten])[0]
-    proved = dataclasses.replace(point, epsilon_audited=dataclasses.replace(point.epsilon_audited, value=11.0))
-    assert "above the claimed" in _contradictions([proved])[0]
-    wrong = dataclasses.replace(point, epsilon_audited=point.epsilon_replace)
+    assert "is above the bound" in contradictions(attack_lower=float(point.bound.value) + 0.01)[0]
+    proved = dataclasses.replace(point.epsilon_audited, value=11.0)
+    assert "above the claimed" in contradictions(epsilon_audited=proved)[0]
     with pytest.raises(ValueError, match="cannot compare"):
-        _contradictions([wrong])
+        contradictions(epsilon_audited=point.epsilon_replace)
 
 
 @pytest.mark.full
-def test_a_mechanism_without_enough_noise_is_caught() -> None:
+def test_a_mechanism_without_enough_noise_is_caught(report: audit.RunReport) -> None:
     """Half the noise that was claimed: the game's counts against the claimed σ's bound."""
     config = audit.AuditConfig(**{**SMALL, "runs": 320, "sweep": (), "steps": 40})
     honest = reconstruction.noise_levels(config)[0][0]
     pieces = reconstruction.PartialResults(None, "audit")
     (game,) = reconstruction._games(config, [honest / 3], pieces, lambda *_: None, None)
     point = reconstruction._point(config, honest, True, game, 1)
-    assert _contradictions([point])
+    assert dataclasses.replace(report, points=[point]).contradictions
 
 
 def test_audited_epsilon_is_zero_at_chance_and_never_above_its_ceiling(report: audit.RunReport) -> None:
