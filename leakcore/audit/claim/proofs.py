@@ -51,29 +51,26 @@ def claim_of(config: ClaimConfig, rows: int) -> ClaimedEpsilon:
 
     by_accountant = accountant(own, sigma)
     stated = by_accountant if c.epsilon is None else c.epsilon
-    common: dict[str, Any] = {"noise_multiplier": sigma, "stated": stated, "stated_adjacency": own}
-    common["gaussian"] = isinstance(scheme, mechanisms.FullBatch)
-    if own == config.adjacency:
-        return ClaimedEpsilon(**common, epsilon=stated, delta=delta, adjacency=own, how=f"as claimed ({words})")
-    if by_accountant <= stated * (1 + 1e-6):
+    epsilon, at, how = stated, delta, f"as claimed ({words})"
+    converted = own != config.adjacency  # add-remove into replace: the other way round is refused
+    if converted and by_accountant <= stated * (1 + 1e-6):
         same, noise = by_accountant >= stated * (1 - 1e-6), sigma
         if not same:  # a claim with room to spare: it allows less noise
             noise = float(accounting.noise_multiplier(scheme, epsilon=stated, delta=delta, adjacency=own).value)
         which = "the same σ" if same else f"σ = {noise:.4g}, the least that the claim allows"
-        return ClaimedEpsilon(
-            **common,
-            epsilon=accountant("replace", noise),
-            delta=delta,
-            adjacency="replace",
-            how=f"the accountant's ε of {which}, {words}, under replacement",
-        )
-    # The claim is not what the accountant says of this σ: group privacy needs the claim alone.
+        epsilon, how = accountant("replace", noise), f"the accountant's ε of {which}, {words}, under replacement"
+    elif converted:  # the claim is not what the accountant says of this σ: group privacy needs the claim alone
+        epsilon, at = 2 * stated, min(1 - 1e-12, delta * (1 + math.exp(min(stated, 700.0))))
+        how = "group privacy: a replacement is one removal and one addition, (2ε, (1 + e^ε)δ)"
     return ClaimedEpsilon(
-        **common,
-        epsilon=2 * stated,
-        delta=min(1 - 1e-12, delta * (1 + math.exp(min(stated, 700.0)))),
-        adjacency="replace",
-        how="group privacy: a replacement is one removal and one addition, (2ε, (1 + e^ε)δ)",
+        noise_multiplier=sigma,
+        stated=stated,
+        stated_adjacency=own,
+        epsilon=epsilon,
+        delta=at,
+        adjacency=config.adjacency,
+        how=how,
+        gaussian=isinstance(scheme, mechanisms.FullBatch),
     )
 
 

@@ -157,11 +157,6 @@ class ClaimReport(AuditReport):
         """At the confidence of all proofs together; each one alone has a higher one."""
         return guarantee(dataclasses.replace(proof.found, confidence=self.config.audit.confidence))
 
-    def _proved(self, proof: Proof) -> str:
-        """What it proves, in words."""
-        least = f"ε ≥ {number(proof.epsilon, kind='lower')}" if proof.epsilon > 0 else "nothing about ε"
-        return f"{least} ({self._guarantee(proof)})"
-
     def verdict_sentences(self) -> list[str]:
         if self.contradictions:
             above_it = [p.found for p in self.proofs if p.epsilon > self.claim.epsilon]
@@ -306,15 +301,11 @@ class ClaimReport(AuditReport):
                 # Of canaries more do not always prove more: each adds to what δ allows.
                 advice = "" if isinstance(proof, OneRunEpsilon) else ": give it more trials"
                 follows += f" An audit of this size could not have contradicted the claim{advice}."
-            out.append(
-                elements.Finding(
-                    f"{p.method[0].upper()}{p.method[1:]}: {self._proved(p)}, {p.what}: {basis}. The "
-                    "most that counts of this size can prove is "
-                    f"{number(p.ceiling, kind='upper')}.",
-                    verdict=follows,
-                    assumes=_assumed(p),
-                )
-            )
+            proved = f"ε ≥ {number(p.epsilon, kind='lower')}" if p.epsilon > 0 else "nothing about ε"
+            said = f"{proved} ({self._guarantee(p)}), {p.what}: {basis}"
+            most = f"The most that counts of this size can prove is {number(p.ceiling, kind='upper')}."
+            text = f"{p.method[0].upper()}{p.method[1:]}: {said}. {most}"
+            out.append(elements.Finding(text, verdict=follows, assumes=_assumed(p)))
         return out
 
     def assumptions(self) -> list[str]:

@@ -209,9 +209,8 @@ class _Section:
 def checked(cls: type, values: Mapping[str, Any]) -> Values:
     """The value of every field of the dataclass, with its default if it is missing.
 
-    Raises:
-        ValueError: lists every fault by the field's name, its value and what is allowed.
-        TypeError: the same, where each of them is a value of another type.
+    ValueError lists every fault by the field's name, its value and what is allowed; TypeError where each of them is a
+    value of another type.
     """
     read, faults = _read(_Section(cls), values)
     raise_all(faults)

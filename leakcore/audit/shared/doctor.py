@@ -139,10 +139,7 @@ def diagnose() -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """The part of `diagnose` that belongs in a report: without paths of the user's machine, and without importing
-    anything.
-
-    Raises:
-        ValueError: if the native core refuses an environment variable.
+    anything. ValueError if the native core refuses an environment variable.
     """
     facts = _facts(imported=False)
     facts["python"] = sys.version.split()[0]
