@@ -48,12 +48,12 @@ def test_scores(seed, n, columns, m, dtype, other_dtype, layout, other_layout, c
 
 
 @pytest.mark.parametrize(("n", "columns", "m"), [(3, 5000, 70), (130, 1025, 33), (1, 1024, 32), (65, 1023, 1)])
-def test_sizes_around_the_tiles(n, columns, m):
+def test_sizes_around_tiles(n, columns, m):
     grads, observed = normals(1, n, columns, dtype="float32"), normals(2, m, columns, dtype="float32")
     check(kernels.clip_scores(grads, observed, 10.0), grads, observed, 10.0)
 
 
-def test_one_observation_gives_one_row():
+def test_one_observation():
     grads, observed = normals(1, 5, 8), normals(2, 8)
     single, several = kernels.clip_scores(grads, observed, 1.0), kernels.clip_scores(grads, observed[None], 1.0)
     assert single.dots.shape == (5,)
@@ -61,12 +61,12 @@ def test_one_observation_gives_one_row():
     np.testing.assert_array_equal(single.clipped_norms, several.clipped_norms)
 
 
-def test_clipped_norms_never_exceed_the_clip():
+def test_clipped_norms():
     assert (kernels.clip_scores(normals(1, 50, 30), normals(2, 30), 0.3).clipped_norms == 0.3).all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_bad_rows_are_named(bad):
+def test_bad_rows(bad):
     grads, observed = normals(1, 5, 8), normals(2, 3, 8)
     grads[2, 3] = bad
     with pytest.raises(ValueError, match=r"clip_scores: `grads` must be finite, but row 2 has norm (nan|inf)"):
@@ -99,7 +99,7 @@ GRADS = np.ones((3, 4))
         (GRADS, [1, 2, 3, 4], 1.0, TypeError, r"`observed` must be a NumPy array, a torch tensor.*, got list"),
     ],
 )
-def test_errors_name_argument_value_and_what_is_allowed(grads, observed, clip, error, message):
+def test_errors(grads, observed, clip, error, message):
     with pytest.raises(error, match=message):
         kernels.clip_scores(grads, observed, clip)
     with pytest.raises(TypeError, match="`check_finite` must be True, False or None, got 'no'"):

@@ -31,7 +31,7 @@ def _rows(n: int = 40) -> tuple[Any, Any]:
     return torch.randn(n, 5), torch.randint(0, 3, (n,))
 
 
-def test_a_parameter_that_is_a_number() -> None:
+def test_scalar_parameter() -> None:
     x, y = _rows()
     model = Tempered()
     model(x[:1])[0, y[0]].backward()
@@ -70,7 +70,7 @@ def test_bfloat16() -> None:
     assert np.isfinite(report.original.raw).all()  # type: ignore[union-attr]
 
 
-def test_a_root_called_as_its_layer_keeps_its_own_parameters() -> None:
+def test_root_called_as_its_layer() -> None:
     class head(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -94,7 +94,7 @@ class Recurrent(nn.Module):
         return self.last(self.drop(self.steps(x[..., None])[0][:, -1]))
 
 
-def test_layers_that_torch_does_not_batch() -> None:
+def test_unbatched_layers() -> None:
     """An LSTM in float64 goes row by row; what draws random numbers is refused all the same."""
     x, y = _rows(6)
     torch.manual_seed(1)
@@ -174,7 +174,7 @@ def test_mutual_information(exponent: int, columns: int) -> None:
     assert values[0] == values[1]
 
 
-def test_columns_keep_their_order_and_say_nothing_of_constants() -> None:
+def test_column_order() -> None:
     rows = np.array([[1e300, 5.0, 1.0, 0.0], [-1e300, 5.0, 1.0 + 1e-9, 0.0], [1e299, 5.0, 1.0 + 2e-9, 0.0]])
     ready = ColumnScaler(rows)
     result = ready(rows)

@@ -82,7 +82,7 @@ def _check_panels(measured):
 
 
 @pytest.mark.full
-def test_equal_samples_stand_for_one():
+def test_equal_samples():
     model, x, y, has = _case(60)
     once = leakage.by_layer(
         model,
@@ -126,7 +126,7 @@ def test_equal_samples_stand_for_one():
         )
 
 
-def test_without_inversion_or_attributes_and_with_probes():
+def test_optional_measures():
     model, x, y, _ = _case()
     bare = leakage.by_layer(
         model,
@@ -142,7 +142,7 @@ def test_without_inversion_or_attributes_and_with_probes():
 
 
 @pytest.mark.full
-def test_the_table_fits_a_terminal():
+def test_table_width():
     model, x, y, has = _case()
     many = {f"attribute{i}": has for i in range(4)}
     measured = leakage.by_layer(
@@ -159,7 +159,7 @@ def test_the_table_fits_a_terminal():
         assert sum(f"latent: attribute{i}" in line for line in lines) == 1
 
 
-def test_large_layers_are_stood_for_by_some_of_their_parameters():
+def test_large_layers():
     model, x, y, has = _case()
     few = leakage.by_layer(
         model,
@@ -172,7 +172,7 @@ def test_large_layers_are_stood_for_by_some_of_their_parameters():
     assert few.latent["bright"].value[0] > 0
 
 
-def test_plain_features_of_inputs():
+def test_plain_features():
     x = torch.rand(11, 3, 8, 8)
     measured = leakage.input_attributes(x)
     assert set(measured) == {"brightness", "texture", "warmth"}
@@ -221,7 +221,7 @@ def test_command(user):
     assert set(report["latent"]) == {"brightness", "texture"}
 
 
-def test_the_commands_of_the_documentation(tmp_path, monkeypatch):
+def test_documented_commands(tmp_path, monkeypatch):
     page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "where-it-leaks.md").read_text(encoding="utf-8")
     module, rows = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[:2]
     monkeypatch.chdir(tmp_path)
@@ -259,7 +259,7 @@ def test_the_commands_of_the_documentation(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_command_says_what_is_wrong(user, arguments, message):
+def test_command_errors(user, arguments, message):
     done = _run(*arguments)
     assert done.exit_code == 2
     assert message in done.output
@@ -269,20 +269,20 @@ def test_command_says_what_is_wrong(user, arguments, message):
 @pytest.mark.parametrize(
     ("model", "data"), [("usernets:build", "soft.npz"), ("leakcore.models:breast_cancer_mlp", "breast-cancer")]
 )
-def test_command_takes_the_targets_that_the_library_takes(user, model, data):
+def test_command_targets(user, model, data):
     """Probabilities, and labels of a model with one logit."""
     done = _run(model, "--data", data, "--samples", "1", "--permutations", "1", "--no-inversion")
     assert done.exit_code == 0, done.output
 
 
-def test_faces_that_were_not_downloaded_are_named(tmp_path, monkeypatch):
+def test_missing_faces(tmp_path, monkeypatch):
     monkeypatch.setenv("SCIKIT_LEARN_DATA", str(tmp_path))
     done = _run("leakcore.models:lenet", "--data", "lfw")
     assert done.exit_code == 2
     assert "lfw: not in scikit-learn's data folder" in done.output
 
 
-def test_command_on_bundled_data_with_another_loss():
+def test_command_on_bundled_data():
     done = _run(
         "leakcore.models:breast_cancer_mlp", "--data", "breast-cancer", "--loss", "logistic", "--samples", "1",
         "--permutations", "0", "--num-rows", "60", "--no-inversion",
@@ -295,7 +295,7 @@ def test_command_on_bundled_data_with_another_loss():
 @pytest.mark.parametrize(
     ("attributes", "original"), [({}, False), ({}, True), (None, False), (None, True), ({"has": [0, 1] * 20}, False)]
 )
-def test_the_caption_fits_and_names_only_what_is_there(attributes: dict[str, list[int]] | None, original: bool) -> None:
+def test_caption(attributes: dict[str, list[int]] | None, original: bool) -> None:
     torch.manual_seed(0)
     x, y = torch.rand(40, 1, 4, 4), torch.arange(40) // 2 % 2
     model = nn.Sequential(nn.Flatten(), nn.Linear(16, 4), nn.Sigmoid(), nn.Linear(4, 2))

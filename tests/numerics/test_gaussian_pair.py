@@ -197,7 +197,7 @@ def test_monotone() -> None:
     assert high == pytest.approx(low, rel=1e-12)
 
 
-def test_bad_input_is_named() -> None:
+def test_bad_input() -> None:
     with pytest.raises(ValueError, match=r"`separation\[1\]` must be at least 0, got -1.0"):
         _epsilon([0.0, -1.0], 0.1)
     with pytest.raises(ValueError, match=r"`delta` must be in \[0, 1\), got 1"):

@@ -22,7 +22,7 @@ RUN = [page for page in PAGES if page not in (GALLERY, DOCS / "how-to" / "loops.
 
 @pytest.mark.full(keep=1)
 @pytest.mark.parametrize("page", RUN, ids=lambda p: p.relative_to(DOCS).as_posix())
-def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_blocks(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     if any("opacus" in block for block in blocks):
         pytest.importorskip("opacus")
@@ -33,7 +33,7 @@ def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytes
             exec(compile(block, f"{page.name}, block {i}", "exec"), names)
 
 
-def test_the_front_page_shows_what_its_example_prints() -> None:
+def test_front_page() -> None:
     page = (DOCS / "index.md").read_text(encoding="utf-8")
     block, expected = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[0]
     printed = io.StringIO()
@@ -42,7 +42,7 @@ def test_the_front_page_shows_what_its_example_prints() -> None:
     assert printed.getvalue() == expected
 
 
-def test_the_functions_and_commands_of_the_table_of_questions_exist() -> None:
+def test_table_of_questions() -> None:
     import click
 
     import leakcore
@@ -69,7 +69,7 @@ def test_the_functions_and_commands_of_the_table_of_questions_exist() -> None:
 
 
 @pytest.mark.full
-def test_the_gallery_draws_every_picture_in_five_lines() -> None:
+def test_gallery() -> None:
     gallery = load("docs/hooks/gallery.py")
     page = GALLERY.read_text(encoding="utf-8")
     sections = gallery.sections(page)
@@ -83,7 +83,7 @@ def test_the_gallery_draws_every_picture_in_five_lines() -> None:
     assert all(f"]({gallery.path(title)})" in gallery.shown(page) for title in sections)
 
 
-def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere() -> None:
+def test_navigation_and_links() -> None:
     navigation = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
     assert PAGES
     for page in PAGES:
@@ -92,7 +92,7 @@ def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere() -> Non
             assert (page.parent / target).exists(), (page.name, target)
 
 
-def test_the_papers_pages_say_what_the_kept_results_say() -> None:
+def test_results_on_papers_pages() -> None:
     """Every figure has its place on a page, and no page says other than results.json."""
     from leakcore import experiments
 
@@ -110,7 +110,7 @@ def test_the_papers_pages_say_what_the_kept_results_say() -> None:
                 assert mark in whole, f"put it on the page of the paper, then run docs/papers/collect.py: {mark}"
 
 
-def test_the_performance_page_says_what_the_kept_results_say() -> None:
+def test_results_on_the_performance_page() -> None:
     claims = load("docs/hooks/claims.py")
     page = claims.PAGE.read_text(encoding="utf-8")
     assert page.count(claims.BEGIN) == page.count(claims.END) == 1
@@ -118,7 +118,7 @@ def test_the_performance_page_says_what_the_kept_results_say() -> None:
     assert claims.rewritten(page, claims.read()) == page, "run docs/hooks/claims.py"
 
 
-def test_the_page_on_the_fused_optimizer_says_what_the_stored_results_say() -> None:
+def test_results_on_the_optimizer_page() -> None:
     claims = load("docs/hooks/claims.py")
     page = claims.STEPS_PAGE.read_text(encoding="utf-8")
     assert page.count(claims.BEGIN_STEPS) == page.count(claims.END_STEPS) == 1
@@ -126,13 +126,13 @@ def test_the_page_on_the_fused_optimizer_says_what_the_stored_results_say() -> N
     assert claims.rewritten(page, claims.read()) == page, "run docs/hooks/claims.py"
 
 
-def test_pictures_are_light() -> None:
+def test_picture_sizes() -> None:
     for picture in [*(DOCS / "papers" / "img").glob("*"), *(DOCS / "img").glob("*")]:
         assert picture.suffix in (".png", ".svg")
         assert picture.stat().st_size <= 100_000, picture.name
 
 
-def test_every_public_function_and_class_is_in_the_reference() -> None:
+def test_reference_is_complete() -> None:
     import importlib
 
     reference = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
@@ -173,7 +173,7 @@ def test_every_public_function_and_class_is_in_the_reference() -> None:
         assert not missing, f"name them under leakcore.{name} in docs/reference: {sorted(missing)}"
 
 
-def test_the_names_at_a_glance_are_all_public_names() -> None:
+def test_names_at_a_glance() -> None:
     import importlib
 
     import leakcore

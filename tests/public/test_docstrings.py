@@ -110,13 +110,13 @@ def _inherited(member: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_docstrings_have_their_sections(package: str) -> None:
+def test_sections(package: str) -> None:
     problems = [fault for name, member in members(package) for fault in faults(name, member)]
     assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_examples_run(package: str) -> None:
+def test_examples(package: str) -> None:
     finder, runner = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner(optionflags=FLAGS)
     for name, member in members(package):
         for test in finder.find(member, name, globs={}):
@@ -125,7 +125,7 @@ def test_examples_run(package: str) -> None:
             assert not report, "".join(report)
 
 
-def test_a_docstring_that_lacks_something_is_told() -> None:
+def test_negative_control() -> None:
     def shift(values: list[float], by: float) -> list[float]:
         """Values moved
 

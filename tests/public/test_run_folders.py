@@ -97,9 +97,7 @@ def command(request: pytest.FixtureRequest) -> tuple[Run, dict[str, Any]]:
 
 
 @pytest.mark.full
-def test_a_disk_that_fills_up_loses_nothing(
-    command: tuple[Run, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk(command: tuple[Run, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any write may be the one that fails: each time an error that says so; the last run's report is the same."""
     run, whole = command
     rng = random.Random(7)
@@ -160,9 +158,7 @@ def _content(out: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.full(keep=1)
-def test_damage_is_refused_before_any_work(
-    command: tuple[Run, dict[str, Any]], cut: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damage(command: tuple[Run, dict[str, Any]], cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, whole = command
     (piece,) = _pieces(cut)
     good = piece.read_bytes()
@@ -190,9 +186,7 @@ def test_damage_is_refused_before_any_work(
 
 
 @pytest.mark.full(keep=1)
-def test_it_goes_on_from_what_is_there(
-    command: tuple[Run, dict[str, Any]], cut: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resuming(command: tuple[Run, dict[str, Any]], cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, whole = command
     (piece,) = _pieces(cut)
     modified = piece.stat().st_mtime_ns
@@ -211,7 +205,7 @@ def test_it_goes_on_from_what_is_there(
 
 
 @pytest.mark.slow
-def test_another_seed_and_another_version_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_seed_and_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Stop(Exception):
         pass
 
@@ -233,7 +227,7 @@ def test_another_seed_and_another_version_are_refused(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["report.json", "report.html"])
-def test_a_users_report_is_not_overwritten(tmp_path: Path, name: str) -> None:
+def test_users_report(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("my own")
     for run in (_audit, _claim):
         with pytest.raises(ValueError, match=r"not (leakcore's|a (report|page) of leakcore's)"):
@@ -259,7 +253,7 @@ def _limited(words: tuple[str, ...], limit: int, out: Path) -> subprocess.Comple
     ],
 )  # fmt: skip
 @pytest.mark.slow
-def test_the_command_at_a_file_size_limit(words: tuple[str, ...], limit: int, report: str, tmp_path: Path) -> None:
+def test_file_size_limit(words: tuple[str, ...], limit: int, report: str, tmp_path: Path) -> None:
     """The limit is the system's own: the report does not fit, the pieces do."""
     out = tmp_path / "out"
     cramped = _limited(words, limit, out)
@@ -275,7 +269,7 @@ def test_the_command_at_a_file_size_limit(words: tuple[str, ...], limit: int, re
     assert {**one, "seconds": 0} == {**two, "seconds": 0}
 
 
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_damaged_checkpoint(tmp_path: Path) -> None:
     ensemble = dpsgd.Ensemble((4, 3), noise_multiplier=1.0, max_grad_norm=1.0, learning_rate=0.5, steps=3, seed=0)
     rows = np.random.default_rng(0).random((9, 4)), np.arange(9) % 3
     ensemble.run(*rows, runs=40, execution=dpsgd.Execution(checkpoint=tmp_path))
@@ -294,7 +288,7 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     assert (again.parameters == ensemble.run(*rows, runs=40).parameters).all()
 
 
-def test_pieces_keep_every_bit_and_make_only_known_classes() -> None:
+def test_pieces() -> None:
     from leakcore._base.results import Assumptions, Result
 
     value = {

@@ -181,7 +181,7 @@ def test_second_last_layer_of_trained_models(name: str, training: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_general_on_the_first_layer_and_on_all_parameters(dtype: torch.dtype) -> None:
+def test_general_by_parameters(dtype: torch.dtype) -> None:
     data, model = _data("bank"), _module("bank", "none", dtype)
     (rows,) = _batches("bank", 1)
     x, y = torch.tensor(data.features[rows], dtype=dtype), data.labels[rows]
@@ -196,7 +196,7 @@ def test_general_on_the_first_layer_and_on_all_parameters(dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 1.5, 2.0, 2.5, 3.0])
-def test_known_probabilities_on_bank_beyond_the_rank(ratio: float) -> None:
+def test_bank_beyond_the_rank(ratio: float) -> None:
     data = _data("bank")
     torch.manual_seed(0)
     width = 64

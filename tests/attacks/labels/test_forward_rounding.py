@@ -9,7 +9,7 @@ import torch
 from leakcore.attacks import labels
 
 
-def test_models_whose_last_layer_cannot_be_read_are_refused() -> None:
+def test_unreadable_last_layers() -> None:
     x = torch.randn(4, 6)
     gradient = np.zeros(6)
     with pytest.raises(ValueError, match=r"no torch\.nn\.Linear"):
@@ -49,7 +49,7 @@ class _Functional(_Twice):
 
 
 @pytest.mark.parametrize("model", [_Twice(False), _Twice(True), _Functional(False)])
-def test_weights_that_act_twice_are_refused(model: torch.nn.Module) -> None:
+def test_shared_weights(model: torch.nn.Module) -> None:
     """Their gradient is the sum of both uses: of 120 labels that one use alone would determine, 57 were wrong."""
     x, y = torch.randn(6, 8), torch.randint(8, (6,))
     torch.nn.functional.cross_entropy(model(x), y).backward()
@@ -60,7 +60,7 @@ def test_weights_that_act_twice_are_refused(model: torch.nn.Module) -> None:
     assert (recovery.labels[recovery.determined] == y.numpy()[recovery.determined]).all()
 
 
-def test_randomness_in_the_forward_pass_is_refused_and_put_back() -> None:
+def test_random_forward_pass() -> None:
     class Dropped(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -85,7 +85,7 @@ def test_randomness_in_the_forward_pass_is_refused_and_put_back() -> None:
     assert labels.last_layer(labels.KnownModel(model.eval(), torch.ones(2, 4)), np.ones((3, 4))) is not None
 
 
-def test_a_bias_that_acts_twice_is_refused() -> None:
+def test_shared_bias() -> None:
     class Added(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()

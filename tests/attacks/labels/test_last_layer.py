@@ -18,7 +18,7 @@ from tests.attacks.labels.systems import DTYPES, breast_cancer, check, mlp, syst
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_all_labels_of_a_random_batch(dtype: type) -> None:
+def test_random_batch(dtype: type) -> None:
     for seed in range(20):
         activations, truth, gradient = system(50, 200, dtype, seed)
         result = labels.last_layer(activations, gradient, noise=labels.Noise(0))
@@ -29,7 +29,7 @@ def test_all_labels_of_a_random_batch(dtype: type) -> None:
         assert (result.kind, result.confidence) == ("lower", None)
 
 
-def test_residuals_are_p_minus_y() -> None:
+def test_residuals() -> None:
     rng = np.random.default_rng(1)
     activations, probs, truth = rng.normal(size=(10, 30)), rng.random(10), rng.integers(0, 2, 10)
     e = probs - truth
@@ -68,7 +68,7 @@ def _gradients(model: torch.nn.Sequential, x: torch.Tensor, y: torch.Tensor) -> 
     # Trained models have p within rounding of y for many rows: those are undetermined, and fewer of them in float64.
     [(0, "SGD", 0.0, (1.0, 1.0)), (60, "SGD", 0.3, (0.9, 1.0)), (300, "Adam", 0.01, (0.2, 0.65))],
 )
-def test_breast_cancer_at_initialisation_and_trained(
+def test_breast_cancer(
     steps: int, optimizer: str, lr: float, least: tuple[float, float], dtype: torch.dtype, bias: bool
 ) -> None:
     x, y = breast_cancer()
@@ -94,7 +94,7 @@ def test_breast_cancer_at_initialisation_and_trained(
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(n=st.integers(1, 20), d=st.integers(1, 24), scale=st.floats(0.0, 40.0), seed=st.integers(0, 2**32))
 @settings(derandomize=True, deadline=None, max_examples=150)
-def test_no_determined_label_is_ever_wrong(dtype: type, n: int, d: int, scale: float, seed: int) -> None:
+def test_certainty(dtype: type, n: int, d: int, scale: float, seed: int) -> None:
     # Any shape, from uninformative to saturated models, ill-conditioned square systems included.
     activations, truth, gradient = system(n, d, dtype, seed, scale)
     result = labels.last_layer(activations, gradient, noise=labels.Noise(0))
@@ -104,7 +104,7 @@ def test_no_determined_label_is_ever_wrong(dtype: type, n: int, d: int, scale: f
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_ill_conditioned_systems_are_right_or_undetermined(dtype: type) -> None:
+def test_ill_conditioned_systems(dtype: type) -> None:
     rng = np.random.default_rng(5)
     shares = []
     for decades in range(0, 17, 2):
@@ -125,7 +125,7 @@ def test_ill_conditioned_systems_are_right_or_undetermined(dtype: type) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_duplicated_and_zero_rows_are_undetermined_and_the_rest_right(dtype: type) -> None:
+def test_duplicated_and_zero_rows(dtype: type) -> None:
     activations, truth, _ = system(12, 40, dtype)
     activations[7] = activations[2]
     activations[9] = 0
@@ -164,7 +164,7 @@ def test_one_sample(dtype: type, label: int) -> None:
     assert result.condition == pytest.approx(1.0)
 
 
-def test_all_zero_activations() -> None:
+def test_zero_activations() -> None:
     result = labels.last_layer(np.zeros((3, 4)), np.zeros(4), noise=labels.Noise(0))
     np.testing.assert_array_equal(result.labels, [-1, -1, -1])
     assert result.rank == 0
@@ -172,7 +172,7 @@ def test_all_zero_activations() -> None:
     assert json.loads(result.to_json())["condition"] == "inf"
 
 
-def test_saturated_float32_model_is_undetermined_not_wrong() -> None:
+def test_saturated_float32_model() -> None:
     activations, truth, _ = system(50, 200, np.float32)
     logits = torch.tensor(np.random.default_rng(4).normal(size=50) * 40, dtype=torch.float32)
     e = (torch.sigmoid(logits) - torch.tensor(truth, dtype=torch.float32)).numpy()
@@ -187,7 +187,7 @@ def test_saturated_float32_model_is_undetermined_not_wrong() -> None:
     assert ((result.residuals < 0) != truth)[saturated].any()
 
 
-def test_clipped_gradients_keep_signs() -> None:
+def test_clipped_gradients() -> None:
     for dtype in DTYPES:
         activations, truth, _ = system(30, 100, dtype)
         e = np.random.default_rng(6).random(30).astype(dtype) - truth.astype(dtype)
@@ -199,7 +199,7 @@ def test_clipped_gradients_keep_signs() -> None:
         np.testing.assert_array_equal(result.labels, truth)
 
 
-def test_rounding_stays_within_the_tolerance() -> None:
+def test_rounding_tolerance() -> None:
     # Float32 gradients of the same e, summed in 400 different orders: no residual is further from e than its tolerance.
     rng = np.random.default_rng(9)
     activations, truth, _ = system(40, 80, np.float32)
@@ -214,7 +214,7 @@ def test_rounding_stays_within_the_tolerance() -> None:
     assert result.tolerance.max() < 1e-3
 
 
-def test_coarser_arithmetic_than_the_dtype_must_be_declared() -> None:
+def test_coarser_arithmetic() -> None:
     activations, _, gradient = system(10, 20, np.float64)
     fine = labels.last_layer(activations, gradient)
     coarse = labels.last_layer(activations, gradient, precision=labels.Precision(unit_roundoff=2.0**-11))
@@ -242,7 +242,7 @@ def _seen(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str,
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("classes", [2, 5])
-def test_any_layer_of_a_classifier(dtype: torch.dtype, classes: int) -> None:
+def test_layers_of_a_classifier(dtype: torch.dtype, classes: int) -> None:
     for scale in (1.0, 10.0, 300.0):  # up to saturation
         model = _classifier(classes, dtype, scale)
         x, y = torch.randn(24, 10, dtype=dtype), torch.randint(0, classes, (24,))
@@ -264,7 +264,7 @@ def test_any_layer_of_a_classifier(dtype: torch.dtype, classes: int) -> None:
                 )
 
 
-def test_residuals_stay_within_their_tolerance() -> None:
+def test_residual_tolerance() -> None:
     for seed in range(5):
         model = _classifier(4, torch.float32, 3.0, seed)
         x, y = torch.randn(20, 10), torch.randint(0, 4, (20,))
@@ -276,7 +276,7 @@ def test_residuals_stay_within_their_tolerance() -> None:
         assert (np.abs(recovery.residuals - truth)[known] <= recovery.tolerance[known]).all()
 
 
-def test_too_few_weights_for_the_classes_leave_all_open_but_known_probabilities_do_not() -> None:
+def test_few_weights_for_the_classes() -> None:
     # 20 rows of 4 classes are 60 unknowns; one neuron's 41 weights cannot hold them.
     model = _classifier(4, torch.float64)
     x, y = torch.randn(20, 10, dtype=torch.float64), torch.randint(0, 4, (20,))
@@ -303,7 +303,7 @@ def test_too_few_weights_for_the_classes_leave_all_open_but_known_probabilities_
     assert whole.residuals.shape == (20, 4)
 
 
-def test_noise_and_weight_differences_of_a_classifier() -> None:
+def test_classifier_noise_and_differences() -> None:
     model = _classifier(3, torch.float64)
     x, y = torch.randn(12, 10, dtype=torch.float64), torch.randint(0, 3, (12,))
     gradient = _seen(model, x, y)["2.weight"]
@@ -332,7 +332,7 @@ def test_noise_and_weight_differences_of_a_classifier() -> None:
     assert determined > 100
 
 
-def test_one_jacobian_serves_several_weight_vectors() -> None:
+def test_several_weight_vectors() -> None:
     rng = np.random.default_rng(2)
     rows, truth = rng.normal(size=(12, 20)), rng.integers(0, 3, 12)
     e = rng.dirichlet(np.ones(3), 12) - np.eye(3)[truth]

@@ -21,7 +21,7 @@ from tests.attacks.labels.systems import breast_cancer, check, mlp, system
 
 
 @pytest.mark.full
-def test_known_noise_leaves_no_wrong_label_at_its_confidence() -> None:
+def test_known_noise() -> None:
     # 2,000 noisy gradients at 90%: batches with any wrong determined label are at most a tenth of them (binomial,
     # 1e-4).
     activations, truth, gradient = system(12, 40)
@@ -41,7 +41,7 @@ def test_known_noise_leaves_no_wrong_label_at_its_confidence() -> None:
     assert guesses / 2000 > 0.5
 
 
-def test_unknown_noise_is_an_estimate_and_names_every_sign() -> None:
+def test_unknown_noise() -> None:
     activations, _, gradient = system(12, 40)
     result = labels.last_layer(activations, gradient + 0.05)
     assert (result.kind, result.confidence) == ("estimate", None)
@@ -52,7 +52,7 @@ def test_unknown_noise_is_an_estimate_and_names_every_sign() -> None:
 # What the attacker holds and sees
 
 
-def test_bias_gradient_adds_a_column_of_ones() -> None:
+def test_bias_gradient() -> None:
     activations, truth, _ = system(11, 10)
     e = np.random.default_rng(1).random(11) - truth
     without = labels.last_layer(activations, activations.T @ e / 11, noise=labels.Noise(0))
@@ -66,7 +66,7 @@ def test_bias_gradient_adds_a_column_of_ones() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("bias", [False, True])
-def test_weight_difference_of_one_sgd_step(dtype: torch.dtype, bias: bool) -> None:
+def test_weight_difference(dtype: torch.dtype, bias: bool) -> None:
     x, y = breast_cancer()
     model = mlp().to(dtype)
     inputs, target = torch.tensor(x[:32], dtype=dtype), torch.tensor(y[:32], dtype=dtype)
@@ -96,7 +96,7 @@ def test_weight_difference_of_one_sgd_step(dtype: torch.dtype, bias: bool) -> No
     assert (informed.tolerance > blind.tolerance).all()
 
 
-def test_a_small_step_is_lost_in_the_rounding_of_the_weights() -> None:
+def test_small_step_in_rounded_weights() -> None:
     # lr·g far below the spacing of the stored float32 weights: signs are wrong, and the tolerance knows.
     rng = np.random.default_rng(0)
     activations, truth, gradient = system(40, 60, np.float32)
@@ -110,7 +110,7 @@ def test_a_small_step_is_lost_in_the_rounding_of_the_weights() -> None:
     assert not result.determined.any()
 
 
-def test_the_model_is_left_as_it_was_and_batch_norm_is_followed() -> None:
+def test_model_state_and_batch_norm() -> None:
     torch.manual_seed(1)
     model = torch.nn.Sequential(
         torch.nn.Linear(6, 24), torch.nn.BatchNorm1d(24), torch.nn.Tanh(), torch.nn.Linear(24, 1), torch.nn.Sigmoid()
@@ -128,7 +128,7 @@ def test_the_model_is_left_as_it_was_and_batch_norm_is_followed() -> None:
     assert not any(m._forward_hooks for m in model.modules())
 
 
-def test_bad_input_is_named() -> None:
+def test_bad_input() -> None:
     with pytest.raises(ValueError, match=r"`inputs` must hold at least one row, got shape \(0, 4\)"):
         labels.general(labels.KnownModel(torch.nn.Linear(4, 3), torch.zeros(0, 4)), np.zeros(15))
     a, g = np.ones((3, 4)), np.ones(4)
@@ -200,7 +200,7 @@ def test_bad_input_is_named() -> None:
             call()
 
 
-def test_the_result_says_what_it_is() -> None:
+def test_result() -> None:
     activations, _, gradient = system(5, 9)
     result = labels.last_layer(activations, gradient, noise=labels.Noise(0))
     assert result.adjacency is None
@@ -232,7 +232,7 @@ def _backward_step(model: torch.nn.Module, x: torch.Tensor, y: np.ndarray) -> No
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("settings", CONFIGURATIONS)
-def test_differences_of_sgd(settings: dict[str, float], dtype: torch.dtype) -> None:
+def test_sgd_differences(settings: dict[str, float], dtype: torch.dtype) -> None:
     model, x, y = _binary(dtype=dtype)
     update = torch.optim.SGD(model.parameters(), lr=0.5, **settings)
     for step in range(3):
@@ -264,7 +264,7 @@ def test_differences_of_sgd(settings: dict[str, float], dtype: torch.dtype) -> N
             assert np.abs(plain.residuals - direct.residuals).max() > 100 * recovery.tolerance.max()
 
 
-def test_other_optimisers_are_refused() -> None:
+def test_other_optimisers() -> None:
     model, x, _ = _binary()
     parameters = list(model.parameters())
     known = labels.KnownModel(model, x)
@@ -300,7 +300,7 @@ def test_other_optimisers_are_refused() -> None:
         labels.last_layer(rows, labels.WeightDifference(np.ones(4), rule))
 
 
-def test_several_steps_without_probabilities_are_joined() -> None:
+def test_joined_steps() -> None:
     # Step 1 cannot tell rows 0 and 1 apart, step 2 not rows 2 and 3.
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(2, 8, 12))
@@ -364,7 +364,7 @@ def test_classes(dtype: torch.dtype) -> None:
             assert recovery.value >= least
 
 
-def test_general_with_the_jacobian_and_with_batch_norm() -> None:
+def test_general_with_batch_norm() -> None:
     rng = np.random.default_rng(3)
     jacobian, e = rng.normal(size=(9, 20)), rng.random(9)
     truth = rng.integers(0, 2, 9)
@@ -390,7 +390,7 @@ def test_general_with_the_jacobian_and_with_batch_norm() -> None:
     assert recovery.value > 0.9
 
 
-def test_general_names_bad_input() -> None:
+def test_bad_general_input() -> None:
     model, x, _ = _binary()
     deep = torch.nn.Sequential(model[0], torch.nn.Unflatten(1, (8, 5)), torch.nn.Tanh())
     known, rows = labels.KnownModel(model, x), np.ones((3, 4))
@@ -431,7 +431,7 @@ def test_general_names_bad_input() -> None:
         labels.KnownModel(model)  # type: ignore[call-arg]
 
 
-def test_accuracy_under_dp_sgd_noise_is_the_closed_form() -> None:
+def test_accuracy_under_noise() -> None:
     """10,000 releases: each label's accuracy within the 99% interval around Φ(|u_r|/(N s √v_r)), Bonferroni over 50.
 
     u_r = e_r·min(1, C/‖g_r‖), s = σC/N (Yuan et al., Algorithm 2).
@@ -503,7 +503,7 @@ def test_idlg_and_gradient_norm() -> None:
             call()
 
 
-def test_a_float64_difference_of_float32_weights_holds_their_rounding() -> None:
+def test_float64_difference_of_float32_weights() -> None:
     """Without that, 34 of the 638 labels that these differences would determine are wrong."""
     determined = 0
     for seed in range(12):

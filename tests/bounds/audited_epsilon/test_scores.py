@@ -24,7 +24,7 @@ def _null(n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.full
 @pytest.mark.parametrize("direction", ["in", "both"])
 @pytest.mark.parametrize("select", WAYS)
-def test_null_audits_are_rarely_positive(select: str, direction: str) -> None:
+def test_null_audits(select: str, direction: str) -> None:
     # 2,000 audits at 95% of a mechanism that leaks nothing: at most 5% positive, p-value 1e-4 for each case.
     rng = np.random.default_rng(101)
     audits = 2000
@@ -90,7 +90,7 @@ def test_coverage_on_the_gaussian_mechanism(select: str, family: str) -> None:
     assert np.median(values) > (0.15 if family == "gdp" else 0.02) * truth
 
 
-def test_which_way_is_tighter_for_perfect_scores() -> None:
+def test_perfect_scores() -> None:
     inside, outside = np.ones(500), np.zeros(500)
     split = bounds.epsilon_lower_bound_from_scores(inside, outside, adjacency="replace")
     every = bounds.epsilon_lower_bound_from_scores(
@@ -125,7 +125,7 @@ def test_directions(select: str) -> None:
 
 
 @pytest.mark.parametrize("select", WAYS)
-def test_ties_and_unequal_numbers_of_trials(select: str) -> None:
+def test_ties_and_unequal_trials(select: str) -> None:
     inside, outside = np.repeat([0.0, 1.0], [10, 90]), np.repeat([0.0, 1.0], [190, 10])
     bound = bounds.epsilon_lower_bound_from_scores(
         inside, outside, threshold=_threshold(select), confidence=0.9, adjacency="replace"
@@ -139,7 +139,7 @@ def test_ties_and_unequal_numbers_of_trials(select: str) -> None:
 
 
 @pytest.mark.parametrize("select", WAYS)
-def test_the_result_says_what_it_is(select: str) -> None:
+def test_result(select: str) -> None:
     rng = np.random.default_rng(105)
     scores = rng.normal(3, size=80), rng.normal(size=80)
     first, again = (
@@ -152,7 +152,7 @@ def test_the_result_says_what_it_is(select: str) -> None:
     assert any(chosen_on[select] in note for note in first.assumptions.notes)
 
 
-def test_bad_input_is_named() -> None:
+def test_bad_input() -> None:
     with pytest.raises(ValueError, match=r"`scores_in\[1\]` must be a number, got nan"):
         bounds.epsilon_lower_bound_from_scores([0.0, math.nan], [0.0, 1.0], adjacency="replace")
     with pytest.raises(ValueError, match=r"`scores_out` must hold one score per trial, .*got shape \(1, 2\)"):
@@ -190,7 +190,7 @@ BEST_WAYS = ("split", "correction")
 PERFECT = {f"k={k}": (np.ones(1000), np.zeros(1000), k) for k in (1, 2, 4, 8)}
 
 
-def test_what_picking_costs() -> None:
+def test_cost_of_picking() -> None:
     split = bounds.epsilon_lower_bound_best(PERFECT, adjacency="replace")
     assert split.value == pytest.approx(bounds.epsilon_opt(500, confidence=0.99).value)
     assert round(float(split.value), 4) == 4.5419
@@ -206,7 +206,7 @@ def test_what_picking_costs() -> None:
 @pytest.mark.full(keep=1)
 @pytest.mark.parametrize("select", BEST_WAYS)
 @pytest.mark.parametrize("family", ["dp", "gdp"])
-def test_null_audits_with_the_best_of_several(select: str, family: str) -> None:
+def test_null_audits_of_several_scores(select: str, family: str) -> None:
     """500 audits at 95%, each the best of four; p-value 1e-4 for each case."""
     rng = np.random.default_rng(8)
     positive = 0
@@ -224,7 +224,7 @@ def test_null_audits_with_the_best_of_several(select: str, family: str) -> None:
     assert positive <= stats.binom.ppf(1 - 1e-4, 500, 0.05)
 
 
-def test_the_better_of_two_is_found() -> None:
+def test_best_of_two() -> None:
     rng = np.random.default_rng(9)
     both = {
         "weak": (rng.normal(0.1, size=400), rng.normal(size=400), 1),
@@ -239,7 +239,7 @@ def test_the_better_of_two_is_found() -> None:
         assert 1.5 < bound.mu < 3
 
 
-def test_audits_that_share_trials_are_split_alike() -> None:
+def test_shared_split_of_trials() -> None:
     """Trials that choose among audits are not counted in any of them: equal audits promise and prove the same."""
     rng = np.random.default_rng(10)
     scores = rng.normal(2, size=100), rng.normal(size=100)

@@ -43,13 +43,13 @@ def test_scores(seed, n, columns, m, dtype, other_dtype, layout, clip):
 @pytest.mark.parametrize(
     ("n", "columns", "m"), [(3, 9001, 40), (130, 1025, 33), (9, 512, 16), (5, 527, 17), (65, 4097, 1), (6, 513, 7)]
 )
-def test_sizes_around_chains_tiles_and_blocks_of_observations(n, columns, m, dtype):
+def test_sizes_around_tiles(n, columns, m, dtype):
     grads, observed = normals(1, n, columns, dtype=dtype), normals(2, m, columns, dtype=dtype)
     contiguous = check(grads, observed, 10.0)
     np.testing.assert_array_equal(check(grads, observed, 10.0, "sliced").dots, contiguous.dots)
 
 
-def test_the_rounding_is_that_of_chains_of_32():
+def test_rounding_of_chains():
     """Equal terms that a double adds exactly: the error is there, and far below that of a sum all in float32."""
     columns = 1_000_000
     grads, observed = np.full((1, columns), 1 / 3, np.float32), np.full(columns, 1 / 3, np.float32)
@@ -60,7 +60,7 @@ def test_the_rounding_is_that_of_chains_of_32():
     assert abs(naive / exact - 1) > 100 * abs(single / exact - 1)
 
 
-def test_products_beyond_float32_are_taken_again_in_float64():
+def test_products_beyond_float32():
     grads, observed = normals(1, 5, 700, dtype="float32"), normals(2, 3, 700, dtype="float32")
     grads[2] *= np.float32(1e25)
     observed[1] *= np.float32(1e20)
@@ -68,7 +68,7 @@ def test_products_beyond_float32_are_taken_again_in_float64():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_bad_rows_are_named(bad):
+def test_bad_rows(bad):
     grads, observed = normals(1, 5, 8, dtype="float32"), normals(2, 3, 8, dtype="float32")
     grads[2, 3] = bad
     with pytest.raises(ValueError, match=r"clip_scores: `grads` must be finite, but row 2 has norm (nan|inf)"):
@@ -80,7 +80,7 @@ def test_bad_rows_are_named(bad):
         kernels.clip_scores(grads, observed, 1.0, product_dtype="float32")
 
 
-def test_errors_name_argument_value_and_what_is_allowed():
+def test_errors():
     wide, narrow = np.ones((3, 4)), np.ones((3, 4), np.float32)
     with pytest.raises(ValueError, match="`product_dtype` must be 'float64', as grads is, got 'float32'"):
         kernels.clip_scores(wide, narrow, 1.0, product_dtype="float32")
