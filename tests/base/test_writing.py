@@ -212,15 +212,23 @@ def test_failing_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
         assert (left(folder), path.read_text()) == (["report.json"], "old")
 
 
-def test_interrupt(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["the block", "replace"])
+def test_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
     def arriving() -> None:
         with replacing(tmp_path / "data.gz") as file:
             file.write(b"half")
-            raise KeyboardInterrupt
+            if place == "the block":
+                interrupted()
 
+    (tmp_path / "data.gz").write_text("old")
+    if place != "the block":
+        monkeypatch.setattr(os, place, interrupted)
     with pytest.raises(KeyboardInterrupt):
         arriving()
-    assert left(tmp_path) == []
+    assert (left(tmp_path), (tmp_path / "data.gz").read_text()) == (["data.gz"], "old")
 
 
 def test_folders_without_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,16 +369,3 @@ def test_private_folder(name: str, reserved: bool, tmp_path: Path) -> None:
     WRITERS[name](path)
     assert path.stat().st_size > 0
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_given_permissions(tmp_path: Path) -> None:
-    path = tmp_path / "trace.npz"
-    _trace().save(path)
-    path.chmod(0o640)
-    _trace().save(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
-
-
-def test_report_permissions(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "report.json", "{}")
-    assert stat.S_IMODE((tmp_path / "report.json").stat().st_mode) == 0o644

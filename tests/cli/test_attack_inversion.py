@@ -125,13 +125,6 @@ def test_defence_on_a_users_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_bad_options() -> None:
     assert _call("--dataset", "digits", "--gradient", "g.npz")[0] == 2
     assert _call("--gradient", "g.npz")[0] == 2
-    code, text = _call("--dataset", "digits", "--num-rows", "0", "--quiet")
+    code, text = _call("--dataset", "digits", "--noise-std", "-1", "--quiet")
     assert code == 2
-    assert "'--num-rows': 0 is not in the range 1<=x<=65536" in text
-    for value, refusal in (
-        ("-1", "`--noise-std` must be at least 0, got -1.0"),
-        ("nan", "'--noise-std': it must be a finite number"),
-    ):
-        code, text = _call("--dataset", "digits", "--noise-std", value, "--quiet")
-        assert code == 2
-        assert refusal in text
+    assert "`--noise-std` must be at least 0, got -1.0" in text

@@ -15,7 +15,6 @@ from click.testing import CliRunner
 
 from leakcore import audit
 from leakcore.audit import config_schema
-from leakcore.audit.shared.report import GATE
 from leakcore.cli import main
 from leakcore.cli.audit import CLAIM, RUN, SCORES, TRACE
 from tests.audit.samples import orthogonal
@@ -43,14 +42,6 @@ def files(tmp_path: Path) -> Path:
     (tmp_path / "scores.toml").write_text(f"[scores]\nfile = '{tmp_path / 'scores.npz'}'\ncoins = true\n")
     (tmp_path / "report.toml").write_text("[report]\nfail_above = 100\n")
     return tmp_path
-
-
-def test_help_of_subcommands() -> None:
-    text = _run("--help")[1]
-    listed = text[text.index("Commands:") :].splitlines()[1:]
-    assert [line.split()[0] for line in listed] == ["run", "claim", "trace", "scores", "plan"]
-    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
-    assert re.findall(r"^    (\d+)  ", text, re.MULTILINE) == ["0", "1", "2", "70", "130", "141"]
 
 
 @pytest.mark.parametrize("name", list(FORMS))
@@ -81,13 +72,6 @@ def test_defaults_in_the_help(name: str) -> None:
     for parameter in AUDIT.commands["plan"].params:
         if stated := re.search(r"\[default: (.+)\]", getattr(parameter, "help", None) or ""):
             assert defaults[str(parameter.name)].default in (float(stated[1]), inspect.Parameter.empty)
-
-
-def test_gate_in_the_help() -> None:
-    assert f"at {100 * GATE:g}% confidence" in _help("scores")
-    assert f"at {100 * GATE:g}% confidence" in _help("trace")
-    assert f"at {audit.AuditConfig().gate_confidence:g}" in _help("run")
-    assert "at which the gate fails. [default: 0.99]" in _help("claim")
 
 
 CLAIMED = ("--claimed-adjacency", "add-remove", "--epsilon", "0.5")
@@ -132,9 +116,3 @@ def test_failed_gate(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = _run("scores", "clear.npz", "--coins", *CLAIMED)
     assert (code, "GATE FAILED: " in err) == (1, True), (out, err)
     assert (files / "leakcore-report" / "report.json").exists()
-
-
-def test_completion() -> None:
-    asked = {"COMP_WORDS": "leakcore audit ", "COMP_CWORD": "2", "_LEAKCORE_COMPLETE": "bash_complete"}
-    answers = CliRunner().invoke(main, [], prog_name="leakcore", env=asked).output.split()
-    assert [answer.partition(",")[2] for answer in answers] == list(AUDIT.commands)

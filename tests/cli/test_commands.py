@@ -81,32 +81,13 @@ def test_estimates() -> None:
     [
         ((*BOUND,), "give exactly one of --num-candidates, --kappa, --log-kappa (given: none)"),
         ((*BOUND, "--num-candidates", "10", "--kappa", "0.1"), "given: --num-candidates, --kappa"),
-        ((*BOUND, "--num-candidates", "0"), "`--num-candidates` must be at least 1, got 0"),
         ((*BOUND, "--kappa", "1.5"), "`--kappa` must be in (0, 1], got 1.5"),
         ((*BOUND, "--kappa", "0.1", "--method", "guess"), "`--method` must be 'auto', 'closed-form', "),
-        (("bound", "--noise-multiplier", "-1", "--sample-rate", "1", "--steps", "1", "--num-candidates", "10"), "-1"),
-        (
-            (
-                "bound",
-                "--noise-multiplier",
-                "1",
-                "--sample-rate",
-                "0.001",
-                "--steps",
-                "100",
-                "--log-kappa",
-                "-1086",
-                "--method",
-                "exact",
-            ),
-            "pld",
-        ),
-        (("audit", "run", "--delta", "2"), "`--delta` must be in (0, 1), got 2.0"),
+        ((*BOUND[:3], *"--sample-rate 0.001 --steps 100 --log-kappa -1086 --method exact".split()), "pld"),
         (
             ("audit", "run", "--epsilon", "1", "--noise-multiplier", "1"),
             "`--noise-multiplier` must be given, exactly one",
         ),
-        (("audit", "run", "--sweep", "1,x"), "`--sweep` must be numbers separated by commas, got '1,x'"),
         (("audit", "run", "--num-rows", "1797", "--quiet"), "digits has 1797 rows"),
     ],
 )
@@ -127,13 +108,6 @@ def test_audit_reports(tmp_path: Path) -> None:
     assert "Consistent with its claim." in out
     assert json.loads((tmp_path / "report.json").read_text())["passed"] is True
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
-
-
-@pytest.mark.full
-def test_audit_as_json(tmp_path: Path) -> None:
-    code, out, _ = run("audit", "run", *SMALL, "--json", "--out", str(tmp_path))
-    assert code == 0
-    assert json.loads(out)["schema"] == "leakcore.audit/2"
 
 
 @pytest.mark.full
@@ -164,17 +138,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_calibrate() -> None:
-    arguments = (
-        "calibrate",
-        "--target-success",
-        "0.5",
-        "--num-candidates",
-        "10",
-        "--sample-rate",
-        "1",
-        "--steps",
-        "100",
-    )
+    arguments = "calibrate --target-success 0.5 --num-candidates 10 --sample-rate 1 --steps 100".split()
     code, out, _ = run(*arguments)
     assert code == 0
     assert "less noise by" in out
@@ -217,46 +181,19 @@ def test_calibrate_guarantees(arguments: tuple[str, str, str], by_epsilon: str, 
 
 
 def test_calibrate_refusals() -> None:
-    code, _, err = run(
-        "calibrate", "--target-success", "0.05", "--num-candidates", "10", "--sample-rate", "1", "--steps", "100"
-    )
+    code, _, err = run(*"calibrate --target-success 0.05 --num-candidates 10 --sample-rate 1 --steps 100".split())
     assert code == 2
     assert "blind guess" in err
 
 
 def test_attack() -> None:
-    code, out, _ = run(
-        "attack",
-        "prior-aware",
-        "--epsilon",
-        "10",
-        "--num-rows",
-        "50",
-        "--steps",
-        "10",
-        "--runs",
-        "32",
-        "--quiet",
-        "--json",
-    )
+    code, out, _ = run(*"attack prior-aware --epsilon 10 --num-rows 50 --steps 10 --runs 32 --quiet --json".split())
     content = json.loads(out)
     assert code == 0
     low, high = content["attack"]["interval"]
     assert low <= content["attack"]["value"] <= high
     assert low <= content["bound"]["value"]
     assert content["attack"]["trials"] == 32
-
-
-def test_attack_errors() -> None:
-    code, _, err = run("attack", "prior-aware", "--num-candidates", "1", "--quiet")
-    assert code == 2
-    assert "'--num-candidates': 1 is not in the range x>=2" in err
-    code, _, err = run("attack", "prior-aware", "--hidden", "0", "--quiet")
-    assert code == 2
-    assert "'--hidden': 0 is not in the range 1<=x<=65536" in err
-    code, _, err = run("attack", "prior-aware", "--noise-multiplier", "1", "--delta", "2", "--quiet")
-    assert code == 2
-    assert "`--delta` must be in (0, 1), got 2.0" in err
 
 
 def test_attack_numbers() -> None:

@@ -150,12 +150,6 @@ def test_least_number_of_rows() -> None:
     assert "10 and 10 rows without and with it" in done.output
 
 
-def test_help() -> None:
-    text = " ".join(run("--help").output.split())
-    assert "20<=x<=1000000" in text
-    assert "lfw: the first two are bundled" in text
-
-
 def test_identity_of_a_run() -> None:
     """The same weights under another activation: pieces of one must not complete a report on the other."""
     from leakcore.cli.leakage import _behaviour, _content

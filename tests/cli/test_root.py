@@ -51,7 +51,8 @@ def test_completion_script(shell: str) -> None:
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [("leakcore ca", {"calibrate"}), ("leakcore bound --num", {"--num-candidates", "--num-samples"}),
-     ("leakcore attack ", {"labels", "inversion", "membership", "prior-aware"})],
+     ("leakcore attack ", {"labels", "inversion", "membership", "prior-aware"}),
+     ("leakcore audit ", {"run", "claim", "trace", "scores", "plan"})],
 )  # fmt: skip
 def test_completion(words: str, wanted: set[str]) -> None:
     asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_LEAKCORE_COMPLETE": "bash_complete"}

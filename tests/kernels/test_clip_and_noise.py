@@ -251,7 +251,6 @@ GRADS = np.ones((3, 4))
         (GRADS, {"out": np.ones(4, dtype="float32")}, TypeError, "`out` must be of type float64, got float32"),
         (GRADS, {"out": GRADS[0]}, ValueError, "`out` must be an array of its own, but overlaps `grads` in memory"),
         (GRADS, {"check_finite": 1}, TypeError, "`check_finite` must be True, False or None, got 1"),
-        (GRADS, {"secure": True}, TypeError, "secure"),
         (GRADS[0], {}, ValueError, r"`grads` must have shape \(B, ...\), rows before their gradients, got \(4,\); one"),
         (np.ones(()), {}, ValueError, r"`grads` must have shape \(B, ...\), rows before their gradients, got \(\)$"),
         (GRADS, {"runs": True}, ValueError, r"`grads` must have shape \(runs, B, ...\).*; pass runs=False"),

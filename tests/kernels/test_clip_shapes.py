@@ -122,33 +122,6 @@ def test_temporary_memory(shape, transposed):
     assert float(run.stdout) < 0.2, run.stderr
 
 
-def free_bytes():
-    with open("/proc/meminfo") as file:
-        facts = dict(line.split(":") for line in file)
-    return 1024 * int(facts["MemAvailable"].split()[0])
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads the free memory as Linux states it")
-def test_more_elements_than_32_bits():
-    """Row r is the constant r mod 7 + 1 in column 0 and in the last, zero between: every number follows by hand."""
-    rows, columns = 2200, 1_000_000
-    if free_bytes() < 11e9:
-        pytest.skip("needs 11 GB of free memory")
-    grads = np.zeros((rows, columns), dtype=np.float32)
-    value = np.arange(rows) % 7 + 1.0
-    grads[:, 0], grads[:, -1] = value, -value
-    norms = np.sqrt(2) * value
-    total = (value * np.minimum(1, 3.0 / norms)).sum()
-    clipped = kernels.clip_and_noise(grads, 3.0)
-    np.testing.assert_allclose(clipped.norms, norms, rtol=1e-6)
-    np.testing.assert_allclose(clipped.sum[[0, -1]], [total, -total], rtol=1e-6)
-    assert not clipped.sum[1:-1].any()
-    scores = kernels.clip_scores(grads, grads[-2:], 3.0)
-    wanted = 2 * value[-2:, None] * (value * np.minimum(1, 3.0 / norms))
-    np.testing.assert_allclose(scores.dots, wanted, rtol=1e-6)
-
-
 torch = pytest.importorskip("torch")
 
 TYPES = [torch.float16, torch.bfloat16]

@@ -300,8 +300,6 @@ def test_more_errors():
         kernels.mixture_tail(10, [0.0, np.nan], **arguments)
     with pytest.raises(TypeError, match="`dtype` must be 'float32' or 'float64', got 'float16'"):
         kernels.mixture_log_ratio(10, dtype="float16", **arguments)
-    with pytest.raises(TypeError, match="secure"):
-        kernels.mixture_log_ratio(10, secure=True, **arguments)
 
 
 DTYPES = ("float64", "float32")

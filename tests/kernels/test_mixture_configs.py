@@ -82,12 +82,15 @@ def test_out(steps, dtype):
 
 
 @pytest.mark.parametrize("shift", [0, 1, 5])
-@pytest.mark.parametrize(("sigma", "shape"), [(1.0, (4_200_003,)), ([[1.0], [2.0]], (2, 2_100_003))])
-def test_large_out(sigma, shape, shift):
+@pytest.mark.parametrize(
+    ("dtype", "sigma", "shape"),
+    [("float64", 1.0, (4_200_003,)), ("float64", [[1.0], [2.0]], (2, 2_100_003)), ("float32", 1.0, (8_400_003,))],
+)
+def test_large_out(dtype, sigma, shape, shift):
     """From 32 MiB on, one step's ratios are stored line by line, or their lines asked for beforehand: wherever the
     array and its rows begin."""
-    arguments = {"noise_multiplier": sigma, "sample_rate": 0.01, "steps": 1, "first_sample": 3}
-    out = np.full(np.prod(shape) + 9, np.nan)
+    arguments = {"noise_multiplier": sigma, "sample_rate": 0.01, "steps": 1, "first_sample": 3, "dtype": dtype}
+    out = np.full(np.prod(shape) + 9, np.nan, dtype)
     inside = slice(shift, shift + np.prod(shape))
     kernels.mixture_log_ratio(shape[-1], out=out[inside].reshape(shape), **arguments)
     np.testing.assert_array_equal(out[inside].reshape(shape), kernels.mixture_log_ratio(shape[-1], **arguments))

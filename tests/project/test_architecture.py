@@ -287,6 +287,8 @@ ratios = leakcore.mixture_log_ratio(1000, noise_multiplier=1.0, sample_rate=0.1,
 assert ratios.shape == (1000,)
 clipped = leakcore.clip_and_noise(np.ones((4, 3)), 1.0, 0.5, seed=7)
 assert clipped.sum.shape == (3,)
+assert leakcore.kernels.clip_scores(np.eye(3), np.eye(3), 1.0).dots.shape == (3, 3)
+assert int(leakcore.kernels.solve_labels(np.eye(3), np.ones(3)).rank) == 3
 assert abs(bounds.reconstruction(1.0, 1.0, 1, kappa=0.1).value - 0.38914369) < 1e-8
 assert 0 < bounds.reconstruction(1.0, 0.1, 10, kappa=0.1, method="certified", num_samples=20000).value < 1
 assert accounting.epsilon(1.0, 0.1, 10, delta=1e-5).value > 0

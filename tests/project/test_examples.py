@@ -42,6 +42,3 @@ def test_opacus_example(tmp_path: Path) -> None:
     )
     assert below.exit_code == 1
     assert "above the claimed 2" in below.stdout.replace("\n", " ").replace("  ", " ")
-    odd = CliRunner().invoke(main, ["audit", "trace", str(tmp_path / "trace.npz"), "--runs", "7"])
-    assert odd.exit_code == 2
-    assert "`--runs` is allowed only with `leakcore audit run`" in odd.stderr

@@ -14,7 +14,6 @@ import pytest
 
 from leakcore import datasets
 from leakcore._base.pictures import figure_style
-from leakcore._base.process_wide import quiet
 from tests.datasets.test_membership import _archive
 from tests.tolerances import HANG
 
@@ -118,13 +117,3 @@ def test_warnings_of_other_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         _archive(tmp_path / "dataset_purchase.tgz", wrong)
         with pytest.raises(ValueError, match=r"dataset_purchase\.tgz"):
             datasets.purchase100(tmp_path)
-
-
-def test_overlapping_silence() -> None:
-    before = list(warnings.filters)
-    one, two = quiet("a"), quiet("b")
-    one.__enter__()
-    two.__enter__()
-    one.__exit__(None, None, None)
-    two.__exit__(None, None, None)
-    assert warnings.filters == before

@@ -25,14 +25,6 @@ def test_linter() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_negative_control_of_the_linter(tmp_path: Path) -> None:
-    pytest.importorskip("check_jsonschema")
-    wrong = tmp_path / "wrong.yml"
-    wrong.write_text(WORKFLOWS[0].read_text(encoding="utf-8").replace("runs-on", "run-on"), encoding="utf-8")
-    lint = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows"]
-    assert subprocess.run([*lint, str(wrong)], capture_output=True, check=False).returncode != 0
-
-
 def test_steps() -> None:
     pytest.importorskip("ruamel.yaml")
     commands = [command for _, _, command in load(".ci/workflows.py").steps()]
@@ -74,10 +66,7 @@ def test_permissions() -> None:
     assert all(flow["permissions"] == {} for flow in _workflows().values())
     for name, job, what in _jobs():
         writes = {scope for scope, access in what["permissions"].items() if access == "write"}
-        allowed = {("docs", "deploy"): {"pages", "id-token"}, ("release", "publish"): {"id-token"}}.get(
-            (name, job), set()
-        )
-        assert writes == allowed, f"{name}: {job}"
+        assert writes == WRITES.get((name, job), set()), f"{name}: {job}"
 
 
 def test_code_in_writing_jobs() -> None:

@@ -19,7 +19,6 @@ from click.testing import CliRunner
 
 from leakcore import audit, dpsgd, experiments
 from leakcore._base import run_folder, version
-from leakcore._base.codec import from_plain, to_plain
 from leakcore._base.writing import CannotWrite
 from leakcore.audit.hyperparameters import reconstruction
 from leakcore.cli import main
@@ -286,27 +285,3 @@ def test_damaged_checkpoint(tmp_path: Path) -> None:
     path.unlink()
     again = ensemble.run(*rows, runs=40, execution=dpsgd.Execution(checkpoint=tmp_path))
     assert (again.parameters == ensemble.run(*rows, runs=40).parameters).all()
-
-
-def test_pieces() -> None:
-    from leakcore._base.results import Assumptions, Result
-
-    value = {
-        "a": np.array([[0.1, np.inf, -0.0]]), "b": (1, 2.5, None, "x"), "c": [True], "d": np.zeros((0, 3), np.float32),
-        "e": Assumptions("replace", "sees all", ("note",)), 3: np.float64(0.3),
-    }  # fmt: skip
-    back = from_plain(json.loads(json.dumps(to_plain(value), allow_nan=False)), dict, classes=(Assumptions,))
-    assert list(back) == list(value)
-    for name in ("a", "d"):
-        assert (back[name].tobytes(), back[name].dtype, back[name].shape) == (
-            value[name].tobytes(), value[name].dtype, value[name].shape,
-        )  # fmt: skip
-    assert back["b"] == value["b"]
-    assert back["e"] == value["e"]
-    assert back[3] == 0.3
-    with pytest.raises(ValueError, match="it must be an object of a class that is known here, got class 'Assumptions'"):
-        from_plain(to_plain(value), dict, classes=(Result,))
-    with pytest.raises(TypeError, match="a is a object, which no file of leakcore's holds"):
-        to_plain({"a": object()})
-    with pytest.raises(TypeError, match="it is an array of object, which no file of leakcore's holds"):
-        to_plain(np.array([object()]))

@@ -47,6 +47,9 @@ def test_activations_and_priors(dtype: torch.dtype, activation: type[torch.nn.Mo
     )
     np.testing.assert_array_equal(recovery.labels, y)
     assert recovery.kind == "lower"
+    side = "fewer" if share < 0.5 else "more"
+    joined = labels.combine([recovery, recovery]).assumptions.notes
+    assert any(note.startswith(f"assumed: {side} than half of the batch's labels are 1") for note in joined)
     # The wrong prior gives the other sign: the gradient alone does not tell.
     other = labels.second_last_layer(
         labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=1 - share, noise=labels.Noise(0)
@@ -194,8 +197,6 @@ def test_bad_input() -> None:
     ]:
         with pytest.raises(TypeError, match=message):
             labels.second_last_layer(**{**ok, **change})
-    with pytest.raises(TypeError, match="derivatives"):
-        labels.KnownHiddenLayer(a)  # type: ignore[call-arg]
 
 
 def test_sum_against_mean() -> None:
@@ -368,23 +369,3 @@ def test_in_place_layers() -> None:
     for recovery in (hidden, last):
         assert recovery.kind == "lower"
         assert recovery.labels.tolist() == y.tolist()
-
-
-@pytest.mark.parametrize("share", [0.2, 0.8])
-def test_prior_in_the_assumptions(share: float) -> None:
-    """A wrong prior inverts every label, and no gradient can tell: what is proved is proved under the stated prior."""
-    model = _net(30, 60, torch.nn.ReLU, torch.float64)
-    x, y = _batch(20, 30, torch.float64, share)
-    _backward(model, x, y)
-    for prior in (share, 1 - share):
-        recovery = labels.second_last_layer(
-            labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=prior, noise=labels.Noise(0)
-        )
-        side = "fewer" if prior < 0.5 else "more"
-        assert any(
-            note.startswith(f"assumed: {side} than half of the batch's labels are 1") and "opposite" in note
-            for note in recovery.assumptions.notes
-        )
-        assert "knows which label is the rarer one" in recovery.assumptions.attacker
-        joined = labels.combine([recovery, recovery])
-        assert set(recovery.assumptions.notes) <= set(joined.assumptions.notes)

@@ -68,7 +68,3 @@ def test_order_of_sums():
 @pytest.mark.skipif("avx512" not in TIERS, reason="needs AVX-512")
 def test_fused_multiply_add():
     assert len(_of_all([t for t in TIERS if t != "baseline"], "trained")) == 1
-
-
-def test_trained_parameters():
-    assert len(trained()) == 64

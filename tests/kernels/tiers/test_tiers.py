@@ -199,12 +199,3 @@ def test_rows_read_once_and_twice(rows, columns):
     with pytest.raises(ValueError, match=f"`grads` must be finite, but row {rows // 2} has norm nan"):
         kernels.clip_and_noise(grads, 2.0, out=out)
     assert (out == 7.0).all()
-
-
-@pytest.mark.parametrize(("dtype", "number"), [("float64", 4_200_003), ("float32", 8_400_003)])
-def test_large_ratios(dtype, number):
-    """One step into more than 32 MiB of the caller's memory, which is requested before it is written."""
-    arguments = {"noise_multiplier": 1.0, "sample_rate": 0.01, "steps": 1, "dtype": dtype}
-    out = np.full(number, np.nan, dtype=dtype)
-    kernels.mixture_log_ratio(number, out=out, **arguments)
-    np.testing.assert_array_equal(out, kernels.mixture_log_ratio(number, **arguments))
