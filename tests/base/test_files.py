@@ -21,7 +21,6 @@ from leakcore._base.archives import read_gzip
 from leakcore._base.reading import parse_json, read_json
 from leakcore._base.run_folder import seal, unseal
 from leakcore.datasets import images, tabular
-from leakcore.dpsgd import Trace
 from tests.base.tricks import FREE, TRICKS, npy, twice, written
 
 # safetensors
@@ -129,19 +128,6 @@ def test_tricks_with_csv(content: bytes, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message) as refused:
         audit.read_scores(tmp_path / "s.csv")
     assert str(refused.value).isprintable()
-
-
-def test_devices_and_folders(tmp_path: Path) -> None:
-    (tmp_path / "f.npz").mkdir()
-    (tmp_path / "f.csv").symlink_to("/dev/zero")
-    (tmp_path / "f.safetensors").symlink_to("/dev/zero")
-    (tmp_path / "f.toml").symlink_to("/dev/zero")
-    for read, name in (
-        (audit.read_scores, "f.npz"), (audit.read_scores, "f.csv"), (models.read_safetensors, "f.safetensors"),
-        (reading.read_toml, "f.toml"), (Trace.load, "f.npz"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=name):
-            read(tmp_path / name)
 
 
 # gzip, tar, zip of data sets, JSON

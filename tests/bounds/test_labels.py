@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from leakcore import bounds
-from leakcore.bounds.labels import _replacement
 from leakcore.kernels import solve_labels
 from leakcore.reference.kernels import label_lower_bounds
 
@@ -583,11 +582,3 @@ def test_extrapolation_kind_and_input() -> None:
         bounds.extrapolate_label_epsilon(-0.3, 5, 10)
     with pytest.raises(ValueError, match="`rule` must be 'harmonic' or 'log', got 'sqrt'"):
         bounds.extrapolate_label_epsilon(0.3, 5, 10, rule="sqrt")
-
-
-@pytest.mark.parametrize(("steps", "kind", "separation"), [(1, "lower", "2/σ"), (4, "estimate", "2√4/σ")])
-def test_kind_of_composed_steps(steps: int, kind: str, separation: str) -> None:
-    jacobian, probs, labels = batch(6, 12)
-    result = bound(np.stack([jacobian] * steps), np.stack([probs] * steps), labels, test=COMPOSED["optimal"])
-    assert result.kind == kind
-    assert _replacement(1.0, 1e-5, steps).method.endswith(separation)

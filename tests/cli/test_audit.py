@@ -29,10 +29,6 @@ def _run(*words: object) -> tuple[int, str, str]:
     return done.exit_code, done.stdout, done.stderr
 
 
-def _help(*words: str) -> str:
-    return " ".join(_run(*words, "--help")[1].split())
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)

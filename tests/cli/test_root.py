@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import re
@@ -16,7 +15,6 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from leakcore.audit import progress_bars
 from leakcore.cli import main
 from leakcore.cli.explain import SHELLS
 
@@ -127,62 +125,10 @@ def test_verbose_computation(option: str) -> None:
     assert run(*BOUND).stdout == done.stdout
 
 
-def test_verbose_tasks(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from leakcore.cli import output
-
-    clock = iter([0.0, 2.0, 12.0, 13.0, 20.0, 21.0])
-    monkeypatch.setattr(output.time, "monotonic", lambda: next(clock))
-    with caplog.at_level(logging.INFO, logger="leakcore"), click.Context(main) as context:
-        context.meta[output._VERBOSE] = True
-        show = output.bars()
-        assert show is not None
-        for done in (100, 200, 300, 400, 500, 500):
-            show("trainings", done, 500)
-    assert caplog.messages == [
-        "trainings: 100 of 500", "trainings: 300 of 500, about 12 s left", "trainings: all 500, in 20.000 s",
-    ]  # fmt: skip
-
-
-def test_nested_computation(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    from leakcore._base import progress
-
-    clock = iter([0.0, 1.0, 1.01, 2.0, 3.0, 4.0])
-    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(clock))
-
-    @progress.timed
-    def inner() -> int:
-        return 3
-
-    @progress.timed
-    def outer() -> int:
-        return inner() + inner()
-
-    with caplog.at_level(logging.INFO):
-        assert outer() == 6
-    assert [re.sub(r"^( *)[\w.]+\.", r"\1", message) for message in caplog.messages] == [
-        "  inner: 1.000 s", "outer: 4.000 s",
-    ]  # fmt: skip
-    caplog.clear()
-    with caplog.at_level(logging.WARNING):
-        assert outer() == 6
-    assert caplog.messages == []
-
-
 def test_quiet_and_verbose() -> None:
     done = run("--quiet", "--verbose", *BOUND)
     assert done.exit_code == 2
     assert "--quiet, --verbose: give one or the other" in done.stderr
-
-
-def test_time_left() -> None:
-    stream = io.StringIO()
-    show = progress_bars(stream)
-    show("trainings", 0, 4)
-    show("trainings", 1, 4)
-    last = stream.getvalue().split("\r")[-1]
-    assert "trainings" in last
-    assert "1/4" in last or "0/4" in last
-    assert "<" in last, "elapsed < left"
 
 
 def test_quiet_after_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,10 @@ def _rows(n: int = 40) -> tuple[Any, Any]:
     return torch.randn(n, 5), torch.randint(0, 3, (n,))
 
 
+def _by_layer(model, x, y, progress=None, **measures):
+    return leakage.by_layer(model, x, y, measures=leakage.LayerMeasures(**measures), progress=progress)
+
+
 def test_scalar_parameter() -> None:
     x, y = _rows()
     model = Tempered()
@@ -43,12 +47,7 @@ def test_scalar_parameter() -> None:
     released = defenses.release(model, x, y)
     assert released.parts["scale"].shape == ()
     np.testing.assert_allclose(float(released.parts["scale"]), parts["Tempered"].mean(), rtol=1e-5)
-    report = leakage.by_layer(
-        model,
-        x,
-        y,
-        measures=leakage.LayerMeasures(attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, iterations=0),
-    )
+    report = _by_layer(model, x, y, attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, iterations=0)
     assert report.layers == names
 
 
@@ -61,12 +60,7 @@ def test_bfloat16() -> None:
     same = leakage.l1_sensitivity(single[1].float(), half[0][:6].float(), y[:6])
     assert measured.value == pytest.approx(same.value, rel=0.05)
     model.bfloat16()
-    report = leakage.by_layer(
-        model,
-        half[0],
-        y,
-        measures=leakage.LayerMeasures(attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, iterations=2),
-    )
+    report = _by_layer(model, half[0], y, attributes={"a": np.arange(40) % 2}, samples=2, permutations=1, iterations=2)
     assert np.isfinite(report.original.raw).all()  # type: ignore[union-attr]
 
 

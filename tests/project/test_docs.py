@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import types
 import warnings
 from pathlib import Path
 
@@ -126,12 +125,6 @@ def test_results_on_the_optimizer_page() -> None:
     assert claims.rewritten(page, claims.read()) == page, "run docs/hooks/claims.py"
 
 
-def test_picture_sizes() -> None:
-    for picture in [*(DOCS / "papers" / "img").glob("*"), *(DOCS / "img").glob("*")]:
-        assert picture.suffix in (".png", ".svg")
-        assert picture.stat().st_size <= 100_000, picture.name
-
-
 def test_reference_is_complete() -> None:
     import importlib
 
@@ -149,28 +142,3 @@ def test_reference_is_complete() -> None:
         assert wanted
         missing = wanted - set(listed[f"leakcore.{name}"].split())
         assert not missing, f"name them under leakcore.{name} in docs/reference: {sorted(missing)}"
-
-
-def test_names_at_a_glance() -> None:
-    import importlib
-
-    import leakcore
-
-    hook = load("docs/hooks/names.py")
-    packages = list(hook.packages())
-    assert packages[0] == "leakcore"
-    assert {
-        f"leakcore.{name}" for name in leakcore.__all__ if isinstance(getattr(leakcore, name), types.ModuleType)
-    } < {*packages}
-    page = hook.page()
-    for package in packages:
-        rows = list(hook.names(package))
-        assert [row.name for row in rows] == [
-            name
-            for name in hook.offered(importlib.import_module(package))
-            if not isinstance(getattr(importlib.import_module(package), name), types.ModuleType)
-        ]
-        assert f"## {package}\n" in page
-    assert "| [`clip_scores`][leakcore.kernels.clip_scores] | function, 6 |" in page
-    call = "clip_scores(grads, observed, max_grad_norm, *, runs=False, product_dtype='float64', check_finite=None)"
-    assert f"`{call}`" in page

@@ -126,29 +126,6 @@ def answer(site: Path, script: str, folder: Path) -> Any:
     return json.loads(html.unescape(match[1]))
 
 
-def test_search(site: Path, tmp_path: Path) -> None:
-    script = """
-      const frame = document.createElement('iframe');
-      frame.width = 1200; frame.height = 800; frame.src = '/';
-      frame.onload = () => {
-        const inside = frame.contentDocument;
-        const input = inside.querySelector('.md-search__input');
-        const look = () => {
-          const links = [...inside.querySelectorAll('.md-search-result__link')].map((a) => a.href);
-          if (links.length) { answer(links); return; }
-          input.focus();
-          input.value = 'epsilon_lower_bound';
-          input.dispatchEvent(new KeyboardEvent('keyup', {bubbles: true}));
-          setTimeout(look, 300);
-        };
-        look();
-      };
-      document.body.appendChild(frame);
-    """
-    results = answer(site, script, tmp_path)
-    assert any("/reference/bounds/" in result for result in results), results
-
-
 def test_page_width(site: Path, tmp_path: Path) -> None:
     """Each page in a frame of a phone's width: a window has a least width, a frame has none."""
     pages = sorted(path.parent.relative_to(site).as_posix() for path in site.rglob("index.html"))

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from leakcore.attacks import attributes, labels  # noqa: E402
 from leakcore.attacks.labels.known_probabilities import noise_radius  # noqa: E402
+from tests.attacks.labels.systems import attacked  # noqa: E402
 
 bce = torch.nn.functional.binary_cross_entropy_with_logits
 
@@ -46,15 +47,15 @@ def test_residuals_above_one() -> None:
 
 def test_stale_model_mode_and_reduction() -> None:
     model, x, y, gradient = _batch()
-    assert labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0)).value == 1.0
-    _refused(labels.last_layer(labels.KnownModel(model, (x - 1) / 2), gradient, noise=labels.Noise(0)))
-    _refused(labels.last_layer(labels.KnownModel(model, x), 20 * gradient, noise=labels.Noise(0)))
+    assert attacked(labels.last_layer, model, x, gradient).value == 1.0
+    _refused(attacked(labels.last_layer, model, (x - 1) / 2, gradient))
+    _refused(attacked(labels.last_layer, model, x, 20 * gradient))
     with torch.no_grad():
         model[0].weight.mul_(1.1)
-    _refused(labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0)))
+    _refused(attacked(labels.last_layer, model, x, gradient))
     model, x, y, gradient = _batch(torch.nn.BatchNorm1d(64))
-    assert labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0)).labels.tolist() == y.tolist()
-    _refused(labels.last_layer(labels.KnownModel(model.eval(), x), gradient, noise=labels.Noise(0)))
+    assert attacked(labels.last_layer, model, x, gradient).labels.tolist() == y.tolist()
+    _refused(attacked(labels.last_layer, model.eval(), x, gradient))
 
 
 def test_residual_sums() -> None:
@@ -95,7 +96,7 @@ def test_honest_gradients(dtype: torch.dtype, classes: int) -> None:
         gradient = model[2].weight.grad
         std = 0.01 * float(gradient.float().std())
         noisy = gradient.float() + std * torch.randn(gradient.shape)
-        exact = labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0))
+        exact = attacked(labels.last_layer, model, x, gradient)
         released = labels.last_layer(labels.KnownModel(model, x), noisy, noise=labels.Noise(std, 0.9))
         assert exact.kind == released.kind == "lower"
         assert (exact.labels == y.numpy())[exact.determined].all()
@@ -186,7 +187,7 @@ def test_float32_in_float64(activation: torch.nn.Module) -> None:
 def test_failures_of_joined_results() -> None:
     """Union bound: each noisy part may be wrong with 1 − confidence; an exact one never is."""
     model, x, _, gradient = _batch()
-    exact = labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0))
+    exact = attacked(labels.last_layer, model, x, gradient)
     assert (exact.kind, exact.confidence) == ("lower", None)
 
     def sure(confidence: float | None, kind: str = "lower") -> labels.LabelRecovery:

@@ -13,6 +13,7 @@ import torch
 
 from leakcore import datasets, dpsgd
 from leakcore.attacks import labels
+from tests.attacks.labels.systems import attacked
 
 LOCAL = Path(os.environ.get("LEAKCORE_DATA") or Path(__file__).resolve().parents[3].parent / "shared" / "data")
 pytestmark = [
@@ -85,9 +86,7 @@ def test_last_layer(name: str, training: str, dtype: torch.dtype) -> None:
     batches = _batches(name, 17)
     for rows in batches:
         x, y = torch.tensor(data.features[rows], dtype=dtype), data.labels[rows]
-        recovery = labels.last_layer(
-            labels.KnownModel(model, x), _gradients(model, x, y)["4.weight"], noise=labels.Noise(0)
-        )
+        recovery = attacked(labels.last_layer, model, x, _gradients(model, x, y)["4.weight"])
         assert recovery.kind == "lower"
         assert np.isfinite(recovery.residuals).all()
         assert (recovery.labels[~recovery.determined] == -1).all()
@@ -137,9 +136,7 @@ def test_second_last_layer(dtype: torch.dtype) -> None:
         for count, values in shares.items():
             for draw in range(4):
                 neurons = np.random.default_rng([b, draw]).choice(WIDTH, count, replace=False).tolist()
-                recovery = labels.second_last_layer(
-                    labels.KnownModel(model, x), observed, neurons=neurons, positive_ratio=0.11, noise=labels.Noise(0)
-                )
+                recovery = attacked(labels.second_last_layer, model, x, observed, neurons=neurons, positive_ratio=0.11)
                 values.append(recovery.value)
                 assert (recovery.labels == y)[recovery.determined].all()
                 assert (recovery.labels[~recovery.determined] == -1).all()
@@ -172,9 +169,7 @@ def test_second_last_layer_of_trained_models(name: str, training: str) -> None:
         observed = _gradients(model, x, y)["2.weight"]
         for count, values in shares.items():
             neurons = np.random.default_rng(b).choice(WIDTH, count, replace=False).tolist()
-            recovery = labels.second_last_layer(
-                labels.KnownModel(model, x), observed, neurons=neurons, positive_ratio=0.1, noise=labels.Noise(0)
-            )
+            recovery = attacked(labels.second_last_layer, model, x, observed, neurons=neurons, positive_ratio=0.1)
             values.append(recovery.value)
             assert (recovery.labels == y)[recovery.determined].all()
     assert np.mean(shares[20]) >= 0.93
@@ -186,10 +181,8 @@ def test_general_by_parameters(dtype: torch.dtype) -> None:
     (rows,) = _batches("bank", 1)
     x, y = torch.tensor(data.features[rows], dtype=dtype), data.labels[rows]
     observed = _gradients(model, x, y)
-    first = labels.general(
-        labels.KnownModel(model, x), observed["0.weight"], parameters="0.weight", noise=labels.Noise(0)
-    )
-    everything = labels.general(labels.KnownModel(model, x), observed, noise=labels.Noise(0))
+    first = attacked(labels.general, model, x, observed["0.weight"], parameters="0.weight")
+    everything = attacked(labels.general, model, x, observed)
     for recovery in (first, everything):
         np.testing.assert_array_equal(recovery.labels, y)
         assert recovery.kind == "lower"
@@ -206,7 +199,7 @@ def test_bank_beyond_the_rank(ratio: float) -> None:
     rows = np.random.default_rng(0).permutation(len(data.labels))[:n]
     x, y = torch.tensor(data.features[rows], dtype=torch.float32), data.labels[rows]
     observed = _gradients(model, x, y)["2.weight"]
-    recovery = labels.last_layer(labels.KnownModel(model, x), observed, known_probs=True, noise=labels.Noise(0))
+    recovery = attacked(labels.last_layer, model, x, observed, known_probs=True)
     assert (recovery.labels == y)[recovery.determined].all()
     assert recovery.value == 1.0
     signs = labels.last_layer(labels.KnownModel(model, x), observed)

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from leakcore.attacks import labels
+from tests.attacks.labels.systems import attacked
 
 
 def test_unreadable_last_layers() -> None:
@@ -55,8 +56,8 @@ def test_shared_weights(model: torch.nn.Module) -> None:
     torch.nn.functional.cross_entropy(model(x), y).backward()
     gradient = next(model.parameters()).grad
     with pytest.raises(ValueError, match=r"parameter 'a.weight' is used more than once.*use general\(model"):
-        labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0))
-    recovery = labels.general(labels.KnownModel(model, x), {"a.weight": gradient}, noise=labels.Noise(0))
+        attacked(labels.last_layer, model, x, gradient)
+    recovery = attacked(labels.general, model, x, {"a.weight": gradient})
     assert (recovery.labels[recovery.determined] == y.numpy()[recovery.determined]).all()
 
 
@@ -73,7 +74,7 @@ def test_random_forward_pass() -> None:
     model = Dropped()
     before = torch.get_rng_state()
     with pytest.raises(ValueError, match="depends on random numbers that it draws"):
-        labels.last_layer(labels.KnownModel(model, torch.ones(2, 4)), np.ones((3, 4)), noise=labels.Noise(0))
+        attacked(labels.last_layer, model, torch.ones(2, 4), np.ones((3, 4)))
     assert torch.equal(before, torch.get_rng_state())
     dropped = model.forward
     model.eval()
@@ -97,4 +98,4 @@ def test_shared_bias() -> None:
 
     model, x = Added(), torch.randn(3, 4)
     with pytest.raises(ValueError, match=r"parameter 'l.bias' is used more than once"):
-        labels.last_layer(labels.KnownModel(model, x), np.ones((4, 4)), noise=labels.Noise(0))
+        attacked(labels.last_layer, model, x, np.ones((4, 4)))

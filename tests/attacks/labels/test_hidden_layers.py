@@ -8,6 +8,7 @@ import torch
 
 from leakcore.attacks import labels
 from leakcore.attacks.labels.hidden_layers import align
+from tests.attacks.labels.systems import attacked
 
 ACTIVATIONS = [torch.nn.Tanh, torch.nn.Sigmoid, torch.nn.ELU]
 
@@ -42,18 +43,14 @@ def test_activations_and_priors(dtype: torch.dtype, activation: type[torch.nn.Mo
     model = _net(30, 60, activation, dtype)
     x, y = _batch(20, 30, dtype, share)
     _backward(model, x, y)
-    recovery = labels.second_last_layer(
-        labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=share, noise=labels.Noise(0)
-    )
+    recovery = attacked(labels.second_last_layer, model, x, model[2].weight.grad, positive_ratio=share)
     np.testing.assert_array_equal(recovery.labels, y)
     assert recovery.kind == "lower"
     side = "fewer" if share < 0.5 else "more"
     joined = labels.combine([recovery, recovery]).assumptions.notes
     assert any(note.startswith(f"assumed: {side} than half of the batch's labels are 1") for note in joined)
     # The wrong prior gives the other sign: the gradient alone does not tell.
-    other = labels.second_last_layer(
-        labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=1 - share, noise=labels.Noise(0)
-    )
+    other = attacked(labels.second_last_layer, model, x, model[2].weight.grad, positive_ratio=1 - share)
     np.testing.assert_array_equal(other.labels, 1 - y)
 
 
@@ -82,9 +79,7 @@ def test_tied_classes() -> None:
     model = _net(30, 60, torch.nn.Tanh, torch.float64)
     x, y = _batch(20, 30, torch.float64, 0.5)
     _backward(model, x, y)
-    recovery = labels.second_last_layer(
-        labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=0.2, noise=labels.Noise(0)
-    )
+    recovery = attacked(labels.second_last_layer, model, x, model[2].weight.grad, positive_ratio=0.2)
     np.testing.assert_array_equal(recovery.labels, np.full(20, -1))
     assert (recovery.value, recovery.kind) == (0.0, "estimate")
 
@@ -121,18 +116,14 @@ def test_rank_deficient_batches() -> None:
     x, y = _batch(20, 12, torch.float32, 0.2)
     x[5] = x[4]
     _backward(model, x, y)
-    recovery = labels.second_last_layer(
-        labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=0.2, noise=labels.Noise(0)
-    )
+    recovery = attacked(labels.second_last_layer, model, x, model[2].weight.grad, positive_ratio=0.2)
     assert (recovery.labels == y)[recovery.determined].all()
     np.testing.assert_array_equal(recovery.labels[4:6], [-1, -1])
     assert np.isfinite(recovery.residuals).all()
     for n in (1, 2, 60):
         x, y = _batch(n, 12, torch.float32, 0.2, seed=n)
         _backward(model, x, y)
-        recovery = labels.second_last_layer(
-            labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=0.2, noise=labels.Noise(0)
-        )
+        recovery = attacked(labels.second_last_layer, model, x, model[2].weight.grad, positive_ratio=0.2)
         assert (recovery.labels == y)[recovery.determined].all()
         assert not np.isnan(recovery.tolerance).any()
 
@@ -334,9 +325,7 @@ def test_undetermined_pair() -> None:
         model[2].bias.zero_()
     _backward(model, x, y)
     gradient = model[0].weight.grad
-    recovery = labels.second_last_layer(
-        labels.KnownModel(model, x), gradient, positive_ratio=0.25, noise=labels.Noise(0)
-    )
+    recovery = attacked(labels.second_last_layer, model, x, gradient, positive_ratio=0.25)
     assert not recovery.identifiable[:2].any()
     assert recovery.kind == "estimate"
     assert not (recovery.determined & (recovery.labels != y)).any(), "the misfit tells of the rounding"
@@ -350,9 +339,7 @@ def test_smooth_activations_in_bfloat16(activation: type[torch.nn.Module]) -> No
     model = torch.nn.Sequential(torch.nn.Linear(30, 5), activation(), torch.nn.Linear(5, 1)).bfloat16()
     x, y = torch.randn(6, 30).bfloat16(), torch.tensor([1.0, 0, 0, 0, 1, 0])
     torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y.bfloat16()).backward()
-    recovery = labels.second_last_layer(
-        labels.KnownModel(model, x), model[0].weight.grad, positive_ratio=0.3, noise=labels.Noise(0)
-    )
+    recovery = attacked(labels.second_last_layer, model, x, model[0].weight.grad, positive_ratio=0.3)
     assert (recovery.labels[recovery.determined] == y.numpy()[recovery.determined]).all()
 
 
@@ -362,10 +349,8 @@ def test_in_place_layers() -> None:
     relu = torch.nn.ReLU(inplace=True)
     model = torch.nn.Sequential(torch.nn.Linear(20, 30), relu, torch.nn.Linear(30, 8), relu, torch.nn.Linear(8, 1))
     torch.nn.functional.binary_cross_entropy_with_logits(model(x)[:, 0], y).backward()
-    hidden = labels.second_last_layer(
-        labels.KnownModel(model, x), model[2].weight.grad, positive_ratio=0.3, noise=labels.Noise(0)
-    )
-    last = labels.last_layer(labels.KnownModel(model, x), model[4].weight.grad, noise=labels.Noise(0))
+    hidden = attacked(labels.second_last_layer, model, x, model[2].weight.grad, positive_ratio=0.3)
+    last = attacked(labels.last_layer, model, x, model[4].weight.grad)
     for recovery in (hidden, last):
         assert recovery.kind == "lower"
         assert recovery.labels.tolist() == y.tolist()

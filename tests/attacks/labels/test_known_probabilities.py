@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import special
 
 from leakcore.attacks import labels
+from tests.attacks.labels.systems import attacked
 
 
 def _gaussian(n: int, d: int, seed: int, low: float = 0.35) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -223,12 +224,13 @@ def test_clipped_step_in_float32() -> None:
             pair.append((torch.sqrt(sum((g**2).sum() for g in grads)), torch.cat([grads[2].flatten(), grads[3]])))
         total += pair[0][1] * min(1.0, 0.5 / (float(pair[0][0]) + 1e-6))
         norms.append([float(pair[0][0]), float(pair[1][0])])
-    recovery = labels.last_layer(
-        labels.KnownModel(model, x),
+    recovery = attacked(
+        labels.last_layer,
+        model,
+        x,
         labels.GradientObservation(total[:40] / 56, bias_gradient=total[40] / 56),
         known_probs=True,
         clipping=labels.Clipping(0.5, grad_norms=np.array(norms, dtype=np.float32).T, clip_slack=1e-6),
-        noise=labels.Noise(0),
     )
     assert (recovery.labels == truth)[recovery.determined].all()
     assert recovery.value > 0.9

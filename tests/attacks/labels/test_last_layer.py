@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leakcore.attacks import labels
-from tests.attacks.labels.systems import DTYPES, breast_cancer, check, mlp, system
+from tests.attacks.labels.systems import DTYPES, attacked, breast_cancer, check, mlp, system
 
 # All labels
 
@@ -81,10 +81,11 @@ def test_breast_cancer(
     batches = [order[i : i + 32] for i in range(0, 32 * 17, 32)]
     for rows in batches:
         weight, constant = _gradients(model, inputs[rows], target[rows])
-        result = labels.last_layer(
-            labels.KnownModel(model, inputs[rows]),
+        result = attacked(
+            labels.last_layer,
+            model,
+            inputs[rows],
             labels.GradientObservation(weight, bias_gradient=constant if bias else None),
-            noise=labels.Noise(0),
         )
         check(result, y[rows])
         determined += int(result.determined.sum())
@@ -251,7 +252,7 @@ def test_layers_of_a_classifier(dtype: torch.dtype, classes: int) -> None:
             picked = (
                 observed if names is None else [observed[n] for n in ([names] if isinstance(names, str) else names)]
             )
-            recovery = labels.general(labels.KnownModel(model, x), picked, parameters=names, noise=labels.Noise(0))
+            recovery = attacked(labels.general, model, x, picked, parameters=names)
             assert (recovery.labels == y.numpy())[recovery.determined].all()
             assert recovery.residuals.shape == recovery.tolerance.shape == (24, classes)
             assert recovery.kind == "lower"
@@ -268,9 +269,7 @@ def test_residual_tolerance() -> None:
     for seed in range(5):
         model = _classifier(4, torch.float32, 3.0, seed)
         x, y = torch.randn(20, 10), torch.randint(0, 4, (20,))
-        recovery = labels.general(
-            labels.KnownModel(model, x), _seen(model, x, y)["2.weight"], parameters="2.weight", noise=labels.Noise(0)
-        )
+        recovery = attacked(labels.general, model, x, _seen(model, x, y)["2.weight"], parameters="2.weight")
         truth = model.double()(x.double()).softmax(1).detach().numpy() - np.eye(4)[y]
         known = recovery.identifiable
         assert (np.abs(recovery.residuals - truth)[known] <= recovery.tolerance[known]).all()
@@ -281,24 +280,14 @@ def test_few_weights_for_the_classes() -> None:
     model = _classifier(4, torch.float64)
     x, y = torch.randn(20, 10, dtype=torch.float64), torch.randint(0, 4, (20,))
     gradient = _seen(model, x, y)["2.bias"]
-    blind = labels.general(labels.KnownModel(model, x), gradient, parameters="2.bias", noise=labels.Noise(0))
+    blind = attacked(labels.general, model, x, gradient, parameters="2.bias")
     np.testing.assert_array_equal(blind.labels, np.full(20, -1))
     assert blind.rank <= 30
-    few = labels.general(
-        labels.KnownModel(model, x[:10]),
-        _seen(model, x[:10], y[:10])["2.bias"],
-        parameters="2.bias",
-        known_probs=True,
-        noise=labels.Noise(0),
+    few = attacked(
+        labels.general, model, x[:10], _seen(model, x[:10], y[:10])["2.bias"], parameters="2.bias", known_probs=True
     )
     assert (few.labels == y[:10].numpy())[few.determined].all()
-    whole = labels.general(
-        labels.KnownModel(model, x),
-        _seen(model, x, y)["2.weight"],
-        parameters="2.weight",
-        known_probs=True,
-        noise=labels.Noise(0),
-    )
+    whole = attacked(labels.general, model, x, _seen(model, x, y)["2.weight"], parameters="2.weight", known_probs=True)
     np.testing.assert_array_equal(whole.labels, y)
     assert whole.residuals.shape == (20, 4)
 
@@ -312,11 +301,8 @@ def test_classifier_noise_and_differences() -> None:
     difference = model[2].weight.detach() - before
     with torch.no_grad():
         model[2].weight.copy_(before)
-    recovery = labels.general(
-        labels.KnownModel(model, x),
-        labels.WeightDifference(difference, labels.SGD(0.1)),
-        parameters="2.weight",
-        noise=labels.Noise(0),
+    recovery = attacked(
+        labels.general, model, x, labels.WeightDifference(difference, labels.SGD(0.1)), parameters="2.weight"
     )
     np.testing.assert_array_equal(recovery.labels, y)
     rng = np.random.default_rng(1)

@@ -14,7 +14,7 @@ from scipy import special, stats
 
 from leakcore.attacks import labels
 from leakcore.kernels import solve_labels
-from tests.attacks.labels.systems import breast_cancer, check, mlp, system
+from tests.attacks.labels.systems import attacked, breast_cancer, check, mlp, system
 
 # Noise
 
@@ -75,10 +75,11 @@ def test_weight_difference(dtype: torch.dtype, bias: bool) -> None:
     update.step()
     difference = (model[-1].weight - before[-1].weight).detach()
     bias_difference = (model[-1].bias - before[-1].bias).detach()
-    result = labels.last_layer(
-        labels.KnownModel(before, inputs),
+    result = attacked(
+        labels.last_layer,
+        before,
+        inputs,
         labels.WeightDifference(difference, labels.SGD(0.5), bias_difference=bias_difference if bias else None),
-        noise=labels.Noise(0),
     )
     check(result, y[:32])
     assert result.value == 1.0
@@ -120,7 +121,7 @@ def test_model_state_and_batch_norm() -> None:
         torch.func.functional_call(model, {k: v.clone() for k, v in model.named_buffers()}, (x,))[:, 0], y.double()
     )
     gradient = torch.autograd.grad(loss, model[3].weight)[0]
-    result = labels.last_layer(labels.KnownModel(model, x), gradient, noise=labels.Noise(0))
+    result = attacked(labels.last_layer, model, x, gradient)
     np.testing.assert_array_equal(result.labels, y.numpy())
     assert model.training
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
@@ -227,18 +228,19 @@ def test_sgd_differences(settings: dict[str, float], dtype: torch.dtype) -> None
         _backward_step(model, x, y)
         true = model[2].weight.grad.clone().double().numpy()[0]
         update.step()
-        recovery = labels.last_layer(
-            labels.KnownModel(before, x),
+        recovery = attacked(
+            labels.last_layer,
+            before,
+            x,
             labels.WeightDifference(
                 (model[2].weight - before[2].weight).detach(), labels.SGD.of(update, momentum_buffer=momentum_buffer)
             ),
-            noise=labels.Noise(0),
         )
         assert recovery.kind == "lower"
         assert (recovery.labels == y)[recovery.determined].all(), step
         assert recovery.value >= (1.0 if dtype == torch.float64 else 0.8)
         # The residuals are the same as from the gradient itself.
-        direct = labels.last_layer(labels.KnownModel(before, x), true, noise=labels.Noise(0))
+        direct = attacked(labels.last_layer, before, x, true)
         assert (np.abs(direct.residuals - recovery.residuals) <= recovery.tolerance).all()
         if momentum and step == 1:  # a momentum that is not accounted for does not pass unnoticed in the residuals
             plain = labels.last_layer(
@@ -321,9 +323,7 @@ def test_steps_of_models() -> None:
         gradients.append(model[2].weight.grad.numpy()[0].copy())
         update.step()
     for probs in (None, True):
-        recovery = labels.last_layer(
-            labels.KnownModel(models, x), np.stack(gradients), known_probs=probs, noise=labels.Noise(0)
-        )
+        recovery = attacked(labels.last_layer, models, x, np.stack(gradients), known_probs=probs)
         np.testing.assert_array_equal(recovery.labels, y)
 
 
@@ -338,10 +338,8 @@ def test_classes(dtype: torch.dtype) -> None:
         model.zero_grad()
         torch.nn.functional.cross_entropy(model(x), y).backward()
         for bias in (None, model[2].bias.grad):
-            recovery = labels.last_layer(
-                labels.KnownModel(model, x),
-                labels.GradientObservation(model[2].weight.grad, bias_gradient=bias),
-                noise=labels.Noise(0),
+            recovery = attacked(
+                labels.last_layer, model, x, labels.GradientObservation(model[2].weight.grad, bias_gradient=bias)
             )
             assert (recovery.labels == y.numpy())[recovery.determined].all()
             assert recovery.residuals.shape == (30, 6)
@@ -367,9 +365,7 @@ def test_general_with_batch_norm() -> None:
     x, y = torch.randn(12, 6, dtype=torch.float64), rng.integers(0, 2, 12)
     loss = torch.nn.functional.binary_cross_entropy(model(x)[:, 0], torch.tensor(y).double())
     seen_layer = torch.autograd.grad(loss, [model[0].weight, model[0].bias])
-    recovery = labels.general(
-        labels.KnownModel(model, x), list(seen_layer), parameters=["0.weight", "0.bias"], noise=labels.Noise(0)
-    )
+    recovery = attacked(labels.general, model, x, list(seen_layer), parameters=["0.weight", "0.bias"])
     assert (recovery.labels == y)[recovery.determined].all()
     assert recovery.value > 0.9
 

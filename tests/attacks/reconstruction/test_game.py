@@ -20,6 +20,10 @@ SCHEME_STEPS = BATCHES * EPOCHS
 X, Y = 15 * np.eye(KNOWN + 40), np.arange(KNOWN + 40) % 2
 
 
+def _rows(data: datasets.Dataset) -> dpsgd.Rows:
+    return dpsgd.Rows(data.features, data.labels)
+
+
 def _play_scheme(batches: Any, sigma: float, runs: int = RUNS, **how: Any) -> attacks.ReconstructionGame:
     ensemble = dpsgd.Ensemble(
         (KNOWN + 40, 2), noise_multiplier=sigma, max_grad_norm=0.1, learning_rate=1e-3, steps=SCHEME_STEPS,
@@ -266,12 +270,7 @@ def test_bad_merges() -> None:
     with pytest.raises(ValueError, match=r"`other` must be of an equal game, got noise_multiplier=2.0 there"):
         game.merge(_play(2.0, known=60, runs=16, steps=3, game={"first_run": 16}))
     first, rest = datasets.digits().split(60, seed=1)
-    elsewhere = attacks.reconstruction_game(
-        _ensemble(3.0, steps=3),
-        dpsgd.Rows(first.features, first.labels),
-        dpsgd.Rows(rest.features, rest.labels),
-        runs=range(16, 32),
-    )
+    elsewhere = attacks.reconstruction_game(_ensemble(3.0, steps=3), _rows(first), _rows(rest), runs=range(16, 32))
     with pytest.raises(ValueError, match="data='"):
         game.merge(elsewhere)
     with pytest.raises(TypeError, match=r"`other` must be a ReconstructionGame, got int"):
@@ -363,13 +362,7 @@ def test_likelihood_without_clipping() -> None:
     ensemble = dpsgd.Ensemble(
         (64, 10), noise_multiplier=1.5, max_grad_norm=4.0, learning_rate=0.2, steps=60, seed=1
     )  # fmt: skip
-    games = attacks.reconstruction_games(
-        ensemble,
-        dpsgd.Rows(first.features, first.labels),
-        dpsgd.Rows(rest.features, rest.labels),
-        methods=("sum", "likelihood"),
-        runs=512,
-    )
+    games = attacks.reconstruction_games(ensemble, _rows(first), _rows(rest), methods=("sum", "likelihood"), runs=512)
     plain, best = games["sum"], games["likelihood"]
     assert plain.clipped_share < 0.2
     spread = (plain.value * (1 - plain.value) + best.value * (1 - best.value)) / 512

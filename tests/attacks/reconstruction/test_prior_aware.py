@@ -20,6 +20,10 @@ NORMS = 0.1 * RNG.random((6, 30, 5))
 C, NOISE, Q = 0.1, 0.7, 0.2
 
 
+def _rows(data: datasets.Dataset) -> dpsgd.Rows:
+    return dpsgd.Rows(data.features, data.labels)
+
+
 def _plain(method: str) -> np.ndarray:
     """Σ over steps, one number at a time, as the paper writes it (App. G with ‖ḡ−g‖² − ‖ḡ‖² = n² − 2s)."""
     out = np.zeros((6, 5))
@@ -211,11 +215,7 @@ def test_order_of_power() -> None:
     )
     runs = 512
     games = attacks.reconstruction_games(
-        ensemble,
-        dpsgd.Rows(first.features, first.labels),
-        dpsgd.Rows(rest.features, rest.labels),
-        attacks.GameRules(nearest_cosines=False),
-        runs=runs,
+        ensemble, _rows(first), _rows(rest), attacks.GameRules(nearest_cosines=False), runs=runs
     )
     error = 3.29 * (0.5 / runs) ** 0.5
     assert games["top"].value > games["sum"].value + error
@@ -231,11 +231,7 @@ def test_game_with_a_prior() -> None:
     )  # fmt: skip
     prior = [0.0, 0.7, 0.3]
     game = attacks.reconstruction_game(
-        ensemble,
-        dpsgd.Rows(first.features, first.labels),
-        dpsgd.Rows(rest.features, rest.labels),
-        attacks.GameRules(3, prior=prior),
-        runs=1000,
+        ensemble, _rows(first), _rows(rest), attacks.GameRules(3, prior=prior), runs=1000
     )
     # Drowned in noise, the guess is candidate 1, and right as often as it is the target; p = 0.001, two-sided binomial.
     assert stats.binomtest(game.hits, game.trials, 0.7).pvalue > 0.001

@@ -13,6 +13,10 @@ from leakcore.bounds.audited_epsilon.ranks import _chosen, _Test, allowed
 DELTA = 1e-5
 
 
+def _proof(inside, outside, **how) -> bounds.EpsilonLowerBound:
+    return bounds.epsilon_lower_bound_from_scores(inside, outside, adjacency="replace", **how)
+
+
 @pytest.mark.parametrize("family", ["dp", "gdp"])
 @pytest.mark.parametrize(
     ("rank", "above", "n", "m"), [(1, 9, 40, 60), (10, 30, 50, 50), (3, 80, 900, 300), (150, 170, 300, 300)]
@@ -79,9 +83,7 @@ def test_coverage_with_ties(n: int, m: int, epsilon: float) -> None:
     above = 0
     for seed in range(audits):
         inside, outside = (rng.random(n) < right).astype(float), (rng.random(m) >= right).astype(float)
-        proof = bounds.epsilon_lower_bound_from_scores(
-            inside, outside, adjacency="replace", confidence=0.6, threshold=bounds.SimultaneousThreshold(seed=seed)
-        )
+        proof = _proof(inside, outside, confidence=0.6, threshold=bounds.SimultaneousThreshold(seed=seed))
         above += proof.value > epsilon
     assert above <= stats.binom.ppf(1 - 1e-4, audits, 0.4)
     assert above > 0.1 * audits  # a bound that never exceeded would prove less than it can
@@ -93,10 +95,9 @@ def test_power_with_ties() -> None:
     for seed in range(30):
         inside, outside = rng.normal(2.0, size=500), rng.normal(size=500)
         for out, digits in ((exact, 9), (rounded, 1)):
-            proof = bounds.epsilon_lower_bound_from_scores(
+            proof = _proof(
                 inside.round(digits),
                 outside.round(digits),
-                adjacency="replace",
                 delta=DELTA,
                 hypothesis=Hypothesis("gdp"),
                 threshold=bounds.SimultaneousThreshold(seed=seed),
@@ -111,9 +112,7 @@ def test_seed_of_ties() -> None:
 
     def prove(a: np.ndarray, b: np.ndarray, seed: int, direction: str = "in") -> float:
         threshold, tested = bounds.SimultaneousThreshold(seed=seed), Hypothesis(direction=direction)  # type: ignore[arg-type]
-        proof = bounds.epsilon_lower_bound_from_scores(
-            a, b, adjacency="replace", threshold=threshold, hypothesis=tested
-        )
+        proof = _proof(a, b, threshold=threshold, hypothesis=tested)
         return float(proof.value)
 
     assert prove(inside, outside, 0) == prove(inside, outside, 1) == prove(outside, inside, 2, "out") > 0
@@ -152,12 +151,8 @@ def test_leak_in_one_tail() -> None:
     rng = np.random.default_rng(205)
     inside, outside = rng.normal(size=1000), rng.normal(size=1000)
     inside[:50] = 9.0
-    upper = bounds.epsilon_lower_bound_from_scores(
-        inside, outside, adjacency="replace", threshold=bounds.SimultaneousThreshold()
-    )
-    lower = bounds.epsilon_lower_bound_from_scores(
-        -outside, -inside, adjacency="replace", threshold=bounds.SimultaneousThreshold()
-    )
+    upper = _proof(inside, outside, threshold=bounds.SimultaneousThreshold())
+    lower = _proof(-outside, -inside, threshold=bounds.SimultaneousThreshold())
     assert upper.proved_by == "event, likelier in"
     assert lower.proved_by == "complement of the event, which is likelier in"
     assert upper.value > lower.value > 0.7

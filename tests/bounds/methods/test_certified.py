@@ -133,15 +133,15 @@ def _ever_missed(repeats: int, sigma: float, rate: float, steps: int, kappa: flo
 
 
 @pytest.mark.full
-def test_limits_at_every_look() -> None:
-    repeats = 12
-    assert _ever_missed(repeats, 1.0, 0.1, 10, 0.1) <= stats.binom.ppf(0.999, repeats, 0.1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", [(1.0, 0.1, 10, 0.1), (0.8, 0.3, 5, 0.01)])
-def test_limits_at_every_look_many_repetitions(setting: tuple[float, float, int, float]) -> None:
-    repeats = 150
+@pytest.mark.parametrize(
+    ("repeats", "setting"),
+    [
+        (12, (1.0, 0.1, 10, 0.1)),
+        pytest.param(150, (1.0, 0.1, 10, 0.1), marks=pytest.mark.slow),
+        pytest.param(150, (0.8, 0.3, 5, 0.01), marks=pytest.mark.slow),
+    ],
+)
+def test_limits_at_every_look(repeats: int, setting: tuple[float, float, int, float]) -> None:
     assert _ever_missed(repeats, *setting) <= stats.binom.ppf(0.999, repeats, 0.1)
 
 

@@ -102,19 +102,13 @@ def _misses(repeats: int, setting: tuple[float, float, int, float], count: int) 
 
 
 @pytest.mark.full(keep=1)
-@pytest.mark.parametrize("setting", SETTINGS[:2])
-def test_limits_cover(setting: tuple[float, float, int, float]) -> None:
-    repeats = 60
-    low, high = _misses(repeats, setting, 4000)
+@pytest.mark.parametrize(
+    ("repeats", "count", "setting"),
+    [*((60, 4000, s) for s in SETTINGS[:2]), *(pytest.param(500, 6000, s, marks=pytest.mark.slow) for s in SETTINGS)],
+)
+def test_limits_cover(repeats: int, count: int, setting: tuple[float, float, int, float]) -> None:
+    low, high = _misses(repeats, setting, count)
     # P(more misses) < 0.1% if each repetition misses with 5% on each side.
-    assert max(low, high) <= stats.binom.ppf(0.999, repeats, 0.05)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_limits_cover_over_many_repetitions(setting: tuple[float, float, int, float]) -> None:
-    repeats = 500
-    low, high = _misses(repeats, setting, 6000)
     assert low + high <= stats.binom.ppf(0.999, repeats, 0.1)
     assert max(low, high) <= stats.binom.ppf(0.999, repeats, 0.05)
 

@@ -48,25 +48,18 @@ def _coverage(repeats: int, count: int, confidence: float, setting: tuple[float,
     return low, high
 
 
-@pytest.mark.full(keep=1)
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_certificates_cover(setting: tuple[float, float, int, float]) -> None:
-    repeats = 100
-    low, high = _coverage(repeats, 2000, 0.9, setting)
-    # P(more misses) < 0.1% if each repetition misses with 10% in all, 5% on each side.
-    assert low + high <= stats.binom.ppf(0.999, repeats, 0.1)
-    assert max(low, high) <= stats.binom.ppf(0.999, repeats, 0.05)
-
-
 # κN = 2 and 0.2, the calibration of ε = 100 (where draws of ν never meet the mass of μ), many quiet steps, a large κ.
 SIX = [*SETTINGS[:2], (1.0, 0.1, 10, 0.001), (1.0, 1.0, 1, 0.0001), (0.9466991403, 1.0, 100, 0.1), (2.5, 0.02, 50, 0.9)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("setting", SIX)
-def test_certificate_coverage_2000_repetitions(setting: tuple[float, float, int, float]) -> None:
-    repeats = 2000
+@pytest.mark.full(keep=1)
+@pytest.mark.parametrize(
+    ("repeats", "setting"),
+    [*((100, s) for s in SETTINGS), *(pytest.param(2000, s, marks=pytest.mark.slow) for s in SIX)],
+)
+def test_certificate_coverage(repeats: int, setting: tuple[float, float, int, float]) -> None:
     low, high = _coverage(repeats, 2000, 0.9, setting)
+    # P(more misses) < 0.1% if each repetition misses with 10% in all, 5% on each side.
     assert low + high <= stats.binom.ppf(0.999, repeats, 0.1)
     assert max(low, high) <= stats.binom.ppf(0.999, repeats, 0.05)
 

@@ -160,13 +160,6 @@ def test_orthogonal_attack_simulated() -> None:
     assert bound.kind == "estimate"
 
 
-def test_figures_of_the_trial() -> None:
-    # ε = 1, 4, 10 at T = 100, δ = 1e-5, n = 10.
-    for sigma, orthogonal, bound in [(37.30635919, 0.148, 0.155), (10.8, 0.318, 0.361), (4.998886302, 0.674, 0.764)]:
-        assert bounds.orthogonal_success(sigma, 100, 10).value == pytest.approx(orthogonal, abs=2e-3)
-        assert bounds.reconstruction(sigma, 1.0, 100, kappa=0.1).value == pytest.approx(bound, abs=2e-3)
-
-
 def test_antipodal_pair() -> None:
     bound = bounds.orthogonal_success(3.0, 7, 2, geometry="simplex").value
     assert bound == pytest.approx(special.ndtr(math.sqrt(7.0) / 3.0), rel=1e-12)
