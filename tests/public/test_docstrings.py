@@ -11,32 +11,15 @@ from typing import Any
 
 import pytest
 
-PACKAGES = (
+PACKAGES = [
     "leakcore",
-    "leakcore.accounting",
-    "leakcore.attacks",
-    "leakcore.attacks.attributes",
-    "leakcore.attacks.imprint",
-    "leakcore.attacks.inversion",
-    "leakcore.attacks.labels",
-    "leakcore.attacks.membership",
-    "leakcore.attacks.poisoning",
-    "leakcore.attacks.tensor",
-    "leakcore.attacks.text",
-    "leakcore.audit",
-    "leakcore.bounds",
-    "leakcore.bounds.laplace",
-    "leakcore.bounds.methods",
-    "leakcore.datasets",
-    "leakcore.mechanisms",
-    "leakcore.defenses",
-    "leakcore.dpsgd",
-    "leakcore.experiments",
-    "leakcore.kernels",
-    "leakcore.leakage",
-    "leakcore.models",
-    "leakcore.numerics",
-)
+    *(
+        f"leakcore.{p}"
+        for p in "accounting attacks audit bounds datasets mechanisms defenses dpsgd experiments".split()
+    ),
+    *(f"leakcore.{p}" for p in "kernels leakage models numerics bounds.laplace bounds.methods".split()),
+    *(f"leakcore.attacks.{p}" for p in "attributes imprint inversion labels membership poisoning tensor text".split()),
+]
 
 MOST_WORDS = 250
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Guarantees", "Example", "Note")
