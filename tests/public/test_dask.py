@@ -8,6 +8,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +146,34 @@ def test_killed_worker(tmp_path: Path) -> None:
     assert bound.interval == alone.interval
     drawn_alone = (tmp_path / "alone" / "drawn").read_text().split()
     assert sorted(counts) == sorted(int(line) for line in drawn_alone)
+
+
+def test_process_pools() -> None:
+    for workers in (1, 2):
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            assert _certified(pool) == _certified(None)
+            np.testing.assert_array_equal(_runs(pool), _runs(None))
+
+
+def test_worker_killed_midway() -> None:
+    """One of two processes gets SIGKILL while shards are being counted; its work is done again, once."""
+    expected = _certified(None, 20_000_000)
+    with _cluster(2) as client:
+        pids = list(client.run(os.getpid).values())
+        killed: list[int] = []
+
+        def kill() -> None:
+            deadline = time.monotonic() + HANG
+            while time.monotonic() < deadline and not any(client.processing().values()):
+                time.sleep(0.01)
+            time.sleep(0.2)
+            if any(client.processing().values()):
+                os.kill(pids[0], signal.SIGKILL)
+                killed.append(pids[0])
+
+        thread = threading.Thread(target=kill)
+        thread.start()
+        result = _certified(client.get_executor(), 20_000_000)
+        thread.join()
+    assert killed, "the work was over before the worker could be killed: make it larger"
+    assert result == expected
